@@ -1,0 +1,77 @@
+# The same few targets serve people, README and CI. `make run` and `make test` need nothing before them but Python 3.11 and make.
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN = $(VENV)/bin
+PACKAGES = libs/podracer_core libs/podracer_client services/orchestrator services/leaderboard services/worker services/learner services/evaluator
+STUBS = libs/podracer_core/podracer
+RUN_FLAGS ?=
+
+.PHONY: help setup run test test-slow test-gpu lint format types imports protos check-protos protos-baseline bench bench-quick clean
+
+help:  ## show the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
+
+setup: $(VENV)/.ready  ## make the virtual environment with everything in it
+
+$(VENV)/.ready: constraints.txt requirements-dev.txt libs/*/pyproject.toml services/*/pyproject.toml
+	@command -v $(PYTHON) >/dev/null || { echo "make: $(PYTHON) not found; set PYTHON to a Python 3.11 or newer" >&2; exit 2; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "make: $(PYTHON) is older than 3.11; set PYTHON to a newer one" >&2; exit 2; }
+	@echo "Setting up $(VENV) (once; a few minutes at most) …"
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt torch setuptools
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --requirement requirements-dev.txt
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --no-build-isolation $(addprefix --editable ,libs/podracer_core[torch] $(filter-out libs/podracer_core,$(PACKAGES)))
+	@touch $@
+	@echo "Ready."
+
+run: setup  ## train a tournament on Pendulum-v1: examples/pendulum.yaml
+	@$(BIN)/podracer run examples/pendulum.yaml $(RUN_FLAGS)
+
+test: setup  ## every test but the slow ones
+	@$(BIN)/python -m pytest -m "not slow and not gpu"
+
+test-slow: setup  ## the tests that take minutes
+	@$(BIN)/python -m pytest -m slow --timeout 3600
+
+test-gpu: setup  ## the tests that need a CUDA device
+	@$(BIN)/python -m pytest -m gpu
+
+lint: setup  ## ruff: style and likely mistakes
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+
+format: setup  ## ruff: put into shape
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+types: setup  ## mypy, strict, on our packages
+	@$(BIN)/mypy
+
+imports: setup  ## the import rules of the house
+	@$(BIN)/lint-imports
+
+protos: setup  ## generate the gRPC stubs
+	@rm -rf $(STUBS) && mkdir -p $(STUBS)
+	@cd protos && PATH="$(abspath $(BIN)):$$PATH" $(abspath $(BIN))/python -m grpc_tools.protoc --proto_path=. \
+		--python_out=$(abspath libs/podracer_core) --mypy_out=quiet:$(abspath libs/podracer_core) \
+		--grpc_python_out=$(abspath libs/podracer_core) --mypy_grpc_out=quiet:$(abspath libs/podracer_core) \
+		$$(find podracer -name '*.proto' | sort)
+	@touch $(STUBS)/py.typed
+
+check-protos: setup  ## lint the protos, refuse breaking changes, and compare the stubs with them
+	@cd protos && $(abspath $(BIN))/buf lint && $(abspath $(BIN))/buf breaking --against baseline.binpb
+	@$(MAKE) --no-print-directory protos
+	@git diff --exit-code -- $(STUBS) && test -z "$$(git status --porcelain -- $(STUBS))" || { echo "make: the stubs are not what the protos give; run 'make protos' and commit" >&2; exit 1; }
+
+protos-baseline: setup  ## at a release: from now on this is what must not break
+	@cd protos && $(abspath $(BIN))/buf build --output baseline.binpb
+
+bench: setup  ## every benchmark, in full
+	@for script in benchmarks/*.py; do $(BIN)/python $$script || exit 1; done
+
+bench-quick: setup  ## every benchmark, under a minute each
+	@for script in benchmarks/*.py; do $(BIN)/python $$script --quick || exit 1; done
+
+clean:  ## remove what setup and tools made
+	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

@@ -1,0 +1,104 @@
+"""The one protocol of every environment here: N environments stepped as one, in tensors on one device.
+
+N = M * E: environment e of cohort member m has the index m * E + e.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium
+import torch
+from torch import Tensor
+
+__all__ = ["Step", "VecEnvironment", "allocate_step"]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What one step of N environments gave. Every tensor lies on the environment's device.
+
+    observation         [N, *obs]  what to act on next; of a new episode where the old one ended with this step
+    reward              [N]        float32
+    terminated          [N]        bool, the task itself ended: the value of what follows is zero
+    truncated           [N]        bool, cut off from outside (a time limit, a dead process): bootstrap from
+                                   `final_observation`. Both can be true at once; neither implies the other
+    final_observation   [N, *obs]  always filled: the true next observation, before any reset. A target is
+                                   reward + gamma * (1 - terminated) * V(final_observation), everywhere
+    action_mask         [N, n] bool, the allowed actions in `observation`, or None where all are
+    valid               [N]        bool, false where the world broke (a dead process, NaN); such rows leave every loss.
+                                   They count as truncated, with reward 0
+    """
+
+    observation: Tensor
+    reward: Tensor
+    terminated: Tensor
+    truncated: Tensor
+    final_observation: Tensor
+    action_mask: Tensor | None
+    valid: Tensor
+
+
+class VecEnvironment(ABC):
+    """N environments with same-step autoreset: the step that ends an episode returns the next one's first observation.
+
+    `observation_space` and `action_space` are those of a single environment. Actions: Discrete int64 [N] in 0 … n-1
+    (the environment adds `start`), MultiDiscrete and MultiBinary int64 [N, k], Box float32 [N, *shape], which the
+    environment clips to its bounds. Tensors that `reset` and `step` return live until the next step; who keeps them
+    passes `out` or copies.
+    """
+
+    num_envs: int
+    device: torch.device
+    observation_space: gymnasium.Space[Any]
+    action_space: gymnasium.Space[Any]
+    max_episode_steps: int | None
+    deterministic_evaluation: bool = False  # true where all episodes are alike, as in a back-test
+
+    @abstractmethod
+    def reset(self, seeds: Tensor) -> Tensor:
+        """Start episode 0 everywhere and return the observation [N, *obs].
+
+        seeds int64 [N], one key an environment. Episode k of environment i draws its random numbers from
+        (seeds[i], k) alone: neither the number of environments nor their order changes it.
+        """
+
+    @abstractmethod
+    def step(self, action: Tensor, out: Step | None = None) -> Step:
+        """Act once in every environment; writes into `out` (contiguous tensors, as `allocate_step` makes) if given."""
+
+    @abstractmethod
+    def state(self) -> dict[str, Tensor]:
+        """A copy of all that the future depends on; the first axis of every tensor is N, so a member is a slice."""
+
+    @abstractmethod
+    def load_state(self, state: Mapping[str, Tensor]) -> Tensor:
+        """Go back to what `state` returned, and return the current observation [N, *obs]."""
+
+    def close(self) -> None:
+        """Give back processes and memory. Closing twice is harmless."""
+
+
+def allocate_step(environment: VecEnvironment) -> Step:
+    """An empty Step of the right shapes, to pass as `out`. `valid` starts true."""
+    count, device = environment.num_envs, environment.device
+    space = environment.observation_space
+    if space.shape is None or space.dtype is None:
+        raise TypeError(f"a VecEnvironment's observations are arrays, not {space}")
+    dtype = getattr(torch, space.dtype.name)
+
+    def flags(value: bool) -> Tensor:
+        return torch.full((count,), value, dtype=torch.bool, device=device)
+
+    return Step(
+        observation=torch.zeros(count, *space.shape, dtype=dtype, device=device),
+        reward=torch.zeros(count, device=device),
+        terminated=flags(False),
+        truncated=flags(False),
+        final_observation=torch.zeros(count, *space.shape, dtype=dtype, device=device),
+        action_mask=None,
+        valid=flags(True),
+    )

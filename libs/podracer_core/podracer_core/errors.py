@@ -1,0 +1,134 @@
+"""Every error that Podracer raises on purpose.
+
+    PodracerError                 reason, message, what was wrong
+    ├── InvalidInput              a value that can never be right           -> INVALID_ARGUMENT
+    ├── PreconditionFailed        right in itself, not in the present state -> FAILED_PRECONDITION
+    │   └── Fenced                the lease is no longer yours              -> ABORTED
+    ├── NotFound                                                            -> NOT_FOUND
+    ├── AlreadyExists                                                       -> ALREADY_EXISTS
+    ├── Unauthenticated           no token, or one that nobody knows        -> UNAUTHENTICATED
+    ├── PermissionRefused         a known token that may not do this        -> PERMISSION_DENIED
+    ├── Exhausted                 a quota, a queue or a session limit       -> RESOURCE_EXHAUSTED
+    ├── Unavailable               try again later                           -> UNAVAILABLE
+    ├── DeadlineExpired           a wait that had a limit                   -> DEADLINE_EXCEEDED
+    ├── DataCorrupted             a stored object fails its checksum        -> DATA_LOSS
+    └── UserCodeFailed            the user's environment raised             -> FAILED_PRECONDITION
+
+The rpc package turns each into a `google.rpc.Status` and back, so that a caller sees the same class
+on both sides of a wire.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class FieldViolation:
+    """One bad field of an input: `field` is its path (`search.space.gamma`), `message` what would be right."""
+
+    field: str
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.field}: {self.message}" if self.field else self.message
+
+
+class PodracerError(Exception):
+    """Base of all deliberate errors; `reason` is UPPER_SNAKE and stable, `metadata` names the offending values."""
+
+    reason = "INTERNAL"
+
+    def __init__(self, message: str, *, reason: str | None = None, **metadata: object) -> None:
+        super().__init__(message)
+        self.message = message
+        self.reason = reason or type(self).reason
+        self.metadata = {key: str(value) for key, value in metadata.items()}
+
+
+class InvalidInput(PodracerError):
+    """A value that can never be right; `violations` names each bad field."""
+
+    reason = "INVALID_INPUT"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        violations: Sequence[FieldViolation] = (),
+        reason: str | None = None,
+        **metadata: object,
+    ) -> None:
+        super().__init__(message, reason=reason, **metadata)
+        self.violations = tuple(violations)
+
+
+class PreconditionFailed(PodracerError):
+    """The request is right in itself but not in the present state of things."""
+
+    reason = "PRECONDITION_FAILED"
+
+
+class Fenced(PreconditionFailed):
+    """The lease has expired, or a newer one holds the work; its holder must stop writing."""
+
+    reason = "FENCED"
+
+
+class NotFound(PodracerError):
+    """The named thing does not exist."""
+
+    reason = "NOT_FOUND"
+
+
+class AlreadyExists(PodracerError):
+    """The name is taken by something else."""
+
+    reason = "ALREADY_EXISTS"
+
+
+class Unauthenticated(PodracerError):
+    """No token was given, or one that nobody knows."""
+
+    reason = "UNAUTHENTICATED"
+
+
+class PermissionRefused(PodracerError):
+    """The token is known but its role may not do this."""
+
+    reason = "PERMISSION_REFUSED"
+
+
+class Exhausted(PodracerError):
+    """A quota, a queue or a session limit is used up."""
+
+    reason = "EXHAUSTED"
+
+
+class Unavailable(PodracerError):
+    """The other side cannot answer now; the same call may succeed later."""
+
+    reason = "UNAVAILABLE"
+
+
+class DeadlineExpired(PodracerError):
+    """A wait that had a limit reached it."""
+
+    reason = "DEADLINE_EXPIRED"
+
+
+class DataCorrupted(PodracerError):
+    """A stored object is truncated, altered or not what its manifest says."""
+
+    reason = "DATA_CORRUPTED"
+
+
+class UserCodeFailed(PodracerError):
+    """The user's own code raised; `user_traceback` is the traceback it printed."""
+
+    reason = "USER_CODE_FAILED"
+
+    def __init__(self, message: str, *, user_traceback: str = "", reason: str | None = None, **metadata: object) -> None:
+        super().__init__(message, reason=reason, **metadata)
+        self.user_traceback = user_traceback

@@ -1,0 +1,107 @@
+"""Counter-based random numbers: a pure function of (key, counter), never of the order of the calls.
+
+A key names a stream of one owner (an agent's action noise, one episode of one environment); the counter names a
+number in it. So a member of a cohort draws the same numbers alone, beside others, on a CPU or on a GPU, and a
+checkpoint needs to store only counters. Everything is elementwise int64 arithmetic without a host synchronization, so
+it can be captured in a CUDA graph; draw the noise of a whole rollout in one call.
+
+The generator is SplitMix64 (Steele, Lea and Flood, "Fast Splittable Pseudorandom Number Generators", OOPSLA 2014):
+the counter walks along a Weyl sequence and Stafford's "Mix13" finalizer scrambles it. Integers wrap modulo 2^64.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from podracer_core.errors import InvalidInput
+
+__all__ = ["derive_key", "integers", "normal", "permutation", "random_bits", "uniform"]
+
+_WORD = 1 << 64
+
+
+def _signed(value: int) -> int:
+    """The int64 with the same 64 bits as `value` modulo 2^64."""
+    value %= _WORD
+    return value - _WORD if value >= _WORD // 2 else value
+
+
+_COUNTER_STEP = _signed(0x9E3779B97F4A7C15)  # 2^64 / golden ratio, odd: the Weyl sequence of SplitMix64
+_WORD_STEP = _signed(0xD1342543DE82EF95)  # another odd constant, so that no child key is one of its parent's numbers
+_KEY_OFFSET = _signed(0x2545F4914F6CDD1D)
+_MIX_FIRST = _signed(0xBF58476D1CE4E5B9)
+_MIX_SECOND = _signed(0x94D049BB133111EB)
+
+
+def _mix_(z: Tensor) -> Tensor:
+    """Scramble int64 `z` in place with Stafford's Mix13, a bijection of the 64-bit words."""
+    for shift, factor in ((30, _MIX_FIRST), (27, _MIX_SECOND)):
+        # int64 shifts keep the sign in torch; the mask makes them logical.
+        z.bitwise_xor_((z >> shift).bitwise_and_((1 << (64 - shift)) - 1)).mul_(factor)
+    return z.bitwise_xor_((z >> 31).bitwise_and_((1 << 33) - 1))
+
+
+def derive_key(seed: Tensor | int, *words: Tensor | int, device: torch.device | str | None = None) -> Tensor:
+    """Mix `words` into `seed`, one after the other; returns int64 keys of the broadcast shape of all of them.
+
+    Every word opens an independent family of streams: `derive_key(seed, STREAM_NOISE, environment_index)`. The order
+    of the words matters, and `derive_key(derive_key(seed, a), b)` is not `derive_key(seed, a, b)`. Without tensors
+    the result is a scalar on `device`; with them it lies where they lie.
+    """
+    if isinstance(seed, Tensor):
+        key = seed.to(torch.int64)
+    else:
+        place = device if device is not None else next((w.device for w in words if isinstance(w, Tensor)), None)
+        key = torch.tensor(_signed(seed), dtype=torch.int64, device=place)
+    key = _mix_(key + _COUNTER_STEP)
+    for word in words:
+        step = word.to(torch.int64) * _WORD_STEP if isinstance(word, Tensor) else _signed(word * _WORD_STEP)
+        key = _mix_((key ^ _KEY_OFFSET) + step)
+    return key
+
+
+def random_bits(key: Tensor, counter: Tensor | int) -> Tensor:
+    """64 random bits as int64, of the broadcast shape of `key` and `counter` (which are not altered)."""
+    if isinstance(counter, Tensor):
+        return _mix_(key + counter * _COUNTER_STEP)
+    return _mix_(key + _signed(counter * _COUNTER_STEP))
+
+
+def uniform(key: Tensor, counter: Tensor | int) -> Tensor:
+    """float32 in [0, 1): the multiples of 2^-24, all equally likely. Shape: broadcast(key, counter)."""
+    bits = random_bits(key, counter)
+    return (bits >> 40).bitwise_and_(0xFFFFFF).to(torch.float32).mul_(2.0**-24)
+
+
+def normal(key: Tensor, counter: Tensor | int) -> Tensor:
+    """Standard normal float32, always finite, at most 6.7 in size. Shape: broadcast(key, counter).
+
+    Box and Muller's transform (1958) of the two halves of one 64-bit word: sqrt(-2 ln u) cos(2 pi v), with u in (0, 1].
+    """
+    bits = random_bits(key, counter)
+    angle = (bits >> 32).to(torch.float32).mul_(2.0 * math.pi * 2.0**-32).cos_()
+    # + 1 keeps the logarithm finite; rounding to float32 can only push u up to 1, whose logarithm is 0.
+    radius = bits.bitwise_and_(0xFFFFFFFF).add_(1).to(torch.float32).mul_(2.0**-32).log_().mul_(-2.0).sqrt_()
+    return radius.mul_(angle)
+
+
+def integers(key: Tensor, counter: Tensor | int, bound: int) -> Tensor:
+    """int64 in [0, bound), 1 <= bound <= 2^31. Shape: broadcast(key, counter). The bias is at most bound / 2^32."""
+    if not 1 <= bound <= 1 << 31:
+        raise InvalidInput(f"bound must lie in [1, 2^31], not {bound}", bound=bound)
+    return (random_bits(key, counter) >> 32).bitwise_and_(0xFFFFFFFF).mul_(bound) >> 32
+
+
+def permutation(key: Tensor, counter: Tensor | int, length: int) -> Tensor:
+    """A permutation of 0 … length-1 for every key, as int64 [M, length]; key [M], counter an int, [] or [M]."""
+    if length < 1:
+        raise InvalidInput(f"length must be at least 1, not {length}", length=length)
+    positions = torch.arange(length, dtype=torch.int64, device=key.device)
+    index_mask = (1 << length.bit_length()) - 1
+    # The position itself fills the low bits, so no two words are equal and every device sorts them alike.
+    words = random_bits(derive_key(key, counter)[..., None], positions)
+    words = words.bitwise_and_(~index_mask).bitwise_or_(positions)
+    return words.sort(dim=-1).values.bitwise_and_(index_mask)
