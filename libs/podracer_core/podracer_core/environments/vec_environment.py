@@ -14,6 +14,8 @@ import gymnasium
 import torch
 from torch import Tensor
 
+from podracer_core.errors import InvalidInput
+
 __all__ = ["Step", "VecEnvironment", "allocate_step"]
 
 
@@ -78,7 +80,7 @@ class VecEnvironment(ABC):
     def load_state(self, state: Mapping[str, Tensor]) -> Tensor:
         """Go back to what `state` returned, and return the current observation [N, *obs]."""
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 - most environments have nothing to give back
         """Give back processes and memory. Closing twice is harmless."""
 
 
@@ -87,7 +89,7 @@ def allocate_step(environment: VecEnvironment) -> Step:
     count, device = environment.num_envs, environment.device
     space = environment.observation_space
     if space.shape is None or space.dtype is None:
-        raise TypeError(f"a VecEnvironment's observations are arrays, not {space}")
+        raise InvalidInput(f"a VecEnvironment's observations must be arrays, not {space}")
     dtype = getattr(torch, space.dtype.name)
 
     def flags(value: bool) -> Tensor:

@@ -1,0 +1,37 @@
+"""The Python SDK of Podracer.
+
+    from podracer_client import Client
+
+    with Client.connect(folder="runs") as client:
+        job = client.submit("examples/pendulum.yaml")
+        print(job.wait().state, job.leaderboard().candidates[0].evaluation.mean)
+        job.download("best-policy")
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from podracer_client.client import Client
+    from podracer_client.connection import Connection
+    from podracer_client.job import Job
+    from podracer_client.watching import JobUpdate
+
+__all__ = ["Client", "Connection", "Job", "JobUpdate"]
+
+_HOME = {
+    "Client": "podracer_client.client",
+    "Connection": "podracer_client.connection",
+    "Job": "podracer_client.job",
+    "JobUpdate": "podracer_client.watching",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Load gRPC and the stubs at first use only: `podracer --help` needs neither."""
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(_HOME[name]), name)

@@ -1,0 +1,168 @@
+"""The SDK's way in: one object that knows the orchestrator and the leaderboard."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import grpc
+
+from podracer.leaderboard.v1 import leaderboard_service_pb2, leaderboard_service_pb2_grpc
+from podracer.orchestrator.v1 import (
+    artifact_service_pb2,
+    artifact_service_pb2_grpc,
+    job_pb2,
+    job_service_pb2,
+    job_service_pb2_grpc,
+)
+from podracer_client.artifacts import receive_artifact
+from podracer_client.connection import Connection, find_connection
+from podracer_client.job import Job
+from podracer_client.names import DEFAULT_PROJECT, job_name
+from podracer_core.errors import InvalidInput
+from podracer_core.jobs.job_file import load_job_file
+from podracer_core.jobs.messages import spec_to_message
+from podracer_core.jobs.spec import JobSpec
+from podracer_core.rpc.channel import ChannelOptions, open_channel
+
+_JOBS = "/podracer.orchestrator.v1.JobService/"
+_ARTIFACTS = "/podracer.orchestrator.v1.ArtifactService/"
+_BOARDS = "/podracer.leaderboard.v1.LeaderboardService/"
+_IDEMPOTENT = (
+    *(_JOBS + method for method in ("CreateJob", "GetJob", "ListJobs", "CancelJob", "ListPods", "ListEvents")),
+    *(_ARTIFACTS + method for method in ("GetArtifact", "ListArtifacts")),
+    *(_BOARDS + method for method in ("GetLeaderboard", "ListAgents", "GetAgent", "ListEvaluations")),
+)
+_PAGE_SIZE = 1000
+
+
+class Client:
+    """Submits jobs and reads what became of them. Every method raises a PodracerError where the server refuses.
+
+    `jobs`, `artifacts` and `leaderboards` are the plain stubs, for what has no method here.
+    """
+
+    def __init__(self, connection: Connection, *, allow_insecure: bool = False) -> None:
+        """Connects at the first call. Raises InvalidInput for a malformed address, or one that plaintext may not go to."""
+        options = ChannelOptions(idempotent_methods=_IDEMPOTENT, allow_insecure=allow_insecure)
+        self.connection = connection
+        self._channels: list[grpc.Channel] = []
+        if connection.orchestrator:
+            channel = open_channel(connection.orchestrator, connection.token, options)
+            self._channels.append(channel)
+            self._jobs = job_service_pb2_grpc.JobServiceStub(channel)
+            self._artifacts = artifact_service_pb2_grpc.ArtifactServiceStub(channel)
+        if connection.leaderboard:
+            channel = open_channel(connection.leaderboard, connection.token, options)
+            self._channels.append(channel)
+            self._leaderboards = leaderboard_service_pb2_grpc.LeaderboardServiceStub(channel)
+
+    @classmethod
+    def connect(
+        cls,
+        orchestrator: str | None = None,
+        leaderboard: str | None = None,
+        *,
+        token: str | None = None,
+        token_file: str | Path | None = None,
+        folder: str | Path | None = None,
+        allow_insecure: bool = False,
+    ) -> Self:
+        """A client of the given servers, of those of a state `folder`, of PODRACER_ORCHESTRATOR and its like, or of ./runs.
+
+        Raises NotFound where no server is known, InvalidInput for an unreadable token.
+        """
+        connection = find_connection(
+            orchestrator,
+            leaderboard,
+            token=token,
+            token_file=Path(token_file) if token_file is not None else None,
+            folder=Path(folder) if folder is not None else None,
+        )
+        return cls(connection, allow_insecure=allow_insecure)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends the calls that are under way."""
+        for channel in self._channels:
+            channel.close()
+
+    @property
+    def jobs(self) -> job_service_pb2_grpc.JobServiceStub:
+        if not self.connection.orchestrator:
+            raise InvalidInput("the orchestrator's address is not known", reason="NO_ADDRESS")
+        return self._jobs
+
+    @property
+    def artifacts(self) -> artifact_service_pb2_grpc.ArtifactServiceStub:
+        if not self.connection.orchestrator:
+            raise InvalidInput("the orchestrator's address is not known", reason="NO_ADDRESS")
+        return self._artifacts
+
+    @property
+    def leaderboards(self) -> leaderboard_service_pb2_grpc.LeaderboardServiceStub:
+        if not self.connection.leaderboard:
+            raise InvalidInput("the leaderboard's address is not known", reason="NO_ADDRESS")
+        return self._leaderboards
+
+    def submit(self, job: str | Path | JobSpec, *, job_id: str = "", request_id: str | None = None) -> Job:
+        """Create a job from a job file or a JobSpec; checked here first, with the same rules as on the server.
+
+        Raises InvalidInput with every bad field, AlreadyExists for a taken `job_id`.
+        """
+        spec = job if isinstance(job, JobSpec) else load_job_file(Path(job))
+        request = job_service_pb2.CreateJobRequest(
+            job_id=job_id, spec=spec_to_message(spec), request_id=request_id or secrets.token_hex(16)
+        )
+        return Job(self, self.jobs.CreateJob(request).job)
+
+    def job(self, name: str) -> Job:
+        """The job of that name or id. Raises NotFound."""
+        return Job(self, self.jobs.GetJob(job_service_pb2.GetJobRequest(name=job_name(name))).job)
+
+    def list_jobs(self, states: Sequence[job_pb2.JobState] = (), *, parent: str = DEFAULT_PROJECT) -> Iterator[Job]:
+        """The jobs of a project, newest first; only those in `states`, where given."""
+        request = job_service_pb2.ListJobsRequest(parent=parent, page_size=_PAGE_SIZE, states=states)
+        while True:
+            response = self.jobs.ListJobs(request)
+            yield from (Job(self, message) for message in response.jobs)
+            if not response.next_page_token:
+                return
+            request.page_token = response.next_page_token
+
+    def leaderboard(self, name: str) -> leaderboard_service_pb2.Leaderboard:
+        """The ranking of a leaderboard (`projects/p/leaderboards/j`), best first. Raises NotFound."""
+        request = leaderboard_service_pb2.GetLeaderboardRequest(name=name)
+        return self.leaderboards.GetLeaderboard(request).leaderboard
+
+    def list_agents(self, leaderboard: str) -> Iterator[leaderboard_service_pb2.Agent]:
+        """Every agent of a leaderboard, ranked or not, oldest first."""
+        request = leaderboard_service_pb2.ListAgentsRequest(leaderboard=leaderboard, page_size=_PAGE_SIZE)
+        while True:
+            response = self.leaderboards.ListAgents(request)
+            yield from response.agents
+            if not response.next_page_token:
+                return
+            request.page_token = response.next_page_token
+
+    def describe(self, artifact: str) -> artifact_service_pb2.Artifact:
+        """An artifact's files and sizes. Raises NotFound."""
+        return self.artifacts.GetArtifact(artifact_service_pb2.GetArtifactRequest(name=artifact)).artifact
+
+    def download(self, artifact: str, target: str | Path) -> artifact_service_pb2.Artifact:
+        """Write an artifact's files into the new folder `target`, each checked against its SHA-256.
+
+        Raises NotFound, AlreadyExists when `target` holds something, DataCorrupted.
+        """
+        request = artifact_service_pb2.DownloadRequest(name=artifact)
+        return receive_artifact(self.artifacts.Download(request), Path(target))

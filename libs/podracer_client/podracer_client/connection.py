@@ -1,0 +1,106 @@
+"""Where the servers are and with which token: given, from the environment, or from a state folder's connection.json."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from podracer_core.errors import InvalidInput, NotFound
+from podracer_core.rpc.tokens import FileToken, TokenSource
+
+ORCHESTRATOR_VARIABLE = "PODRACER_ORCHESTRATOR"
+LEADERBOARD_VARIABLE = "PODRACER_LEADERBOARD"
+TOKEN_VARIABLE = "PODRACER_TOKEN"  # noqa: S105 - the name of a variable
+TOKEN_FILE_VARIABLE = "PODRACER_TOKEN_FILE"  # noqa: S105
+DEFAULT_FOLDER = Path("runs")
+FILE_NAME = "connection.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """Addresses of orchestrator and leaderboard (empty where it is not known), and the client's token."""
+
+    orchestrator: str
+    leaderboard: str
+    token: TokenSource
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionFile:
+    """What `podracer up` and `podracer run` leave in their state folder for other terminals."""
+
+    orchestrator: str
+    leaderboard: str
+    token_file: str
+    pid: int
+    run_folder: str = ""
+
+    def write(self, folder: Path) -> Path:
+        """Write it (mode 0600), whole or not at all."""
+        path, draft = folder / FILE_NAME, folder / f".{FILE_NAME}.{os.getpid()}"
+        values = {name: getattr(self, name) for name in self.__slots__}
+        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
+            file.write(json.dumps(values, indent=2) + "\n")
+        return draft.replace(path)
+
+    @classmethod
+    def read(cls, folder: Path) -> ConnectionFile:
+        """Raises NotFound when there is none, InvalidInput when it cannot be read or is not one."""
+        path = folder / FILE_NAME
+        try:
+            values = json.loads(path.read_text(encoding="utf-8"))
+            return cls(**{name: type_(values[name]) for name, type_ in _FIELDS.items()})
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise NotFound(
+                f"no server runs for the state folder {folder}; start one with `podracer up --dir {folder}`",
+                reason="NO_SERVER",
+                folder=folder,
+            ) from error
+        except OSError as error:
+            raise InvalidInput(f"cannot read {path}: {error.strerror}", reason="UNREADABLE_FILE", path=path) from error
+        except (ValueError, KeyError, TypeError) as error:
+            raise InvalidInput(f"{path} is not a connection file of podracer", path=path) from error
+
+    def connection(self) -> Connection:
+        return Connection(self.orchestrator, self.leaderboard, FileToken(Path(self.token_file)))
+
+
+_FIELDS = {"orchestrator": str, "leaderboard": str, "token_file": str, "pid": int, "run_folder": str}
+
+
+def find_connection(
+    orchestrator: str | None = None,
+    leaderboard: str | None = None,
+    *,
+    token: str | None = None,
+    token_file: Path | None = None,
+    folder: Path | None = None,
+) -> Connection:
+    """The servers to talk to: what is given wins, then a given `folder`, then PODRACER_*, then ./runs.
+
+    Raises InvalidInput for a token that cannot be read, NotFound where no server is known.
+    """
+    environment = {} if folder is not None else os.environ
+    orchestrator = orchestrator or environment.get(ORCHESTRATOR_VARIABLE, "")
+    leaderboard = leaderboard or environment.get(LEADERBOARD_VARIABLE, "")
+    source = _token_source(token, token_file)
+    if not orchestrator and not leaderboard:
+        found = ConnectionFile.read(folder or DEFAULT_FOLDER).connection()
+        return Connection(found.orchestrator, found.leaderboard, source or found.token)
+    source = source or _token_source(environment.get(TOKEN_VARIABLE), environment.get(TOKEN_FILE_VARIABLE))
+    if source is None and folder is not None:
+        source = ConnectionFile.read(folder).connection().token
+    if source is None:
+        raise InvalidInput(
+            f"no token for {orchestrator or leaderboard}: give --token-file, or set {TOKEN_FILE_VARIABLE} or {TOKEN_VARIABLE}",
+            reason="NO_TOKEN",
+        )
+    return Connection(orchestrator, leaderboard, source)
+
+
+def _token_source(token: str | None, token_file: str | Path | None) -> TokenSource | None:
+    if token:
+        return lambda: token
+    return FileToken(Path(token_file)) if token_file else None

@@ -1,0 +1,58 @@
+"""The interface of a display, and which one to take."""
+
+from __future__ import annotations
+
+import sys
+from abc import ABC
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Self
+
+from podracer.orchestrator.v1 import job_pb2
+from podracer_client.display.snapshot import AgentRow, Snapshot
+from podracer_client.display.summary import JobSummary
+
+
+class Display(ABC):
+    """Shows a job while it runs. Everything is optional; results go to stdout, all else to stderr."""
+
+    wants_agents = False
+    """Whether `agents` should be called now and then: it costs a call to the leaderboard."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Give the terminal back."""
+
+    def show(self, snapshot: Snapshot) -> None:
+        """The job as it is now."""
+
+    def agents(self, rows: Sequence[AgentRow]) -> None:
+        """Its agents as they are now, best first."""
+
+    def event(self, event: job_pb2.Event) -> None:
+        """Something happened to the job."""
+
+    def note(self, text: str) -> None:
+        """Something happened to the processes around it."""
+
+    def finish(self, summary: JobSummary, next_steps: Sequence[str]) -> None:
+        """It has ended, or we stop watching; called once, last."""
+
+
+def choose_display(*, plain: bool, json: bool) -> Display:
+    """JSON lines, or log lines when asked for or when stderr is no terminal, else the live table."""
+    if json:
+        from podracer_client.display.json_lines import JsonDisplay
+
+        return JsonDisplay(sys.stdout)
+    if plain or not sys.stderr.isatty():
+        from podracer_client.display.plain import PlainDisplay
+
+        return PlainDisplay(sys.stdout, sys.stderr)
+    from podracer_client.display.table import TableDisplay
+
+    return TableDisplay(sys.stdout)

@@ -1,0 +1,48 @@
+"""Numbers as text."""
+
+from __future__ import annotations
+
+from google.protobuf.duration_pb2 import Duration
+from google.protobuf.timestamp_pb2 import Timestamp
+
+
+def seconds(duration: Duration) -> float:
+    return duration.seconds + duration.nanos * 1e-9
+
+
+def count_text(value: float) -> str:
+    """`1,234`, from a million on `1.23 M`."""
+    if abs(value) < 1e6:
+        return f"{value:,.0f}"
+    for unit, size in (("M", 1e6), ("G", 1e9)):
+        if abs(value) < 1000 * size or unit == "G":
+            return f"{value / size:,.2f} {unit}"
+    raise AssertionError("the last unit takes everything")
+
+
+def return_text(value: float | None) -> str:
+    """A return with the digits that matter; `–` for none."""
+    if value is None:
+        return "–"
+    return f"{value:.1f}" if abs(value) < 10_000 else f"{value:,.0f}"
+
+
+def duration_text(value: float | None) -> str:
+    """`4.2 s`, `3 min 05 s`, `2 h 07 min`; `–` for none."""
+    if value is None:
+        return "–"
+    if value < 60:
+        return f"{value:.1f} s"
+    minutes, rest = divmod(round(value), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest:02d} s"
+    return f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def time_text(timestamp: Timestamp) -> str:
+    """Local date and time; `–` for none."""
+    if not timestamp.seconds:
+        return "–"
+    from datetime import UTC
+
+    return timestamp.ToDatetime(tzinfo=UTC).astimezone().strftime("%Y-%m-%d %H:%M:%S")

@@ -1,0 +1,126 @@
+"""A job's figures in plain values, made from its messages: what every display shows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from podracer.common.v1 import agent_pb2, evolution_pb2
+from podracer.leaderboard.v1 import leaderboard_service_pb2
+from podracer.orchestrator.v1 import job_pb2
+from podracer_client.display.numbers import seconds
+from podracer_client.names import short_name
+
+
+@dataclass(frozen=True, slots=True)
+class PodRow:
+    """A pod that is not gone."""
+
+    name: str
+    state: str
+    layout: str
+    agents: tuple[str, ...]
+    env_steps_per_second: float
+    restarts: int
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class AgentRow:
+    """An agent; `score` is its best by the objective's statistic."""
+
+    name: str
+    algorithm: str
+    state: str
+    score: float | None
+    latest: float | None
+    env_steps: int
+    rung: int
+    parents: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A job at one moment. Times in seconds; None where there is nothing to say yet."""
+
+    name: str
+    state: str
+    env_steps: int
+    env_steps_per_second: float
+    best_return: float | None
+    best_lower_bound: float | None
+    best_score: float | None
+    target_return: float | None
+    statistic: str
+    train_seconds: float
+    eta_seconds: float | None
+    agent_count: int
+    pods: tuple[PodRow, ...]
+
+
+def state_text(state: job_pb2.JobState) -> str:
+    """`RUNNING` for JOB_STATE_RUNNING."""
+    return job_pb2.JobState.Name(state).removeprefix("JOB_STATE_")
+
+
+def score(evaluation: agent_pb2.Evaluation, objective: evolution_pb2.Objective) -> float:
+    """The number of an evaluation that the objective looks at."""
+    if objective.statistic == evolution_pb2.TARGET_STATISTIC_MEAN:
+        return evaluation.mean
+    return evaluation.lower_bound
+
+
+def take_snapshot(job: job_pb2.Job, pods: Iterable[job_pb2.Pod]) -> Snapshot:
+    """What a display shows of a job and its pods."""
+    progress, objective = job.progress, job.spec.objective
+    best = progress.best if progress.HasField("best") else None
+    by_mean = objective.statistic == evolution_pb2.TARGET_STATISTIC_MEAN
+    return Snapshot(
+        name=job.name,
+        state=state_text(job.state),
+        env_steps=max(progress.env_steps, progress.live_env_steps),
+        env_steps_per_second=progress.env_steps_per_second,
+        best_return=best.mean if best else None,
+        best_lower_bound=best.lower_bound if best else None,
+        best_score=score(best, objective) if best else None,
+        target_return=objective.target_return if objective.HasField("target_return") else None,
+        statistic="mean" if by_mean else "lower bound",
+        train_seconds=seconds(progress.train_time),
+        eta_seconds=seconds(progress.eta) if progress.HasField("eta") else None,
+        agent_count=progress.agent_count,
+        pods=tuple(_pod_row(pod) for pod in pods if pod.state != job_pb2.POD_STATE_STOPPED),
+    )
+
+
+def _pod_row(pod: job_pb2.Pod) -> PodRow:
+    layout = job_pb2.PodLayout.Name(pod.layout).removeprefix("POD_LAYOUT_").lower()
+    return PodRow(
+        name=short_name(pod.name),
+        state=job_pb2.PodState.Name(pod.state).removeprefix("POD_STATE_"),
+        layout=layout if pod.layout else "",
+        agents=tuple(short_name(agent) for agent in pod.agents),
+        env_steps_per_second=pod.env_steps_per_second,
+        restarts=pod.restart_count,
+        message=pod.message,
+    )
+
+
+def agent_rows(
+    agents: Iterable[leaderboard_service_pb2.Agent], objective: evolution_pb2.Objective
+) -> tuple[AgentRow, ...]:
+    """Agents for a table: the best score first, those without one last, the newest first among them."""
+    rows = [_agent_row(agent, objective) for agent in reversed(list(agents))]
+    return tuple(sorted(rows, key=lambda row: (row.score is None, -(row.score or 0.0))))
+
+
+def _agent_row(agent: leaderboard_service_pb2.Agent, objective: evolution_pb2.Objective) -> AgentRow:
+    return AgentRow(
+        name=short_name(agent.name),
+        algorithm=agent.spec.algorithm,
+        state=leaderboard_service_pb2.AgentState.Name(agent.state).removeprefix("AGENT_STATE_"),
+        score=score(agent.best_evaluation, objective) if agent.HasField("best_evaluation") else None,
+        latest=score(agent.latest_evaluation, objective) if agent.HasField("latest_evaluation") else None,
+        env_steps=agent.env_steps,
+        rung=agent.rung,
+        parents=tuple(short_name(parent) for parent in agent.parents),
+    )

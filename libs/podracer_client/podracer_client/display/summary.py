@@ -1,0 +1,103 @@
+"""How a job ended, where its best policy is, and what to do next."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from podracer.orchestrator.v1 import job_pb2
+from podracer_client.display.numbers import count_text, duration_text, return_text, seconds
+from podracer_client.display.snapshot import state_text
+from podracer_client.names import short_name
+
+_OUTCOMES = {
+    job_pb2.JOB_OUTCOME_TARGET_REACHED: "target reached",
+    job_pb2.JOB_OUTCOME_BUDGET_USED: "budget used",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class JobSummary:
+    """A job at its end; `checkpoint` is the path (or the name on a server) of the best policy, empty where none is."""
+
+    job: job_pb2.Job
+    checkpoint: str
+
+    def to_json(self) -> dict[str, Any]:
+        """The object that ends the output of `--json`."""
+        progress = self.job.progress
+        train_seconds = seconds(progress.train_time)
+        reached = progress.HasField("time_to_target")
+        return {
+            "event": "job_finished",
+            "state": state_text(self.job.state),
+            "best_return": progress.best.mean if progress.HasField("best") else None,
+            "env_steps": progress.env_steps,
+            "train_seconds": round(train_seconds, 3),
+            "seconds_to_target": round(seconds(progress.time_to_target), 3) if reached else None,
+            "env_steps_per_second": round(progress.env_steps / train_seconds, 1) if train_seconds else 0.0,
+            "agents": progress.agent_count,
+            "checkpoint": self.checkpoint or None,
+        }
+
+    def lines(self) -> list[str]:
+        """For people."""
+        progress = self.job.progress
+        outcome = _OUTCOMES.get(self.job.outcome, "")
+        if progress.HasField("time_to_target"):
+            outcome += f" after {duration_text(seconds(progress.time_to_target))} of training"
+        lines = [f"{self.job.name}: {state_text(self.job.state)}{', ' if outcome else ''}{outcome}"]
+        if self.job.HasField("problem"):
+            lines.append(f"problem      {self.job.problem.reason}: {self.job.problem.message}")
+            lines.extend(f"  {line}" for line in self.job.problem.detail.splitlines())
+        lines.append(
+            f"trained      {count_text(progress.env_steps)} environment steps, {progress.agent_count} agents, "
+            f"{duration_text(seconds(progress.train_time))}"
+        )
+        if progress.HasField("best"):
+            best = progress.best
+            lines.append(
+                f"best return  {return_text(best.mean)} (95 % interval {return_text(best.lower_bound)} to "
+                f"{return_text(best.upper_bound)}, {len(best.returns)} episodes), agent {short_name(best.agent)}"
+            )
+        if self.checkpoint:
+            lines.append(f"best policy  {self.checkpoint}")
+        return lines
+
+
+def program_words(argv: Sequence[str] | None = None) -> list[str]:
+    """The words that start this command again from here: `podracer`, `.venv/bin/podracer`, `python -m podracer_client`."""
+    first = (sys.argv if argv is None else argv)[0]
+    if first.endswith("__main__.py"):
+        return [_short_path(Path(sys.executable)), "-m", "podracer_client"]
+    found = shutil.which("podracer")
+    if found is not None and Path(first).exists() and Path(found).samefile(first):
+        return ["podracer"]
+    return [_short_path(Path(first)) if Path(first).exists() else "podracer"]
+
+
+def next_steps(checkpoint: str, leaderboard_options: Sequence[str]) -> list[str]:
+    """Commands to paste: evaluate and export the policy at `checkpoint`, look at the leaderboard."""
+    program = program_words()
+    commands = [
+        [*program, "evaluate", checkpoint],
+        [*program, "export", checkpoint, "--output", "policy.pt2"],
+        [*program, "leaderboard", *leaderboard_options],
+    ]
+    return [shlex.join(command) for command in commands if checkpoint or command[len(program)] == "leaderboard"]
+
+
+def path_text(path: Path) -> str:
+    """A path relative to the working directory when it is below it."""
+    path = path.absolute()
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
+
+
+def _short_path(path: Path) -> str:
+    text = path_text(path)
+    return text if "/" in text else f"./{text}"

@@ -1,0 +1,87 @@
+"""One job as the SDK shows it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from podracer.leaderboard.v1 import leaderboard_service_pb2
+from podracer.orchestrator.v1 import artifact_service_pb2, job_pb2, job_service_pb2
+from podracer_client.names import best_checkpoint_name
+from podracer_client.watching import FINAL_STATES, JobWatch
+from podracer_core.errors import PreconditionFailed
+
+if TYPE_CHECKING:
+    from podracer_client.client import Client
+
+
+class Job:
+    """A job on a server; `message` is what was last heard of it, `refresh` asks again."""
+
+    def __init__(self, client: Client, message: job_pb2.Job) -> None:
+        self._client = client
+        self.message = message
+
+    def __repr__(self) -> str:
+        return f"Job({self.name!r}, {self.state})"
+
+    @property
+    def name(self) -> str:
+        """Resource name: `projects/p/jobs/j`."""
+        return self.message.name
+
+    @property
+    def state(self) -> str:
+        """`RUNNING`, `SUCCEEDED`, …"""
+        return job_pb2.JobState.Name(self.message.state).removeprefix("JOB_STATE_")
+
+    @property
+    def ended(self) -> bool:
+        return self.message.state in FINAL_STATES
+
+    @property
+    def progress(self) -> job_pb2.JobProgress:
+        """Its figures: steps, times, the best evaluation."""
+        return self.message.progress
+
+    def refresh(self) -> Job:
+        """Ask the server again."""
+        self.message = self._client.jobs.GetJob(job_service_pb2.GetJobRequest(name=self.name)).job
+        return self
+
+    def watch(self, *, after_position: int = 0, patience_s: float = 60.0) -> JobWatch:
+        """Iterate over its updates until it has ended; see JobWatch."""
+        return JobWatch(self._client.jobs, self.name, after_position=after_position, patience_s=patience_s)
+
+    def wait(self, *, patience_s: float = 60.0) -> Job:
+        """Return when it has ended, well or not. Raises Unavailable when the server is away for `patience_s`."""
+        for update in self.watch(after_position=self.message.event_position, patience_s=patience_s):
+            self.message = update.job
+        return self
+
+    def cancel(self) -> Job:
+        """End it; what it has reached stays."""
+        self.message = self._client.jobs.CancelJob(job_service_pb2.CancelJobRequest(name=self.name)).job
+        return self
+
+    def suspend(self, *, timeout_s: float | None = None) -> Job:
+        """Stop its pods after a last checkpoint, until it is resumed."""
+        return self._set_suspended(True, timeout_s)
+
+    def resume(self) -> Job:
+        return self._set_suspended(False, None)
+
+    def _set_suspended(self, suspend: bool, timeout_s: float | None) -> Job:
+        request = job_service_pb2.UpdateJobRequest(name=self.name, suspend=suspend)
+        self.message = self._client.jobs.UpdateJob(request, timeout=timeout_s).job
+        return self
+
+    def leaderboard(self) -> leaderboard_service_pb2.Leaderboard:
+        """Its ranked candidates, best first. Raises PreconditionFailed while it has no leaderboard yet."""
+        if not self.message.leaderboard:
+            raise PreconditionFailed(f"{self.name} has no leaderboard yet: its state is {self.state}", reason="NO_LEADERBOARD")
+        return self._client.leaderboard(self.message.leaderboard)
+
+    def download(self, target: str | Path) -> artifact_service_pb2.Artifact:
+        """Write the best candidate's checkpoint into the new folder `target`. Raises NotFound while there is none."""
+        return self._client.download(best_checkpoint_name(self.name), target)

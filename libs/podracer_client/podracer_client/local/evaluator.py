@@ -1,0 +1,48 @@
+"""A private evaluator process: what needs torch is ordered from it, so that this process needs none."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from podracer.evaluator.v1 import evaluator_service_pb2_grpc
+from podracer_client.local.process import ManagedProcess, ProcessPlan
+from podracer_client.local.run_folder import RunFolder
+from podracer_client.local.services import inherited_environment
+from podracer_core.rpc.channel import open_channel
+from podracer_core.rpc.tokens import FileToken, Role, create_tokens
+
+_READY_TIMEOUT_S = 60.0
+_STOP_S = 1.0
+
+
+@contextmanager
+def private_evaluator() -> Iterator[evaluator_service_pb2_grpc.EvaluatorServiceStub]:
+    """Start an evaluator on a socket of its own, with a token of its own, that may read this user's folders.
+
+    Raises Unavailable when it cannot start.
+    """
+    with RunFolder() as run_folder:
+        token = create_tokens(run_folder.path / "tokens")[Role.POD]
+        plan = ProcessPlan(
+            "evaluator",
+            (sys.executable, "-m", "podracer_evaluator"),
+            {
+                **inherited_environment(),
+                "PODRACER_LISTEN": run_folder.socket("evaluator"),
+                "PODRACER_TOKENS": str(token.parent),
+                "PODRACER_ALLOW_USER_CODE": "true",
+                "PODRACER_ALLOW_FOLDERS": "true",
+            },
+            run_folder.path / "evaluator.log",
+            restarts=0,
+            log_lasts=False,
+        )
+        process = ManagedProcess(plan)
+        process.start()
+        try:
+            with open_channel(process.wait_ready(_READY_TIMEOUT_S), FileToken(token)) as channel:
+                yield evaluator_service_pb2_grpc.EvaluatorServiceStub(channel)
+        finally:
+            process.stop(_STOP_S)

@@ -1,0 +1,205 @@
+"""One process of ours: its own session, its log, and another start when it dies."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from podracer_core.errors import DeadlineExpired, Unavailable
+from podracer_core.lifetime import PARENT_VARIABLE
+from podracer_core.rpc.backoff import Backoff
+
+LISTENING = "listening on "
+"""What a service prints to stdout, followed by its address, once it serves."""
+
+_RESTART_INITIAL_S = 0.1
+_RESTART_MAXIMUM_S = 5.0
+_HEALTHY_AFTER_S = 20.0
+_TAIL_BYTES = 8192
+_TAIL_CHARACTERS = 500
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessPlan:
+    """What to start.
+
+    `restarts` is how often in a row it may die young before we give it up. `log_lasts` is false where the log goes
+    away with its folder: then no message sends the user there.
+    """
+
+    name: str
+    command: tuple[str, ...]
+    environment: Mapping[str, str]
+    log: Path
+    restarts: int = 10
+    log_lasts: bool = True
+
+    @property
+    def log_hint(self) -> str:
+        return f"; its log: {self.log}" if self.log_lasts else ""
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessNews:
+    """Something happened to a process that we did not ask for; `fatal` when it will not be started again."""
+
+    name: str
+    message: str
+    fatal: bool = False
+
+
+class ManagedProcess:
+    """Starts a process, waits for its address, starts it again when it dies, stops it.
+
+    A thread of its own starts the process and lives as long as it does: on Linux the kernel ties a child that asked
+    for it (`podracer_core.lifetime`) to the *thread* that started it.
+    """
+
+    def __init__(self, plan: ProcessPlan, on_news: Callable[[ProcessNews], None] = lambda news: None) -> None:
+        """`on_news` is called from the process's thread."""
+        self._plan = plan
+        self._on_news = on_news
+        self._changed = threading.Condition()
+        self._address = ""
+        self._failure = ""
+        self._process: subprocess.Popen[str] | None = None
+        self._stopping = False
+        self._wake = threading.Event()
+        self._thread = threading.Thread(target=self._keep_running, name=f"process-{plan.name}", daemon=True)
+
+    @property
+    def name(self) -> str:
+        return self._plan.name
+
+    @property
+    def pid(self) -> int | None:
+        """The process id now, None between two starts."""
+        process = self._process
+        return process.pid if process is not None and process.returncode is None else None
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def wait_ready(self, timeout_s: float) -> str:
+        """The address that it says it listens on. Raises Unavailable when it cannot start, DeadlineExpired."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._address or self._failure, timeout_s)
+            if self._failure:
+                raise Unavailable(self._failure, reason="PROCESS_FAILED", process=self.name)
+            if not self._address:
+                raise DeadlineExpired(f"the {self.name} was not ready within {timeout_s:g} s{self._plan.log_hint}")
+            return self._address
+
+    def terminate(self) -> None:
+        """Ask it to end, and start it no more. Returns at once."""
+        self._stopping = True
+        process = self._process
+        if process is not None:
+            process.terminate()
+        self._wake.set()
+
+    def kill(self) -> None:
+        """End it and its process group now. Returns at once; takes no lock, so that a signal handler may call it."""
+        self._stopping = True
+        process = self._process
+        if process is not None and process.returncode is None:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+
+    def join(self, timeout_s: float) -> bool:
+        """Whether it has ended after at most `timeout_s`; only after `terminate` or `kill`."""
+        self._thread.join(max(0.0, timeout_s))
+        return not self._thread.is_alive()
+
+    def stop(self, grace_s: float) -> None:
+        """Terminate it, and kill it when it is still there after `grace_s`."""
+        self.terminate()
+        if not self.join(grace_s):
+            self.kill()
+            self.join(1.0)
+
+    def _keep_running(self) -> None:
+        backoff = Backoff(_RESTART_INITIAL_S, _RESTART_MAXIMUM_S, jitter=0.5)
+        young_deaths = 0
+        while not self._stopping:
+            started = time.monotonic()
+            end = self._run_once()
+            if self._stopping:
+                return
+            if time.monotonic() - started > _HEALTHY_AFTER_S:
+                young_deaths = 0
+                backoff.reset()
+            young_deaths += 1
+            if not self._address or young_deaths > self._plan.restarts:
+                self._give_up(end)
+                return
+            self._on_news(ProcessNews(self.name, f"the {self.name} ended ({end}); starting it again"))
+            self._wake.wait(next(backoff))
+
+    def _run_once(self) -> str:
+        """Start it, wait until it has ended, and say how."""
+        self._plan.log.parent.mkdir(parents=True, exist_ok=True)
+        with self._plan.log.open("ab") as log:
+            self._log_start = log.tell()
+            try:
+                process = subprocess.Popen(
+                    self._plan.command,
+                    env={**self._plan.environment, PARENT_VARIABLE: str(os.getpid())},
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.PIPE,
+                    stderr=log,
+                    text=True,
+                    errors="replace",
+                    start_new_session=True,
+                )
+            except OSError as error:
+                return f"{self._plan.command[0]}: {error.strerror}"
+        self._process = process
+        if self._stopping:  # it was asked for while the process started
+            process.terminate()
+        assert process.stdout is not None, "asked for as a pipe above"
+        reader = threading.Thread(target=self._read, args=(process.stdout,), name=f"stdout-{self.name}", daemon=True)
+        reader.start()
+        code = process.wait()
+        reader.join(0.2)  # a grandchild may hold the pipe open
+        return _describe_exit(code)
+
+    def _read(self, stdout: IO[str]) -> None:
+        with stdout, self._plan.log.open("a", encoding="utf-8") as log:
+            for line in stdout:
+                if line.startswith(LISTENING):
+                    with self._changed:
+                        self._address = line.removeprefix(LISTENING).strip()
+                        self._changed.notify_all()
+                else:
+                    log.write(line)
+                    log.flush()
+
+    def _give_up(self, end: str) -> None:
+        verb = "ended too often" if self._address else "could not start"
+        last = _last_line(self._plan.log, self._log_start)
+        failure = f"the {self.name} {verb} ({end}){': ' if last else ''}{last}{self._plan.log_hint}"
+        with self._changed:
+            self._failure = failure
+            self._changed.notify_all()
+        self._on_news(ProcessNews(self.name, failure, fatal=True))
+
+
+def _describe_exit(code: int) -> str:
+    return f"exit code {code}" if code >= 0 else f"killed by {signal.Signals(-code).name}"
+
+
+def _last_line(log: Path, start: int) -> str:
+    """The last line that has text after byte `start`, cut to a message's length."""
+    with log.open("rb") as file:
+        file.seek(max(start, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
+        lines = [line.strip() for line in file.read().decode(errors="replace").splitlines()]
+    return next((line for line in reversed(lines) if line), "")[:_TAIL_CHARACTERS]

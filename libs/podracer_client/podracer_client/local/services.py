@@ -1,0 +1,148 @@
+"""Orchestrator and leaderboard as processes of this machine, over one state folder."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from podracer_client.connection import Connection, ConnectionFile
+from podracer_client.local.process import ManagedProcess, ProcessNews, ProcessPlan
+from podracer_client.local.run_folder import RunFolder
+from podracer_client.local.state_folder import StateFolder
+from podracer_core.rpc.address import parse_address
+from podracer_core.rpc.tokens import FileToken, Role, create_tokens
+
+if TYPE_CHECKING:
+    from podracer_client.client import Client
+
+READY_TIMEOUT_S = 60.0
+STOP_S = 4.6
+"""From SIGTERM until the last process is gone; the user was promised 5 s."""
+
+_LEADERBOARD_SHARE_S = 0.6
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceOptions:
+    """Where the services listen; empty: on sockets of the run folder. `max_pods` 0: as many as the machine has room for."""
+
+    orchestrator_listen: str = ""
+    leaderboard_listen: str = ""
+    max_pods: int = 0
+
+
+class LocalServices:
+    """The two services of a state folder: `start`, `wait_ready`, `client`, `stop`. They start at the same time."""
+
+    def __init__(
+        self,
+        state: StateFolder,
+        run_folder: RunFolder,
+        options: ServiceOptions | None = None,
+        on_news: Callable[[ProcessNews], None] = lambda news: None,
+    ) -> None:
+        """Raises InvalidInput when the tokens cannot be written."""
+        options = options or ServiceOptions()
+        self._state = state
+        self._run_folder = run_folder
+        self._client_token = create_tokens(state.tokens)[Role.CLIENT]
+        orchestrator_listen = _fixed_port(options.orchestrator_listen) or run_folder.socket("orchestrator")
+        leaderboard_listen = _fixed_port(options.leaderboard_listen) or run_folder.socket("leaderboard")
+        self.leaderboard = ManagedProcess(leaderboard_plan(state, leaderboard_listen), on_news)
+        self.orchestrator = ManagedProcess(
+            _orchestrator_plan(state, run_folder, orchestrator_listen, leaderboard_listen, options.max_pods), on_news
+        )
+
+    def start(self) -> None:
+        """Start both. Returns at once."""
+        self.leaderboard.start()
+        self.orchestrator.start()
+
+    def wait_ready(self, timeout_s: float = READY_TIMEOUT_S) -> Connection:
+        """Wait until both serve; other terminals find them by the state folder's connection.json from then on.
+
+        Raises Unavailable when one cannot start, DeadlineExpired.
+        """
+        deadline = time.monotonic() + timeout_s
+        leaderboard = self.leaderboard.wait_ready(timeout_s)
+        orchestrator = self.orchestrator.wait_ready(deadline - time.monotonic())
+        ConnectionFile(
+            orchestrator, leaderboard, str(self._client_token), os.getpid(), str(self._run_folder.path)
+        ).write(self._state.path)
+        return Connection(orchestrator, leaderboard, FileToken(self._client_token))
+
+    def client(self) -> Client:
+        """A client of the two, once they are ready."""
+        from podracer_client.client import Client
+
+        return Client(self.wait_ready())
+
+    def stop(self, timeout_s: float = STOP_S) -> None:
+        """End both within `timeout_s`: first the orchestrator with its pods, whose last results the leaderboard takes."""
+        deadline = time.monotonic() + timeout_s
+        self.orchestrator.stop(timeout_s - _LEADERBOARD_SHARE_S)
+        self.leaderboard.stop(max(0.1, deadline - time.monotonic()))
+
+    def kill(self) -> None:
+        """End both now; the pods end with the orchestrator. May be called from a signal handler."""
+        self.orchestrator.kill()
+        self.leaderboard.kill()
+
+
+def leaderboard_plan(state: StateFolder, listen: str) -> ProcessPlan:
+    """How to start the leaderboard service of a state folder."""
+    return ProcessPlan(
+        "leaderboard",
+        (sys.executable, "-m", "podracer_leaderboard"),
+        {
+            **inherited_environment(),
+            "PODRACER_LISTEN": listen,
+            "PODRACER_TOKENS": str(state.tokens),
+            "PODRACER_DATABASE": f"sqlite:///{state.database('leaderboard')}",
+        },
+        state.logs / "leaderboard.log",
+    )
+
+
+def _orchestrator_plan(
+    state: StateFolder, run_folder: RunFolder, listen: str, leaderboard: str, max_pods: int
+) -> ProcessPlan:
+    environment = {
+        **inherited_environment(),
+        "PODRACER_LISTEN": listen,
+        "PODRACER_TOKENS": str(state.tokens),
+        "PODRACER_DATABASE": f"sqlite:///{state.database('orchestrator')}",
+        "PODRACER_STORE": state.objects.as_uri(),
+        "PODRACER_LEADERBOARD": leaderboard,
+        "PODRACER_POOL": "local",
+        "PODRACER_STATE_DIR": str(state.path),
+        "PODRACER_RUN_DIR": str(run_folder.path),
+    }
+    if max_pods:
+        environment["PODRACER_MAX_PODS"] = str(max_pods)
+    command = (sys.executable, "-m", "podracer_orchestrator")
+    return ProcessPlan("orchestrator", command, environment, state.logs / "orchestrator.log")
+
+
+def inherited_environment() -> dict[str, str]:
+    """Our environment for a service of ours, without what tells a *client* where to go and with which token."""
+    client_only = ("PODRACER_ORCHESTRATOR", "PODRACER_LEADERBOARD", "PODRACER_TOKEN", "PODRACER_TOKEN_FILE")
+    return {name: value for name, value in os.environ.items() if name not in client_only}
+
+
+def _fixed_port(address: str) -> str:
+    """`address` with a free port in place of port 0: a service that is started again must be found where it was."""
+    if not address:
+        return ""
+    parsed = parse_address(address)
+    if parsed.is_unix or parsed.port:
+        return address
+    family = socket.AF_INET6 if ":" in parsed.host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.bind((parsed.host, 0))
+        return str(parsed.with_port(probe.getsockname()[1]))

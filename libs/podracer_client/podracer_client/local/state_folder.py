@@ -1,0 +1,127 @@
+"""The folder that holds everything of a one-machine Podracer that lasts; one launcher at a time."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from podracer_client.connection import FILE_NAME, ConnectionFile
+from podracer_client.local.run_folder import remove_left_over
+from podracer_core.errors import FieldViolation, InvalidInput, NotFound, PreconditionFailed
+
+
+class StateFolder:
+    """Locked while open: `with StateFolder.open(path) as state`.
+
+        lock  connection.json  tokens/{client,pod,control}  orchestrator.sqlite  leaderboard.sqlite  objects/  logs/
+    """
+
+    def __init__(self, path: Path, lock: int) -> None:
+        self.path = path
+        self._lock = lock
+
+    @classmethod
+    def open(cls, path: Path, *, create: bool = True) -> Self:
+        """Make the folder where it is not there, and lock it.
+
+        Raises InvalidInput when it cannot be made or written, PreconditionFailed while another process has it,
+        NotFound when it is not there and `create` is false.
+        """
+        path = Path(os.path.abspath(path))  # noqa: PTH100 - resolve() would lose the user's symbolic link
+        if not create and not path.is_dir():
+            raise NotFound(f"there is no state folder {path}", reason="NO_STATE_FOLDER", folder=path)
+        made = _make(path)
+        try:
+            lock = os.open(path / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+        except OSError as error:
+            _unmake(made)
+            raise _unwritable(path, error) from error
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            owner = os.read(lock, 20).decode(errors="replace").strip()
+            os.close(lock)
+            if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
+                raise _unwritable(path, error) from error
+            raise PreconditionFailed(
+                f"the state folder {path} is in use by process {owner or 'unknown'}; stop that one, or choose another --dir",
+                reason="STATE_FOLDER_IN_USE",
+                folder=path,
+            ) from error
+        os.ftruncate(lock, 0)
+        os.write(lock, f"{os.getpid()}\n".encode())
+        state = cls(path, lock)
+        state._clear_left_overs()
+        return state
+
+    @property
+    def tokens(self) -> Path:
+        return self.path / "tokens"
+
+    @property
+    def objects(self) -> Path:
+        """The object store's root."""
+        return self.path / "objects"
+
+    @property
+    def logs(self) -> Path:
+        return self.path / "logs"
+
+    def database(self, service: str) -> Path:
+        return self.path / f"{service}.sqlite"
+
+    def close(self) -> None:
+        """Remove the connection file and give the lock back."""
+        (self.path / FILE_NAME).unlink(missing_ok=True)
+        os.close(self._lock)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _clear_left_overs(self) -> None:
+        """Of a launcher that was killed: its sockets, and the file that says where its servers were."""
+        try:
+            remove_left_over(ConnectionFile.read(self.path).run_folder)
+        except (NotFound, InvalidInput):
+            pass  # no file, or not ours: nothing to find there
+        (self.path / FILE_NAME).unlink(missing_ok=True)
+
+
+def _make(path: Path) -> list[Path]:
+    """Make the folder and its parents; the ones that were not there, innermost last."""
+    missing = [folder for folder in (path, *path.parents) if not folder.exists()]
+    made: list[Path] = []
+    try:
+        if path.exists() and not path.is_dir():
+            raise NotADirectoryError(errno.ENOTDIR, "a file is there")
+        for folder in reversed(missing):
+            folder.mkdir(mode=0o777 if folder != path else 0o700)
+            made.append(folder)
+        if not os.access(path, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    except FileExistsError:
+        return made  # another process made it meanwhile
+    except OSError as error:
+        _unmake(made)
+        raise _unwritable(path, error) from error
+    return made
+
+
+def _unmake(made: list[Path]) -> None:
+    for folder in reversed(made):
+        folder.rmdir()
+
+
+def _unwritable(path: Path, error: OSError) -> InvalidInput:
+    problem = f"cannot write the state folder {path}: {error.strerror}"
+    violation = FieldViolation("--dir", problem)
+    return InvalidInput(problem, violations=[violation], reason="UNWRITABLE_FOLDER", folder=path)

@@ -1,0 +1,38 @@
+"""Resource names as people type them: `cartpole-x7` for `projects/default/jobs/cartpole-x7`."""
+
+from __future__ import annotations
+
+import re
+
+from podracer_core.errors import FieldViolation, InvalidInput
+
+DEFAULT_PROJECT = "projects/default"
+_LABEL = r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?"
+_JOB = re.compile(rf"^projects/{_LABEL}/jobs/{_LABEL}$")
+_SHORT = re.compile(rf"^{_LABEL}$")
+_CHECKPOINT = re.compile(rf"^projects/{_LABEL}/jobs/{_LABEL}/(?:agents/[^/]+/)?checkpoints/[^/]+$")
+
+
+def job_name(text: str) -> str:
+    """The full name of a job given by its name or its id. Raises InvalidInput when it is neither."""
+    if _JOB.match(text):
+        return text
+    if _SHORT.match(text):
+        return f"{DEFAULT_PROJECT}/jobs/{text}"
+    problem = f"{text!r} is not the name of a job; expected an id such as cartpole-x7 or projects/default/jobs/cartpole-x7"
+    raise InvalidInput(problem, violations=[FieldViolation("job", problem)], reason="INVALID_NAME", name=text)
+
+
+def short_name(name: str) -> str:
+    """The last part of a resource name."""
+    return name.rpartition("/")[2]
+
+
+def is_checkpoint_name(text: str) -> bool:
+    """Whether `text` names a checkpoint on a server: `projects/p/jobs/j/checkpoints/best`, `…/agents/a/checkpoints/c`."""
+    return bool(_CHECKPOINT.match(text))
+
+
+def best_checkpoint_name(job: str) -> str:
+    """The name under which ArtifactService gives the best candidate's checkpoint of a job."""
+    return f"{job}/checkpoints/best"

@@ -1,0 +1,90 @@
+"""The interface that every algorithm follows: what a learner, a checkpoint and a proposal need of it."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import gymnasium
+import torch
+from torch import Tensor
+
+from podracer_core.algorithms.cohort import CohortConfig
+from podracer_core.buffers.rollout import Rollout
+from podracer_core.networks.actor import Actor
+
+# group (actor, critic, optimizer, normalizer, algorithm, random) -> name -> tensor without a member axis
+MemberState = dict[str, dict[str, Tensor]]
+
+
+class Algorithm(ABC):
+    """M agents that train at once. Built as `cls(cohort, observation_space, action_space, device)`.
+
+    actor       acts with the present weights; in a fused learner the collector uses it directly
+    active      bool [M], false for a member that diverged: it stays frozen as it was before
+    version     counts updates, the policy version of rollouts
+    horizon     steps that every environment should take before an update
+    max_lag     the oldest rollout, in versions, that `update` can still use
+    """
+
+    on_policy: ClassVar[bool]
+    max_lag: ClassVar[int]
+
+    cohort: CohortConfig
+    actor: Actor
+    active: Tensor
+    version: int
+    horizon: int
+    device: torch.device
+
+    @abstractmethod
+    def __init__(
+        self,
+        cohort: CohortConfig,
+        observation_space: gymnasium.Space[Any],
+        action_space: gymnasium.Space[Any],
+        device: torch.device | str = "cpu",
+    ) -> None:
+        """Fresh members: the initial weights of each follow from its seed alone."""
+
+    @classmethod
+    @abstractmethod
+    def make_actor(
+        cls,
+        cohort: CohortConfig,
+        observation_space: gymnasium.Space[Any],
+        action_space: gymnasium.Space[Any],
+        device: torch.device | str = "cpu",
+    ) -> Actor:
+        """An actor without the rest, for a worker or an evaluator; its weights are zero until it loads a state."""
+
+    @abstractmethod
+    def update(self, rollout: Rollout) -> dict[str, Tensor]:
+        """Learn from a rollout; returns metrics, [M] each. Nothing in here waits for the device."""
+
+    @abstractmethod
+    def member_state(self, member: int) -> MemberState:
+        """Copies of everything one member's future depends on, but for its environments."""
+
+    @abstractmethod
+    def load_member_state(self, member: int, state: Mapping[str, Mapping[str, Tensor]]) -> None:
+        """Overwrite one member. Groups that are missing stay: leave out `random` to let a child of another agent
+        keep its own stream of random numbers. Hyperparameters are the config's, never the state's."""
+
+    @abstractmethod
+    def set_hyperparameters(self, member: int, values: Mapping[str, float]) -> None:
+        """Change some of one member's hyperparameters. Raises InvalidInput for unknown ones or bad values."""
+
+    @abstractmethod
+    def perturb_member(self, member: int, scale: float, seed: int) -> None:
+        """Add noise to one member's actor: each layer's weights get `scale` times their own standard deviation."""
+
+    @property
+    def members(self) -> int:
+        """M."""
+        return len(self.cohort.members)
+
+    def actor_state(self) -> dict[str, Tensor]:
+        """What a worker needs to act as these members do now: [M, …] each, normalizers included."""
+        return self.actor.state()

@@ -1,0 +1,379 @@
+"""Proximal Policy Optimization of M agents at once: docs/algorithms/ppo.md has the equations and all deviations."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium
+import torch
+from torch import Tensor
+
+from podracer_core.algorithms.advantages import generalized_advantages, normalized_advantages
+from podracer_core.algorithms.algorithm import Algorithm, MemberState
+from podracer_core.algorithms.cohort import CohortConfig, check_member_hyperparameters
+from podracer_core.buffers.rollout import Rollout
+from podracer_core.catalogue.algorithms import find_algorithm
+from podracer_core.errors import InvalidInput
+from podracer_core.networks import (
+    RunningNormalizer,
+    StackedMLP,
+    StackedParameters,
+    StochasticActor,
+    make_action_head,
+    mlp_shapes,
+    observation_size,
+    orthogonal,
+)
+from podracer_core.optimizers import StackedAdam, clip_gradient_
+from podracer_core.random_numbers import normal, permutation
+from podracer_core.random_streams import initialization_keys, minibatch_keys, perturbation_key
+
+_INFO = find_algorithm("ppo")
+_ACTOR, _CRITIC = 0, 1
+_HIDDEN_GAIN, _ACTION_GAIN, _VALUE_GAIN = 2.0**0.5, 0.01, 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Minibatch:
+    """Rows of every member, ready for the loss. B is the number of rows of one member."""
+
+    observation: Tensor  # [M, B, obs], normalized
+    action: Tensor  # [M, B, *action]
+    log_prob: Tensor  # [M, B], under the proximal policy: the one at the start of the update
+    advantage: Tensor  # [M, B]
+    target: Tensor  # [M, B], of the value, normalized
+    weight: Tensor  # [M, B], 0 where a row is not valid, below 1 where an older policy acted
+
+
+class PPO(Algorithm):
+    """Clipped-surrogate PPO for Discrete and Box actions; see `Algorithm` for the interface."""
+
+    on_policy = True
+    max_lag = 2
+
+    def __init__(
+        self,
+        cohort: CohortConfig,
+        observation_space: gymnasium.Space[Any],
+        action_space: gymnasium.Space[Any],
+        device: torch.device | str = "cpu",
+    ) -> None:
+        members = len(cohort.members)
+        shared = cohort.shared_values(_INFO)
+        self.cohort, self.device, self.version = cohort, torch.device(device), 0
+        self.horizon: int = shared["horizon"]
+        self._shared = shared
+        self._hyperparameters = {
+            name: torch.tensor(values, device=self.device) for name, values in cohort.member_values(_INFO).items()
+        }
+        self._head = make_action_head(action_space, self.device)
+        self._observation_size = observation_size(observation_space)
+
+        # Actor and critic have the same shape, so the pair of every member is one stack of 2 M networks: network 2 m
+        # is m's actor, 2 m + 1 its critic, which uses only the first output (and no log_std).
+        sizes = (self._observation_size, *shared["hidden_sizes"], self._head.output_size)
+        shapes = mlp_shapes(sizes) | {"log_std": (self._head.log_std_size,)}
+        self._last_layer = f"layers.{len(sizes) - 2}"
+        self._parameters = StackedParameters(2 * members, shapes, self.device)
+        self._network = StackedMLP.of(self._parameters, len(sizes) - 1, shared["activation"])
+        self._critic = self._network.every(_CRITIC, 2)
+        self._optimizer = StackedAdam(
+            self._parameters.flat.view(members, -1), self._parameters.gradient.view(members, -1)
+        )
+        self._observations = RunningNormalizer(members, self._observation_size, self.device)
+        self._values = RunningNormalizer(members, 1, self.device)
+        self.actor: StochasticActor = StochasticActor(
+            self._network.every(_ACTOR, 2),
+            self._parameters["log_std"].detach()[_ACTOR::2],
+            torch.zeros(members, 1, self._observation_size, device=self.device),
+            torch.ones(members, 1, self._observation_size, device=self.device),
+            self._head,
+        )
+        self.active = torch.ones(members, dtype=torch.bool, device=self.device)
+        self._seeds = torch.tensor([member.seed for member in cohort.members], device=self.device)
+        self._epoch_count = torch.zeros(members, dtype=torch.int64, device=self.device)
+        self._step_count = torch.zeros(members, dtype=torch.int64, device=self.device)
+        self._initialize()
+
+    @classmethod
+    def make_actor(
+        cls,
+        cohort: CohortConfig,
+        observation_space: gymnasium.Space[Any],
+        action_space: gymnasium.Space[Any],
+        device: torch.device | str = "cpu",
+    ) -> StochasticActor:
+        shared, members = cohort.shared_values(_INFO), len(cohort.members)
+        head, size = make_action_head(action_space, device), observation_size(observation_space)
+        sizes = (size, *shared["hidden_sizes"], head.output_size)
+        parameters = StackedParameters(members, mlp_shapes(sizes) | {"log_std": (head.log_std_size,)}, device)
+        network = StackedMLP.of(parameters, len(sizes) - 1, shared["activation"]).every(0, 1)
+        mean, scale = torch.zeros(members, 1, size, device=device), torch.ones(members, 1, size, device=device)
+        return StochasticActor(network, parameters["log_std"].detach(), mean, scale, head)
+
+    def update(self, rollout: Rollout) -> dict[str, Tensor]:
+        batch, metrics = self._prepare(rollout)
+        rows = rollout.horizon * rollout.num_envs
+        keys = minibatch_keys(self._seeds)
+        learning = self.active.clone()
+        totals: dict[str, Tensor] = {}
+        for _ in range(self._shared["epochs"]):
+            order = permutation(keys, self._epoch_count, rows)
+            self._epoch_count += 1
+            for minibatch in self._minibatches(batch, order):
+                self._step(minibatch, learning, totals)
+        self._renew_actor_normalizer(rollout)
+        self._step_count.copy_(rollout.first_step).add_(rollout.horizon)
+        self.version += 1
+        steps = totals.pop("steps")
+        metrics |= {name: total / steps for name, total in totals.items()}
+        return metrics | {"active": self.active.clone()}
+
+    @torch.no_grad()
+    def _prepare(self, rollout: Rollout) -> tuple[Tensor, dict[str, Tensor]]:
+        """Advantages and targets; returns the rows [M, T * E, columns] of all minibatches, and first metrics."""
+        horizon, members, num_envs = rollout.reward.shape
+        valid = rollout.valid
+
+        def normalize(raw: Tensor) -> Tensor:
+            rows = self.actor.normalize(raw.transpose(0, 1).flatten(1, 2))
+            # A broken row may hold NaN, which no weight of zero would keep out of the gradient.
+            return torch.where(valid.transpose(0, 1).flatten(1).unsqueeze(-1), rows, 0.0)
+
+        observation = normalize(rollout.observation[:horizon])
+        value = self._value(observation, horizon)
+        next_value = self._value(normalize(rollout.final_observation), horizon)
+        proximal, importance = rollout.log_prob, None
+        if rollout.policy_version != self.version:
+            proximal = self._log_prob(observation, rollout)
+            importance = (proximal - rollout.log_prob).exp().clamp(max=1.0)
+        advantage = generalized_advantages(
+            rollout.reward,
+            value,
+            next_value,
+            rollout.terminated,
+            rollout.truncated,
+            valid,
+            self._hyperparameters["gamma"],
+            self._hyperparameters["gae_lambda"],
+            importance,
+        )
+
+        def by_member(tensor: Tensor) -> Tensor:
+            return tensor.transpose(0, 1).reshape(members, horizon * num_envs, -1)
+
+        valid_rows = by_member(valid).squeeze(-1)
+        target = by_member(torch.where(valid, value + advantage, 0.0))
+        advantage = by_member(advantage).squeeze(-1)
+        explained = 1 - _variance(advantage, valid_rows) / _variance(target, valid_rows)
+        if self._shared["normalize_values"]:
+            target = self._renew_value_normalizer(target, valid_rows)
+        if self._shared["normalize_advantages"]:
+            advantage = normalized_advantages(advantage, valid_rows)
+        weight = valid.float() if importance is None else torch.where(valid, importance, 0.0)
+        columns = [observation, by_member(rollout.action), by_member(proximal), advantage.unsqueeze(-1), target]
+        return torch.cat([*columns, by_member(weight)], -1), {"explained_variance": explained}
+
+    def _minibatches(self, batch: Tensor, order: Tensor) -> list[Minibatch]:
+        """One epoch: every row of `batch` [M, rows, columns] once, in the `order` [M, rows] of its member."""
+        members, rows, columns = batch.shape
+        offset = torch.arange(0, members * rows, rows, device=batch.device).unsqueeze(1)
+        shuffled = batch.view(-1, columns).index_select(0, (order + offset).view(-1)).view(members, rows, columns)
+        head = self._head
+        action_size = columns - self._observation_size - 4
+        minibatches = []
+        for part in shuffled.split(self._shared["minibatch_size"], 1):
+            observation, action, *rest = part.split([self._observation_size, action_size, 1, 1, 1, 1], -1)
+            action = action.reshape(*action.shape[:2], *head.action_shape).to(head.action_dtype)
+            minibatches.append(Minibatch(observation, action, *(column.squeeze(-1) for column in rest)))
+        return minibatches
+
+    def _step(self, minibatch: Minibatch, learning: Tensor, totals: dict[str, Tensor]) -> None:
+        """One gradient step of all `learning` [M] members. Updates `learning`, `active` and the sums of metrics."""
+        self._parameters.zero_gradient()
+        loss, metrics = self._loss(minibatch)
+        # Members share no parameter, so the gradient of the sum is each member's own gradient.
+        loss.sum().backward()  # type: ignore[no-untyped-call]
+        with torch.no_grad():
+            gradient_norm = clip_gradient_(self._optimizer.gradient, self._hyperparameters["max_gradient_norm"])
+            target_kl = self._hyperparameters["target_kl"]
+            learning &= (target_kl <= 0) | (metrics["kl"] <= 1.5 * target_kl)
+            finite = gradient_norm.isfinite()
+            # A member that diverges stays as it was before the step that would have broken it.
+            self.active &= finite | ~learning
+            learning &= finite
+            self._optimizer.step(self._hyperparameters["learning_rate"], learning)
+            metrics |= {"gradient_norm": gradient_norm, "steps": torch.ones_like(gradient_norm)}
+            for name, value in metrics.items():
+                counted = torch.where(learning, value, 0.0)
+                totals[name] = totals[name] + counted if name in totals else counted
+
+    def _loss(self, minibatch: Minibatch) -> tuple[Tensor, dict[str, Tensor]]:
+        """The loss of every member, [M], and metrics without gradients, [M] each."""
+        members, size, _ = minibatch.observation.shape
+        both = minibatch.observation.unsqueeze(1).expand(-1, 2, -1, -1).reshape(2 * members, size, -1)
+        output = self._network(both).view(members, 2, size, -1)
+        log_std = self._parameters["log_std"][_ACTOR::2]
+        log_prob, entropy = self._head.log_prob_and_entropy(output[:, _ACTOR], log_std, minibatch.action)
+        log_ratio = log_prob - minibatch.log_prob
+        clip_range = self._hyperparameters["clip_range"]
+        surrogate = clipped_surrogate(log_ratio, minibatch.advantage, clip_range)
+        value_error = 0.5 * (output[:, _CRITIC, :, 0] - minibatch.target).square()
+        share = minibatch.weight / minibatch.weight.sum(1, keepdim=True).clamp(min=1e-8)
+        policy_loss = -(share * surrogate).sum(1)
+        value_loss = (share * value_error).sum(1)
+        entropy = (share * entropy).sum(1)
+        loss = (
+            policy_loss
+            + self._hyperparameters["value_coefficient"] * value_loss
+            - self._hyperparameters["entropy_coefficient"] * entropy
+        )
+        with torch.no_grad():
+            ratio = log_ratio.exp()
+            metrics = {
+                "policy_loss": policy_loss.detach(),
+                "value_loss": value_loss.detach(),
+                "entropy": entropy.detach(),
+                # Schulman's low-variance estimate of the Kullback-Leibler divergence, (r - 1) - log r.
+                "kl": (share * (ratio - 1 - log_ratio)).sum(1),
+                "clip_fraction": (share * ((ratio - 1).abs() > clip_range.unsqueeze(1))).sum(1),
+            }
+        return loss, metrics
+
+    def _value(self, observation: Tensor, horizon: int) -> Tensor:
+        """The critic in units of reward: observation [M, T * E, obs] normalized -> [T, M, E]."""
+        value = self._critic(observation)[..., 0]
+        value = value * self._values.scale().float() + self._values.mean.float()
+        return value.view(value.shape[0], horizon, -1).transpose(0, 1)
+
+    def _log_prob(self, observation: Tensor, rollout: Rollout) -> Tensor:
+        """Of the rollout's actions under the present policy, [T, M, E]: the proximal one of a stale rollout."""
+        action = rollout.action.transpose(0, 1).flatten(1, 2)
+        output = self.actor.network(observation)
+        log_prob, _ = self._head.log_prob_and_entropy(output, self.actor.log_std, action)
+        return log_prob.view(rollout.members, rollout.horizon, -1).transpose(0, 1)
+
+    def _renew_value_normalizer(self, target: Tensor, valid: Tensor) -> Tensor:
+        """Take targets [M, B, 1] into the statistics and return them normalized; no prediction changes (Pop-Art)."""
+        mean, scale = self._values.mean.clone(), self._values.scale()
+        self._values.update(target, valid, self.active)
+        new_mean, new_scale = self._values.mean, self._values.scale()
+        # van Hasselt et al., 2016, equation 9: W' = W scale / scale', b' = (scale b + mean - mean') / scale'.
+        weight = self._critic.weights[-1][..., :1]
+        bias = self._critic.biases[-1][..., 0]
+        weight.mul_((scale / new_scale).float().unsqueeze(-1))
+        bias.copy_((scale * bias + mean - new_mean) / new_scale)
+        return (target - new_mean.float().unsqueeze(1)) / new_scale.float().unsqueeze(1)
+
+    @torch.no_grad()
+    def _renew_actor_normalizer(self, rollout: Rollout) -> None:
+        """Take the rollout's observations into the statistics: they count from the next rollout on."""
+        if not self._shared["normalize_observations"]:
+            return
+        rows = rollout.observation[:-1].transpose(0, 1).reshape(rollout.members, -1, self._observation_size)
+        valid = rollout.valid.transpose(0, 1).flatten(1)
+        self._observations.update(rows, valid, self.active)
+        self._freeze_normalizer()
+
+    def _freeze_normalizer(self) -> None:
+        self.actor.mean.copy_(self._observations.mean.unsqueeze(1))
+        self.actor.scale.copy_(self._observations.scale().unsqueeze(1))
+
+    def _initialize(self) -> None:
+        """Orthogonal weights, zero biases: every network from its own agent's seed."""
+        for layer, weight in enumerate(self._network.weights):
+            last = layer == len(self._network.weights) - 1
+            rows, columns = weight.shape[1:]
+            for network, last_gain in ((_ACTOR, _ACTION_GAIN), (_CRITIC, _VALUE_GAIN)):
+                keys = initialization_keys(self._seeds, network, layer)
+                width = 1 if last and network == _CRITIC else columns
+                gain = last_gain if last else _HIDDEN_GAIN
+                weight.detach()[network::2, :, :width] = orthogonal(keys, rows, width, gain)
+        self.actor.log_std.fill_(self._shared["initial_log_std"])
+
+    def member_state(self, member: int) -> MemberState:
+        critic = self._parameters.group_state(2 * member + _CRITIC)
+        del critic["log_std"]
+        for name in ("weight", "bias"):
+            critic[f"{self._last_layer}.{name}"] = critic[f"{self._last_layer}.{name}"][:, :1].clone()
+        normalizer = {
+            "observation_mean": self.actor.mean[member, 0].clone(),
+            "observation_scale": self.actor.scale[member, 0].clone(),
+        }
+        for name, running in (("observations", self._observations), ("values", self._values)):
+            normalizer |= {f"{name}.{key}": value for key, value in running.member_state(member).items()}
+        return {
+            "actor": self._parameters.group_state(2 * member + _ACTOR),
+            "critic": critic,
+            "optimizer": self._optimizer.member_state(member),
+            "normalizer": normalizer,
+            "algorithm": {"active": self.active[member].clone()},
+            "random": {
+                "seed": self._seeds[member].clone(),
+                "epoch_count": self._epoch_count[member].clone(),
+                "step_count": self._step_count[member].clone(),
+            },
+        }
+
+    @torch.no_grad()
+    def load_member_state(self, member: int, state: Mapping[str, Mapping[str, Tensor]]) -> None:
+        if "actor" in state:
+            self._parameters.load_group_state(2 * member + _ACTOR, state["actor"])
+        if "critic" in state:
+            critic = self._parameters.group_state(2 * member + _CRITIC)
+            for name, value in state["critic"].items():
+                columns = 1 if name.startswith(self._last_layer) else None
+                if name not in critic or value.shape != critic[name][:, :columns].shape:
+                    raise InvalidInput(f"the critic's {name} has another name or shape than this network's")
+                critic[name][:, :columns] = value
+            self._parameters.load_group_state(2 * member + _CRITIC, critic)
+        if "optimizer" in state:
+            self._optimizer.load_member_state(member, state["optimizer"])
+        if "normalizer" in state:
+            for name, running in (("observations", self._observations), ("values", self._values)):
+                prefix = f"{name}."
+                part = {k.removeprefix(prefix): v for k, v in state["normalizer"].items() if k.startswith(prefix)}
+                running.load_member_state(member, part)
+            self._freeze_normalizer()
+        if "algorithm" in state:
+            self.active[member] = state["algorithm"]["active"]
+        if "random" in state:
+            self._seeds[member] = state["random"]["seed"]
+            self._epoch_count[member] = state["random"]["epoch_count"]
+            self._step_count[member] = state["random"]["step_count"]
+
+    def set_hyperparameters(self, member: int, values: Mapping[str, float]) -> None:
+        check_member_hyperparameters(_INFO, values)
+        for name, value in values.items():
+            self._hyperparameters[name][member] = value
+
+    @torch.no_grad()
+    def perturb_member(self, member: int, scale: float, seed: int) -> None:
+        key = perturbation_key(seed).to(self.device)
+        start = 0
+        for weight in self.actor.network.weights:
+            own = weight[member]
+            noise = normal(key, torch.arange(start, start + own.numel(), device=self.device)).view_as(own)
+            own += scale * own.std() * noise
+            start += own.numel()
+
+
+def clipped_surrogate(log_ratio: Tensor, advantage: Tensor, clip_range: Tensor) -> Tensor:
+    """min(r A, clip(r, 1 - c, 1 + c) A) of Schulman et al., 2017, equation 7: [M, B], [M, B], [M] -> [M, B].
+
+    Its gradient is zero where the ratio has left the range in the direction that the advantage asks for.
+    """
+    ratio = log_ratio.exp()
+    limit = clip_range.unsqueeze(1)
+    clipped = torch.minimum(torch.maximum(ratio, 1 - limit), 1 + limit)
+    return torch.minimum(ratio * advantage, clipped * advantage)
+
+
+def _variance(values: Tensor, valid: Tensor) -> Tensor:
+    """Of each member's valid rows: values [M, B] or [M, B, 1], valid [M, B] -> [M]."""
+    weight = valid / valid.sum(1, keepdim=True).clamp(min=1)
+    rows = torch.where(valid, values.view_as(valid), 0.0)
+    mean = (weight * rows).sum(1, keepdim=True)
+    return (weight * (rows - mean).square()).sum(1)

@@ -1,0 +1,54 @@
+"""Which build of Podracer this is, and with which others it may talk."""
+
+from __future__ import annotations
+
+import functools
+from importlib import metadata
+
+from podracer.common.v1 import cohort_pb2
+from podracer_core.errors import PreconditionFailed
+
+__all__ = ["PROTOCOL", "is_compatible", "own_build", "require_same_build"]
+
+PROTOCOL = 1
+"""Counted up with every change of the protocol that a peer must know."""
+
+
+@functools.cache
+def _version() -> str:
+    return metadata.version("podracer-core")
+
+
+def own_build() -> cohort_pb2.BuildInfo:
+    """This process's build."""
+    return cohort_pb2.BuildInfo(version=_version(), protocol=PROTOCOL)
+
+
+def require_same_build(peer: cohort_pb2.BuildInfo) -> None:
+    """Inside a pod builds are equal. Raises PreconditionFailed (BUILD_MISMATCH) for any other."""
+    own = own_build()
+    if (peer.version, peer.protocol) != (own.version, own.protocol):
+        raise PreconditionFailed(
+            f"this is build {own.version} (protocol {own.protocol}), the peer is {peer.version or 'unknown'} "
+            f"(protocol {peer.protocol}); the services of one pod must be of one build",
+            reason="BUILD_MISMATCH",
+            own=own.version,
+            peer=peer.version,
+        )
+
+
+def is_compatible(peer: cohort_pb2.BuildInfo) -> bool:
+    """Whether control plane and pod may talk: the same major version, at most one minor version apart."""
+    own_parts, peer_parts = _parts(_version()), _parts(peer.version)
+    return (
+        peer_parts is not None
+        and own_parts is not None
+        and (own_parts[0] == peer_parts[0] and abs(own_parts[1] - peer_parts[1]) <= 1)
+    )
+
+
+def _parts(version: str) -> tuple[int, int] | None:
+    numbers = version.split(".")
+    if len(numbers) < 2 or not (numbers[0].isdecimal() and numbers[1].isdecimal()):
+        return None
+    return int(numbers[0]), int(numbers[1])

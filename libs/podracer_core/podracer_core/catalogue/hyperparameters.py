@@ -1,0 +1,81 @@
+"""What a hyperparameter is: its type, its range, whether it may differ inside a cohort, where a search looks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from podracer_core.errors import FieldViolation, InvalidInput
+
+__all__ = ["Hyperparameter", "Kind", "Scope", "SearchRange"]
+
+Kind = Literal["float", "int", "bool", "sizes", "choice"]
+Scope = Literal["member", "cohort", "network"]
+
+
+@dataclass(frozen=True, slots=True)
+class SearchRange:
+    """Where an automatic search looks: uniformly between `low` and `high`, or in their logarithm."""
+
+    low: float
+    high: float
+    logarithmic: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Hyperparameter:
+    """One knob of an algorithm.
+
+    scope   "member": every member of a cohort has its own, and mutation may change it at any time;
+            "cohort": one for all members, weights are kept when it changes;
+            "network": one for all members, another value means fresh weights
+    kind    "sizes" is a list of positive integers, one a hidden layer; "choice" one of `choices`
+    bounds  inclusive; of every element where kind is "sizes"
+    search  None: a search leaves the default unless the job says otherwise
+    source  the paper or code that the default is from
+    """
+
+    name: str
+    kind: Kind
+    default: float | int | bool | str | tuple[int, ...]
+    scope: Scope
+    meaning: str
+    source: str = ""
+    bounds: tuple[float, float] | None = None
+    search: SearchRange | None = None
+    choices: tuple[str, ...] = ()
+
+    def check(self, value: object) -> None:
+        """InvalidInput unless `value` has the right type and lies in the range."""
+        problem = self._problem(value)
+        if problem:
+            message = f"{self.name} {problem}, not {value!r}"
+            violation = FieldViolation(self.name, f"{problem}, not {value!r}")
+            raise InvalidInput(message, violations=[violation], hyperparameter=self.name)
+
+    def _problem(self, value: object) -> str:
+        match self.kind:
+            case "bool":
+                return "" if isinstance(value, bool) else "must be true or false"
+            case "choice":
+                return "" if value in self.choices else f"must be one of {', '.join(self.choices)}"
+            case "sizes":
+                if isinstance(value, str) or not isinstance(value, Sequence) or not value:
+                    return "must be a list of whole numbers"
+                problems = (problem for size in value if (problem := self._number_problem(size, int)))
+                return next((f"must be a list each of which {problem}" for problem in problems), "")
+            case "int":
+                return self._number_problem(value, int)
+            case "float":
+                return self._number_problem(value, float)
+
+    def _number_problem(self, value: object, kind: type) -> str:
+        number = "a whole number" if kind is int else "a number"
+        if isinstance(value, bool) or not isinstance(value, int if kind is int else int | float):
+            return f"must be {number}"
+        if self.bounds is None:
+            return ""
+        low, high = self.bounds
+        # Written so that NaN fails too.
+        return "" if low <= value <= high else f"must be {number} from {low:g} to {high:g}"

@@ -1,0 +1,125 @@
+"""Steps a batch of environments with a cohort's actor: the same code in a learner and in a worker."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from podracer_core.buffers.rollout import Rollout, allocate_rollout
+from podracer_core.collect.episodes import EpisodeTracker
+from podracer_core.environments.vec_environment import Step, VecEnvironment
+from podracer_core.errors import InvalidInput
+from podracer_core.networks.actor import Actor
+from podracer_core.random_streams import action_keys, environment_keys
+
+
+class Collector:
+    """Collects rollouts of M members, E = num_envs / M environments each.
+
+    seeds int64 [M]: the agents' own seeds. first_step int64 [M]: steps that each agent has already taken in an
+    environment (its place in its random streams; zero for a new agent). `first_environment` is the index of this
+    worker's first environment within each member, so that several workers of a learner draw different numbers.
+    `session` makes episodes differ when the environments start anew after a restart.
+    """
+
+    def __init__(
+        self,
+        environment: VecEnvironment,
+        actor: Actor,
+        seeds: Tensor,
+        *,
+        first_step: Tensor | None = None,
+        first_environment: int = 0,
+        session: int = 0,
+    ) -> None:
+        members = actor.members
+        if environment.num_envs % members or seeds.shape != (members,):
+            raise InvalidInput(f"{environment.num_envs} environments and {seeds.shape[0]} seeds for {members} members")
+        self.environment, self.actor = environment, actor
+        self.members, self.num_envs = members, environment.num_envs // members
+        device = environment.device
+        seeds = seeds.to(device)
+        self._step_count = torch.zeros(members, dtype=torch.int64, device=device)
+        if first_step is not None:
+            self._step_count.copy_(first_step)
+        self._action_keys = action_keys(seeds, self.num_envs, first_environment)
+        self._episodes = EpisodeTracker(members, self.num_envs, device)
+        self._rollouts: dict[int, Rollout] = {}
+        keys = environment_keys(seeds, self.num_envs, first_environment, session)
+        self._observation = environment.reset(keys.flatten()).clone()
+
+    @torch.no_grad()
+    def collect(self, horizon: int, *, policy_version: int = 0) -> Rollout:
+        """Take `horizon` steps in every environment. The rollout's tensors are overwritten by the next call."""
+        rollout = self._rollout(horizon, policy_version)
+        rollout.first_step.copy_(self._step_count)
+        rollout.observation[0].copy_(self._observation.view_as(rollout.observation[0]))
+        noise = self.actor.draw_noise(self._action_keys, self._step_count, horizon)
+        for t in range(horizon):
+            action, log_prob = self.actor.act(rollout.observation[t], noise[t])
+            rollout.action[t].copy_(action)
+            rollout.log_prob[t].copy_(log_prob)
+            self.environment.step(self.actor.head.to_environment(action).flatten(0, 1), out=_slot(rollout, t))
+        self._observation.copy_(rollout.observation[horizon].flatten(0, 1))
+        self._step_count += horizon
+        ended = rollout.terminated | rollout.truncated
+        statistics = self._episodes.update(rollout.reward, ended, rollout.valid)
+        for name in ("count", "return_sum", "length_sum"):
+            getattr(rollout.episodes, name).copy_(getattr(statistics, name))
+        return rollout
+
+    def state(self) -> dict[str, Tensor]:
+        """Copies of all that the next rollout depends on, but for the actor: environments, running episodes, counters."""
+        state = {f"environment.{name}": tensor for name, tensor in self.environment.state().items()}
+        state |= {f"episodes.{name}": tensor for name, tensor in self._episodes.state().items()}
+        return state | {"step_count": self._step_count.clone()}
+
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
+        """Go on exactly where `state` was taken. Raises InvalidInput where something is missing."""
+        parts: dict[str, dict[str, Tensor]] = {"environment": {}, "episodes": {}}
+        for name, tensor in state.items():
+            group, _, key = name.partition(".")
+            if group in parts:
+                parts[group][key] = tensor
+        if "step_count" not in state or not all(parts.values()):
+            raise InvalidInput(f"a collector's state has more than {sorted(state)}")
+        self._observation.copy_(self.environment.load_state(parts["environment"]))
+        self._episodes.load_state(parts["episodes"])
+        self._step_count.copy_(state["step_count"])
+
+    def _rollout(self, horizon: int, policy_version: int) -> Rollout:
+        if horizon not in self._rollouts:
+            space, head = self.environment.observation_space, self.actor.head
+            if space.shape is None:
+                raise InvalidInput(f"a collector needs observations of a fixed shape, not {space}")
+            self._rollouts[horizon] = allocate_rollout(
+                horizon,
+                self.members,
+                self.num_envs,
+                (space.shape, self._observation.dtype),
+                (head.action_shape, head.action_dtype),
+                self.environment.device,
+            )
+        rollout = self._rollouts[horizon]
+        return rollout if rollout.policy_version == policy_version else _with_version(rollout, policy_version)
+
+
+def _with_version(rollout: Rollout, policy_version: int) -> Rollout:
+    from dataclasses import replace
+
+    return replace(rollout, policy_version=policy_version)
+
+
+def _slot(rollout: Rollout, t: int) -> Step:
+    """Row t of a rollout as the place where an environment writes its step: nothing is copied afterwards."""
+    return Step(
+        observation=rollout.observation[t + 1].flatten(0, 1),
+        reward=rollout.reward[t].view(-1),
+        terminated=rollout.terminated[t].view(-1),
+        truncated=rollout.truncated[t].view(-1),
+        final_observation=rollout.final_observation[t].flatten(0, 1),
+        action_mask=None,
+        valid=rollout.valid[t].view(-1),
+    )

@@ -1,0 +1,166 @@
+"""A YAML tree -> frozen dataclasses, with every mistake reported at its line."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, fields, is_dataclass
+from types import NoneType
+from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
+
+from podracer_core.config.document import Document, LocatedViolation, Node
+from podracer_core.config.scalars import alternatives, expected, from_yaml, unit_of
+from podracer_core.errors import InvalidInput
+
+T = TypeVar("T")
+
+INVALID: Any = object()
+"""What a builder returns for a value that it has reported."""
+
+BuildFunction = Callable[["Builder", Node, str], Any]
+
+
+def build(cls: type[T], document: Document, builders: Mapping[Any, BuildFunction] | None = None) -> T:
+    """An instance of the dataclass `cls` from the document's root.
+
+    Understands nested dataclasses, `X | None` and other unions, tuple[X, ...], tuple[A, B], Mapping[str, X], Literal,
+    enums, Seconds, ByteSize, Path, Any and scalars. `builders` gives the function for types that need another notation.
+
+    Raises InvalidInput with every unknown key (and the nearest known one), missing key and wrong value, by line.
+    """
+    builder = Builder(document.source, builders or {})
+    instance = builder.value(cls, document.root, "")
+    if builder.problems:
+        raise document.refuse(builder.problems)
+    return instance  # type: ignore[no-any-return]
+
+
+class Builder:
+    """Builds values and gathers `problems`; what could not be built is INVALID."""
+
+    def __init__(self, source: str, builders: Mapping[Any, BuildFunction]) -> None:
+        self.source = source
+        self.builders = builders
+        self.problems: list[LocatedViolation] = []
+
+    def value(self, kind: Any, node: Node, path: str) -> Any:
+        """A value of the type `kind` from `node`, whose field path is `path`."""
+        if kind in self.builders:
+            return self.builders[kind](self, node, path)
+        if get_origin(kind) is Annotated and not unit_of(kind):
+            kind = get_args(kind)[0]
+        origin = get_origin(kind)
+        if kind is Any:
+            return node.plain()
+        if len(alternatives(kind)) > 1:
+            return self._union(kind, node, path)
+        if is_dataclass(kind):
+            return self.dataclass(kind, node, path)
+        if origin is tuple:
+            return self._tuple(kind, node, path)
+        if isinstance(origin, type) and issubclass(origin, Mapping):
+            return self._mapping(get_args(kind)[1], node, path)
+        try:
+            return from_yaml(kind, node.value)
+        except ValueError:
+            return self.wrong(node, path, expected(kind))
+
+    def report(self, node: Node, path: str, message: str, *, at_key: bool = False) -> Any:
+        """Note a problem at a node; returns INVALID."""
+        line = node.key_line if at_key else node.line
+        self.problems.append(LocatedViolation(path, message, self.source, line))
+        return INVALID
+
+    def wrong(self, node: Node, path: str, wanted: str) -> Any:
+        """Note that something else was expected; returns INVALID."""
+        return self.report(node, path, f"expected {wanted}, got {_got(node)}")
+
+    def dataclass(self, kind: Any, node: Node, path: str) -> Any:
+        """An instance of the dataclass `kind` from a mapping whose keys are its fields."""
+        kinds = get_type_hints(kind, include_extras=True)
+        known = {field.name: field for field in fields(kind) if field.init}
+        if not isinstance(node.value, Mapping):
+            return self.wrong(node, path, f"a mapping with the keys {', '.join(known)}")
+        values: dict[str, Any] = {}
+        for key, child in node.value.items():
+            if key in known:
+                values[key] = self.value(kinds[key], child, _join(path, key))
+            else:
+                self.unknown_key(child, path, key, known)
+        for name, field in known.items():
+            if name not in values and field.default is MISSING and field.default_factory is MISSING:
+                self.report(node, _join(path, name), f"is missing; expected {expected(kinds[name])}", at_key=True)
+                values[name] = INVALID
+        if any(value is INVALID for value in values.values()):
+            return INVALID
+        try:
+            return kind(**values)
+        except InvalidInput as error:
+            for violation in error.violations:
+                self.report(node.find(violation.field), _join(path, violation.field), violation.message, at_key=True)
+            return INVALID if error.violations else self.report(node, path, error.message)
+
+    def unknown_key(self, node: Node, path: str, key: str, known: Mapping[str, Any]) -> Any:
+        """Note a key that has no meaning here; returns INVALID."""
+        nearest = difflib.get_close_matches(key, known, n=2)
+        hint = f"did you mean {' or '.join(nearest)}?" if nearest else f"expected one of {', '.join(known)}"
+        return self.report(node, _join(path, key), f"unknown key; {hint}", at_key=True)
+
+    def _union(self, kind: Any, node: Node, path: str) -> Any:
+        """The first alternative that fits. If none does but only one has the node's shape, its problems are told."""
+        told: list[list[LocatedViolation]] = []
+        for option in alternatives(kind):
+            trial = Builder(self.source, self.builders)
+            value = trial.value(option, node, path)
+            if not trial.problems:
+                return value
+            if option is not NoneType and _has_shape(option, node):
+                told.append(trial.problems)
+        if len(told) == 1 and isinstance(node.value, Mapping | tuple):
+            self.problems += told[0]
+            return INVALID
+        return self.wrong(node, path, expected(kind))
+
+    def _tuple(self, kind: Any, node: Node, path: str) -> Any:
+        kinds = get_args(kind)
+        if not isinstance(node.value, tuple):
+            return self.wrong(node, path, expected(kind))
+        if kinds[-1] is Ellipsis:
+            kinds = (kinds[0],) * len(node.value)
+        elif len(kinds) != len(node.value):
+            return self.report(node, path, f"expected {expected(kind)}, got {len(node.value)}")
+        pairs = enumerate(zip(kinds, node.value, strict=True))
+        values = tuple(self.value(item, child, f"{path}[{index}]") for index, (item, child) in pairs)
+        return INVALID if any(value is INVALID for value in values) else values
+
+    def _mapping(self, kind: Any, node: Node, path: str) -> Any:
+        if not isinstance(node.value, Mapping):
+            return self.wrong(node, path, "a mapping")
+        values = {key: self.value(kind, child, _join(path, key)) for key, child in node.value.items()}
+        return INVALID if any(value is INVALID for value in values.values()) else values
+
+
+def _has_shape(kind: Any, node: Node) -> bool:
+    """Whether a value of `kind` is written as this sort of node: a mapping, a list or a scalar."""
+    origin = get_origin(kind)
+    is_mapping = is_dataclass(kind) or (isinstance(origin, type) and issubclass(origin, Mapping))
+    if isinstance(node.value, Mapping):
+        return is_mapping
+    if isinstance(node.value, tuple):
+        return origin is tuple
+    return not is_mapping and origin is not tuple
+
+
+def _join(path: str, key: str) -> str:
+    return f"{path}.{key}" if path and key else path or key
+
+
+def _got(node: Node) -> str:
+    if isinstance(node.value, Mapping):
+        return "a mapping"
+    if isinstance(node.value, tuple):
+        return "a list"
+    if node.value is None:
+        return "nothing"
+    text = repr(node.value)
+    return text if len(text) <= 60 else f"{text[:57]}…"

@@ -1,0 +1,119 @@
+"""Where a database is: its URL, checked, and an engine for it with the settings that make a commit durable."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from sqlalchemy import URL, Engine, create_engine, event, make_url
+from sqlalchemy.engine.interfaces import DBAPIConnection
+from sqlalchemy.exc import ArgumentError, DatabaseError, OperationalError
+from sqlalchemy.pool import ConnectionPoolEntry
+
+from podracer_core.errors import DataCorrupted, FieldViolation, InvalidInput, Unavailable
+
+EXPECTED = "sqlite:////absolute/path or postgresql://user@host/database"
+BUSY_TIMEOUT_S = 10.0
+
+_PRAGMAS = (
+    "PRAGMA journal_mode = WAL",
+    "PRAGMA synchronous = FULL",  # in WAL mode anything less may forget acknowledged commits when the power fails
+    "PRAGMA foreign_keys = ON",
+    f"PRAGMA busy_timeout = {int(BUSY_TIMEOUT_S * 1000)}",
+)
+
+
+def parse_url(text: str) -> URL:
+    """The URL with the driver that this package uses. Raises InvalidInput when it is none of the accepted forms."""
+    try:
+        url = make_url(text)
+    except (ArgumentError, ValueError) as error:
+        raise _invalid(text, f"expected {EXPECTED}") from error
+    match url.get_backend_name():
+        case "sqlite" if url.database and url.database != ":memory:":
+            return URL.create("sqlite", database=str(Path(url.database).absolute()))
+        case "sqlite":
+            raise _invalid(text, "a database in memory forgets everything: give a file, sqlite:////absolute/path")
+        case "postgresql" | "postgres":
+            if importlib.util.find_spec("psycopg") is None:
+                raise _invalid(text, "PostgreSQL needs the driver psycopg: pip install 'psycopg[binary]'")
+            return url.set(drivername="postgresql+psycopg")
+    raise _invalid(text, f"expected {EXPECTED}")
+
+
+def prepare_file(path: Path) -> None:
+    """Make the folder and an empty file (mode 0600: it may hold secrets) unless they are there.
+
+    Raises InvalidInput, naming the path, where it cannot be written.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+    except OSError as error:
+        raise unwritable(path, error) from error
+
+
+def unwritable(path: Path, error: OSError) -> InvalidInput:
+    """What to say of a database file or folder that refuses to be written."""
+    reason = "not a folder" if isinstance(error, FileExistsError) else error.strerror
+    problem = f"the database {path} cannot be written: {error.filename}: {reason}"
+    return InvalidInput(
+        problem, reason="DATABASE_UNWRITABLE", violations=[FieldViolation("database", problem)], path=path
+    )
+
+
+def make_engine(url: URL) -> Engine:
+    """A synchronous engine, for the start only."""
+    engine = create_engine(url)
+    if url.get_backend_name() == "sqlite":
+        make_durable(engine)
+    return engine
+
+
+def make_durable(engine: Engine) -> None:
+    """Give each SQLite connection its settings, and every transaction an explicit BEGIN.
+
+    Without that BEGIN the driver starts one only before the first write: reads would not be of one snapshot, and
+    a killed migration would leave half a schema behind.
+    """
+
+    @event.listens_for(engine, "connect")
+    def configure(connection: DBAPIConnection, entry: ConnectionPoolEntry) -> None:
+        connection.isolation_level = None
+        cursor = connection.cursor()
+        for pragma in _PRAGMAS:
+            cursor.execute(pragma)
+        cursor.close()
+
+    @event.listens_for(engine, "begin")
+    def begin(connection: object) -> None:
+        connection.exec_driver_sql("BEGIN")  # type: ignore[attr-defined]
+
+
+@contextmanager
+def translated_errors(url: URL) -> Iterator[None]:
+    """Failures of the disk or of the database server as Unavailable, of the file's content as DataCorrupted."""
+    name = url.render_as_string(hide_password=True)
+    try:
+        yield
+    except OperationalError as error:
+        raise Unavailable(
+            f"the database {name} cannot be used now: {error.orig}", reason="DATABASE_UNAVAILABLE", database=name
+        ) from error
+    except DatabaseError as error:
+        text = str(error.orig)
+        if "not a database" in text or "malformed" in text:
+            raise DataCorrupted(f"{name}: {text}", reason="DATABASE_CORRUPTED", database=name) from error
+        raise
+
+
+def _invalid(text: str, problem: str) -> InvalidInput:
+    # The URL itself may hold a password: the message must not repeat it.
+    return InvalidInput(
+        f"database URL {text.split(':', 1)[0]}:…: {problem}",
+        reason="INVALID_DATABASE_URL",
+        violations=[FieldViolation("database", problem)],
+    )

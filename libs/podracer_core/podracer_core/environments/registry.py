@@ -1,0 +1,64 @@
+"""From an EnvironmentSpec to a running batch of environments."""
+
+from __future__ import annotations
+
+import inspect
+import pkgutil
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from podracer_core.catalogue.environments import EnvironmentSpec, find_environment
+from podracer_core.environments.preprocess import PreprocessVecEnv
+from podracer_core.environments.vec_environment import VecEnvironment
+from podracer_core.errors import FieldViolation, InvalidInput
+
+__all__ = ["batched_class", "gymnasium_spec", "make_vec_environment"]
+
+
+def make_vec_environment(
+    spec: EnvironmentSpec,
+    num_envs: int,
+    device: torch.device | str = "cpu",
+    *,
+    processes: int | None = None,
+    step_timeout_s: float = 60.0,
+) -> VecEnvironment:
+    """N environments as `spec` says: in this process if they are batched themselves, else in processes of their own.
+
+    `processes` and `step_timeout_s` are `PreprocessVecEnv`'s. Raises InvalidInput for an unknown id or impossible
+    kwargs, UserCodeFailed if the user's environment does not start.
+    """
+    batched = batched_class(spec)
+    if batched is None:
+        return PreprocessVecEnv(
+            gymnasium_spec(spec), num_envs, device, processes=processes, step_timeout_s=step_timeout_s
+        )
+    limit = {} if spec.max_episode_steps is None else {"max_episode_steps": spec.max_episode_steps}
+    try:
+        inspect.signature(batched).bind(num_envs, device=device, **limit, **spec.kwargs)
+    except TypeError as error:
+        message = f"{spec.name} does not take these: {error}"
+        raise InvalidInput(message, violations=[FieldViolation("environment.kwargs", message)]) from error
+    constructor: Any = batched
+    environment: VecEnvironment = constructor(num_envs, device=device, **limit, **spec.kwargs)
+    return environment
+
+
+def batched_class(spec: EnvironmentSpec) -> type[VecEnvironment] | None:
+    """The VecEnvironment that implements `spec`, or None where a `gymnasium.Env` does.
+
+    Only what is built in or installed (entry point group `podracer.environments`) is loaded into this process.
+    """
+    factory = find_environment(spec.id).factory if spec.id else ""
+    if not factory:
+        return None
+    loaded = pkgutil.resolve_name(factory)
+    return loaded if inspect.isclass(loaded) and issubclass(loaded, VecEnvironment) else None
+
+
+def gymnasium_spec(spec: EnvironmentSpec) -> EnvironmentSpec:
+    """`spec` as a child process can open it: the name of an installed entry point becomes its "module:Name"."""
+    factory = find_environment(spec.id).factory if spec.id else ""
+    return replace(spec, id="", entry_point=factory) if factory else spec

@@ -1,0 +1,181 @@
+"""The frame of every environment written in torch: seeding, time limits, autoreset, broken worlds, state.
+
+A new environment gives three functions of batched tensors: `initial_state`, `dynamics` and `observe`. It never sees an
+episode end, a seed or another environment. The same code runs on CPU and CUDA; no step waits for a CUDA device, and
+every tensor that outlives a step is written in place, so that a rollout can be captured in a CUDA graph.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Mapping
+from typing import Any
+
+import gymnasium
+import torch
+from torch import Tensor
+
+from podracer_core.environments.episode_starts import EpisodeStarts, State
+from podracer_core.environments.vec_environment import Step, VecEnvironment, allocate_step
+from podracer_core.errors import InvalidInput
+from podracer_core.random_numbers import derive_key
+
+__all__ = ["State", "TorchEnvironment"]
+
+
+class TorchEnvironment(VecEnvironment):
+    """N worlds in tensors.
+
+    A `State` is a dict of tensors whose LAST axis is the environment's, so that each variable is contiguous:
+    "physics": [4, N]. Its names and shapes must not change. K below is N, or fewer while worlds start anew.
+    """
+
+    # False where no action can make the numbers infinite or NaN: saves looking for it at every step.
+    can_diverge: bool = True
+
+    def __init__(
+        self,
+        num_envs: int,
+        device: torch.device | str,
+        observation_space: gymnasium.Space[Any],
+        action_space: gymnasium.Space[Any],
+        max_episode_steps: int | None,
+    ) -> None:
+        if num_envs < 1:
+            raise InvalidInput(f"num_envs must be at least 1, not {num_envs}", num_envs=num_envs)
+        self.num_envs = num_envs
+        self.device = torch.device(device)
+        self.observation_space = observation_space
+        self.action_space = action_space
+        self.max_episode_steps = max_episode_steps
+        self._seed = torch.zeros(num_envs, dtype=torch.int64, device=self.device)
+        self._stream = derive_key(self._seed)
+        self._episode = torch.zeros_like(self._seed)
+        self._elapsed = torch.zeros_like(self._seed)
+        self._state: State = {}
+        self._own_step = allocate_step(self)
+        self._starts: EpisodeStarts | None = None
+        if self.device.type == "cpu":
+            self._starts = EpisodeStarts(self.initial_state, self.observe, self._own_step.observation)
+
+    @abstractmethod
+    def initial_state(self, key: Tensor) -> State:
+        """The first states of K episodes, drawn from `key` int64 [K] (one stream an episode) with `random_numbers`."""
+
+    @abstractmethod
+    def dynamics(self, state: State, action: Tensor) -> tuple[State, Tensor, Tensor]:
+        """The next state, the reward [N] and whether the task ended, bool [N].
+
+        May write into `state` and return it: the old one is not needed again.
+        """
+
+    @abstractmethod
+    def observe(self, state: State, out: Tensor) -> None:
+        """Write the observations of K states into `out` [K, *obs]."""
+
+    @torch.no_grad()
+    def reset(self, seeds: Tensor) -> Tensor:
+        """See `VecEnvironment.reset`."""
+        if seeds.shape != (self.num_envs,):
+            raise InvalidInput(f"seeds must have the shape [{self.num_envs}], not {list(seeds.shape)}")
+        self._seed.copy_(seeds)
+        self._open_streams()
+        self._episode.zero_()
+        self._elapsed.zero_()
+        self._write_state(self.initial_state(derive_key(self._stream, self._episode)))
+        observation = self._own_step.observation
+        self.observe(self._state, observation)
+        return observation
+
+    @torch.no_grad()
+    def step(self, action: Tensor, out: Step | None = None) -> Step:
+        """See `VecEnvironment.step`."""
+        if not self._state:
+            raise InvalidInput("reset or load_state must come before step")
+        out = out or self._own_step
+        state, reward, terminated = self.dynamics(self._state, action)
+        self._write_state(state)
+        out.reward.copy_(reward)
+        out.terminated.copy_(terminated)
+        self.observe(self._state, out.final_observation)
+        self._elapsed += 1
+        if self.max_episode_steps is None:
+            out.truncated.zero_()
+        else:
+            out.truncated.copy_(self._elapsed >= self.max_episode_steps)
+        out.valid.fill_(True)
+        if self.can_diverge:
+            self._set_aside_broken_worlds(out)
+        out.observation.copy_(out.final_observation)
+        done = out.terminated | out.truncated
+        if self._starts is not None:
+            self._restart_listed(self._starts, done.nonzero().squeeze(1), out.observation)
+        else:
+            self._restart_masked(done, out.observation)
+        return out
+
+    def state(self) -> dict[str, Tensor]:
+        """See `VecEnvironment.state`: the counters, and "state.NAME" for every variable, environment axis first."""
+        counters = {"seed": self._seed, "episode": self._episode, "elapsed": self._elapsed}
+        copies = {name: value.clone() for name, value in counters.items()}
+        return copies | {f"state.{name}": value.movedim(-1, 0).clone() for name, value in self._state.items()}
+
+    @torch.no_grad()
+    def load_state(self, state: Mapping[str, Tensor]) -> Tensor:
+        """See `VecEnvironment.load_state`."""
+        if not self._state:
+            self.reset(self._seed)
+        expected = self.state()
+        for name, value in expected.items():
+            if name not in state or state[name].shape != value.shape or state[name].dtype != value.dtype:
+                found = f"{state[name].dtype} {list(state[name].shape)}" if name in state else "nothing"
+                raise InvalidInput(f"state[{name!r}] must be {value.dtype} {list(value.shape)}, not {found}")
+        self._seed.copy_(state["seed"])
+        self._open_streams()
+        self._episode.copy_(state["episode"])
+        self._elapsed.copy_(state["elapsed"])
+        for name, value in self._state.items():
+            value.copy_(state[f"state.{name}"].movedim(0, -1))
+        observation = self._own_step.observation
+        self.observe(self._state, observation)
+        return observation
+
+    def _open_streams(self) -> None:
+        self._stream.copy_(derive_key(self._seed))
+        if self._starts is not None:
+            self._starts.forget()
+
+    def _write_state(self, state: State) -> None:
+        if not self._state:
+            self._state = {name: value.clone(memory_format=torch.contiguous_format) for name, value in state.items()}
+        for name, value in self._state.items():
+            if state[name] is not value:
+                value.copy_(state[name])
+
+    def _set_aside_broken_worlds(self, out: Step) -> None:
+        """A world with NaN or infinity in it counts as truncated and not valid, and shows zeros."""
+        if self.device.type == "cpu" and math.isfinite(float(out.final_observation.sum() + out.reward.sum())):
+            return
+        finite = out.final_observation.flatten(1).sum(1).add_(out.reward).isfinite()
+        broken = finite.logical_not()
+        out.valid.copy_(finite)
+        out.terminated.logical_and_(finite)
+        out.truncated.logical_or_(broken)
+        out.reward.masked_fill_(broken, 0)
+        out.final_observation.masked_fill_(broken.view(-1, *[1] * (out.final_observation.dim() - 1)), 0)
+
+    def _restart_listed(self, starts: EpisodeStarts, rows: Tensor, observation: Tensor) -> None:
+        """Start the next episode of `rows`, working on these only: a CPU knows at once how many they are."""
+        if rows.numel():
+            self._elapsed.index_fill_(0, rows, 0)
+            starts.take(rows, self._episode, self._stream, self._state, observation)
+
+    def _restart_masked(self, done: Tensor, observation: Tensor) -> None:
+        """Start the next episode where `done`, in tensors of fixed size: the host must not wait for the device."""
+        self._elapsed.masked_fill_(done, 0)
+        self._episode += done
+        fresh = self.initial_state(derive_key(self._stream, self._episode))
+        for name, value in self._state.items():
+            torch.where(done, fresh[name], value, out=value)
+        self.observe(self._state, observation)

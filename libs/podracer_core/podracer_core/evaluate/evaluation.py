@@ -1,0 +1,102 @@
+"""Greedy evaluation of one policy or a whole cohort, one episode an environment."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from podracer_core.environments.vec_environment import VecEnvironment
+from podracer_core.errors import InvalidInput
+from podracer_core.evaluate.result import EvaluationResult
+from podracer_core.networks.actor import Actor
+
+# The network always sees blocks of this many rows, whatever the number of episodes: a matrix product may round
+# differently when its size changes, and a stored return must come out again exactly.
+BLOCK_ROWS = 32
+# Steps between two looks at whether all episodes have ended: each look makes the host wait for the device.
+_CHECK_INTERVAL = 16
+_DEFAULT_STEP_LIMIT = 100_000
+
+
+class Evaluator:
+    """Runs greedy episodes in environments that `make_environment(num_envs)` makes; they are kept for the next time.
+
+    An environment without a time limit of its own is cut off after `step_limit` steps.
+    """
+
+    def __init__(
+        self, make_environment: Callable[[int], VecEnvironment], *, step_limit: int = _DEFAULT_STEP_LIMIT
+    ) -> None:
+        self._make_environment, self._step_limit = make_environment, step_limit
+        self._environments: dict[int, VecEnvironment] = {}
+
+    def evaluate(self, actor: Actor, seeds: Sequence[int], *, first_row: int = 0) -> tuple[EvaluationResult, ...]:
+        """One result for each of the actor's M members; all of them play the episodes `seeds`.
+
+        Episode i plays in row first_row + i of the blocks, so that a second stage continues where the first ended.
+        """
+        if not seeds:
+            raise InvalidInput("an evaluation needs at least one seed")
+        members, episodes = actor.members, len(seeds)
+        environment = self._environment(members * episodes)
+        blocks = -(-(first_row + episodes) // BLOCK_ROWS)
+        repeated = actor.repeat(blocks)
+        keys = torch.tensor(seeds, dtype=torch.int64, device=environment.device)
+        observation = environment.reset(keys.repeat(members))
+        padded = observation.new_zeros(members, blocks * BLOCK_ROWS, *observation.shape[1:])
+        rows = slice(first_row, first_row + episodes)
+        running = torch.ones(members * episodes, dtype=torch.bool, device=environment.device)
+        returns = torch.zeros(members * episodes, dtype=torch.float64, device=environment.device)
+        lengths = torch.zeros(members * episodes, dtype=torch.int64, device=environment.device)
+        invalid = torch.zeros_like(running)
+        with torch.inference_mode():
+            for taken in range(1, (environment.max_episode_steps or self._step_limit) + 1):
+                padded[:, rows] = observation.view(members, episodes, *observation.shape[1:])
+                action = repeated.greedy(padded.view(members * blocks, BLOCK_ROWS, *observation.shape[1:]))
+                action = action.reshape(members, blocks * BLOCK_ROWS, *action.shape[2:])[:, rows].flatten(0, 1)
+                step = environment.step(action)
+                returns += torch.where(running, step.reward, 0.0)
+                lengths += running
+                invalid |= running & ~step.valid
+                running &= ~(step.terminated | step.truncated)
+                observation = step.observation
+                if taken % _CHECK_INTERVAL == 0 and not running.any():
+                    break
+        return _results(returns, lengths, invalid, seeds, members)
+
+    def evaluate_staged(
+        self, actor: Actor, seeds: Sequence[int], threshold: float, *, first: int = 8
+    ) -> EvaluationResult:
+        """One policy (M = 1): `first` episodes, doubled while the interval straddles `threshold` and seeds remain."""
+        if actor.members != 1:
+            raise InvalidInput(f"a staged evaluation takes one policy, not {actor.members}")
+        (result,) = self.evaluate(actor, seeds[:first])
+        while result.straddles(threshold) and result.episodes < len(seeds):
+            done = result.episodes
+            (more,) = self.evaluate(actor, seeds[done : 2 * done], first_row=done)
+            result = result + more
+        return result
+
+    def close(self) -> None:
+        """Close all environments."""
+        for environment in self._environments.values():
+            environment.close()
+        self._environments.clear()
+
+    def _environment(self, num_envs: int) -> VecEnvironment:
+        if num_envs not in self._environments:
+            self._environments[num_envs] = self._make_environment(num_envs)
+        return self._environments[num_envs]
+
+
+def _results(
+    returns: Tensor, lengths: Tensor, invalid: Tensor, seeds: Sequence[int], members: int
+) -> tuple[EvaluationResult, ...]:
+    """Split [M * episodes] tensors into one result a member."""
+    by_member = (tensor.view(members, -1) for tensor in (returns, lengths, invalid.long()))
+    return tuple(
+        EvaluationResult(tuple(r.tolist()), tuple(n.tolist()), tuple(seeds), int(broken.sum()))
+        for r, n, broken in zip(*by_member, strict=True)
+    )

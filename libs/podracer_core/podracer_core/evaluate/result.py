@@ -1,0 +1,80 @@
+"""What an evaluation found, with its confidence interval."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from podracer_core.errors import InvalidInput
+from podracer_core.evaluate.student_t import student_t_quantile
+
+_CONFIDENCE = 0.95
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationResult:
+    """One policy's episodes, in the order of their seeds.
+
+    returns      undiscounted sums of raw rewards
+    lengths      environment steps
+    seeds        the keys that the episodes' random numbers came from; the same ones give the same returns again
+    invalid      how many episodes ended because their world broke; they count with what they had
+    """
+
+    returns: tuple[float, ...]
+    lengths: tuple[int, ...]
+    seeds: tuple[int, ...]
+    invalid: int = 0
+
+    def __post_init__(self) -> None:
+        if not len(self.returns) == len(self.lengths) == len(self.seeds) >= 1:
+            raise InvalidInput("an evaluation needs one return, length and seed an episode, and at least one episode")
+
+    @property
+    def episodes(self) -> int:
+        """How many."""
+        return len(self.returns)
+
+    @property
+    def mean(self) -> float:
+        """Mean return."""
+        return math.fsum(self.returns) / self.episodes
+
+    @property
+    def std(self) -> float:
+        """Sample standard deviation of the returns (divided by n - 1); 0 for one episode."""
+        if self.episodes == 1:
+            return 0.0
+        mean = self.mean
+        return math.sqrt(math.fsum((value - mean) ** 2 for value in self.returns) / (self.episodes - 1))
+
+    @property
+    def half_width(self) -> float:
+        """Of the two-sided 95 % Student-t interval of the mean; infinite for one episode."""
+        if self.episodes == 1:
+            return math.inf
+        quantile = student_t_quantile(0.5 + _CONFIDENCE / 2, self.episodes - 1)
+        return quantile * self.std / math.sqrt(self.episodes)
+
+    @property
+    def lower_bound(self) -> float:
+        """Of that interval."""
+        return self.mean - self.half_width
+
+    @property
+    def upper_bound(self) -> float:
+        """Of that interval."""
+        return self.mean + self.half_width
+
+    def straddles(self, threshold: float) -> bool:
+        """True while the interval cannot tell on which side of `threshold` the mean lies."""
+        return self.lower_bound < threshold <= self.upper_bound
+
+    def __add__(self, other: EvaluationResult) -> EvaluationResult:
+        """Both together."""
+        return EvaluationResult(
+            self.returns + other.returns,
+            self.lengths + other.lengths,
+            self.seeds + other.seeds,
+            self.invalid + other.invalid,
+        )

@@ -1,0 +1,57 @@
+"""Which random stream is for what. Everything random about an agent follows from its seed and these words.
+
+A word is used for one purpose only, so no two uses can draw the same numbers; an evaluation never sees an episode
+that somebody has trained on.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from podracer_core.random_numbers import derive_key
+
+_ENVIRONMENT = 1
+_ACTION = 2
+_EVALUATION = 3
+_INITIALIZATION = 4
+_MINIBATCH = 5
+_PERTURBATION = 6
+
+# The purposes of evaluation episodes: each has its own, so that a candidate is not confirmed on what selected it.
+SCREENING, ADMISSION, CONFIRMATION = 0, 1, 2
+
+
+def environment_keys(seeds: Tensor, num_envs: int, first_environment: int = 0, session: int = 0) -> Tensor:
+    """Episode keys of training environments: seeds int64 [M] -> int64 [M, E]. A new session has new episodes."""
+    return derive_key(seeds.view(-1, 1), _ENVIRONMENT, session, _indices(seeds, num_envs, first_environment))
+
+
+def action_keys(seeds: Tensor, num_envs: int, first_environment: int = 0) -> Tensor:
+    """Action noise streams: seeds int64 [M] -> int64 [M, E]; the counter is the agent's own step count."""
+    return derive_key(seeds.view(-1, 1), _ACTION, _indices(seeds, num_envs, first_environment))
+
+
+def evaluation_seeds(job_seed: int, purpose: int, episodes: int, *, first: int = 0) -> list[int]:
+    """Episode keys for an evaluation, not negative: `purpose` is SCREENING, ADMISSION, CONFIRMATION or your own."""
+    keys = derive_key(job_seed, _EVALUATION, purpose, torch.arange(first, first + episodes))
+    return [int(key) for key in keys.bitwise_and(torch.iinfo(torch.int64).max)]
+
+
+def initialization_keys(seeds: Tensor, network: int, layer: int) -> Tensor:
+    """Keys of initial weights, int64 [M] -> [M]: `network` tells an algorithm's networks apart (actor, critic, …)."""
+    return derive_key(seeds, _INITIALIZATION, network, layer)
+
+
+def minibatch_keys(seeds: Tensor) -> Tensor:
+    """Keys of minibatch permutations, int64 [M] -> [M]; the counter is the agent's own count of epochs."""
+    return derive_key(seeds, _MINIBATCH)
+
+
+def perturbation_key(seed: int) -> Tensor:
+    """The key of noise that is added to a copied agent's weights, int64 []."""
+    return derive_key(seed, _PERTURBATION)
+
+
+def _indices(seeds: Tensor, num_envs: int, first: int) -> Tensor:
+    return torch.arange(first, first + num_envs, device=seeds.device)

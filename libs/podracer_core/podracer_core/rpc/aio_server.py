@@ -1,0 +1,106 @@
+"""Asyncio servers (`grpc.aio.server`): orchestrator, leaderboard."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Awaitable, Callable, Sequence
+from types import TracebackType
+from typing import Self
+
+import grpc
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from podracer_core.rpc import limits
+from podracer_core.rpc.auth import Authorizer
+from podracer_core.rpc.binding import (
+    ServerOptions,
+    bind_failure,
+    bound_address,
+    listening_target,
+    prepare_address,
+)
+from podracer_core.rpc.guard import AioGuard
+
+AioRegistration = Callable[[grpc.aio.Server], None]
+"""Adds a service: `functools.partial(add_JobServiceServicer_to_server, servicer)`."""
+
+
+class AioRpcServer:
+    """A bound asyncio server; `address` is what to call. It accepts calls from `start` until `drain`."""
+
+    def __init__(self, server: grpc.aio.Server, address: str, health_servicer: health.aio.HealthServicer) -> None:
+        self.address = address
+        self._server = server
+        self._health = health_servicer
+        self._on_drain: list[Callable[[], Awaitable[None]]] = []
+
+    async def start(self) -> None:
+        await self._server.start()
+
+    def on_drain(self, callback: Callable[[], Awaitable[None]]) -> None:
+        """Await `callback()` when draining begins: a service then tells its open streams and ends them."""
+        self._on_drain.append(callback)
+
+    async def drain(self, grace_s: float = limits.DRAIN_GRACE_S) -> None:
+        """Health says NOT_SERVING, new calls are refused, running ones have `grace_s` to end; returns when all have."""
+        await self._health.enter_graceful_shutdown()
+        for callback in self._on_drain:
+            await callback()
+        await self._server.stop(grace_s)
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.drain(0.0 if exc_type is not None else limits.DRAIN_GRACE_S)
+
+
+async def create_aio_server(
+    address: str,
+    services: Sequence[AioRegistration],
+    authorizer: Authorizer,
+    options: ServerOptions | None = None,
+) -> AioRpcServer:
+    """Bind a server with health, reflection, authorization and error mapping; port 0 takes a free one.
+
+    Raises InvalidInput when it may not or cannot listen at `address`.
+    """
+    options = options or ServerOptions()
+    parsed = prepare_address(address, allow_insecure=options.allow_insecure)
+    server = grpc.aio.server(
+        interceptors=[AioGuard(authorizer)],
+        options=options.grpc_options(),
+        maximum_concurrent_rpcs=options.concurrent_calls or limits.AIO_CONCURRENT_CALLS,
+    )
+    for register in services:
+        register(server)
+    health_servicer = health.aio.HealthServicer()
+    health_pb2_grpc.add_HealthServicer_to_server(health_servicer, server)
+    for name in authorizer.service_names:
+        await health_servicer.set(name, health_pb2.HealthCheckResponse.SERVING)
+    if options.reflection:
+        names = (*authorizer.service_names, health.SERVICE_NAME, reflection.SERVICE_NAME)
+        reflection.enable_server_reflection(names, server)
+    try:
+        port = server.add_insecure_port(listening_target(parsed))
+    except RuntimeError as error:
+        raise bind_failure(parsed, error) from error
+    return AioRpcServer(server, bound_address(parsed, port), health_servicer)
+
+
+async def serve_until_signal(
+    server: AioRpcServer, grace_s: float = limits.DRAIN_GRACE_S, stop: asyncio.Event | None = None
+) -> None:
+    """Start `server`, wait for SIGTERM or SIGINT (or for `stop`, where given), then drain it."""
+    if stop is None:
+        stop = asyncio.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    await server.start()
+    await stop.wait()
+    await server.drain(grace_s)

@@ -1,0 +1,134 @@
+"""What a server of either kind needs before it can listen: options, a checked address, a clear refusal."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import socket
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from podracer_core.errors import FieldViolation, InvalidInput
+from podracer_core.rpc import limits
+from podracer_core.rpc.address import Address, parse_address
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ServerOptions:
+    """`concurrent_calls` None takes the default of the kind of server; `allow_insecure` lets it leave this machine."""
+
+    message_bytes: int = limits.MESSAGE_BYTES
+    concurrent_calls: int | None = None
+    allow_insecure: bool = False
+    reflection: bool = True
+
+    def grpc_options(self) -> list[tuple[str, Any]]:
+        return [
+            ("grpc.so_reuseport", 0),  # else a second server would share the port in silence
+            ("grpc.max_send_message_length", self.message_bytes),
+            ("grpc.max_receive_message_length", self.message_bytes),
+            ("grpc.keepalive_time_ms", int(limits.SERVER_KEEPALIVE_S * 1000)),
+            ("grpc.keepalive_timeout_ms", int(limits.KEEPALIVE_TIMEOUT_S * 1000)),
+            ("grpc.http2.min_recv_ping_interval_without_data_ms", int(limits.MINIMUM_PING_INTERVAL_S * 1000)),
+        ]
+
+
+def prepare_address(text: str, *, allow_insecure: bool) -> Address:
+    """Check that a server may and can listen at `text`; makes a unix socket's folder and removes a stale socket.
+
+    Raises InvalidInput, naming the address: it is malformed, taken, not of this machine, or leaves this machine
+    without TLS although nobody allowed that.
+    """
+    address = parse_address(text)
+    if address.is_unix:
+        _clear_socket(address)
+        return address
+    if not address.is_local:
+        if not allow_insecure:
+            raise _refused(
+                address, "INSECURE_ADDRESS", "not a loopback address; tokens would cross the network in plain text"
+            )
+        logger.warning("listening at %s without TLS: tokens and data cross the network in plain text", address)
+    if address.port:
+        _probe_port(address)
+    return address
+
+
+def bound_address(address: Address, port: int) -> str:
+    """The address to call: `port` is what gRPC bound."""
+    if not address.is_unix:
+        return str(address.with_port(port))
+    Path(address.path).chmod(0o600)
+    return str(address)
+
+
+def bind_failure(address: Address, error: RuntimeError) -> InvalidInput:
+    """gRPC's own refusal to bind, where the checks before it found nothing."""
+    return _refused(address, "ADDRESS_UNUSABLE", str(error).splitlines()[0])
+
+
+def listening_target(address: Address) -> str:
+    """`address` in the form that gRPC binds."""
+    return str(address).removeprefix(address.scheme)
+
+
+def _probe_port(address: Address) -> None:
+    """Bind once ourselves: the operating system's reason is clearer than gRPC's, which also writes to stderr."""
+    failures: list[OSError] = []
+    try:
+        targets = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
+    except OSError as error:
+        raise _unusable(address, error) from error
+    for family, _, _, _, target in targets:
+        try:
+            with socket.socket(family, socket.SOCK_STREAM) as probe:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                probe.bind(target)
+                probe.listen(1)
+        except OSError as error:
+            failures.append(error)
+    # `localhost` often has an IPv6 address that the machine lacks: that alone is no failure, a taken port is.
+    taken = [error for error in failures if error.errno == errno.EADDRINUSE]
+    if taken or len(failures) == len(targets):
+        raise _unusable(address, (taken or failures)[0])
+
+
+def _unusable(address: Address, error: OSError) -> InvalidInput:
+    reason = "ADDRESS_IN_USE" if error.errno == errno.EADDRINUSE else "ADDRESS_UNUSABLE"
+    return _refused(address, reason, error.strerror or str(error))
+
+
+def _clear_socket(address: Address) -> None:
+    path = Path(address.path)
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if not os.access(path.parent, os.W_OK | os.X_OK):
+            raise _refused(address, "ADDRESS_UNUSABLE", f"the folder {path.parent} cannot be written")
+        if not path.exists():
+            return
+        if not stat.S_ISSOCK(path.stat().st_mode):
+            raise _refused(address, "ADDRESS_IN_USE", "there is a file of that name which is no socket")
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+            probe.settimeout(1.0)
+            try:
+                probe.connect(address.path)
+            except ConnectionRefusedError:
+                path.unlink()  # left behind by a server that was killed
+                return
+        raise _refused(address, "ADDRESS_IN_USE", "another server answers there")
+    except OSError as error:
+        raise _unusable(address, error) from error
+
+
+def _refused(address: Address, reason: str, problem: str) -> InvalidInput:
+    return InvalidInput(
+        f"cannot listen at {address}: {problem}",
+        reason=reason,
+        violations=[FieldViolation("address", problem)],
+        address=address,
+    )

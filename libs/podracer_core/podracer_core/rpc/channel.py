@@ -1,0 +1,117 @@
+"""Channels to other Podracer processes.
+
+Calls made through them carry the token, have a deadline when they are unary, are repeated when the server is
+UNAVAILABLE and the method is idempotent, and raise PodracerErrors.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+
+from podracer_core.errors import InvalidInput
+from podracer_core.rpc import limits
+from podracer_core.rpc.address import Address, parse_address
+from podracer_core.rpc.interceptors import CallInterceptor, CallPolicy
+from podracer_core.rpc.interceptors_aio import aio_interceptors
+from podracer_core.rpc.tokens import TokenSource
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelOptions:
+    """How a channel behaves.
+
+    `idempotent_methods` are full names (`/podracer.worker.v1.WorkerService/GetStatus`): calls that may be repeated.
+    `timeout_s` is the deadline of a unary call whose caller gave none; `allow_insecure` lets plaintext out.
+    """
+
+    idempotent_methods: Collection[str] = ()
+    timeout_s: float = limits.UNARY_TIMEOUT_S
+    message_bytes: int = limits.MESSAGE_BYTES
+    allow_insecure: bool = False
+
+    def grpc_options(self, address: Address) -> list[tuple[str, Any]]:
+        options: list[tuple[str, Any]] = [
+            ("grpc.max_send_message_length", self.message_bytes),
+            ("grpc.max_receive_message_length", self.message_bytes),
+            ("grpc.keepalive_time_ms", int(limits.CLIENT_KEEPALIVE_S * 1000)),
+            ("grpc.keepalive_timeout_ms", int(limits.KEEPALIVE_TIMEOUT_S * 1000)),
+            ("grpc.initial_reconnect_backoff_ms", int(limits.RECONNECT_INITIAL_S * 1000)),
+            ("grpc.min_reconnect_backoff_ms", int(limits.RECONNECT_INITIAL_S * 1000)),
+            ("grpc.max_reconnect_backoff_ms", int(limits.RECONNECT_MAXIMUM_S * 1000)),
+            ("grpc.service_config", service_config(self.idempotent_methods)),
+        ]
+        if address.is_local:
+            options.append(("grpc.enable_http_proxy", 0))  # a proxy of the environment does not know our loopback
+        return options
+
+
+def service_config(idempotent_methods: Collection[str]) -> str:
+    """gRPC's service config: retry these methods on UNAVAILABLE, with bounded attempts and back-off."""
+    if not idempotent_methods:
+        return "{}"
+    names = [method.strip("/").split("/") for method in sorted(idempotent_methods)]
+    policy = {
+        "maxAttempts": limits.RETRY_ATTEMPTS,
+        "initialBackoff": f"{limits.RETRY_INITIAL_S}s",
+        "maxBackoff": f"{limits.RETRY_MAXIMUM_S}s",
+        "backoffMultiplier": 2,
+        "retryableStatusCodes": ["UNAVAILABLE"],
+    }
+    config = {"methodConfig": [{"name": [{"service": s, "method": m} for s, m in names], "retryPolicy": policy}]}
+    return json.dumps(config)
+
+
+def open_channel(
+    address: str, token: str | TokenSource | None = None, options: ChannelOptions | None = None
+) -> grpc.Channel:
+    """A channel to `address`; it connects at the first call.
+
+    `token` is presented with every call, unless the call's own metadata holds one (`auth.bearer`); a source
+    (`tokens.FileToken`) is asked each time. Raises InvalidInput for a malformed address, or one that plaintext
+    may not go to.
+    """
+    options = options or ChannelOptions()
+    parsed = _target(address, allow_insecure=options.allow_insecure)
+    channel = grpc.insecure_channel(str(parsed), options=options.grpc_options(parsed))
+    return grpc.intercept_channel(channel, CallInterceptor(_policy(parsed, token, options)))
+
+
+def open_aio_channel(
+    address: str, token: str | TokenSource | None = None, options: ChannelOptions | None = None
+) -> grpc.aio.Channel:
+    """`open_channel` for asyncio."""
+    options = options or ChannelOptions()
+    parsed = _target(address, allow_insecure=options.allow_insecure)
+    interceptors = aio_interceptors(_policy(parsed, token, options))
+    return grpc.aio.insecure_channel(str(parsed), options=options.grpc_options(parsed), interceptors=interceptors)
+
+
+def _target(text: str, *, allow_insecure: bool) -> Address:
+    address = parse_address(text)
+    if not address.is_unix and address.port == 0:
+        raise InvalidInput(f"address {text!r}: a client needs the port", reason="INVALID_ADDRESS", address=text)
+    if not address.is_local:
+        if not allow_insecure:
+            raise InvalidInput(
+                f"cannot call {address} without TLS: not a loopback address; the token would cross the network "
+                "in plain text (allow insecure connections to do it all the same)",
+                reason="INSECURE_ADDRESS",
+                address=address,
+            )
+        logger.warning("calling %s without TLS: the token and all data cross the network in plain text", address)
+    return address
+
+
+def _policy(address: Address, token: str | TokenSource | None, options: ChannelOptions) -> CallPolicy:
+    if isinstance(token, str):
+        text = token
+        return CallPolicy(str(address), lambda: text, options.timeout_s)
+    return CallPolicy(str(address), token, options.timeout_s)

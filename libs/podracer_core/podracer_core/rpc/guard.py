@@ -1,0 +1,154 @@
+"""The server interceptors: who may call (Authorizer), and what a failure looks like from outside.
+
+This is the one place where exceptions become statuses. A PodracerError becomes its own status; anything else is
+logged with its traceback under a short id, and the caller sees INTERNAL with that id and nothing more. Handlers
+raise PodracerErrors and never call `context.abort`; `current_caller()` tells them who is calling.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import inspect
+import logging
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator
+from contextlib import aclosing, contextmanager
+from typing import Any, Never, TypeAlias
+
+import grpc
+
+from podracer_core.errors import PodracerError
+from podracer_core.rpc.auth import HEALTH_PREFIX, Authorizer, Identity, set_caller
+from podracer_core.rpc.status import to_grpc_status
+
+logger = logging.getLogger(__name__)
+
+Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
+Behaviour: TypeAlias = Callable[[Any, Any], Any]
+AioContext: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
+
+_END = object()
+
+
+class Guard(grpc.ServerInterceptor):
+    """The guard of a `grpc.server`: authorizes each call and maps its errors, for unary and streaming methods."""
+
+    def __init__(self, authorizer: Authorizer) -> None:
+        self._authorizer = authorizer
+
+    def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Handler | None],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> Handler | None:
+        handler, method = continuation(handler_call_details), handler_call_details.method
+        if handler is None or method.startswith(HEALTH_PREFIX):
+            return handler
+        behaviour = _behaviour_of(handler)
+
+        def guarded_unary(request: Any, context: grpc.ServicerContext) -> Any:
+            with _mapped_errors(method, context):
+                return self._scope(method, context).run(behaviour, request, context)
+
+        def guarded_stream(request: Any, context: grpc.ServicerContext) -> Iterator[Any]:
+            with _mapped_errors(method, context):
+                # The generator runs in its own context, so that its caller never leaks to another call on this thread.
+                scope = self._scope(method, context)
+                responses = scope.run(behaviour, request, context)
+                try:
+                    while (response := scope.run(next, responses, _END)) is not _END:
+                        yield response
+                finally:
+                    if isinstance(responses, Generator):
+                        scope.run(responses.close)
+
+        return _with_behaviour(handler, guarded_stream if handler.response_streaming else guarded_unary)
+
+    def _scope(self, method: str, context: grpc.ServicerContext) -> contextvars.Context:
+        identity = self._authorizer.authorize(method, context.invocation_metadata())
+        scope = contextvars.copy_context()
+        scope.run(set_caller, identity)
+        return scope
+
+
+class AioGuard(grpc.aio.ServerInterceptor):
+    """The guard of a `grpc.aio.server`; handlers are coroutines or asynchronous generators."""
+
+    def __init__(self, authorizer: Authorizer) -> None:
+        self._authorizer = authorizer
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Handler | None]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> Handler | None:
+        handler, method = await continuation(handler_call_details), handler_call_details.method
+        if handler is None or method.startswith(HEALTH_PREFIX):
+            return handler
+        behaviour = _behaviour_of(handler)
+
+        # A call runs in a task of its own, and so in a context of its own: set_caller reaches nobody else.
+        async def guarded_coroutine(request: Any, context: AioContext) -> Any:
+            try:
+                set_caller(self._authorize(method, context))
+                return await behaviour(request, context)
+            except Exception as error:  # noqa: BLE001 - the one place that maps what handlers raise
+                await _abort(method, context, error)
+
+        async def guarded_generator(request: Any, context: AioContext) -> AsyncIterator[Any]:
+            try:
+                set_caller(self._authorize(method, context))
+                async with aclosing(behaviour(request, context)) as responses:
+                    async for response in responses:
+                        yield response
+            except Exception as error:  # noqa: BLE001 - the one place that maps what handlers raise
+                await _abort(method, context, error)
+
+        return _with_behaviour(
+            handler, guarded_generator if inspect.isasyncgenfunction(behaviour) else guarded_coroutine
+        )
+
+    def _authorize(self, method: str, context: AioContext) -> Identity:
+        return self._authorizer.authorize(method, context.invocation_metadata() or ())
+
+
+def _behaviour_of(handler: Handler) -> Behaviour:
+    behaviour = handler.unary_unary or handler.unary_stream or handler.stream_unary or handler.stream_stream
+    assert behaviour is not None, "a gRPC handler has one of the four"
+    return behaviour
+
+
+def _with_behaviour(handler: Handler, behaviour: Behaviour) -> Handler:
+    make = {
+        (False, False): grpc.unary_unary_rpc_method_handler,
+        (False, True): grpc.unary_stream_rpc_method_handler,
+        (True, False): grpc.stream_unary_rpc_method_handler,
+        (True, True): grpc.stream_stream_rpc_method_handler,
+    }[handler.request_streaming, handler.response_streaming]
+    return make(behaviour, handler.request_deserializer, handler.response_serializer)
+
+
+@contextmanager
+def _mapped_errors(method: str, context: grpc.ServicerContext) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:  # noqa: BLE001 - the one place that maps what handlers raise
+        if not context.is_active() and isinstance(error, grpc.RpcError | PodracerError):
+            # Reading the requests of a caller that has gone raises a bare RpcError; nobody is left to tell.
+            logger.debug("%s ended after its caller had gone: %r", method, error)
+            context.abort(grpc.StatusCode.CANCELLED, "the caller has gone")
+        context.abort_with_status(to_grpc_status(_as_podracer_error(method, error)))
+
+
+async def _abort(method: str, context: AioContext, error: Exception) -> Never:
+    if isinstance(error, grpc.aio.AbortError) or context.done():
+        raise error
+    await context.abort_with_status(to_grpc_status(_as_podracer_error(method, error)))
+
+
+def _as_podracer_error(method: str, error: Exception) -> PodracerError:
+    if isinstance(error, PodracerError):
+        return error
+    error_id = secrets.token_hex(4)
+    logger.error("unexpected error %s in %s", error_id, method, exc_info=error)
+    return PodracerError(f"internal error {error_id}; the server's log has the details", error_id=error_id)

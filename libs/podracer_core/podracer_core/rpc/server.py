@@ -1,0 +1,111 @@
+"""Servers of threads (`grpc.server`): worker, learner, evaluator."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from concurrent import futures
+from types import TracebackType
+from typing import Self
+
+import grpc
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from podracer_core.lifetime import stop_event_on_signals
+from podracer_core.rpc import limits
+from podracer_core.rpc.auth import Authorizer
+from podracer_core.rpc.binding import (
+    ServerOptions,
+    bind_failure,
+    bound_address,
+    listening_target,
+    prepare_address,
+)
+from podracer_core.rpc.guard import Guard
+
+Registration = Callable[[grpc.Server], None]
+"""Adds a service: `functools.partial(add_WorkerServiceServicer_to_server, servicer)`."""
+
+
+class RpcServer:
+    """A bound server; `address` is what to call. It accepts calls from `start` until `drain`."""
+
+    def __init__(self, server: grpc.Server, address: str, health_servicer: health.HealthServicer) -> None:
+        self.address = address
+        self._server = server
+        self._health = health_servicer
+        self._on_drain: list[Callable[[], None]] = []
+
+    def start(self) -> None:
+        self._server.start()
+
+    def on_drain(self, callback: Callable[[], None]) -> None:
+        """Call `callback` when draining begins: a service then tells its open streams and ends them."""
+        self._on_drain.append(callback)
+
+    def drain(self, grace_s: float = limits.DRAIN_GRACE_S) -> None:
+        """Health says NOT_SERVING, new calls are refused, running ones have `grace_s` to end; returns when all have."""
+        self._health.enter_graceful_shutdown()
+        for callback in self._on_drain:
+            callback()
+        self._server.stop(grace_s).wait()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.drain(0.0 if exc_type is not None else limits.DRAIN_GRACE_S)
+
+
+def create_server(
+    address: str,
+    services: Sequence[Registration],
+    authorizer: Authorizer,
+    options: ServerOptions | None = None,
+) -> RpcServer:
+    """Bind a server with health, reflection, authorization and error mapping; port 0 takes a free one.
+
+    Raises InvalidInput when it may not or cannot listen at `address`.
+    """
+    options = options or ServerOptions()
+    parsed = prepare_address(address, allow_insecure=options.allow_insecure)
+    threads = options.concurrent_calls or limits.SERVER_THREADS
+    server = grpc.server(
+        futures.ThreadPoolExecutor(max_workers=threads, thread_name_prefix="rpc"),
+        interceptors=[Guard(authorizer)],
+        options=options.grpc_options(),
+        maximum_concurrent_rpcs=threads,
+    )
+    for register in services:
+        register(server)
+    health_servicer = health.HealthServicer(
+        experimental_thread_pool=futures.ThreadPoolExecutor(max_workers=1, thread_name_prefix="rpc-health")
+    )
+    health_pb2_grpc.add_HealthServicer_to_server(health_servicer, server)
+    for name in authorizer.service_names:
+        health_servicer.set(name, health_pb2.HealthCheckResponse.SERVING)
+    if options.reflection:
+        names = (*authorizer.service_names, health.SERVICE_NAME, reflection.SERVICE_NAME)
+        reflection.enable_server_reflection(names, server)
+    try:
+        port = server.add_insecure_port(listening_target(parsed))
+    except RuntimeError as error:
+        raise bind_failure(parsed, error) from error
+    return RpcServer(server, bound_address(parsed, port), health_servicer)
+
+
+def serve_until_signal(
+    server: RpcServer, grace_s: float = limits.DRAIN_GRACE_S, stop: threading.Event | None = None
+) -> None:
+    """Start `server`, wait for SIGTERM or SIGINT (or for `stop`, where given), then drain it.
+
+    Only from the main thread, unless `stop` is given.
+    """
+    stop = stop or stop_event_on_signals()
+    server.start()
+    stop.wait()
+    server.drain(grace_s)

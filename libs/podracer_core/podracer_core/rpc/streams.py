@@ -1,0 +1,116 @@
+"""Both ends of a bidirectional stream as queues, for processes whose main thread computes.
+
+gRPC wants iterators and moves them in threads of its own. A server's session puts its responses into an Outbox, which
+the handler returns; a client's StreamCall is told what to send, and keeps what comes until the main thread asks.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any, Generic, TypeVar
+
+from podracer_core.errors import DeadlineExpired, PodracerError, Unavailable
+
+__all__ = ["Outbox", "StreamCall"]
+
+Message = TypeVar("Message")
+Item = TypeVar("Item")
+
+
+class _End:
+    """The last entry of a queue, with the error that ended it or none."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self.error = error
+
+
+class Outbox(Generic[Message]):
+    """Messages on their way out: any thread puts, gRPC's iterates. What comes after the end is dropped."""
+
+    def __init__(self) -> None:
+        self._entries: queue.SimpleQueue[Message | _End] = queue.SimpleQueue()
+
+    def put(self, message: Message) -> None:
+        self._entries.put(message)
+
+    def fail(self, error: Exception) -> None:
+        """Raise `error` to who iterates, after what was put before."""
+        self._entries.put(_End(error))
+
+    def close(self) -> None:
+        """End the iteration after what was put before."""
+        self._entries.put(_End())
+
+    def __iter__(self) -> Iterator[Message]:
+        while True:
+            entry = self._entries.get()
+            if isinstance(entry, _End):
+                if entry.error is not None:
+                    raise entry.error
+                return
+            yield entry
+
+
+class StreamCall(Generic[Message, Item]):
+    """The client's end. `decode` turns a response into an item, or into None while more belongs to it.
+
+    It runs in the receiving thread, so that decoding does not hold the main thread up; its PodracerErrors end the call.
+    """
+
+    def __init__(self, method: Callable[..., Any], decode: Callable[[Any], Item | None]) -> None:
+        """`method` is a stub's: `stub.Collect`."""
+        self._outbox: Outbox[Message] = Outbox()
+        self._items: queue.SimpleQueue[Item | _End] = queue.SimpleQueue()
+        self._end: _End | None = None
+        self._decode = decode
+        self._call = method(iter(self._outbox))
+        self._reader = threading.Thread(target=self._read, name="stream-reader", daemon=True)
+        self._reader.start()
+
+    def send(self, message: Message) -> None:
+        """Queue a message; never waits."""
+        self._outbox.put(message)
+
+    def receive(self, timeout_s: float) -> Item:
+        """The next item. Raises DeadlineExpired where none comes in time, and the stream's own error once it is over:
+        Unavailable where the other side ended it in good order.
+        """
+        if self._end is not None:
+            raise _reason(self._end)
+        try:
+            entry = self._items.get(timeout=max(timeout_s, 0.0)) if timeout_s > 0 else self._items.get_nowait()
+        except queue.Empty:
+            raise DeadlineExpired(f"nothing came within {timeout_s:.1f} s") from None
+        if isinstance(entry, _End):
+            self._end = entry
+            raise _reason(entry)
+        return entry
+
+    def poll(self) -> Item | None:
+        """The next item if it is there already. Raises as `receive` does once the stream is over."""
+        try:
+            return self.receive(0.0)
+        except DeadlineExpired:
+            return None
+
+    def close(self) -> None:
+        """End the call at once; what is still under way is lost. Closing twice is harmless."""
+        self._outbox.close()
+        self._call.cancel()
+
+    def _read(self) -> None:
+        try:
+            for response in self._call:
+                item = self._decode(response)
+                if item is not None:
+                    self._items.put(item)
+            self._items.put(_End())
+        except PodracerError as error:
+            self._items.put(_End(error))
+            self._call.cancel()
+
+
+def _reason(end: _End) -> Exception:
+    return end.error if end.error is not None else Unavailable("the other side has ended the stream")

@@ -1,0 +1,211 @@
+"""The secrets of a deployment: token files of the roles, lease tokens, and the token that a client presents.
+
+Tokens are compared by their SHA-256 in constant time, and no object here shows one in its `repr`.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import enum
+import hashlib
+import hmac
+import logging
+import os
+import secrets
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from podracer_core.errors import InvalidInput, Unauthenticated, Unavailable
+
+logger = logging.getLogger(__name__)
+
+TokenSource = Callable[[], str]
+"""Gives the token to present now; called once for each rpc."""
+
+
+class Role(enum.StrEnum):
+    """What a token's holder is. LEASE is not in a file: its tokens come from LeaseTokens."""
+
+    CLIENT = "client"
+    POD = "pod"
+    CONTROL = "control"
+    LEASE = "lease"
+
+
+FILE_ROLES = (Role.CLIENT, Role.POD, Role.CONTROL)
+
+
+class _WatchedFile:
+    """The tokens of one file, one a line; read again whenever the file changes."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._stamp: tuple[int, int, int] | None = None
+        self._tokens: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({str(self.path)!r})"
+
+    def read(self) -> tuple[str, ...]:
+        """The tokens now, none where there is no file. Raises InvalidInput when the file cannot be read."""
+        try:
+            status = self.path.stat()
+            stamp = (status.st_mtime_ns, status.st_size, status.st_ino)
+            if stamp != self._stamp:
+                lines = self.path.read_text(encoding="ascii").splitlines()
+                self._tokens = tuple(line.strip() for line in lines if line.strip())
+                self._stamp = stamp
+                if status.st_mode & 0o007:
+                    logger.warning("token file %s is open to every user of this machine: chmod 600", self.path)
+        except FileNotFoundError:
+            self._stamp, self._tokens = None, ()
+        except (OSError, UnicodeDecodeError) as error:
+            raise InvalidInput(
+                f"token file {self.path} cannot be read: {error.__class__.__name__}",
+                reason="TOKEN_FILE_UNREADABLE",
+                path=self.path,
+            ) from error
+        return self._tokens
+
+
+class TokenFiles:
+    """The tokens that a server accepts: a directory with a file for each role, `client`, `pod`, `control`.
+
+    A file that is absent means that nobody has that role here. To rotate, add the new token as a second line,
+    move every caller to it, then remove the first; no restart is needed.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        """Raises InvalidInput when the directory holds no token at all, or a file cannot be read."""
+        self._directory = directory
+        self._files = {role: _WatchedFile(directory / role) for role in FILE_ROLES}
+        found = [file.read() for file in self._files.values()]
+        if not any(found):
+            names = ", ".join(FILE_ROLES)
+            raise InvalidInput(
+                f"no token in {directory}: expected a file with one token a line, named {names}",
+                reason="NO_TOKENS",
+                path=directory,
+            )
+
+    def __repr__(self) -> str:
+        return f"TokenFiles({str(self._directory)!r})"
+
+    def role_of(self, token: str) -> Role | None:
+        """The role whose file holds `token`, or None. Looks at every known token, whichever matches.
+
+        Raises Unavailable when a file that changed cannot be read.
+        """
+        presented = _digest(token)
+        try:
+            tokens = {role: file.read() for role, file in self._files.items()}
+        except InvalidInput as error:
+            logger.error("%s", error)
+            raise Unavailable("this server cannot read its token files now", reason="TOKEN_FILE_UNREADABLE") from error
+        found: Role | None = None
+        for role, known_tokens in tokens.items():
+            for known in known_tokens:
+                if hmac.compare_digest(presented, _digest(known)):
+                    found = role
+        return found
+
+
+class FileToken:
+    """A client's TokenSource: the last line of a token file, read again whenever the file changes."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises InvalidInput when the file is absent, unreadable or empty."""
+        self._file = _WatchedFile(path)
+        self()
+
+    def __repr__(self) -> str:
+        return f"FileToken({str(self._file.path)!r})"
+
+    def __call__(self) -> str:
+        tokens = self._file.read()
+        if not tokens:
+            raise InvalidInput(f"no token in {self._file.path}", reason="NO_TOKENS", path=self._file.path)
+        return tokens[-1]
+
+
+class LeaseTokens:
+    """Makes and checks `lease.<lease id>.<fence>.<mac>`, which admits to one lease under one fence only.
+
+    The mac is HMAC-SHA256 under a secret, so the same lease always has the same token (a repeated LeaseWork can
+    give its answer again) and nothing needs to be stored. Whether the lease still lives is not checked here.
+    """
+
+    PREFIX = "lease."
+
+    def __init__(self, secret: bytes) -> None:
+        if len(secret) < 32:
+            raise InvalidInput(f"the lease secret has {len(secret)} bytes, expected 32 or more", reason="WEAK_SECRET")
+        self._secret = secret
+
+    def __repr__(self) -> str:
+        return "LeaseTokens(…)"
+
+    def issue(self, lease_id: str, fence: int) -> str:
+        """The token of a lease; `lease_id` is printable ASCII without spaces."""
+        if not lease_id or not lease_id.isascii() or not lease_id.isprintable() or " " in lease_id or fence < 0:
+            raise InvalidInput(f"lease {lease_id!r} with fence {fence} cannot be put into a token")
+        return f"{self.PREFIX}{lease_id}.{fence}.{self._mac(lease_id, str(fence))}"
+
+    def verify(self, token: str) -> tuple[str, int]:
+        """The (lease id, fence) that a token was issued for. Raises Unauthenticated when it was not issued here."""
+        parts = token.removeprefix(self.PREFIX).rsplit(".", 2)
+        if token.startswith(self.PREFIX) and len(parts) == 3:
+            lease_id, fence, mac = parts
+            if hmac.compare_digest(mac.encode(), self._mac(lease_id, fence).encode()):
+                return lease_id, int(fence)
+        raise Unauthenticated("the lease token was not issued here", reason="UNKNOWN_TOKEN")
+
+    def _mac(self, lease_id: str, fence: str) -> str:
+        message = b"\0".join((b"podracer-lease-v1", lease_id.encode(), fence.encode()))
+        mac = hmac.digest(self._secret, message, hashlib.sha256)
+        return base64.urlsafe_b64encode(mac).rstrip(b"=").decode()
+
+
+def create_tokens(directory: Path) -> Mapping[Role, Path]:
+    """Make a random token file for each role that has none yet (mode 0600, in a folder of mode 0700).
+
+    Existing files stay as they are, so a second start in the same folder still knows its processes.
+    Raises InvalidInput when the folder cannot be written.
+    """
+    paths = {role: directory / role for role in FILE_ROLES}
+    for path in paths.values():
+        _create_secret_file(path)
+    return paths
+
+
+def load_or_create_secret(path: Path) -> bytes:
+    """The secret of LeaseTokens, kept in a file (mode 0600) so that tokens survive a restart."""
+    _create_secret_file(path)
+    tokens = _WatchedFile(path).read()
+    if not tokens:
+        raise InvalidInput(f"secret file {path} is empty", reason="NO_TOKENS", path=path)
+    return tokens[0].encode()
+
+
+def _create_secret_file(path: Path) -> None:
+    """Write a random token to `path` unless it is there; whole or not at all, whatever kills this process."""
+    if path.exists():
+        return
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(descriptor, "w", encoding="ascii") as file:
+            file.write(secrets.token_urlsafe(32) + "\n")
+        with contextlib.suppress(FileExistsError):  # someone else was first: theirs stands
+            path.hardlink_to(draft)
+        draft.unlink()
+    except OSError as error:
+        raise InvalidInput(
+            f"cannot write {path}: {error.strerror}", reason="TOKEN_FILE_UNWRITABLE", path=path
+        ) from error
+
+
+def _digest(token: str) -> bytes:
+    return hashlib.sha256(token.encode()).digest()

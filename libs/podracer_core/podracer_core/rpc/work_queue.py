@@ -1,0 +1,64 @@
+"""Work that rpc handlers ask for and the main thread does: torch computes in one thread, gRPC serves beside it."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+from podracer_core.errors import Unavailable
+
+__all__ = ["WorkQueue"]
+
+Result = TypeVar("Result")
+
+_POLL_S = 0.1
+
+
+class WorkQueue:
+    """Tasks in the order in which they were submitted."""
+
+    def __init__(self) -> None:
+        self._tasks: queue.SimpleQueue[tuple[Callable[[], Any], Future[Any]]] = queue.SimpleQueue()
+        self._stopped = threading.Event()
+
+    def submit(self, task: Callable[[], Result]) -> Future[Result]:
+        """Have the main thread call `task`. The future raises what it raises; Unavailable once the queue has stopped."""
+        future: Future[Result] = Future()
+        self._tasks.put((task, future))
+        if self._stopped.is_set():
+            self._refuse_rest()
+        return future
+
+    def run(self, stop: threading.Event) -> None:
+        """Do tasks until `stop` is set; then finish the present one and refuse those that wait."""
+        while not stop.is_set():
+            try:
+                task, future = self._tasks.get(timeout=_POLL_S)
+            except queue.Empty:
+                continue
+            _do(task, future)
+        self._stopped.set()
+        self._refuse_rest()
+
+    def _refuse_rest(self) -> None:
+        while True:
+            try:
+                _, future = self._tasks.get_nowait()
+            except queue.Empty:
+                return
+            if future.set_running_or_notify_cancel():
+                future.set_exception(Unavailable("this process is about to stop", reason="DRAINING"))
+
+
+def _do(task: Callable[[], Any], future: Future[Any]) -> None:
+    if not future.set_running_or_notify_cancel():
+        return
+    try:
+        result = task()
+    except Exception as error:  # noqa: BLE001 - whoever asked for the task gets it from the future
+        future.set_exception(error)
+    else:
+        future.set_result(result)

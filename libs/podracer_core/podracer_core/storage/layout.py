@@ -1,0 +1,91 @@
+"""Which key in the object store belongs to what (DESIGN §9).
+
+projects/<p>/jobs/<uid>/agents/<a>/checkpoints/<step>-<fence>/{actor,critic,…}.safetensors, manifest.json
+projects/<p>/artifacts/<x>/<file>
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from podracer_core.errors import InvalidInput
+from podracer_core.storage.object_store import check_key
+
+_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}")
+_CHECKPOINT = re.compile(
+    r"projects/(?P<project>[^/]+)/jobs/(?P<job>[^/]+)/agents/(?P<agent>[^/]+)/checkpoints/(?P<step>\d+)-(?P<fence>\d+)/"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointRef:
+    """A checkpoint that has been written: where it is, and what its manifest's bytes hash to.
+
+    prefix            key prefix in the store, with a `/` at its end
+    manifest_sha256   64 lower-case hexadecimal digits
+    size_bytes        of all its files, the manifest included
+    """
+
+    prefix: str
+    manifest_sha256: str
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointPlace:
+    """What the prefix of a checkpoint says: ids (no resource names), lineage steps, fence of the writing lease."""
+
+    project: str
+    job_uid: str
+    agent: str
+    env_steps: int
+    fence: int
+
+    @property
+    def prefix(self) -> str:
+        """The key prefix, with a `/` at its end. Raises InvalidInput for an id that cannot stand in a key."""
+        if self.env_steps < 0 or self.fence < 0:
+            raise InvalidInput(f"a checkpoint has env_steps and fence of 0 or more, not {self.env_steps}, {self.fence}")
+        agent = agent_prefix(self.project, self.job_uid, self.agent)
+        return f"{agent}checkpoints/{self.env_steps}-{self.fence}/"
+
+    @classmethod
+    def parse(cls, prefix: str) -> CheckpointPlace:
+        """The inverse of `prefix`; InvalidInput for anything else."""
+        found = _CHECKPOINT.fullmatch(prefix)
+        if found is None:
+            raise InvalidInput(f"{prefix!r} is not the prefix of a checkpoint", reason="INVALID_CHECKPOINT_PREFIX")
+        place = cls(found["project"], found["job"], found["agent"], int(found["step"]), int(found["fence"]))
+        if place.prefix != prefix:  # 007 for 7
+            raise InvalidInput(f"{prefix!r} is not the prefix of a checkpoint", reason="INVALID_CHECKPOINT_PREFIX")
+        return place
+
+
+def job_prefix(project: str, job_uid: str) -> str:
+    """Everything that a job has stored. Raises InvalidInput for an id that cannot stand in a key."""
+    return f"projects/{_checked(project)}/jobs/{_checked(job_uid)}/"
+
+
+def agent_prefix(project: str, job_uid: str, agent: str) -> str:
+    """Everything that an agent has stored. Raises InvalidInput for an id that cannot stand in a key."""
+    return f"{job_prefix(project, job_uid)}agents/{_checked(agent)}/"
+
+
+def checkpoint_prefix(project: str, job_uid: str, agent: str, env_steps: int, fence: int) -> str:
+    """Where a checkpoint goes: no two leases, and no two moments of a lease, share a prefix."""
+    return CheckpointPlace(project, job_uid, agent, env_steps, fence).prefix
+
+
+def artifact_key(project: str, artifact: str, file: str) -> str:
+    """Key of a file of an uploaded artifact."""
+    return check_key(f"projects/{_checked(project)}/artifacts/{_checked(artifact)}/{file}")
+
+
+def _checked(part: str) -> str:
+    if not _ID.fullmatch(part):
+        raise InvalidInput(
+            f"{part[:200]!r} cannot be an id in the object store: letters, digits, - and _, at most 128",
+            reason="INVALID_ID",
+        )
+    return part

@@ -1,0 +1,191 @@
+"""The manifest of several objects that belong together: written last, it says that all of them are there and whole."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from podracer_core.errors import DataCorrupted, InvalidInput, NotFound
+from podracer_core.storage.object_store import ObjectStore, check_key
+
+SCHEMA = "podracer/manifest/v1"
+FILE_NAME = "manifest.json"
+
+_MAX_BYTES = 16 << 20
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestFile:
+    """One file: its path below the manifest's folder, its length, and its SHA-256 in lower-case hexadecimal digits."""
+
+    path: str
+    size_bytes: int
+    sha256: str
+
+    @classmethod
+    def describe(cls, path: str, data: bytes) -> ManifestFile:
+        """What `data` is to be recorded as."""
+        return cls(path, len(data), hashlib.sha256(data).hexdigest())
+
+    def verify(self, data: bytes) -> None:
+        """DataCorrupted unless these are the bytes that were recorded."""
+        found = ManifestFile.describe(self.path, data)
+        if found != self:
+            raise _altered(self, found.size_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """files, free metadata (JSON values), and versions of the libraries that wrote them."""
+
+    files: tuple[ManifestFile, ...]
+    metadata: Mapping[str, Any]
+    libraries: Mapping[str, str]
+    schema: str = SCHEMA
+
+    def to_json(self) -> bytes:
+        """The same manifest always gives the same bytes. Raises InvalidInput for metadata that JSON cannot carry."""
+        value = {
+            "schema": self.schema,
+            "files": [{"path": f.path, "size": f.size_bytes, "sha256": f.sha256} for f in self.files],
+            "metadata": dict(self.metadata),
+            "libraries": dict(self.libraries),
+        }
+        try:
+            return json.dumps(value, allow_nan=False, sort_keys=True, indent=1).encode()
+        except (TypeError, ValueError) as error:
+            raise InvalidInput(f"the metadata of a manifest must be finite JSON values: {error}") from error
+
+    @classmethod
+    def from_json(cls, data: bytes, name: str = FILE_NAME) -> Manifest:
+        """The inverse of `to_json`. Raises DataCorrupted for anything that it cannot have written, and InvalidInput
+        (reason UNKNOWN_SCHEMA) for a manifest of a schema that this version does not know."""
+        try:
+            value = json.loads(data, object_pairs_hook=_object, parse_constant=_refuse_constant)
+        except (ValueError, RecursionError) as error:
+            raise DataCorrupted(f"{name} is not JSON: {error}", file=name) from error
+        schema = value.get("schema") if isinstance(value, dict) else None
+        if not isinstance(schema, str):
+            raise DataCorrupted(f"{name} is not a manifest: it names no schema", file=name)
+        if schema != SCHEMA:
+            raise InvalidInput(
+                f"{name} has schema {schema[:100]!r}; this version of Podracer reads {SCHEMA!r}",
+                reason="UNKNOWN_SCHEMA",
+                file=name,
+            )
+        try:
+            return cls._from_value(value)
+        except (TypeError, ValueError, InvalidInput) as error:
+            raise DataCorrupted(f"{name} is not a manifest: {error}", file=name) from error
+
+    @classmethod
+    def _from_value(cls, value: dict[str, Any]) -> Manifest:
+        _expect_keys(value, {"schema", "files", "metadata", "libraries"})
+        metadata, libraries = value["metadata"], value["libraries"]
+        if not isinstance(metadata, dict) or not isinstance(libraries, dict):
+            raise TypeError("metadata and libraries must be objects")
+        if not all(isinstance(version, str) for version in libraries.values()):
+            raise TypeError("versions of libraries must be strings")
+        if not isinstance(value["files"], list):
+            raise TypeError("files must be a list")
+        files = tuple(_file(entry) for entry in value["files"])
+        if len({file.path for file in files}) != len(files):
+            raise ValueError("a file is listed twice")
+        return cls(files, metadata, libraries)
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all files, without the manifest itself."""
+        return sum(file.size_bytes for file in self.files)
+
+
+def read_manifest(store: ObjectStore, prefix: str, sha256: str | None = None) -> Manifest:
+    """The manifest at `prefix`, checked against the hash of its bytes if one is given.
+
+    Raises NotFound where there is none (the writing was never finished), DataCorrupted where there should be one
+    (`sha256` is given) or where it has been altered.
+    """
+    key = f"{prefix}{FILE_NAME}"
+    try:
+        if store.stat(key).size_bytes > _MAX_BYTES:
+            raise DataCorrupted(f"{key} is larger than any manifest ({_MAX_BYTES} bytes)", file=key)
+        data = store.get(key)
+    except NotFound as error:
+        if sha256 is not None:
+            raise DataCorrupted(f"{key} is missing", file=key) from error
+        raise NotFound(f"{store.url}: there is no {key}; without it nothing at {prefix!r} counts", key=key) from error
+    if sha256 is not None and hashlib.sha256(data).hexdigest() != sha256:
+        raise DataCorrupted(f"{key} is not the manifest that was committed: its SHA-256 differs", file=key)
+    return Manifest.from_json(data, key)
+
+
+def read_file(store: ObjectStore, prefix: str, file: ManifestFile) -> bytes:
+    """One file of a manifest, verified. Raises DataCorrupted, naming it, where it is missing, truncated or altered."""
+    key = f"{prefix}{file.path}"
+    recorded = ManifestFile(key, file.size_bytes, file.sha256)
+    try:
+        found = store.stat(key).size_bytes
+        if found != file.size_bytes:  # before reading what may be of any size
+            raise _altered(recorded, found)
+        data = store.get(key)
+    except NotFound as error:
+        raise DataCorrupted(f"{key} is missing", file=key) from error
+    recorded.verify(data)
+    return data
+
+
+def verify(store: ObjectStore, prefix: str, sha256: str | None = None) -> Manifest:
+    """Compare everything at `prefix` with its manifest, piece by piece; errors as of `read_manifest` and `read_file`."""
+    manifest = read_manifest(store, prefix, sha256)
+    for file in manifest.files:
+        key, digest, size_bytes = f"{prefix}{file.path}", hashlib.sha256(), 0
+        try:
+            for chunk in store.read_chunks(key):
+                digest.update(chunk)
+                size_bytes += len(chunk)
+        except NotFound as error:
+            raise DataCorrupted(f"{key} is missing", file=key) from error
+        if (size_bytes, digest.hexdigest()) != (file.size_bytes, file.sha256):
+            raise _altered(ManifestFile(key, file.size_bytes, file.sha256), size_bytes)
+    return manifest
+
+
+def _altered(file: ManifestFile, found_bytes: int) -> DataCorrupted:
+    if found_bytes != file.size_bytes:
+        message = f"{file.path} has {found_bytes} bytes; its manifest says {file.size_bytes}"
+    else:
+        message = f"{file.path} has been altered: its SHA-256 is not the one in its manifest"
+    return DataCorrupted(message, file=file.path)
+
+
+def _file(entry: Any) -> ManifestFile:
+    if not isinstance(entry, dict):
+        raise TypeError("a file must be an object")
+    _expect_keys(entry, {"path", "size", "sha256"})
+    path, size, sha256 = entry["path"], entry["size"], entry["sha256"]
+    if not isinstance(path, str) or not isinstance(sha256, str) or type(size) is not int:
+        raise TypeError("a file must have a path, a size and a sha256")
+    if size < 0 or not _SHA256.fullmatch(sha256):
+        raise ValueError(f"file {path!r} has an impossible size or sha256")
+    return ManifestFile(check_key(path), size, sha256)
+
+
+def _expect_keys(value: dict[str, Any], names: set[str]) -> None:
+    if set(value) != names:
+        raise ValueError(f"expected the keys {sorted(names)}, found {sorted(value)}")
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    value = dict(pairs)
+    if len(value) != len(pairs):
+        raise ValueError("a key is there twice")
+    return value
+
+
+def _refuse_constant(name: str) -> Any:
+    raise ValueError(f"{name} is not JSON")

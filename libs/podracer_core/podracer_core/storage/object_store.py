@@ -1,0 +1,169 @@
+"""Bytes by key: the one interface of every place where objects last."""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import tempfile
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
+from urllib.parse import unquote, urlsplit
+
+from podracer_core.errors import InvalidInput, NotFound
+
+if TYPE_CHECKING:
+    from podracer_core.storage.s3 import S3Settings
+
+CHUNK_BYTES = 1 << 20
+MAX_KEY_BYTES = 1024
+
+_PART_OF_KEY = re.compile(r"[^\x00-\x1f\x7f/\\.][^\x00-\x1f\x7f/\\]*")
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectInfo:
+    """What a store knows of an object without reading it; `modified` is in UTC."""
+
+    key: str
+    size_bytes: int
+    modified: datetime
+
+
+class ObjectStore(ABC):
+    """Objects under keys such as `projects/p/jobs/j/…` (see `check_key`). Safe to use from several threads.
+
+    An object appears whole or not at all: readers never see a part of one. What `put` has stored survives a crash.
+
+    Every method raises NotFound (no such object), PermissionRefused (credentials or file modes forbid it),
+    Unavailable (the store does not answer; the same call may succeed later) or InvalidInput (a bad key).
+    """
+
+    url: str
+
+    @abstractmethod
+    def put(self, key: str, data: bytes | Path) -> None:
+        """Store bytes, or the content of a local file, under `key`; replaces what was there."""
+
+    @abstractmethod
+    def read_chunks(self, key: str, chunk_bytes: int = CHUNK_BYTES) -> Iterator[bytes]:
+        """The object's bytes in pieces of at most `chunk_bytes`; an error comes in place of the piece it concerns."""
+
+    @abstractmethod
+    def stat(self, key: str) -> ObjectInfo:
+        """What is known of the object."""
+
+    @abstractmethod
+    def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
+        """Every object whose key starts with `prefix`, in order of their keys' bytes."""
+
+    @abstractmethod
+    def delete(self, key: str) -> None:
+        """Remove the object; nothing happens where there is none."""
+
+    def get(self, key: str) -> bytes:
+        """The whole object."""
+        # Most objects are one piece, and joining a single piece does not copy it.
+        return b"".join(self.read_chunks(key, 16 * CHUNK_BYTES))
+
+    def get_to_file(self, key: str, path: Path) -> None:
+        """Copy the object into a local file, which appears whole or not at all; an existing one is replaced."""
+        descriptor, draft = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                file.writelines(self.read_chunks(key))
+            Path(draft).replace(path)
+        finally:
+            Path(draft).unlink(missing_ok=True)
+
+    def exists(self, key: str) -> bool:
+        """Whether there is such an object."""
+        try:
+            self.stat(key)
+        except NotFound:
+            return False
+        return True
+
+    def delete_prefix(self, prefix: str) -> int:
+        """Remove every object below a prefix that ends with `/`; returns how many there were."""
+        if not prefix.endswith("/"):
+            raise InvalidInput(f"prefix {prefix!r} must end with /, or it would match more than one folder")
+        keys = [info.key for info in self.list(prefix)]
+        for key in keys:
+            self.delete(key)
+        return len(keys)
+
+    def close(self) -> None:  # noqa: B027 - a folder has nothing to give back
+        """Give back connections; closing twice is harmless."""
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.url!r})"
+
+
+def check_key(key: str) -> str:
+    """`key` itself if it can name an object in any store, else InvalidInput.
+
+    Parts between `/` are not empty, do not start with a dot (so `..` is out, and a folder store's drafts are apart) and
+    hold neither backslashes nor control characters. At most 1,024 bytes of UTF-8.
+    """
+    problem = ""
+    try:
+        size_bytes = len(key.encode())
+    except UnicodeEncodeError:
+        problem = "is not valid Unicode"
+    else:
+        if not key:
+            problem = "is empty"
+        elif size_bytes > MAX_KEY_BYTES:
+            problem = f"has {size_bytes} bytes; at most {MAX_KEY_BYTES} are allowed"
+        elif key.startswith("/"):
+            problem = "is absolute; keys are relative to the store"
+        elif not all(_PART_OF_KEY.fullmatch(part) for part in key.split("/")):
+            problem = "has an empty part, one that starts with a dot, a backslash or a control character"
+    if problem:
+        raise InvalidInput(f"object key {key[:200]!r} {problem}", reason="INVALID_KEY", key=key[:200])
+    return key
+
+
+def check_prefix(prefix: str) -> str:
+    """`prefix` itself if keys can start with it: empty, or a key that may be cut anywhere; else InvalidInput."""
+    if prefix:
+        check_key(prefix.removesuffix("/"))
+    return prefix
+
+
+def open_source(data: bytes | Path) -> BinaryIO:
+    """What `put` is given, as a stream; InvalidInput where the local file cannot be read."""
+    if not isinstance(data, Path):
+        return io.BytesIO(data)
+    try:
+        return data.open("rb")
+    except OSError as error:
+        raise InvalidInput(f"cannot read {data}: {error.strerror}", path=data) from error
+
+
+def open_store(url: str, s3: S3Settings | None = None, *, create: bool = True) -> ObjectStore:
+    """The store at `file:///absolute/path` or `s3://bucket/prefix`, checked to be there and usable.
+
+    A folder or a bucket that is missing is made, unless `create` is false (then NotFound). `s3` says where the S3
+    server is and with which keys; by default the environment does (PODRACER_S3_ENDPOINT, …).
+    Raises InvalidInput, NotFound, PermissionRefused or Unavailable, each naming the url.
+    """
+    parts = urlsplit(url)
+    if parts.scheme == "file" and not parts.netloc and parts.path.startswith("/"):
+        from podracer_core.storage.folder import FolderStore
+
+        return FolderStore(Path(unquote(parts.path)), create=create)
+    if parts.scheme == "s3" and parts.netloc and "@" not in parts.netloc:
+        from podracer_core.storage.s3 import S3Settings, S3Store
+
+        return S3Store(parts.netloc, parts.path.strip("/"), s3 or S3Settings.from_environment(), create=create)
+    shown = "s3://…@…" if "@" in parts.netloc else url
+    raise InvalidInput(
+        f"object store {shown!r}: expected file:///absolute/path or s3://bucket/prefix",
+        reason="INVALID_STORE_URL",
+    )

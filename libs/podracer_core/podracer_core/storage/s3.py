@@ -1,0 +1,216 @@
+"""Objects in an S3 bucket, through the MinIO client: the store of a cluster."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import re
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import certifi
+import urllib3
+from minio import Minio
+from minio.error import InvalidResponseError, MinioException, S3Error, ServerError
+from urllib3.exceptions import HTTPError
+from urllib3.util import Retry, Timeout
+
+from podracer_core.config import Seconds, Secret, load_settings
+from podracer_core.errors import InvalidInput, NotFound, PermissionRefused, PodracerError, Unavailable
+from podracer_core.rpc.backoff import Backoff
+from podracer_core.storage.object_store import (
+    CHUNK_BYTES,
+    ObjectInfo,
+    ObjectStore,
+    check_key,
+    check_prefix,
+    open_source,
+)
+
+_PART_BYTES = 16 << 20  # larger objects are stored in parts of this size
+_MISSING = ("NoSuchKey", "NoSuchBucket", "NoSuchUpload")
+_CODE_IN_BODY = re.compile(r"<Code>([A-Za-z]+)</Code>")
+
+
+@dataclass(frozen=True)
+class S3Settings:
+    """Where the S3 server is, and who we are there.
+
+    endpoint        https://host or http://host:port
+    access_key, secret_key   leave both out for anonymous access
+    region          of the bucket; most servers of one's own do not care
+    create_bucket   make a missing bucket when the store is opened
+    connect_timeout, read_timeout   of one attempt
+    attempts        times that a request which can be repeated is tried, with growing, jittered waits between
+    """
+
+    endpoint: str
+    access_key: Secret | None = None
+    secret_key: Secret | None = None
+    region: str = "us-east-1"
+    create_bucket: bool = True
+    connect_timeout: Seconds = 5.0
+    read_timeout: Seconds = 30.0
+    attempts: int = 5
+
+    @classmethod
+    def from_environment(cls) -> S3Settings:
+        """From PODRACER_S3_ENDPOINT, PODRACER_S3_ACCESS_KEY or PODRACER_S3_ACCESS_KEY_FILE, and so on."""
+        return load_settings(cls, prefix="PODRACER_S3_")
+
+
+class S3Store(ObjectStore):
+    """Keys below a prefix of a bucket. Requests are signed over their content, so the server refuses altered bytes."""
+
+    def __init__(self, bucket: str, prefix: str, settings: S3Settings, *, create: bool = True) -> None:
+        """Raises NotFound for a missing bucket that is not to be made, and the errors of a first request."""
+        self._bucket = bucket
+        self._prefix = f"{check_key(prefix)}/" if prefix else ""
+        self.url = f"s3://{bucket}/{prefix}".rstrip("/")
+        self._attempts = settings.attempts
+        self._http = _make_http_client(settings)
+        what = f"object store {self.url} at {settings.endpoint}"
+        with _mapped_errors(what):
+            self._client = _make_client(settings, self._http)
+            if not self._client.bucket_exists(bucket):
+                if not (create and settings.create_bucket):
+                    raise NotFound(f"{what}: there is no bucket {bucket!r}", bucket=bucket)
+                self._make_bucket(settings.region)
+
+    def put(self, key: str, data: bytes | Path) -> None:
+        name = self._prefix + check_key(key)
+        what = f"{self.url}: cannot store {key!r}"
+        with open_source(data) as stream, _mapped_errors(what):
+            size_bytes = stream.seek(0, io.SEEK_END)
+            stream.seek(0)
+            self._client.put_object(self._bucket, name, stream, size_bytes, part_size=_PART_BYTES)
+
+    def read_chunks(self, key: str, chunk_bytes: int = CHUNK_BYTES) -> Iterator[bytes]:
+        name = self._prefix + check_key(key)
+        offset, etag = 0, ""
+        waits = Backoff(0.1, 2.0, attempts=self._attempts - 1)
+        while True:
+            # A connection that broke half-way is taken up again where it broke, provided the object is still the same.
+            headers: dict[str, str | list[str] | tuple[str]] = {"If-Match": etag} if offset and etag else {}
+            with _mapped_errors(f"{self.url}: cannot read {key!r}"):
+                response = self._client.get_object(self._bucket, name, offset, request_headers=headers)
+                try:
+                    etag = response.headers.get("ETag", "")
+                    while chunk := response.read(chunk_bytes):
+                        offset += len(chunk)
+                        yield chunk
+                    return
+                except HTTPError:
+                    wait_s = next(waits, None)
+                    if wait_s is None:
+                        raise
+                    time.sleep(wait_s)
+                finally:
+                    response.close()
+                    response.release_conn()
+
+    def stat(self, key: str) -> ObjectInfo:
+        name = self._prefix + check_key(key)
+        with _mapped_errors(f"{self.url}: cannot read {key!r}"):
+            found = self._client.stat_object(self._bucket, name)
+            return ObjectInfo(key, found.size or 0, _utc(found.last_modified))
+
+    def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
+        name = self._prefix + check_prefix(prefix)
+        with _mapped_errors(f"{self.url}: cannot list {prefix!r}"):
+            for found in self._client.list_objects(self._bucket, name, recursive=True):
+                if found.object_name and not found.is_dir:
+                    key = found.object_name.removeprefix(self._prefix)
+                    yield ObjectInfo(key, found.size or 0, _utc(found.last_modified))
+
+    def delete(self, key: str) -> None:
+        name = self._prefix + check_key(key)
+        with contextlib.suppress(NotFound), _mapped_errors(f"{self.url}: cannot delete {key!r}"):
+            self._client.remove_object(self._bucket, name)
+
+    def close(self) -> None:
+        self._http.clear()
+
+    def _make_bucket(self, region: str) -> None:
+        try:
+            self._client.make_bucket(self._bucket, location=region)
+        except MinioException:
+            if not self._client.bucket_exists(self._bucket):  # else another process was first
+                raise
+
+
+def _make_http_client(settings: S3Settings) -> urllib3.PoolManager:
+    """Like the MinIO client's own, but with our time-outs and jittered retries. POST is not repeated."""
+    retries = Retry(
+        total=settings.attempts - 1,
+        backoff_factor=0.1,
+        backoff_jitter=0.2,
+        backoff_max=5.0,
+        status_forcelist=[429, 500, 502, 503, 504],
+    )
+    return urllib3.PoolManager(
+        maxsize=10,
+        timeout=Timeout(connect=settings.connect_timeout, read=settings.read_timeout),
+        retries=retries,
+        cert_reqs="CERT_REQUIRED",
+        ca_certs=os.environ.get("SSL_CERT_FILE") or certifi.where(),
+    )
+
+
+def _make_client(settings: S3Settings, http: urllib3.PoolManager) -> Minio:
+    parts = urlsplit(settings.endpoint)
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.username or parts.path.strip("/"):
+        raise InvalidInput(
+            "the S3 endpoint must be of the form https://host or http://host:port, without a path or a user",
+            reason="INVALID_S3_ENDPOINT",
+        )
+    if (settings.access_key is None) != (settings.secret_key is None):
+        raise InvalidInput("the S3 access key and secret key go together; only one is set", reason="INVALID_S3_KEYS")
+    return Minio(
+        parts.netloc,
+        access_key=settings.access_key.reveal() if settings.access_key else None,
+        secret_key=settings.secret_key.reveal() if settings.secret_key else None,
+        secure=parts.scheme == "https",
+        region=settings.region,
+        http_client=http,
+    )
+
+
+def _utc(moment: datetime | None) -> datetime:
+    return moment.astimezone(UTC) if moment else datetime.fromtimestamp(0, UTC)
+
+
+@contextlib.contextmanager
+def _mapped_errors(what: str) -> Iterator[None]:
+    """The client's exceptions -> PodracerError, whose message starts with `what`."""
+    try:
+        yield
+    except S3Error as error:
+        raise _error(what, error.response.status, error.code or "", error.message or "") from error
+    except ServerError as error:
+        raise _error(what, error.status_code, "", "") from error
+    except InvalidResponseError as error:
+        # Raised for every answer that does not call itself application/xml; some servers say text/xml.
+        code = _CODE_IN_BODY.search(error._body or "")
+        raise _error(what, error._code, code[1] if code else "", "") from error
+    except HTTPError as error:
+        raise Unavailable(f"{what}: {error}") from error
+    except ValueError as error:  # what the client says of bucket names and the like
+        raise InvalidInput(f"{what}: {error}") from error
+
+
+def _error(what: str, status: int, code: str, message: str) -> PodracerError:
+    """What an answer of the server means; `code` is S3's word for it."""
+    text = f"{what}: {message or code or 'the server refused'} (HTTP {status}{f', {code}' if code and message else ''})"
+    if code in _MISSING or status == 404:
+        return NotFound(text)
+    if status in (401, 403):
+        return PermissionRefused(text)
+    if status in (408, 409, 412, 429) or status >= 500 or status < 400:  # 412: altered while it was being read
+        return Unavailable(text)
+    return InvalidInput(text)

@@ -1,0 +1,55 @@
+"""What a round is to do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from podracer_core.errors import InvalidInput
+from podracer_core.evaluate import EvaluationResult
+
+__all__ = ["RoundPlan", "Statistic"]
+
+Statistic = Literal["mean", "lower_bound"]
+
+
+@dataclass(frozen=True, slots=True)
+class RoundPlan:
+    """When a round ends and how its members are judged.
+
+    env_steps            of each member; 0: no limit. The last rollout is finished, so up to one rollout more is taken
+    duration_s           seconds, evaluation included; None: no limit
+    evaluation_fraction  part of the time that evaluation may take while training goes on
+    target               the statistic of a full evaluation that ends the round at once; None: none
+    episodes             of a full evaluation
+    screening_episodes   of the evaluations that follow training
+    admission_score      a candidate is evaluated in full only while it may still reach this; None: always
+    seed                 the job's: evaluation seeds derive from it
+    """
+
+    env_steps: int = 0
+    duration_s: float | None = None
+    evaluation_fraction: float = 0.2
+    target: float | None = None
+    statistic: Statistic = "lower_bound"
+    episodes: int = 32
+    screening_episodes: int = 8
+    admission_score: float | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.env_steps and self.duration_s is None and self.target is None:
+            raise InvalidInput("a round needs an end: env_steps, duration_s or target")
+        if not 0.0 < self.evaluation_fraction <= 1.0 or self.episodes < 1 or self.screening_episodes < 1:
+            raise InvalidInput(
+                "a round needs an evaluation_fraction in (0, 1] and at least one episode an evaluation, not "
+                f"{self.evaluation_fraction}, {self.episodes} and {self.screening_episodes}"
+            )
+
+    def score(self, result: EvaluationResult) -> float:
+        """The number of an evaluation that is held against the target."""
+        return result.mean if self.statistic == "mean" else result.lower_bound
+
+    def is_reached_by(self, result: EvaluationResult) -> bool:
+        """Whether a full evaluation passes the target."""
+        return self.target is not None and result.episodes >= self.episodes and self.score(result) >= self.target

@@ -1,0 +1,106 @@
+"""What a job may still use, and what of it a round is given. Numbers only, no tables."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """What a job may use in all; None: no limit. Cost is in device seconds."""
+
+    env_steps: int | None = None
+    active_time_s: float | None = None
+    cost_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What committed checkpoints have used, and what leases have reserved beyond that."""
+
+    env_steps: int = 0
+    active_time_s: float = 0.0
+    cost_s: float = 0.0
+    reserved_env_steps: int = 0
+    reserved_cost_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Remainder:
+    """What is left; None: no limit."""
+
+    env_steps: int | None
+    active_time_s: float | None
+    cost_s: float | None
+
+    def is_empty(self, members: int) -> bool:
+        """Whether a round of `members` agents has nothing left: less than a step for each, or no time."""
+        return (
+            (self.env_steps is not None and self.env_steps < max(1, members))
+            or (self.active_time_s is not None and self.active_time_s <= 0.0)
+            or (self.cost_s is not None and self.cost_s <= 0.0)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """Length of a round: steps of each member (0: no limit), seconds of the pod (None: no limit)."""
+
+    member_env_steps: int = 0
+    time_s: float | None = None
+
+    def after(self, member_env_steps: int, time_s: float) -> Round:
+        """What is left of it after that much; never nothing, so that the work can still be completed."""
+        return Round(
+            max(1, self.member_env_steps - member_env_steps) if self.member_env_steps else 0,
+            max(0.1, self.time_s - time_s) if self.time_s is not None else None,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """A round as it is leased, and what the lease reserves until it ends."""
+
+    round: Round
+    reserved_env_steps: int = 0
+    reserved_cost_s: float = 0.0
+    is_cut: bool = False
+    """Whether the budget has made it shorter than it would be."""
+
+
+def remainder(budget: Budget, usage: Usage) -> Remainder:
+    """What no checkpoint has used and no lease has reserved."""
+    return Remainder(
+        env_steps=None
+        if budget.env_steps is None
+        else max(0, budget.env_steps - usage.env_steps - usage.reserved_env_steps),
+        active_time_s=None if budget.active_time_s is None else max(0.0, budget.active_time_s - usage.active_time_s),
+        cost_s=None if budget.cost_s is None else max(0.0, budget.cost_s - usage.cost_s - usage.reserved_cost_s),
+    )
+
+
+def cut_round(round_: Round, left: Remainder, members: int, sharers: int) -> Grant | None:
+    """Cut a round to what is left; None where nothing is.
+
+    A round that says how much it uses takes that; one that does not (steps in a round of seconds, cost in a round of
+    steps) takes its share, `1 / sharers`, so that the other pods of the job still find something.
+    """
+    if left.is_empty(members):
+        return None
+    steps, time_s = round_.member_env_steps, round_.time_s
+    if left.env_steps is not None:
+        share = left.env_steps if steps else math.ceil(left.env_steps / max(1, sharers))
+        steps = min(steps or share, max(1, share // members))
+    if left.cost_s is not None:
+        share_s = left.cost_s if round_.time_s is not None else left.cost_s / max(1, sharers)
+        time_s = min(share_s, math.inf if time_s is None else time_s)
+    if left.active_time_s is not None:
+        time_s = min(left.active_time_s, math.inf if time_s is None else time_s)
+    is_cut = steps < round_.member_env_steps or (round_.time_s is not None and (time_s or 0.0) < round_.time_s)
+    return Grant(
+        Round(steps, time_s),
+        reserved_env_steps=steps * members if left.env_steps is not None else 0,
+        reserved_cost_s=(time_s or 0.0) if left.cost_s is not None else 0.0,
+        is_cut=is_cut or (left.env_steps is not None and not round_.member_env_steps),
+    )

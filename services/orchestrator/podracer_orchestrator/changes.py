@@ -1,0 +1,72 @@
+"""Who waits for what: long polls, watchers and background tasks sleep until a topic has changed."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import defaultdict
+from collections.abc import Iterable
+
+from sqlalchemy.orm import Session
+
+WORK = "work"
+"""A pod that waits might get something now: work, or the end of its wait."""
+OUTBOX = "outbox"
+"""There is something to deliver to the leaderboard."""
+POOL = "pool"
+"""Another number of pods may be wanted."""
+
+_TOPICS = "podracer_topics"
+
+
+def job_topic(job_uid: str) -> str:
+    """Something about this job has changed that a watcher sees."""
+    return f"job/{job_uid}"
+
+
+def touch(session: Session, *topics: str) -> None:
+    """Have `topics` notified once the transaction of `session` is durable."""
+    session.info.setdefault(_TOPICS, set()).update(topics)
+
+
+def touched(session: Session) -> frozenset[str]:
+    """The topics touched in this session."""
+    return frozenset(session.info.get(_TOPICS, ()))
+
+
+class ChangeFeed:
+    """A counter for each topic and the tasks that wait for it to grow. For one event loop."""
+
+    def __init__(self) -> None:
+        self._versions: dict[str, int] = defaultdict(int)
+        self._waiting: dict[str, set[asyncio.Future[None]]] = defaultdict(set)
+
+    def version(self, topic: str) -> int:
+        """Read it before looking at the state: `wait` then misses nothing that comes in between."""
+        return self._versions[topic]
+
+    def notify(self, topics: Iterable[str]) -> None:
+        """Wake everyone who waits for one of `topics`."""
+        for topic in topics:
+            self._versions[topic] += 1
+            for future in self._waiting.pop(topic, ()):
+                if not future.done():
+                    future.set_result(None)
+
+    async def wait(self, topic: str, version: int, timeout_s: float) -> bool:
+        """Wait until `topic` has grown past `version`; False where that did not happen within `timeout_s`."""
+        if self._versions[topic] != version:
+            return True
+        future = asyncio.get_running_loop().create_future()
+        self._waiting[topic].add(future)
+        try:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(future, max(0.0, timeout_s))
+        finally:
+            self._waiting[topic].discard(future)
+        return self._versions[topic] != version
+
+    def forget(self, topic: str) -> None:
+        """Drop a topic that nobody will ask for again; its waiters are woken first."""
+        self.notify([topic])
+        self._versions.pop(topic, None)

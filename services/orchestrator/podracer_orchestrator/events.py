@@ -1,0 +1,37 @@
+"""A job's event log."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from podracer_orchestrator.changes import job_topic, touch
+from podracer_orchestrator.tables import EventRow, JobRow
+
+
+def record(
+    session: Session, job: JobRow, kind: str, message: str, *, now: datetime, subject: str = "", **details: object
+) -> None:
+    """Append an event; its position is the job's newest."""
+    job.event_position += 1
+    session.add(
+        EventRow(
+            job_uid=job.uid,
+            position=job.event_position,
+            kind=kind,
+            message=message,
+            subject=subject,
+            time=now,
+            details={key: str(value) for key, value in details.items()},
+        )
+    )
+    touch(session, job_topic(job.uid))
+
+
+def after(session: Session, job_uid: str, position: int, limit: int) -> Sequence[EventRow]:
+    """The events after `position`, oldest first, at most `limit`."""
+    query = select(EventRow).where(EventRow.job_uid == job_uid, EventRow.position > position)
+    return session.scalars(query.order_by(EventRow.position).limit(limit)).all()

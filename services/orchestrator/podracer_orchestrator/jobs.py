@@ -1,0 +1,144 @@
+"""Jobs in the database: making and finding them, and every change of their state."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import select, update
+from sqlalchemy.orm import Session
+
+from podracer.common.v1 import cohort_pb2, environment_pb2
+from podracer.orchestrator.v1 import job_pb2
+from podracer_core.errors import AlreadyExists, NotFound
+from podracer_orchestrator import events, outbox
+from podracer_orchestrator.changes import POOL, WORK, job_topic, touch
+from podracer_orchestrator.job_state import FINAL_STATES, JobOutcome, JobSignal, JobState, next_state
+from podracer_orchestrator.names import job_name
+from podracer_orchestrator.tables import JobRow, WorkKind, WorkRow, WorkState
+
+
+@dataclass(frozen=True, slots=True)
+class NewJob:
+    """A checked request for a job. `description` is None where the environment has to be inspected first."""
+
+    project: str
+    job_id: str
+    spec: job_pb2.JobSpec
+    description: environment_pb2.EnvironmentDescription | None = None
+    request_id: str = ""
+
+
+def create(session: Session, new: NewJob, now: datetime) -> JobRow:
+    """Store a job, or return the one that the same request made before. Raises AlreadyExists for a taken id."""
+    if new.request_id:
+        query = select(JobRow).where(JobRow.project == new.project, JobRow.request_id == new.request_id)
+        if (former := session.scalar(query)) is not None:
+            return former
+    if _find(session, new.project, new.job_id) is not None:
+        name = job_name(new.project, new.job_id)
+        raise AlreadyExists(f"there is a job {name} already", job=name)
+    job = JobRow(
+        uid=uuid.uuid4().hex,
+        project=new.project,
+        job_id=new.job_id,
+        request_id=new.request_id or None,
+        spec=new.spec.SerializeToString(deterministic=True),
+        description=None if new.description is None else new.description.SerializeToString(deterministic=True),
+        state=JobState.VALIDATING if new.description is None else JobState.PENDING,
+        create_time=now,
+    )
+    session.add(job)
+    session.flush()
+    events.record(session, job, "JOB_CREATED", f"{job_name(job.project, job.job_id)} was accepted", now=now)
+    if new.description is None:
+        add_work(session, job, WorkKind.INSPECT, WorkState.READY, now)
+    else:
+        outbox.create_leaderboard(session, job)
+    touch(session, POOL, WORK)
+    return job
+
+
+def add_work(session: Session, job: JobRow, kind: WorkKind, state: WorkState, now: datetime, places: int = 0) -> WorkRow:
+    """Store a new piece of work."""
+    work = WorkRow(id=uuid.uuid4().hex, job_uid=job.uid, kind=kind, state=state, places=places, attempts=0, create_time=now)
+    session.add(work)
+    session.flush()
+    return work
+
+
+def get(session: Session, project: str, job_id: str) -> JobRow:
+    """The job of a name. Raises NotFound."""
+    job = _find(session, project, job_id)
+    if job is None:
+        name = job_name(project, job_id)
+        raise NotFound(f"there is no job {name}", job=name)
+    return job
+
+
+def get_by_uid(session: Session, uid: str) -> JobRow:
+    """The job of a uid that the caller has from the database. Raises NotFound where it was deleted since."""
+    job = session.get(JobRow, uid)
+    if job is None:
+        raise NotFound(f"the job with uid {uid} is gone", uid=uid)
+    return job
+
+
+def in_states(session: Session, states: Collection[JobState]) -> Sequence[JobRow]:
+    """The jobs in any of `states`, oldest first."""
+    query = select(JobRow).where(JobRow.state.in_([str(state) for state in states]))
+    return session.scalars(query.order_by(JobRow.create_time, JobRow.uid)).all()
+
+
+def signal(session: Session, job: JobRow, what: JobSignal, now: datetime) -> bool:
+    """Take a job to its next state; True where that is another one. Raises PreconditionFailed where it cannot go."""
+    state = next_state(
+        JobState(job.state), what, described=job.description is not None, started=job.start_time is not None
+    )
+    if state == job.state:
+        return False
+    job.state = state
+    job.revision += 1
+    if what is JobSignal.LEASED and job.start_time is None:
+        job.start_time = now
+    touch(session, POOL, WORK, job_topic(job.uid))
+    return True
+
+
+def succeed(session: Session, job: JobRow, outcome: JobOutcome, message: str, now: datetime) -> None:
+    """End a job well."""
+    signal(session, job, JobSignal.SUCCEED, now)
+    job.outcome = outcome
+    _end(session, job, "JOB_SUCCEEDED", message, now)
+
+
+def fail(session: Session, job: JobRow, problem: cohort_pb2.Problem, now: datetime) -> None:
+    """End a job that cannot go on; `problem` says why."""
+    signal(session, job, JobSignal.FAIL, now)
+    job.problem = problem.SerializeToString(deterministic=True)
+    _end(session, job, "JOB_FAILED", problem.message, now)
+
+
+def cancel(session: Session, job: JobRow, now: datetime) -> None:
+    """End a job because its user says so; nothing changes where it has ended already."""
+    if JobState(job.state) in FINAL_STATES:
+        return
+    signal(session, job, JobSignal.CANCEL, now)
+    _end(session, job, "JOB_CANCELLED", "cancelled by its user", now)
+
+
+def _end(session: Session, job: JobRow, kind: str, message: str, now: datetime) -> None:
+    job.end_time = now
+    waiting = (WorkState.PROPOSING, WorkState.READY)
+    session.execute(
+        update(WorkRow)
+        .where(WorkRow.job_uid == job.uid, WorkRow.state.in_(waiting))
+        .values(state=WorkState.DROPPED, end_time=now)
+    )
+    events.record(session, job, kind, message, now=now)
+
+
+def _find(session: Session, project: str, job_id: str) -> JobRow | None:
+    return session.scalar(select(JobRow).where(JobRow.project == project, JobRow.job_id == job_id))

@@ -1,0 +1,95 @@
+"""What the leaderboard has to hear: rows written in the transaction of the result, delivered afterwards.
+
+Every request is idempotent at the leaderboard (by name, request id or evaluation id), so that one that is delivered
+again after a crash between delivery and `delivered` changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from sqlalchemy import delete, select
+from sqlalchemy.orm import Session
+
+from google.protobuf.message import Message
+from podracer.common.v1 import agent_pb2, environment_pb2
+from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
+from podracer_orchestrator.changes import OUTBOX, touch
+from podracer_orchestrator.job_plan import read_spec
+from podracer_orchestrator.names import job_name, leaderboard_name
+from podracer_orchestrator.tables import JobRow, OutboxRow
+
+CREATE_LEADERBOARD = "CreateLeaderboard"
+DELETE_LEADERBOARD = "DeleteLeaderboard"
+RECORD_EVALUATIONS = "RecordEvaluations"
+SUBMIT_CANDIDATE = "SubmitCandidate"
+
+REQUEST_TYPES: dict[str, type[Message]] = {
+    CREATE_LEADERBOARD: leaderboard_pb2.CreateLeaderboardRequest,
+    DELETE_LEADERBOARD: leaderboard_pb2.DeleteLeaderboardRequest,
+    RECORD_EVALUATIONS: leaderboard_pb2.RecordEvaluationsRequest,
+    SUBMIT_CANDIDATE: leaderboard_pb2.SubmitCandidateRequest,
+}
+
+_MAX_EVALUATIONS = 500
+
+
+def board_of(job: JobRow) -> str:
+    """The name of a job's leaderboard."""
+    return leaderboard_name(job.project, job.job_id)
+
+
+def create_leaderboard(session: Session, job: JobRow) -> None:
+    """Have the job's leaderboard made; its environment is known."""
+    spec = read_spec(job.spec)
+    board = leaderboard_pb2.LeaderboardSpec(
+        job=job_name(job.project, job.job_id),
+        job_uid=job.uid,
+        objective=spec.objective,
+        search=spec.search,
+        evolution=spec.evolution,
+        environment_description=environment_pb2.EnvironmentDescription.FromString(job.description or b""),
+        seed=spec.seed,
+    )
+    _append(session, job, CREATE_LEADERBOARD, leaderboard_pb2.CreateLeaderboardRequest(name=board_of(job), spec=board))
+
+
+def delete_leaderboard(session: Session, job: JobRow) -> None:
+    """Have the job's leaderboard deleted."""
+    _append(session, job, DELETE_LEADERBOARD, leaderboard_pb2.DeleteLeaderboardRequest(name=board_of(job)))
+
+
+def submit_candidate(session: Session, job: JobRow, request: leaderboard_pb2.SubmitCandidateRequest) -> None:
+    """Have an agent's round reported."""
+    _append(session, job, SUBMIT_CANDIDATE, request)
+
+
+def record_evaluations(session: Session, job: JobRow, evaluations: Iterable[agent_pb2.Evaluation]) -> None:
+    """Have evaluations added to the history."""
+    waiting = list(evaluations)
+    for first in range(0, len(waiting), _MAX_EVALUATIONS):
+        batch = waiting[first : first + _MAX_EVALUATIONS]
+        request = leaderboard_pb2.RecordEvaluationsRequest(leaderboard=board_of(job), evaluations=batch)
+        _append(session, job, RECORD_EVALUATIONS, request)
+
+
+def pending(session: Session, job_uid: str, limit: int = 100) -> Sequence[OutboxRow]:
+    """What is still to be delivered for a job, in order."""
+    query = select(OutboxRow).where(OutboxRow.job_uid == job_uid)
+    return session.scalars(query.order_by(OutboxRow.id).limit(limit)).all()
+
+
+def jobs_with_pending(session: Session) -> Sequence[str]:
+    """The uids of the jobs that have something to deliver."""
+    return session.scalars(select(OutboxRow.job_uid).distinct()).all()
+
+
+def delivered(session: Session, row_id: int) -> None:
+    """Forget a row that the leaderboard has acknowledged, or refused for good."""
+    session.execute(delete(OutboxRow).where(OutboxRow.id == row_id))
+
+
+def _append(session: Session, job: JobRow, method: str, request: Message) -> None:
+    session.add(OutboxRow(job_uid=job.uid, method=method, request=request.SerializeToString(deterministic=True)))
+    session.flush()
+    touch(session, OUTBOX)

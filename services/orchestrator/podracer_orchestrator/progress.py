@@ -1,0 +1,132 @@
+"""The exact counters: what a commit makes of a member's and a job's steps and cost.
+
+A pod reports totals since its lease began. What counts is `base` (committed before the lease) plus that total, and a
+member's count only ever grows to a larger one: the same report twice, or an older one after a newer one, adds
+nothing. A job's count is the sum of what its members' counts grew by, in the same transaction.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from podracer.common.v1 import agent_pb2
+from podracer_core.errors import InvalidInput
+from podracer_orchestrator.changes import job_topic, touch
+from podracer_orchestrator.names import last_part
+from podracer_orchestrator.tables import CheckpointRow, JobRow, LeaseRow, MemberRow, WorkRow
+
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+
+
+@dataclass(frozen=True, slots=True)
+class MemberCommit:
+    """Where a member stands, in totals of its lease, and the checkpoint that holds it."""
+
+    agent: str
+    env_steps: int
+    cost_s: float
+    evaluation_cost_s: float
+    checkpoint: agent_pb2.CheckpointReference
+
+
+def members_of(session: Session, work_id: str) -> Sequence[MemberRow]:
+    """The members of a work, in the order of the cohort."""
+    query = select(MemberRow).where(MemberRow.work_id == work_id)
+    return session.scalars(query.order_by(MemberRow.position)).all()
+
+
+def commit(session: Session, lease: LeaseRow, commits: Iterable[MemberCommit], now: datetime) -> int:
+    """Make checkpoints count; returns by how many environment steps the job has grown.
+
+    The caller has checked that `lease` is held. Raises InvalidInput, and changes nothing, where an agent is none of
+    the work's or a checkpoint lies where this lease may not write.
+    """
+    job = session.get_one(JobRow, lease.job_uid)
+    work = session.get_one(WorkRow, lease.work_id)
+    members = {member.agent: member for member in members_of(session, lease.work_id)}
+    grown = 0
+    for each in commits:
+        member = members.get(each.agent)
+        if member is None:
+            raise InvalidInput(f"{each.agent!r} is no member of this lease's cohort", agent=each.agent)
+        register_checkpoint(session, lease, each.agent, each.checkpoint, now)
+        grown += _grow(job, member, each)
+    if grown:
+        work.attempts = 0
+        job.failed_works = 0
+    touch(session, job_topic(job.uid))
+    return grown
+
+
+def register_checkpoint(
+    session: Session, lease: LeaseRow, agent: str, checkpoint: agent_pb2.CheckpointReference, now: datetime
+) -> None:
+    """Record that a checkpoint counts; nothing changes where it does already. Raises InvalidInput for a wrong one."""
+    known = session.get(CheckpointRow, checkpoint.prefix)
+    if known is not None and (known.agent, known.manifest_sha256) == (agent, checkpoint.manifest_sha256):
+        return
+    job = session.get_one(JobRow, lease.job_uid)
+    folder = f"projects/{job.project}/jobs/{job.uid}/agents/{last_part(agent)}/checkpoints/"
+    checkpoint_id = checkpoint.prefix.removeprefix(folder).removesuffix("/")
+    problem = ""
+    if known is not None:
+        problem = "another checkpoint has been committed there"
+    elif not checkpoint.prefix.startswith(folder) or not checkpoint_id or "/" in checkpoint_id:
+        problem = f"expected a prefix {folder}<step>-<fence>/"
+    elif checkpoint.fence != lease.fence:
+        problem = f"its fence is {checkpoint.fence}, the lease's is {lease.fence}"
+    elif not _SHA256.fullmatch(checkpoint.manifest_sha256):
+        problem = "its manifest_sha256 is not 64 lower-case hexadecimal digits"
+    if problem:
+        raise InvalidInput(
+            f"checkpoint {checkpoint.prefix!r} of {agent}: {problem}", reason="WRONG_CHECKPOINT", agent=agent
+        )
+    session.add(
+        CheckpointRow(
+            prefix=checkpoint.prefix,
+            job_uid=job.uid,
+            agent=agent,
+            checkpoint_id=checkpoint_id,
+            manifest_sha256=checkpoint.manifest_sha256,
+            size_bytes=checkpoint.size_bytes,
+            env_steps=checkpoint.env_steps,
+            fence=checkpoint.fence,
+            create_time=now,
+        )
+    )
+    session.flush()
+
+
+def checkpoint_reference(row: CheckpointRow) -> agent_pb2.CheckpointReference:
+    """A stored checkpoint as the message that a learner resumes from."""
+    reference = agent_pb2.CheckpointReference(
+        prefix=row.prefix,
+        manifest_sha256=row.manifest_sha256,
+        size_bytes=row.size_bytes,
+        env_steps=row.env_steps,
+        fence=row.fence,
+    )
+    reference.create_time.FromDatetime(row.create_time)
+    return reference
+
+
+def _grow(job: JobRow, member: MemberRow, each: MemberCommit) -> int:
+    steps = member.base_env_steps + max(0, each.env_steps)
+    if steps >= member.env_steps:  # an older report keeps the newer checkpoint
+        member.checkpoint = each.checkpoint.prefix
+    grown = max(0, steps - member.env_steps)
+    cost_s = max(0.0, member.base_cost_s + each.cost_s - member.cost_s)
+    evaluation_cost_s = max(0.0, member.base_evaluation_cost_s + each.evaluation_cost_s - member.evaluation_cost_s)
+    member.env_steps += grown
+    member.cost_s += cost_s
+    member.evaluation_cost_s += evaluation_cost_s
+    job.env_steps += grown
+    job.cost_s += cost_s
+    job.evaluation_cost_s += evaluation_cost_s
+    return grown

@@ -1,0 +1,252 @@
+"""The orchestrator's tables. Messages are stored in protobuf's wire form.
+
+jobs ──< works ──< work_members        what is asked for, the pieces of work, the members of a cohort
+  │        └──< leases                 who holds which piece; the fence is the primary key and only grows
+  ├──< checkpoints, events, outbox     what counts, what happened, what the leaderboard has not heard yet
+  └──< pods                            artifacts and settings stand alone
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+from sqlalchemy import JSON, BigInteger, ForeignKey, Index, Integer, LargeBinary, UniqueConstraint
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+from podracer_core.database import UtcTime
+
+BigKey = BigInteger().with_variant(Integer, "sqlite")
+"""SQLite counts up only in a column that is called INTEGER; it has 64 bits there too."""
+
+
+class WorkKind(StrEnum):
+    INSPECT = "INSPECT"
+    TRAIN = "TRAIN"
+
+
+class WorkState(StrEnum):
+    PROPOSING = "PROPOSING"
+    """Its id has been, or is about to be, a request to the leaderboard, whose answer is not stored yet."""
+    READY = "READY"
+    LEASED = "LEASED"
+    DONE = "DONE"
+    FAILED = "FAILED"
+    DROPPED = "DROPPED"
+    """Its job ended before it was done."""
+
+
+class LeaseState(StrEnum):
+    HELD = "HELD"
+    COMPLETED = "COMPLETED"
+    RELEASED = "RELEASED"
+    EXPIRED = "EXPIRED"
+
+
+class PodState(StrEnum):
+    STARTING = "STARTING"
+    IDLE = "IDLE"
+    WORKING = "WORKING"
+    DRAINING = "DRAINING"
+    LOST = "LOST"
+    STOPPED = "STOPPED"
+
+
+class Base(DeclarativeBase):
+    type_annotation_map = {  # noqa: RUF012 - SQLAlchemy's own form
+        bytes: LargeBinary,
+        datetime: UtcTime,
+        dict[str, Any]: JSON,
+        int: BigInteger,
+    }
+
+
+class JobRow(Base):
+    """A job. `env_steps`, `cost_s` and `evaluation_cost_s` are those of committed checkpoints."""
+
+    __tablename__ = "jobs"
+    __table_args__ = (UniqueConstraint("project", "job_id"), UniqueConstraint("project", "request_id"))
+
+    uid: Mapped[str] = mapped_column(primary_key=True)
+    project: Mapped[str]
+    job_id: Mapped[str]
+    request_id: Mapped[str | None]
+    spec: Mapped[bytes]
+    description: Mapped[bytes | None]
+    state: Mapped[str] = mapped_column(index=True)
+    outcome: Mapped[str] = mapped_column(default="")
+    problem: Mapped[bytes | None]
+    revision: Mapped[int] = mapped_column(default=1)
+    event_position: Mapped[int] = mapped_column(default=0)
+
+    env_steps: Mapped[int] = mapped_column(default=0)
+    cost_s: Mapped[float] = mapped_column(default=0.0)
+    evaluation_cost_s: Mapped[float] = mapped_column(default=0.0)
+    active_time_s: Mapped[float] = mapped_column(default=0.0)
+    active_since: Mapped[datetime | None]
+    """Set while a TRAIN lease is held: the time from which on `active_time_s` has not been counted yet."""
+    time_to_target_s: Mapped[float | None]
+    best: Mapped[bytes | None]
+    best_score: Mapped[float | None]
+    best_is_full: Mapped[bool] = mapped_column(default=False)
+    agent_count: Mapped[int] = mapped_column(default=0)
+    completed_rounds: Mapped[int] = mapped_column(default=0)
+    failed_works: Mapped[int] = mapped_column(default=0)
+    """Works that failed one after the other, without a commit between them."""
+    rounds_over: Mapped[bool] = mapped_column(default=False)
+    """No further round will come: the leaderboard said so, or what is left of the budget is too small for one."""
+
+    create_time: Mapped[datetime]
+    start_time: Mapped[datetime | None]
+    end_time: Mapped[datetime | None]
+
+
+class WorkRow(Base):
+    """A piece of work. `proposal` is the leaderboard's answer (ProposeCohortResponse), for TRAIN."""
+
+    __tablename__ = "works"
+
+    id: Mapped[str] = mapped_column(primary_key=True)
+    job_uid: Mapped[str] = mapped_column(ForeignKey("jobs.uid"), index=True)
+    kind: Mapped[str]
+    state: Mapped[str] = mapped_column(index=True)
+    places: Mapped[int] = mapped_column(default=0)
+    proposal: Mapped[bytes | None]
+    attempts: Mapped[int] = mapped_column(default=0)
+    """Leases that were lost since the last commit."""
+    problem: Mapped[bytes | None]
+    create_time: Mapped[datetime]
+    end_time: Mapped[datetime | None]
+
+
+class MemberRow(Base):
+    """A member of a TRAIN work: what is committed over all its leases, and what was when the present one began."""
+
+    __tablename__ = "work_members"
+
+    work_id: Mapped[str] = mapped_column(ForeignKey("works.id"), primary_key=True)
+    position: Mapped[int] = mapped_column(primary_key=True)
+    agent: Mapped[str]
+    env_steps: Mapped[int] = mapped_column(default=0)
+    cost_s: Mapped[float] = mapped_column(default=0.0)
+    evaluation_cost_s: Mapped[float] = mapped_column(default=0.0)
+    base_env_steps: Mapped[int] = mapped_column(default=0)
+    base_cost_s: Mapped[float] = mapped_column(default=0.0)
+    base_evaluation_cost_s: Mapped[float] = mapped_column(default=0.0)
+    checkpoint: Mapped[str | None] = mapped_column(ForeignKey("checkpoints.prefix"))
+
+
+class LeaseRow(Base):
+    """A lease. Its deadline is not here: it lives in memory (terms.py)."""
+
+    __tablename__ = "leases"
+    __table_args__ = ({"sqlite_autoincrement": True},)
+
+    fence: Mapped[int] = mapped_column(BigKey, primary_key=True, autoincrement=True)
+    id: Mapped[str] = mapped_column(unique=True)
+    work_id: Mapped[str] = mapped_column(ForeignKey("works.id"), index=True)
+    job_uid: Mapped[str] = mapped_column(ForeignKey("jobs.uid"), index=True)
+    kind: Mapped[str]
+    pod: Mapped[str] = mapped_column(index=True)
+    instance_id: Mapped[str]
+    request_id: Mapped[str] = mapped_column(unique=True)
+    state: Mapped[str] = mapped_column(index=True)
+    member_env_steps: Mapped[int] = mapped_column(default=0)
+    """Limit of each member in this lease; 0 for none."""
+    time_s: Mapped[float | None]
+    """Limit in seconds of training; none for none."""
+    reserved_env_steps: Mapped[int] = mapped_column(default=0)
+    reserved_cost_s: Mapped[float] = mapped_column(default=0.0)
+    active_time_s: Mapped[float] = mapped_column(default=0.0)
+    """Active time of the job when the lease was granted."""
+    grant_time: Mapped[datetime]
+    end_time: Mapped[datetime | None]
+
+
+class CheckpointRow(Base):
+    """A checkpoint that counts."""
+
+    __tablename__ = "checkpoints"
+    __table_args__ = (Index("ix_checkpoints_agent", "job_uid", "agent", "env_steps"),)
+
+    prefix: Mapped[str] = mapped_column(primary_key=True)
+    job_uid: Mapped[str] = mapped_column(ForeignKey("jobs.uid"))
+    agent: Mapped[str]
+    checkpoint_id: Mapped[str]
+    manifest_sha256: Mapped[str]
+    size_bytes: Mapped[int]
+    env_steps: Mapped[int]
+    fence: Mapped[int]
+    create_time: Mapped[datetime]
+
+
+class PodRow(Base):
+    """A pod, also after it has gone."""
+
+    __tablename__ = "pods"
+
+    name: Mapped[str] = mapped_column(primary_key=True)
+    project: Mapped[str]
+    job_uid: Mapped[str | None] = mapped_column(ForeignKey("jobs.uid"), index=True)
+    backend: Mapped[str]
+    state: Mapped[str]
+    layout: Mapped[str] = mapped_column(default="")
+    address: Mapped[str] = mapped_column(default="")
+    instance_id: Mapped[str] = mapped_column(default="")
+    build: Mapped[bytes | None]
+    restart_count: Mapped[int] = mapped_column(default=0)
+    message: Mapped[str] = mapped_column(default="")
+    create_time: Mapped[datetime]
+    last_seen_time: Mapped[datetime]
+
+
+class EventRow(Base):
+    """Something that happened to a job; positions count from 1 without gaps."""
+
+    __tablename__ = "events"
+
+    job_uid: Mapped[str] = mapped_column(ForeignKey("jobs.uid"), primary_key=True)
+    position: Mapped[int] = mapped_column(primary_key=True)
+    kind: Mapped[str]
+    message: Mapped[str]
+    subject: Mapped[str] = mapped_column(default="")
+    time: Mapped[datetime]
+    details: Mapped[dict[str, Any]] = mapped_column(default=dict)
+
+
+class OutboxRow(Base):
+    """A call to the leaderboard that is still to be made; `job_uid` may be that of a job deleted since."""
+
+    __tablename__ = "outbox"
+    __table_args__ = ({"sqlite_autoincrement": True},)
+
+    id: Mapped[int] = mapped_column(BigKey, primary_key=True, autoincrement=True)
+    job_uid: Mapped[str] = mapped_column(index=True)
+    method: Mapped[str]
+    request: Mapped[bytes]
+
+
+class ArtifactRow(Base):
+    """An uploaded file."""
+
+    __tablename__ = "artifacts"
+    __table_args__ = (UniqueConstraint("project", "request_id"),)
+
+    project: Mapped[str] = mapped_column(primary_key=True)
+    artifact_id: Mapped[str] = mapped_column(primary_key=True)
+    request_id: Mapped[str | None]
+    kind: Mapped[str]
+    key: Mapped[str]
+    size_bytes: Mapped[int]
+    sha256: Mapped[str]
+    create_time: Mapped[datetime]
+
+
+class SettingRow(Base):
+    """What must survive a restart and belongs to no job."""
+
+    __tablename__ = "settings"
+
+    name: Mapped[str] = mapped_column(primary_key=True)
+    value: Mapped[bytes]

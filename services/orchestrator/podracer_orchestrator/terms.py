@@ -1,0 +1,77 @@
+"""What of a lease lives in memory only: its deadline, and what its pod reports beyond its commits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from podracer_core.errors import Fenced
+from podracer_orchestrator.clock import Clock
+
+
+@dataclass(slots=True)
+class LiveReport:
+    """What a pod said in its last renewal: totals of its lease, for display only."""
+
+    member_env_steps: Mapping[str, int] = field(default_factory=dict)
+    env_steps_per_second: float = 0.0
+
+
+@dataclass(slots=True)
+class _Term:
+    job_uid: str
+    deadline: float
+    live: LiveReport = field(default_factory=LiveReport)
+
+
+class LeaseTerms:
+    """The deadlines of the held leases, by fence.
+
+    A lease whose deadline is not known here is refused: only `begin` makes one known, so that nothing is renewed
+    that has been given up already.
+    """
+
+    def __init__(self, clock: Clock, term_s: float) -> None:
+        self.term_s = term_s
+        self._clock = clock
+        self._terms: dict[int, _Term] = {}
+
+    def begin(self, fence: int, job_uid: str) -> None:
+        """A new lease, or one found after a restart: it has one full term."""
+        self._terms[fence] = _Term(job_uid, self._clock.monotonic() + self.term_s)
+
+    def check(self, fence: int) -> None:
+        """Raise Fenced unless the lease still runs."""
+        term = self._terms.get(fence)
+        if term is None or self._clock.monotonic() >= term.deadline:
+            raise Fenced(f"the lease with fence {fence} has ended", fence=fence)
+
+    def renew(self, fence: int, live: LiveReport | None = None) -> None:
+        """Give the lease another full term. Raises Fenced where it has ended."""
+        self.check(fence)
+        term = self._terms[fence]
+        term.deadline = self._clock.monotonic() + self.term_s
+        if live is not None:
+            term.live = live
+
+    def end(self, fence: int) -> None:
+        """Forget a lease."""
+        self._terms.pop(fence, None)
+
+    def expired(self) -> list[int]:
+        """The fences of the leases whose deadline has passed, oldest first."""
+        now = self._clock.monotonic()
+        return sorted(fence for fence, term in self._terms.items() if now >= term.deadline)
+
+    def next_deadline(self) -> float | None:
+        """When the next lease expires unless it is renewed; None where none is held."""
+        return min((term.deadline for term in self._terms.values()), default=None)
+
+    def live(self, fence: int) -> LiveReport:
+        """What its pod last reported."""
+        term = self._terms.get(fence)
+        return term.live if term is not None else LiveReport()
+
+    def env_steps_per_second(self, fences: Iterable[int]) -> float:
+        """Of these leases together, as last reported."""
+        return sum(self.live(fence).env_steps_per_second for fence in fences)

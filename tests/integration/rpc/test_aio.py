@@ -1,0 +1,238 @@
+"""An asyncio server and channel, over real gRPC."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+import grpc
+import pytest
+import pytest_asyncio
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+
+from podracer_core.errors import (
+    DeadlineExpired,
+    InvalidInput,
+    PermissionRefused,
+    PodracerError,
+    Unauthenticated,
+    Unavailable,
+)
+from podracer_core.rpc.aio_server import AioRpcServer, create_aio_server, serve_until_signal
+from podracer_core.rpc.auth import bearer
+from podracer_core.rpc.channel import ChannelOptions, open_aio_channel, open_channel
+
+SERVING = health_pb2.HealthCheckResponse.SERVING
+NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
+
+
+@pytest_asyncio.fixture
+async def server(world: Any) -> AsyncIterator[AioRpcServer]:
+    async with await create_aio_server("127.0.0.1:0", [world.register_aio], world.authorizer) as server:
+        yield server
+
+
+@pytest_asyncio.fixture
+async def stub(server: AioRpcServer, world: Any) -> AsyncIterator[Any]:
+    async with open_aio_channel(server.address, "pod-token") as channel:
+        yield world.Stub(channel)
+
+
+async def test_all_four_kinds_know_their_caller(stub: Any) -> None:
+    assert await stub.unary(b"hello") == b"pod  0"
+    assert await _all(stub.unary_stream(b"hello")) == [b"pod  0"]
+    assert await stub.stream_unary(iter([b"hello", b"-x"])) == b"pod  0-x"
+    assert await _all(stub.stream_stream(iter([b"hello", b"many"]))) == [b"pod  0", b"many", b"many", b"many"]
+
+
+async def test_read_and_write_by_hand(stub: Any) -> None:
+    call = stub.stream_stream()
+    await call.write(b"one")
+    assert await call.read() == b"one"
+    await call.write(b"NotFound")
+    with pytest.raises(PodracerError, match="on purpose"):
+        await call.read()
+    upload = stub.stream_unary()
+    await upload.write(b"one")
+    await upload.write(b"two")
+    await upload.done_writing()
+    assert await upload == b"onetwo"
+    assert await upload.code() is grpc.StatusCode.OK
+
+
+async def test_concurrent_callers_are_not_mixed_up(stub: Any, world: Any) -> None:
+    leases = [bearer(world.lease_tokens.issue(f"l{i}", i)) for i in range(20)]
+    answers = await asyncio.gather(*(stub.unary(b"hello", metadata=lease) for lease in leases))
+    assert answers == [f"lease l{i} {i}".encode() for i in range(20)]
+
+
+async def test_errors_arrive_as_their_own_class(stub: Any, world: Any) -> None:
+    for cls in world.error_classes:
+        name = cls.__name__.encode()
+        for call in (
+            stub.unary(name),
+            _all(stub.unary_stream(name)),
+            stub.stream_unary(iter([name])),
+            _all(stub.stream_stream(iter([name]))),
+        ):
+            with pytest.raises(PodracerError) as caught:
+                await call
+            assert type(caught.value) is cls
+            assert caught.value.metadata == {"job": "j"}
+
+
+async def test_unexpected_errors_leak_nothing(stub: Any, caplog: pytest.LogCaptureFixture) -> None:
+    calls = (
+        lambda: stub.unary(b"bug"),
+        lambda: _all(stub.unary_stream(b"bug")),
+        lambda: _all(stub.stream_stream(iter([b"bug"]))),
+    )
+    for call in calls:
+        caplog.clear()
+        with pytest.raises(PodracerError, match="internal error") as caught:
+            await call()
+        assert "hunter2" not in str(caught.value)
+        (record,) = [record for record in caplog.records if record.name.startswith("podracer_core")]
+        assert caught.value.metadata["error_id"] in record.getMessage()
+        assert record.exc_info is not None
+
+
+async def test_abort_by_hand_stands(stub: Any) -> None:
+    with pytest.raises(InvalidInput, match="by hand"):
+        await stub.unary(b"abort")
+
+
+@pytest.mark.parametrize(
+    ("token", "error"), [(None, Unauthenticated), ("nobody", Unauthenticated), ("client-token", PermissionRefused)]
+)
+async def test_who_may_not_call(
+    server: AioRpcServer, world: Any, token: str | None, error: type[PodracerError]
+) -> None:
+    async with open_aio_channel(server.address, token) as channel:
+        stub = world.Stub(channel)
+        for call in (
+            stub.unary(b"hello"),
+            _all(stub.unary_stream(b"hello")),
+            stub.stream_unary(iter([b"hello"])),
+            _all(stub.stream_stream(iter([b"hello"]))),
+            stub.forgotten(b"hello"),
+        ):
+            with pytest.raises(error):
+                await call
+    assert world.aio_echo.requests == []
+
+
+async def test_default_deadline(server: AioRpcServer, world: Any) -> None:
+    async with open_aio_channel(server.address, "pod-token", ChannelOptions(timeout_s=0.2)) as channel:
+        started = time.monotonic()
+        with pytest.raises(DeadlineExpired, match=r"podracer.test.Echo/UnaryUnary at 127.0.0.1"):
+            await world.Stub(channel).unary(b"wait")
+        assert time.monotonic() - started < 2.0
+
+
+async def test_only_idempotent_calls_are_repeated(server: AioRpcServer, world: Any) -> None:
+    options = ChannelOptions(idempotent_methods=[world.unary_name])
+    async with open_aio_channel(server.address, "pod-token", options) as channel:
+        world.aio_echo.failures_left = 2
+        assert await world.Stub(channel).unary(b"again") == b"again"
+        assert len(world.aio_echo.requests) == 3
+
+
+async def test_cancelled_calls_end_the_handler(stub: Any, world: Any, caplog: pytest.LogCaptureFixture) -> None:
+    call = stub.stream_stream()
+    await call.write(b"one")
+    assert await call.read() == b"one"
+    call.cancel()
+    for _ in range(200):
+        if world.aio_echo.ended:
+            break
+        await asyncio.sleep(0.01)
+    assert world.aio_echo.ended == ["stream"]
+    with pytest.raises(asyncio.TimeoutError):
+        await asyncio.wait_for(stub.unary(b"wait"), 0.1)
+    await asyncio.sleep(0.1)
+    assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
+
+
+async def test_nobody_there() -> None:
+    async with open_aio_channel("127.0.0.1:1", "pod-token") as channel:
+        with pytest.raises(Unavailable, match=r"/a/B at 127\.0\.0\.1:1"):
+            await channel.unary_unary("/a/B")(b"")
+        with pytest.raises(Unavailable):
+            await _all(channel.unary_stream("/a/B")(b""))
+
+
+async def test_health_is_open_and_tells_draining(world: Any) -> None:
+    server = await create_aio_server("127.0.0.1:0", [world.register_aio], world.authorizer)
+    await server.start()
+    drained: list[str] = []
+
+    async def tell() -> None:
+        drained.append("told")
+
+    server.on_drain(tell)
+    async with open_aio_channel(server.address) as channel:
+        health = health_pb2_grpc.HealthStub(channel)
+        assert (await health.Check(health_pb2.HealthCheckRequest(service=world.service))).status == SERVING
+        watch = health.Watch(health_pb2.HealthCheckRequest(service=world.service))
+        assert (await watch.read()).status == SERVING
+        drain = asyncio.create_task(server.drain(1.0))
+        assert (await watch.read()).status == NOT_SERVING
+        watch.cancel()
+        await asyncio.wait_for(drain, 5.0)
+    assert drained == ["told"]
+
+
+async def test_drain_ends_what_does_not_end(world: Any) -> None:
+    server = await create_aio_server("127.0.0.1:0", [world.register_aio], world.authorizer)
+    await server.start()
+    async with open_aio_channel(server.address, "pod-token") as channel:
+        waiting = world.Stub(channel).unary_stream(b"wait")
+        assert await waiting.read() == b"waiting"
+        started = time.monotonic()
+        await server.drain(0.2)
+        assert time.monotonic() - started < 3.0
+        with pytest.raises(Unavailable):
+            await waiting.read()
+
+
+async def test_reflection_needs_a_token(server: AioRpcServer, world: Any) -> None:
+    request = reflection_pb2.ServerReflectionRequest(list_services="")
+    async with open_aio_channel(server.address, "client-token") as channel:
+        stub = reflection_pb2_grpc.ServerReflectionStub(channel)
+        (answer,) = await _all(stub.ServerReflectionInfo(iter([request])))
+        assert world.service in {service.name for service in answer.list_services_response.service}
+    async with open_aio_channel(server.address) as channel:
+        stub = reflection_pb2_grpc.ServerReflectionStub(channel)
+        with pytest.raises(Unauthenticated):
+            await _all(stub.ServerReflectionInfo(iter([request])))
+
+
+async def test_serve_until_stopped(world: Any) -> None:
+    server = await create_aio_server("127.0.0.1:0", [world.register_aio], world.authorizer)
+    stop = asyncio.Event()
+    serving = asyncio.create_task(serve_until_signal(server, 1.0, stop))
+    async with open_aio_channel(server.address, "pod-token") as channel:
+        assert await world.Stub(channel).unary(b"x", wait_for_ready=True) == b"x"
+        stop.set()
+        await asyncio.wait_for(serving, 5.0)
+
+
+async def test_a_synchronous_client_understands_an_asyncio_server(server: AioRpcServer, world: Any) -> None:
+    def call() -> bytes:
+        with open_channel(server.address, "pod-token") as channel:
+            stub = world.Stub(channel)
+            with pytest.raises(InvalidInput):
+                list(stub.stream_stream(iter([b"InvalidInput"])))
+            answer: bytes = stub.unary(b"hello")
+            return answer
+
+    assert await asyncio.to_thread(call) == b"pod  0"
+
+
+async def _all(responses: Any) -> list[Any]:
+    return [response async for response in responses]

@@ -1,0 +1,95 @@
+"""Real processes: signals drain a server, and a child dies with its parent."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from podracer_core.rpc.channel import open_channel
+
+SERVER = """
+import asyncio, sys
+from pathlib import Path
+from podracer_core.lifetime import exit_with_parent_if_asked
+from podracer_core.rpc import aio_server, server
+from podracer_core.rpc.auth import Authorizer
+from podracer_core.rpc.tokens import TokenFiles
+
+exit_with_parent_if_asked()
+authorizer = Authorizer({}, TokenFiles(Path(sys.argv[1])))
+if sys.argv[2] == "aio":
+    async def main():
+        rpc_server = await aio_server.create_aio_server("127.0.0.1:0", [], authorizer)
+        print(rpc_server.address, flush=True)
+        await aio_server.serve_until_signal(rpc_server, 1.0)
+    asyncio.run(main())
+else:
+    rpc_server = server.create_server("127.0.0.1:0", [], authorizer)
+    print(rpc_server.address, flush=True)
+    server.serve_until_signal(rpc_server, 1.0)
+print("drained", flush=True)
+"""
+
+PARENT = """
+import os, subprocess, sys, time
+environment = dict(os.environ, PODRACER_PARENT_PID=str(os.getpid()))
+child = subprocess.Popen([sys.executable, "-c", sys.argv[1], *sys.argv[2:]], env=environment, stdout=subprocess.PIPE)
+print(child.pid, child.stdout.readline().decode().strip(), flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("kind", ["sync", "aio"])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_drains(kind: str, number: signal.Signals, tmp_path: Path) -> None:
+    (tmp_path / "pod").write_text("pod-token\n")
+    command = [sys.executable, "-c", SERVER, str(tmp_path), kind]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        address = process.stdout.readline().strip()
+        with open_channel(address, "pod-token") as channel:
+            health = channel.unary_unary("/grpc.health.v1.Health/Check")
+            assert health(b"", wait_for_ready=True) == b"\x08\x01"  # SERVING
+        process.send_signal(number)
+        output, errors = process.communicate(timeout=10)
+    assert (output, process.returncode) == ("drained\n", 0), errors
+
+
+def test_child_dies_with_its_killed_parent(tmp_path: Path) -> None:
+    (tmp_path / "pod").write_text("pod-token\n")
+    command = [sys.executable, "-c", PARENT, SERVER, str(tmp_path), "sync"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        pid_text, address = parent.stdout.readline().split()
+        pid = int(pid_text)
+        assert address.startswith("127.0.0.1:")
+        parent.kill()
+    deadline = time.monotonic() + 5.0
+    while _runs(pid):
+        assert time.monotonic() < deadline, "the child outlived its parent"
+        time.sleep(0.02)
+
+
+def test_child_whose_parent_has_gone_already_exits(tmp_path: Path) -> None:
+    environment = dict(os.environ, PODRACER_PARENT_PID="1")
+    if os.getpid() == 1:
+        pytest.skip("we are process 1")
+    command = [sys.executable, "-c", SERVER, str(tmp_path), "sync"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=20, check=False)
+    assert done.returncode == 1
+    assert "the parent process 1 has gone" in done.stderr
+
+
+def _runs(pid: int) -> bool:
+    """Whether the process lives; a zombie that its new parent has not reaped yet does not."""
+    try:
+        status = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+    except FileNotFoundError:
+        return False
+    return status != "Z"

@@ -1,0 +1,308 @@
+"""A server of threads and a synchronous channel, over real gRPC."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+
+from podracer_core.errors import (
+    DeadlineExpired,
+    Exhausted,
+    InvalidInput,
+    PermissionRefused,
+    PodracerError,
+    Unauthenticated,
+    Unavailable,
+    UserCodeFailed,
+)
+from podracer_core.rpc.auth import bearer
+from podracer_core.rpc.binding import ServerOptions
+from podracer_core.rpc.channel import ChannelOptions, open_channel
+from podracer_core.rpc.server import RpcServer, create_server, serve_until_signal
+from podracer_core.rpc.status import translated_errors
+
+SERVING = health_pb2.HealthCheckResponse.SERVING
+NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
+
+
+@pytest.fixture
+def server(world: Any) -> Iterator[RpcServer]:
+    with create_server("127.0.0.1:0", [world.register_sync], world.authorizer) as server:
+        yield server
+
+
+@pytest.fixture
+def stub(server: RpcServer, world: Any) -> Iterator[Any]:
+    with open_channel(server.address, "pod-token") as channel:
+        yield world.Stub(channel)
+
+
+def test_port_zero_gives_a_real_address(server: RpcServer) -> None:
+    assert server.address.startswith("127.0.0.1:")
+    assert not server.address.endswith(":0")
+
+
+def test_all_four_kinds_know_their_caller(stub: Any) -> None:
+    assert stub.unary(b"hello") == b"pod  0"
+    assert list(stub.unary_stream(b"hello")) == [b"pod  0"]
+    assert stub.stream_unary(iter([b"hello", b"-x"])) == b"pod  0-x"
+    assert list(stub.stream_stream(iter([b"hello", b"many"]))) == [b"pod  0", b"many", b"many", b"many"]
+
+
+def test_callers_do_not_leak_between_calls(server: RpcServer, world: Any) -> None:
+    """Two streams at once, each on its own thread, and a third call after them."""
+    with open_channel(server.address, "pod-token") as channel:
+        stub = world.Stub(channel)
+        lease = bearer(world.lease_tokens.issue("l1", 9))
+        theirs, ours = (
+            stub.stream_stream(iter([b"hello"] * 3), metadata=lease),
+            stub.stream_stream(iter([b"hello"] * 3)),
+        )
+        assert list(zip(theirs, ours, strict=True)) == [(b"lease l1 9", b"pod  0")] * 3
+        assert stub.unary(b"hello") == b"pod  0"
+
+
+def test_errors_arrive_as_their_own_class(stub: Any, world: Any) -> None:
+    for cls in world.error_classes:
+        name = cls.__name__.encode()
+        calls = [
+            lambda name=name: stub.unary(name),
+            lambda name=name: list(stub.unary_stream(name)),
+            lambda name=name: stub.stream_unary(iter([name])),
+            lambda name=name: list(stub.stream_stream(iter([name]))),
+        ]
+        for call in calls:
+            with pytest.raises(PodracerError) as caught:
+                call()
+            assert type(caught.value) is cls
+            assert caught.value.metadata == {"job": "j"}
+
+
+def test_error_details_arrive(stub: Any) -> None:
+    with pytest.raises(InvalidInput) as invalid:
+        stub.unary(b"InvalidInput")
+    assert [str(violation) for violation in invalid.value.violations] == ["search.space: is empty"]
+    with pytest.raises(UserCodeFailed) as failed:
+        stub.unary(b"UserCodeFailed")
+    assert failed.value.user_traceback.endswith("KeyError: 'x'")
+
+
+def test_responses_before_an_error_arrive(stub: Any) -> None:
+    responses = stub.stream_stream(iter([b"one", b"NotFound"]))
+    assert next(responses) == b"one"
+    with pytest.raises(PodracerError, match="on purpose"):
+        next(responses)
+
+
+def test_unexpected_errors_leak_nothing(stub: Any, caplog: pytest.LogCaptureFixture) -> None:
+    for call in (lambda: stub.unary(b"bug"), lambda: list(stub.stream_stream(iter([b"bug"])))):
+        caplog.clear()
+        with pytest.raises(PodracerError, match="internal error") as caught:
+            call()
+        assert "hunter2" not in str(caught.value)
+        (record,) = [record for record in caplog.records if record.name.startswith("podracer_core")]
+        assert caught.value.metadata["error_id"] in record.getMessage()
+        assert record.exc_info is not None
+        assert "hunter2" in str(record.exc_info[1])
+
+
+@pytest.mark.parametrize(
+    ("token", "error"), [(None, Unauthenticated), ("nobody", Unauthenticated), ("client-token", PermissionRefused)]
+)
+def test_who_may_not_call(server: RpcServer, world: Any, token: str | None, error: type[PodracerError]) -> None:
+    with open_channel(server.address, token) as channel:
+        stub = world.Stub(channel)
+        for call in (
+            lambda: stub.unary(b"hello"),
+            lambda: list(stub.unary_stream(b"hello")),
+            lambda: stub.stream_unary(iter([b"hello"])),
+            lambda: list(stub.stream_stream(iter([b"hello"]))),
+        ):
+            with pytest.raises(error):
+                call()
+    assert world.sync_echo.requests == []
+
+
+def test_methods_missing_from_table_and_server(stub: Any, world: Any) -> None:
+    with pytest.raises(PermissionRefused, match="is for nobody"):
+        stub.forgotten(b"hello")
+    with pytest.raises(PodracerError) as caught:
+        stub.missing(b"hello")
+    assert caught.value.reason == "UNIMPLEMENTED"
+    assert world.sync_echo.requests == []
+
+
+def test_rotated_token_works_at_once(server: RpcServer, world: Any) -> None:
+    with open_channel(server.address, "rotated") as channel:
+        with pytest.raises(Unauthenticated):
+            world.Stub(channel).unary(b"hello")
+        (world.token_directory / "pod").write_text("pod-token\nrotated\n")
+        assert world.Stub(channel).unary(b"hello") == b"pod  0"
+
+
+def test_default_deadline(server: RpcServer, world: Any) -> None:
+    with open_channel(server.address, "pod-token", ChannelOptions(timeout_s=0.2)) as channel:
+        started = time.monotonic()
+        with pytest.raises(DeadlineExpired, match=r"podracer.test.Echo/UnaryUnary at 127.0.0.1"):
+            world.Stub(channel).unary(b"wait")
+        assert time.monotonic() - started < 2.0
+        assert world.Stub(channel).unary(b"late", timeout=5) == b"late"
+
+
+def test_only_idempotent_calls_are_repeated(server: RpcServer, world: Any) -> None:
+    echo = world.sync_echo
+    with open_channel(server.address, "pod-token", ChannelOptions(idempotent_methods=[world.unary_name])) as channel:
+        echo.failures_left = 2
+        assert world.Stub(channel).unary(b"again") == b"again"
+        assert len(echo.requests) == 3
+        echo.failures_left = 1
+        with pytest.raises(Unavailable):
+            world.Stub(channel).stream_unary(iter([b"x"]))
+        echo.failures_left = 100
+        with pytest.raises(Unavailable):
+            world.Stub(channel).unary(b"bounded")
+        assert echo.requests.count(b"bounded") == 4
+
+
+def test_nobody_there() -> None:
+    with open_channel("127.0.0.1:1", "pod-token") as channel:
+        with pytest.raises(Unavailable, match=r"/a/B at 127\.0\.0\.1:1"):
+            channel.unary_unary("/a/B")(b"")
+        with pytest.raises(Unavailable):
+            list(channel.unary_stream("/a/B")(b""))
+
+
+def test_cancelled_stream_ends_the_handler(stub: Any, world: Any, caplog: pytest.LogCaptureFixture) -> None:
+    hold = threading.Event()
+
+    def requests() -> Iterator[bytes]:
+        yield b"one"
+        hold.wait(10)
+
+    responses = stub.stream_stream(requests())
+    assert next(responses) == b"one"
+    responses.cancel()
+    with pytest.raises(Unavailable) as caught:
+        next(responses)
+    assert caught.value.reason == "CANCELLED"
+    hold.set()
+    _wait_until(lambda: world.sync_echo.ended == ["stream"])
+    assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
+
+
+def test_future_needs_the_helper(stub: Any) -> None:
+    assert stub.unary.future(b"x").result(5) == b"x"
+    with pytest.raises(InvalidInput), translated_errors():
+        stub.unary.future(b"InvalidInput").result(5)
+
+
+def test_too_large_and_too_many(world: Any) -> None:
+    options = ServerOptions(message_bytes=1000, concurrent_calls=1)
+    server = create_server("127.0.0.1:0", [world.register_sync], world.authorizer, options)
+    with server, open_channel(server.address, "pod-token") as channel:
+        stub = world.Stub(channel)
+        with pytest.raises(Exhausted, match="larger than max"):
+            stub.unary(b"x" * 2000)
+        waiting = stub.unary_stream(b"wait")
+        _wait_until(lambda: _refused(stub))
+        waiting.cancel()
+
+
+def test_health_is_open_and_tells_draining(world: Any) -> None:
+    server = create_server("127.0.0.1:0", [world.register_sync], world.authorizer)
+    server.start()
+    drained: list[str] = []
+    server.on_drain(lambda: drained.append("told"))
+    with open_channel(server.address) as channel, open_channel(server.address, "pod-token") as pod:
+        health = health_pb2_grpc.HealthStub(channel)
+        for name in ("", world.service):
+            assert health.Check(health_pb2.HealthCheckRequest(service=name)).status == SERVING
+        with pytest.raises(PodracerError):
+            health.Check(health_pb2.HealthCheckRequest(service="unknown"))
+        watch = health.Watch(health_pb2.HealthCheckRequest(service=world.service))
+        assert next(watch).status == SERVING
+        running = world.Stub(pod).stream_stream(_slowly([b"one", b"two"], 0.3))
+        assert next(running) == b"one"
+        thread = threading.Thread(target=server.drain, args=(5.0,))
+        thread.start()
+        assert next(watch).status == NOT_SERVING
+        assert next(running) == b"two"  # a call in progress may end within the grace period
+        watch.cancel()
+        assert list(running) == []
+        thread.join(10)
+    assert drained == ["told"]
+
+
+def test_drain_ends_what_does_not_end(world: Any) -> None:
+    server = create_server("127.0.0.1:0", [world.register_sync], world.authorizer)
+    server.start()
+    with open_channel(server.address, "pod-token") as channel:
+        waiting = world.Stub(channel).unary_stream(b"wait")
+        _wait_until(waiting.is_active)
+        time.sleep(0.1)
+        started = time.monotonic()
+        server.drain(0.2)
+        assert time.monotonic() - started < 3.0
+        with pytest.raises(Unavailable):
+            next(waiting)
+
+
+def test_reflection_needs_a_token(server: RpcServer, world: Any) -> None:
+    request = reflection_pb2.ServerReflectionRequest(list_services="")
+    with open_channel(server.address, "client-token") as channel:
+        stub = reflection_pb2_grpc.ServerReflectionStub(channel)
+        (answer,) = stub.ServerReflectionInfo(iter([request]))
+        names = {service.name for service in answer.list_services_response.service}
+        assert {world.service, "grpc.health.v1.Health"} <= names
+    with open_channel(server.address) as channel, pytest.raises(Unauthenticated):
+        list(reflection_pb2_grpc.ServerReflectionStub(channel).ServerReflectionInfo(iter([request])))
+
+
+def test_serve_until_stopped(world: Any) -> None:
+    server = create_server("127.0.0.1:0", [world.register_sync], world.authorizer)
+    stop = threading.Event()
+    thread = threading.Thread(target=serve_until_signal, args=(server,), kwargs={"grace_s": 1.0, "stop": stop})
+    thread.start()
+    with open_channel(server.address, "pod-token") as channel:
+        assert world.Stub(channel).unary(b"x", wait_for_ready=True) == b"x"
+        stop.set()
+        thread.join(10)
+        with pytest.raises(Unavailable):
+            world.Stub(channel).unary(b"x")
+
+
+def test_plain_grpc_client_sees_the_rich_status(server: RpcServer, world: Any) -> None:
+    """Without our channel (examples/clients): ordinary grpcio and its metadata."""
+    with grpc.insecure_channel(server.address) as channel, pytest.raises(grpc.RpcError) as caught:
+        world.Stub(channel).unary(b"InvalidInput", metadata=bearer("pod-token"), timeout=5)
+    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert caught.value.details() == "bad search"
+
+
+def _slowly(requests: list[bytes], pause_s: float) -> Iterator[bytes]:
+    for request in requests:
+        yield request
+        time.sleep(pause_s)
+
+
+def _refused(stub: Any) -> bool:
+    try:
+        stub.unary(b"x", timeout=1)
+    except Exhausted:
+        return True
+    return False
+
+
+def _wait_until(condition: Any, timeout_s: float = 5.0) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, "it never came true"
+        time.sleep(0.01)

@@ -1,0 +1,249 @@
+"""podracer_core.database on real SQLite files: durable, one writer, one process, migrated."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta, timezone
+from pathlib import Path
+
+import pytest
+from sqlalchemy import text
+
+from podracer_core.database import Database, open_database
+from podracer_core.database.columns import UtcTime
+from podracer_core.database.location import parse_url
+from podracer_core.errors import DataCorrupted, InvalidInput
+
+FIRST = """
+'''first'''
+import sqlalchemy as sa
+from alembic import op
+revision, down_revision = "r0001", None
+def upgrade():
+    op.create_table("notes", sa.Column("id", sa.Integer, primary_key=True), sa.Column("note", sa.String))
+"""
+SECOND = """
+'''second'''
+import sqlalchemy as sa
+from alembic import op
+revision, down_revision = "r0002", "r0001"
+def upgrade():
+    op.add_column("notes", sa.Column("colour", sa.String))
+    FAIL
+"""
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    folder = tmp_path / "packages" / "some_migrations"
+    folder.mkdir(parents=True)
+    (folder / "__init__.py").write_text("")
+    (folder / "r0001_first.py").write_text(FIRST)
+    monkeypatch.syspath_prepend(str(folder.parent))
+    yield folder
+    sys.modules.pop("some_migrations", None)
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path}/state/a.sqlite"
+
+
+def open_it(url: str) -> Database:
+    return open_database(url, "some_migrations")
+
+
+async def notes(database: Database) -> list[str]:
+    async with database.read() as session:
+        return list((await session.execute(text("SELECT note FROM notes ORDER BY id"))).scalars())
+
+
+async def add(database: Database, note: str) -> None:
+    async with database.write() as session:
+        await session.execute(text("INSERT INTO notes (note) VALUES (:note)"), {"note": note})
+
+
+async def test_what_was_written_is_there_after_a_restart(package: Path, url: str) -> None:
+    async with open_it(url) as database:
+        await add(database, "one")
+    async with open_it(url) as database:
+        assert await notes(database) == ["one"]
+
+
+async def test_commits_reach_the_disk_and_foreign_keys_hold(package: Path, url: str) -> None:
+    async with open_it(url) as database, database.read() as session:
+        pragmas = {
+            name: (await session.execute(text(f"PRAGMA {name}"))).scalar()
+            for name in ("journal_mode", "synchronous", "foreign_keys", "busy_timeout")
+        }
+    assert pragmas == {"journal_mode": "wal", "synchronous": 2, "foreign_keys": 1, "busy_timeout": 10_000}
+
+
+async def test_an_exception_takes_the_whole_write_back(package: Path, url: str) -> None:
+    async with open_it(url) as database:
+        with pytest.raises(KeyError):
+            async with database.write() as session:
+                await session.execute(text("INSERT INTO notes (note) VALUES ('lost')"))
+                raise KeyError
+        assert await notes(database) == []
+
+
+async def test_a_read_sees_one_snapshot(package: Path, url: str) -> None:
+    async with open_it(url) as database:
+        await add(database, "one")
+        async with database.read() as session:
+            count = text("SELECT count(*) FROM notes")
+            assert (await session.execute(count)).scalar() == 1
+            await add(database, "two")
+            assert (await session.execute(count)).scalar() == 1
+
+
+async def test_read_and_change_is_atomic_among_writers(package: Path, url: str) -> None:
+    async def append_count(database: Database) -> None:
+        async with database.write() as session:
+            count = (await session.execute(text("SELECT count(*) FROM notes"))).scalar()
+            await asyncio.sleep(0)
+            await session.execute(text("INSERT INTO notes (note) VALUES (:note)"), {"note": str(count)})
+
+    async with open_it(url) as database:
+        await asyncio.gather(*(append_count(database) for _ in range(20)))
+        assert await notes(database) == [str(number) for number in range(20)]
+
+
+async def test_a_write_within_a_write_is_refused(package: Path, url: str) -> None:
+    async with open_it(url) as database:
+        async with database.write():
+            with pytest.raises(RuntimeError, match="wait for itself"):
+                async with database.write():
+                    pass
+        await add(database, "later writes still work")
+
+
+async def test_cancelled_writers_leave_a_working_database(package: Path, url: str) -> None:
+    async with open_it(url) as database:
+        for step in range(60):
+            task = asyncio.create_task(add(database, f"cancelled {step}"))
+            await asyncio.sleep(step * 0.00005)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+        await asyncio.wait_for(add(database, "kept"), 5)
+        assert (await notes(database))[-1] == "kept"
+
+
+async def test_an_acknowledged_write_survives_kill_9(package: Path, url: str) -> None:
+    script = f"""
+        import asyncio, sys
+        sys.path.insert(0, {str(package.parent)!r})
+        from sqlalchemy import text
+        from podracer_core.database import open_database
+        async def main():
+            database = open_database({url!r}, "some_migrations")
+            for number in range(10**6):
+                async with database.write() as session:
+                    await session.execute(text("INSERT INTO notes (note) VALUES (:n)"), {{"n": str(number)}})
+                print(number, flush=True)
+        asyncio.run(main())
+    """
+    process = subprocess.Popen([sys.executable, "-c", textwrap.dedent(script)], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    for line in process.stdout:
+        if int(line) >= 20:
+            break
+    os.kill(process.pid, signal.SIGKILL)
+    acknowledged = [int(line), *(int(rest) for rest in process.stdout.read().split())][-1]
+    process.wait()
+    async with open_it(url) as database:
+        stored = [int(note) for note in await notes(database)]
+    assert stored == list(range(len(stored)))
+    assert len(stored) in (acknowledged + 1, acknowledged + 2)
+
+
+async def test_a_second_process_is_refused_until_the_first_ends(package: Path, url: str) -> None:
+    async with open_it(url):
+        with pytest.raises(InvalidInput, match=f"in use by process {os.getpid()}") as caught:
+            open_it(url)
+        assert caught.value.reason == "DATABASE_IN_USE"
+    await open_it(url).close()
+
+
+async def test_a_newer_version_migrates_and_keeps_the_rows(package: Path, url: str) -> None:
+    async with open_it(url) as database:
+        await add(database, "old")
+    (package / "r0002_second.py").write_text(SECOND.replace("FAIL", ""))
+    async with open_it(url) as database, database.read() as session:
+        assert (await session.execute(text("SELECT note, colour FROM notes"))).one() == ("old", None)
+
+
+async def test_a_migration_that_fails_half_way_has_not_happened(package: Path, url: str) -> None:
+    await open_it(url).close()
+    (package / "r0002_second.py").write_text(SECOND.replace("FAIL", "raise SystemExit"))
+    with pytest.raises(SystemExit):
+        open_it(url)
+    (package / "r0002_second.py").write_text(SECOND.replace("FAIL", ""))
+    await open_it(url).close()
+
+
+async def test_a_database_of_a_newer_version_is_refused(package: Path, url: str) -> None:
+    (package / "r0002_second.py").write_text(SECOND.replace("FAIL", ""))
+    await open_it(url).close()
+    (package / "r0002_second.py").unlink()
+    with pytest.raises(InvalidInput, match="revision r0002, which this version does not know"):
+        open_it(url)
+
+
+async def test_a_start_at_the_newest_revision_does_without_alembic(package: Path, url: str) -> None:
+    await open_it(url).close()
+    script = f"""
+        import sys
+        sys.path.insert(0, {str(package.parent)!r})
+        from podracer_core.database import open_database
+        open_database({url!r}, "some_migrations")
+        print("alembic" in sys.modules, "torch" in sys.modules)
+    """
+    output = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, check=True)
+    assert output.stdout.strip() == "False False"
+
+
+def test_an_unwritable_folder_is_named(package: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InvalidInput, match=r"file/a\.sqlite cannot be written: .*/file: not a folder"):
+        open_it(f"sqlite:///{tmp_path}/file/a.sqlite")
+
+
+def test_a_file_that_is_no_database_is_refused(package: Path, tmp_path: Path) -> None:
+    (tmp_path / "a.sqlite").write_text("this is text, and long enough to be no header of a database\n" * 20)
+    with pytest.raises(DataCorrupted, match="not a database"):
+        open_it(f"sqlite:///{tmp_path}/a.sqlite")
+
+
+def test_the_file_is_private(package: Path, url: str, tmp_path: Path) -> None:
+    open_it(url)
+    assert (tmp_path / "state" / "a.sqlite").stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.parametrize("bad", ["", "nonsense", "sqlite://", "sqlite:///:memory:", "mysql://u:secret@h/d"])
+def test_other_urls_are_refused_without_repeating_secrets(bad: str) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        parse_url(bad)
+    assert caught.value.reason == "INVALID_DATABASE_URL"
+    assert "secret" not in caught.value.message
+
+
+def test_a_postgresql_url_is_understood(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
+    assert parse_url("postgresql://user:pw@host/base").drivername == "postgresql+psycopg"
+
+
+def test_times_are_exact_and_aware() -> None:
+    column = UtcTime()
+    moment = datetime(2026, 3, 1, 12, 30, 5, 123457, tzinfo=timezone(timedelta(hours=2)))
+    stored = column.process_bind_param(moment, None)  # type: ignore[arg-type]
+    assert column.process_result_value(stored, None) == moment.astimezone(UTC)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="no time zone"):
+        column.process_bind_param(datetime(2026, 3, 1), None)  # type: ignore[arg-type]

@@ -1,0 +1,68 @@
+"""The method table: who may call what."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from podracer_core.errors import PermissionRefused, Unauthenticated
+from podracer_core.rpc.auth import Authorizer, Identity, bearer, current_caller
+from podracer_core.rpc.tokens import LeaseTokens, Role, TokenFiles
+
+LEASES = LeaseTokens(b"s" * 32)
+LEASE_WORK, RENEW = "/podracer.T/LeaseWork", "/podracer.T/RenewLease"
+
+
+@pytest.fixture
+def authorizer(tmp_path: Path) -> Authorizer:
+    for role in ("client", "pod"):
+        (tmp_path / role).write_text(f"{role}-token\n")
+    return Authorizer({LEASE_WORK: {Role.POD}, RENEW: {Role.LEASE}}, TokenFiles(tmp_path), LEASES)
+
+
+def test_roles(authorizer: Authorizer) -> None:
+    assert authorizer.authorize(LEASE_WORK, bearer("pod-token")) == Identity(Role.POD)
+    assert authorizer.authorize(RENEW, bearer(LEASES.issue("l1", 3))) == Identity(Role.LEASE, "l1", 3)
+    for method, token in [(LEASE_WORK, "client-token"), (RENEW, "pod-token"), (LEASE_WORK, LEASES.issue("l1", 3))]:
+        with pytest.raises(PermissionRefused) as caught:
+            authorizer.authorize(method, bearer(token))
+        assert token not in str(caught.value)
+
+
+def test_method_missing_from_the_table_is_for_nobody(authorizer: Authorizer) -> None:
+    with pytest.raises(PermissionRefused, match="is for nobody"):
+        authorizer.authorize("/podracer.T/Forgotten", bearer("pod-token"))
+
+
+def test_reflection_needs_any_valid_token(authorizer: Authorizer) -> None:
+    method = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
+    assert authorizer.authorize(method, bearer("client-token")) == Identity(Role.CLIENT)
+    with pytest.raises(Unauthenticated):
+        authorizer.authorize(method, ())
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        (),
+        (("authorization", "pod-token"),),
+        (("authorization", "Basic pod-token"),),
+        (("authorization", "Bearer "),),
+        (("authorization", "Bearer unknown"),),
+        (("authorization-bin", b"Bearer pod-token"),),
+        (("authorization", "Bearer lease.l1.3.forged"),),
+    ],
+)
+def test_who_presents_no_known_token(authorizer: Authorizer, metadata: tuple[tuple[str, str | bytes], ...]) -> None:
+    with pytest.raises(Unauthenticated):
+        authorizer.authorize(LEASE_WORK, metadata)
+
+
+def test_no_caller_outside_of_a_call() -> None:
+    with pytest.raises(LookupError):
+        current_caller()
+
+
+def test_service_names(authorizer: Authorizer) -> None:
+    assert authorizer.service_names == ("podracer.T",)
