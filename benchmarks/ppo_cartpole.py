@@ -82,7 +82,13 @@ def main() -> None:
     ratio["seconds_over_best_sb3"] = statistics.median(seconds["ours"]) / statistics.median(seconds[best_peer])
     finish(
         "ppo_cartpole",
-        {"steps_per_second": speeds, "seconds_to_target": seconds, "env_steps_to_target": samples, "best_sb3_recipe": best_peer, **ratio},
+        {
+            "steps_per_second": speeds,
+            "seconds_to_target": seconds,
+            "env_steps_to_target": samples,
+            "best_sb3_recipe": best_peer,
+            **ratio,
+        },
         {
             "a_seconds_over_best_sb3": Target(ratio["seconds_over_best_sb3"], 0.2, at_most=True),
             "b_one_agent": Target(ratio["one_agent_over_sb3_same"], 2.5),
@@ -116,7 +122,16 @@ def _solve(system: str, options: argparse.Namespace, seed: int) -> dict[str, flo
     with tempfile.TemporaryDirectory() as folder:
         job = Path(folder, "cartpole.yaml")
         job.write_text((ROOT / "examples" / "cartpole.yaml").read_text().replace("seed: 0", f"seed: {seed}"))
-        command = [sys.executable, "-m", "podracer_client", "run", str(job), "--json", "--dir", str(Path(folder, "runs"))]
+        command = [
+            sys.executable,
+            "-m",
+            "podracer_client",
+            "run",
+            str(job),
+            "--json",
+            "--dir",
+            str(Path(folder, "runs")),
+        ]
         output = subprocess.run(command, check=True, capture_output=True, text=True, timeout=300).stdout
     last = json.loads(output.splitlines()[-1])
     return {"seconds": last["seconds_to_target"], "env_steps": last["env_steps"]}
@@ -153,7 +168,7 @@ def _ours(members: int, options: argparse.Namespace) -> dict[str, float]:
     return {"steps_per_second": updates * per_update / (time.perf_counter() - start)}
 
 
-def _make_sb3(recipe: str, options: argparse.Namespace):  # noqa: ANN202 - the peer is imported only in its own process
+def _make_sb3(recipe: str, options: argparse.Namespace):
     import torch
     from stable_baselines3 import PPO
     from stable_baselines3.common.env_util import make_vec_env
@@ -177,7 +192,9 @@ def _make_sb3(recipe: str, options: argparse.Namespace):  # noqa: ANN202 - the p
             "learning_rate": lambda progress: 0.001 * progress,
             "clip_range": lambda progress: 0.2 * progress,
         }
-    return PPO("MlpPolicy", environment, gamma=0.98, gae_lambda=0.8, ent_coef=0.0, seed=options.seed, device="cpu", **settings)
+    return PPO(
+        "MlpPolicy", environment, gamma=0.98, gae_lambda=0.8, ent_coef=0.0, seed=options.seed, device="cpu", **settings
+    )
 
 
 def _sb3_speed(recipe: str, options: argparse.Namespace) -> dict[str, float]:
@@ -203,7 +220,7 @@ def _sb3_solve(recipe: str, options: argparse.Namespace) -> dict[str, float]:
     from podracer_core.catalogue.environments import EnvironmentSpec
     from podracer_core.environments.registry import make_vec_environment
 
-    def greedy_mean(model, seeds: list[int]) -> float:  # noqa: ANN001
+    def greedy_mean(model, seeds: list[int]) -> float:
         environment = make_vec_environment(EnvironmentSpec(id="CartPole-v1"), len(seeds))
         observation = environment.reset(torch.tensor(seeds))
         running, returns = torch.ones(len(seeds), dtype=torch.bool), torch.zeros(len(seeds))
@@ -228,7 +245,10 @@ def _sb3_solve(recipe: str, options: argparse.Namespace) -> dict[str, float]:
             screening = list(range(self.fresh, self.fresh + 8))
             confirmation = list(range(self.fresh + 8, self.fresh + 108))
             self.fresh += 108
-            if greedy_mean(self.model, screening) >= TARGET_RETURN and greedy_mean(self.model, confirmation) >= TARGET_RETURN:
+            if (
+                greedy_mean(self.model, screening) >= TARGET_RETURN
+                and greedy_mean(self.model, confirmation) >= TARGET_RETURN
+            ):
                 self.confirmed = {"seconds": time.perf_counter() - start, "env_steps": self.num_timesteps}
                 raise _Confirmed
 

@@ -36,7 +36,13 @@ def print_table(title: str, header: Sequence[str], rows: Sequence[Sequence[objec
     widths = [max(len(line[column]) for line in [list(header), *cells]) for column in range(len(header))]
     print(f"\n{title}")
     for line in [list(header), ["-" * width for width in widths], *cells]:
-        print("  " + "  ".join(cell.rjust(width) if i else cell.ljust(width) for i, (cell, width) in enumerate(zip(line, widths, strict=True))))
+        print(
+            "  "
+            + "  ".join(
+                cell.rjust(width) if i else cell.ljust(width)
+                for i, (cell, width) in enumerate(zip(line, widths, strict=True))
+            )
+        )
 
 
 def spread(values: Sequence[float]) -> str:
@@ -49,7 +55,10 @@ def finish(name: str, figures: Mapping[str, object], targets: Mapping[str, Targe
     print_table(
         "Targets",
         ["target", "value", "to reach", "met"],
-        [[key, t.value, f"{'≤' if t.at_most else '≥'} {_text(t.target)}", "yes" if t.met else "NO"] for key, t in targets.items()],
+        [
+            [key, t.value, f"{'≤' if t.at_most else '≥'} {_text(t.target)}", "yes" if t.met else "NO"]
+            for key, t in targets.items()
+        ],
     )
     closing = {
         "benchmark": name,

@@ -1,11 +1,11 @@
 """The Python SDK of Podracer.
 
-    from podracer_client import Client
+from podracer_client import Client
 
-    with Client.connect(folder="runs") as client:
-        job = client.submit("examples/pendulum.yaml")
-        print(job.wait().state, job.leaderboard().candidates[0].evaluation.mean)
-        job.download("best-policy")
+with Client.connect(folder="runs") as client:
+    job = client.submit("examples/pendulum.yaml")
+    print(job.wait().state, job.leaderboard().candidates[0].evaluation.mean)
+    job.download("best-policy")
 """
 
 from __future__ import annotations

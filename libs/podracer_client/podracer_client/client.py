@@ -145,6 +145,14 @@ class Client:
         request = leaderboard_service_pb2.GetLeaderboardRequest(name=name)
         return self.leaderboards.GetLeaderboard(request).leaderboard
 
+    def watch_leaderboard(self, name: str) -> Iterator[leaderboard_service_pb2.Leaderboard]:
+        """The ranking whenever it changes. Raises Unavailable when the server goes away."""
+        request = leaderboard_service_pb2.WatchLeaderboardRequest(
+            name=name, after_revision=self.leaderboard(name).revision
+        )
+        for response in self.leaderboards.WatchLeaderboard(request):
+            yield response.leaderboard
+
     def list_agents(self, leaderboard: str) -> Iterator[leaderboard_service_pb2.Agent]:
         """Every agent of a leaderboard, ranked or not, oldest first."""
         request = leaderboard_service_pb2.ListAgentsRequest(leaderboard=leaderboard, page_size=_PAGE_SIZE)

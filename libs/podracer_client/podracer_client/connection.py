@@ -53,18 +53,33 @@ class ConnectionFile:
             values = json.loads(path.read_text(encoding="utf-8"))
             return cls(**{name: type_(values[name]) for name, type_ in _FIELDS.items()})
         except (FileNotFoundError, NotADirectoryError) as error:
-            raise NotFound(
-                f"no server runs for the state folder {folder}; start one with `podracer up --dir {folder}`",
-                reason="NO_SERVER",
-                folder=folder,
-            ) from error
+            raise _no_server(folder) from error
         except OSError as error:
             raise InvalidInput(f"cannot read {path}: {error.strerror}", reason="UNREADABLE_FILE", path=path) from error
         except (ValueError, KeyError, TypeError) as error:
             raise InvalidInput(f"{path} is not a connection file of podracer", path=path) from error
 
-    def connection(self) -> Connection:
-        return Connection(self.orchestrator, self.leaderboard, FileToken(Path(self.token_file)))
+    @classmethod
+    def connection(cls, folder: Path) -> Connection:
+        """The servers that run for a state folder now. Raises NotFound when none do, InvalidInput as `read`."""
+        file = cls.read(folder)
+        try:
+            os.kill(file.pid, 0)
+        except ProcessLookupError as error:  # the launcher was killed and could not remove its file
+            raise _no_server(folder) from error
+        except PermissionError:
+            pass  # it lives, and is another user's
+        return Connection(file.orchestrator, file.leaderboard, FileToken(Path(file.token_file)))
+
+
+def _no_server(folder: Path) -> NotFound:
+    option = "" if folder == DEFAULT_FOLDER else f" --dir {folder}"
+    return NotFound(
+        f"no server runs for the state folder {folder}; start one with `podracer up{option}`, or say where one is with "
+        f"--orchestrator or {ORCHESTRATOR_VARIABLE}",
+        reason="NO_SERVER",
+        folder=folder,
+    )
 
 
 _FIELDS = {"orchestrator": str, "leaderboard": str, "token_file": str, "pid": int, "run_folder": str}
@@ -87,11 +102,11 @@ def find_connection(
     leaderboard = leaderboard or environment.get(LEADERBOARD_VARIABLE, "")
     source = _token_source(token, token_file)
     if not orchestrator and not leaderboard:
-        found = ConnectionFile.read(folder or DEFAULT_FOLDER).connection()
+        found = ConnectionFile.connection(folder or DEFAULT_FOLDER)
         return Connection(found.orchestrator, found.leaderboard, source or found.token)
     source = source or _token_source(environment.get(TOKEN_VARIABLE), environment.get(TOKEN_FILE_VARIABLE))
     if source is None and folder is not None:
-        source = ConnectionFile.read(folder).connection().token
+        source = ConnectionFile.connection(folder).token
     if source is None:
         raise InvalidInput(
             f"no token for {orchestrator or leaderboard}: give --token-file, or set {TOKEN_FILE_VARIABLE} or {TOKEN_VARIABLE}",

@@ -76,10 +76,22 @@ class Job:
         self.message = self._client.jobs.UpdateJob(request, timeout=timeout_s).job
         return self
 
+    def pods(self) -> list[job_pb2.Pod]:
+        """The pods that work for it."""
+        return list(self._client.jobs.ListPods(job_service_pb2.ListPodsRequest(job=self.name)).pods)
+
+    def latest_events(self, count: int = 10) -> list[job_pb2.Event]:
+        """What happened to it last, oldest first."""
+        after = max(0, self.message.event_position - count)
+        request = job_service_pb2.ListEventsRequest(job=self.name, after_position=after, page_size=count)
+        return list(self._client.jobs.ListEvents(request).events)
+
     def leaderboard(self) -> leaderboard_service_pb2.Leaderboard:
         """Its ranked candidates, best first. Raises PreconditionFailed while it has no leaderboard yet."""
         if not self.message.leaderboard:
-            raise PreconditionFailed(f"{self.name} has no leaderboard yet: its state is {self.state}", reason="NO_LEADERBOARD")
+            raise PreconditionFailed(
+                f"{self.name} has no leaderboard yet: its state is {self.state}", reason="NO_LEADERBOARD"
+            )
         return self._client.leaderboard(self.message.leaderboard)
 
     def download(self, target: str | Path) -> artifact_service_pb2.Artifact:

@@ -19,8 +19,15 @@ def job_name(text: str) -> str:
         return text
     if _SHORT.match(text):
         return f"{DEFAULT_PROJECT}/jobs/{text}"
-    problem = f"{text!r} is not the name of a job; expected an id such as cartpole-x7 or projects/default/jobs/cartpole-x7"
+    problem = (
+        f"{text!r} is not the name of a job; expected an id such as cartpole-x7 or projects/default/jobs/cartpole-x7"
+    )
     raise InvalidInput(problem, violations=[FieldViolation("job", problem)], reason="INVALID_NAME", name=text)
+
+
+def leaderboard_name(job: str) -> str:
+    """The full name of a job's leaderboard, from the job's name or id. Raises InvalidInput."""
+    return job_name(job).replace("/jobs/", "/leaderboards/")
 
 
 def short_name(name: str) -> str:

@@ -61,9 +61,12 @@ def create(session: Session, new: NewJob, now: datetime) -> JobRow:
     return job
 
 
-def add_work(session: Session, job: JobRow, kind: WorkKind, state: WorkState, now: datetime, places: int = 0) -> WorkRow:
+def add_work(
+    session: Session, job: JobRow, kind: WorkKind, state: WorkState, now: datetime, places: int = 0
+) -> WorkRow:
     """Store a new piece of work."""
-    work = WorkRow(id=uuid.uuid4().hex, job_uid=job.uid, kind=kind, state=state, places=places, attempts=0, create_time=now)
+    work = WorkRow(id=uuid.uuid4().hex, job_uid=job.uid, kind=kind, state=state, places=places, create_time=now)
+    work.attempts = 0
     session.add(work)
     session.flush()
     return work

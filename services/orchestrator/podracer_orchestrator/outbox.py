@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from google.protobuf.message import Message
 from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 
-from google.protobuf.message import Message
 from podracer.common.v1 import agent_pb2, environment_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
 from podracer_orchestrator.changes import OUTBOX, touch

@@ -17,6 +17,7 @@ from sqlalchemy.orm import Session
 
 from podracer.common.v1 import agent_pb2
 from podracer_core.errors import InvalidInput
+from podracer_core.storage.layout import CheckpointPlace
 from podracer_orchestrator.changes import job_topic, touch
 from podracer_orchestrator.names import last_part
 from podracer_orchestrator.tables import CheckpointRow, JobRow, LeaseRow, MemberRow, WorkRow
@@ -68,35 +69,25 @@ def register_checkpoint(
     session: Session, lease: LeaseRow, agent: str, checkpoint: agent_pb2.CheckpointReference, now: datetime
 ) -> None:
     """Record that a checkpoint counts; nothing changes where it does already. Raises InvalidInput for a wrong one."""
+    place = _place(session, lease, agent, checkpoint)
     known = session.get(CheckpointRow, checkpoint.prefix)
-    if known is not None and (known.agent, known.manifest_sha256) == (agent, checkpoint.manifest_sha256):
+    if known is not None and known.fence == lease.fence:
+        # Its own writer has written it again, at the same step: what is there now counts.
+        known.manifest_sha256, known.size_bytes = checkpoint.manifest_sha256, checkpoint.size_bytes
+    if known is not None and known.manifest_sha256 == checkpoint.manifest_sha256:
         return
-    job = session.get_one(JobRow, lease.job_uid)
-    folder = f"projects/{job.project}/jobs/{job.uid}/agents/{last_part(agent)}/checkpoints/"
-    checkpoint_id = checkpoint.prefix.removeprefix(folder).removesuffix("/")
-    problem = ""
-    if known is not None:
-        problem = "another checkpoint has been committed there"
-    elif not checkpoint.prefix.startswith(folder) or not checkpoint_id or "/" in checkpoint_id:
-        problem = f"expected a prefix {folder}<step>-<fence>/"
-    elif checkpoint.fence != lease.fence:
-        problem = f"its fence is {checkpoint.fence}, the lease's is {lease.fence}"
-    elif not _SHA256.fullmatch(checkpoint.manifest_sha256):
-        problem = "its manifest_sha256 is not 64 lower-case hexadecimal digits"
-    if problem:
-        raise InvalidInput(
-            f"checkpoint {checkpoint.prefix!r} of {agent}: {problem}", reason="WRONG_CHECKPOINT", agent=agent
-        )
+    if place.fence != lease.fence:
+        raise _wrong(agent, checkpoint, f"its fence is {place.fence}, the lease's is {lease.fence}")
     session.add(
         CheckpointRow(
             prefix=checkpoint.prefix,
-            job_uid=job.uid,
+            job_uid=lease.job_uid,
             agent=agent,
-            checkpoint_id=checkpoint_id,
+            checkpoint_id=f"{place.env_steps}-{place.fence}",
             manifest_sha256=checkpoint.manifest_sha256,
             size_bytes=checkpoint.size_bytes,
-            env_steps=checkpoint.env_steps,
-            fence=checkpoint.fence,
+            env_steps=place.env_steps,
+            fence=place.fence,
             create_time=now,
         )
     )
@@ -114,6 +105,23 @@ def checkpoint_reference(row: CheckpointRow) -> agent_pb2.CheckpointReference:
     )
     reference.create_time.FromDatetime(row.create_time)
     return reference
+
+
+def _place(session: Session, lease: LeaseRow, agent: str, checkpoint: agent_pb2.CheckpointReference) -> CheckpointPlace:
+    """Where a checkpoint lies. Raises InvalidInput where it is not a folder of this agent of this job."""
+    if not _SHA256.fullmatch(checkpoint.manifest_sha256):
+        raise _wrong(agent, checkpoint, "its manifest_sha256 is not 64 lower-case hexadecimal digits")
+    job = session.get_one(JobRow, lease.job_uid)
+    place = CheckpointPlace.parse(checkpoint.prefix)
+    if (place.project, place.job_uid, place.agent) != (job.project, job.uid, last_part(agent)):
+        raise _wrong(agent, checkpoint, "it is not in the agent's own folder")
+    return place
+
+
+def _wrong(agent: str, checkpoint: agent_pb2.CheckpointReference, problem: str) -> InvalidInput:
+    return InvalidInput(
+        f"checkpoint {checkpoint.prefix!r} of {agent}: {problem}", reason="WRONG_CHECKPOINT", agent=agent
+    )
 
 
 def _grow(job: JobRow, member: MemberRow, each: MemberCommit) -> int:

@@ -156,6 +156,8 @@ class LeaseRow(Base):
     """Limit of each member in this lease; 0 for none."""
     time_s: Mapped[float | None]
     """Limit in seconds of training; none for none."""
+    is_cut: Mapped[bool] = mapped_column(default=False)
+    """Whether the budget has made the round shorter than it would be."""
     reserved_env_steps: Mapped[int] = mapped_column(default=0)
     reserved_cost_s: Mapped[float] = mapped_column(default=0.0)
     active_time_s: Mapped[float] = mapped_column(default=0.0)

@@ -24,7 +24,14 @@ from podracer_client.display.summary import JobSummary
 _REFRESHES_PER_S = 4
 _AGENT_ROWS = 12
 _NEWS_ROWS = 4
-_STATE_STYLES = {"WORKING": "green", "TRAINING": "green", "LOST": "red", "FAILED": "red", "RETIRED": "dim", "STARTING": "yellow"}
+_STATE_STYLES = {
+    "WORKING": "green",
+    "TRAINING": "green",
+    "LOST": "red",
+    "FAILED": "red",
+    "RETIRED": "dim",
+    "STARTING": "yellow",
+}
 
 
 class TableDisplay(Display):
@@ -37,7 +44,9 @@ class TableDisplay(Display):
     ) -> None:
         self._out = out
         self._console = console or Console(file=sys.stderr)
-        self._live = Live(console=self._console, get_renderable=self.render, refresh_per_second=_REFRESHES_PER_S, transient=True)
+        self._live = Live(
+            console=self._console, get_renderable=self.render, refresh_per_second=_REFRESHES_PER_S, transient=True
+        )
         self._clock = clock
         self._snapshot: Snapshot | None = None
         self._seen_s = 0.0

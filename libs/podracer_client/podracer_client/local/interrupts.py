@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Callable
 from types import FrameType, TracebackType
 from typing import Any, Self
+
+from podracer_client.local.run_folder import RunFolder
+from podracer_client.local.services import LocalServices
+
+INTERRUPTED = 130
+"""Exit code."""
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -39,3 +46,12 @@ class Interrupts:
         else:
             self.received = True
             self._on_first()
+
+
+def leave_at_once(services: LocalServices, run_folder: RunFolder) -> None:
+    """Called from the signal handler: end every process now, and this one."""
+    services.kill()
+    run_folder.remove()
+    if os.isatty(2):
+        os.write(2, b"\x1b[?25h\n")  # the live table hides the cursor
+    os._exit(INTERRUPTED)

@@ -21,7 +21,7 @@ class RunFolder:
     def __init__(self) -> None:
         parent = tempfile.gettempdir()
         if len(os.fsencode(parent)) > _LONGEST_PARENT_BYTES and sys.platform != "win32":
-            parent = "/tmp"  # noqa: S108 - the folder below it is private
+            parent = "/tmp"
         self.path = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
 
     def socket(self, name: str) -> str:
@@ -43,5 +43,10 @@ class RunFolder:
 def remove_left_over(path: str) -> None:
     """Remove the run folder of a launcher that was killed, if `path` is one of ours."""
     folder = Path(path)
-    if folder.name.startswith(PREFIX) and folder.is_dir() and not folder.is_symlink() and folder.stat().st_uid == os.getuid():
+    if (
+        folder.name.startswith(PREFIX)
+        and folder.is_dir()
+        and not folder.is_symlink()
+        and folder.stat().st_uid == os.getuid()
+    ):
         shutil.rmtree(folder, ignore_errors=True)

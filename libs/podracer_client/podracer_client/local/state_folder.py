@@ -17,7 +17,7 @@ from podracer_core.errors import FieldViolation, InvalidInput, NotFound, Precond
 class StateFolder:
     """Locked while open: `with StateFolder.open(path) as state`.
 
-        lock  connection.json  tokens/{client,pod,control}  orchestrator.sqlite  leaderboard.sqlite  objects/  logs/
+    lock  connection.json  tokens/{client,pod,control}  orchestrator.sqlite  leaderboard.sqlite  objects/  logs/
     """
 
     def __init__(self, path: Path, lock: int) -> None:
@@ -71,8 +71,12 @@ class StateFolder:
     def logs(self) -> Path:
         return self.path / "logs"
 
+    @staticmethod
+    def database_name(service: str) -> str:
+        return f"{service}.sqlite"
+
     def database(self, service: str) -> Path:
-        return self.path / f"{service}.sqlite"
+        return self.path / self.database_name(service)
 
     def close(self) -> None:
         """Remove the connection file and give the lock back."""

@@ -32,6 +32,7 @@ from podracer_core.random_streams import initialization_keys, minibatch_keys, pe
 
 _INFO = find_algorithm("ppo")
 _ACTOR, _CRITIC = 0, 1
+_METRICS = ("policy_loss", "value_loss", "entropy", "kl", "clip_fraction", "gradient_norm")
 _HIDDEN_GAIN, _ACTION_GAIN, _VALUE_GAIN = 2.0**0.5, 0.01, 1.0
 
 
@@ -113,12 +114,13 @@ class PPO(Algorithm):
         mean, scale = torch.zeros(members, 1, size, device=device), torch.ones(members, 1, size, device=device)
         return StochasticActor(network, parameters["log_std"].detach(), mean, scale, head)
 
+    @torch.no_grad()
     def update(self, rollout: Rollout) -> dict[str, Tensor]:
         batch, metrics = self._prepare(rollout)
         rows = rollout.horizon * rollout.num_envs
         keys = minibatch_keys(self._seeds)
         learning = self.active.clone()
-        totals: dict[str, Tensor] = {}
+        totals = torch.zeros(len(_METRICS) + 1, self.members, device=self.device)
         for _ in range(self._shared["epochs"]):
             order = permutation(keys, self._epoch_count, rows)
             self._epoch_count += 1
@@ -127,11 +129,9 @@ class PPO(Algorithm):
         self._renew_actor_normalizer(rollout)
         self._step_count.copy_(rollout.first_step).add_(rollout.horizon)
         self.version += 1
-        steps = totals.pop("steps")
-        metrics |= {name: total / steps for name, total in totals.items()}
+        metrics |= dict(zip(_METRICS, totals[:-1] / totals[-1], strict=True))
         return metrics | {"active": self.active.clone()}
 
-    @torch.no_grad()
     def _prepare(self, rollout: Rollout) -> tuple[Tensor, dict[str, Tensor]]:
         """Advantages and targets; returns the rows [M, T * E, columns] of all minibatches, and first metrics."""
         horizon, members, num_envs = rollout.reward.shape
@@ -181,66 +181,64 @@ class PPO(Algorithm):
         members, rows, columns = batch.shape
         offset = torch.arange(0, members * rows, rows, device=batch.device).unsqueeze(1)
         shuffled = batch.view(-1, columns).index_select(0, (order + offset).view(-1)).view(members, rows, columns)
-        head = self._head
-        action_size = columns - self._observation_size - 4
+        sizes = [self._observation_size, columns - self._observation_size - 4, 4]
+        observation, action, numbers = shuffled.split_with_sizes(sizes, -1)
+        action = action.reshape(members, rows, *self._head.action_shape).to(self._head.action_dtype)
+        size = self._shared["minibatch_size"]
         minibatches = []
-        for part in shuffled.split(self._shared["minibatch_size"], 1):
-            observation, action, *rest = part.split([self._observation_size, action_size, 1, 1, 1, 1], -1)
-            action = action.reshape(*action.shape[:2], *head.action_shape).to(head.action_dtype)
-            minibatches.append(Minibatch(observation, action, *(column.squeeze(-1) for column in rest)))
+        for start in range(0, rows, size):
+            part = slice(start, start + size)
+            log_prob, advantage, target, weight = numbers[:, part].permute(2, 0, 1).contiguous()
+            minibatches.append(Minibatch(observation[:, part], action[:, part], log_prob, advantage, target, weight))
         return minibatches
 
-    def _step(self, minibatch: Minibatch, learning: Tensor, totals: dict[str, Tensor]) -> None:
+    def _step(self, minibatch: Minibatch, learning: Tensor, totals: Tensor) -> None:
         """One gradient step of all `learning` [M] members. Updates `learning`, `active` and the sums of metrics."""
         self._parameters.zero_gradient()
-        loss, metrics = self._loss(minibatch)
-        # Members share no parameter, so the gradient of the sum is each member's own gradient.
-        loss.sum().backward()  # type: ignore[no-untyped-call]
-        with torch.no_grad():
-            gradient_norm = clip_gradient_(self._optimizer.gradient, self._hyperparameters["max_gradient_norm"])
-            target_kl = self._hyperparameters["target_kl"]
-            learning &= (target_kl <= 0) | (metrics["kl"] <= 1.5 * target_kl)
-            finite = gradient_norm.isfinite()
-            # A member that diverges stays as it was before the step that would have broken it.
-            self.active &= finite | ~learning
-            learning &= finite
-            self._optimizer.step(self._hyperparameters["learning_rate"], learning)
-            metrics |= {"gradient_norm": gradient_norm, "steps": torch.ones_like(gradient_norm)}
-            for name, value in metrics.items():
-                counted = torch.where(learning, value, 0.0)
-                totals[name] = totals[name] + counted if name in totals else counted
+        metrics = self._backward(minibatch)
+        gradient_norm = clip_gradient_(self._optimizer.gradient, self._hyperparameters["max_gradient_norm"])
+        target_kl = self._hyperparameters["target_kl"]
+        learning &= (target_kl <= 0) | (metrics[_METRICS.index("kl")] <= 1.5 * target_kl)
+        finite = gradient_norm.isfinite()
+        # A member that diverges stays as it was before the step that would have broken it.
+        self.active &= finite | ~learning
+        learning &= finite
+        self._optimizer.step(self._hyperparameters["learning_rate"], learning)
+        totals += torch.where(learning, torch.stack([*metrics, gradient_norm, torch.ones_like(gradient_norm)]), 0.0)
 
-    def _loss(self, minibatch: Minibatch) -> tuple[Tensor, dict[str, Tensor]]:
-        """The loss of every member, [M], and metrics without gradients, [M] each."""
+    def _backward(self, minibatch: Minibatch) -> list[Tensor]:
+        """Add the gradient of every member's loss to the parameters' and return metrics, [M] each, as in _METRICS.
+
+        loss = -sum(w * surrogate) + value_coefficient * sum(w * (v - target)^2 / 2) - entropy_coefficient * sum(w * H)
+        over the rows of a member, with weights w that add up to 1. Members share no parameter and their losses are
+        never mixed, so what flows back is each member's own gradient.
+        """
         members, size, _ = minibatch.observation.shape
         both = minibatch.observation.unsqueeze(1).expand(-1, 2, -1, -1).reshape(2 * members, size, -1)
-        output = self._network(both).view(members, 2, size, -1)
-        log_std = self._parameters["log_std"][_ACTOR::2]
-        log_prob, entropy = self._head.log_prob_and_entropy(output[:, _ACTOR], log_std, minibatch.action)
-        log_ratio = log_prob - minibatch.log_prob
+        with torch.enable_grad():
+            output = self._network(both)
+        by_network = output.detach().view(members, 2, size, -1)
+        log_std = self._parameters["log_std"].detach()[_ACTOR::2]
+        density = self._head.density(by_network[:, _ACTOR], log_std, minibatch.action)
+        log_ratio = density.log_prob - minibatch.log_prob
         clip_range = self._hyperparameters["clip_range"]
-        surrogate = clipped_surrogate(log_ratio, minibatch.advantage, clip_range)
-        value_error = 0.5 * (output[:, _CRITIC, :, 0] - minibatch.target).square()
-        share = minibatch.weight / minibatch.weight.sum(1, keepdim=True).clamp(min=1e-8)
-        policy_loss = -(share * surrogate).sum(1)
-        value_loss = (share * value_error).sum(1)
-        entropy = (share * entropy).sum(1)
-        loss = (
-            policy_loss
-            + self._hyperparameters["value_coefficient"] * value_loss
-            - self._hyperparameters["entropy_coefficient"] * entropy
-        )
-        with torch.no_grad():
-            ratio = log_ratio.exp()
-            metrics = {
-                "policy_loss": policy_loss.detach(),
-                "value_loss": value_loss.detach(),
-                "entropy": entropy.detach(),
-                # Schulman's low-variance estimate of the Kullback-Leibler divergence, (r - 1) - log r.
-                "kl": (share * (ratio - 1 - log_ratio)).sum(1),
-                "clip_fraction": (share * ((ratio - 1).abs() > clip_range.unsqueeze(1))).sum(1),
-            }
-        return loss, metrics
+        surrogate, slope = clipped_surrogate(log_ratio, minibatch.advantage, clip_range)
+        error = by_network[:, _CRITIC, :, 0] - minibatch.target
+        weight = minibatch.weight / minibatch.weight.sum(1, keepdim=True).clamp(min=1e-8)
+
+        gradient = torch.zeros_like(by_network)
+        entropy_gradient = -self._hyperparameters["entropy_coefficient"].unsqueeze(1) * weight
+        gradient[:, _ACTOR], log_std_gradient = density.gradient(-weight * slope, entropy_gradient)
+        gradient[:, _CRITIC, :, 0] = self._hyperparameters["value_coefficient"].unsqueeze(1) * weight * error
+        output.backward(gradient.view_as(output))  # type: ignore[no-untyped-call]
+        self._parameters.gradient_of("log_std")[_ACTOR::2] += log_std_gradient
+
+        ratio = log_ratio.exp()
+        # Schulman's low-variance estimate of the Kullback-Leibler divergence, (r - 1) - log r.
+        divergence = ratio - 1 - log_ratio
+        clipped = ((ratio - 1).abs() > clip_range.unsqueeze(1)).float()
+        rows = torch.stack([-surrogate, 0.5 * error.square(), density.entropy, divergence, clipped])
+        return list((rows * weight).sum(-1))
 
     def _value(self, observation: Tensor, horizon: int) -> Tensor:
         """The critic in units of reward: observation [M, T * E, obs] normalized -> [T, M, E]."""
@@ -252,7 +250,7 @@ class PPO(Algorithm):
         """Of the rollout's actions under the present policy, [T, M, E]: the proximal one of a stale rollout."""
         action = rollout.action.transpose(0, 1).flatten(1, 2)
         output = self.actor.network(observation)
-        log_prob, _ = self._head.log_prob_and_entropy(output, self.actor.log_std, action)
+        log_prob = self._head.density(output, self.actor.log_std, action).log_prob
         return log_prob.view(rollout.members, rollout.horizon, -1).transpose(0, 1)
 
     def _renew_value_normalizer(self, target: Tensor, valid: Tensor) -> Tensor:
@@ -267,7 +265,6 @@ class PPO(Algorithm):
         bias.copy_((scale * bias + mean - new_mean) / new_scale)
         return (target - new_mean.float().unsqueeze(1)) / new_scale.float().unsqueeze(1)
 
-    @torch.no_grad()
     def _renew_actor_normalizer(self, rollout: Rollout) -> None:
         """Take the rollout's observations into the statistics: they count from the next rollout on."""
         if not self._shared["normalize_observations"]:
@@ -360,15 +357,17 @@ class PPO(Algorithm):
             start += own.numel()
 
 
-def clipped_surrogate(log_ratio: Tensor, advantage: Tensor, clip_range: Tensor) -> Tensor:
-    """min(r A, clip(r, 1 - c, 1 + c) A) of Schulman et al., 2017, equation 7: [M, B], [M, B], [M] -> [M, B].
+def clipped_surrogate(log_ratio: Tensor, advantage: Tensor, clip_range: Tensor) -> tuple[Tensor, Tensor]:
+    """min(r A, clip(r, 1 - c, 1 + c) A) of Schulman et al., 2017, equation 7, and its derivative in log r.
 
-    Its gradient is zero where the ratio has left the range in the direction that the advantage asks for.
+    log_ratio, advantage [M, B], clip_range [M] -> [M, B] each. The derivative is zero where the ratio has left the
+    range in the direction that the advantage asks for, and r A elsewhere.
     """
     ratio = log_ratio.exp()
     limit = clip_range.unsqueeze(1)
-    clipped = torch.minimum(torch.maximum(ratio, 1 - limit), 1 + limit)
-    return torch.minimum(ratio * advantage, clipped * advantage)
+    free = ratio * advantage
+    clipped = torch.minimum(torch.maximum(ratio, 1 - limit), 1 + limit) * advantage
+    return torch.minimum(free, clipped), torch.where(free <= clipped, free, 0.0)
 
 
 def _variance(values: Tensor, valid: Tensor) -> Tensor:

@@ -128,7 +128,7 @@ class Builder:
         if kinds[-1] is Ellipsis:
             kinds = (kinds[0],) * len(node.value)
         elif len(kinds) != len(node.value):
-            return self.report(node, path, f"expected {expected(kind)}, got {len(node.value)}")
+            return self.report(node, path, f"expected {expected(kind)}, got {len(node.value)} of them")
         pairs = enumerate(zip(kinds, node.value, strict=True))
         values = tuple(self.value(item, child, f"{path}[{index}]") for index, (item, child) in pairs)
         return INVALID if any(value is INVALID for value in values) else values
@@ -157,9 +157,9 @@ def _join(path: str, key: str) -> str:
 
 def _got(node: Node) -> str:
     if isinstance(node.value, Mapping):
-        return "a mapping"
+        return "a mapping" if node.value else "an empty mapping"
     if isinstance(node.value, tuple):
-        return "a list"
+        return "a list" if node.value else "an empty list"
     if node.value is None:
         return "nothing"
     text = repr(node.value)

@@ -140,7 +140,9 @@ def parse_yaml(text: str, source: str) -> Document:
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         told = (getattr(error, name, None) for name in ("context", "problem", "reason"))
-        raise _refusal(source, mark.line + 1 if mark else 1, f"not valid YAML: {' '.join(filter(None, told))}") from error
+        raise _refusal(
+            source, mark.line + 1 if mark else 1, f"not valid YAML: {' '.join(filter(None, told))}"
+        ) from error
 
 
 class _Parser:
@@ -198,14 +200,17 @@ class _Parser:
 
     def _mapping(self, depth: int) -> Mapping[str, Node]:
         nodes: dict[str, Node] = {}
-        while not isinstance(event := next(self._events), yaml.MappingEndEvent):
+        while True:
+            event = next(self._events)
+            line = event.start_mark.line + 1
+            if isinstance(event, yaml.MappingEndEvent):
+                return nodes
             if not isinstance(event, yaml.ScalarEvent) or (event.value == "<<" and event.implicit[0]):
                 raise self._refused(event, "keys must be plain words")
             if event.value in nodes:
                 first = nodes[event.value].key_line
                 raise self._refused(event, f"key {event.value!r} is there twice, first in line {first}")
-            nodes[event.value] = self._node(next(self._events), event.start_mark.line + 1, depth + 1)
-        return nodes
+            nodes[event.value] = self._node(next(self._events), line, depth + 1)
 
     def _add(self, event: Any, count: int) -> None:
         self._count += count

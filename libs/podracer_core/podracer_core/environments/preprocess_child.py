@@ -39,6 +39,7 @@ from podracer_core.environments.space_check import check_reset, check_step
 from podracer_core.environments.spaces import action_array_space, from_gymnasium, observation_array_space
 from podracer_core.errors import InvalidInput
 
+_LONGEST_MESSAGE = 2_000  # characters
 _LONGEST_TRACEBACK = 20_000  # characters, from its end
 _CLOSING_S = 2.0
 _PR_SET_PDEATHSIG = 1
@@ -174,7 +175,7 @@ def serve(connection: socket.socket, environments: Environments) -> None:
         except InvalidInput as error:
             answer = {"error": {"kind": "invalid", "message": error.message, "traceback": ""}}
         except (Exception, SystemExit) as error:  # noqa: BLE001 - user code may raise anything; it is reported, not hidden
-            message = f"{environments.doing} raised {type(error).__name__}: {error}"
+            message = f"{environments.doing} raised {type(error).__name__}: {error}"[:_LONGEST_MESSAGE]
             answer = {"error": {"kind": "user_code", "message": message, "traceback": _user_traceback(error)}}
         connection.sendall(json.dumps(answer).encode() + b"\n")
 

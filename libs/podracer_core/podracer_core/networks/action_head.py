@@ -19,8 +19,23 @@ from podracer_core.errors import InvalidInput
 from podracer_core.random_numbers import normal, uniform
 
 
+class Density(ABC):
+    """log pi(action) and the entropy of pi, [M, B] each, and what flows back from them.
+
+    The derivatives are written out: autograd over a dozen operations on small tensors would take longer than the
+    network itself. Tests compare them with autograd.
+    """
+
+    log_prob: Tensor
+    entropy: Tensor
+
+    @abstractmethod
+    def gradient(self, log_prob_gradient: Tensor, entropy_gradient: Tensor) -> tuple[Tensor, Tensor]:
+        """From the loss's derivatives in log_prob and entropy, [M, B]: those in output [M, B, _] and log_std [M, A]."""
+
+
 class ActionHead(ABC):
-    """Sampling, log-probability and entropy of one family of distributions."""
+    """Sampling and densities of one family of distributions."""
 
     output_size: int
     log_std_size: int
@@ -41,8 +56,8 @@ class ActionHead(ABC):
         """The greedy action [M, B, *action_shape]."""
 
     @abstractmethod
-    def log_prob_and_entropy(self, output: Tensor, log_std: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
-        """Log-probability of stored actions [M, B, *action_shape], and the entropy: both broadcastable to [M, B]."""
+    def density(self, output: Tensor, log_std: Tensor, action: Tensor) -> Density:
+        """Of stored actions [M, B, *action_shape]."""
 
     @abstractmethod
     def to_environment(self, action: Tensor) -> Tensor:
@@ -51,6 +66,24 @@ class ActionHead(ABC):
     def cpu(self) -> ActionHead:
         """The same head on the CPU."""
         return self
+
+
+class CategoricalDensity(Density):
+    """See `CategoricalHead`."""
+
+    def __init__(self, output: Tensor, action: Tensor) -> None:
+        self._log_probs = output.log_softmax(-1)
+        self._probs = self._log_probs.exp()
+        self._action = action.unsqueeze(-1)
+        self.log_prob = self._log_probs.gather(-1, self._action).squeeze(-1)
+        self.entropy = -(self._probs * self._log_probs).sum(-1)
+
+    def gradient(self, log_prob_gradient: Tensor, entropy_gradient: Tensor) -> tuple[Tensor, Tensor]:
+        # d log p(a) / d output_j = [j = a] - p_j;  d H / d output_j = -p_j (log p_j + H)
+        chosen = log_prob_gradient.unsqueeze(-1)
+        surprise = self._log_probs + self.entropy.unsqueeze(-1)
+        gradient = torch.addcmul(chosen, entropy_gradient.unsqueeze(-1), surprise).mul_(self._probs).neg_()
+        return gradient.scatter_add_(-1, self._action, chosen), log_prob_gradient.new_empty(gradient.shape[0], 0)
 
 
 class CategoricalHead(ActionHead):
@@ -77,13 +110,29 @@ class CategoricalHead(ActionHead):
     def mode(self, output: Tensor) -> Tensor:
         return output.argmax(-1)
 
-    def log_prob_and_entropy(self, output: Tensor, log_std: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
-        log_probs = output.log_softmax(-1)
-        entropy = -(log_probs.exp() * log_probs).sum(-1)
-        return log_probs.gather(-1, action.unsqueeze(-1)).squeeze(-1), entropy
+    def density(self, output: Tensor, log_std: Tensor, action: Tensor) -> Density:
+        return CategoricalDensity(output, action)
 
     def to_environment(self, action: Tensor) -> Tensor:
         return action
+
+
+class GaussianDensity(Density):
+    """See `GaussianHead`."""
+
+    def __init__(self, output: Tensor, log_std: Tensor, action: Tensor) -> None:
+        self._inverse_std = log_std.neg().exp().unsqueeze(1)
+        self._standardized = (action - output) * self._inverse_std
+        size = output.shape[-1]
+        total = log_std.sum(-1, keepdim=True)
+        self.log_prob = -0.5 * self._standardized.square().sum(-1) - (total + 0.5 * size * math.log(2 * math.pi))
+        self.entropy = (total + 0.5 * size * math.log(2 * math.pi * math.e)).expand_as(self.log_prob)
+
+    def gradient(self, log_prob_gradient: Tensor, entropy_gradient: Tensor) -> tuple[Tensor, Tensor]:
+        # With z = (a - mean) / std:  d log p / d mean = z / std;  d log p / d log_std = z^2 - 1;  d H / d log_std = 1
+        outer = log_prob_gradient.unsqueeze(-1)
+        squares = torch.addcmul(-outer, outer, self._standardized.square()).sum(1)
+        return outer * self._standardized * self._inverse_std, squares + entropy_gradient.sum(1, keepdim=True)
 
 
 class GaussianHead(ActionHead):
@@ -119,28 +168,21 @@ class GaussianHead(ActionHead):
 
     def sample(self, output: Tensor, log_std: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
         action = torch.addcmul(output, log_std.exp().unsqueeze(1), noise)
-        return action, self._density(noise, log_std)
+        return action, GaussianDensity(output, log_std, action).log_prob
 
     def mode(self, output: Tensor) -> Tensor:
         return output
 
-    def log_prob_and_entropy(self, output: Tensor, log_std: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
-        standardized = (action - output) * (-log_std).exp().unsqueeze(1)
-        entropy = log_std.sum(-1, keepdim=True) + 0.5 * self.output_size * math.log(2.0 * math.pi * math.e)
-        return self._density(standardized, log_std), entropy
+    def density(self, output: Tensor, log_std: Tensor, action: Tensor) -> Density:
+        return GaussianDensity(output, log_std, action)
 
     def to_environment(self, action: Tensor) -> Tensor:
         scaled = torch.addcmul(self.offset, self.scale, action)
-        return torch.minimum(torch.maximum(scaled, self.low), self.high).view(
-            *action.shape[:-1], *self.environment_shape
-        )
+        clipped = torch.minimum(torch.maximum(scaled, self.low), self.high)
+        return clipped.view(*action.shape[:-1], *self.environment_shape)
 
     def cpu(self) -> GaussianHead:
         return self if self.low.device.type == "cpu" else GaussianHead(self._space)
-
-    def _density(self, standardized: Tensor, log_std: Tensor) -> Tensor:
-        constant = 0.5 * self.output_size * math.log(2.0 * math.pi)
-        return -0.5 * standardized.square().sum(-1) - (log_std.sum(-1, keepdim=True) + constant)
 
 
 def make_action_head(space: gymnasium.Space[Any], device: torch.device | str = "cpu") -> ActionHead:
@@ -151,5 +193,5 @@ def make_action_head(space: gymnasium.Space[Any], device: torch.device | str = "
         return GaussianHead(space, device)
     raise InvalidInput(
         f"this policy acts in Discrete and float Box action spaces, not in {space}",
-        reason="UNSUPPORTED_ACTION_SPACE",
+        reason="ACTION_SPACE_UNSUPPORTED",
     )

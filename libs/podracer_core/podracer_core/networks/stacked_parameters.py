@@ -26,12 +26,13 @@ class StackedParameters:
         self.flat = torch.zeros(groups, self.size, device=device)
         self.gradient = torch.zeros_like(self.flat)
         self._views: dict[str, Tensor] = {}
+        self._gradients: dict[str, Tensor] = {}
         start = 0
         for name, shape in shapes.items():
             columns = slice(start, start + sizes[name])
             view = self.flat[:, columns].view(groups, *shape).requires_grad_()
             view.grad = self.gradient[:, columns].view(groups, *shape)
-            self._views[name] = view
+            self._views[name], self._gradients[name] = view, view.grad
             start += sizes[name]
 
     @property
@@ -41,6 +42,10 @@ class StackedParameters:
 
     def __getitem__(self, name: str) -> Tensor:
         return self._views[name]
+
+    def gradient_of(self, name: str) -> Tensor:
+        """The gradient of one of them, [G, *shape], a view of `gradient`."""
+        return self._gradients[name]
 
     def zero_gradient(self) -> None:
         """Forget the gradients of the last step."""

@@ -25,7 +25,7 @@ class WorkQueue:
         self._stopped = threading.Event()
 
     def submit(self, task: Callable[[], Result]) -> Future[Result]:
-        """Have the main thread call `task`. The future raises what it raises; Unavailable once the queue has stopped."""
+        """Have the main thread call `task`. The future raises what it raises; Unavailable after the end of `run`."""
         future: Future[Result] = Future()
         self._tasks.put((task, future))
         if self._stopped.is_set():

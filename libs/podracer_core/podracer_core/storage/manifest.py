@@ -140,7 +140,7 @@ def read_file(store: ObjectStore, prefix: str, file: ManifestFile) -> bytes:
 
 
 def verify(store: ObjectStore, prefix: str, sha256: str | None = None) -> Manifest:
-    """Compare everything at `prefix` with its manifest, piece by piece; errors as of `read_manifest` and `read_file`."""
+    """Compare everything at `prefix` with its manifest, piece by piece; errors as `read_manifest` and `read_file`."""
     manifest = read_manifest(store, prefix, sha256)
     for file in manifest.files:
         key, digest, size_bytes = f"{prefix}{file.path}", hashlib.sha256(), 0

@@ -1,8 +1,9 @@
-"""A round of training without any server: collect, update, evaluate, keep the best. The learner service adds leases to it.
+"""A round of training without any server: collect, update, evaluate, keep the best. The learner service adds leases.
 
 plan        what a round is to do
 source      where rollouts come from: this process, or workers
 judge       who evaluates: this process, or an evaluator
+snapshots   a member at one moment, and what was said of it
 start       a member's first state: resumed, copied, perturbed or fused
 environment_states   environments' states by member, so that any cohort can go on from checkpoints
 schedule    when evaluating is worth its time
@@ -11,7 +12,7 @@ session     the loop
 
     algorithm = PPO(cohort, environment.observation_space, environment.action_space)
     source = InProcessSource(Collector(environment, algorithm.actor, seeds), algorithm)
-    judge = InProcessJudge(Evaluator(lambda count: make_vec_environment(spec, count)))
+    judge = InProcessJudge(partial(make_vec_environment, spec))
     session = TrainingSession(algorithm, source, judge, RoundPlan(duration_s=10, target=475, statistic="mean"))
     while not session.finished:
         session.step()

@@ -15,12 +15,13 @@ EnvironmentState = dict[str, Tensor]
 """One member's: "environment.NAME" and "episodes.NAME" [E, …] of its environments, "step_count" []."""
 
 RESUMED = "resumed"
+_ENVIRONMENT = "environment."
 
 
 def member_environment_states(collector: Collector) -> list[EnvironmentState]:
     """Cut a collector's state into its members'."""
     members = collector.members
-    stacked = {name: _by_member(tensor, members) for name, tensor in collector.state().items()}
+    stacked = {name: _by_member(name, tensor, members) for name, tensor in collector.state().items()}
     return [{name: tensor[member] for name, tensor in stacked.items()} for member in range(members)]
 
 
@@ -34,7 +35,7 @@ def resume_environments(collector: Collector, states: Sequence[EnvironmentState 
     merged = {name: tensor.clone() for name, tensor in own.items()}
     resumed = []
     for member, state in enumerate(states):
-        rows = {name: _by_member(tensor, collector.members)[member] for name, tensor in merged.items()}
+        rows = {name: _by_member(name, tensor, collector.members)[member] for name, tensor in merged.items()}
         fits = state is not None and _shapes(rows) == _shapes(state)
         if state is not None and fits:
             for name, row in rows.items():
@@ -67,9 +68,9 @@ def unstack_states(stacked: Mapping[str, Tensor]) -> list[EnvironmentState | Non
     ]
 
 
-def _by_member(tensor: Tensor, members: int) -> Tensor:
-    """[N, …] or [M, E, …] or [M] -> a view [M, …]."""
-    return tensor if tensor.shape[0] == members and tensor.dim() != 1 else tensor.view(members, -1, *tensor.shape[1:])
+def _by_member(name: str, tensor: Tensor, members: int) -> Tensor:
+    """A view [M, …]: the environments' own tensors come as [N, …]."""
+    return tensor.view(members, -1, *tensor.shape[1:]) if name.startswith(_ENVIRONMENT) else tensor
 
 
 def _shapes(state: Mapping[str, Tensor]) -> dict[str, tuple[torch.Size, torch.dtype]]:

@@ -1,0 +1,26 @@
+"""The `podracer` command: one small module for each command, imported light; what is heavy is imported when it runs.
+
+application  the commands put together
+options      the options that several commands share
+failures     a deliberate error becomes one message and an exit code
+"""
+
+from __future__ import annotations
+
+import sys
+
+
+def main() -> None:
+    """Run the command line; ends the process with its exit code.
+
+    0 the objective was met or the budget used; 1 failed; 2 bad usage or bad input; 130 interrupted.
+    """
+    from podracer_client.command.application import application
+    from podracer_client.command.failures import exit_code, failure_text
+    from podracer_core.errors import PodracerError
+
+    try:
+        application(prog_name="podracer")
+    except PodracerError as error:
+        sys.stderr.write(failure_text(error))
+        sys.exit(exit_code(error))

@@ -1,0 +1,31 @@
+"""The commands put together."""
+
+from __future__ import annotations
+
+import typer
+
+from podracer_client.command import cancel, evaluate, export, job, jobs, leaderboard, run, submit, up, watch
+
+application = typer.Typer(
+    name="podracer",
+    help="Train deep-reinforcement-learning agents as a tournament of pods, on this machine or on a server.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+_HERE = "On this machine"
+_SERVER = "With a server (or what `podracer up` or `podracer run` have started)"
+_POLICIES = "Policies"
+
+application.command("run", rich_help_panel=_HERE)(run.run)
+application.command("up", rich_help_panel=_HERE)(up.up)
+application.command("submit", rich_help_panel=_SERVER)(submit.submit)
+application.command("jobs", rich_help_panel=_SERVER)(jobs.jobs)
+application.command("job", rich_help_panel=_SERVER)(job.job)
+application.command("watch", rich_help_panel=_SERVER)(watch.watch)
+application.command("cancel", rich_help_panel=_SERVER)(cancel.cancel)
+application.command("leaderboard", rich_help_panel=_SERVER)(leaderboard.leaderboard)
+application.command("evaluate", rich_help_panel=_POLICIES)(evaluate.evaluate)
+application.command("export", rich_help_panel=_POLICIES)(export.export)

@@ -1,0 +1,97 @@
+"""`podracer export`."""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+import sys
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from podracer_client.command.options import Checkpoint, Json, ServerOptions, with_server
+from podracer_core.errors import DataCorrupted, InvalidInput
+
+if TYPE_CHECKING:
+    from podracer.evaluator.v1 import evaluator_service_pb2
+
+_TIMEOUT_S = 600.0
+
+
+class Format(enum.StrEnum):
+    """Form of an exported policy."""
+
+    TORCH_EXPORT = "torch-export"
+    TORCHSCRIPT = "torchscript"
+    ONNX = "onnx"
+
+
+_HOW_TO_LOAD = {
+    Format.TORCH_EXPORT: "torch.export.load({path!r}).module()(observation)",
+    Format.TORCHSCRIPT: "torch.jit.load({path!r})(observation)",
+    Format.ONNX: "onnxruntime.InferenceSession({path!r})",
+}
+
+
+@with_server
+def export(
+    server: ServerOptions,
+    checkpoint: Checkpoint,
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="The file to write.")] = Path(
+        "policy.pt2"
+    ),
+    form: Annotated[Format, typer.Option("--format", help="Form of the policy.")] = Format.TORCH_EXPORT,
+    json: Json = False,
+) -> None:
+    """Write a policy, normalization included, that acts without Podracer."""
+    if output.is_dir() or not output.absolute().parent.is_dir():
+        raise InvalidInput(f"cannot write {output}: expected a file in a folder that is there", path=output)
+
+    from podracer.evaluator.v1 import evaluator_service_pb2
+    from podracer_client.local.evaluator import private_evaluator
+    from podracer_client.policies import checkpoint_folder
+
+    with checkpoint_folder(checkpoint, server.connect) as folder, private_evaluator() as evaluator:
+        request = evaluator_service_pb2.ExportPolicyRequest(
+            checkpoints=[evaluator_service_pb2.CheckpointSource(folder=str(folder))],
+            format=evaluator_service_pb2.ExportFormat.Value(f"EXPORT_FORMAT_{form.name}"),
+        )
+        header = write_policy(evaluator.ExportPolicy(request, timeout=_TIMEOUT_S), output)
+    if json:
+        from podracer_client.command.messages import write_json
+
+        values = {"event": "exported", "path": str(output), "size_bytes": header.size_bytes, "sha256": header.sha256}
+        write_json({**values, "largest_difference": header.largest_difference})
+        return
+    sys.stdout.write(
+        f"wrote {output} ({header.size_bytes:,} bytes); its actions differ from the trained policy's by "
+        f"{header.largest_difference:.2g} at most\nload it with {_HOW_TO_LOAD[form].format(path=str(output))}\n"
+    )
+
+
+def write_policy(
+    pieces: Iterable[evaluator_service_pb2.ExportPolicyResponse], output: Path
+) -> evaluator_service_pb2.ExportHeader:
+    """Write the streamed policy, whole or not at all. Raises DataCorrupted, InvalidInput when it cannot be written."""
+    header: evaluator_service_pb2.ExportHeader | None = None
+    digest = hashlib.sha256()
+    try:
+        with tempfile.NamedTemporaryFile(prefix=f".{output.name}.", dir=output.absolute().parent) as file:
+            for piece in pieces:
+                if piece.WhichOneof("part") == "header":
+                    header = piece.header
+                else:
+                    digest.update(piece.data)
+                    file.write(piece.data)
+            if header is None or digest.hexdigest() != header.sha256:
+                raise DataCorrupted("the exported policy arrived incomplete; nothing was written")
+            file.flush()
+            Path(file.name).chmod(0o644)
+            output.unlink(missing_ok=True)
+            output.hardlink_to(file.name)
+    except OSError as error:
+        raise InvalidInput(f"cannot write {output}: {error.strerror}", path=output) from error
+    return header

@@ -1,0 +1,58 @@
+"""`podracer jobs`."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from podracer_client.command.options import Json, ServerOptions, with_server
+
+
+@with_server
+def jobs(
+    server: ServerOptions,
+    state: Annotated[
+        list[str] | None, typer.Option("--state", metavar="STATE", help="Only jobs in this state; may be repeated.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """List jobs, newest first."""
+    from podracer_client.command.messages import job_json, write_json
+    from podracer_client.display.listing import columns
+    from podracer_client.display.numbers import count_text, return_text, time_text
+    from podracer_client.names import short_name
+
+    with server.connect() as client:
+        found = [job.message for job in client.list_jobs([_state(text) for text in state or ()])]
+    if json:
+        for message in found:
+            write_json(job_json(message))
+        return
+    titles = ("job", "state", "environment", "best return", "target", "steps", "agents", "created")
+    rows = []
+    for message in found:
+        values = job_json(message)
+        rows.append(
+            (
+                short_name(message.name),
+                values["state"],
+                values["environment"],
+                return_text(values["best_return"]),
+                return_text(values["target_return"]),
+                count_text(values["env_steps"]),
+                str(values["agents"]),
+                time_text(message.create_time),
+            )
+        )
+    sys.stdout.write(columns(titles, rows, right=("best return", "target", "steps", "agents")) + "\n")
+
+
+def _state(text: str) -> job_pb2.JobState:
+    from podracer.orchestrator.v1 import job_pb2
+
+    states = {name.removeprefix("JOB_STATE_"): value for name, value in job_pb2.JobState.items() if value}
+    if text.upper() not in states:
+        raise typer.BadParameter(f"{text!r} is no state; expected one of {', '.join(states)}", param_hint="--state")
+    return states[text.upper()]

@@ -1,0 +1,100 @@
+"""The options that several commands share."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from podracer_client.client import Client
+
+JobFile = Annotated[Path, typer.Argument(metavar="JOB.yaml", help="The job file.", show_default=False)]
+JobName = Annotated[str, typer.Argument(metavar="JOB", help="The job's id or name.", show_default=False)]
+Checkpoint = Annotated[
+    str,
+    typer.Argument(
+        metavar="CHECKPOINT",
+        help="A checkpoint's folder, or its name on a server: projects/default/jobs/JOB/checkpoints/best.",
+        show_default=False,
+    ),
+]
+StateFolderOption = Annotated[Path, typer.Option("--dir", metavar="DIR", help="The state folder.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object a line.")]
+Plain = Annotated[bool, typer.Option("--plain", help="Print log lines instead of a live table.")]
+
+
+@dataclass(frozen=True, slots=True)
+class ServerOptions:
+    """Which server to talk to, as the command line says."""
+
+    folder: Path | None = None
+    orchestrator: str | None = None
+    leaderboard: str | None = None
+    token_file: Path | None = None
+    insecure: bool = False
+
+    def connect(self) -> Client:
+        """Raises NotFound where no server is known, InvalidInput for an unreadable token."""
+        from podracer_client.client import Client
+
+        return Client.connect(
+            self.orchestrator,
+            self.leaderboard,
+            token_file=self.token_file,
+            folder=self.folder,
+            allow_insecure=self.insecure,
+        )
+
+
+_SERVER_PARAMETERS: dict[str, Any] = {
+    "folder": Annotated[
+        Path | None,
+        typer.Option("--dir", metavar="DIR", help="The state folder of a `podracer up` or `run`.", show_default="runs"),
+    ],
+    "orchestrator": Annotated[
+        str | None,
+        typer.Option(metavar="ADDRESS", help="Address of the orchestrator.", show_default="$PODRACER_ORCHESTRATOR"),
+    ],
+    "leaderboard": Annotated[
+        str | None,
+        typer.Option(metavar="ADDRESS", help="Address of the leaderboard.", show_default="$PODRACER_LEADERBOARD"),
+    ],
+    "token_file": Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="File with the client token.", show_default="$PODRACER_TOKEN_FILE"),
+    ],
+    "insecure": Annotated[bool, typer.Option("--insecure", help="Send the token in plain text beyond this machine.")],
+}
+
+
+def with_server(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options that say which server to talk to, as its parameter `server: ServerOptions`."""
+    signature = inspect.signature(command, eval_str=True)
+    own = [parameter for parameter in signature.parameters.values() if parameter.name != "server"]
+    added = [
+        inspect.Parameter(
+            name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=False if name == "insecure" else None,
+            annotation=annotation,
+        )
+        for name, annotation in _SERVER_PARAMETERS.items()
+    ]
+
+    @wraps(command)
+    def wrapped(*args: Any, **kwargs: Any) -> None:
+        server = ServerOptions(**{name: kwargs.pop(name) for name in _SERVER_PARAMETERS})
+        command(*args, server=server, **kwargs)
+
+    own = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in own]
+    # Typer reads both; `__wrapped__` would lead it to the command's own parameters.
+    wrapped.__signature__ = signature.replace(parameters=[*own, *added])  # type: ignore[attr-defined]
+    wrapped.__annotations__ = {parameter.name: parameter.annotation for parameter in [*own, *added]}
+    del wrapped.__wrapped__  # type: ignore[attr-defined]
+    return wrapped

@@ -1,0 +1,32 @@
+"""`podracer run`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from podracer_client.command.options import JobFile, Json, Plain, StateFolderOption
+
+
+def run(
+    job_file: JobFile,
+    folder: StateFolderOption = Path("runs"),
+    plain: Plain = False,
+    json: Json = False,
+    max_pods: Annotated[
+        int, typer.Option(min=0, metavar="N", help="Pods at most. 0: what the machine has room for.")
+    ] = 0,
+) -> None:
+    """Run a job on this machine from start to end, on from where it stopped in the same folder."""
+    from podracer_core.jobs.job_file import load_job_file
+
+    spec = load_job_file(job_file)  # before anything is made or started
+
+    from podracer_client.display.display import choose_display
+    from podracer_client.local.run import run_job
+    from podracer_client.local.services import ServiceOptions
+
+    code = run_job(spec, folder, choose_display(plain=plain, json=json), ServiceOptions(max_pods=max_pods))
+    raise typer.Exit(code)

@@ -1,0 +1,85 @@
+"""`podracer up`: the services of this machine, until Ctrl-C."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+import threading
+from contextlib import ExitStack
+from pathlib import Path
+from queue import SimpleQueue
+
+from podracer_client.connection import DEFAULT_FOLDER, Connection
+from podracer_client.display.summary import path_text, program_words
+from podracer_client.local.interrupts import INTERRUPTED, Interrupts, leave_at_once
+from podracer_client.local.process import ProcessNews
+from podracer_client.local.run_folder import RunFolder
+from podracer_client.local.services import LocalServices, ServiceOptions
+from podracer_client.local.state_folder import StateFolder
+from podracer_core.errors import InvalidInput, PodracerError, Unavailable
+from podracer_core.rpc.binding import prepare_address
+
+
+def keep_up(folder: Path, options: ServiceOptions) -> int:
+    """Start the services, say how to reach them, and keep them running until a signal comes; the exit code.
+
+    Raises InvalidInput for an address that cannot be had (then nothing is made), PreconditionFailed while another
+    process has the folder, Unavailable when a service cannot start or dies again and again.
+    """
+    _check_addresses(options)
+    inbox: SimpleQueue[ProcessNews | Connection | PodracerError | None] = SimpleQueue()
+    with ExitStack() as stack:
+        state = stack.enter_context(StateFolder.open(folder))
+        run_folder = stack.enter_context(RunFolder())
+        services = LocalServices(state, run_folder, options, inbox.put)
+        stack.enter_context(Interrupts(lambda: inbox.put(None), lambda: leave_at_once(services, run_folder)))
+        stack.callback(services.stop)
+        services.start()
+        threading.Thread(target=_wait_ready, args=(services, inbox), name="ready", daemon=True).start()
+        while (message := inbox.get()) is not None:
+            match message:
+                case Connection():
+                    sys.stdout.write(_how_to_connect(message, state))
+                    sys.stdout.flush()
+                case ProcessNews(fatal=True):
+                    raise Unavailable(message.message, reason="PROCESS_FAILED")
+                case ProcessNews():
+                    sys.stderr.write(f"{message.message}\n")
+                case PodracerError():
+                    raise message
+    return INTERRUPTED
+
+
+def _check_addresses(options: ServiceOptions) -> None:
+    """Before anything is made: both addresses can be had."""
+    listen = (("--listen", options.orchestrator_listen), ("--leaderboard-listen", options.leaderboard_listen))
+    if listen[0][1] == listen[1][1] and not listen[0][1].endswith(":0"):
+        raise InvalidInput(f"--listen and --leaderboard-listen are both {listen[0][1]}; they must differ")
+    for option, address in listen:
+        try:
+            prepare_address(address, allow_insecure=False)
+        except InvalidInput as error:
+            raise InvalidInput(f"{error.message}; choose another {option}", reason=error.reason) from error
+
+
+def _wait_ready(services: LocalServices, inbox: SimpleQueue[ProcessNews | Connection | PodracerError | None]) -> None:
+    try:
+        inbox.put(services.wait_ready())
+    except PodracerError as error:
+        inbox.put(error)
+
+
+def _how_to_connect(connection: Connection, state: StateFolder) -> str:
+    program = shlex.join(program_words())
+    folder = path_text(state.path)
+    option = "" if state.path == DEFAULT_FOLDER.absolute() else f" --dir {shlex.quote(folder)}"
+    token = shlex.quote(path_text(state.tokens / "client"))
+    return (
+        f"orchestrator  {connection.orchestrator}\n"
+        f"leaderboard   {connection.leaderboard}\n"
+        f"state folder  {folder}\n"
+        f"submit a job  {program} submit JOB.yaml{option}\n"
+        f"other clients export PODRACER_ORCHESTRATOR={connection.orchestrator} "
+        f"PODRACER_LEADERBOARD={connection.leaderboard} PODRACER_TOKEN_FILE={token}\n"
+        "stop          Ctrl-C; unfinished jobs go on at the next start\n"
+    )

@@ -1,0 +1,64 @@
+"""A checkpoint -> something that acts, from the checkpoint alone.
+
+The metadata of an agent's checkpoint must have, whatever else it has:
+
+    algorithm           name in the catalogue: "ppo"
+    hyperparameters     object of all the agent's hyperparameters by name, of every scope
+    observation_space   catalogue.spaces.to_json, of the environment or of its batch
+    action_space        likewise
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from podracer_core.algorithms.cohort import CohortConfig, MemberConfig
+from podracer_core.algorithms.registry import algorithm_class
+from podracer_core.catalogue import spaces
+from podracer_core.checkpoint.load import Checkpoint
+from podracer_core.environments.spaces import action_array_space, observation_array_space, to_gymnasium
+from podracer_core.errors import InvalidInput
+from podracer_core.networks import Actor, Policy
+
+POLICY_GROUPS = ("actor", "normalizer")
+"""What acting needs: `load_checkpoint(…, groups=POLICY_GROUPS)`."""
+
+
+def load_actor(checkpoint: Checkpoint, device: torch.device | str = "cpu") -> Actor:
+    """The agent's actor, M = 1, ready for `evaluate` and `collect`. Raises InvalidInput if the metadata do not suffice,
+    or the tensors are not what they say."""
+    algorithm = _entry(checkpoint, "algorithm", str)
+    hyperparameters = _entry(checkpoint, "hyperparameters", dict)
+    observation_space = observation_array_space(to_gymnasium(_space(checkpoint, "observation_space")))
+    action_space = action_array_space(to_gymnasium(_space(checkpoint, "action_space")))
+    cohort = CohortConfig(algorithm, (MemberConfig("agent", 0),), hyperparameters)
+    actor = algorithm_class(algorithm).make_actor(cohort, observation_space, action_space, device)
+    actor.load_member_state(0, checkpoint.groups)
+    return actor
+
+
+def load_policy(checkpoint: Checkpoint) -> Policy:
+    """The agent's greedy policy, a module: raw observation [B, *obs] -> action [B, *action]. Errors as `load_actor`."""
+    return load_actor(checkpoint).policy(0)
+
+
+def observation_shape(checkpoint: Checkpoint) -> tuple[int, ...]:
+    """Shape of one observation as the policy takes it."""
+    return observation_array_space(to_gymnasium(_space(checkpoint, "observation_space"))).shape
+
+
+def _space(checkpoint: Checkpoint, name: str) -> spaces.Space:
+    return spaces.from_json(_entry(checkpoint, name, dict))
+
+
+def _entry(checkpoint: Checkpoint, name: str, kind: type) -> Any:
+    value = checkpoint.metadata.get(name)
+    if not isinstance(value, kind):
+        raise InvalidInput(
+            f"the checkpoint cannot act: its metadata have no {name} ({'text' if kind is str else 'an object'})",
+            reason="NOT_A_POLICY",
+            entry=name,
+        )
+    return value

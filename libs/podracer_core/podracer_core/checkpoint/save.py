@@ -1,0 +1,91 @@
+"""One agent's tensors -> objects; nothing counts until the manifest, which is written last, is there."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import safetensors.torch
+import torch
+from torch import Tensor
+
+from podracer_core.errors import AlreadyExists, InvalidInput, NotFound
+from podracer_core.storage.layout import CheckpointRef
+from podracer_core.storage.manifest import FILE_NAME, Manifest, ManifestFile
+from podracer_core.storage.object_store import ObjectStore
+
+SUFFIX = ".safetensors"
+
+_GROUP = re.compile(r"[a-z][a-z0-9_-]*(?:/[a-z0-9_-]+)*")  # actor, critic, … replay/0
+_LIBRARIES = ("podracer-core", "torch", "safetensors")
+_DTYPES = frozenset(
+    {
+        torch.float64, torch.float32, torch.float16, torch.bfloat16,
+        torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool,
+    }
+)  # fmt: skip
+
+
+def save_checkpoint(
+    store: ObjectStore,
+    prefix: str,
+    groups: Mapping[str, Mapping[str, Tensor]],
+    metadata: Mapping[str, Any],
+) -> CheckpointRef:
+    """Write each group as `<prefix><group>.safetensors`, then `<prefix>manifest.json` with `metadata` (JSON values).
+
+    prefix   ends with `/`; of its own for every checkpoint (`storage.layout.checkpoint_prefix`)
+    groups   actor, critic, optimizer, normalizer, algorithm, environment, random …: tensors of one agent, any layout
+             and device. They must not change until this returns.
+
+    A finished checkpoint is never overwritten, for it may be committed: the same call again gives the same reference
+    and writes nothing, other content at the same prefix raises AlreadyExists. Raises InvalidInput for what cannot be
+    stored, before anything is written, and the errors of the store.
+    """
+    if not prefix.endswith("/"):
+        raise InvalidInput(f"the prefix of a checkpoint ends with /; got {prefix!r}")
+    bodies = {_path(group): _serialize(group, tensors) for group, tensors in groups.items()}
+    files = tuple(ManifestFile.describe(path, body) for path, body in bodies.items())
+    manifest = Manifest(files, metadata, {name: importlib.metadata.version(name) for name in _LIBRARIES})
+    text = manifest.to_json()
+    reference = CheckpointRef(prefix, hashlib.sha256(text).hexdigest(), manifest.size_bytes + len(text))
+    if _is_finished(store, prefix, text):
+        return reference
+    for path, body in bodies.items():
+        store.put(f"{prefix}{path}", body)
+    store.put(f"{prefix}{FILE_NAME}", text)
+    return reference
+
+
+def _path(group: str) -> str:
+    if not _GROUP.fullmatch(group):
+        raise InvalidInput(f"a group of tensors is called actor or replay/0, not {group!r}")
+    return f"{group}{SUFFIX}"
+
+
+def _serialize(group: str, tensors: Mapping[str, Tensor]) -> bytes:
+    """One safetensors file; copies the data once (and once more from a GPU, or where a tensor is not contiguous)."""
+    packed: dict[str, Tensor] = {}
+    storages: set[int] = set()
+    for name, tensor in tensors.items():
+        if tensor.dtype not in _DTYPES or tensor.layout != torch.strided:
+            raise InvalidInput(f"{group}: {name} is a {tensor.layout} tensor of {tensor.dtype}; it cannot be stored")
+        dense = tensor.detach().cpu().contiguous()
+        # safetensors refuses tensors that overlap in memory, and cannot be asked whether two do.
+        storage = dense.untyped_storage().data_ptr()
+        packed[name] = dense.clone() if storage in storages else dense
+        storages.add(storage)
+    return safetensors.torch.save(packed)
+
+
+def _is_finished(store: ObjectStore, prefix: str, manifest: bytes) -> bool:
+    try:
+        present = store.get(f"{prefix}{FILE_NAME}")
+    except NotFound:
+        return False
+    if present != manifest:
+        raise AlreadyExists(f"{store.url}: there is another checkpoint at {prefix!r}", prefix=prefix)
+    return True

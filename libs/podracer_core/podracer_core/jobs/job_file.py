@@ -1,0 +1,206 @@
+"""job.yaml -> JobSpec, every mistake told with its line."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from podracer_core.catalogue.environments import EnvironmentSpec
+from podracer_core.config import Builder, Document, Node, build, load_yaml, parse_yaml
+from podracer_core.config.build import INVALID
+from podracer_core.errors import InvalidInput
+from podracer_core.jobs.spec import (
+    AlgorithmShare,
+    Choice,
+    Dimension,
+    Fixed,
+    IntegerUniform,
+    JobSpec,
+    LogUniform,
+    Pod,
+    PodCount,
+    Search,
+    Uniform,
+)
+from podracer_core.jobs.validation import validate
+
+_RANGE_EXPECTED = (
+    "a value, or one of {uniform: [low, high]}, {log_uniform: [low, high]}, {integer_uniform: [low, high]}, "
+    "{integer_log_uniform: [low, high]}, {choice: [a, b]}"
+)
+
+
+def load_job_file(path: Path) -> JobSpec:
+    """Read, build and validate a job file.
+
+    Raises InvalidInput with every mistake, each with file, line, field and what was expected. A `code` folder is
+    relative to the file.
+    """
+    return _job(load_yaml(path), path.parent)
+
+
+def parse_job(text: str, source: str = "job.yaml", folder: Path = Path()) -> JobSpec:
+    """The same from a text; `source` is what messages call it, `folder` what a `code` folder is relative to."""
+    return _job(parse_yaml(text, source), folder)
+
+
+def _job(document: Document, folder: Path) -> JobSpec:
+    def environment(builder: Builder, node: Node, path: str) -> Any:
+        return _environment(builder, node, path, folder)
+
+    builders = {EnvironmentSpec: environment, Search: _search, PodCount: _pod_count, Pod: _pod}
+    spec = build(JobSpec, document, builders)
+    try:
+        validate(spec)
+    except InvalidInput as error:
+        raise document.refuse(error.violations) from error
+    return spec
+
+
+@dataclass(frozen=True)
+class _EnvironmentSection:
+    """`environment:` as it is written."""
+
+    id: str = ""
+    entry_point: str = ""
+    code: Path | None = None
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    max_episode_steps: int | None = None
+
+
+def _environment(builder: Builder, node: Node, path: str, folder: Path) -> Any:
+    """A section, or only the id."""
+    if isinstance(node.value, str):
+        section = _EnvironmentSection(id=node.value)
+    else:
+        section = builder.dataclass(_EnvironmentSection, node, path)
+        if section is INVALID:
+            return INVALID
+    code_path = ""
+    if section.code is not None:
+        code = (folder / section.code.expanduser()).resolve()
+        if not code.is_dir():
+            return builder.report(node.find("code"), f"{path}.code", f"expected a folder; there is none at {code}")
+        code_path = str(code)
+    try:
+        return EnvironmentSpec(section.id, section.entry_point, code_path, section.kwargs, section.max_episode_steps)
+    except InvalidInput as error:
+        for violation in error.violations:
+            inner = violation.field.removeprefix(f"{path}.")
+            builder.report(node.find(inner), violation.field, violation.message, at_key=True)
+        return INVALID
+
+
+@dataclass(frozen=True)
+class _SearchSection:
+    """`search:` as it is written; the two parts have notations of their own."""
+
+    algorithms: Any = "auto"
+    space: Any = None
+
+
+def _search(builder: Builder, node: Node, path: str) -> Any:
+    if builder.dataclass(_SearchSection, node, path) is INVALID:
+        return INVALID
+    assert isinstance(node.value, Mapping)
+    algorithms: Any = ()
+    space: Any = ()
+    if "algorithms" in node.value:
+        algorithms = _algorithms(builder, node.value["algorithms"], f"{path}.algorithms")
+    if "space" in node.value:
+        space = _space(builder, node.value["space"], f"{path}.space")
+    if not node.value:
+        return builder.report(node, path, "is empty: name algorithms or a space, or leave it out", at_key=True)
+    return INVALID if INVALID in (algorithms, space) else Search(algorithms, space)
+
+
+def _algorithms(builder: Builder, node: Node, path: str) -> Any:
+    """`auto`, a list of names, or a mapping of names to shares."""
+    if node.value == "auto":
+        return ()
+    if isinstance(node.value, str):
+        return (AlgorithmShare(node.value),)
+    if not isinstance(node.value, tuple | Mapping):
+        return builder.wrong(node, path, "auto, a list such as [ppo], or shares such as {ppo: 2}")
+    if not node.value:
+        return builder.report(node, path, "is empty: name at least one algorithm, or write auto", at_key=True)
+    if isinstance(node.value, tuple):
+        names = builder.value(tuple[str, ...], node, path)
+        return INVALID if names is INVALID else tuple(AlgorithmShare(name) for name in names)
+    shares = builder.value(Mapping[str, float], node, path)
+    return INVALID if shares is INVALID else tuple(AlgorithmShare(name, share) for name, share in shares.items())
+
+
+def _space(builder: Builder, node: Node, path: str) -> Any:
+    """`hyperparameter: range`, or `algorithm.hyperparameter: range`."""
+    if not isinstance(node.value, Mapping):
+        return builder.wrong(node, path, "a mapping such as {gamma: {uniform: [0.9, 0.99]}}")
+    if not node.value:
+        message = "is empty: name a hyperparameter, or leave it out to search the algorithms' own ranges"
+        return builder.report(node, path, message, at_key=True)
+    dimensions = []
+    for key, child in node.value.items():
+        algorithm, _, hyperparameter = key.rpartition(".")
+        searched = _range(builder, child, f"{path}.{key}")
+        dimensions.append(INVALID if searched is INVALID else Dimension(hyperparameter, searched, algorithm))
+    return INVALID if INVALID in dimensions else tuple(dimensions)
+
+
+_RANGES: Mapping[str, tuple[Any, Callable[..., Any]]] = {
+    "uniform": (tuple[float, float], Uniform),
+    "log_uniform": (tuple[float, float], LogUniform),
+    "integer_uniform": (tuple[int, int], IntegerUniform),
+    "integer_log_uniform": (tuple[int, int], lambda low, high: IntegerUniform(low, high, log=True)),
+}
+
+
+def _range(builder: Builder, node: Node, path: str) -> Any:
+    if not isinstance(node.value, Mapping):
+        value = _hyperparameter_value(builder, node, path)
+        return INVALID if value is INVALID else Fixed(value)
+    if len(node.value) != 1:
+        return builder.wrong(node, path, _RANGE_EXPECTED)
+    ((kind, inner),) = node.value.items()
+    if kind == "choice":
+        if not isinstance(inner.value, tuple) or not inner.value:
+            return builder.wrong(inner, f"{path}.choice", "a list of at least one value")
+        values = [_hyperparameter_value(builder, item, f"{path}.choice[{i}]") for i, item in enumerate(inner.value)]
+        return INVALID if INVALID in values else Choice(tuple(values))
+    if kind not in _RANGES:
+        return builder.unknown_key(inner, path, kind, {**_RANGES, "choice": None})
+    shape, make = _RANGES[kind]
+    ends = builder.value(shape, inner, f"{path}.{kind}")
+    return INVALID if ends is INVALID else make(*ends)
+
+
+def _hyperparameter_value(builder: Builder, node: Node, path: str) -> Any:
+    if isinstance(node.value, tuple):
+        return builder.value(tuple[int, ...], node, path)
+    if node.value is None or isinstance(node.value, Mapping):
+        return builder.wrong(node, path, _RANGE_EXPECTED)
+    return node.value
+
+
+def _pod_count(builder: Builder, node: Node, path: str) -> Any:
+    """`{min: 1, max: 4}`, or one number for both."""
+    if isinstance(node.value, Mapping):
+        return builder.dataclass(PodCount, node, path)
+    count = builder.value(int, node, path)
+    return INVALID if count is INVALID else PodCount(count, count)
+
+
+def _pod(builder: Builder, node: Node, path: str) -> Any:
+    """`auto` is written where the dataclass has None."""
+    if not isinstance(node.value, Mapping):
+        return builder.dataclass(Pod, node, path)
+    children, valid = dict(node.value), True
+    for name in ("members", "envs_per_member"):
+        if name in children:
+            value = builder.value(Literal["auto"] | int, children[name], f"{path}.{name}")
+            valid = valid and value is not INVALID
+            children[name] = dataclasses.replace(children[name], value=value if isinstance(value, int) else None)
+    pod = builder.dataclass(Pod, dataclasses.replace(node, value=children), path)
+    return pod if valid else INVALID

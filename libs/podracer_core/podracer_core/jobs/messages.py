@@ -1,0 +1,275 @@
+"""JobSpec as a protobuf message, and back; what a message leaves unset becomes the default."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from google.protobuf import duration_pb2
+
+from podracer.common.v1 import evolution_pb2
+from podracer.orchestrator.v1 import job_pb2
+from podracer_core.catalogue.messages import (
+    environment_from_message,
+    environment_to_message,
+    hyperparameter_from_message,
+    hyperparameter_to_message,
+)
+from podracer_core.errors import FieldViolation, InvalidInput
+from podracer_core.jobs.spec import (
+    AlgorithmShare,
+    Choice,
+    Dimension,
+    EvaluationPlan,
+    Evolution,
+    Fixed,
+    IntegerUniform,
+    JobSpec,
+    LogUniform,
+    Objective,
+    Pod,
+    PodCount,
+    Resources,
+    Round,
+    Search,
+    Uniform,
+)
+
+Part = TypeVar("Part")
+
+__all__ = [
+    "evolution_from_message",
+    "objective_from_message",
+    "search_from_message",
+    "seconds_from_duration",
+    "seconds_to_duration",
+    "spec_from_message",
+    "spec_to_message",
+]
+
+_STATISTICS = {
+    "lower_bound": evolution_pb2.TARGET_STATISTIC_LOWER_BOUND,
+    "mean": evolution_pb2.TARGET_STATISTIC_MEAN,
+}
+_SCHEDULERS = {
+    "tournament": evolution_pb2.SCHEDULER_TOURNAMENT,
+    "generational": evolution_pb2.SCHEDULER_GENERATIONAL,
+}
+_LAYOUTS = {
+    "auto": job_pb2.POD_LAYOUT_UNSPECIFIED,
+    "split": job_pb2.POD_LAYOUT_SPLIT,
+    "fused": job_pb2.POD_LAYOUT_FUSED,
+}
+
+
+def seconds_to_duration(seconds: float) -> duration_pb2.Duration:
+    """A Duration, to the nanosecond."""
+    return duration_pb2.Duration(seconds=int(seconds), nanos=round((seconds - int(seconds)) * 1e9))
+
+
+def seconds_from_duration(duration: duration_pb2.Duration) -> float:
+    """Seconds of a Duration."""
+    return duration.seconds + duration.nanos * 1e-9
+
+
+def spec_to_message(spec: JobSpec) -> job_pb2.JobSpec:
+    """The whole job. `spec_from_message` is its inverse."""
+    return job_pb2.JobSpec(
+        display_name=spec.name,
+        environment=environment_to_message(spec.environment),
+        objective=_objective_to_message(spec.objective),
+        search=_search_to_message(spec.search),
+        evolution=_evolution_to_message(spec.evolution),
+        pod=_pod_to_message(spec.pod),
+        evaluation=job_pb2.EvaluationSpec(episodes=spec.evaluation.episodes),
+        seed=spec.seed,
+        weight=spec.weight,
+        labels=dict(spec.labels),
+    )
+
+
+def spec_from_message(message: job_pb2.JobSpec) -> JobSpec:
+    """A job with every default filled in, its values unchecked. Raises InvalidInput naming each field that has no form."""
+    violations: list[FieldViolation] = []
+
+    def part(field: str, read: Callable[[], Part], fallback: Part) -> Part:
+        try:
+            return read()
+        except InvalidInput as error:
+            violations.extend(error.violations or [FieldViolation(field, error.message)])
+            return fallback
+
+    evaluation = EvaluationPlan(message.evaluation.episodes or EvaluationPlan().episodes)
+    environment = part("environment", lambda: environment_from_message(message.environment), None)
+    search = part("search", lambda: search_from_message(message.search), Search())
+    unsupported = {
+        "environment.code": message.environment.HasField("code"),
+        "evaluation.evaluator": bool(message.evaluation.evaluator),
+        "continuous": message.HasField("continuous"),
+        "data": bool(message.data),
+    }
+    violations += [
+        FieldViolation(field, "is not supported by this server yet") for field, set_ in unsupported.items() if set_
+    ]
+    if violations or environment is None:
+        raise InvalidInput("; ".join(map(str, violations)), violations=violations)
+    return JobSpec(
+        name=message.display_name,
+        environment=environment,
+        objective=objective_from_message(message.objective),
+        search=search,
+        evolution=evolution_from_message(message.evolution),
+        pod=_pod_from_message(message.pod),
+        evaluation=evaluation,
+        seed=message.seed,
+        weight=message.weight or 1.0,
+        labels=dict(message.labels),
+    )
+
+
+def _objective_to_message(objective: Objective) -> evolution_pb2.Objective:
+    message = evolution_pb2.Objective(
+        target_return=objective.target_return,
+        statistic=_STATISTICS[objective.statistic],
+        max_env_steps=objective.max_env_steps or 0,
+    )
+    if objective.max_duration is not None:
+        message.max_duration.CopyFrom(seconds_to_duration(objective.max_duration))
+    if objective.max_cost is not None:
+        message.max_cost.CopyFrom(seconds_to_duration(objective.max_cost))
+    return message
+
+
+def objective_from_message(message: evolution_pb2.Objective) -> Objective:
+    """When to stop."""
+    return Objective(
+        target_return=message.target_return if message.HasField("target_return") else None,
+        statistic="mean" if message.statistic == evolution_pb2.TARGET_STATISTIC_MEAN else "lower_bound",
+        max_env_steps=message.max_env_steps or None,
+        max_duration=seconds_from_duration(message.max_duration) if message.HasField("max_duration") else None,
+        max_cost=seconds_from_duration(message.max_cost) if message.HasField("max_cost") else None,
+    )
+
+
+def _search_to_message(search: Search) -> evolution_pb2.Search:
+    return evolution_pb2.Search(
+        algorithms=[
+            evolution_pb2.AlgorithmShare(algorithm=share.algorithm, share=share.share) for share in search.algorithms
+        ],
+        space=[_dimension_to_message(dimension) for dimension in search.space],
+    )
+
+
+def search_from_message(message: evolution_pb2.Search) -> Search:
+    """What to search. Raises InvalidInput for a dimension without a range."""
+    shares = tuple(AlgorithmShare(share.algorithm, share.share or 1.0) for share in message.algorithms)
+    return Search(shares, tuple(_dimension_from_message(dimension) for dimension in message.space))
+
+
+def _dimension_to_message(dimension: Dimension) -> evolution_pb2.Dimension:
+    message = evolution_pb2.Dimension(hyperparameter=dimension.hyperparameter, algorithm=dimension.algorithm)
+    match dimension.range:
+        case Fixed(value):
+            message.fixed.CopyFrom(hyperparameter_to_message(value))
+        case Uniform(low, high):
+            message.uniform.low, message.uniform.high = low, high
+        case LogUniform(low, high):
+            message.log_uniform.low, message.log_uniform.high = low, high
+        case IntegerUniform(first, last, log):
+            message.integer_uniform.CopyFrom(evolution_pb2.IntegerInterval(low=first, high=last, log=log))
+        case Choice(values):
+            message.choice.values.extend(hyperparameter_to_message(value) for value in values)
+    return message
+
+
+def _dimension_from_message(message: evolution_pb2.Dimension) -> Dimension:
+    path = f"search.space.{message.algorithm}{'.' if message.algorithm else ''}{message.hyperparameter}"
+
+    def dimension(range_: Fixed | Uniform | LogUniform | IntegerUniform | Choice) -> Dimension:
+        return Dimension(message.hyperparameter, range_, message.algorithm)
+
+    try:
+        match message.WhichOneof("range"):
+            case "fixed":
+                return dimension(Fixed(hyperparameter_from_message(message.fixed)))
+            case "uniform":
+                return dimension(Uniform(message.uniform.low, message.uniform.high))
+            case "log_uniform":
+                return dimension(LogUniform(message.log_uniform.low, message.log_uniform.high))
+            case "integer_uniform":
+                whole = message.integer_uniform
+                return dimension(IntegerUniform(whole.low, whole.high, whole.log))
+            case "choice":
+                return dimension(Choice(tuple(hyperparameter_from_message(value) for value in message.choice.values)))
+            case _:
+                raise InvalidInput("has no range")
+    except InvalidInput as error:
+        raise InvalidInput(error.message, violations=[FieldViolation(path, error.message)]) from error
+
+
+def _evolution_to_message(evolution: Evolution) -> evolution_pb2.Evolution:
+    message = evolution_pb2.Evolution(
+        scheduler=_SCHEDULERS[evolution.scheduler],
+        population=evolution.population,
+        leaderboard_size=evolution.places,
+        round_env_steps=evolution.round.env_steps or 0,
+        tournament_size=evolution.tournament_size,
+        replaced_fraction=evolution.replaced_fraction,
+        exploration=evolution.exploration,
+        lineage_limit=evolution.lineage_limit or 0,
+    )
+    if evolution.round.seconds is not None:
+        message.round_time.CopyFrom(seconds_to_duration(evolution.round.seconds))
+    return message
+
+
+def evolution_from_message(message: evolution_pb2.Evolution) -> Evolution:
+    """How agents compete."""
+    default = Evolution()
+    seconds = seconds_from_duration(message.round_time) if message.HasField("round_time") else None
+    round_ = Round(seconds, message.round_env_steps or None)
+    generational = message.scheduler == evolution_pb2.SCHEDULER_GENERATIONAL
+    has_fraction, has_exploration = message.HasField("replaced_fraction"), message.HasField("exploration")
+    return Evolution(
+        scheduler="generational" if generational else "tournament",
+        population=message.population or default.population,
+        leaderboard_size=message.leaderboard_size or None,
+        round=default.round if round_ == Round() else round_,
+        tournament_size=message.tournament_size or default.tournament_size,
+        replaced_fraction=message.replaced_fraction if has_fraction else default.replaced_fraction,
+        exploration=message.exploration if has_exploration else default.exploration,
+        lineage_limit=message.lineage_limit or None,
+    )
+
+
+def _pod_to_message(pod: Pod) -> job_pb2.PodShape:
+    return job_pb2.PodShape(
+        min_count=pod.count.min,
+        max_count=pod.count.most,
+        members=pod.members or 0,
+        envs_per_member=pod.envs_per_member or 0,
+        learners=pod.learners,
+        workers=pod.workers,
+        layout=_LAYOUTS[pod.layout],
+        resources=job_pb2.Resources(
+            cpu=pod.resources.cpu or 0.0, memory_bytes=pod.resources.memory or 0, gpu=pod.resources.gpu
+        ),
+        deterministic=pod.deterministic,
+    )
+
+
+def _pod_from_message(message: job_pb2.PodShape) -> Pod:
+    layouts = {number: name for name, number in _LAYOUTS.items()}
+    least = message.min_count or 1
+    return Pod(
+        count=PodCount(least, message.max_count or least),
+        members=message.members or None,
+        envs_per_member=message.envs_per_member or None,
+        learners=message.learners or 1,
+        workers=message.workers or 1,
+        layout=layouts.get(message.layout, "auto"),  # type: ignore[arg-type]
+        resources=Resources(
+            message.resources.cpu or None, message.resources.memory_bytes or None, message.resources.gpu
+        ),
+        deterministic=message.deterministic,
+    )

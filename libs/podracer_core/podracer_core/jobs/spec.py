@@ -1,0 +1,221 @@
+"""A job as frozen dataclasses: the same words as in a job file (DESIGN §11), defaults filled in.
+
+Building one checks nothing but types; `podracer_core.jobs.validation.validate` does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from podracer_core.catalogue.environments import EnvironmentSpec
+from podracer_core.config import ByteSize, Seconds
+
+HyperparameterValue = float | int | bool | str | tuple[int, ...]
+"""A number, a flag, a word, or whole numbers in order (`hidden_sizes`)."""
+
+
+@dataclass(frozen=True)
+class Objective:
+    """When to stop: at whichever comes first. A target, or one of the limits, is required.
+
+    target_return   return to reach
+    statistic       what has to reach it: the lower end of the mean's 95 % interval, or the mean itself
+    max_env_steps   environment steps of all agents together
+    max_duration    active time, in seconds; pauses do not count
+    max_cost        device seconds, evaluation included
+    """
+
+    target_return: float | None = None
+    statistic: Literal["lower_bound", "mean"] = "lower_bound"
+    max_env_steps: int | None = None
+    max_duration: Seconds | None = None
+    max_cost: Seconds | None = None
+
+
+@dataclass(frozen=True)
+class Uniform:
+    """Evenly between low and high."""
+
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class LogUniform:
+    """Evenly in the logarithm; both ends are above 0."""
+
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class IntegerUniform:
+    """Whole numbers, both ends included; `log`: evenly in the logarithm."""
+
+    low: int
+    high: int
+    log: bool = False
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One of these."""
+
+    values: tuple[HyperparameterValue, ...]
+
+
+@dataclass(frozen=True)
+class Fixed:
+    """Not searched: this value. In a job file a bare value means it."""
+
+    value: HyperparameterValue
+
+
+Range = Uniform | LogUniform | IntegerUniform | Choice | Fixed
+
+
+@dataclass(frozen=True)
+class Dimension:
+    """Where one hyperparameter is searched; `algorithm` is empty where it is meant for every one that has it.
+
+    In a job file the key is `gamma`, or `ppo.gamma` for one algorithm.
+    """
+
+    hyperparameter: str
+    range: Range
+    algorithm: str = ""
+
+    @property
+    def key(self) -> str:
+        """Its key in a job file."""
+        return f"{self.algorithm}.{self.hyperparameter}" if self.algorithm else self.hyperparameter
+
+
+@dataclass(frozen=True)
+class AlgorithmShare:
+    """An algorithm and its share of fresh agents, relative to the others'."""
+
+    algorithm: str
+    share: float = 1.0
+
+
+@dataclass(frozen=True)
+class Search:
+    """What to search.
+
+    algorithms   none: `auto`, every one that can act in the environment
+    space        none: the algorithms' own search ranges; else what is not named keeps its default
+    """
+
+    algorithms: tuple[AlgorithmShare, ...] = ()
+    space: tuple[Dimension, ...] = ()
+
+
+@dataclass(frozen=True)
+class Round:
+    """How long a cohort trains before its members are judged: seconds of the pod, or environment steps of one agent."""
+
+    seconds: Seconds | None = None
+    env_steps: int | None = None
+
+
+@dataclass(frozen=True)
+class Evolution:
+    """How agents compete and how new ones are made (DESIGN §8).
+
+    population          agents alive at a time
+    leaderboard_size    places on the leaderboard, at most the population; None: 4, or the population where it is smaller
+    tournament_size     candidates among which a tournament selection picks the best
+    replaced_fraction   part of a rung, from the bottom, that may be replaced
+    exploration         probability of a fresh agent in place of an exploited one
+    lineage_limit       places that one lineage may hold; None: half of the leaderboard, rounded up
+    """
+
+    scheduler: Literal["tournament", "generational"] = "tournament"
+    population: int = 8
+    leaderboard_size: int | None = None
+    round: Round = field(default_factory=lambda: Round(seconds=15.0))
+    tournament_size: int = 2
+    replaced_fraction: float = 0.25
+    exploration: float = 0.1
+    lineage_limit: int | None = None
+
+    @property
+    def places(self) -> int:
+        """`leaderboard_size`, the default filled in."""
+        return self.leaderboard_size or min(4, self.population)
+
+
+@dataclass(frozen=True)
+class PodCount:
+    """How many pods may work for the job; `max` is `min` unless set."""
+
+    min: int = 1
+    max: int | None = None
+
+    @property
+    def most(self) -> int:
+        """`max`, or `min` where it is not set."""
+        return self.min if self.max is None else self.max
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What one pod needs; None: automatic. cpu in cores, memory in bytes, gpu in devices."""
+
+    cpu: float | None = None
+    memory: ByteSize | None = None
+    gpu: int = 0
+
+
+@dataclass(frozen=True)
+class Pod:
+    """The pods that work for the job.
+
+    members         agents that a pod trains at once; None: `auto`
+    envs_per_member environments of each; None: `auto`
+    learners        learners of each agent
+    workers         of each pod, in the split layout
+    layout          split: processes of their own; fused: the learner does all; auto: fused for built-in environments
+    deterministic   lock-step, for bit-exact resume in the split layout too
+    """
+
+    count: PodCount = field(default_factory=PodCount)
+    members: int | None = None
+    envs_per_member: int | None = None
+    learners: int = 1
+    workers: int = 1
+    layout: Literal["auto", "split", "fused"] = "auto"
+    resources: Resources = field(default_factory=Resources)
+    deterministic: bool = False
+
+
+@dataclass(frozen=True)
+class EvaluationPlan:
+    """How candidates are judged: by the returns of this many greedy episodes."""
+
+    episodes: int = 32
+
+
+@dataclass(frozen=True)
+class JobSpec:
+    """What a user asks for.
+
+    name     a DNS label: lower-case letters, digits and `-`
+    seed     of everything
+    weight   share of a pool that several jobs use, relative to the others
+    labels   free words for the user's own use
+    """
+
+    name: str
+    environment: EnvironmentSpec
+    objective: Objective
+    search: Search = field(default_factory=Search)
+    evolution: Evolution = field(default_factory=Evolution)
+    pod: Pod = field(default_factory=Pod)
+    evaluation: EvaluationPlan = field(default_factory=EvaluationPlan)
+    seed: int = 0
+    weight: float = 1.0
+    labels: Mapping[str, str] = field(default_factory=dict)

@@ -1,0 +1,4 @@
+"""What a service tells its operator; no torch.
+
+logging   structured logs
+"""

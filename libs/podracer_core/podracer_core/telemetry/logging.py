@@ -1,0 +1,105 @@
+"""Structured logs on stderr: a line of text for people, or a JSON object a line for machines."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import sys
+from datetime import UTC, datetime
+from math import isfinite
+from typing import Any
+
+from podracer_core.errors import InvalidInput
+
+LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
+
+# Libraries whose debug and info lines would drown ours.
+_QUIET = ("urllib3", "grpc", "asyncio", "alembic", "sqlalchemy", "aiosqlite")
+
+_OF_A_RECORD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+_SENSITIVE_NAME = r"[\w-]*(?:token|secret|password|passwd|authorization|credential|api_?key|access_?key|cookie)s?"
+_SECRET_KEY = re.compile(_SENSITIVE_NAME, re.IGNORECASE)
+_HIDDEN = "***"
+_SECRETS_IN_TEXT = (
+    # A lease token carries a MAC; `Bearer x`; `token=x`, `"secret_key": "x"`; the password of a url.
+    (re.compile(r"\blease\.[^\s\"']+\.\d+\.[\w-]{16,}"), _HIDDEN),
+    (re.compile(r"(?i)\b(bearer|basic)\s+[\w.~+/=-]{6,}"), rf"\1 {_HIDDEN}"),
+    (re.compile(rf"(?i)\b({_SENSITIVE_NAME}[\"']?\s*[=:]\s*[\"']?)(?!\*)[^\s\"',;&}}]+"), rf"\1{_HIDDEN}"),
+    (re.compile(r"(\b[a-z][a-z0-9+.-]*://[^\s/:@]*):[^\s/@]+@"), rf"\1:{_HIDDEN}@"),
+)
+
+
+def configure_logging(service: str, level: str = "INFO", json: bool = False) -> None:
+    """Send every log record of the process to stderr, `service` in each; called again, it replaces what it did before.
+
+    Fields given as `logger.info("…", extra={"agent": name})` follow the message. What looks like a secret is hidden, by
+    the field's name and by its form in a text; do not log secrets for all that. Raises InvalidInput for a bad level.
+    """
+    if level.upper() not in LEVELS:
+        raise InvalidInput(f"unknown log level {level!r}: expected one of {', '.join(LEVELS)}", level=level)
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonFormatter(service) if json else TextFormatter(service))
+    root = logging.getLogger()
+    for former in list(root.handlers):
+        if isinstance(former.formatter, _Formatter):
+            root.removeHandler(former)
+    root.addHandler(handler)
+    root.setLevel(level.upper())
+    for name in _QUIET:
+        logging.getLogger(name).setLevel(max(logging.WARNING, root.level))
+
+
+def redact(text: str) -> str:
+    """`text` without what looks like a secret: bearer and lease tokens, `password=…`, the password in a url."""
+    for pattern, replacement in _SECRETS_IN_TEXT:
+        text = pattern.sub(replacement, text)
+    return text
+
+
+class _Formatter(logging.Formatter):
+    """What both forms share: the fields of a record, with secrets hidden."""
+
+    def __init__(self, service: str) -> None:
+        super().__init__()
+        self._service = service
+
+    def _time(self, record: logging.LogRecord) -> str:
+        moment = datetime.fromtimestamp(record.created, UTC)
+        return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+    def _fields(self, record: logging.LogRecord) -> dict[str, Any]:
+        extra = {name: value for name, value in vars(record).items() if name not in _OF_A_RECORD}
+        return {name: _HIDDEN if _SECRET_KEY.fullmatch(name) else value for name, value in extra.items()}
+
+    def _trace(self, record: logging.LogRecord) -> str:
+        return redact(self.formatException(record.exc_info)) if record.exc_info else ""
+
+
+class TextFormatter(_Formatter):
+    """`2026-01-31T12:00:00.000Z INFO learner podracer_learner.lease: granted fence=7`."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        head = f"{self._time(record)} {record.levelname:<7} {self._service} {record.name}: "
+        fields = "".join(f" {name}={value}" for name, value in self._fields(record).items())
+        trace = self._trace(record)
+        return head + redact(record.getMessage() + fields) + (f"\n{trace}" if trace else "")
+
+
+class JsonFormatter(_Formatter):
+    """One object a line: time (UTC), level, service, logger, message, the record's own fields, exception."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        entry = {
+            "time": self._time(record),
+            "level": record.levelname,
+            "service": self._service,
+            "logger": record.name,
+            "message": redact(record.getMessage()),
+        }
+        for name, value in self._fields(record).items():
+            plain = value is None or isinstance(value, bool | int) or (isinstance(value, float) and isfinite(value))
+            entry.setdefault(name, value if plain else redact(str(value)))
+        if trace := self._trace(record):
+            entry["exception"] = trace
+        return json.dumps(entry, ensure_ascii=False)

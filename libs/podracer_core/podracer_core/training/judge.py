@@ -1,0 +1,119 @@
+"""Who evaluates a learner's policies: it asks, goes on, and looks for the answer later."""
+
+from __future__ import annotations
+
+import operator
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+
+from podracer_core.environments.vec_environment import VecEnvironment
+from podracer_core.evaluate import EvaluationResult, Evaluator
+from podracer_core.networks.actor import Actor
+
+__all__ = ["EvaluationAnswer", "EvaluationOrder", "InProcessJudge", "Judge", "evaluate_order"]
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationOrder:
+    """Policies to evaluate.
+
+    order_id         the answer repeats it
+    members          whose they are, in the order of the actor's member axis
+    actor            the policies; read at once, so that it may go on learning
+    seeds            one an episode
+    first_episodes   to begin with; 0: all
+    admission_score  go on to all episodes only where this can still be reached; None: always
+    screening        a look at training, which a newer one may replace
+    """
+
+    order_id: int
+    members: tuple[int, ...]
+    actor: Actor
+    seeds: tuple[int, ...]
+    first_episodes: int = 0
+    admission_score: float | None = None
+    screening: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationAnswer:
+    """One result for each policy of the order; none where the order was lost or replaced by a newer one."""
+
+    order_id: int
+    results: tuple[EvaluationResult, ...]
+    duration_s: float
+
+
+class Judge(ABC):
+    """Evaluates in order of submission, here or elsewhere."""
+
+    @property
+    @abstractmethod
+    def ready(self) -> bool:
+        """Whether an order would be taken now."""
+
+    @abstractmethod
+    def submit(self, order: EvaluationOrder) -> None:
+        """Ask for an evaluation. May take its time, and may return before it is done."""
+
+    @abstractmethod
+    def poll(self, timeout_s: float = 0.0) -> list[EvaluationAnswer]:
+        """Answers that have come, in order; waits up to `timeout_s` for the first."""
+
+    def close(self) -> None:  # noqa: B027 - not every judge has something to give back
+        """Give back what it holds; closing twice is harmless."""
+
+
+class InProcessJudge(Judge):
+    """Evaluates here, while training waits: each order on the device where its policies lie."""
+
+    def __init__(self, make_environment: Callable[[int, torch.device], VecEnvironment]) -> None:
+        """`make_environment(num_envs, device)` is called once for each size and device."""
+        self._make_environment = make_environment
+        self._evaluators: dict[torch.device, Evaluator] = {}
+        self._answers: list[EvaluationAnswer] = []
+
+    @property
+    def ready(self) -> bool:
+        return True
+
+    def submit(self, order: EvaluationOrder) -> None:
+        start = time.monotonic()
+        results = evaluate_order(self._evaluator(order.actor.device), order)
+        self._answers.append(EvaluationAnswer(order.order_id, results, time.monotonic() - start))
+
+    def poll(self, timeout_s: float = 0.0) -> list[EvaluationAnswer]:
+        answers, self._answers = self._answers, []
+        return answers
+
+    def close(self) -> None:
+        for evaluator in self._evaluators.values():
+            evaluator.close()
+
+    def _evaluator(self, device: torch.device) -> Evaluator:
+        if device not in self._evaluators:
+            self._evaluators[device] = Evaluator(partial(self._make_environment, device=device))
+        return self._evaluators[device]
+
+
+def evaluate_order(evaluator: Evaluator, order: EvaluationOrder) -> tuple[EvaluationResult, ...]:
+    """All policies at once; those that can still reach the admission score go on to all episodes."""
+    first = order.first_episodes or len(order.seeds)
+    results = evaluator.evaluate(order.actor, order.seeds[:first])
+    rest = order.seeds[first:]
+    score = order.admission_score
+    open_ones = [i for i, result in enumerate(results) if rest and (score is None or result.upper_bound >= score)]
+    if not open_ones:
+        return results
+    if len(open_ones) == len(results):
+        return tuple(map(operator.add, results, evaluator.evaluate(order.actor, rest, first_row=first)))
+    finished = list(results)
+    for index in open_ones:
+        (more,) = evaluator.evaluate(order.actor.member(index), rest, first_row=first)
+        finished[index] = results[index] + more
+    return tuple(finished)

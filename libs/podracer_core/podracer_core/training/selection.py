@@ -1,0 +1,231 @@
+"""Which snapshot of a round is the best: screening while training goes on, full evaluations, the target."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from podracer_core.algorithms.algorithm import Algorithm
+from podracer_core.errors import DeadlineExpired
+from podracer_core.random_numbers import derive_key
+from podracer_core.random_streams import ADMISSION, CONFIRMATION, SCREENING, evaluation_seeds
+from podracer_core.training.judge import EvaluationAnswer, EvaluationOrder, Judge
+from podracer_core.training.plan import RoundPlan
+from podracer_core.training.schedule import EvaluationSchedule
+from podracer_core.training.snapshots import Judgement, Moment, Snapshot, take_snapshot
+
+__all__ = ["Selection"]
+
+_POLL_S = 0.5
+
+
+@dataclass(slots=True)
+class _Screening:
+    """A look at all members that has been ordered; `snapshots` once training may go on before the answer."""
+
+    order_id: int
+    moment: Moment
+    snapshots: list[Snapshot] | None = None
+
+
+class Selection:
+    """Looks at all members with a few episodes, keeps each one's best snapshot, and has that evaluated in full.
+
+    A member whose look passes the target is evaluated in full at once, with fresh episodes and alone. `confirmed` is
+    the judgement that passed it.
+    """
+
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        judge: Judge,
+        plan: RoundPlan,
+        now: Callable[[], Moment],
+        first_cost_s: Callable[[], float],
+    ) -> None:
+        """`now` tells where the round stands; `first_cost_s` estimates how long a first look takes."""
+        self._algorithm, self._judge, self._plan = algorithm, judge, plan
+        self._now, self._first_cost_s = now, first_cost_s
+        self._schedule = EvaluationSchedule(plan.evaluation_fraction, plan.duration_s)
+        self._order_ids = itertools.count(1)
+        self._screening: _Screening | None = None
+        self._full: dict[int, Snapshot] = {}  # full evaluations that have been ordered
+        self._contenders: list[Snapshot] = []  # passed the target in the last look, the best one last
+        self._best: dict[int, tuple[float, Snapshot]] = {}
+        self._candidates: dict[int, Judgement] = {}
+        self._first_mean: float | None = None
+        self._promising = False
+        self._news: list[Judgement] = []
+        self.confirmed: Judgement | None = None
+
+    @property
+    def spent_s(self) -> float:
+        """Seconds that evaluation has taken."""
+        return self._schedule.spent_s
+
+    @property
+    def candidates(self) -> dict[int, Judgement]:
+        """Every member's best full evaluation so far."""
+        return dict(self._candidates)
+
+    def take_news(self) -> list[Judgement]:
+        """Judgements since the last call."""
+        news, self._news = self._news, []
+        return news
+
+    def step(self) -> bool:
+        """After an update: take answers, and look if it is time. Returns whether it has looked at this moment."""
+        for answer in self._judge.poll():
+            self._take(answer)
+        if self._screening is not None or self._full or self.confirmed is not None or not self._judge.ready:
+            return False
+        if not self._schedule.is_due(self._now().elapsed_s, self._first_cost_s(), promising=self._promising):
+            return False
+        self._look()
+        return True
+
+    def conclude(self, timeout_s: float) -> None:
+        """At the end of the round: a last look, and a full evaluation of each member's best snapshot.
+
+        Raises DeadlineExpired where the judge does not answer in `timeout_s`.
+        """
+        deadline = time.monotonic() + timeout_s
+        self._wait(deadline)
+        if self.confirmed is None:
+            self._look()
+            self._wait(deadline)
+        if self.confirmed is None:
+            for member, (_, snapshot) in self._best.items():
+                judged = self._candidates.get(member)
+                if judged is None or judged.snapshot is not snapshot:
+                    self._order_full(snapshot, ADMISSION)
+            self._wait(deadline)
+
+    def _wait(self, deadline: float) -> None:
+        while (self._screening is not None or self._full) and self.confirmed is None:
+            remaining_s = deadline - time.monotonic()
+            if remaining_s <= 0:
+                raise DeadlineExpired("the evaluations at the end of the round have not come", reason="NO_EVALUATION")
+            for answer in self._judge.poll(min(remaining_s, _POLL_S)):
+                self._take(answer)
+
+    def _look(self) -> None:
+        moment, members = self._now(), range(self._algorithm.members)
+        seed = self._seed(0, moment)
+        order = EvaluationOrder(
+            next(self._order_ids),
+            tuple(members),
+            self._algorithm.actor,
+            tuple(evaluation_seeds(seed, SCREENING, self._plan.screening_episodes)),
+            screening=True,
+        )
+        self._screening = _Screening(order.order_id, moment)
+        self._judge.submit(order)
+        for answer in self._judge.poll():
+            self._take(answer)
+        if self._screening is not None:
+            self._screening.snapshots = [take_snapshot(self._algorithm, member, moment) for member in members]
+
+    def _order_full(self, snapshot: Snapshot, purpose: int) -> None:
+        seed = self._seed(snapshot.member, self._now(), snapshot)
+        confirmation = purpose == CONFIRMATION
+        order = EvaluationOrder(
+            next(self._order_ids),
+            (snapshot.member,),
+            snapshot.actor,
+            tuple(evaluation_seeds(seed, purpose, self._plan.episodes)),
+            first_episodes=0 if confirmation else min(self._plan.screening_episodes, self._plan.episodes),
+            admission_score=None if confirmation else self._plan.admission_score,
+        )
+        self._full[order.order_id] = snapshot
+        self._judge.submit(order)
+        for answer in self._judge.poll():
+            self._take(answer)
+
+    def _take(self, answer: EvaluationAnswer) -> None:
+        screening = self._screening
+        if screening is not None and answer.order_id == screening.order_id:
+            self._screening = None
+            self._schedule.record(self._now().elapsed_s, answer.duration_s, screening=True)
+            if answer.results:
+                self._take_look(screening, answer)
+        elif answer.order_id in self._full:
+            snapshot = self._full.pop(answer.order_id)
+            self._schedule.record(self._now().elapsed_s, answer.duration_s, screening=False)
+            if answer.results:
+                self._take_full(snapshot, answer)
+
+    def _take_look(self, screening: _Screening, answer: EvaluationAnswer) -> None:
+        moment, now_s = screening.moment, self._now().elapsed_s
+        active = self._algorithm.active.tolist()
+        passed: list[tuple[float, Snapshot]] = []
+        for member, result in enumerate(answer.results):
+            mean = result.mean
+            passes = self._plan.target is not None and mean >= self._plan.target
+            snapshot = None
+            # Of equal looks the later one counts: it has seen more.
+            if active[member] and (passes or member not in self._best or mean >= self._best[member][0]):
+                taken = screening.snapshots
+                snapshot = taken[member] if taken else take_snapshot(self._algorithm, member, moment)
+                if member not in self._best or mean >= self._best[member][0]:
+                    self._best[member] = (mean, snapshot)
+                if passes:
+                    passed.append((mean, snapshot))
+            self._news.append(
+                Judgement(
+                    member,
+                    moment.env_steps[member],
+                    moment.version,
+                    moment.elapsed_s,
+                    "progress",
+                    result,
+                    now_s,
+                    answer.duration_s / len(answer.results),
+                    snapshot,
+                )
+            )
+        self._note_promise(max(result.mean for result in answer.results))
+        self._contenders = [snapshot for _, snapshot in sorted(passed, key=lambda pair: pair[0])]
+        self._challenge()
+
+    def _take_full(self, snapshot: Snapshot, answer: EvaluationAnswer) -> None:
+        result = answer.results[0]
+        judgement = Judgement(
+            snapshot.member,
+            snapshot.env_steps,
+            snapshot.version,
+            snapshot.train_time_s,
+            "candidate",
+            result,
+            self._now().elapsed_s,
+            answer.duration_s,
+            snapshot,
+        )
+        self._news.append(judgement)
+        known = self._candidates.get(snapshot.member)
+        if known is None or self._plan.score(result) >= self._plan.score(known.result):
+            self._candidates[snapshot.member] = judgement
+        if self._plan.is_reached_by(result):
+            self.confirmed = judgement
+        else:
+            self._challenge(answer.duration_s)
+
+    def _challenge(self, last_cost_s: float = 0.0) -> None:
+        """Have the next member evaluated that seems to have reached the target: the best always, others if there is
+        time."""
+        if self._contenders and self._schedule.allows(self._now().elapsed_s, last_cost_s, credit=True):
+            self._order_full(self._contenders.pop(), CONFIRMATION)
+
+    def _note_promise(self, best_mean: float) -> None:
+        if self._first_mean is None:
+            self._first_mean = best_mean
+        if self._plan.target is not None:
+            self._promising = best_mean >= self._plan.target - 0.5 * max(self._plan.target - self._first_mean, 0.0)
+
+    def _seed(self, member: int, moment: Moment, snapshot: Snapshot | None = None) -> int:
+        """Seed of episodes that nobody has seen: of this job, this agent and this state of it."""
+        agent = self._algorithm.cohort.members[member]
+        steps = moment.env_steps[member] if snapshot is None else snapshot.env_steps
+        return int(derive_key(self._plan.seed, agent.seed, steps))

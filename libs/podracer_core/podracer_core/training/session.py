@@ -1,0 +1,154 @@
+"""The loop of a round: collect, update, look, until the budget is used or the target is reached."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from podracer_core.algorithms.algorithm import Algorithm, MemberState
+from podracer_core.buffers.rollout import Rollout
+from podracer_core.training.environment_states import EnvironmentState
+from podracer_core.training.judge import Judge
+from podracer_core.training.plan import RoundPlan
+from podracer_core.training.selection import Selection
+from podracer_core.training.snapshots import Judgement, Moment
+from podracer_core.training.source import RolloutSource
+
+__all__ = ["MemberOutcome", "Progress", "TrainingSession"]
+
+_RETURN_ROLLOUTS = 10
+_CONCLUDE_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """What a round has done so far, one entry a member. `returns` are of training episodes of the last rollouts; NaN
+    where none has ended."""
+
+    elapsed_s: float
+    evaluation_s: float
+    updates: int
+    env_steps: list[int]
+    returns: list[float]
+    metrics: dict[str, list[float]]
+    active: list[bool]
+
+
+@dataclass(frozen=True, slots=True)
+class MemberOutcome:
+    """How a round went for one member: its last state, and its best full evaluation (with the snapshot it is of)."""
+
+    member: int
+    env_steps: int
+    state: MemberState
+    environment: EnvironmentState | None
+    candidate: Judgement | None
+    failed: bool
+
+
+class TrainingSession:
+    """One round of a cohort. Nothing in `step` waits for the device or loops over members, but for the looks."""
+
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        source: RolloutSource,
+        judge: Judge | None,
+        plan: RoundPlan,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        began_at: float | None = None,
+        episode_steps: int = 1000,
+    ) -> None:
+        """Without a judge nothing is evaluated. `began_at` is when the round began on `clock`, by default now;
+        `episode_steps` helps to estimate the cost of a first look."""
+        self.algorithm, self.plan = algorithm, plan
+        self._source, self._clock, self._episode_steps = source, clock, episode_steps
+        self._began_at = clock() if began_at is None else began_at
+        self._steps = torch.zeros(algorithm.members, dtype=torch.int64, device=algorithm.device)
+        self._steps_per_member = 0
+        self._updates = 0
+        self._metrics: dict[str, Tensor] = {}
+        self._episodes: deque[tuple[Tensor, Tensor]] = deque(maxlen=_RETURN_ROLLOUTS)
+        self._collect_s = 0.0
+        self.selection = Selection(algorithm, judge, plan, self.moment, self._first_look_s) if judge else None
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds since the round began."""
+        return self._clock() - self._began_at
+
+    @property
+    def confirmed(self) -> Judgement | None:
+        """The judgement that reached the target, once one has."""
+        return self.selection.confirmed if self.selection else None
+
+    @property
+    def finished(self) -> bool:
+        """Whether the budget is used or the target reached."""
+        plan = self.plan
+        out_of_steps = bool(plan.env_steps) and self._steps_per_member >= plan.env_steps
+        out_of_time = plan.duration_s is not None and self.elapsed_s >= plan.duration_s
+        return out_of_steps or out_of_time or self.confirmed is not None
+
+    def step(self) -> bool:
+        """One rollout, one update, and a look where it is time. Returns whether snapshots of this moment were taken."""
+        start = self._clock()
+        rollout = self._source.collect()
+        self._collect_s = self._clock() - start
+        self._metrics = self.algorithm.update(rollout)
+        self._count(rollout)
+        return self.selection.step() if self.selection else False
+
+    def conclude(self, *, evaluate: bool = True, timeout_s: float = _CONCLUDE_S) -> list[MemberOutcome]:
+        """End the round; with `evaluate` every member's best snapshot gets a full evaluation, unless the target is
+        reached. Raises DeadlineExpired where evaluations do not come in time."""
+        if self.selection and evaluate:
+            self.selection.conclude(timeout_s)
+        candidates = self.selection.candidates if self.selection else {}
+        env_steps, active = self._steps.tolist(), self.algorithm.active.tolist()
+        environments = self._source.environment_states()
+        return [
+            MemberOutcome(
+                member,
+                env_steps[member],
+                self.algorithm.member_state(member),
+                environments[member] if environments else None,
+                candidates.get(member),
+                failed=not active[member],
+            )
+            for member in range(self.algorithm.members)
+        ]
+
+    def moment(self) -> Moment:
+        """Where the round stands."""
+        return Moment(self.elapsed_s, self._steps.tolist(), self.algorithm.version)
+
+    def progress(self) -> Progress:
+        """The same in more detail, with the metrics of the last update. Waits for the device."""
+        count = sum((count for count, _ in self._episodes), torch.zeros_like(self._steps))
+        total = sum((total for _, total in self._episodes), torch.zeros_like(self._steps, dtype=torch.float64))
+        return Progress(
+            self.elapsed_s,
+            self.selection.spent_s if self.selection else 0.0,
+            self._updates,
+            self._steps.tolist(),
+            (total / count).tolist(),
+            {name: value.tolist() for name, value in self._metrics.items()},
+            self.algorithm.active.tolist(),
+        )
+
+    def _count(self, rollout: Rollout) -> None:
+        self._steps += rollout.valid.sum((0, 2))
+        self._steps_per_member += rollout.horizon * rollout.num_envs
+        self._updates += 1
+        self._episodes.append((rollout.episodes.count.clone(), rollout.episodes.return_sum.clone()))
+
+    def _first_look_s(self) -> float:
+        """Full episodes at the pace of the last rollout."""
+        return self._collect_s / self.algorithm.horizon * self._episode_steps

@@ -1,0 +1,32 @@
+"""The interface of generators: who decides which agents a pod trains next."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from random import Random
+
+from podracer_leaderboard.agents import Cohort, CohortRequest, Population
+from podracer_leaderboard.rules import Rules
+from podracer_leaderboard.search_space import SearchSpace
+
+ENTRY_POINT_GROUP = "podracer.generators"
+
+
+class Generator(ABC):
+    """Makes the next cohort. A package offers its own as an entry point of the group `podracer.generators`.
+
+    One object serves one call: what it knows comes from the population, and all chance from `random`, so that the
+    same seed and the same order of completions give the same proposals.
+    """
+
+    def __init__(self, space: SearchSpace, rules: Rules) -> None:
+        self.space = space
+        self.rules = rules
+
+    @abstractmethod
+    def propose(self, population: Population, request: CohortRequest, random: Random) -> Cohort:
+        """At most `request.places` members of one shape, each waiting now or new; none where nobody can train now.
+
+        After it at most `rules.population` agents are alive. Hyperparameters of new agents are complete and inside
+        the search space.
+        """

@@ -1,0 +1,146 @@
+"""One search range: drawing from it, and mutating a value inside it. Every result is a value of the range."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from random import Random
+
+Value = float | int | str | bool | tuple[int, ...]
+"""A hyperparameter; a tuple holds the widths of hidden layers."""
+
+FACTORS = (0.8, 1.2)
+"""What a perturbation multiplies by: Jaderberg et al. 2017, Population Based Training, arXiv:1711.09846, section 4.1."""
+
+
+class Range(ABC):
+    """The values that one hyperparameter may take in a search."""
+
+    @property
+    def is_continuous(self) -> bool:
+        """Whether a mean and a variance of its values mean something."""
+        return False
+
+    @property
+    def is_logarithmic(self) -> bool:
+        return False
+
+    @abstractmethod
+    def contains(self, value: Value) -> bool: ...
+
+    @abstractmethod
+    def sample(self, random: Random) -> Value:
+        """A value drawn from the range; only `random.random()` is used, which every Python gives alike."""
+
+    @abstractmethod
+    def perturb(self, value: Value, random: Random) -> Value:
+        """A neighbour of `value`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fixed(Range):
+    """Not searched."""
+
+    value: Value
+
+    def contains(self, value: Value) -> bool:
+        return value == self.value
+
+    def sample(self, random: Random) -> Value:
+        return self.value
+
+    def perturb(self, value: Value, random: Random) -> Value:
+        return self.value
+
+
+@dataclass(frozen=True, slots=True)
+class Interval(Range):
+    """Real numbers from `low` to `high`, even in themselves or in their logarithm."""
+
+    low: float
+    high: float
+    logarithmic: bool = False
+
+    @property
+    def is_continuous(self) -> bool:
+        return True
+
+    @property
+    def is_logarithmic(self) -> bool:
+        return self.logarithmic
+
+    def contains(self, value: Value) -> bool:
+        return isinstance(value, int | float) and not isinstance(value, bool) and self.low <= value <= self.high
+
+    def sample(self, random: Random) -> float:
+        return _between(self.low, self.high, self.logarithmic, random)
+
+    def perturb(self, value: Value, random: Random) -> float:
+        """`value` × 0.8 or × 1.2, whichever stays inside; drawn anew where neither does."""
+        assert isinstance(value, int | float), "an interval holds numbers"
+        inside = [product for factor in FACTORS if self.contains(product := value * factor)]
+        return inside[_index(len(inside), random)] if inside else self.sample(random)
+
+
+@dataclass(frozen=True, slots=True)
+class IntegerInterval(Range):
+    """Whole numbers from `low` to `high`, both included, even in themselves or in their logarithm."""
+
+    low: int
+    high: int
+    logarithmic: bool = False
+
+    @property
+    def is_continuous(self) -> bool:
+        return True
+
+    @property
+    def is_logarithmic(self) -> bool:
+        return self.logarithmic
+
+    def contains(self, value: Value) -> bool:
+        return isinstance(value, int) and not isinstance(value, bool) and self.low <= value <= self.high
+
+    def sample(self, random: Random) -> int:
+        if not self.logarithmic:
+            return self.low + _index(self.high - self.low + 1, random)
+        # Half a step beyond both ends, so that the ends are as likely as their neighbours.
+        drawn = round(_between(self.low - 0.5, self.high + 0.5, True, random))
+        return min(max(drawn, self.low), self.high)
+
+    def perturb(self, value: Value, random: Random) -> int:
+        """`value` × 0.8 or × 1.2, at least one step, whichever stays inside; drawn anew where neither does."""
+        assert isinstance(value, int), "an integer interval holds whole numbers"
+        down, up = (round(value * factor) for factor in FACTORS)
+        inside = [number for number in (min(down, value - 1), max(up, value + 1)) if self.contains(number)]
+        return inside[_index(len(inside), random)] if inside else self.sample(random)
+
+
+@dataclass(frozen=True, slots=True)
+class Choice(Range):
+    """One of some values."""
+
+    values: tuple[Value, ...]
+
+    def contains(self, value: Value) -> bool:
+        return value in self.values
+
+    def sample(self, random: Random) -> Value:
+        return self.values[_index(len(self.values), random)]
+
+    def perturb(self, value: Value, random: Random) -> Value:
+        """The value before or after it in the list."""
+        place = self.values.index(value)
+        beside = [self.values[index] for index in (place - 1, place + 1) if 0 <= index < len(self.values)]
+        return beside[_index(len(beside), random)] if beside else value
+
+
+def _index(length: int, random: Random) -> int:
+    return min(int(random.random() * length), length - 1)
+
+
+def _between(low: float, high: float, logarithmic: bool, random: Random) -> float:
+    u = random.random()
+    drawn = math.exp(math.log(low) + u * (math.log(high) - math.log(low))) if logarithmic else low + u * (high - low)
+    return min(max(drawn, low), high)  # rounding may step over an end

@@ -1,0 +1,69 @@
+"""Who is on the board: its size, one place an agent, few a lineage."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A candidate: `score` decides, `mean` where scores are equal, then who was first (`order`)."""
+
+    agent: str
+    lineage: str
+    score: float
+    mean: float
+    order: int
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """Whether a candidate enters, at which rank (from 1; 0 where it does not), and who leaves for it."""
+
+    rank: int
+    reason: str
+    removed: tuple[Entry, ...] = ()
+
+    @property
+    def is_admitted(self) -> bool:
+        return self.rank > 0
+
+
+def ranked(entries: Iterable[Entry]) -> list[Entry]:
+    """Best first; of equal ones the earlier first."""
+    return sorted(entries, key=lambda entry: (-entry.score, -entry.mean, entry.order))
+
+
+def admit(entries: Iterable[Entry], candidate: Entry, size: int, lineage_limit: int) -> Admission:
+    """Whether `candidate` enters a board of `size` places of which one lineage holds at most `lineage_limit`.
+
+    It replaces its own agent's older entry, else the worst of its lineage where that has its limit, else the worst of a
+    full board; each only by being strictly better. Who is there stays in a tie.
+    """
+    board = ranked(entries)
+    own = [entry for entry in board if entry.agent == candidate.agent]
+    kin = [entry for entry in board if entry.lineage == candidate.lineage]
+    if own:
+        rival, place = own[0], "its own earlier candidate"
+    elif len(kin) >= lineage_limit:
+        rival, place = kin[-1], f"the worst of its lineage, which has its {lineage_limit} places"
+    elif len(board) >= size:
+        rival, place = board[-1], "the worst of a full board"
+    else:
+        return Admission(_rank(board, candidate), "there was room")
+    comparison = f"{candidate.score:.6g} against {rival.score:.6g} of {place}"
+    if (candidate.score, candidate.mean) <= (rival.score, rival.mean):
+        return Admission(0, f"not better: {comparison}")
+    left = [entry for entry in board if entry is not rival]
+    return Admission(_rank(left, candidate), f"better: {comparison}", (rival,))
+
+
+def admission_score(entries: Iterable[Entry], size: int) -> float | None:
+    """What a new agent's candidate has to exceed to enter; None while there is room."""
+    board = ranked(entries)
+    return board[-1].score if len(board) >= size else None
+
+
+def _rank(board: list[Entry], candidate: Entry) -> int:
+    return ranked([*board, candidate]).index(candidate) + 1

@@ -1,0 +1,177 @@
+"""The rows that last. Protos are kept as bytes where nothing but the service's answers needs what is in them."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from sqlalchemy import BigInteger, ForeignKey, Index, Integer, LargeBinary, MetaData, String, Text
+from sqlalchemy.orm import DeclarativeBase, Mapped, MappedAsDataclass, mapped_column
+
+from podracer_core.database import UtcTime
+
+NAMING = {
+    "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+    "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+    "fk": "fk_%(table_name)s_%(column_0_N_name)s",
+    "pk": "pk_%(table_name)s",
+}
+
+
+class Tables(MappedAsDataclass, DeclarativeBase, kw_only=True):
+    """Base of all rows."""
+
+    metadata = MetaData(naming_convention=NAMING)
+    type_annotation_map = {bytes: LargeBinary, str: String, int: BigInteger, datetime: UtcTime}  # noqa: RUF012
+
+
+def _board() -> Mapped[str]:
+    return mapped_column(ForeignKey("boards.name", ondelete="CASCADE"), primary_key=True)
+
+
+def _counter() -> Mapped[int]:
+    # SQLite counts up only what is declared INTEGER; that has 64 bits there.
+    return mapped_column(BigInteger().with_variant(Integer, "sqlite"), primary_key=True, init=False)
+
+
+class BoardRow(Tables):
+    """A leaderboard.
+
+    revision        counts changes of the ranking
+    clock           counts everything that happens to agents: the order in which they wait and enter
+    proposal_count  stored answers of ProposeCohort; numbers the random streams
+    """
+
+    __tablename__ = "boards"
+
+    name: Mapped[str] = mapped_column(primary_key=True)
+    job: Mapped[str] = mapped_column(unique=True)
+    spec: Mapped[bytes]
+    update_time: Mapped[datetime]
+    revision: Mapped[int] = mapped_column(default=1)
+    clock: Mapped[int] = mapped_column(default=0)
+    agent_count: Mapped[int] = mapped_column(default=0)
+    proposal_count: Mapped[int] = mapped_column(default=0)
+
+
+class AgentRow(Tables):
+    """An agent: `spec` is what never changes of its AgentSpec; the `best_` columns belong to its best candidate."""
+
+    __tablename__ = "agents"
+    __table_args__ = (Index(None, "board", "state"), Index(None, "board", "lineage"))
+
+    board: Mapped[str] = _board()
+    number: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    name: Mapped[str] = mapped_column(unique=True)
+    algorithm: Mapped[str]
+    spec: Mapped[bytes]
+    origin: Mapped[str]
+    state: Mapped[str]
+    reason: Mapped[str] = mapped_column(Text)
+    lineage: Mapped[str]
+    create_time: Mapped[datetime]
+    waiting_since: Mapped[int]
+    env_steps: Mapped[int]
+    cost_s: Mapped[float]
+    rung: Mapped[int]
+    started: Mapped[bool] = mapped_column(default=False)
+    replaced: Mapped[str] = mapped_column(default="")
+    failure: Mapped[str] = mapped_column(Text, default="")
+    latest_checkpoint: Mapped[bytes | None] = mapped_column(default=None)
+    latest_evaluation: Mapped[bytes | None] = mapped_column(default=None)
+    latest_score: Mapped[float | None] = mapped_column(default=None)
+    best_evaluation: Mapped[bytes | None] = mapped_column(default=None)
+    best_score: Mapped[float | None] = mapped_column(default=None)
+    best_rung: Mapped[int] = mapped_column(default=0)
+    best_env_steps: Mapped[int] = mapped_column(default=0)
+    best_cost_s: Mapped[float] = mapped_column(default=0.0)
+
+
+class ParentRow(Tables):
+    """That `parent` gave weights to the agent `child`."""
+
+    __tablename__ = "parents"
+    __table_args__ = (Index(None, "parent"),)
+
+    board: Mapped[str] = _board()
+    child: Mapped[str] = mapped_column(primary_key=True)
+    place: Mapped[int] = mapped_column(primary_key=True)
+    parent: Mapped[str]
+
+
+class RoundRow(Tables):
+    """A round that an agent finished, with the stored answer to who reported it."""
+
+    __tablename__ = "rounds"
+    __table_args__ = (Index(None, "board", "rung"), Index(None, "board", "lineage"))
+
+    board: Mapped[str] = _board()
+    request_id: Mapped[str] = mapped_column(primary_key=True)
+    agent: Mapped[str]
+    lineage: Mapped[str]
+    rung: Mapped[int]
+    score: Mapped[float | None]
+    cost_s: Mapped[float]
+    response: Mapped[bytes]
+
+
+class CandidateRow(Tables):
+    """An agent's place on the board."""
+
+    __tablename__ = "candidates"
+
+    board: Mapped[str] = _board()
+    agent: Mapped[str] = mapped_column(primary_key=True)
+    lineage: Mapped[str]
+    score: Mapped[float]
+    mean: Mapped[float]
+    entry_order: Mapped[int]
+    admit_time: Mapped[datetime]
+    evaluation: Mapped[bytes]
+
+
+class EvaluationRow(Tables):
+    """An evaluation in the history; `number` is its place there."""
+
+    __tablename__ = "evaluations"
+    __table_args__ = (
+        Index(None, "board", "evaluation_id", unique=True),
+        Index(None, "board", "agent", "number"),
+        {"sqlite_autoincrement": True},
+    )
+
+    number: Mapped[int] = _counter()
+    board: Mapped[str] = mapped_column(ForeignKey("boards.name", ondelete="CASCADE"))
+    evaluation_id: Mapped[str]
+    agent: Mapped[str]
+    has_checkpoint: Mapped[bool]
+    evaluation: Mapped[bytes]
+
+
+class ProposalRow(Tables):
+    """A stored answer of ProposeCohort."""
+
+    __tablename__ = "proposals"
+
+    board: Mapped[str] = _board()
+    request_id: Mapped[str] = mapped_column(primary_key=True)
+    response: Mapped[bytes]
+
+
+class AliasRow(Tables):
+    """One change of an alias; the newest of a name is where it points now."""
+
+    __tablename__ = "alias_changes"
+    __table_args__ = (
+        Index(None, "board", "alias", "number"),
+        Index(None, "board", "request_id"),
+        {"sqlite_autoincrement": True},
+    )
+
+    number: Mapped[int] = _counter()
+    board: Mapped[str] = mapped_column(ForeignKey("boards.name", ondelete="CASCADE"))
+    alias: Mapped[str]
+    agent: Mapped[str]
+    checkpoint: Mapped[bytes]
+    reason: Mapped[str] = mapped_column(Text)
+    request_id: Mapped[str]
+    create_time: Mapped[datetime]

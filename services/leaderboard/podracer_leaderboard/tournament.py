@@ -1,0 +1,145 @@
+"""The asynchronous tournament: train on, copy a better one, or begin anew, whenever a pod is free (DESIGN, Evolution)."""
+
+from __future__ import annotations
+
+from random import Random
+
+from podracer_leaderboard.agents import Action, Agent, Cohort, CohortRequest, NewAgent, Population
+from podracer_leaderboard.generator import Generator
+from podracer_leaderboard.rungs import is_at_bottom
+from podracer_leaderboard.search_space import Shape, shape_of
+
+
+class Tournament(Generator):
+    """CONTINUE for every waiting agent but those at the bottom of their rung; EXPLOIT or FRESH in their places.
+
+    The longest waiting agent leads and gives the cohort its shape; then come the others of that shape, those with
+    fewer rounds first and those that the pod still holds among equals. A new agent of another shape waits in its
+    predecessor's place in the queue, so a shape is never starved.
+    """
+
+    def propose(self, population: Population, request: CohortRequest, random: Random) -> Cohort:
+        """See `Generator`."""
+        cohort = _Cohort(self, population, request, random)
+        waiting = [agent for agent in population.waiting if request.accepts(agent.algorithm)]
+        if waiting:
+            cohort.take(waiting[0])
+        rest = (agent for agent in waiting[1:] if agent.shape == cohort.shape)
+        for agent in sorted(rest, key=lambda agent: (agent.rung, agent.name not in request.warm, agent.waiting_since)):
+            if cohort.is_full:
+                break
+            cohort.take(agent)
+        while not cohort.is_full and cohort.alive_count < self.rules.population:
+            cohort.add(cohort.newcomer())
+        return Cohort(tuple(cohort.members), tuple(cohort.created))
+
+
+class _Cohort:
+    """A cohort while it is put together."""
+
+    def __init__(self, generator: Generator, population: Population, request: CohortRequest, random: Random) -> None:
+        self._space, self._rules = generator.space, generator.rules
+        self._population, self._request, self._random = population, request, random
+        self.shape: Shape | None = None
+        self.members: list[Agent | NewAgent] = []
+        self.created: list[NewAgent] = []
+
+    @property
+    def is_full(self) -> bool:
+        return len(self.members) >= self._request.places
+
+    @property
+    def alive_count(self) -> int:
+        return len(self._population.alive) + sum(new.replaced is None for new in self.created)
+
+    def take(self, agent: Agent) -> None:
+        """A waiting agent trains on, unless it has to give way to a new one."""
+        successor = self._successor(agent)
+        if successor is None:
+            self._place(agent)
+        else:
+            self.add(successor)
+
+    def add(self, agent: NewAgent) -> None:
+        self.created.append(agent)
+        self._place(agent)
+
+    def newcomer(self) -> NewAgent:
+        """For a place that nobody holds: FRESH until the population has once been full, then as for a replaced one."""
+        if self._population.created + len(self.created) < self._rules.population:
+            return self._fresh(None, "the population is not full yet")
+        reason = "in the place of an agent that failed"
+        return self._exploit_or_explore(None, reason) or self._fresh(None, reason)
+
+    def _place(self, agent: Agent | NewAgent) -> None:
+        self.shape = self.shape or agent.shape
+        if agent.shape == self.shape:
+            self.members.append(agent)
+
+    def _successor(self, agent: Agent) -> NewAgent | None:
+        """Who replaces `agent`; None where it trains on."""
+        scores = self._population.rung_scores.get(agent.rung, ())
+        if not agent.started or agent.score is None:
+            return None
+        if not is_at_bottom(agent.score, scores, self._rules.replaced_fraction):
+            return None
+        place = sum(score > agent.score for score in scores) + 1
+        return self._exploit_or_explore(agent, f"place {place} of {len(scores)} in rung {agent.rung}")
+
+    def _exploit_or_explore(self, replaced: Agent | None, reason: str) -> NewAgent | None:
+        """FRESH with the exploration probability, else EXPLOIT; None where nobody is better than `replaced`."""
+        if self._random.random() < self._rules.exploration:
+            return self._fresh(replaced, f"{reason}; exploration")
+        donor = self._donor(replaced)
+        if donor is None:
+            return None
+        hyperparameters = self._space.mutate(donor.algorithm, donor.hyperparameters, self._random)
+        reason = f"{reason}; from {donor.name.rsplit('/', 1)[-1]} with {donor.best_score:.6g}"
+        return NewAgent(Action.EXPLOIT, donor.algorithm, hyperparameters, donor.shape, reason, donor, replaced)
+
+    def _donor(self, replaced: Agent | None) -> Agent | None:
+        """Tournament selection: the best of k that are drawn from all that are strictly better than `replaced`."""
+        floor = float("-inf") if replaced is None or replaced.score is None else replaced.score
+        pool = [
+            agent
+            for agent in self._population.donors
+            if agent is not replaced and _best_score(agent) > floor and self._request.accepts(agent.algorithm)
+        ]
+        drawn = [
+            pool.pop(int(self._random.random() * len(pool))) for _ in range(min(self._rules.tournament_size, len(pool)))
+        ]
+        return max(drawn, key=lambda agent: (_best_score(agent), -agent.number), default=None)
+
+    def _fresh(self, replaced: Agent | None, reason: str) -> NewAgent:
+        algorithm = self._next_algorithm()
+        draw = self._space.sample if self._fresh_count(algorithm) else self._space.defaults
+        hyperparameters = draw(algorithm, self._random)
+        shape = shape_of(algorithm, hyperparameters)
+        present = self._present_shapes(algorithm)
+        if shape not in present and len(present) >= self._rules.shape_limit:
+            shape = present[int(self._random.random() * len(present))]
+            hyperparameters = self._space.with_shape(hyperparameters, shape)
+        return NewAgent(Action.FRESH, algorithm, hyperparameters, shape, reason, replaced=replaced)
+
+    def _next_algorithm(self) -> str:
+        """The algorithm that is furthest behind its share of fresh agents."""
+        shares = {name: share for name, share in self._space.shares.items() if self._request.accepts(name)}
+        total = sum(shares.values())
+        count = sum(self._fresh_count(name) for name in shares) + 1
+        return max(shares, key=lambda name: shares[name] / total * count - self._fresh_count(name))
+
+    def _fresh_count(self, algorithm: str) -> int:
+        created = sum(new.action is Action.FRESH and new.algorithm == algorithm for new in self.created)
+        return self._population.fresh_counts.get(algorithm, 0) + created
+
+    def _present_shapes(self, algorithm: str) -> list[Shape]:
+        """The shapes of `algorithm` that are alive, in the order of their first agents."""
+        replaced = {new.replaced.name for new in self.created if new.replaced}
+        alive = [agent.shape for agent in self._population.alive if agent.name not in replaced]
+        shapes = dict.fromkeys([*alive, *(new.shape for new in self.created)])
+        return [shape for shape in shapes if shape[0] == algorithm]
+
+
+def _best_score(agent: Agent) -> float:
+    assert agent.best_score is not None, "donors have a candidate"
+    return agent.best_score

@@ -1,0 +1,56 @@
+"""The updater: by which number candidates are ranked, and whether one enters the board."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from podracer_leaderboard.ranking import Admission, Entry, admit
+from podracer_leaderboard.rules import Rules
+
+ENTRY_POINT_GROUP = "podracer.updaters"
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """What an evaluation says: the mean return and the two-sided 95 % interval of it."""
+
+    mean: float
+    lower_bound: float
+    upper_bound: float
+    episodes: int
+
+    @property
+    def is_finite(self) -> bool:
+        return math.isfinite(self.mean) and math.isfinite(self.lower_bound)
+
+
+class Updater(ABC):
+    """Decides who is on the board. A package offers its own as an entry point of the group `podracer.updaters`."""
+
+    def __init__(self, rules: Rules) -> None:
+        self.rules = rules
+
+    @abstractmethod
+    def score(self, judgement: Judgement) -> float:
+        """The number that agents are compared by, larger is better. `judgement` is finite."""
+
+    def admit(self, entries: Iterable[Entry], candidate: Entry) -> Admission:
+        """Whether and where `candidate` enters."""
+        return admit(entries, candidate, self.rules.leaderboard_size, self.rules.lineage_limit)
+
+
+class LowerBoundUpdater(Updater):
+    """The lower end of the interval: a lucky mean over few episodes does not count as much as a sure one."""
+
+    def score(self, judgement: Judgement) -> float:
+        return judgement.lower_bound
+
+
+class MeanUpdater(Updater):
+    """The mean, for jobs whose objective asks for it."""
+
+    def score(self, judgement: Judgement) -> float:
+        return judgement.mean

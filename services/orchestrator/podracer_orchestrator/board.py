@@ -1,0 +1,32 @@
+"""The leaderboard as the orchestrator calls it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import grpc
+from google.protobuf.message import Message
+
+from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
+from podracer.leaderboard.v1.leaderboard_service_pb2_grpc import LeaderboardServiceStub
+from podracer_orchestrator.outbox import REQUEST_TYPES
+
+TIMEOUT_S = 10.0
+
+
+class LeaderboardClient:
+    """Calls of role control. Every one raises the PodracerError that the leaderboard raised, or Unavailable."""
+
+    def __init__(self, channel: grpc.aio.Channel) -> None:
+        self._stub: Any = LeaderboardServiceStub(channel)
+
+    async def propose(self, request: leaderboard_pb2.ProposeCohortRequest) -> leaderboard_pb2.ProposeCohortResponse:
+        """The next cohort; the same `request_id` again gets the same answer."""
+        answer: leaderboard_pb2.ProposeCohortResponse = await self._stub.ProposeCohort(request, timeout=TIMEOUT_S)
+        return answer
+
+    async def call(self, method: str, request: bytes) -> Message:
+        """Make a call of the outbox; `request` is in wire form."""
+        decoded = REQUEST_TYPES[method].FromString(request)
+        answer: Message = await getattr(self._stub, method)(decoded, timeout=TIMEOUT_S)
+        return answer

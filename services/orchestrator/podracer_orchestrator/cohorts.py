@@ -1,0 +1,117 @@
+"""From the leaderboard's proposal to the cohort that a pod trains."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from google.protobuf import duration_pb2
+from sqlalchemy.orm import Session
+
+from podracer.common.v1 import cohort_pb2, environment_pb2
+from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
+from podracer.orchestrator.v1 import job_pb2
+from podracer.orchestrator.v1 import pod_service_pb2 as pod_pb2
+from podracer_orchestrator import events
+from podracer_orchestrator.budget import Round
+from podracer_orchestrator.changes import WORK, job_topic, touch
+from podracer_orchestrator.job_plan import JobPlan, plan_of, read_spec
+from podracer_orchestrator.names import last_part
+from podracer_orchestrator.progress import checkpoint_reference, members_of
+from podracer_orchestrator.tables import CheckpointRow, JobRow, LeaseRow, MemberRow, WorkRow, WorkState
+
+CHECKPOINT_INTERVAL_S = 30.0
+EVALUATION_FRACTION = 0.2
+INSPECTION_TIMEOUT_S = 60.0
+
+
+def store_proposal(
+    session: Session, job: JobRow, work: WorkRow, proposal: leaderboard_pb2.ProposeCohortResponse, now: datetime
+) -> None:
+    """Make a PROPOSING work READY with the leaderboard's answer, or drop it where the answer is empty.
+
+    The new agents are counted here, once, because the work leaves PROPOSING here.
+    """
+    if proposal.finished:
+        job.rounds_over = True
+    if not proposal.proposals:
+        work.state, work.end_time = WorkState.DROPPED, now
+        touch(session, WORK, job_topic(job.uid))
+        return
+    work.proposal = proposal.SerializeToString(deterministic=True)
+    work.state = WorkState.READY
+    for position, each in enumerate(proposal.proposals):
+        session.add(MemberRow(work_id=work.id, position=position, agent=each.agent.name))
+    fresh = [each for each in proposal.proposals if each.action != leaderboard_pb2.PROPOSAL_ACTION_CONTINUE]
+    job.agent_count += len(fresh)
+    session.flush()
+    message = ", ".join(_describe(each) for each in proposal.proposals)
+    events.record(session, job, "COHORT_PROPOSED", message, now=now, work=work.id)
+    touch(session, WORK, job_topic(job.uid))
+
+
+def round_of(plan: JobPlan, proposal: leaderboard_pb2.ProposeCohortResponse) -> Round:
+    """The whole round: as the leaderboard wants it, else as the job does."""
+    time_s = proposal.round_time.ToTimedelta().total_seconds() if proposal.HasField("round_time") else None
+    proposed = Round(proposal.round_env_steps, time_s)
+    return plan.round if proposed == Round() else proposed
+
+
+def proposal_of(work: WorkRow) -> leaderboard_pb2.ProposeCohortResponse:
+    """The leaderboard's stored answer."""
+    return leaderboard_pb2.ProposeCohortResponse.FromString(work.proposal or b"")
+
+
+def train_work(session: Session, job: JobRow, work: WorkRow, lease: LeaseRow) -> pod_pb2.TrainWork:
+    """What a pod is told to train: the proposed agents, each at its last committed checkpoint of this work."""
+    spec, proposal = read_spec(job.spec), proposal_of(work)
+    cohort = cohort_pb2.CohortSpec(
+        algorithm=proposal.proposals[0].agent.algorithm,
+        environment=spec.environment,
+        environment_description=description_of(job),
+        envs_per_member=spec.pod.envs_per_member,
+        seed=spec.seed,
+    )
+    for each, member in zip(proposal.proposals, members_of(session, work.id), strict=True):
+        agent = cohort.members.add()
+        agent.CopyFrom(each.agent)
+        agent.env_steps += member.env_steps
+        if member.cost_s:
+            agent.cost.FromNanoseconds(agent.cost.ToNanoseconds() + round(member.cost_s * 1e9))
+        if member.checkpoint is not None:
+            agent.resume.CopyFrom(checkpoint_reference(session.get_one(CheckpointRow, member.checkpoint)))
+    return pod_pb2.TrainWork(
+        cohort=cohort,
+        budget=pod_pb2.RoundBudget(
+            env_steps_per_member=lease.member_env_steps,
+            time=None if lease.time_s is None else duration(lease.time_s),
+            evaluation_fraction=EVALUATION_FRACTION,
+        ),
+        objective=spec.objective,
+        evaluation=job_pb2.EvaluationSpec(episodes=plan_of(job).episodes, evaluator=spec.evaluation.evaluator),
+        checkpoint_interval=duration(CHECKPOINT_INTERVAL_S),
+        admission_score=proposal.admission_score if proposal.HasField("admission_score") else None,
+        keep_replay=spec.evolution.keep_replay,
+        deterministic=spec.pod.deterministic,
+    )
+
+
+def inspect_work(job: JobRow) -> pod_pb2.InspectWork:
+    """What a pod is told to inspect."""
+    return pod_pb2.InspectWork(environment=read_spec(job.spec).environment, timeout=duration(INSPECTION_TIMEOUT_S))
+
+
+def description_of(job: JobRow) -> environment_pb2.EnvironmentDescription:
+    """What is known of the job's environment; empty while it is being inspected."""
+    return environment_pb2.EnvironmentDescription.FromString(job.description or b"")
+
+
+def duration(seconds: float) -> duration_pb2.Duration:
+    """Seconds as a message, to the nanosecond."""
+    message = duration_pb2.Duration()
+    message.FromNanoseconds(round(seconds * 1e9))
+    return message
+
+
+def _describe(proposal: leaderboard_pb2.Proposal) -> str:
+    action = leaderboard_pb2.ProposalAction.Name(proposal.action).removeprefix("PROPOSAL_ACTION_")
+    return f"{action} {last_part(proposal.agent.name)}"

@@ -1,0 +1,123 @@
+"""Delivers the outbox: in order for each job, again and again until the leaderboard has acknowledged."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from google.protobuf.message import Message
+from sqlalchemy.orm import Session
+
+from podracer.common.v1 import cohort_pb2
+from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
+from podracer_core.errors import (
+    AlreadyExists,
+    DeadlineExpired,
+    InvalidInput,
+    NotFound,
+    PodracerError,
+    PreconditionFailed,
+    Unavailable,
+)
+from podracer_core.rpc.backoff import Backoff
+from podracer_orchestrator import events, jobs, outbox
+from podracer_orchestrator.board import LeaderboardClient
+from podracer_orchestrator.changes import OUTBOX, ChangeFeed
+from podracer_orchestrator.clock import Clock
+from podracer_orchestrator.job_state import LIVE_STATES, JobState
+from podracer_orchestrator.names import last_part
+from podracer_orchestrator.tables import JobRow, OutboxRow
+from podracer_orchestrator.transactions import Transactions
+
+logger = logging.getLogger(__name__)
+
+REFUSALS = (InvalidInput, NotFound, AlreadyExists, PreconditionFailed)
+"""The leaderboard will never take this: repeating it would hold up everything behind it for ever."""
+_IDLE_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    """A row of the outbox, read."""
+
+    id: int
+    job_uid: str
+    method: str
+    request: bytes
+
+
+class Delivery:
+    """The task that empties the outbox (`run`), and the way to have one job's part of it emptied now (`flush`)."""
+
+    def __init__(self, transactions: Transactions, board: LeaderboardClient, changes: ChangeFeed, clock: Clock) -> None:
+        self._transactions = transactions
+        self._board = board
+        self._changes = changes
+        self._clock = clock
+        self._delivering: dict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+
+    async def run(self) -> None:
+        """Deliver whatever there is, for ever; wait longer after each failure."""
+        backoff = Backoff(0.1, 5.0)
+        while True:
+            version = self._changes.version(OUTBOX)
+            try:
+                for job_uid in await self._transactions.read(outbox.jobs_with_pending):
+                    await self.flush(job_uid)
+            except PodracerError as error:
+                wait_s = next(backoff)
+                logger.warning("the leaderboard cannot be told now (%s): again in %.1f s", error, wait_s)
+                await asyncio.sleep(wait_s)
+                continue
+            backoff.reset()
+            await self._changes.wait(OUTBOX, version, _IDLE_S)
+
+    async def flush(self, job_uid: str) -> None:
+        """Deliver what there is for a job. Raises Unavailable or DeadlineExpired; the rest stays for later."""
+        async with self._delivering[job_uid]:
+            while waiting := await self._transactions.read(lambda session: _read(session, job_uid)):
+                for row in waiting:
+                    await self._deliver(row)
+        if not self._delivering[job_uid].locked():
+            self._delivering.pop(job_uid, None)
+
+    async def _deliver(self, row: _Waiting) -> None:
+        try:
+            answer = await self._board.call(row.method, row.request)
+        except REFUSALS as error:
+            logger.error("the leaderboard refused %s of job %s: %s", row.method, row.job_uid, error)
+            refusal = error
+            await self._transactions.write(lambda session: self._refused(session, row, refusal))
+            return
+        except (Unavailable, DeadlineExpired):
+            raise
+        await self._transactions.write(lambda session: self._delivered(session, row, answer))
+
+    def _delivered(self, session: Session, row: _Waiting, answer: Message) -> None:
+        outbox.delivered(session, row.id)
+        job = session.get(JobRow, row.job_uid)
+        if job is None or not isinstance(answer, leaderboard_pb2.SubmitCandidateResponse) or not answer.admitted:
+            return
+        agent = leaderboard_pb2.SubmitCandidateRequest.FromString(row.request).agent
+        message = f"{last_part(agent)} is number {answer.rank} of the leaderboard"
+        now = self._clock.now()
+        events.record(session, job, "CANDIDATE_ADMITTED", message, now=now, subject=agent, rank=answer.rank)
+
+    def _refused(self, session: Session, row: _Waiting, error: PodracerError) -> None:
+        outbox.delivered(session, row.id)
+        job = session.get(JobRow, row.job_uid)
+        if job is None:
+            return
+        now = self._clock.now()
+        message = f"the leaderboard refused {row.method}: {error.message}"
+        events.record(session, job, "LEADERBOARD_REFUSED", message, now=now, reason=error.reason)
+        if row.method == outbox.CREATE_LEADERBOARD and JobState(job.state) in LIVE_STATES:
+            jobs.fail(session, job, cohort_pb2.Problem(reason=error.reason, message=message), now)
+
+
+def _read(session: Session, job_uid: str) -> Sequence[_Waiting]:
+    rows: Sequence[OutboxRow] = outbox.pending(session, job_uid)
+    return [_Waiting(row.id, row.job_uid, row.method, row.request) for row in rows]

@@ -1,0 +1,155 @@
+"""Leases in the database: granting, holding, ending. Deadlines are checked by the caller (terms.py)."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from podracer_core.errors import Fenced
+from podracer_orchestrator import events, jobs
+from podracer_orchestrator.budget import Grant, Round, Usage
+from podracer_orchestrator.changes import POOL, WORK, job_topic, touch
+from podracer_orchestrator.job_state import JobSignal, JobState
+from podracer_orchestrator.progress import members_of
+from podracer_orchestrator.tables import JobRow, LeaseRow, LeaseState, PodRow, PodState, WorkKind, WorkRow, WorkState
+
+
+@dataclass(frozen=True, slots=True)
+class Asker:
+    """Who asks for a lease: the pod, this start of its learner, and the request."""
+
+    pod: str
+    instance_id: str
+    request_id: str
+
+
+def grant(session: Session, job: JobRow, work: WorkRow, asker: Asker, what: Grant, now: datetime) -> LeaseRow:
+    """Lease a READY work; its fence is larger than that of any lease before."""
+    accrue(job, now)
+    lease = LeaseRow(
+        id=secrets.token_hex(8),
+        work_id=work.id,
+        job_uid=job.uid,
+        kind=work.kind,
+        pod=asker.pod,
+        instance_id=asker.instance_id,
+        request_id=asker.request_id,
+        state=LeaseState.HELD,
+        member_env_steps=what.round.member_env_steps,
+        time_s=what.round.time_s,
+        is_cut=what.is_cut,
+        reserved_env_steps=what.reserved_env_steps,
+        reserved_cost_s=what.reserved_cost_s,
+        active_time_s=job.active_time_s,
+        grant_time=now,
+    )
+    session.add(lease)
+    session.flush()
+    work.state = WorkState.LEASED
+    for member in members_of(session, work.id):
+        member.base_env_steps = member.env_steps
+        member.base_cost_s = member.cost_s
+        member.base_evaluation_cost_s = member.evaluation_cost_s
+    if work.kind == WorkKind.TRAIN:
+        job.active_since = job.active_since or now
+        jobs.signal(session, job, JobSignal.LEASED, now)
+    _set_pod(session, lease.pod, PodState.WORKING)
+    message = f"{work.kind} leased to {asker.pod}"
+    events.record(session, job, "LEASE_GRANTED", message, now=now, subject=asker.pod, fence=lease.fence, work=work.id)
+    return lease
+
+
+def find(session: Session, lease_id: str, fence: int) -> LeaseRow:
+    """The lease of a name and fence, whatever its state. Raises Fenced where there is none."""
+    lease = session.scalar(select(LeaseRow).where(LeaseRow.id == lease_id, LeaseRow.fence == fence))
+    if lease is None:
+        raise Fenced(f"there is no lease {lease_id} with fence {fence}", lease=lease_id, fence=fence)
+    return lease
+
+
+def find_held(session: Session, lease_id: str, fence: int) -> LeaseRow:
+    """The lease of a name and fence. Raises Fenced unless it is held."""
+    lease = find(session, lease_id, fence)
+    if lease.state != LeaseState.HELD:
+        raise Fenced(f"the lease {lease_id} has been {lease.state.lower()}", lease=lease_id, fence=fence)
+    return lease
+
+
+def find_request(session: Session, request_id: str) -> LeaseRow | None:
+    """The lease that a request got before."""
+    return session.scalar(select(LeaseRow).where(LeaseRow.request_id == request_id))
+
+
+def held(session: Session, *, job_uid: str | None = None, pod: str | None = None) -> Sequence[LeaseRow]:
+    """The leases that are held, oldest first: all, of a job, of a pod."""
+    query = select(LeaseRow).where(LeaseRow.state == LeaseState.HELD)
+    if job_uid is not None:
+        query = query.where(LeaseRow.job_uid == job_uid)
+    if pod is not None:
+        query = query.where(LeaseRow.pod == pod)
+    return session.scalars(query.order_by(LeaseRow.fence)).all()
+
+
+def end(session: Session, job: JobRow, lease: LeaseRow, state: LeaseState, now: datetime) -> None:
+    """End a held lease: what it reserved is free again. What becomes of its work is the caller's to say."""
+    accrue(job, now)
+    lease.state = state
+    lease.end_time = now
+    session.flush()
+    others = held(session, job_uid=job.uid)
+    if not any(other.kind == WorkKind.TRAIN for other in others):
+        job.active_since = None
+    _set_pod(session, lease.pod, PodState.LOST if state is LeaseState.EXPIRED else PodState.IDLE)
+    touch(session, WORK, POOL, job_topic(job.uid))
+
+
+def accrue(job: JobRow, now: datetime) -> None:
+    """Count the active time up to now."""
+    if job.active_since is not None:
+        job.active_time_s += max(0.0, (now - job.active_since).total_seconds())
+        job.active_since = now
+
+
+def active_time_s(job: JobRow, now: datetime) -> float:
+    """Seconds that the job has been active, up to now."""
+    running = now - job.active_since if job.active_since is not None else timedelta()
+    return job.active_time_s + max(0.0, running.total_seconds())
+
+
+def usage(session: Session, job: JobRow, now: datetime) -> Usage:
+    """What a job has used, and what its leases reserve beyond what they have committed."""
+    steps, cost_s = 0, 0.0
+    for lease in held(session, job_uid=job.uid):
+        members = members_of(session, lease.work_id)
+        steps += max(0, lease.reserved_env_steps - sum(each.env_steps - each.base_env_steps for each in members))
+        cost_s += max(0.0, lease.reserved_cost_s - sum(each.cost_s - each.base_cost_s for each in members))
+    return Usage(job.env_steps, active_time_s(job, now), job.cost_s, steps, cost_s)
+
+
+def round_left(session: Session, work: WorkRow, whole: Round) -> Round:
+    """What of its round a work has left after the commits of its earlier leases."""
+    members = members_of(session, work.id)
+    # Members train in step; where one stopped early, the others decide.
+    return whole.after(max((each.env_steps for each in members), default=0), sum(each.cost_s for each in members))
+
+
+def completed_count(session: Session, job_uid: str) -> int:
+    """How many leases of a job were completed."""
+    query = select(func.count()).where(LeaseRow.job_uid == job_uid, LeaseRow.state == LeaseState.COMPLETED)
+    return session.execute(query).scalar_one()
+
+
+def wants_leases(job: JobRow) -> bool:
+    """Whether pods of the job go on, as opposed to stopping because it has ended or is suspended."""
+    return JobState(job.state) in (JobState.VALIDATING, JobState.PENDING, JobState.RUNNING)
+
+
+def _set_pod(session: Session, name: str, state: PodState) -> None:
+    pod = session.get(PodRow, name)
+    if pod is not None and pod.state != PodState.STOPPED:
+        pod.state = state

@@ -1,0 +1,171 @@
+"""What a finished lease brings: everything of it in one transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+
+from sqlalchemy.orm import Session
+
+from podracer.common.v1 import agent_pb2, cohort_pb2, environment_pb2
+from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
+from podracer.orchestrator.v1 import pod_service_pb2 as pod_pb2
+from podracer_core.catalogue.messages import space_from_message
+from podracer_core.errors import InvalidInput, PodracerError
+from podracer_core.jobs.spec import AlgorithmShare, Search
+from podracer_core.jobs.validation import validate_action_space
+from podracer_orchestrator import events, jobs, leases, outbox, works
+from podracer_orchestrator.changes import job_topic, touch
+from podracer_orchestrator.cohorts import duration
+from podracer_orchestrator.job_plan import read_spec
+from podracer_orchestrator.job_state import LIVE_STATES, JobSignal, JobState
+from podracer_orchestrator.objective import consider, finish_if_due
+from podracer_orchestrator.progress import (
+    MemberCommit,
+    checkpoint_reference,
+    commit,
+    members_of,
+    register_checkpoint,
+)
+from podracer_orchestrator.tables import (
+    CheckpointRow,
+    JobRow,
+    LeaseRow,
+    LeaseState,
+    MemberRow,
+    WorkKind,
+    WorkRow,
+    WorkState,
+)
+
+
+def member_commit(message: pod_pb2.MemberCheckpoint) -> MemberCommit:
+    """A member's progress and checkpoint, decoded."""
+    progress = message.progress
+    return MemberCommit(
+        agent=progress.agent,
+        env_steps=progress.env_steps,
+        cost_s=progress.cost.ToTimedelta().total_seconds(),
+        evaluation_cost_s=progress.evaluation_cost.ToTimedelta().total_seconds(),
+        checkpoint=message.checkpoint,
+    )
+
+
+def complete_train(session: Session, lease: LeaseRow, result: pod_pb2.TrainResult, now: datetime) -> None:
+    """End a held TRAIN lease with its result: commits, evaluations, the leaderboard's news, the end of the job.
+
+    Raises InvalidInput where the result is not of this cohort.
+    """
+    job = session.get_one(JobRow, lease.job_uid)
+    work = session.get_one(WorkRow, lease.work_id)
+    members = members_of(session, work.id)
+    if lease.kind != WorkKind.TRAIN or len(result.members) != len(members):
+        raise InvalidInput(
+            f"a result of {len(result.members)} members for a {lease.kind} lease of {len(members)}",
+            reason="WRONG_RESULT",
+        )
+    commit(session, lease, [member_commit(each.final) for each in result.members if each.HasField("final")], now)
+    for member, each in zip(members, result.members, strict=True):
+        _report_member(session, job, lease, member, each, now)
+    job.completed_rounds += 1
+    work.state, work.end_time, work.attempts = WorkState.DONE, now, 0
+    if lease.is_cut and all(member.env_steps == member.base_env_steps for member in members):
+        job.rounds_over = True  # what is left of the budget is too small for any step
+    leases.end(session, job, lease, LeaseState.COMPLETED, now)
+    message = f"a round of {len(members)} agents on {lease.pod} is over"
+    events.record(session, job, "ROUND_COMPLETED", message, now=now, subject=lease.pod, fence=lease.fence, work=work.id)
+    problems = [each.problem for each in result.members if each.HasField("problem")]
+    if len(problems) == len(members):
+        works.note_failure(session, job, work.kind, problems[0], now)
+    finish_if_due(session, job, now)
+
+
+def complete_inspection(session: Session, lease: LeaseRow, result: pod_pb2.InspectResult, now: datetime) -> None:
+    """End a held INSPECT lease: the job's environment is known, and agents can be proposed.
+
+    The job fails where no algorithm that it asks for can act in it.
+    """
+    job = session.get_one(JobRow, lease.job_uid)
+    if lease.kind != WorkKind.INSPECT:
+        raise InvalidInput(f"the result of an inspection for a {lease.kind} lease", reason="WRONG_RESULT")
+    work = session.get_one(WorkRow, lease.work_id)
+    work.state, work.end_time = WorkState.DONE, now
+    leases.end(session, job, lease, LeaseState.COMPLETED, now)
+    if JobState(job.state) not in LIVE_STATES:
+        return
+    try:
+        _check_algorithms(job, result.description)
+    except PodracerError as error:
+        jobs.fail(session, job, works.problem_of(error), now)
+        return
+    describe(session, job, result.description, now)
+
+
+def describe(session: Session, job: JobRow, description: environment_pb2.EnvironmentDescription, now: datetime) -> None:
+    """Store what an inspection has found out."""
+    job.description = description.SerializeToString(deterministic=True)
+    events.record(session, job, "ENVIRONMENT_INSPECTED", f"the environment runs on {description.backend}", now=now)
+    jobs.signal(session, job, JobSignal.INSPECTED, now)
+    outbox.create_leaderboard(session, job)
+
+
+def complete_with_problem(session: Session, lease: LeaseRow, problem: cohort_pb2.Problem, now: datetime) -> None:
+    """End a held lease whose work cannot be done, here or elsewhere."""
+    job = session.get_one(JobRow, lease.job_uid)
+    work = session.get_one(WorkRow, lease.work_id)
+    leases.end(session, job, lease, LeaseState.COMPLETED, now)
+    works.fail(session, job, work, problem, now)
+    finish_if_due(session, job, now)
+
+
+def record_evaluations(
+    session: Session, lease: LeaseRow, evaluations: Iterable[agent_pb2.Evaluation], now: datetime
+) -> None:
+    """Take evaluations that came with a renewal; one that comes twice is recorded once, by its id."""
+    received = list(evaluations)
+    if not received:
+        return
+    job = session.get_one(JobRow, lease.job_uid)
+    outbox.record_evaluations(session, job, received)
+    for evaluation in received:
+        consider(session, job, lease, evaluation, now)
+    touch(session, job_topic(job.uid))
+
+
+def _report_member(
+    session: Session, job: JobRow, lease: LeaseRow, member: MemberRow, result: pod_pb2.MemberResult, now: datetime
+) -> None:
+    """Tell the leaderboard how the round went for one member."""
+    request = leaderboard_pb2.SubmitCandidateRequest(
+        leaderboard=outbox.board_of(job),
+        request_id=f"{lease.work_id}/{member.position}",
+        agent=member.agent,
+        env_steps=member.env_steps,
+        cost=duration(member.cost_s),
+        failure=_failure(result),
+    )
+    if member.checkpoint is not None:
+        request.latest.CopyFrom(checkpoint_reference(session.get_one(CheckpointRow, member.checkpoint)))
+    evaluations = list(result.evaluations)
+    if result.HasField("candidate"):
+        if not result.candidate.HasField("checkpoint"):
+            raise InvalidInput(f"the candidate of {member.agent} has no checkpoint", reason="WRONG_RESULT")
+        register_checkpoint(session, lease, member.agent, result.candidate.checkpoint, now)
+        request.candidate.CopyFrom(result.candidate)
+        evaluations.append(result.candidate)
+    unique = {evaluation.evaluation_id: evaluation for evaluation in evaluations}
+    outbox.record_evaluations(session, job, unique.values())
+    outbox.submit_candidate(session, job, request)
+    for evaluation in unique.values():
+        consider(session, job, lease, evaluation, now)
+
+
+def _failure(result: pod_pb2.MemberResult) -> str:
+    if result.HasField("problem"):
+        return result.problem.message or result.problem.reason or "failed"
+    return "diverged" if result.final.progress.failed else ""
+
+
+def _check_algorithms(job: JobRow, description: environment_pb2.EnvironmentDescription) -> None:
+    shares = tuple(AlgorithmShare(each.algorithm) for each in read_spec(job.spec).search.algorithms)
+    validate_action_space(Search(shares), space_from_message(description.action_space))

@@ -1,0 +1,100 @@
+"""What becomes of a piece of work when its lease ends: done, free again, or failed."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from podracer.common.v1 import cohort_pb2
+from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
+from podracer_core.errors import PodracerError, UserCodeFailed
+from podracer_orchestrator import events, jobs, leases, outbox
+from podracer_orchestrator.changes import WORK, touch
+from podracer_orchestrator.job_state import LIVE_STATES, JobState
+from podracer_orchestrator.progress import checkpoint_reference, members_of
+from podracer_orchestrator.tables import CheckpointRow, JobRow, LeaseRow, LeaseState, WorkKind, WorkRow, WorkState
+
+MAX_ATTEMPTS = 5
+"""Leases of one work that are lost one after the other, without a commit, before it fails."""
+MAX_FAILED_WORKS = 3
+"""Works of one job that fail one after the other, without a commit, before it fails."""
+
+
+def ready(session: Session, job_uid: str) -> WorkRow | None:
+    """The oldest work of a job that a pod can take up."""
+    query = select(WorkRow).where(WorkRow.job_uid == job_uid, WorkRow.state == WorkState.READY)
+    return session.scalar(query.order_by(WorkRow.create_time, WorkRow.id).limit(1))
+
+
+def proposing(session: Session, job_uid: str) -> WorkRow | None:
+    """The oldest work of a job whose proposal has not been stored: of now, or from before a crash."""
+    query = select(WorkRow).where(WorkRow.job_uid == job_uid, WorkRow.state == WorkState.PROPOSING)
+    return session.scalar(query.order_by(WorkRow.create_time, WorkRow.id).limit(1))
+
+
+def lose(
+    session: Session,
+    lease: LeaseRow,
+    state: LeaseState,
+    why: str,
+    now: datetime,
+    *,
+    problem: cohort_pb2.Problem | None = None,
+) -> None:
+    """End a lease whose work is not done; another pod goes on from the last committed checkpoints.
+
+    `problem` is set where the pod, not the pool, is to blame: after several such losses without a commit the work
+    fails.
+    """
+    job = session.get_one(JobRow, lease.job_uid)
+    work = session.get_one(WorkRow, lease.work_id)
+    leases.end(session, job, lease, state, now)
+    kind = "LEASE_EXPIRED" if state is LeaseState.EXPIRED else "LEASE_RELEASED"
+    events.record(session, job, kind, why, now=now, subject=lease.pod, fence=lease.fence, work=work.id)
+    if JobState(job.state) not in LIVE_STATES:
+        work.state, work.end_time = WorkState.DROPPED, now
+        return
+    work.state = WorkState.READY
+    touch(session, WORK)
+    if problem is None:
+        return
+    work.attempts += 1
+    work.problem = problem.SerializeToString(deterministic=True)
+    if work.attempts >= MAX_ATTEMPTS:
+        fail(session, job, work, problem, now)
+
+
+def fail(session: Session, job: JobRow, work: WorkRow, problem: cohort_pb2.Problem, now: datetime) -> None:
+    """End a work that cannot be done; its agents are reported as failed. Several in a row fail the job."""
+    work.state, work.end_time = WorkState.FAILED, now
+    work.problem = problem.SerializeToString(deterministic=True)
+    events.record(session, job, "WORK_FAILED", f"{work.kind} failed: {problem.message}", now=now, work=work.id)
+    for member in members_of(session, work.id):
+        request = leaderboard_pb2.SubmitCandidateRequest(
+            leaderboard=outbox.board_of(job),
+            request_id=f"{work.id}/{member.position}",
+            agent=member.agent,
+            env_steps=member.env_steps,
+            failure=problem.message or problem.reason,
+        )
+        request.cost.FromNanoseconds(round(member.cost_s * 1e9))
+        if member.checkpoint is not None:
+            request.latest.CopyFrom(checkpoint_reference(session.get_one(CheckpointRow, member.checkpoint)))
+        outbox.submit_candidate(session, job, request)
+    note_failure(session, job, work.kind, problem, now)
+    touch(session, WORK)
+
+
+def note_failure(session: Session, job: JobRow, kind: str, problem: cohort_pb2.Problem, now: datetime) -> None:
+    """Count a failed work; the job fails with it where nothing suggests that the next one fares better."""
+    job.failed_works += 1
+    if JobState(job.state) in LIVE_STATES and (kind == WorkKind.INSPECT or job.failed_works >= MAX_FAILED_WORKS):
+        jobs.fail(session, job, problem, now)
+
+
+def problem_of(error: PodracerError) -> cohort_pb2.Problem:
+    """An error as a part of a result."""
+    detail = error.user_traceback if isinstance(error, UserCodeFailed) else ""
+    return cohort_pb2.Problem(reason=error.reason, message=error.message, detail=detail)

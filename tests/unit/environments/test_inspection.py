@@ -1,0 +1,120 @@
+"""Looking at an environment before anything trains in it, and making a batch of whatever a spec names."""
+
+from __future__ import annotations
+
+import importlib.metadata
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from podracer_core.catalogue.environments import BUILT_IN, ENTRY_POINT_GROUP, EnvironmentSpec
+from podracer_core.catalogue.spaces import BoxSpace, DictSpace, DiscreteSpace
+from podracer_core.environments.cartpole import CartPole
+from podracer_core.environments.inspection import inspect_environment
+from podracer_core.environments.pendulum import Pendulum
+from podracer_core.environments.preprocess import PreprocessVecEnv
+from podracer_core.environments.registry import make_vec_environment
+from podracer_core.errors import InvalidInput, UserCodeFailed
+
+FOLDER = str(Path(__file__).parent)
+
+
+def user_spec(name: str, **kwargs: Any) -> EnvironmentSpec:
+    return EnvironmentSpec(entry_point=f"user_environments:{name}", code_path=FOLDER, kwargs=kwargs)
+
+
+@pytest.mark.parametrize("environment_id", BUILT_IN)
+def test_built_in(environment_id: str) -> None:
+    found = inspect_environment(EnvironmentSpec(environment_id))
+    assert found.max_episode_steps == BUILT_IN[environment_id].max_episode_steps
+    assert type(found.action_space) is type(BUILT_IN[environment_id].action_space)
+
+
+def test_gymnasiums() -> None:
+    found = inspect_environment(EnvironmentSpec("MountainCarContinuous-v0"))
+    assert found.action_space == BoxSpace(-1.0, 1.0, (1,))
+    assert found.max_episode_steps == 999
+
+
+def test_a_users() -> None:
+    observation_space, action_space, limit = inspect_environment(user_spec("DictObservations"))
+    assert isinstance(observation_space, DictSpace)
+    assert action_space == DiscreteSpace(3, start=1)
+    assert limit is None
+
+
+@pytest.mark.parametrize(
+    ("spec", "complaint"),
+    [
+        (user_spec("Counter", trouble="construction"), "construction raised ValueError"),
+        (user_spec("Counter", trouble="raise", trouble_at=2), "step raised RuntimeError"),
+        (user_spec("Counter", trouble="die", trouble_at=2), "killed by SIGSEGV in 'inspect'"),
+    ],
+)
+def test_user_code_that_fails(spec: EnvironmentSpec, complaint: str) -> None:
+    with pytest.raises(UserCodeFailed, match=complaint):
+        inspect_environment(spec)
+
+
+def test_user_code_that_hangs() -> None:
+    with pytest.raises(UserCodeFailed, match="no answer to 'inspect' in time"):
+        inspect_environment(user_spec("Counter", trouble="hang", trouble_at=1), timeout_s=3.0)
+
+
+@pytest.mark.parametrize(
+    ("trouble", "complaint"),
+    [
+        ("bounds", r"the observation of reset is 2e\+06 at \[0\], outside the bounds \[-1e\+06, 1e\+06\]"),
+        ("nan", "the observation of step has NaN"),
+        ("shape", r"the observation of step has the shape \[\]; its space has \[2\]"),
+    ],
+)
+def test_data_outside_its_space(trouble: str, complaint: str) -> None:
+    with pytest.raises(InvalidInput, match=complaint):
+        inspect_environment(user_spec("Counter", trouble=trouble, trouble_at=2))
+
+
+def test_what_a_spec_names_is_made() -> None:
+    cartpole = make_vec_environment(EnvironmentSpec("CartPole-v1", kwargs={"sutton_barto_reward": True}), 3)
+    assert isinstance(cartpole, CartPole)
+    assert (cartpole.num_envs, cartpole.max_episode_steps) == (3, 500)
+    pendulum = make_vec_environment(EnvironmentSpec("Pendulum-v1", max_episode_steps=50), 2)
+    assert isinstance(pendulum, Pendulum)
+    assert pendulum.max_episode_steps == 50
+    acrobot = make_vec_environment(EnvironmentSpec("Acrobot-v1"), 3, processes=2)
+    assert isinstance(acrobot, PreprocessVecEnv)
+    assert len(acrobot.process_ids) == 2
+    acrobot.close()
+
+
+def test_what_cannot_be_made() -> None:
+    with pytest.raises(InvalidInput, match="did you mean"):
+        make_vec_environment(EnvironmentSpec("CartPole"), 1)
+    with pytest.raises(InvalidInput, match="unexpected keyword argument 'gravity'") as caught:
+        make_vec_environment(EnvironmentSpec("CartPole-v1", kwargs={"gravity": 1}), 1)
+    assert caught.value.violations[0].field == "environment.kwargs"
+
+
+def test_installed_environments(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batched class runs here; anything else that is installed runs in processes."""
+    points = [
+        importlib.metadata.EntryPoint("Cart", "podracer_core.environments.cartpole:CartPole", ENTRY_POINT_GROUP),
+        importlib.metadata.EntryPoint("Car", "gymnasium.envs.classic_control:MountainCarEnv", ENTRY_POINT_GROUP),
+    ]
+    real = importlib.metadata.entry_points
+    monkeypatch.setattr(
+        importlib.metadata,
+        "entry_points",
+        lambda **group: (
+            importlib.metadata.EntryPoints(points) if group["group"] == ENTRY_POINT_GROUP else real(**group)
+        ),
+    )
+    assert isinstance(make_vec_environment(EnvironmentSpec("Cart"), 2), CartPole)
+    car = make_vec_environment(EnvironmentSpec("Car", max_episode_steps=9), 2, processes=1)
+    assert isinstance(car, PreprocessVecEnv)
+    assert car.max_episode_steps == 9
+    assert car.reset(torch.arange(2)).shape == (2, 2)
+    car.close()
+    assert inspect_environment(EnvironmentSpec("Car")).action_space == DiscreteSpace(3)

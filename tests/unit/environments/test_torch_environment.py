@@ -1,0 +1,292 @@
+"""What every environment written in torch promises, shown on the two that there are and on one made for the test."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import fields
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from podracer_core.environments.cartpole import CartPole
+from podracer_core.environments.episode_starts import EpisodeStarts, State
+from podracer_core.environments.pendulum import Pendulum
+from podracer_core.environments.torch_environment import TorchEnvironment
+from podracer_core.environments.vec_environment import Step, allocate_step
+from podracer_core.errors import InvalidInput
+from podracer_core.random_numbers import derive_key, uniform
+
+
+class Countdown(TorchEnvironment):
+    """Starts at 1 … 3 by chance, loses 1 a step, ends at 0; the action is added to the reward."""
+
+    def __init__(self, num_envs: int, device: str = "cpu", max_episode_steps: int | None = None) -> None:
+        box = gymnasium.spaces.Box(-np.inf, np.inf, (1,), np.float32)
+        super().__init__(num_envs, device, box, box, max_episode_steps)
+
+    def initial_state(self, key: Tensor) -> State:
+        return {"left": uniform(key, 0).mul(3).floor() + 1}
+
+    def dynamics(self, state: State, action: Tensor) -> tuple[State, Tensor, Tensor]:
+        left = state["left"] - 1
+        return {"left": left}, left + action[:, 0], left == 0
+
+    def observe(self, state: State, out: Tensor) -> None:
+        out[:, 0] = state["left"]
+
+
+ENVIRONMENTS: list[Callable[..., TorchEnvironment]] = [CartPole, Pendulum, Countdown]
+
+
+def _actions(environment: TorchEnvironment, steps: int, seed: int = 0) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    if isinstance(environment.action_space, gymnasium.spaces.Discrete):
+        return torch.randint(0, 2, (steps, environment.num_envs), generator=generator)
+    return torch.randn(steps, environment.num_envs, 1, generator=generator)
+
+
+def _values(step: Step) -> list[Tensor]:
+    return [getattr(step, field.name).clone() for field in fields(step) if field.name != "action_mask"]
+
+
+def _run(environment: TorchEnvironment, actions: Tensor) -> list[list[Tensor]]:
+    return [_values(environment.step(action)) for action in actions]
+
+
+def _equal(one: list[list[Tensor]], other: list[list[Tensor]]) -> bool:
+    return all(
+        torch.equal(a, b) for left, right in zip(one, other, strict=True) for a, b in zip(left, right, strict=True)
+    )
+
+
+@pytest.mark.parametrize("make", ENVIRONMENTS)
+def test_shapes_and_types(make: Callable[..., TorchEnvironment]) -> None:
+    environment = make(5)
+    shape = (5, *environment.observation_space.shape)
+    observation = environment.reset(torch.arange(5))
+    assert (observation.shape, observation.dtype) == (shape, torch.float32)
+    step = environment.step(_actions(environment, 1)[0])
+    for tensor in (step.observation, step.final_observation):
+        assert (tensor.shape, tensor.dtype) == (shape, torch.float32)
+    assert (step.reward.shape, step.reward.dtype) == ((5,), torch.float32)
+    for flag in (step.terminated, step.truncated, step.valid):
+        assert (flag.shape, flag.dtype) == ((5,), torch.bool)
+    assert step.action_mask is None
+    assert step.valid.all()
+
+
+@pytest.mark.parametrize("make", ENVIRONMENTS)
+def test_autoreset_in_the_same_step(make: Callable[..., TorchEnvironment]) -> None:
+    """Where an episode ends, the observation is the first of the next one; elsewhere it is the final observation."""
+    environment = make(64, max_episode_steps=17)
+    environment.reset(torch.arange(64))
+    episode = torch.zeros(64, dtype=torch.int64)
+    ended = 0
+    for action in _actions(environment, 40):
+        step = environment.step(action)
+        done = step.terminated | step.truncated
+        episode += done
+        fresh = make(64)
+        fresh.reset(torch.arange(64))
+        first = fresh.load_state(fresh.state() | _first_states(fresh, episode))
+        expected = torch.where(done[:, None], first, step.final_observation)
+        assert torch.equal(step.observation, expected)
+        ended += int(done.sum())
+    assert ended >= 128
+    assert torch.equal(environment.state()["episode"], episode)
+
+
+def _first_states(environment: TorchEnvironment, episode: Tensor) -> dict[str, Tensor]:
+    key = derive_key(derive_key(torch.arange(environment.num_envs)), episode)
+    return {f"state.{name}": value.movedim(-1, 0) for name, value in environment.initial_state(key).items()}
+
+
+@pytest.mark.parametrize("make", ENVIRONMENTS)
+def test_the_batch_does_not_matter(make: Callable[..., TorchEnvironment]) -> None:
+    """An environment gives the same alone, among others, and in another place, through many episodes."""
+    many = make(33, max_episode_steps=13)
+    seeds = derive_key(5, torch.arange(33))
+    many.reset(seeds)
+    actions = _actions(many, 100)
+    expected = _run(many, actions)
+    for rows in ([7], [32, 0, 7], list(reversed(range(33)))):
+        few = make(len(rows), max_episode_steps=13)
+        first = few.reset(seeds[rows])
+        again = make(33)
+        assert torch.equal(first, again.reset(seeds)[rows])
+        found = _run(few, actions[:, rows])
+        for step, full in zip(found, expected, strict=True):
+            for value, whole in zip(step, full, strict=True):
+                # The vector and the scalar cosine of a CPU may differ in the last bit.
+                torch.testing.assert_close(value, whole[rows], atol=1e-6, rtol=1e-6)
+
+
+@pytest.mark.parametrize("make", ENVIRONMENTS)
+def test_same_seeds_same_numbers(make: Callable[..., TorchEnvironment]) -> None:
+    environment = make(8, max_episode_steps=9)
+    actions = _actions(environment, 60)
+    environment.reset(torch.arange(8))
+    first = _run(environment, actions)
+    environment.reset(torch.arange(8))
+    assert _equal(first, _run(environment, actions))
+    environment.reset(torch.arange(8) + 1)
+    assert not _equal(first, _run(environment, actions))
+
+
+@pytest.mark.parametrize("make", ENVIRONMENTS)
+def test_state_and_load_state_are_bit_exact(make: Callable[..., TorchEnvironment]) -> None:
+    environment = make(8, max_episode_steps=9)
+    environment.reset(derive_key(3, torch.arange(8)))
+    actions = _actions(environment, 90)
+    last = _run(environment, actions[:31])[-1]
+    saved = environment.state()
+    assert all(value.shape[0] == 8 for value in saved.values())
+    expected = _run(environment, actions[31:])
+    other = make(8, max_episode_steps=9)
+    assert torch.equal(other.load_state(saved), last[0])
+    assert _equal(expected, _run(other, actions[31:]))
+    environment.load_state(saved)
+    assert _equal(expected, _run(environment, actions[31:]))
+
+
+@pytest.mark.parametrize("make", ENVIRONMENTS)
+def test_the_masked_restart_of_a_gpu_equals_the_listed_one_of_a_cpu(make: Callable[..., TorchEnvironment]) -> None:
+    listed, masked = make(16, max_episode_steps=9), make(16, max_episode_steps=9)
+    masked._starts = None
+    actions = _actions(listed, 60)
+    assert torch.equal(listed.reset(torch.arange(16)), masked.reset(torch.arange(16)))
+    assert _equal(_run(listed, actions), _run(masked, actions))
+
+
+@pytest.mark.parametrize("make", ENVIRONMENTS)
+def test_nothing_waits_for_the_device(make: Callable[..., TorchEnvironment]) -> None:
+    """Tensors on the meta device have no values: whoever asked for one would raise."""
+    environment = make(4, device="meta")
+    environment.reset(torch.zeros(4, dtype=torch.int64, device="meta"))
+    action = _actions(environment, 1)[0].to("meta")
+    before = dict(environment._state)
+    step = environment.step(action)
+    assert step.observation.device.type == "meta"
+    assert all(environment._state[name] is value for name, value in before.items()), "a graph keeps the old tensor"
+
+
+@pytest.mark.parametrize("make", ENVIRONMENTS)
+def test_step_writes_where_it_is_told(make: Callable[..., TorchEnvironment]) -> None:
+    environment, other = make(6), make(6)
+    actions = _actions(environment, 20)
+    rollout = torch.full((21, 6, *environment.observation_space.shape), torch.nan)
+    rollout[0] = environment.reset(torch.arange(6))
+    other.reset(torch.arange(6))
+    for t, action in enumerate(actions):
+        slot = allocate_step(environment)
+        slot.valid.fill_(False)
+        slot = Step(rollout[t + 1], *(getattr(slot, field.name) for field in fields(slot)[1:]))
+        step = environment.step(action, out=slot)
+        assert step is slot
+        assert _equal([_values(step)], [_values(other.step(action))])
+    assert rollout.isfinite().all()
+
+
+def test_both_ends_are_told_apart() -> None:
+    """Starts of 1, 2 and 3 with a limit of 2: terminated, both at once, truncated."""
+    environment = Countdown(3, max_episode_steps=2)
+    environment.reset(torch.zeros(3, dtype=torch.int64))
+    environment.load_state(environment.state() | {"state.left": torch.tensor([1.0, 2.0, 3.0])})
+    first = environment.step(torch.zeros(3, 1))
+    assert first.terminated.tolist() == [True, False, False]
+    assert first.truncated.tolist() == [False, False, False]
+    assert first.final_observation[:, 0].tolist() == [0, 1, 2]
+    second = environment.step(torch.zeros(3, 1))
+    assert second.terminated.tolist()[1:] == [True, False]
+    assert second.truncated.tolist() == [False, True, True]
+    assert second.final_observation[1:, 0].tolist() == [0, 1]
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_a_broken_world_is_set_aside_and_starts_anew(masked: bool) -> None:
+    environment = Pendulum(4)
+    if masked:
+        environment._starts = None
+    environment.reset(torch.arange(4))
+    action = torch.zeros(4, 1)
+    action[2] = torch.nan
+    step = environment.step(action)
+    assert step.valid.tolist() == [True, True, False, True]
+    assert step.truncated.tolist() == [False, False, True, False]
+    assert not step.terminated.any()
+    assert step.reward[2] == 0
+    assert (step.final_observation[2] == 0).all()
+    assert step.observation.isfinite().all()
+    assert environment.state()["episode"].tolist() == [0, 0, 1, 0]
+    step = environment.step(torch.zeros(4, 1))
+    assert step.valid.all()
+    assert step.reward.isfinite().all()
+
+
+def test_first_states_are_spread_as_in_gymnasium() -> None:
+    cartpole = CartPole(4000)
+    observation = cartpole.reset(torch.arange(4000))
+    assert -0.05 <= observation.min() < -0.0499
+    assert 0.0499 < observation.max() < 0.05
+    assert observation.mean(0).abs().max() < 0.002
+    pendulum = Pendulum(4000)
+    pendulum.reset(torch.arange(4000))
+    physics = pendulum.state()["state.physics"]
+    assert (physics.abs().amax(0) - torch.tensor([torch.pi, 1.0])).abs().max() < 0.01
+    assert physics.mean(0).abs().max() < 0.12
+    assert torch.corrcoef(physics.t())[0, 1].abs() < 0.06
+
+
+def test_episodes_start_differently() -> None:
+    """The ring of prepared starts must neither repeat nor skip one, however many episodes end in between."""
+    environment = Countdown(3, max_episode_steps=1)
+    environment.reset(torch.arange(3))
+    steps = 3 * EpisodeStarts.DEPTH + 1
+    key = derive_key(torch.arange(3))
+    for episode in range(1, steps):
+        step = environment.step(torch.zeros(3, 1))
+        expected = environment.initial_state(derive_key(key, episode))["left"]
+        assert torch.equal(step.observation[:, 0], expected)
+
+
+@pytest.mark.parametrize("make", ENVIRONMENTS)
+def test_wrong_use_is_named(make: Callable[..., TorchEnvironment]) -> None:
+    with pytest.raises(InvalidInput, match="num_envs must be at least 1"):
+        make(0)
+    environment = make(3)
+    with pytest.raises(InvalidInput, match="must come before step"):
+        environment.step(_actions(environment, 1)[0])
+    with pytest.raises(InvalidInput, match=r"seeds must have the shape \[3\], not \[2\]"):
+        environment.reset(torch.arange(2))
+    environment.reset(torch.arange(3))
+    state = environment.state()
+    with pytest.raises(InvalidInput, match=r"state\['episode'\] must be torch.int64 \[3\], not torch.int64 \[2\]"):
+        environment.load_state(state | {"episode": torch.zeros(2, dtype=torch.int64)})
+    state.pop("elapsed")
+    with pytest.raises(InvalidInput, match="not nothing"):
+        environment.load_state(state)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("make", [CartPole, Pendulum])
+def test_a_captured_step_replays_like_the_cpu(make: Callable[..., TorchEnvironment]) -> None:
+    cpu, gpu = make(64, max_episode_steps=9), make(64, device="cuda", max_episode_steps=9)
+    actions = _actions(cpu, 50)
+    gpu.reset(torch.arange(64, device="cuda"))
+    action = actions[0].cuda()
+    gpu.step(action)
+    gpu.reset(torch.arange(64, device="cuda"))
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        step = gpu.step(action)
+    gpu.reset(torch.arange(64, device="cuda"))
+    cpu.reset(torch.arange(64))
+    for row in actions:
+        action.copy_(row)
+        graph.replay()
+        for found, expected in zip(_values(step), _values(cpu.step(row)), strict=True):
+            torch.testing.assert_close(found.cpu(), expected, atol=1e-5, rtol=1e-5)

@@ -1,0 +1,142 @@
+"""Environments as users write them, good and bad; the tests start them in child processes by entry point."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+
+class Counter(gymnasium.Env[Any, Any]):
+    """Shows (random number of the episode, step); ends after a random number of steps; reward is the action's sum."""
+
+    def __init__(self, action_space: spaces.Space[Any] | None = None, trouble: str = "", trouble_at: int = 5) -> None:
+        self.observation_space = spaces.Box(-1e6, 1e6, (2,), np.float64)
+        self.action_space = action_space or spaces.Discrete(3, start=1)
+        self._trouble, self._trouble_at = trouble, trouble_at
+        if trouble == "construction":
+            raise ValueError("no map for this maze")
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._steps = 0
+        self._number = self.np_random.random()
+        self._length = int(self.np_random.integers(3, 9))
+        return self._observation(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        assert self.action_space.contains(action), f"{action!r} is not in {self.action_space}"
+        self._steps += 1
+        if self._steps == self._trouble_at:
+            self._get_into_trouble()
+        reward = float(np.sum(action))
+        return self._observation(), reward, self._steps >= self._length, False, {}
+
+    def _observation(self) -> Any:
+        if self._trouble == "nan" and self._steps == self._trouble_at:
+            return np.array([np.nan, 0.0])
+        if self._trouble == "shape" and self._steps == self._trouble_at:
+            return np.float64(0.0)
+        if self._trouble == "bounds":
+            return np.array([2e6, 0.0])
+        return np.array([self._number, float(self._steps)])
+
+    def _get_into_trouble(self) -> None:
+        match self._trouble:
+            case "raise":
+                raise RuntimeError("the maze has no exit")
+            case "exit":
+                sys.exit(3)
+            case "hang":
+                time.sleep(600)
+            case "die":
+                os.kill(os.getpid(), signal.SIGSEGV)
+
+
+class DieOnce(Counter):
+    """Kills its process at the fifth step of an episode, but only if nobody has done so before."""
+
+    def __init__(self, flag: str) -> None:
+        super().__init__()
+        self._flag = Path(flag)
+
+    def _get_into_trouble(self) -> None:
+        if not self._flag.exists():
+            self._flag.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+class NeverEnds(Counter):
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        observation, reward, _, _, info = super().step(action)
+        return observation, reward, False, False, info
+
+
+class BoxActions(Counter):
+    def __init__(self) -> None:
+        super().__init__(spaces.Box(np.array([-1.0, -2.0]), np.array([1.0, 2.0]), dtype=np.float64))
+
+
+class MultiDiscreteActions(Counter):
+    def __init__(self) -> None:
+        super().__init__(spaces.MultiDiscrete([2, 3], start=[0, 5]))
+
+
+class MultiBinaryActions(Counter):
+    def __init__(self) -> None:
+        super().__init__(spaces.MultiBinary(3))
+
+
+class DictObservations(Counter):
+    def __init__(self) -> None:
+        super().__init__()
+        self.observation_space = spaces.Dict(
+            {"place": spaces.Tuple([spaces.Discrete(4), spaces.MultiBinary(2)]), "count": spaces.Box(0, 9, (1,))}
+        )
+
+    def _observation(self) -> Any:
+        place = (np.int64(2), np.array([1, 0], dtype=np.int8))
+        return {"place": place, "count": np.array([self._steps], dtype=np.float32)}
+
+
+class Images(Counter):
+    def __init__(self) -> None:
+        super().__init__()
+        self.observation_space = spaces.Box(0, 255, (4, 5, 3), np.uint8)
+
+    def _observation(self) -> Any:
+        return np.full((4, 5, 3), self._steps, dtype=np.uint8)
+
+
+class Secretive(Counter):
+    """Tells which of the environment variables it was asked about it can see, as bits of its observation."""
+
+    def __init__(self, names: list[str]) -> None:
+        super().__init__()
+        self._names = names
+
+    def _observation(self) -> Any:
+        return np.array([sum((name in os.environ) << bit for bit, name in enumerate(self._names)), 0.0])
+
+
+class Talkative(Counter):
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        print("a line for the console")
+        return super().step(action)
+
+
+class TextObservations(Counter):
+    def __init__(self) -> None:
+        super().__init__()
+        self.observation_space = spaces.Text(5)
+
+
+def not_an_environment() -> int:
+    return 3
