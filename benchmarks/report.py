@@ -36,13 +36,8 @@ def print_table(title: str, header: Sequence[str], rows: Sequence[Sequence[objec
     widths = [max(len(line[column]) for line in [list(header), *cells]) for column in range(len(header))]
     print(f"\n{title}")
     for line in [list(header), ["-" * width for width in widths], *cells]:
-        print(
-            "  "
-            + "  ".join(
-                cell.rjust(width) if i else cell.ljust(width)
-                for i, (cell, width) in enumerate(zip(line, widths, strict=True))
-            )
-        )
+        first, *others = zip(line, widths, strict=True)
+        print("  " + "  ".join([first[0].ljust(first[1]), *(cell.rjust(width) for cell, width in others)]))
 
 
 def spread(values: Sequence[float]) -> str:

@@ -46,7 +46,7 @@ class Client:
     """
 
     def __init__(self, connection: Connection, *, allow_insecure: bool = False) -> None:
-        """Connects at the first call. Raises InvalidInput for a malformed address, or one that plaintext may not go to."""
+        """Connects at the first call. Raises InvalidInput for a bad address, or one that plaintext may not go to."""
         options = ChannelOptions(idempotent_methods=_IDEMPOTENT, allow_insecure=allow_insecure)
         self.connection = connection
         self._channels: list[grpc.Channel] = []
@@ -71,7 +71,7 @@ class Client:
         folder: str | Path | None = None,
         allow_insecure: bool = False,
     ) -> Self:
-        """A client of the given servers, of those of a state `folder`, of PODRACER_ORCHESTRATOR and its like, or of ./runs.
+        """A client of the given servers, a state folder's, those that PODRACER_ORCHESTRATOR … name, or ./runs's.
 
         Raises NotFound where no server is known, InvalidInput for an unreadable token.
         """
@@ -130,7 +130,9 @@ class Client:
         """The job of that name or id. Raises NotFound."""
         return Job(self, self.jobs.GetJob(job_service_pb2.GetJobRequest(name=job_name(name))).job)
 
-    def list_jobs(self, states: Sequence[job_pb2.JobState] = (), *, parent: str = DEFAULT_PROJECT) -> Iterator[Job]:
+    def list_jobs(
+        self, states: Sequence[job_pb2.JobState.ValueType] = (), *, parent: str = DEFAULT_PROJECT
+    ) -> Iterator[Job]:
         """The jobs of a project, newest first; only those in `states`, where given."""
         request = job_service_pb2.ListJobsRequest(parent=parent, page_size=_PAGE_SIZE, states=states)
         while True:

@@ -109,7 +109,8 @@ def find_connection(
         source = ConnectionFile.connection(folder).token
     if source is None:
         raise InvalidInput(
-            f"no token for {orchestrator or leaderboard}: give --token-file, or set {TOKEN_FILE_VARIABLE} or {TOKEN_VARIABLE}",
+            f"no token for {orchestrator or leaderboard}: give --token-file, or set {TOKEN_FILE_VARIABLE} or "
+            f"{TOKEN_VARIABLE}",
             reason="NO_TOKEN",
         )
     return Connection(orchestrator, leaderboard, source)

@@ -36,7 +36,7 @@ def short_name(name: str) -> str:
 
 
 def is_checkpoint_name(text: str) -> bool:
-    """Whether `text` names a checkpoint on a server: `projects/p/jobs/j/checkpoints/best`, `…/agents/a/checkpoints/c`."""
+    """Whether `text` names a checkpoint on a server: `projects/p/jobs/j/checkpoints/best`, or an agent's."""
     return bool(_CHECKPOINT.match(text))
 
 

@@ -35,7 +35,8 @@ def _local(path: Path) -> Path:
         path = path.parent
     if not path.exists():
         raise NotFound(
-            f"there is no checkpoint {path}; expected a folder, or a name such as projects/default/jobs/JOB/checkpoints/best",
+            f"there is no checkpoint {path}; expected a folder, or a name such as "
+            "projects/default/jobs/JOB/checkpoints/best",
             reason="NO_CHECKPOINT",
             path=path,
         )

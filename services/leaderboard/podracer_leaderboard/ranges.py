@@ -11,7 +11,7 @@ Value = float | int | str | bool | tuple[int, ...]
 """A hyperparameter; a tuple holds the widths of hidden layers."""
 
 FACTORS = (0.8, 1.2)
-"""What a perturbation multiplies by: Jaderberg et al. 2017, Population Based Training, arXiv:1711.09846, section 4.1."""
+"""What a perturbation multiplies by: Jaderberg et al. 2017, Population Based Training, arXiv:1711.09846, 4.1."""
 
 
 class Range(ABC):
@@ -110,11 +110,12 @@ class IntegerInterval(Range):
         return min(max(drawn, self.low), self.high)
 
     def perturb(self, value: Value, random: Random) -> int:
-        """`value` × 0.8 or × 1.2, at least one step, whichever stays inside; drawn anew where neither does."""
+        """`value` × 0.8 or × 1.2, at least one step, whichever stays inside; one step where neither does."""
         assert isinstance(value, int), "an integer interval holds whole numbers"
-        down, up = (round(value * factor) for factor in FACTORS)
-        inside = [number for number in (min(down, value - 1), max(up, value + 1)) if self.contains(number)]
-        return inside[_index(len(inside), random)] if inside else self.sample(random)
+        factors = tuple(round(value * factor) for factor in FACTORS)
+        far = [number for number in factors if number != value and self.contains(number)]
+        inside = far or [number for number in (value - 1, value + 1) if self.contains(number)]
+        return inside[_index(len(inside), random)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from podracer_core.catalogue.algorithms import find_algorithm
 from podracer_leaderboard.ranges import Fixed, Range, Value
 
 RESAMPLE_PROBABILITY = 0.25
-"""How often a mutation draws anew instead of perturbing: Jaderberg et al. 2017, arXiv:1711.09846, section 4.1."""
+"""How often a mutation draws anew instead of perturbing: Jaderberg et al. 2017, arXiv:1711.09846, 4.1."""
 
 Shape = tuple[str, tuple[tuple[str, Value], ...]]
 """An algorithm and its shared hyperparameters: agents of one shape can be stacked into one cohort."""

@@ -33,7 +33,7 @@ def _counter() -> Mapped[int]:
     return mapped_column(BigInteger().with_variant(Integer, "sqlite"), primary_key=True, init=False)
 
 
-class BoardRow(Tables):
+class BoardRow(Tables, kw_only=True):
     """A leaderboard.
 
     revision        counts changes of the ranking
@@ -53,7 +53,7 @@ class BoardRow(Tables):
     proposal_count: Mapped[int] = mapped_column(default=0)
 
 
-class AgentRow(Tables):
+class AgentRow(Tables, kw_only=True):
     """An agent: `spec` is what never changes of its AgentSpec; the `best_` columns belong to its best candidate."""
 
     __tablename__ = "agents"
@@ -86,7 +86,7 @@ class AgentRow(Tables):
     best_cost_s: Mapped[float] = mapped_column(default=0.0)
 
 
-class ParentRow(Tables):
+class ParentRow(Tables, kw_only=True):
     """That `parent` gave weights to the agent `child`."""
 
     __tablename__ = "parents"
@@ -98,7 +98,7 @@ class ParentRow(Tables):
     parent: Mapped[str]
 
 
-class RoundRow(Tables):
+class RoundRow(Tables, kw_only=True):
     """A round that an agent finished, with the stored answer to who reported it."""
 
     __tablename__ = "rounds"
@@ -114,7 +114,7 @@ class RoundRow(Tables):
     response: Mapped[bytes]
 
 
-class CandidateRow(Tables):
+class CandidateRow(Tables, kw_only=True):
     """An agent's place on the board."""
 
     __tablename__ = "candidates"
@@ -129,7 +129,7 @@ class CandidateRow(Tables):
     evaluation: Mapped[bytes]
 
 
-class EvaluationRow(Tables):
+class EvaluationRow(Tables, kw_only=True):
     """An evaluation in the history; `number` is its place there."""
 
     __tablename__ = "evaluations"
@@ -147,7 +147,7 @@ class EvaluationRow(Tables):
     evaluation: Mapped[bytes]
 
 
-class ProposalRow(Tables):
+class ProposalRow(Tables, kw_only=True):
     """A stored answer of ProposeCohort."""
 
     __tablename__ = "proposals"
@@ -157,7 +157,7 @@ class ProposalRow(Tables):
     response: Mapped[bytes]
 
 
-class AliasRow(Tables):
+class AliasRow(Tables, kw_only=True):
     """One change of an alias; the newest of a name is where it points now."""
 
     __tablename__ = "alias_changes"

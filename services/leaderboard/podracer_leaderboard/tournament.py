@@ -1,4 +1,4 @@
-"""The asynchronous tournament: train on, copy a better one, or begin anew, whenever a pod is free (DESIGN, Evolution)."""
+"""The asynchronous tournament: train on, copy a better one, or begin anew, whenever a pod is free (DESIGN §8)."""
 
 from __future__ import annotations
 
@@ -13,24 +13,29 @@ from podracer_leaderboard.search_space import Shape, shape_of
 class Tournament(Generator):
     """CONTINUE for every waiting agent but those at the bottom of their rung; EXPLOIT or FRESH in their places.
 
-    The longest waiting agent leads and gives the cohort its shape; then come the others of that shape, those with
-    fewer rounds first and those that the pod still holds among equals. A new agent of another shape waits in its
-    predecessor's place in the queue, so a shape is never starved.
+    The longest waiting agent that trains on leads and gives the cohort its shape; then come the others of that shape,
+    those with fewer rounds first, and among equals those that the pod still holds. A new agent of another shape waits
+    in its predecessor's place in the queue, so it leads soon and no shape is starved.
     """
 
     def propose(self, population: Population, request: CohortRequest, random: Random) -> Cohort:
         """See `Generator`."""
         cohort = _Cohort(self, population, request, random)
-        waiting = [agent for agent in population.waiting if request.accepts(agent.algorithm)]
-        if waiting:
-            cohort.take(waiting[0])
-        rest = (agent for agent in waiting[1:] if agent.shape == cohort.shape)
+        queue = [agent for agent in population.waiting if request.accepts(agent.algorithm)]
+        while queue and cohort.shape is None:
+            cohort.take(queue.pop(0))
+        if cohort.created and cohort.shape is None:  # all of them have given way to agents of other shapes
+            cohort.join(cohort.created[0])
+        rest = (agent for agent in queue if agent.shape == cohort.shape)
         for agent in sorted(rest, key=lambda agent: (agent.rung, agent.name not in request.warm, agent.waiting_since)):
             if cohort.is_full:
                 break
             cohort.take(agent)
         while not cohort.is_full and cohort.alive_count < self.rules.population:
-            cohort.add(cohort.newcomer())
+            newcomer = cohort.newcomer()
+            cohort.created.append(newcomer)
+            if newcomer.shape == (cohort.shape or newcomer.shape):
+                cohort.join(newcomer)
         return Cohort(tuple(cohort.members), tuple(cohort.created))
 
 
@@ -56,13 +61,20 @@ class _Cohort:
         """A waiting agent trains on, unless it has to give way to a new one."""
         successor = self._successor(agent)
         if successor is None:
-            self._place(agent)
-        else:
-            self.add(successor)
+            self.join(agent)
+            return
+        self.created.append(successor)
+        if successor.shape == (self.shape or agent.shape):
+            self.join(successor)
 
-    def add(self, agent: NewAgent) -> None:
-        self.created.append(agent)
-        self._place(agent)
+    def join(self, agent: Agent | NewAgent) -> None:
+        """`agent` becomes a member; the first gives the shape and brings in those that have waited for it."""
+        arrivals: list[Agent | NewAgent] = [agent]
+        if self.shape is None:
+            self.shape = agent.shape
+            arrivals = [each for each in self.created if each.shape == self.shape and each is not agent]
+            arrivals.insert(0, agent)
+        self.members.extend(arrivals[: self._request.places - len(self.members)])
 
     def newcomer(self) -> NewAgent:
         """For a place that nobody holds: FRESH until the population has once been full, then as for a replaced one."""
@@ -70,11 +82,6 @@ class _Cohort:
             return self._fresh(None, "the population is not full yet")
         reason = "in the place of an agent that failed"
         return self._exploit_or_explore(None, reason) or self._fresh(None, reason)
-
-    def _place(self, agent: Agent | NewAgent) -> None:
-        self.shape = self.shape or agent.shape
-        if agent.shape == self.shape:
-            self.members.append(agent)
 
     def _successor(self, agent: Agent) -> NewAgent | None:
         """Who replaces `agent`; None where it trains on."""

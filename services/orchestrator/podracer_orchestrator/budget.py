@@ -34,10 +34,11 @@ class Remainder:
     active_time_s: float | None
     cost_s: float | None
 
-    def is_empty(self, members: int) -> bool:
-        """Whether a round of `members` agents has nothing left: less than a step for each, or no time."""
+    @property
+    def is_empty(self) -> bool:
+        """Whether no round can begin."""
         return (
-            (self.env_steps is not None and self.env_steps < max(1, members))
+            (self.env_steps is not None and self.env_steps <= 0)
             or (self.active_time_s is not None and self.active_time_s <= 0.0)
             or (self.cost_s is not None and self.cost_s <= 0.0)
         )
@@ -86,7 +87,7 @@ def cut_round(round_: Round, left: Remainder, members: int, sharers: int) -> Gra
     A round that says how much it uses takes that; one that does not (steps in a round of seconds, cost in a round of
     steps) takes its share, `1 / sharers`, so that the other pods of the job still find something.
     """
-    if left.is_empty(members):
+    if left.is_empty:
         return None
     steps, time_s = round_.member_env_steps, round_.time_s
     if left.env_steps is not None:

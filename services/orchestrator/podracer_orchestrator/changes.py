@@ -53,6 +53,10 @@ class ChangeFeed:
                 if not future.done():
                     future.set_result(None)
 
+    def notify_all(self) -> None:
+        """Wake everyone."""
+        self.notify(list(self._versions))
+
     async def wait(self, topic: str, version: int, timeout_s: float) -> bool:
         """Wait until `topic` has grown past `version`; False where that did not happen within `timeout_s`."""
         if self._versions[topic] != version:
@@ -65,8 +69,3 @@ class ChangeFeed:
         finally:
             self._waiting[topic].discard(future)
         return self._versions[topic] != version
-
-    def forget(self, topic: str) -> None:
-        """Drop a topic that nobody will ask for again; its waiters are woken first."""
-        self.notify([topic])
-        self._versions.pop(topic, None)

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from google.protobuf import duration_pb2
 from sqlalchemy.orm import Session
 
 from podracer.common.v1 import cohort_pb2, environment_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
 from podracer.orchestrator.v1 import job_pb2
 from podracer.orchestrator.v1 import pod_service_pb2 as pod_pb2
+from podracer_core.jobs.messages import seconds_from_duration, seconds_to_duration
 from podracer_orchestrator import events
-from podracer_orchestrator.budget import Round
+from podracer_orchestrator.budget import Grant, Round
 from podracer_orchestrator.changes import WORK, job_topic, touch
 from podracer_orchestrator.job_plan import JobPlan, plan_of, read_spec
 from podracer_orchestrator.names import last_part
@@ -22,23 +22,24 @@ from podracer_orchestrator.tables import CheckpointRow, JobRow, LeaseRow, Member
 CHECKPOINT_INTERVAL_S = 30.0
 EVALUATION_FRACTION = 0.2
 INSPECTION_TIMEOUT_S = 60.0
+NO_ROUND = Grant(Round())
+"""What an inspection is granted: it trains nobody."""
 
 
 def store_proposal(
     session: Session, job: JobRow, work: WorkRow, proposal: leaderboard_pb2.ProposeCohortResponse, now: datetime
 ) -> None:
-    """Make a PROPOSING work READY with the leaderboard's answer, or drop it where the answer is empty.
+    """Make a PROPOSING work READY with the leaderboard's answer, or forget it where the answer is empty.
 
     The new agents are counted here, once, because the work leaves PROPOSING here.
     """
     if proposal.finished:
         job.rounds_over = True
     if not proposal.proposals:
-        work.state, work.end_time = WorkState.DROPPED, now
-        touch(session, WORK, job_topic(job.uid))
+        session.delete(work)
         return
     work.proposal = proposal.SerializeToString(deterministic=True)
-    work.state = WorkState.READY
+    work.state, work.places = WorkState.READY, len(proposal.proposals)
     for position, each in enumerate(proposal.proposals):
         session.add(MemberRow(work_id=work.id, position=position, agent=each.agent.name))
     fresh = [each for each in proposal.proposals if each.action != leaderboard_pb2.PROPOSAL_ACTION_CONTINUE]
@@ -51,7 +52,7 @@ def store_proposal(
 
 def round_of(plan: JobPlan, proposal: leaderboard_pb2.ProposeCohortResponse) -> Round:
     """The whole round: as the leaderboard wants it, else as the job does."""
-    time_s = proposal.round_time.ToTimedelta().total_seconds() if proposal.HasField("round_time") else None
+    time_s = seconds_from_duration(proposal.round_time) if proposal.HasField("round_time") else None
     proposed = Round(proposal.round_env_steps, time_s)
     return plan.round if proposed == Round() else proposed
 
@@ -76,19 +77,19 @@ def train_work(session: Session, job: JobRow, work: WorkRow, lease: LeaseRow) ->
         agent.CopyFrom(each.agent)
         agent.env_steps += member.env_steps
         if member.cost_s:
-            agent.cost.FromNanoseconds(agent.cost.ToNanoseconds() + round(member.cost_s * 1e9))
+            agent.cost.CopyFrom(seconds_to_duration(seconds_from_duration(agent.cost) + member.cost_s))
         if member.checkpoint is not None:
             agent.resume.CopyFrom(checkpoint_reference(session.get_one(CheckpointRow, member.checkpoint)))
     return pod_pb2.TrainWork(
         cohort=cohort,
         budget=pod_pb2.RoundBudget(
             env_steps_per_member=lease.member_env_steps,
-            time=None if lease.time_s is None else duration(lease.time_s),
+            time=None if lease.time_s is None else seconds_to_duration(lease.time_s),
             evaluation_fraction=EVALUATION_FRACTION,
         ),
         objective=spec.objective,
         evaluation=job_pb2.EvaluationSpec(episodes=plan_of(job).episodes, evaluator=spec.evaluation.evaluator),
-        checkpoint_interval=duration(CHECKPOINT_INTERVAL_S),
+        checkpoint_interval=seconds_to_duration(CHECKPOINT_INTERVAL_S),
         admission_score=proposal.admission_score if proposal.HasField("admission_score") else None,
         keep_replay=spec.evolution.keep_replay,
         deterministic=spec.pod.deterministic,
@@ -97,19 +98,14 @@ def train_work(session: Session, job: JobRow, work: WorkRow, lease: LeaseRow) ->
 
 def inspect_work(job: JobRow) -> pod_pb2.InspectWork:
     """What a pod is told to inspect."""
-    return pod_pb2.InspectWork(environment=read_spec(job.spec).environment, timeout=duration(INSPECTION_TIMEOUT_S))
+    return pod_pb2.InspectWork(
+        environment=read_spec(job.spec).environment, timeout=seconds_to_duration(INSPECTION_TIMEOUT_S)
+    )
 
 
 def description_of(job: JobRow) -> environment_pb2.EnvironmentDescription:
     """What is known of the job's environment; empty while it is being inspected."""
     return environment_pb2.EnvironmentDescription.FromString(job.description or b"")
-
-
-def duration(seconds: float) -> duration_pb2.Duration:
-    """Seconds as a message, to the nanosecond."""
-    message = duration_pb2.Duration()
-    message.FromNanoseconds(round(seconds * 1e9))
-    return message
 
 
 def _describe(proposal: leaderboard_pb2.Proposal) -> str:

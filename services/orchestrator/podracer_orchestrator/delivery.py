@@ -15,12 +15,10 @@ from podracer.common.v1 import cohort_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
 from podracer_core.errors import (
     AlreadyExists,
-    DeadlineExpired,
     InvalidInput,
     NotFound,
     PodracerError,
     PreconditionFailed,
-    Unavailable,
 )
 from podracer_core.rpc.backoff import Backoff
 from podracer_orchestrator import events, jobs, outbox
@@ -64,25 +62,33 @@ class Delivery:
         backoff = Backoff(0.1, 5.0)
         while True:
             version = self._changes.version(OUTBOX)
-            try:
-                for job_uid in await self._transactions.read(outbox.jobs_with_pending):
-                    await self.flush(job_uid)
-            except PodracerError as error:
+            failures = [
+                failure
+                for job_uid in await self._transactions.read(outbox.jobs_with_pending)
+                if (failure := await self._try_flush(job_uid)) is not None
+            ]
+            if failures:
                 wait_s = next(backoff)
-                logger.warning("the leaderboard cannot be told now (%s): again in %.1f s", error, wait_s)
+                logger.warning("the leaderboard cannot be told now (%s): again in %.1f s", failures[0], wait_s)
                 await asyncio.sleep(wait_s)
-                continue
-            backoff.reset()
-            await self._changes.wait(OUTBOX, version, _IDLE_S)
+            else:
+                backoff.reset()
+                await self._changes.wait(OUTBOX, version, _IDLE_S)
 
     async def flush(self, job_uid: str) -> None:
-        """Deliver what there is for a job. Raises Unavailable or DeadlineExpired; the rest stays for later."""
+        """Deliver what there is for a job. Raises what the leaderboard raised; the rest stays for later."""
         async with self._delivering[job_uid]:
             while waiting := await self._transactions.read(lambda session: _read(session, job_uid)):
                 for row in waiting:
                     await self._deliver(row)
-        if not self._delivering[job_uid].locked():
-            self._delivering.pop(job_uid, None)
+
+    async def _try_flush(self, job_uid: str) -> PodracerError | None:
+        """One job that cannot be delivered does not hold up the others."""
+        try:
+            await self.flush(job_uid)
+        except PodracerError as error:
+            return error
+        return None
 
     async def _deliver(self, row: _Waiting) -> None:
         try:
@@ -92,8 +98,6 @@ class Delivery:
             refusal = error
             await self._transactions.write(lambda session: self._refused(session, row, refusal))
             return
-        except (Unavailable, DeadlineExpired):
-            raise
         await self._transactions.write(lambda session: self._delivered(session, row, answer))
 
     def _delivered(self, session: Session, row: _Waiting, answer: Message) -> None:

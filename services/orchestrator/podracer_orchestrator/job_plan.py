@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from podracer.common.v1 import evolution_pb2
 from podracer.orchestrator.v1 import job_pb2
 from podracer_core.catalogue.environments import BUILT_IN
+from podracer_core.jobs.messages import seconds_from_duration
 from podracer_orchestrator.budget import Budget, Round
 from podracer_orchestrator.tables import JobRow
 
@@ -96,5 +97,4 @@ def _round(evolution: evolution_pb2.Evolution) -> Round:
 def _seconds(message: evolution_pb2.Objective | evolution_pb2.Evolution, field: str) -> float | None:
     if not message.HasField(field):  # type: ignore[arg-type]
         return None
-    seconds: float = getattr(message, field).ToTimedelta().total_seconds()
-    return seconds
+    return seconds_from_duration(getattr(message, field))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from datetime import datetime, timedelta
 
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from podracer.common.v1 import agent_pb2
+from podracer_core.jobs.messages import seconds_from_duration
 from podracer_orchestrator import events, jobs, leases
 from podracer_orchestrator.budget import remainder
 from podracer_orchestrator.changes import job_topic, touch
@@ -65,8 +67,8 @@ def is_budget_used(session: Session, job: JobRow, now: datetime) -> bool:
         return True
     plan = plan_of(job)
     used = leases.usage(session, job, now)
-    free = type(used)(used.env_steps, used.active_time_s, used.cost_s)
-    return remainder(plan.budget, free).is_empty(places(session, job, plan))
+    free = dataclasses.replace(used, reserved_env_steps=0, reserved_cost_s=0.0)
+    return remainder(plan.budget, free).is_empty
 
 
 def places(session: Session, job: JobRow, plan: JobPlan) -> int:
@@ -100,6 +102,6 @@ def _target_time_s(job: JobRow, lease: LeaseRow, evaluation: agent_pb2.Evaluatio
     """Active time of the job when it was known that the target is reached."""
     for field in ("confirm_time", "train_time"):
         if evaluation.HasField(field):
-            in_lease_s = getattr(evaluation, field).ToTimedelta().total_seconds()
-            return min(lease.active_time_s + float(in_lease_s), leases.active_time_s(job, now))
+            in_lease_s = seconds_from_duration(getattr(evaluation, field))
+            return min(lease.active_time_s + in_lease_s, leases.active_time_s(job, now))
     return leases.active_time_s(job, now)

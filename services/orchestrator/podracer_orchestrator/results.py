@@ -12,11 +12,11 @@ from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
 from podracer.orchestrator.v1 import pod_service_pb2 as pod_pb2
 from podracer_core.catalogue.messages import space_from_message
 from podracer_core.errors import InvalidInput, PodracerError
+from podracer_core.jobs.messages import seconds_from_duration, seconds_to_duration
 from podracer_core.jobs.spec import AlgorithmShare, Search
 from podracer_core.jobs.validation import validate_action_space
 from podracer_orchestrator import events, jobs, leases, outbox, works
 from podracer_orchestrator.changes import job_topic, touch
-from podracer_orchestrator.cohorts import duration
 from podracer_orchestrator.job_plan import read_spec
 from podracer_orchestrator.job_state import LIVE_STATES, JobSignal, JobState
 from podracer_orchestrator.objective import consider, finish_if_due
@@ -45,8 +45,8 @@ def member_commit(message: pod_pb2.MemberCheckpoint) -> MemberCommit:
     return MemberCommit(
         agent=progress.agent,
         env_steps=progress.env_steps,
-        cost_s=progress.cost.ToTimedelta().total_seconds(),
-        evaluation_cost_s=progress.evaluation_cost.ToTimedelta().total_seconds(),
+        cost_s=seconds_from_duration(progress.cost),
+        evaluation_cost_s=seconds_from_duration(progress.evaluation_cost),
         checkpoint=message.checkpoint,
     )
 
@@ -141,7 +141,7 @@ def _report_member(
         request_id=f"{lease.work_id}/{member.position}",
         agent=member.agent,
         env_steps=member.env_steps,
-        cost=duration(member.cost_s),
+        cost=seconds_to_duration(member.cost_s),
         failure=_failure(result),
     )
     if member.checkpoint is not None:

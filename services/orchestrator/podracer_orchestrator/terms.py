@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 
 from podracer_core.errors import Fenced
 from podracer_orchestrator.clock import Clock
@@ -15,6 +16,7 @@ class LiveReport:
 
     member_env_steps: Mapping[str, int] = field(default_factory=dict)
     env_steps_per_second: float = 0.0
+    time: datetime | None = None
 
 
 @dataclass(slots=True)

@@ -35,6 +35,10 @@ class Transactions:
         async with self._database.read() as session:
             return await session.run_sync(operation)
 
+    async def close(self) -> None:
+        """Close the database, after the transaction that is running."""
+        await self._database.close()
+
     async def _write(self, operation: Callable[[Session], Result]) -> Result:
         async with self._database.write() as session:
             result = await session.run_sync(operation)

@@ -10,6 +10,7 @@ from sqlalchemy.orm import Session
 from podracer.common.v1 import cohort_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
 from podracer_core.errors import PodracerError, UserCodeFailed
+from podracer_core.jobs.messages import seconds_to_duration
 from podracer_orchestrator import events, jobs, leases, outbox
 from podracer_orchestrator.changes import WORK, touch
 from podracer_orchestrator.job_state import LIVE_STATES, JobState
@@ -77,9 +78,9 @@ def fail(session: Session, job: JobRow, work: WorkRow, problem: cohort_pb2.Probl
             request_id=f"{work.id}/{member.position}",
             agent=member.agent,
             env_steps=member.env_steps,
+            cost=seconds_to_duration(member.cost_s),
             failure=problem.message or problem.reason,
         )
-        request.cost.FromNanoseconds(round(member.cost_s * 1e9))
         if member.checkpoint is not None:
             request.latest.CopyFrom(checkpoint_reference(session.get_one(CheckpointRow, member.checkpoint)))
         outbox.submit_candidate(session, job, request)

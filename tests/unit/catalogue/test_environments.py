@@ -10,7 +10,6 @@ import sys
 import gymnasium
 import pytest
 
-from podracer_core.catalogue import environments
 from podracer_core.catalogue.environments import BUILT_IN, ENTRY_POINT_GROUP, EnvironmentSpec, find_environment
 from podracer_core.environments.spaces import from_gymnasium, to_gymnasium
 from podracer_core.errors import InvalidInput
@@ -59,7 +58,7 @@ def test_without_gymnasium_an_id_of_its_form_is_taken_on_trust(monkeypatch: pyte
 def test_installed_environments_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     point = importlib.metadata.EntryPoint("Maze", "maze_package.envs:Maze", ENTRY_POINT_GROUP)
     found = importlib.metadata.EntryPoints([point])
-    monkeypatch.setattr(environments.importlib.metadata, "entry_points", lambda group: found)
+    monkeypatch.setattr(importlib.metadata, "entry_points", lambda group: found)
     info = find_environment("Maze")
     assert info.needs_inspection
     assert info.backend == "installed"

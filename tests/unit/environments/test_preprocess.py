@@ -341,8 +341,10 @@ def test_processes_outlive_the_thread_that_started_them(start: Start) -> None:
     """The kernel's parent-death signal comes when the starting thread ends, so only a main thread may ask for it."""
     with ThreadPoolExecutor(1) as thread:
         environment = thread.submit(start, user_spec("Counter"), 2, processes=1).result()
+        processes = environment.process_ids
     environment.reset(torch.arange(2))
     assert environment.step(torch.zeros(2, dtype=torch.int64)).valid.all()
+    assert environment.process_ids == processes, "they were killed and replaced"
 
 
 def test_a_hung_environment_does_not_delay_closing(start: Start) -> None:

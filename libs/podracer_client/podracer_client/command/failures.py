@@ -11,6 +11,7 @@ from podracer_core.errors import (
     PodracerError,
     PreconditionFailed,
     Unauthenticated,
+    Unavailable,
     UserCodeFailed,
 )
 
@@ -30,6 +31,8 @@ def failure_text(error: PodracerError) -> str:
     lines = [f"podracer: {error.message}"]
     if isinstance(error, InvalidInput):
         lines += [f"  {violation}" for violation in error.violations if violation.message not in error.message]
+    if isinstance(error, Unavailable) and error.reason == Unavailable.reason:
+        lines.append("  is the server running? `podracer up` starts one on this machine")
     if isinstance(error, UserCodeFailed) and error.user_traceback:
         lines += ["", error.user_traceback.rstrip()]
     return "\n".join(lines) + "\n"

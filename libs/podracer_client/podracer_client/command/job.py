@@ -26,8 +26,7 @@ def job(server: ServerOptions, name: JobName, json: Json = False) -> None:
     checkpoint = best_checkpoint_name(found.name) if found.progress.best.checkpoint.prefix else ""
     lines = JobSummary(found.message, checkpoint).lines()
     for pod in take_snapshot(found.message, pods).pods:
-        lines.append(
-            f"pod          {pod.name}  {pod.state.lower()}  {pod.layout}  {' '.join(pod.agents)}  {pod.message}".rstrip()
-        )
+        words = (pod.name, pod.state.lower(), pod.layout, " ".join(pod.agents), pod.message)
+        lines.append(f"pod          {'  '.join(filter(None, words))}")
     lines += [f"event        {time_text(event.time)}  {event.kind}: {event.message}" for event in events]
     sys.stdout.write("\n".join(lines) + "\n")

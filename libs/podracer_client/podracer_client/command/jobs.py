@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from podracer_client.command.options import Json, ServerOptions, with_server
+
+if TYPE_CHECKING:
+    from podracer.orchestrator.v1 import job_pb2
 
 
 @with_server
@@ -49,7 +52,7 @@ def jobs(
     sys.stdout.write(columns(titles, rows, right=("best return", "target", "steps", "agents")) + "\n")
 
 
-def _state(text: str) -> job_pb2.JobState:
+def _state(text: str) -> job_pb2.JobState.ValueType:
     from podracer.orchestrator.v1 import job_pb2
 
     states = {name.removeprefix("JOB_STATE_"): value for name, value in job_pb2.JobState.items() if value}

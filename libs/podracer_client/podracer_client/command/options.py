@@ -25,6 +25,7 @@ Checkpoint = Annotated[
     ),
 ]
 StateFolderOption = Annotated[Path, typer.Option("--dir", metavar="DIR", help="The state folder.")]
+MaxPods = Annotated[int, typer.Option(min=0, metavar="N", help="Pods at most. 0: what the machine has room for.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object a line.")]
 Plain = Annotated[bool, typer.Option("--plain", help="Print log lines instead of a live table.")]
 
@@ -96,5 +97,5 @@ def with_server(command: Callable[..., None]) -> Callable[..., None]:
     # Typer reads both; `__wrapped__` would lead it to the command's own parameters.
     wrapped.__signature__ = signature.replace(parameters=[*own, *added])  # type: ignore[attr-defined]
     wrapped.__annotations__ = {parameter.name: parameter.annotation for parameter in [*own, *added]}
-    del wrapped.__wrapped__  # type: ignore[attr-defined]
+    del wrapped.__wrapped__
     return wrapped

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
-from podracer_client.command.options import JobFile, Json, Plain, StateFolderOption
+from podracer_client.command.options import JobFile, Json, MaxPods, Plain, StateFolderOption
 
 
 def run(
@@ -15,9 +14,7 @@ def run(
     folder: StateFolderOption = Path("runs"),
     plain: Plain = False,
     json: Json = False,
-    max_pods: Annotated[
-        int, typer.Option(min=0, metavar="N", help="Pods at most. 0: what the machine has room for.")
-    ] = 0,
+    max_pods: MaxPods = 0,
 ) -> None:
     """Run a job on this machine from start to end, on from where it stopped in the same folder."""
     from podracer_core.jobs.job_file import load_job_file

@@ -14,9 +14,7 @@ from podracer_client.command.options import JobFile, Json, Plain, ServerOptions,
 def submit(
     server: ServerOptions,
     job_file: JobFile,
-    job_id: Annotated[
-        str, typer.Option("--id", metavar="ID", help="The job's id.", show_default="chosen for you")
-    ] = "",
+    job_id: Annotated[str, typer.Option("--id", metavar="ID", help="The job's id.", show_default="made up")] = "",
     watch: Annotated[bool, typer.Option("--watch", help="Watch it until it has ended.")] = False,
     plain: Plain = False,
     json: Json = False,

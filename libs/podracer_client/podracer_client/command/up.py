@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from podracer_client.command.options import StateFolderOption
+from podracer_client.command.options import MaxPods, StateFolderOption
 
 
 def up(
@@ -16,11 +16,9 @@ def up(
     leaderboard_listen: Annotated[
         str, typer.Option(metavar="ADDRESS", help="Where the leaderboard listens.")
     ] = "127.0.0.1:7701",
-    max_pods: Annotated[
-        int, typer.Option(min=0, metavar="N", help="Pods at most. 0: what the machine has room for.")
-    ] = 0,
+    max_pods: MaxPods = 0,
 ) -> None:
-    """Keep orchestrator and leaderboard running on this machine until Ctrl-C, for jobs that come by `podracer submit`."""
+    """Keep the services running on this machine until Ctrl-C, for jobs that come by `podracer submit`."""
     from podracer_client.local.services import ServiceOptions
     from podracer_client.local.up import keep_up
 

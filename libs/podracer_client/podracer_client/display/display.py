@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from abc import ABC
 from collections.abc import Sequence
 from types import TracebackType
 from typing import Self
@@ -13,7 +12,7 @@ from podracer_client.display.snapshot import AgentRow, Snapshot
 from podracer_client.display.summary import JobSummary
 
 
-class Display(ABC):
+class Display:
     """Shows a job while it runs. Everything is optional; results go to stdout, all else to stderr."""
 
     wants_agents = False

@@ -58,7 +58,7 @@ class Snapshot:
     pods: tuple[PodRow, ...]
 
 
-def state_text(state: job_pb2.JobState) -> str:
+def state_text(state: job_pb2.JobState.ValueType) -> str:
     """`RUNNING` for JOB_STATE_RUNNING."""
     return job_pb2.JobState.Name(state).removeprefix("JOB_STATE_")
 

@@ -71,7 +71,7 @@ class JobSummary:
 
 
 def program_words(argv: Sequence[str] | None = None) -> list[str]:
-    """The words that start this command again from here: `podracer`, `.venv/bin/podracer`, `python -m podracer_client`."""
+    """What starts this command again from here: `podracer`, `.venv/bin/podracer`, `python -m podracer_client`."""
     first = (sys.argv if argv is None else argv)[0]
     if first.endswith("__main__.py"):
         return [_short_path(Path(sys.executable)), "-m", "podracer_client"]

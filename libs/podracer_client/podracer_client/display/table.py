@@ -43,15 +43,15 @@ class TableDisplay(Display):
         self, out: TextIO, console: Console | None = None, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._out = out
-        self._console = console or Console(file=sys.stderr)
-        self._live = Live(
-            console=self._console, get_renderable=self.render, refresh_per_second=_REFRESHES_PER_S, transient=True
-        )
+        self._console = console or Console(file=sys.stderr, markup=False, emoji=False, highlight=False)
         self._clock = clock
         self._snapshot: Snapshot | None = None
         self._seen_s = 0.0
         self._agents: Sequence[AgentRow] = ()
         self._news: deque[str] = deque(maxlen=_NEWS_ROWS)
+        self._live = Live(
+            console=self._console, get_renderable=self.render, refresh_per_second=_REFRESHES_PER_S, transient=True
+        )
 
     def __enter__(self) -> Self:
         self._live.start()

@@ -126,13 +126,16 @@ class ManagedProcess:
             self.kill()
             self.join(1.0)
 
+    def _is_stopping(self) -> bool:
+        return self._stopping  # another thread sets it, at any time
+
     def _keep_running(self) -> None:
         backoff = Backoff(_RESTART_INITIAL_S, _RESTART_MAXIMUM_S, jitter=0.5)
         young_deaths = 0
-        while not self._stopping:
+        while not self._is_stopping():
             started = time.monotonic()
             end = self._run_once()
-            if self._stopping:
+            if self._is_stopping():
                 return
             if time.monotonic() - started > _HEALTHY_AFTER_S:
                 young_deaths = 0
@@ -163,7 +166,7 @@ class ManagedProcess:
             except OSError as error:
                 return f"{self._plan.command[0]}: {error.strerror}"
         self._process = process
-        if self._stopping:  # it was asked for while the process started
+        if self._is_stopping():  # it was asked for while the process started
             process.terminate()
         assert process.stdout is not None, "asked for as a pipe above"
         reader = threading.Thread(target=self._read, args=(process.stdout,), name=f"stdout-{self.name}", daemon=True)

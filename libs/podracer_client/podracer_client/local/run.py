@@ -26,7 +26,7 @@ from podracer_client.local.state_folder import StateFolder
 from podracer_client.names import short_name
 from podracer_client.watching import JobUpdate
 from podracer_core.errors import PodracerError, Unavailable
-from podracer_core.jobs.messages import spec_from_message
+from podracer_core.jobs.messages import spec_from_message, spec_to_message
 from podracer_core.jobs.spec import JobSpec
 
 _UNFINISHED = (
@@ -92,7 +92,8 @@ class _Run:
         self._display = display
         self._inbox = inbox
         self._started: _Started | None = None
-        self._pods: tuple[job_pb2.Pod, ...] = ()
+        self._suspended = False
+        self._drained = False
         self._background = ExitStack()
         self._stop_by: float | None = None
 
@@ -137,11 +138,8 @@ class _Run:
                     self._background.enter_context(
                         AgentPoller(message.client, job.leaderboard, job.spec.objective, self._display.agents)
                     )
-            case JobUpdate(job=job, pods=pods):
-                assert self._started is not None, "the watch begins after the start"
-                self._started.job.message, self._pods = job, pods
-                show_update(self._display, message)
-                return message.ended
+            case JobUpdate():
+                return self._take_update(message)
             case ProcessNews(fatal=True):
                 raise Unavailable(message.message, reason="PROCESS_FAILED")
             case ProcessNews():
@@ -153,6 +151,15 @@ class _Run:
             case _Interrupted():
                 pass
         return False
+
+    def _take_update(self, update: JobUpdate) -> bool:
+        assert self._started is not None, "the watch begins after the start"
+        if self._suspended and not update.ended and update.job.state != job_pb2.JOB_STATE_SUSPENDED:
+            return False  # it was on its way before the job was suspended
+        self._started.job.message = update.job
+        self._drained = self._suspended and all(pod.state in _GONE for pod in update.pods)
+        show_update(self._display, update)
+        return update.ended
 
     def _finish(self) -> int:
         assert self._started is not None, "a job that has ended was started"
@@ -172,8 +179,8 @@ class _Run:
             job = self._started.job
             if not job.ended:
                 job.suspend(timeout_s=_SUSPEND_TIMEOUT_S)
-                drained = lambda: job.ended or all(pod.state in _GONE for pod in self._pods)  # noqa: E731
-                self._take_until(drained, begin + _PODS_DRAIN_S)
+                self._suspended = True
+                self._take_until(lambda: self._drained or job.ended, begin + _PODS_DRAIN_S)
         except PodracerError as error:
             self._display.note(f"the job could not be suspended: {error.message}; it goes on with the next run")
         if self._started is not None:
@@ -198,9 +205,10 @@ class _Run:
 
 def _resume_or_create(client: Client, spec: JobSpec, inbox: SimpleQueue[_Message]) -> Job:
     """The folder's unfinished job of the same spec, else a new one; other unfinished jobs give way."""
+    wanted = spec_from_message(spec_to_message(spec))  # what a server makes of it, defaults written out
     mine: Job | None = None
-    for job in client.list_jobs(_UNFINISHED):
-        if mine is None and spec_from_message(job.message.spec) == spec:
+    for job in list(client.list_jobs(_UNFINISHED)):
+        if mine is None and spec_from_message(job.message.spec) == wanted:
             mine = job
         elif job.message.state != job_pb2.JOB_STATE_SUSPENDED:
             job.suspend()

@@ -29,7 +29,7 @@ _LEADERBOARD_SHARE_S = 0.6
 
 @dataclass(frozen=True, slots=True)
 class ServiceOptions:
-    """Where the services listen; empty: on sockets of the run folder. `max_pods` 0: as many as the machine has room for."""
+    """Where the services listen; empty: on sockets of the run folder. `max_pods` 0: what the machine has room for."""
 
     orchestrator_listen: str = ""
     leaderboard_listen: str = ""
@@ -83,7 +83,7 @@ class LocalServices:
         return Client(self.wait_ready())
 
     def stop(self, timeout_s: float = STOP_S) -> None:
-        """End both within `timeout_s`: first the orchestrator with its pods, whose last results the leaderboard takes."""
+        """End both within `timeout_s`: the orchestrator and its pods first, so that the last results get through."""
         deadline = time.monotonic() + timeout_s
         self.orchestrator.stop(timeout_s - _LEADERBOARD_SHARE_S)
         self.leaderboard.stop(max(0.1, deadline - time.monotonic()))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -48,7 +49,8 @@ class StateFolder:
             if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
                 raise _unwritable(path, error) from error
             raise PreconditionFailed(
-                f"the state folder {path} is in use by process {owner or 'unknown'}; stop that one, or choose another --dir",
+                f"the state folder {path} is in use by process {owner or 'unknown'}; stop that one, or choose another "
+                "--dir",
                 reason="STATE_FOLDER_IN_USE",
                 folder=path,
             ) from error
@@ -93,10 +95,8 @@ class StateFolder:
 
     def _clear_left_overs(self) -> None:
         """Of a launcher that was killed: its sockets, and the file that says where its servers were."""
-        try:
+        with suppress(NotFound, InvalidInput):  # no file, or not ours: nothing to find there
             remove_left_over(ConnectionFile.read(self.path).run_folder)
-        except (NotFound, InvalidInput):
-            pass  # no file, or not ours: nothing to find there
         (self.path / FILE_NAME).unlink(missing_ok=True)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import gymnasium
@@ -32,6 +32,7 @@ from podracer_core.random_streams import initialization_keys, minibatch_keys, pe
 
 _INFO = find_algorithm("ppo")
 _ACTOR, _CRITIC = 0, 1
+_CACHE_BYTES = 4 << 20
 _METRICS = ("policy_loss", "value_loss", "entropy", "kl", "clip_fraction", "gradient_norm")
 _HIDDEN_GAIN, _ACTION_GAIN, _VALUE_GAIN = 2.0**0.5, 0.01, 1.0
 
@@ -45,7 +46,14 @@ class Minibatch:
     log_prob: Tensor  # [M, B], under the proximal policy: the one at the start of the update
     advantage: Tensor  # [M, B]
     target: Tensor  # [M, B], of the value, normalized
-    weight: Tensor  # [M, B], 0 where a row is not valid, below 1 where an older policy acted
+    weight: Tensor  # [M, B], 0 where a row is not valid, less where an older policy acted
+
+    def split(self, rows: int) -> list[Minibatch]:
+        """Parts of at most `rows` rows."""
+        if self.weight.shape[1] <= rows:
+            return [self]
+        columns = (getattr(self, field.name).split(rows, 1) for field in fields(self))
+        return [Minibatch(*parts) for parts in zip(*columns, strict=True)]
 
 
 class PPO(Algorithm):
@@ -92,6 +100,9 @@ class PPO(Algorithm):
             torch.ones(members, 1, self._observation_size, device=self.device),
             self._head,
         )
+        # A CPU works through a minibatch in parts whose hidden layers stay in its cache; the gradients add up.
+        row_bytes = 2 * members * max(shared["hidden_sizes"]) * 4
+        self._microbatch_rows = max(256, _CACHE_BYTES // row_bytes) if self.device.type == "cpu" else 1 << 62
         self.active = torch.ones(members, dtype=torch.bool, device=self.device)
         self._seeds = torch.tensor([member.seed for member in cohort.members], device=self.device)
         self._epoch_count = torch.zeros(members, dtype=torch.int64, device=self.device)
@@ -137,14 +148,13 @@ class PPO(Algorithm):
         horizon, members, num_envs = rollout.reward.shape
         valid = rollout.valid
 
-        def normalize(raw: Tensor) -> Tensor:
-            rows = self.actor.normalize(raw.transpose(0, 1).flatten(1, 2))
-            # A broken row may hold NaN, which no weight of zero would keep out of the gradient.
-            return torch.where(valid.transpose(0, 1).flatten(1).unsqueeze(-1), rows, 0.0)
+        def by_member(tensor: Tensor) -> Tensor:
+            return tensor.transpose(0, 1).reshape(members, horizon * num_envs, -1)
 
-        observation = normalize(rollout.observation[:horizon])
-        value = self._value(observation, horizon)
-        next_value = self._value(normalize(rollout.final_observation), horizon)
+        value, next_value = self._values_of(rollout)
+        observation = self.actor.normalize(by_member(rollout.observation[:-1]))
+        # A broken row may hold NaN, which no weight of zero would keep out of the gradient.
+        observation = torch.where(by_member(valid), observation, 0.0)
         proximal, importance = rollout.log_prob, None
         if rollout.policy_version != self.version:
             proximal = self._log_prob(observation, rollout)
@@ -160,9 +170,6 @@ class PPO(Algorithm):
             self._hyperparameters["gae_lambda"],
             importance,
         )
-
-        def by_member(tensor: Tensor) -> Tensor:
-            return tensor.transpose(0, 1).reshape(members, horizon * num_envs, -1)
 
         valid_rows = by_member(valid).squeeze(-1)
         target = by_member(torch.where(valid, value + advantage, 0.0))
@@ -195,7 +202,8 @@ class PPO(Algorithm):
     def _step(self, minibatch: Minibatch, learning: Tensor, totals: Tensor) -> None:
         """One gradient step of all `learning` [M] members. Updates `learning`, `active` and the sums of metrics."""
         self._parameters.zero_gradient()
-        metrics = self._backward(minibatch)
+        minibatch = replace(minibatch, weight=minibatch.weight / minibatch.weight.sum(1, keepdim=True).clamp(min=1e-8))
+        metrics = torch.stack([self._backward(part) for part in minibatch.split(self._microbatch_rows)]).sum(0)
         gradient_norm = clip_gradient_(self._optimizer.gradient, self._hyperparameters["max_gradient_norm"])
         target_kl = self._hyperparameters["target_kl"]
         learning &= (target_kl <= 0) | (metrics[_METRICS.index("kl")] <= 1.5 * target_kl)
@@ -204,10 +212,10 @@ class PPO(Algorithm):
         self.active &= finite | ~learning
         learning &= finite
         self._optimizer.step(self._hyperparameters["learning_rate"], learning)
-        totals += torch.where(learning, torch.stack([*metrics, gradient_norm, torch.ones_like(gradient_norm)]), 0.0)
+        totals += torch.where(learning, torch.cat([metrics, torch.stack([gradient_norm, torch.ones_like(gradient_norm)])]), 0.0)
 
-    def _backward(self, minibatch: Minibatch) -> list[Tensor]:
-        """Add the gradient of every member's loss to the parameters' and return metrics, [M] each, as in _METRICS.
+    def _backward(self, minibatch: Minibatch) -> Tensor:
+        """Add the gradient of every member's loss to the parameters' and return metrics [5, M], as in _METRICS.
 
         loss = -sum(w * surrogate) + value_coefficient * sum(w * (v - target)^2 / 2) - entropy_coefficient * sum(w * H)
         over the rows of a member, with weights w that add up to 1. Members share no parameter and their losses are
@@ -224,7 +232,7 @@ class PPO(Algorithm):
         clip_range = self._hyperparameters["clip_range"]
         surrogate, slope = clipped_surrogate(log_ratio, minibatch.advantage, clip_range)
         error = by_network[:, _CRITIC, :, 0] - minibatch.target
-        weight = minibatch.weight / minibatch.weight.sum(1, keepdim=True).clamp(min=1e-8)
+        weight = minibatch.weight
 
         gradient = torch.zeros_like(by_network)
         entropy_gradient = -self._hyperparameters["entropy_coefficient"].unsqueeze(1) * weight
@@ -238,13 +246,31 @@ class PPO(Algorithm):
         divergence = ratio - 1 - log_ratio
         clipped = ((ratio - 1).abs() > clip_range.unsqueeze(1)).float()
         rows = torch.stack([-surrogate, 0.5 * error.square(), density.entropy, divergence, clipped])
-        return list((rows * weight).sum(-1))
+        return (rows * weight).sum(-1)
 
-    def _value(self, observation: Tensor, horizon: int) -> Tensor:
-        """The critic in units of reward: observation [M, T * E, obs] normalized -> [T, M, E]."""
-        value = self._critic(observation)[..., 0]
-        value = value * self._values.scale().float() + self._values.mean.float()
-        return value.view(value.shape[0], horizon, -1).transpose(0, 1)
+    def _values_of(self, rollout: Rollout) -> tuple[Tensor, Tensor]:
+        """V of every observation and V of every true successor, [T, M, E] each."""
+        value = self._value(rollout.observation)
+        value, next_value = value[:-1], value[1:]
+        # The next row is the true successor except where an episode ended; of these only cut-off ones have a future.
+        cut_off = rollout.truncated & ~rollout.terminated
+        if self.device.type == "cpu":
+            steps = cut_off.flatten(1).any(1).nonzero().squeeze(1)
+            final_value = torch.zeros_like(next_value)
+            final_value[steps] = self._value(rollout.final_observation[steps])
+        else:  # to look for these steps would make the host wait
+            final_value = self._value(rollout.final_observation)
+        return value, torch.where(cut_off, final_value, next_value)
+
+    def _value(self, observation: Tensor) -> Tensor:
+        """The critic in units of reward: observation [K, M, E, *obs] raw -> [K, M, E]."""
+        scale, mean = self._values.scale().float(), self._values.mean.float()
+        rows = max(1, self._microbatch_rows // observation.shape[2])
+        values = []
+        for part in observation.split(rows):
+            value = self._critic(self.actor.normalize(part.transpose(0, 1).flatten(1, 2)))[..., 0]
+            values.append((value * scale + mean).view(part.shape[1], part.shape[0], part.shape[2]).transpose(0, 1))
+        return torch.cat(values)
 
     def _log_prob(self, observation: Tensor, rollout: Rollout) -> Tensor:
         """Of the rollout's actions under the present policy, [T, M, E]: the proximal one of a stale rollout."""
@@ -255,14 +281,16 @@ class PPO(Algorithm):
 
     def _renew_value_normalizer(self, target: Tensor, valid: Tensor) -> Tensor:
         """Take targets [M, B, 1] into the statistics and return them normalized; no prediction changes (Pop-Art)."""
-        mean, scale = self._values.mean.clone(), self._values.scale()
+        mean, scale, started = self._values.mean.clone(), self._values.scale(), self._values.count > 0
         self._values.update(target, valid, self.active)
         new_mean, new_scale = self._values.mean, self._values.scale()
         # van Hasselt et al., 2016, equation 9: W' = W scale / scale', b' = (scale b + mean - mean') / scale'.
         weight = self._critic.weights[-1][..., :1]
         bias = self._critic.biases[-1][..., 0]
-        weight.mul_((scale / new_scale).float().unsqueeze(-1))
-        bias.copy_((scale * bias + mean - new_mean) / new_scale)
+        # Before the first targets the predictions mean nothing, and are left where they are: around the new mean.
+        column = started.unsqueeze(1)
+        weight.mul_(torch.where(column, scale / new_scale, 1.0).float().unsqueeze(-1))
+        bias.copy_(torch.where(column, (scale * bias + mean - new_mean) / new_scale, bias))
         return (target - new_mean.float().unsqueeze(1)) / new_scale.float().unsqueeze(1)
 
     def _renew_actor_normalizer(self, rollout: Rollout) -> None:

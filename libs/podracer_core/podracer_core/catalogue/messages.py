@@ -23,6 +23,7 @@ from podracer_core.errors import InvalidInput
 
 __all__ = [
     "HyperparameterValue",
+    "description_to_message",
     "environment_from_message",
     "environment_to_message",
     "hyperparameter_from_message",
@@ -122,6 +123,18 @@ def environment_from_message(message: environment_pb2.EnvironmentSpec) -> Enviro
         code_path=message.code_path,
         kwargs=_arguments(message.kwargs),
         max_episode_steps=message.max_episode_steps or None,
+    )
+
+
+def description_to_message(
+    observation_space: Space, action_space: Space, max_episode_steps: int | None, backend: str
+) -> environment_pb2.EnvironmentDescription:
+    """What is known of an environment once it has been started; `backend` is what computes it."""
+    return environment_pb2.EnvironmentDescription(
+        observation_space=space_to_message(observation_space),
+        action_space=space_to_message(action_space),
+        max_episode_steps=max_episode_steps or 0,
+        backend=backend,
     )
 
 

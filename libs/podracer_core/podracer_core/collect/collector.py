@@ -21,7 +21,7 @@ class Collector:
     seeds int64 [M]: the agents' own seeds. first_step int64 [M]: steps that each agent has already taken in an
     environment (its place in its random streams; zero for a new agent). `first_environment` is the index of this
     worker's first environment within each member, so that several workers of a learner draw different numbers.
-    `session` makes episodes differ when the environments start anew after a restart.
+    `session`, an int or int64 [M], makes episodes differ when the environments start anew after a restart.
     """
 
     def __init__(
@@ -32,7 +32,7 @@ class Collector:
         *,
         first_step: Tensor | None = None,
         first_environment: int = 0,
-        session: int = 0,
+        session: int | Tensor = 0,
     ) -> None:
         members = actor.members
         if environment.num_envs % members or seeds.shape != (members,):

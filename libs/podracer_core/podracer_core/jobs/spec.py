@@ -126,7 +126,7 @@ class Evolution:
     """How agents compete and how new ones are made (DESIGN §8).
 
     population          agents alive at a time
-    leaderboard_size    places on the leaderboard, at most the population; None: 4, or the population where it is smaller
+    leaderboard_size    places on the leaderboard, at most the population; None: 4, or the population if smaller
     tournament_size     candidates among which a tournament selection picks the best
     replaced_fraction   part of a rung, from the bottom, that may be replaced
     exploration         probability of a fresh agent in place of an exploited one

@@ -56,6 +56,14 @@ def validate(spec: JobSpec) -> None:
     check.finish()
 
 
+def validate_competition(search: Search, evolution: Evolution) -> None:
+    """The part of `validate` that a leaderboard is made from."""
+    check = _Check()
+    _check_evolution(check, evolution)
+    _check_search(check, search, action_space=None)
+    check.finish()
+
+
 def validate_action_space(search: Search, action_space: Space) -> None:
     """Raises InvalidInput if an algorithm that the job lists cannot act there, or `auto` finds none that can."""
     check = _Check()

@@ -112,9 +112,10 @@ class _Differentiable(torch.autograd.Function):
         bias_gradients: list[Tensor] = []
         for layer in range(ctx.layers - 1, -1, -1):
             below = results[layer]
-            weight_gradients.insert(0, torch.bmm(below.transpose(1, 2), gradient))
+            weight_gradients.insert(0, _inner_products(below, gradient))
             bias_gradients.insert(0, gradient.sum(1, keepdim=True))
-            above, transposed = gradient, weights[layer].transpose(1, 2)
+            # Copied, because a product with a transposed matrix is slower than with a plain one.
+            above, transposed = gradient, weights[layer].transpose(1, 2).contiguous()
             if layer:
                 gradient = torch.bmm(above, transposed, out=_buffers.take_like(below))
                 ctx.activation.backward(gradient, below)
@@ -124,6 +125,13 @@ class _Differentiable(torch.autograd.Function):
             if layer < ctx.layers - 1:
                 _buffers.give(above)
         return None, gradient if ctx.needs_input_grad[1] else None, *weight_gradients, *bias_gradients
+
+
+def _inner_products(left: Tensor, right: Tensor) -> Tensor:
+    """left^T right: [G, B, I], [G, B, O] -> [G, I, O]. With the narrow side in front, a CPU is up to three times faster."""
+    if left.shape[2] <= right.shape[2]:
+        return torch.bmm(left.transpose(1, 2), right)
+    return torch.bmm(right.transpose(1, 2), left).transpose(1, 2)
 
 
 class _Buffers(threading.local):

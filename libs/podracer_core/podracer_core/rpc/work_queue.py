@@ -35,13 +35,26 @@ class WorkQueue:
     def run(self, stop: threading.Event) -> None:
         """Do tasks until `stop` is set; then finish the present one and refuse those that wait."""
         while not stop.is_set():
-            try:
-                task, future = self._tasks.get(timeout=_POLL_S)
-            except queue.Empty:
-                continue
-            _do(task, future)
+            self._do_next(_POLL_S)
+        self.stop()
+
+    def run_pending(self) -> None:
+        """Do the tasks that wait now: for a main thread with a loop of its own."""
+        while self._do_next(0.0):
+            pass
+
+    def stop(self) -> None:
+        """Refuse what waits and what still comes."""
         self._stopped.set()
         self._refuse_rest()
+
+    def _do_next(self, timeout_s: float) -> bool:
+        try:
+            task, future = self._tasks.get(timeout=timeout_s) if timeout_s > 0 else self._tasks.get_nowait()
+        except queue.Empty:
+            return False
+        _do(task, future)
+        return True
 
     def _refuse_rest(self) -> None:
         while True:

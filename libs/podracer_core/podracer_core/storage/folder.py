@@ -6,6 +6,7 @@ import contextlib
 import errno
 import os
 import shutil
+import stat
 import time
 import uuid
 from collections.abc import Iterator
@@ -60,7 +61,6 @@ class FolderStore(ObjectStore):
                     file.flush()
                     os.fsync(file.fileno())
                 _move_into_place(draft, target)
-                _sync_folder(target.parent)
             finally:
                 draft.unlink(missing_ok=True)
 
@@ -130,15 +130,18 @@ def _info(key: str, status: os.stat_result) -> ObjectInfo:
 
 
 def _move_into_place(draft: Path, target: Path) -> None:
+    """Rename, once the folders are there. A delete beside us may remove one that is empty: then once more."""
     while True:
-        _make_folders(target.parent)
         try:
+            _make_folders(target.parent)
             draft.replace(target)
-        except FileNotFoundError:  # a delete has just removed the empty folder
+        except FileNotFoundError:
             if not draft.exists():
                 raise
         else:
-            return
+            break
+    with contextlib.suppress(FileNotFoundError):  # the object has been deleted already, and its folder with it
+        _sync_folder(target.parent)
 
 
 def _make_folders(folder: Path) -> None:
@@ -146,10 +149,11 @@ def _make_folders(folder: Path) -> None:
     if folder.is_dir():
         return
     _make_folders(folder.parent)
-    with contextlib.suppress(FileExistsError):
+    try:
         folder.mkdir()
-    if not folder.is_dir():
-        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder))
+    except FileExistsError as error:
+        if not stat.S_ISDIR(folder.stat().st_mode):
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder)) from error
     _sync_folder(folder.parent)
 
 

@@ -18,7 +18,9 @@ LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 _QUIET = ("urllib3", "grpc", "asyncio", "alembic", "sqlalchemy", "aiosqlite")
 
 _OF_A_RECORD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
-_SENSITIVE_NAME = r"[\w-]*(?:token|secret|password|passwd|authorization|credential|api_?key|access_?key|cookie)s?"
+_SENSITIVE_NAME = (
+    r"[\w-]*(?:token|secret|password|passwd|authorization|credential|cookie|(?:api|access|secret|private)[_-]?key)s?"
+)
 _SECRET_KEY = re.compile(_SENSITIVE_NAME, re.IGNORECASE)
 _HIDDEN = "***"
 _SECRETS_IN_TEXT = (

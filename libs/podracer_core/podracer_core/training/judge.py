@@ -7,7 +7,6 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 
@@ -97,7 +96,7 @@ class InProcessJudge(Judge):
 
     def _evaluator(self, device: torch.device) -> Evaluator:
         if device not in self._evaluators:
-            self._evaluators[device] = Evaluator(partial(self._make_environment, device=device))
+            self._evaluators[device] = Evaluator(lambda count: self._make_environment(count, device))
         return self._evaluators[device]
 
 

@@ -1,0 +1,65 @@
+"""Evaluation results as protobuf messages and as JSON values of a checkpoint's metadata, and back."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from podracer.common.v1 import agent_pb2
+from podracer_core.errors import InvalidInput
+from podracer_core.evaluate.result import EvaluationResult
+
+__all__ = ["result_from_json", "result_from_message", "result_to_json", "result_to_message"]
+
+
+def result_to_message(result: EvaluationResult) -> agent_pb2.Evaluation:
+    """The numbers of an Evaluation; who, why and when is for the caller to add.
+
+    The interval of a single episode is unbounded: both bounds are its return then, as no number says so better.
+    """
+    lower, upper = _bounds(result)
+    return agent_pb2.Evaluation(
+        returns=result.returns,
+        lengths=result.lengths,
+        seeds=result.seeds,
+        mean=result.mean,
+        standard_deviation=result.std,
+        lower_bound=lower,
+        upper_bound=upper,
+    )
+
+
+def result_from_message(message: agent_pb2.Evaluation) -> EvaluationResult:
+    """The inverse of `result_to_message`. Raises InvalidInput where the lists do not belong together."""
+    return EvaluationResult(tuple(message.returns), tuple(message.lengths), tuple(message.seeds))
+
+
+def result_to_json(result: EvaluationResult) -> dict[str, Any]:
+    """What a checkpoint's metadata keep under "evaluation"."""
+    lower, upper = _bounds(result)
+    return {
+        "episodes": result.episodes,
+        "returns": list(result.returns),
+        "lengths": list(result.lengths),
+        "seeds": list(result.seeds),
+        "mean": result.mean,
+        "standard_deviation": result.std,
+        "lower_bound": lower,
+        "upper_bound": upper,
+    }
+
+
+def result_from_json(value: Mapping[str, Any]) -> EvaluationResult:
+    """The inverse of `result_to_json`. Raises InvalidInput for anything else."""
+    try:
+        returns = tuple(float(number) for number in value["returns"])
+        return EvaluationResult(returns, tuple(map(int, value["lengths"])), tuple(map(int, value["seeds"])))
+    except (KeyError, TypeError, ValueError) as error:
+        raise InvalidInput(f"not a stored evaluation: {error!r}", reason="BAD_EVALUATION") from error
+
+
+def _bounds(result: EvaluationResult) -> tuple[float, float]:
+    if math.isfinite(result.half_width):
+        return result.lower_bound, result.upper_bound
+    return result.mean, result.mean

@@ -1,0 +1,61 @@
+"""How every service process starts: settings, logs, its parent, and what it says when it cannot start."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from podracer_core.config import load_settings
+from podracer_core.errors import InvalidInput, PodracerError
+from podracer_core.lifetime import exit_with_parent_if_asked
+from podracer_core.telemetry.logging import configure_logging
+
+__all__ = ["ServiceSettings", "announce", "run_service"]
+
+
+@dataclass(frozen=True)
+class ServiceSettings:
+    """What every service reads from PODRACER_<NAME>.
+
+    listen          address to serve at; port 0 takes a free one
+    tokens          folder with the token files `client`, `pod`, `control`
+    threads         threads that torch computes with; unset: torch's own choice
+    allow_insecure  serve and call beyond this machine in plain text
+    """
+
+    tokens: Path
+    listen: str = "127.0.0.1:0"
+    log_level: str = "INFO"
+    log_json: bool = False
+    threads: int | None = None
+    allow_insecure: bool = False
+
+
+Settings = TypeVar("Settings", bound=ServiceSettings)
+
+
+def run_service(name: str, settings: type[Settings], serve: Callable[[Settings], int]) -> int:
+    """Read the settings, start logging and serve; returns the exit status.
+
+    2 where settings or address are wrong, 1 for anything else that keeps it from serving; one line on stderr says what.
+    """
+    try:
+        exit_with_parent_if_asked()
+        loaded = load_settings(settings)
+        configure_logging(name, loaded.log_level, loaded.log_json)
+        return serve(loaded)
+    except InvalidInput as error:
+        sys.stderr.write(f"podracer_{name}: {error.message}\n")
+        return 2
+    except PodracerError as error:
+        sys.stderr.write(f"podracer_{name}: {error.message}\n")
+        return 1
+
+
+def announce(address: str) -> None:
+    """Tell the launcher where this process serves: the one line on stdout."""
+    sys.stdout.write(f"listening on {address}\n")
+    sys.stdout.flush()

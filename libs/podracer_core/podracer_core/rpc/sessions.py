@@ -1,0 +1,110 @@
+"""Sessions on a bidirectional stream, as a worker and an evaluator hold them: a limited number at a time."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import grpc
+
+from podracer_core.errors import Exhausted, PodracerError
+from podracer_core.rpc.streams import Outbox
+
+__all__ = ["Session", "SessionSlots"]
+
+logger = logging.getLogger(__name__)
+
+
+class Session(ABC):
+    """One client's session. `outbox` holds what goes to the client; its end is the session's end."""
+
+    def __init__(self) -> None:
+        self.outbox: Outbox[Any] = Outbox()
+
+    @abstractmethod
+    def receive(self, request: Any) -> None:
+        """Take a message from the client, in order, in the session's own reading thread. A PodracerError ends it."""
+
+    @abstractmethod
+    def drain(self) -> None:
+        """The process is about to stop: say so and close the outbox."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """The session is over: give back what it holds. Called once, after the last message went out."""
+
+
+class SessionSlots:
+    """Room for `limit` sessions."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self._lock = threading.Lock()
+        self._taken = 0
+        self._sessions: set[Session] = set()
+        self._draining = False
+
+    @property
+    def count(self) -> int:
+        """Sessions now."""
+        return self._taken
+
+    @contextmanager
+    def take(self) -> Iterator[None]:
+        """Hold a slot. Raises Exhausted where none is free."""
+        with self._lock:
+            if self._taken >= self.limit or self._draining:
+                raise Exhausted(
+                    f"all {self.limit} sessions are taken; try again in a second",
+                    reason="ALL_SESSIONS_TAKEN",
+                    max_sessions=self.limit,
+                    retry_after_s=1,
+                )
+            self._taken += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._taken -= 1
+
+    def serve(self, session: Session, requests: Iterator[Any], context: grpc.ServicerContext) -> Iterator[Any]:
+        """The responses of a session that a client has just opened; ends with the client's call."""
+        with self._lock:
+            self._sessions.add(session)
+            draining = self._draining
+        # gRPC does not interrupt who waits for a next response when the client has gone.
+        context.add_callback(session.outbox.close)
+        threading.Thread(target=_read, args=(session, requests), name="session-reader", daemon=True).start()
+        if draining:
+            session.drain()
+        try:
+            yield from session.outbox
+        finally:
+            with self._lock:
+                self._sessions.discard(session)
+            session.close()
+
+    def drain(self) -> None:
+        """Tell all sessions that the process is about to stop."""
+        with self._lock:
+            self._draining = True
+            sessions = list(self._sessions)
+        for session in sessions:
+            session.drain()
+
+
+def _read(session: Session, requests: Iterator[Any]) -> None:
+    try:
+        for request in requests:
+            session.receive(request)
+        session.outbox.close()
+    except PodracerError as error:
+        session.outbox.fail(error)
+    except grpc.RpcError:
+        session.outbox.close()  # the client has gone
+    except Exception as error:  # noqa: BLE001 - a mistake of ours must reach the client as INTERNAL, not hang it
+        session.outbox.fail(error)

@@ -1,0 +1,52 @@
+"""What the services of a pod tell each other about a cohort: messages -> the core's own values."""
+
+from __future__ import annotations
+
+from podracer.common.v1 import cohort_pb2
+from podracer_core.algorithms.cohort import CohortConfig, MemberConfig
+from podracer_core.catalogue.algorithms import AlgorithmInfo, find_algorithm
+from podracer_core.catalogue.messages import HyperparameterValue, hyperparameters_from_message
+from podracer_core.errors import FieldViolation, InvalidInput
+
+__all__ = ["cohort_from_message"]
+
+
+def cohort_from_message(message: cohort_pb2.CohortSpec) -> CohortConfig:
+    """The cohort to build an algorithm or an actor for.
+
+    Raises InvalidInput for an unknown algorithm or hyperparameter, a value out of its range, and for members that
+    cannot be stacked: another algorithm, or other values of what a cohort shares.
+    """
+    info = find_algorithm(message.algorithm)
+    members: list[MemberConfig] = []
+    shared: dict[str, HyperparameterValue] = {}
+    for index, agent in enumerate(message.members):
+        if agent.algorithm not in ("", message.algorithm):
+            raise _refused(index, "algorithm", f"is {agent.algorithm}, the cohort's is {message.algorithm}")
+        values = _typed(info, hyperparameters_from_message(agent.hyperparameters))
+        own = {name: value for name, value in values.items() if info.hyperparameter(name).scope == "member"}
+        common = {name: value for name, value in values.items() if name not in own}
+        if index == 0:
+            shared = common
+        elif common != shared:
+            names = sorted(name for name in {*common, *shared} if common.get(name) != shared.get(name))
+            raise _refused(index, "hyperparameters", f"{', '.join(names)} differ from the first member's")
+        members.append(MemberConfig(agent.name, agent.seed, {name: float(value) for name, value in own.items()}))  # type: ignore[arg-type]
+    cohort = CohortConfig(message.algorithm, tuple(members), shared)
+    cohort.shared_values(info)
+    cohort.member_values(info)
+    return cohort
+
+
+def _typed(info: AlgorithmInfo, values: dict[str, HyperparameterValue]) -> dict[str, HyperparameterValue]:
+    """A whole number may come as a real one: a search space knows no types."""
+    typed = dict(values)
+    for name, value in values.items():
+        if info.hyperparameter(name).kind == "int" and isinstance(value, float) and value.is_integer():
+            typed[name] = int(value)
+    return typed
+
+
+def _refused(index: int, field: str, problem: str) -> InvalidInput:
+    path = f"cohort.members[{index}].{field}"
+    return InvalidInput(f"{path} {problem}", violations=[FieldViolation(path, problem)], reason="COHORT_MISMATCH")

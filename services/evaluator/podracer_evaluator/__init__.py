@@ -1,0 +1,1 @@
+"""The evaluator: judges policies, inspects environments, exports policies. What needs torch and is no training."""

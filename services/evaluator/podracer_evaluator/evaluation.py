@@ -1,0 +1,67 @@
+"""What an evaluator does for one learner: policies of a cohort, greedy episodes. No gRPC."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from torch import Tensor
+
+from podracer_core.algorithms.cohort import CohortConfig
+from podracer_core.algorithms.registry import algorithm_class
+from podracer_core.catalogue.environments import EnvironmentSpec
+from podracer_core.environments.registry import make_vec_environment
+from podracer_core.environments.vec_environment import VecEnvironment
+from podracer_core.errors import InvalidInput
+from podracer_core.evaluate import EvaluationResult
+from podracer_core.networks import Actor
+from podracer_core.training.judge import EvaluationOrder, InProcessJudge
+
+__all__ = ["PolicyEvaluation"]
+
+
+class PolicyEvaluation:
+    """Evaluates members of one cohort in its environment. All of it in one thread."""
+
+    def __init__(self, cohort: CohortConfig, environment: EnvironmentSpec, device: str) -> None:
+        """Raises UserCodeFailed where the environment does not start."""
+        self._cohort, self._spec, self._device = cohort, environment, device
+        self._index = {member.name: index for index, member in enumerate(cohort.members)}
+        with_spaces = make_vec_environment(environment, 1, device)
+        self._spaces = with_spaces.observation_space, with_spaces.action_space
+        with_spaces.close()
+        self._judge = InProcessJudge(lambda count, _: self._make_environment(count))
+        self._actors: dict[int, Actor] = {}
+
+    def evaluate(
+        self,
+        agents: Sequence[str],
+        tensors: Mapping[str, Tensor],
+        seeds: Sequence[int],
+        first_episodes: int,
+        admission_score: float | None,
+    ) -> tuple[tuple[EvaluationResult, ...], float]:
+        """One result an agent, and the seconds that it took. Raises InvalidInput for agents or tensors of others."""
+        unknown = [agent for agent in agents if agent not in self._index]
+        if unknown or not agents:
+            raise InvalidInput(f"not members of this session's cohort: {', '.join(unknown) or 'nobody was named'}")
+        actor = self._actor(len(agents))
+        actor.load_state(tensors)
+        members = tuple(self._index[agent] for agent in agents)
+        self._judge.submit(EvaluationOrder(0, members, actor, tuple(seeds), first_episodes, admission_score))
+        (answer,) = self._judge.poll()
+        return answer.results, answer.duration_s
+
+    def close(self) -> None:
+        """End the environments."""
+        self._judge.close()
+
+    def _make_environment(self, count: int) -> VecEnvironment:
+        return make_vec_environment(self._spec, count, self._device)
+
+    def _actor(self, members: int) -> Actor:
+        if members not in self._actors:
+            # Actors differ in shape only by the number of members, so whose hyperparameters these are does not matter.
+            cohort = replace(self._cohort, members=self._cohort.members[:1] * members)
+            self._actors[members] = algorithm_class(cohort.algorithm).make_actor(cohort, *self._spaces, self._device)
+        return self._actors[members]

@@ -1,0 +1,57 @@
+"""A stored policy as a file that torch alone can run."""
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+from pathlib import Path
+
+import torch
+
+from podracer.evaluator.v1 import evaluator_service_pb2
+from podracer_core.checkpoint import Checkpoint, export_policy, load_actor
+from podracer_core.checkpoint.export import SUFFIX_OF, Format
+from podracer_core.checkpoint.policy import observation_shape
+from podracer_core.errors import PreconditionFailed
+from podracer_evaluator.checkpoints import describe
+
+__all__ = ["exported_policy"]
+
+_FORMATS: dict[int, Format] = {
+    evaluator_service_pb2.EXPORT_FORMAT_UNSPECIFIED: "torch_export",
+    evaluator_service_pb2.EXPORT_FORMAT_TORCH_EXPORT: "torch_export",
+    evaluator_service_pb2.EXPORT_FORMAT_TORCHSCRIPT: "torchscript",
+}
+_PROBES = 64
+
+
+def exported_policy(checkpoint: Checkpoint, number: int) -> tuple[evaluator_service_pb2.ExportHeader, bytes]:
+    """The file's bytes and what is in it; it has been loaded again and compared with the trained policy.
+
+    Raises PreconditionFailed for a format that is not supported.
+    """
+    chosen = _FORMATS.get(number)
+    if chosen is None:
+        name = evaluator_service_pb2.ExportFormat.Name(number)  # type: ignore[arg-type]
+        raise PreconditionFailed(f"{name} is not supported; torch.export and TorchScript are", reason="EXPORT_FORMAT")
+    with tempfile.TemporaryDirectory(prefix="podracer-export-") as folder:
+        path = export_policy(checkpoint, Path(folder, f"policy{SUFFIX_OF[chosen]}"), chosen)
+        difference = _difference(checkpoint, path, chosen)
+        data = path.read_bytes()
+    header = evaluator_service_pb2.ExportHeader(
+        size_bytes=len(data),
+        sha256=hashlib.sha256(data).hexdigest(),
+        largest_difference=difference,
+        description=describe(checkpoint),
+    )
+    return header, data
+
+
+def _difference(checkpoint: Checkpoint, path: Path, chosen: Format) -> float:
+    """Largest difference between the actions of the file and of the trained policy, on random observations."""
+    module = torch.export.load(path).module() if chosen == "torch_export" else torch.jit.load(path)  # type: ignore[no-untyped-call]
+    generator = torch.Generator().manual_seed(0)
+    observation = torch.randn(_PROBES, *observation_shape(checkpoint), generator=generator)
+    with torch.inference_mode():
+        trained = load_actor(checkpoint).greedy(observation.unsqueeze(0))[0]
+        return float((module(observation).double() - trained.double()).abs().max())

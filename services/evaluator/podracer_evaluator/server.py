@@ -1,0 +1,58 @@
+"""The evaluator's process: gRPC serves in threads beside the main thread, which computes."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from podracer.evaluator.v1 import evaluator_service_pb2_grpc
+from podracer_core.lifetime import stop_event_on_signals
+from podracer_core.process import announce
+from podracer_core.rpc.auth import Authorizer
+from podracer_core.rpc.binding import ServerOptions
+from podracer_core.rpc.server import RpcServer, create_server
+from podracer_core.rpc.tokens import Role, TokenFiles
+from podracer_core.rpc.work_queue import WorkQueue
+from podracer_core.storage.object_store import open_store
+from podracer_evaluator.config import EvaluatorConfig
+from podracer_evaluator.service import EvaluatorService
+
+__all__ = ["METHODS", "create_evaluator_server", "serve"]
+
+_SERVICE = "/podracer.evaluator.v1.EvaluatorService"
+METHODS = {
+    f"{_SERVICE}/Evaluate": (Role.POD,),
+    f"{_SERVICE}/EvaluateCheckpoint": (Role.POD, Role.CONTROL),
+    f"{_SERVICE}/Inspect": (Role.POD, Role.CONTROL),
+    f"{_SERVICE}/ExportPolicy": (Role.POD, Role.CONTROL),
+    f"{_SERVICE}/GetStatus": (Role.POD, Role.CONTROL),
+}
+
+
+def create_evaluator_server(config: EvaluatorConfig, work: WorkQueue) -> RpcServer:
+    """A bound server whose computations run in whoever runs `work`."""
+    store = open_store(config.store) if config.store else None
+    service = EvaluatorService(work, config.max_sessions, store, allow_folders=config.allow_folders)
+    server = create_server(
+        config.listen,
+        [partial(evaluator_service_pb2_grpc.add_EvaluatorServiceServicer_to_server, service)],
+        Authorizer(METHODS, TokenFiles(config.tokens)),
+        ServerOptions(allow_insecure=config.allow_insecure),
+    )
+    server.on_drain(service.drain)
+    return server
+
+
+def serve(config: EvaluatorConfig) -> int:
+    """Serve until SIGTERM or SIGINT. Only from the main thread."""
+    stop = stop_event_on_signals()
+    work = WorkQueue()
+    server = create_evaluator_server(config, work)
+    server.start()
+    announce(server.address)
+    import torch  # late: it takes a second, and the learner can connect meanwhile
+
+    if config.threads is not None:
+        torch.set_num_threads(config.threads)
+    work.run(stop)
+    server.drain()
+    return 0

@@ -1,0 +1,84 @@
+"""The evaluator's rpc methods."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+
+import grpc
+
+from podracer.evaluator.v1 import evaluator_service_pb2, evaluator_service_pb2_grpc
+from podracer_core.build import own_build
+from podracer_core.rpc.sessions import SessionSlots
+from podracer_core.rpc.work_queue import WorkQueue
+from podracer_core.storage.object_store import ObjectStore
+from podracer_evaluator.episode_counter import EpisodeCounter
+
+__all__ = ["EvaluatorService"]
+
+_INSPECT_TIMEOUT_S = 60.0
+_CHUNK_BYTES = 1 << 20
+
+
+class EvaluatorService(evaluator_service_pb2_grpc.EvaluatorServiceServicer):
+    """What computes goes to `work`; inspecting waits for another process and does so in its call's own thread.
+
+    The modules that do it are imported late: they import torch, and the server listens before.
+    """
+
+    def __init__(self, work: WorkQueue, max_sessions: int, store: ObjectStore | None, *, allow_folders: bool) -> None:
+        self._work, self._store, self._allow_folders = work, store, allow_folders
+        self._slots = SessionSlots(max_sessions)
+        self._episodes = EpisodeCounter()
+
+    def Evaluate(  # noqa: N802 - the name in the contract
+        self, request_iterator: Iterator[evaluator_service_pb2.EvaluateRequest], context: grpc.ServicerContext
+    ) -> Iterator[evaluator_service_pb2.EvaluateResponse]:
+        from podracer_evaluator.session import EvaluateSession
+
+        with self._slots.take():
+            yield from self._slots.serve(EvaluateSession(self._work, self._episodes), request_iterator, context)
+
+    def EvaluateCheckpoint(  # noqa: N802 - the name in the contract
+        self, request: evaluator_service_pb2.EvaluateCheckpointRequest, context: grpc.ServicerContext
+    ) -> evaluator_service_pb2.EvaluateCheckpointResponse:
+        from podracer_evaluator.checkpoints import evaluate_checkpoint, load_source
+
+        checkpoint = load_source(request.checkpoints, self._store, allow_folders=self._allow_folders)
+        response = self._work.submit(partial(evaluate_checkpoint, checkpoint, request)).result()
+        self._episodes.add(len(response.evaluation.returns))
+        return response
+
+    def Inspect(  # noqa: N802 - the name in the contract
+        self, request: evaluator_service_pb2.InspectRequest, context: grpc.ServicerContext
+    ) -> evaluator_service_pb2.InspectResponse:
+        from podracer_core.training.inspection import inspected
+
+        timeout_s = request.timeout.ToTimedelta().total_seconds() or _INSPECT_TIMEOUT_S
+        return evaluator_service_pb2.InspectResponse(description=inspected(request.environment, timeout_s))
+
+    def ExportPolicy(  # noqa: N802 - the name in the contract
+        self, request: evaluator_service_pb2.ExportPolicyRequest, context: grpc.ServicerContext
+    ) -> Iterator[evaluator_service_pb2.ExportPolicyResponse]:
+        from podracer_evaluator.checkpoints import load_source
+        from podracer_evaluator.export import exported_policy
+
+        checkpoint = load_source(request.checkpoints, self._store, allow_folders=self._allow_folders)
+        header, data = self._work.submit(partial(exported_policy, checkpoint, request.format)).result()
+        yield evaluator_service_pb2.ExportPolicyResponse(header=header)
+        for offset in range(0, len(data), _CHUNK_BYTES):
+            yield evaluator_service_pb2.ExportPolicyResponse(data=data[offset : offset + _CHUNK_BYTES])
+
+    def GetStatus(  # noqa: N802 - the name in the contract
+        self, request: evaluator_service_pb2.GetStatusRequest, context: grpc.ServicerContext
+    ) -> evaluator_service_pb2.GetStatusResponse:
+        return evaluator_service_pb2.GetStatusResponse(
+            build=own_build(),
+            session_count=self._slots.count,
+            max_sessions=self._slots.limit,
+            episodes=self._episodes.total,
+        )
+
+    def drain(self) -> None:
+        """Tell every open session that the evaluator is about to stop, and end it."""
+        self._slots.drain()

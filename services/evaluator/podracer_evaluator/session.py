@@ -1,0 +1,161 @@
+"""A learner's session: messages in its reading thread, evaluating in the main thread, a newer look before an older."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+from torch import Tensor
+
+from podracer.common.v1 import agent_pb2, tensor_pb2
+from podracer.evaluator.v1 import evaluator_service_pb2
+from podracer_core.build import own_build, require_same_build
+from podracer_core.carriers.inline import TensorDecoder
+from podracer_core.catalogue.messages import environment_from_message
+from podracer_core.errors import InvalidInput, Unavailable
+from podracer_core.evaluate import EvaluationResult
+from podracer_core.evaluate.messages import result_to_message
+from podracer_core.jobs.messages import seconds_to_duration
+from podracer_core.rpc.sessions import Session
+from podracer_core.rpc.work_queue import WorkQueue
+from podracer_core.training.messages import cohort_from_message
+from podracer_evaluator.episode_counter import EpisodeCounter
+from podracer_evaluator.evaluation import PolicyEvaluation
+
+__all__ = ["EvaluateSession"]
+
+_MAX_WAITING = 64
+
+
+@dataclass(frozen=True, slots=True)
+class _Order:
+    message: evaluator_service_pb2.EvaluationOrder
+    tensors: dict[str, Tensor]
+
+    def gives_way_to(self, newer: _Order) -> bool:
+        """Only looks at training do: a candidate has been chosen, and its answer is waited for."""
+        progress = agent_pb2.EVALUATION_PURPOSE_PROGRESS
+        both = self.message.purpose == newer.message.purpose == progress
+        return both and list(self.message.agents) == list(newer.message.agents)
+
+
+class EvaluateSession(Session):
+    """See the contract of `Evaluate`."""
+
+    def __init__(self, work: WorkQueue, episodes: EpisodeCounter) -> None:
+        super().__init__()
+        self._work, self._episodes = work, episodes
+        self._decoder = TensorDecoder()
+        self._incoming: evaluator_service_pb2.EvaluationOrder | None = None  # waits for its chunks
+        self._lock = threading.Lock()
+        self._waiting: list[_Order] = []
+        self._evaluation: PolicyEvaluation | None = None
+        self._opened = False
+        self._over = False
+
+    def receive(self, request: evaluator_service_pb2.EvaluateRequest) -> None:
+        kind = request.WhichOneof("message")
+        if kind == "open" and not self._opened:
+            self._opened = True
+            self._open(request.open)
+        elif kind == "open" or not self._opened:
+            raise InvalidInput("a session begins with `open`, and has only one", reason="BAD_SESSION")
+        elif kind == "order":
+            self._incoming = request.order
+            self._take_order(self._decoder.begin(request.order.tensors))
+        elif kind == "chunk":
+            self._take_order(self._decoder.add(request.chunk))
+
+    def drain(self) -> None:
+        draining = evaluator_service_pb2.EvaluateDraining(reason="the evaluator is stopping")
+        self.outbox.put(evaluator_service_pb2.EvaluateResponse(draining=draining))
+        self.outbox.close()
+
+    def close(self) -> None:
+        self._over = True
+        try:
+            self._work.submit(self._close).result()
+        except Unavailable:
+            self._close()  # the main thread has stopped already
+
+    def _open(self, request: evaluator_service_pb2.OpenEvaluate) -> None:
+        require_same_build(request.build)
+        cohort = cohort_from_message(request.cohort)
+        environment = environment_from_message(request.cohort.environment)
+        self._submit(lambda: self._start(PolicyEvaluation(cohort, environment, request.device or "cpu")))
+
+    def _take_order(self, complete: bool) -> None:
+        if not complete:
+            return
+        if self._incoming is None:
+            raise InvalidInput("tensors came without an order", reason="BAD_SESSION")
+        order, self._incoming = _Order(self._incoming, self._decoder.take()), None
+        if not order.message.seeds:
+            raise InvalidInput("an order needs at least one seed", reason="BAD_SESSION")
+        with self._lock:
+            superseded = [waiting for waiting in self._waiting if waiting.gives_way_to(order)]
+            self._waiting = [waiting for waiting in self._waiting if waiting not in superseded]
+            if len(self._waiting) >= _MAX_WAITING:
+                raise InvalidInput(f"more than {_MAX_WAITING} orders wait", reason="TOO_MANY_ORDERS")
+            self._waiting.append(order)
+        for old in superseded:
+            self._answer(evaluator_service_pb2.EvaluationAnswer(order_id=old.message.order_id, superseded=True))
+        self._submit(self._evaluate_next)
+
+    def _submit(self, task: Callable[[], None]) -> None:
+        """Have the main thread do it; an error ends the session."""
+
+        def guarded() -> None:
+            if self._over:
+                return
+            try:
+                task()
+            except Exception as error:  # noqa: BLE001 - whatever it is must end the session, not hang it
+                self.outbox.fail(error)
+
+        self._work.submit(guarded)
+
+    def _start(self, evaluation: PolicyEvaluation) -> None:
+        self._evaluation = evaluation
+        opened = evaluator_service_pb2.EvaluateOpened(
+            build=own_build(), carrier=tensor_pb2.CarrierChoice(kind=tensor_pb2.CARRIER_KIND_INLINE)
+        )
+        self.outbox.put(evaluator_service_pb2.EvaluateResponse(opened=opened))
+
+    def _evaluate_next(self) -> None:
+        with self._lock:
+            order = self._waiting.pop(0) if self._waiting else None
+        if order is None or self._evaluation is None:
+            return  # superseded, or the session did not start
+        message = order.message
+        results, duration_s = self._evaluation.evaluate(
+            message.agents,
+            order.tensors,
+            message.seeds,
+            message.first_episodes,
+            message.admission_score if message.HasField("admission_score") else None,
+        )
+        self._episodes.add(sum(result.episodes for result in results))
+        to_message = partial(_evaluation, message, duration_s)
+        evaluations = [to_message(agent, result) for agent, result in zip(message.agents, results, strict=True)]
+        self._answer(evaluator_service_pb2.EvaluationAnswer(order_id=message.order_id, evaluations=evaluations))
+
+    def _answer(self, answer: evaluator_service_pb2.EvaluationAnswer) -> None:
+        self.outbox.put(evaluator_service_pb2.EvaluateResponse(answer=answer))
+
+    def _close(self) -> None:
+        evaluation, self._evaluation = self._evaluation, None
+        if evaluation is not None:
+            evaluation.close()
+
+
+def _evaluation(
+    order: evaluator_service_pb2.EvaluationOrder, duration_s: float, agent: str, result: EvaluationResult
+) -> agent_pb2.Evaluation:
+    message = result_to_message(result)
+    message.agent, message.policy_version, message.purpose = agent, order.policy_version, order.purpose
+    message.duration.CopyFrom(seconds_to_duration(duration_s))
+    message.create_time.GetCurrentTime()
+    return message

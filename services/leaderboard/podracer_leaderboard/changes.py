@@ -1,0 +1,27 @@
+"""Wakes those who watch when a ranking has changed, and when the server is about to end."""
+
+from __future__ import annotations
+
+import asyncio
+
+
+class Changes:
+    """A bell that all watchers hear."""
+
+    def __init__(self) -> None:
+        self._event = asyncio.Event()
+        self.is_draining = False
+
+    def next_change(self) -> asyncio.Event:
+        """Set at the first `ring` after this call. Take it before reading the state: then no change is missed."""
+        return self._event
+
+    def ring(self) -> None:
+        """Something has changed."""
+        self._event.set()
+        self._event = asyncio.Event()
+
+    def drain(self) -> None:
+        """The server is about to end."""
+        self.is_draining = True
+        self.ring()

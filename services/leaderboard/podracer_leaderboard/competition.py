@@ -1,0 +1,120 @@
+"""From a LeaderboardSpec to what decides: the rules, the search space, the generator and the updater."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
+from podracer_core.catalogue.algorithms import find_algorithm
+from podracer_core.catalogue.hyperparameters import Hyperparameter
+from podracer_core.catalogue.messages import space_from_message
+from podracer_core.errors import FieldViolation, InvalidInput
+from podracer_core.jobs.messages import evolution_from_message, objective_from_message, search_from_message
+from podracer_core.jobs.spec import Choice as ChoiceSpec
+from podracer_core.jobs.spec import Dimension, IntegerUniform, LogUniform, Search, Uniform
+from podracer_core.jobs.spec import Fixed as FixedSpec
+from podracer_core.jobs.validation import searched_algorithms, validate_action_space, validate_competition
+from podracer_leaderboard.extensions import load_extension
+from podracer_leaderboard.generator import ENTRY_POINT_GROUP as GENERATORS
+from podracer_leaderboard.generator import Generator
+from podracer_leaderboard.ranges import Choice, Fixed, IntegerInterval, Interval, Range, Value
+from podracer_leaderboard.rules import Rules
+from podracer_leaderboard.search_space import SearchSpace
+from podracer_leaderboard.updater import ENTRY_POINT_GROUP as UPDATERS
+from podracer_leaderboard.updater import Updater
+
+
+@dataclass(frozen=True, slots=True)
+class Competition:
+    """Everything that decides on one leaderboard."""
+
+    rules: Rules
+    space: SearchSpace
+    generator: type[Generator]
+    updater: Updater
+
+
+@functools.lru_cache(maxsize=256)
+def competition_of(spec: bytes) -> Competition:
+    """The competition that a stored, serialized LeaderboardSpec describes."""
+    return read_competition(leaderboard_pb2.LeaderboardSpec.FromString(spec))
+
+
+def read_competition(spec: leaderboard_pb2.LeaderboardSpec) -> Competition:
+    """Raises InvalidInput, naming each field, for an unknown algorithm, a bad range, an extension that is missing…"""
+    search = search_from_message(spec.search)
+    evolution = evolution_from_message(spec.evolution)
+    validate_competition(search, evolution)
+    statistic = objective_from_message(spec.objective).statistic
+    rules = Rules(
+        seed=spec.seed,
+        population=evolution.population,
+        leaderboard_size=evolution.places,
+        round_env_steps=evolution.round.env_steps or 0,
+        round_time_s=evolution.round.seconds or 0.0,
+        tournament_size=evolution.tournament_size,
+        replaced_fraction=evolution.replaced_fraction,
+        exploration=evolution.exploration,
+        keep_replay=spec.evolution.keep_replay,
+        lineage_limit=evolution.lineage_limit or (evolution.places + 1) // 2,
+        generator=spec.evolution.generator or evolution.scheduler,
+        updater=spec.evolution.updater or statistic,
+    )
+    generator = load_extension(GENERATORS, rules.generator, Generator, "evolution.generator")  # type: ignore[type-abstract]
+    updater = load_extension(UPDATERS, rules.updater, Updater, "evolution.updater")  # type: ignore[type-abstract]
+    return Competition(rules, _search_space(spec, search), generator, updater(rules))
+
+
+def _search_space(spec: leaderboard_pb2.LeaderboardSpec, search: Search) -> SearchSpace:
+    action_space = None
+    if spec.environment_description.HasField("action_space"):
+        action_space = space_from_message(spec.environment_description.action_space)
+        validate_action_space(search, action_space)
+    elif not search.algorithms:
+        problem = "needs the environment's action space to choose algorithms by"
+        raise InvalidInput(
+            f"environment_description.action_space {problem}",
+            violations=[FieldViolation("environment_description.action_space", problem)],
+        )
+    shares = {share.algorithm: share.share for share in searched_algorithms(search, action_space)}
+    return SearchSpace(shares, {algorithm: _ranges(algorithm, search.space) for algorithm in shares})
+
+
+def _ranges(algorithm: str, dimensions: tuple[Dimension, ...]) -> Mapping[str, Range]:
+    """The ranges of one algorithm; one that names the algorithm goes before one for all."""
+    knobs = {knob.name: knob for knob in find_algorithm(algorithm).hyperparameters}
+    if not dimensions:
+        return {
+            name: IntegerInterval(int(own.low), int(own.high), own.logarithmic)
+            if knob.kind == "int"
+            else Interval(own.low, own.high, own.logarithmic)
+            for name, knob in knobs.items()
+            if (own := knob.search) is not None
+        }
+    general_first = sorted(dimensions, key=lambda dimension: dimension.algorithm == algorithm)
+    return {
+        dimension.hyperparameter: _range(dimension, knobs[dimension.hyperparameter])
+        for dimension in general_first
+        if dimension.algorithm in ("", algorithm) and dimension.hyperparameter in knobs
+    }
+
+
+def _range(dimension: Dimension, knob: Hyperparameter) -> Range:
+    match dimension.range:
+        case FixedSpec(value):
+            return Fixed(_typed(knob, value))
+        case ChoiceSpec(values):
+            return Choice(tuple(_typed(knob, value) for value in values))
+        case Uniform(low, high):
+            return Interval(low, high)
+        case LogUniform(low, high):
+            return Interval(low, high, logarithmic=True)
+        case IntegerUniform(low, high, log):
+            return IntegerInterval(low, high, log)
+
+
+def _typed(knob: Hyperparameter, value: Value) -> Value:
+    """`1` where a real number is meant is `1.0`: one value must not have two forms."""
+    return float(value) if knob.kind == "float" and isinstance(value, int) else value

@@ -1,0 +1,16 @@
+"""Settings of the leaderboard."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from podracer_core.process import ServiceSettings
+
+__all__ = ["LeaderboardConfig"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LeaderboardConfig(ServiceSettings):
+    """`database` is a URL: `sqlite:////absolute/path` (the folder is made) or `postgresql://…`."""
+
+    database: str

@@ -1,0 +1,146 @@
+"""What may be read of agents and evaluations."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from sqlalchemy import select
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from podracer.common.v1 import agent_pb2
+from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
+from podracer_core.catalogue.messages import hyperparameters_from_message
+from podracer_core.database import Database
+from podracer_core.errors import FieldViolation, InvalidInput
+from podracer_leaderboard import messages, names, store
+from podracer_leaderboard.competition import competition_of
+from podracer_leaderboard.elites import EliteStatistics, Round, elite_statistics, lineage_statistics
+from podracer_leaderboard.pages import page_of, page_query
+from podracer_leaderboard.tables import AgentRow, EvaluationRow, ParentRow, RoundRow
+
+_STATE_NAMES = {number: state for state, number in messages.STATES.items()}
+
+
+class Listings:
+    """Answers ListAgents, GetAgent, ListEvaluations and GetStatistics."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def agents(self, request: leaderboard_pb2.ListAgentsRequest) -> leaderboard_pb2.ListAgentsResponse:
+        """Oldest first."""
+        names.check_leaderboard(request.leaderboard)
+        query = select(AgentRow).where(AgentRow.board == request.leaderboard)
+        if request.states:
+            query = query.where(AgentRow.state.in_([_state(state) for state in request.states]))
+        query = page_query(query, AgentRow.number, request.page_size, request.page_token)
+        async with self._database.read() as session:
+            await store.get_board(session, request.leaderboard)
+            rows, token = page_of((await session.scalars(query)).all(), request.page_size)
+        return leaderboard_pb2.ListAgentsResponse(agents=map(messages.agent, rows), next_page_token=token)
+
+    async def agent(self, name: str) -> leaderboard_pb2.GetAgentResponse:
+        """With its ancestors, parents first, and its children. Raises NotFound."""
+        names.check_agent(name, "name")
+        async with self._database.read() as session:
+            row = await store.get_agent(session, name)
+            ancestors = await _ancestors(session, row)
+            children = await session.scalars(
+                select(AgentRow.name)
+                .join(ParentRow, ParentRow.child == AgentRow.name)
+                .where(ParentRow.parent == name)
+                .order_by(AgentRow.number)
+            )
+            return leaderboard_pb2.GetAgentResponse(
+                agent=messages.agent(row), ancestors=map(messages.agent, ancestors), children=children.unique()
+            )
+
+    async def evaluations(
+        self, request: leaderboard_pb2.ListEvaluationsRequest
+    ) -> leaderboard_pb2.ListEvaluationsResponse:
+        """Oldest first."""
+        names.check_leaderboard(request.leaderboard)
+        query = select(EvaluationRow).where(EvaluationRow.board == request.leaderboard)
+        if request.agent:
+            query = query.where(EvaluationRow.agent == names.check_agent(request.agent))
+        query = page_query(query, EvaluationRow.number, request.page_size, request.page_token)
+        async with self._database.read() as session:
+            await store.get_board(session, request.leaderboard)
+            rows, token = page_of((await session.scalars(query)).all(), request.page_size)
+        evaluations = [agent_pb2.Evaluation.FromString(row.evaluation) for row in rows]
+        return leaderboard_pb2.ListEvaluationsResponse(evaluations=evaluations, next_page_token=token)
+
+    async def statistics(self, request: leaderboard_pb2.GetStatisticsRequest) -> leaderboard_pb2.GetStatisticsResponse:
+        """Of the elites, the candidates on the board. Raises InvalidInput for an algorithm that is not searched."""
+        names.check_leaderboard(request.leaderboard)
+        async with self._database.read() as session:
+            board = await store.get_board(session, request.leaderboard)
+            space = competition_of(board.spec).space
+            if request.algorithm and request.algorithm not in space.ranges:
+                problem = f"{request.algorithm!r} is not searched; expected {' or '.join(space.ranges)}"
+                raise InvalidInput(problem, violations=[FieldViolation("algorithm", problem)])
+            elites = await _elites(session, board.name)
+            rounds = select(RoundRow).where(RoundRow.board == board.name)
+            lineages = lineage_statistics(
+                [
+                    Round(row.lineage, row.agent, row.rung, row.score, row.cost_s)
+                    for row in await session.scalars(rounds)
+                ]
+            )
+        counts = Counter(elite.algorithm for elite in elites)
+        algorithm = request.algorithm or max(space.ranges, key=lambda name: counts[name])
+        values = [
+            hyperparameters_from_message(elite.hyperparameters) for elite in elites if elite.algorithm == algorithm
+        ]
+        response = _statistics(elite_statistics(values, space.ranges[algorithm]))
+        for each in lineages:
+            response.lineages.add(
+                lineage=each.lineage,
+                agent_count=each.agent_count,
+                best_score=each.best_score,
+                improvement=each.improvement,
+                cost=messages.duration(each.cost_s),
+            )
+        return response
+
+
+async def _ancestors(session: AsyncSession, row: AgentRow) -> list[AgentRow]:
+    """Parents, then their parents, …; each once."""
+    found: dict[str, AgentRow] = {}
+    generation = [row.name]
+    while generation:
+        query = (
+            select(AgentRow)
+            .join(ParentRow, ParentRow.parent == AgentRow.name)
+            .where(ParentRow.board == row.board, ParentRow.child.in_(generation))
+        )
+        parents = (await session.scalars(query.order_by(ParentRow.child, ParentRow.place))).unique().all()
+        generation = [parent.name for parent in parents if parent.name not in found]
+        found.update({parent.name: parent for parent in parents})
+    return list(found.values())
+
+
+async def _elites(session: AsyncSession, board: str) -> list[agent_pb2.AgentSpec]:
+    candidates = await store.get_candidates(session, board)
+    query = select(AgentRow.spec).where(
+        AgentRow.board == board, AgentRow.name.in_([candidate.agent for candidate in candidates])
+    )
+    return [agent_pb2.AgentSpec.FromString(spec) for spec in await session.scalars(query)]
+
+
+def _statistics(elites: EliteStatistics) -> leaderboard_pb2.GetStatisticsResponse:
+    return leaderboard_pb2.GetStatisticsResponse(
+        hyperparameters=elites.names,
+        mean=elites.mean,
+        covariance=[value for row in elites.covariance for value in row],
+        elite_count=elites.count,
+        variance=elites.variance,
+        logarithmic=elites.logarithmic,
+    )
+
+
+def _state(number: int) -> str:
+    if number not in _STATE_NAMES:
+        problem = f"{number} is no state of an agent"
+        raise InvalidInput(problem, violations=[FieldViolation("states", problem)])
+    return _STATE_NAMES[number]  # type: ignore[index]

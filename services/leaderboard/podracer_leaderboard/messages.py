@@ -1,0 +1,113 @@
+"""Rows as the messages that callers see."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TypeVar
+
+from google.protobuf import duration_pb2, timestamp_pb2
+from google.protobuf.message import Message
+
+from podracer.common.v1 import agent_pb2
+from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
+from podracer_leaderboard.agents import Action, State
+from podracer_leaderboard.tables import AgentRow, AliasRow, BoardRow, CandidateRow
+
+AnyMessage = TypeVar("AnyMessage", bound=Message)
+
+ACTIONS = {
+    Action.CONTINUE: leaderboard_pb2.PROPOSAL_ACTION_CONTINUE,
+    Action.EXPLOIT: leaderboard_pb2.PROPOSAL_ACTION_EXPLOIT,
+    Action.FRESH: leaderboard_pb2.PROPOSAL_ACTION_FRESH,
+}
+STATES = {
+    State.TRAINING: leaderboard_pb2.AGENT_STATE_TRAINING,
+    State.WAITING: leaderboard_pb2.AGENT_STATE_WAITING,
+    State.RETIRED: leaderboard_pb2.AGENT_STATE_RETIRED,
+    State.FAILED: leaderboard_pb2.AGENT_STATE_FAILED,
+}
+
+
+def to_bytes(message: Message) -> bytes:
+    """Serialized so that equal messages give equal bytes."""
+    return message.SerializeToString(deterministic=True)
+
+
+def duration(seconds: float) -> duration_pb2.Duration:
+    message = duration_pb2.Duration()
+    message.FromNanoseconds(round(seconds * 1e9))
+    return message
+
+
+def seconds(message: duration_pb2.Duration) -> float:
+    return message.ToNanoseconds() / 1e9
+
+
+def timestamp(time: datetime) -> timestamp_pb2.Timestamp:
+    message = timestamp_pb2.Timestamp()
+    message.FromDatetime(time)
+    return message
+
+
+def agent_spec(row: AgentRow) -> agent_pb2.AgentSpec:
+    """An agent complete for training, from where it stands."""
+    spec = agent_pb2.AgentSpec.FromString(row.spec)
+    if row.latest_checkpoint is not None:
+        spec.resume.ParseFromString(row.latest_checkpoint)
+    spec.env_steps = row.env_steps
+    spec.cost.CopyFrom(duration(row.cost_s))
+    return spec
+
+
+def agent(row: AgentRow) -> leaderboard_pb2.Agent:
+    spec = agent_spec(row)
+    message = leaderboard_pb2.Agent(
+        name=row.name,
+        spec=spec,
+        state=STATES[State(row.state)],
+        origin=ACTIONS[Action(row.origin)],
+        parents=[parent.agent for parent in spec.initialization.parents],
+        lineage=row.lineage,
+        env_steps=row.env_steps,
+        cost=duration(row.cost_s),
+        rung=row.rung,
+        create_time=timestamp(row.create_time),
+        failure=row.failure,
+    )
+    if row.latest_evaluation is not None:
+        message.latest_evaluation.ParseFromString(row.latest_evaluation)
+    if row.best_evaluation is not None:
+        message.best_evaluation.ParseFromString(row.best_evaluation)
+    return message
+
+
+def candidate(rank: int, row: CandidateRow, agent_row: AgentRow) -> leaderboard_pb2.Candidate:
+    return leaderboard_pb2.Candidate(
+        rank=rank,
+        agent=agent(agent_row),
+        evaluation=agent_pb2.Evaluation.FromString(row.evaluation),
+        admit_time=timestamp(row.admit_time),
+    )
+
+
+def leaderboard(
+    board: BoardRow, candidates: list[leaderboard_pb2.Candidate], aliases: dict[str, str]
+) -> leaderboard_pb2.Leaderboard:
+    return leaderboard_pb2.Leaderboard(
+        name=board.name,
+        spec=leaderboard_pb2.LeaderboardSpec.FromString(board.spec),
+        candidates=candidates,
+        revision=board.revision,
+        update_time=timestamp(board.update_time),
+        agent_count=board.agent_count,
+        aliases=aliases,
+    )
+
+
+def alias_change(row: AliasRow) -> leaderboard_pb2.AliasChange:
+    change = leaderboard_pb2.AliasChange(
+        alias=row.alias, agent=row.agent, reason=row.reason, create_time=timestamp(row.create_time)
+    )
+    if row.checkpoint:
+        change.checkpoint.ParseFromString(row.checkpoint)
+    return change

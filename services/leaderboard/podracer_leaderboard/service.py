@@ -1,0 +1,122 @@
+"""podracer.leaderboard.v1.LeaderboardService: hands each call to its use case."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any, TypeAlias
+
+import grpc
+
+from podracer.leaderboard.v1 import leaderboard_service_pb2 as pb
+from podracer.leaderboard.v1.leaderboard_service_pb2_grpc import LeaderboardServiceServicer
+from podracer_core.database import Database
+from podracer_core.rpc.tokens import Role
+from podracer_leaderboard.aliases import Aliases
+from podracer_leaderboard.boards import Boards
+from podracer_leaderboard.changes import Changes
+from podracer_leaderboard.listings import Listings
+from podracer_leaderboard.proposals import Proposals
+from podracer_leaderboard.submissions import Submissions
+
+Context: TypeAlias = grpc.aio.ServicerContext[Any, Any]
+
+_READS = (
+    "GetLeaderboard",
+    "ListAgents",
+    "GetAgent",
+    "ListEvaluations",
+    "WatchLeaderboard",
+    "GetStatistics",
+    "ListAliasHistory",
+)
+_WRITES = (
+    "CreateLeaderboard",
+    "ProposeCohort",
+    "SubmitCandidate",
+    "RecordEvaluations",
+    "SetAlias",
+    "DeleteLeaderboard",
+)
+_PREFIX = "/podracer.leaderboard.v1.LeaderboardService/"
+
+METHODS = {_PREFIX + method: frozenset({Role.CLIENT, Role.CONTROL}) for method in _READS} | {
+    _PREFIX + method: frozenset({Role.CONTROL}) for method in _WRITES
+}
+"""Who may call what: only the orchestrator writes."""
+
+
+class LeaderboardService(LeaderboardServiceServicer):
+    """Asynchronous; errors of the use cases become statuses in the server's guard."""
+
+    def __init__(self, database: Database) -> None:
+        self._changes = Changes()
+        self._boards = Boards(database, self._changes)
+        self._proposals = Proposals(database)
+        self._submissions = Submissions(database, self._changes)
+        self._listings = Listings(database)
+        self._aliases = Aliases(database)
+
+    async def drain(self) -> None:
+        """Tell those who watch that the server is about to end."""
+        self._changes.drain()
+
+    async def CreateLeaderboard(  # noqa: N802
+        self, request: pb.CreateLeaderboardRequest, context: Context
+    ) -> pb.CreateLeaderboardResponse:
+        return pb.CreateLeaderboardResponse(leaderboard=await self._boards.create(request.name, request.spec))
+
+    async def ProposeCohort(  # noqa: N802
+        self, request: pb.ProposeCohortRequest, context: Context
+    ) -> pb.ProposeCohortResponse:
+        return await self._proposals.propose(request)
+
+    async def SubmitCandidate(  # noqa: N802
+        self, request: pb.SubmitCandidateRequest, context: Context
+    ) -> pb.SubmitCandidateResponse:
+        return await self._submissions.submit(request)
+
+    async def RecordEvaluations(  # noqa: N802
+        self, request: pb.RecordEvaluationsRequest, context: Context
+    ) -> pb.RecordEvaluationsResponse:
+        return await self._submissions.record(request)
+
+    async def GetLeaderboard(  # noqa: N802
+        self, request: pb.GetLeaderboardRequest, context: Context
+    ) -> pb.GetLeaderboardResponse:
+        return pb.GetLeaderboardResponse(leaderboard=await self._boards.get(request.name))
+
+    async def ListAgents(self, request: pb.ListAgentsRequest, context: Context) -> pb.ListAgentsResponse:  # noqa: N802
+        return await self._listings.agents(request)
+
+    async def GetAgent(self, request: pb.GetAgentRequest, context: Context) -> pb.GetAgentResponse:  # noqa: N802
+        return await self._listings.agent(request.name)
+
+    async def ListEvaluations(  # noqa: N802
+        self, request: pb.ListEvaluationsRequest, context: Context
+    ) -> pb.ListEvaluationsResponse:
+        return await self._listings.evaluations(request)
+
+    async def WatchLeaderboard(  # noqa: N802
+        self, request: pb.WatchLeaderboardRequest, context: Context
+    ) -> AsyncIterator[pb.WatchLeaderboardResponse]:
+        async for response in self._boards.watch(request.name, request.after_revision):
+            yield response
+
+    async def GetStatistics(  # noqa: N802
+        self, request: pb.GetStatisticsRequest, context: Context
+    ) -> pb.GetStatisticsResponse:
+        return await self._listings.statistics(request)
+
+    async def SetAlias(self, request: pb.SetAliasRequest, context: Context) -> pb.SetAliasResponse:  # noqa: N802
+        return await self._aliases.set(request)
+
+    async def ListAliasHistory(  # noqa: N802
+        self, request: pb.ListAliasHistoryRequest, context: Context
+    ) -> pb.ListAliasHistoryResponse:
+        return await self._aliases.history(request)
+
+    async def DeleteLeaderboard(  # noqa: N802
+        self, request: pb.DeleteLeaderboardRequest, context: Context
+    ) -> pb.DeleteLeaderboardResponse:
+        await self._boards.delete(request.name)
+        return pb.DeleteLeaderboardResponse()

@@ -1,0 +1,103 @@
+"""Rows to domain and back: what the use cases share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+from sqlalchemy import func, or_, select
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from podracer.common.v1 import agent_pb2
+from podracer_core.catalogue.messages import hyperparameters_from_message
+from podracer_core.errors import NotFound
+from podracer_leaderboard.agents import ALIVE, Action, Agent, Population, State
+from podracer_leaderboard.ranking import Entry, ranked
+from podracer_leaderboard.search_space import shape_of
+from podracer_leaderboard.tables import AgentRow, BoardRow, CandidateRow, RoundRow
+
+
+def now() -> datetime:
+    return datetime.now(UTC)
+
+
+def tick(board: BoardRow) -> int:
+    """The next count of the board's clock."""
+    board.clock += 1
+    return board.clock
+
+
+async def get_board(session: AsyncSession, name: str) -> BoardRow:
+    """Raises NotFound."""
+    board = await session.get(BoardRow, name)
+    if board is None:
+        raise NotFound(f"there is no leaderboard {name}", reason="LEADERBOARD_NOT_FOUND", leaderboard=name)
+    return board
+
+
+async def get_agent(session: AsyncSession, name: str, board: str | None = None) -> AgentRow:
+    """An agent by its name, of `board` where that is given. Raises NotFound."""
+    query = select(AgentRow).where(AgentRow.name == name)
+    agent = (await session.scalars(query if board is None else query.where(AgentRow.board == board))).first()
+    if agent is None:
+        where = f" on {board}" if board else ""
+        raise NotFound(f"there is no agent {name}{where}", reason="AGENT_NOT_FOUND", agent=name)
+    return agent
+
+
+async def get_candidates(session: AsyncSession, board: str) -> list[CandidateRow]:
+    """The rows on the board, best first."""
+    rows = {row.agent: row for row in await session.scalars(select(CandidateRow).where(CandidateRow.board == board))}
+    return [rows[entry.agent] for entry in ranked(entries(list(rows.values())))]
+
+
+def entries(candidates: Sequence[CandidateRow]) -> list[Entry]:
+    """Candidates as the ranking sees them."""
+    return [Entry(row.agent, row.lineage, row.score, row.mean, row.entry_order) for row in candidates]
+
+
+async def load_living(session: AsyncSession, board: str) -> dict[str, AgentRow]:
+    """Name → row of the agents that are alive or on the board."""
+    on_board = select(CandidateRow.agent).where(CandidateRow.board == board)
+    query = select(AgentRow).where(
+        AgentRow.board == board, or_(AgentRow.state.in_([*ALIVE]), AgentRow.name.in_(on_board))
+    )
+    return {row.name: row for row in await session.scalars(query.order_by(AgentRow.number))}
+
+
+async def load_population(session: AsyncSession, board: BoardRow, living: dict[str, AgentRow]) -> Population:
+    """What the generator sees of a board."""
+    agents = tuple(_agent(row) for row in living.values())
+    rungs = {agent.rung for agent in agents if agent.state is State.WAITING}
+    scores: dict[int, list[float]] = {}
+    rounds = select(RoundRow.rung, RoundRow.score).where(RoundRow.board == board.name, RoundRow.rung.in_(rungs))
+    for rung, score in await session.execute(rounds):
+        if score is not None:
+            scores.setdefault(rung, []).append(score)
+    fresh = select(AgentRow.algorithm, func.count()).where(
+        AgentRow.board == board.name, AgentRow.origin == Action.FRESH
+    )
+    counts = await session.execute(fresh.group_by(AgentRow.algorithm))
+    return Population(
+        agents=agents,
+        rung_scores={rung: tuple(values) for rung, values in scores.items()},
+        created=board.agent_count,
+        fresh_counts=dict(counts.tuples().all()),
+    )
+
+
+def _agent(row: AgentRow) -> Agent:
+    hyperparameters = hyperparameters_from_message(agent_pb2.AgentSpec.FromString(row.spec).hyperparameters)
+    return Agent(
+        name=row.name,
+        number=row.number,
+        algorithm=row.algorithm,
+        hyperparameters=hyperparameters,
+        shape=shape_of(row.algorithm, hyperparameters),
+        state=State(row.state),
+        rung=row.rung,
+        score=row.latest_score,
+        best_score=row.best_score,
+        waiting_since=row.waiting_since,
+        started=row.started,
+    )

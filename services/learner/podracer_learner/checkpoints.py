@@ -1,0 +1,113 @@
+"""Writing members' checkpoints under a lease, and reading those that members start from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+from podracer.common.v1 import agent_pb2
+from podracer_core.algorithms.algorithm import MemberState
+from podracer_core.catalogue.algorithms import find_algorithm
+from podracer_core.catalogue.environments import EnvironmentSpec
+from podracer_core.catalogue.messages import hyperparameters_from_message
+from podracer_core.catalogue.spaces import Space, to_json
+from podracer_core.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from podracer_core.errors import InvalidInput
+from podracer_core.evaluate import EvaluationResult
+from podracer_core.evaluate.messages import result_to_json
+from podracer_core.storage.layout import checkpoint_prefix
+from podracer_core.storage.object_store import ObjectStore
+from podracer_core.training.environment_states import EnvironmentState
+from podracer_learner.messages import reference_message
+
+__all__ = ["CheckpointWriter", "MemberWrite", "base_env_steps", "read_references"]
+
+_PARALLEL = 8
+
+
+@dataclass(frozen=True, slots=True)
+class MemberWrite:
+    """One checkpoint to write: whose, at how many steps of this lease, what, and how it was judged."""
+
+    member: int
+    env_steps: int
+    state: MemberState
+    environment: EnvironmentState | None = None
+    evaluation: EvaluationResult | None = None
+
+
+class CheckpointWriter:
+    """Writes into the store of one lease; everything in the metadata that acting and judging need."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        agents: Sequence[agent_pb2.AgentSpec],
+        job_uid: str,
+        fence: int,
+        environment: EnvironmentSpec,
+        spaces: tuple[Space, Space],
+    ) -> None:
+        """`spaces` are those of one observation and one action."""
+        self._store, self._agents, self._job_uid, self._fence = store, agents, job_uid, fence
+        observation_space, action_space = map(to_json, spaces)
+        self._common = {
+            "environment": environment.to_json(),
+            "observation_space": observation_space,
+            "action_space": action_space,
+            "fence": fence,
+        }
+
+    def write(self, writes: Sequence[MemberWrite]) -> list[agent_pb2.CheckpointReference]:
+        """Write all of them, several at a time. Raises Fenced as soon as the lease is not ours."""
+        with ThreadPoolExecutor(_PARALLEL, thread_name_prefix="checkpoint") as pool:
+            return list(pool.map(self._write, writes))
+
+    def _write(self, write: MemberWrite) -> agent_pb2.CheckpointReference:
+        agent = self._agents[write.member]
+        env_steps = base_env_steps(agent) + write.env_steps
+        project, name = _ids(agent.name)
+        groups: dict[str, Any] = dict(write.state)
+        if write.environment is not None:
+            groups["environment"] = write.environment
+        prefix = checkpoint_prefix(project, self._job_uid, name, env_steps, self._fence)
+        reference = save_checkpoint(self._store, prefix, groups, self._metadata(agent, env_steps, write.evaluation))
+        return reference_message(reference, env_steps, self._fence)
+
+    def _metadata(
+        self, agent: agent_pb2.AgentSpec, env_steps: int, evaluation: EvaluationResult | None
+    ) -> Mapping[str, Any]:
+        hyperparameters = find_algorithm(agent.algorithm).defaults() | hyperparameters_from_message(
+            agent.hyperparameters
+        )
+        metadata = self._common | {
+            "agent": agent.name,
+            "algorithm": agent.algorithm,
+            "seed": agent.seed,
+            "hyperparameters": {
+                name: list(value) if isinstance(value, tuple) else value for name, value in hyperparameters.items()
+            },
+            "env_steps": env_steps,
+        }
+        return metadata if evaluation is None else metadata | {"evaluation": result_to_json(evaluation)}
+
+
+def read_references(store: ObjectStore, references: Sequence[agent_pb2.CheckpointReference]) -> list[Checkpoint]:
+    """Read and verify checkpoints, several at a time. Raises DataCorrupted for one that is not what was committed."""
+    with ThreadPoolExecutor(_PARALLEL, thread_name_prefix="checkpoint") as pool:
+        return list(pool.map(lambda found: load_checkpoint(store, found.prefix, found.manifest_sha256), references))
+
+
+def base_env_steps(agent: agent_pb2.AgentSpec) -> int:
+    """Environment steps of the agent's lineage before this lease."""
+    return agent.resume.env_steps if agent.HasField("resume") else agent.env_steps
+
+
+def _ids(name: str) -> tuple[str, str]:
+    """projects/p/jobs/j/agents/a -> p, a."""
+    parts = name.split("/")
+    if len(parts) != 6 or parts[::2] != ["projects", "jobs", "agents"]:
+        raise InvalidInput(f"{name!r} is not the name of an agent: projects/p/jobs/j/agents/a", reason="INVALID_NAME")
+    return parts[1], parts[5]

@@ -1,0 +1,36 @@
+"""Settings of a learner."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from podracer_core.process import ServiceSettings
+
+__all__ = ["LearnerConfig"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LearnerConfig(ServiceSettings):
+    """
+    orchestrator     address of the orchestrator
+    pod              resource name of this pod: `projects/p/pods/x`
+    store            URL of the object store
+    layout           split: workers collect and evaluators evaluate; fused: this process does both
+    workers          their addresses; needed where the layout is split
+    evaluators       likewise
+    allow_user_code  fused: start a user's own environments from this process
+    device           to train on: cpu, cuda, cuda:0, or auto: a GPU where there is one and the environment runs on it
+    peer_patience    how long a lost worker, or an evaluator whose answer ends a round, is waited for
+    """
+
+    orchestrator: str
+    pod: str
+    store: str
+    layout: Literal["split", "fused"] = "fused"
+    workers: tuple[str, ...] = ()
+    evaluators: tuple[str, ...] = ()
+    allow_user_code: bool = False
+    device: str = "auto"
+    peer_patience: float = 60.0
+    advertised: str = field(default="")

@@ -1,0 +1,91 @@
+"""Self-fencing: a learner that cannot be sure of its lease writes nothing."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from podracer_core.errors import Fenced
+from podracer_core.storage.object_store import CHUNK_BYTES, ObjectInfo, ObjectStore
+
+__all__ = ["FencedStore", "LeaseGuard"]
+
+_MARGIN_FRACTION = 0.1
+_MARGIN_S = 1.0
+
+
+class LeaseGuard:
+    """Knows until when the lease is ours: one term from the moment at which the last successful renewal was *sent*.
+
+    A margin of a tenth of the term (1 s at most) is kept, since a write takes its time. The clock is monotonic and goes
+    on while the process is stopped. Expired is expired: no later renewal brings a lease back. Safe in any thread.
+    """
+
+    def __init__(self, lease: str, fence: int, clock: Callable[[], float] = time.monotonic) -> None:
+        """Not ours before the first `extend`."""
+        self.lease, self.fence, self._clock = lease, fence, clock
+        self._lock = threading.Lock()
+        self._deadline: float | None = None
+        self._reason = "it has not been renewed yet"
+
+    def now(self) -> float:
+        """The clock's time, to hand to `extend`."""
+        return self._clock()
+
+    def extend(self, sent_at: float, term_s: float) -> None:
+        """A renewal that was sent at `sent_at` has been granted. Raises Fenced where it came too late."""
+        with self._lock:
+            if self._deadline is not None:
+                self._check()
+            granted = sent_at + term_s - min(_MARGIN_S, _MARGIN_FRACTION * term_s)
+            self._deadline = max(granted, self._deadline or granted)
+            self._check()
+
+    def revoke(self, reason: str) -> None:
+        """The orchestrator says that the lease is not ours."""
+        with self._lock:
+            self._deadline, self._reason = float("-inf"), reason
+
+    def check(self) -> None:
+        """Raises Fenced unless the lease is ours now. To be called before every write."""
+        with self._lock:
+            self._check()
+
+    @property
+    def remaining_s(self) -> float:
+        """Seconds for which the lease is ours without a renewal; 0 where it is not."""
+        with self._lock:
+            return 0.0 if self._deadline is None else max(self._deadline - self._clock(), 0.0)
+
+    def _check(self) -> None:
+        if self._deadline is not None and self._clock() < self._deadline:
+            return
+        if self._deadline is not None and self._deadline != float("-inf"):
+            self._deadline, self._reason = float("-inf"), "its term passed without a renewal"
+        raise Fenced(f"{self.lease} is not ours: {self._reason}", lease=self.lease, fence=self.fence)
+
+
+class FencedStore(ObjectStore):
+    """An object store that is written to only while the lease is ours."""
+
+    def __init__(self, store: ObjectStore, guard: LeaseGuard) -> None:
+        self._store, self._guard, self.url = store, guard, store.url
+
+    def put(self, key: str, data: bytes | Path) -> None:
+        self._guard.check()
+        self._store.put(key, data)
+
+    def read_chunks(self, key: str, chunk_bytes: int = CHUNK_BYTES) -> Iterator[bytes]:
+        return self._store.read_chunks(key, chunk_bytes)
+
+    def stat(self, key: str) -> ObjectInfo:
+        return self._store.stat(key)
+
+    def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
+        return self._store.list(prefix)
+
+    def delete(self, key: str) -> None:
+        self._guard.check()
+        self._store.delete(key)

@@ -1,0 +1,86 @@
+"""How a lease's members begin: resumed, inherited or fresh."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from podracer.common.v1 import agent_pb2
+from podracer_core.algorithms.algorithm import Algorithm
+from podracer_core.checkpoint import Checkpoint
+from podracer_core.errors import InvalidInput
+from podracer_core.storage.object_store import ObjectStore
+from podracer_core.training.environment_states import EnvironmentState
+from podracer_core.training.start import ParentKind, inherit, resume
+from podracer_learner.checkpoints import read_references
+
+__all__ = ["Starts", "load_starts"]
+
+_KINDS: dict[int, ParentKind] = {
+    agent_pb2.INITIALIZATION_KIND_COPY: "copy",
+    agent_pb2.INITIALIZATION_KIND_NOISE: "noise",
+    agent_pb2.INITIALIZATION_KIND_FUSE: "fuse",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Starts:
+    """Where the members' environments begin.
+
+    step_count    int64 [M]: steps per environment that each agent has taken, its place in its random streams
+    environments  the states to go on from; None: new episodes
+    """
+
+    step_count: torch.Tensor
+    environments: list[EnvironmentState | None]
+
+
+def load_starts(algorithm: Algorithm, agents: Sequence[agent_pb2.AgentSpec], store: ObjectStore) -> Starts:
+    """Put every member where it begins. Raises DataCorrupted or NotFound for a checkpoint that is not as committed,
+    InvalidInput for one that does not fit."""
+    references = [_references(agent) for agent in agents]
+    loaded = iter(read_references(store, [reference for found in references for reference in found]))
+    step_count = torch.zeros(len(agents), dtype=torch.int64)
+    environments: list[EnvironmentState | None] = []
+    for member, (agent, found) in enumerate(zip(agents, references, strict=True)):
+        checkpoints = [next(loaded) for _ in found]
+        environments.append(None)
+        if agent.HasField("resume"):
+            (own,) = checkpoints
+            resume(algorithm, member, own.groups)
+            step_count[member] = own.groups.get("random", {}).get("step_count", step_count[member])
+            environments[member] = dict(own.groups["environment"]) if "environment" in own.groups else None
+        elif checkpoints:
+            _inherit(algorithm, member, agent.initialization, checkpoints)
+    return Starts(step_count, environments)
+
+
+def _references(agent: agent_pb2.AgentSpec) -> list[agent_pb2.CheckpointReference]:
+    """The checkpoints that a member begins with."""
+    if agent.HasField("resume"):
+        return [agent.resume]
+    initialization = agent.initialization
+    if initialization.kind == agent_pb2.INITIALIZATION_KIND_FRESH:
+        return []
+    if initialization.kind not in _KINDS:
+        raise InvalidInput(f"{agent.name} has no kind of initialization", reason="NO_INITIALIZATION")
+    return [parent.checkpoint for parent in initialization.parents]
+
+
+def _inherit(
+    algorithm: Algorithm, member: int, initialization: agent_pb2.Initialization, parents: Sequence[Checkpoint]
+) -> None:
+    kind = _KINDS[initialization.kind]
+    keep = initialization.keep_optimizer if initialization.HasField("keep_optimizer") else kind == "copy"
+    weights = [parent.weight for parent in initialization.parents]
+    inherit(
+        algorithm,
+        member,
+        kind,
+        [(checkpoint.groups, weight) for checkpoint, weight in zip(parents, weights, strict=True)],
+        keep_optimizer=keep,
+        noise_scale=initialization.noise_scale,
+        noise_seed=initialization.seed,
+    )

@@ -1,0 +1,49 @@
+"""What a learner does now, for who asks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from podracer.learner.v1 import learner_service_pb2
+from podracer.orchestrator.v1 import pod_service_pb2
+
+__all__ = ["LearnerStatus", "Presence"]
+
+
+@dataclass(frozen=True, slots=True)
+class Presence:
+    """One look at the learner; replaced as a whole."""
+
+    state: learner_service_pb2.LearnerState.ValueType = learner_service_pb2.LEARNER_STATE_IDLE
+    lease: str = ""
+    fence: int = 0
+    agents: tuple[str, ...] = ()
+    updates: int = 0
+    env_steps: int = 0
+    env_steps_per_second: float = 0.0
+    worker_count: int = 0
+    evaluator_count: int = 0
+    policy_version: int = 0
+    staleness: float = 0.0
+
+
+class LearnerStatus:
+    """The newest Presence: written by the main thread, read by rpc threads."""
+
+    def __init__(self) -> None:
+        self.presence = Presence()
+
+    def idle(self) -> None:
+        """Waits for work."""
+        self.presence = Presence()
+
+    def draining(self) -> None:
+        """Is about to stop."""
+        self.presence = Presence(learner_service_pb2.LEARNER_STATE_DRAINING)
+
+    def working(self, lease: pod_service_pb2.Lease) -> None:
+        """Has just leased something."""
+        training = lease.WhichOneof("work") == "train"
+        state = learner_service_pb2.LEARNER_STATE_TRAINING if training else learner_service_pb2.LEARNER_STATE_BUSY
+        agents = tuple(agent.name for agent in lease.train.cohort.members)
+        self.presence = Presence(state, lease.name, lease.fence, agents)

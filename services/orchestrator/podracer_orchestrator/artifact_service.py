@@ -1,0 +1,198 @@
+"""ArtifactService: files of jobs, for clients. Bytes pass through in pieces; nothing is held whole in memory."""
+
+# ruff: noqa: N802 - gRPC names the methods
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import re
+import tempfile
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+from typing import IO, Any
+
+import grpc
+
+from podracer.orchestrator.v1 import artifact_service_pb2 as artifact_pb2
+from podracer.orchestrator.v1 import artifact_service_pb2_grpc
+from podracer_core.errors import DataCorrupted, Exhausted, FieldViolation, InvalidInput, NotFound
+from podracer_core.rpc.tokens import Role
+from podracer_core.storage.layout import artifact_key
+from podracer_core.storage.manifest import FILE_NAME, ManifestFile, read_manifest
+from podracer_core.storage.object_store import CHUNK_BYTES, ObjectStore
+from podracer_orchestrator import artifacts, names
+from podracer_orchestrator.artifacts import Found
+from podracer_orchestrator.clock import Clock
+from podracer_orchestrator.tables import ArtifactRow
+from podracer_orchestrator.transactions import Transactions
+
+SERVICE = "/podracer.orchestrator.v1.ArtifactService/"
+METHODS: Mapping[str, set[Role]] = {
+    f"{SERVICE}{method.name}": {Role.CLIENT}
+    for method in artifact_pb2.DESCRIPTOR.services_by_name["ArtifactService"].methods
+}
+MAX_UPLOAD_BYTES = 1 << 30
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+_FILE = "content"
+
+Context = grpc.aio.ServicerContext[Any, Any]
+
+
+class ArtifactServicer(artifact_service_pb2_grpc.ArtifactServiceServicer):
+    """Answers clients."""
+
+    def __init__(self, transactions: Transactions, store: ObjectStore, clock: Clock) -> None:
+        self._transactions = transactions
+        self._store = store
+        self._clock = clock
+
+    async def Upload(
+        self, request_iterator: AsyncIterator[artifact_pb2.UploadRequest], context: Context
+    ) -> artifact_pb2.UploadResponse:
+        first = await anext(aiter(request_iterator), artifact_pb2.UploadRequest())
+        row = self._row(first.header if first.WhichOneof("part") == "header" else artifact_pb2.UploadHeader())
+        await self._transactions.read(
+            lambda session: artifacts.require_new(session, row.project, row.artifact_id, row.sha256)
+        )
+        with tempfile.NamedTemporaryFile() as draft:
+            await _receive(request_iterator, draft, row)
+            await asyncio.to_thread(self._store.put, row.key, Path(draft.name))
+        found = await self._transactions.write(lambda session: artifacts.store_upload(session, row))
+        return artifact_pb2.UploadResponse(artifact=await self._message(found))
+
+    async def Download(
+        self, request: artifact_pb2.DownloadRequest, context: Context
+    ) -> AsyncIterator[artifact_pb2.DownloadResponse]:
+        found = await self._transactions.read(lambda session: artifacts.find(session, request.name))
+        files = await self._files(found)
+        unknown = sorted(set(request.paths) - {file.path for file in files})
+        if unknown:
+            raise NotFound(f"{found.name} has no file {', '.join(unknown)}")
+        yield artifact_pb2.DownloadResponse(artifact=_message(found, files))
+        for file in files:
+            if request.paths and file.path not in request.paths:
+                continue
+            yield artifact_pb2.DownloadResponse(file=_file_message(file))
+            async for piece in self._pieces(found, file):
+                yield artifact_pb2.DownloadResponse(data=piece)
+
+    async def GetArtifact(
+        self, request: artifact_pb2.GetArtifactRequest, context: Context
+    ) -> artifact_pb2.GetArtifactResponse:
+        found = await self._transactions.read(lambda session: artifacts.find(session, request.name))
+        return artifact_pb2.GetArtifactResponse(artifact=await self._message(found))
+
+    async def ListArtifacts(
+        self, request: artifact_pb2.ListArtifactsRequest, context: Context
+    ) -> artifact_pb2.ListArtifactsResponse:
+        parent = names.parse_any(("job", "project"), request.parent or f"projects/{names.DEFAULT_PROJECT}", "parent")
+        kind = "" if not request.kind else _kind_name(request.kind)
+        size = request.page_size or 100
+        first = int(request.page_token) if request.page_token.isdecimal() else 0
+        found = await self._transactions.read(lambda session: artifacts.listed(session, parent, kind))
+        page = found[first : first + size]
+        # A listing is short: files are told by GetArtifact, which reads the manifest.
+        token = str(first + size) if len(found) > first + size else ""
+        return artifact_pb2.ListArtifactsResponse(
+            artifacts=[_message(each, ()) for each in page], next_page_token=token
+        )
+
+    async def DeleteArtifact(
+        self, request: artifact_pb2.DeleteArtifactRequest, context: Context
+    ) -> artifact_pb2.DeleteArtifactResponse:
+        found = await self._transactions.write(lambda session: artifacts.remove_upload(session, request.name))
+        await asyncio.to_thread(self._store.delete, found.uri)
+        return artifact_pb2.DeleteArtifactResponse()
+
+    def _row(self, header: artifact_pb2.UploadHeader) -> ArtifactRow:
+        """The row of a checked header. Raises InvalidInput, or Exhausted for too large a file."""
+        project = names.parse_parent(header.parent)
+        violations = []
+        if not header.kind or _kind_name(header.kind) == artifacts.CHECKPOINT:
+            violations.append(FieldViolation("header.kind", "expected POLICY, REPORT, CODE or DATA_SET"))
+        if not _SHA256.fullmatch(header.sha256):
+            violations.append(FieldViolation("header.sha256", "expected 64 lower-case hexadecimal digits"))
+        if header.size_bytes < 0:
+            violations.append(FieldViolation("header.size_bytes", f"is {header.size_bytes}, expected 0 or more"))
+        if violations:
+            raise InvalidInput("; ".join(map(str, violations)), violations=violations, reason="INVALID_UPLOAD")
+        if header.size_bytes > MAX_UPLOAD_BYTES:
+            raise Exhausted(f"{header.size_bytes} bytes are too many: at most {MAX_UPLOAD_BYTES} are stored")
+        if header.artifact_id:
+            names.check_label(header.artifact_id, "header.artifact_id")
+        artifact_id = header.artifact_id or header.sha256
+        return ArtifactRow(
+            project=project,
+            artifact_id=artifact_id,
+            request_id=header.request_id or None,
+            kind=_kind_name(header.kind),
+            # The content is part of the key: an upload that fails half-way, or a second one, harms nobody's bytes.
+            key=artifact_key(project, artifact_id, f"{header.sha256[:16]}-{_FILE}"),
+            size_bytes=header.size_bytes,
+            sha256=header.sha256,
+            create_time=self._clock.now(),
+        )
+
+    async def _files(self, found: Found) -> tuple[ManifestFile, ...]:
+        """Files by the manifest. Raises DataCorrupted where it is not the one that was committed."""
+        if not found.has_manifest:
+            return tuple(artifacts.files_of(found, None))
+        manifest = await asyncio.to_thread(read_manifest, self._store, found.uri, found.sha256)
+        size = (await asyncio.to_thread(self._store.stat, f"{found.uri}{FILE_NAME}")).size_bytes
+        return tuple(artifacts.files_of(found, manifest, size))
+
+    async def _pieces(self, found: Found, file: ManifestFile) -> AsyncIterator[bytes]:
+        """A file's bytes. Raises DataCorrupted at its end where they are not what was recorded."""
+        key = f"{found.uri}{file.path}" if found.has_manifest else found.uri
+        pieces, digest = self._store.read_chunks(key, CHUNK_BYTES), hashlib.sha256()
+        while piece := await asyncio.to_thread(next, pieces, b""):
+            digest.update(piece)
+            yield piece
+        if digest.hexdigest() != file.sha256:
+            raise DataCorrupted(f"{key} has been altered: its SHA-256 is not the recorded one", key=key)
+
+    async def _message(self, found: Found) -> artifact_pb2.Artifact:
+        return _message(found, await self._files(found))
+
+
+async def _receive(requests: AsyncIterator[artifact_pb2.UploadRequest], draft: IO[bytes], row: ArtifactRow) -> None:
+    """Write the pieces to `draft`. Raises InvalidInput unless they are what the header announced."""
+    digest, received = hashlib.sha256(), 0
+    async for request in requests:
+        received += len(request.data)
+        if request.WhichOneof("part") != "data" or len(request.data) > CHUNK_BYTES or received > row.size_bytes:
+            raise InvalidInput(
+                f"expected data of at most {CHUNK_BYTES} bytes a message, {row.size_bytes} in all",
+                reason="INVALID_UPLOAD",
+            )
+        digest.update(request.data)
+        await asyncio.to_thread(draft.write, request.data)
+    await asyncio.to_thread(draft.flush)
+    if (received, digest.hexdigest()) != (row.size_bytes, row.sha256):
+        raise InvalidInput(
+            f"received {received} bytes with SHA-256 {digest.hexdigest()}, announced were {row.size_bytes} "
+            f"with {row.sha256}",
+            reason="INVALID_UPLOAD",
+        )
+
+
+def _message(found: Found, files: tuple[ManifestFile, ...]) -> artifact_pb2.Artifact:
+    message = artifact_pb2.Artifact(
+        name=found.name,
+        kind=artifact_pb2.ArtifactKind.Value(f"ARTIFACT_KIND_{found.kind}"),
+        files=[_file_message(file) for file in files],
+        size_bytes=found.size_bytes,
+        uri=found.uri,
+        sha256=found.sha256,
+    )
+    message.create_time.FromDatetime(found.create_time)
+    return message
+
+
+def _file_message(file: ManifestFile) -> artifact_pb2.ArtifactFile:
+    return artifact_pb2.ArtifactFile(path=file.path, size_bytes=file.size_bytes, sha256=file.sha256)
+
+
+def _kind_name(kind: int) -> str:
+    return artifact_pb2.ArtifactKind.Name(kind).removeprefix("ARTIFACT_KIND_")  # type: ignore[arg-type]

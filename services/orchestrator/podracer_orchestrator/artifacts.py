@@ -1,0 +1,138 @@
+"""What artifacts there are: committed checkpoints by name, and uploaded files."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from podracer.common.v1 import agent_pb2
+from podracer_core.errors import AlreadyExists, NotFound, PreconditionFailed
+from podracer_core.storage.manifest import FILE_NAME, Manifest, ManifestFile
+from podracer_orchestrator import jobs, names
+from podracer_orchestrator.names import Name
+from podracer_orchestrator.tables import ArtifactRow, CheckpointRow, JobRow
+
+CHECKPOINT = "CHECKPOINT"
+KINDS = ("checkpoint", "best checkpoint", "artifact")
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """An artifact by name: its object key, or where it has a manifest the prefix of its objects."""
+
+    name: str
+    kind: str
+    uri: str
+    sha256: str
+    size_bytes: int
+    create_time: datetime
+
+    @property
+    def has_manifest(self) -> bool:
+        return self.kind == CHECKPOINT
+
+
+def find(session: Session, text: str) -> Found:
+    """The artifact of a name. Raises InvalidInput for no name of one, NotFound where there is none."""
+    name = names.parse_any(KINDS, text)
+    if name.kind == "artifact":
+        row = session.get(ArtifactRow, (name.project, name.id))
+        if row is None:
+            raise NotFound(f"there is no artifact {text}", name=text)
+        return uploaded(row)
+    job = jobs.get(session, name.project, name.job)
+    return checkpoint(job, _best(session, job) if name.kind == "best checkpoint" else _checkpoint(session, job, name))
+
+
+def checkpoint(job: JobRow, row: CheckpointRow) -> Found:
+    """A committed checkpoint as an artifact."""
+    name = f"{row.agent}/checkpoints/{row.checkpoint_id}"
+    return Found(name, CHECKPOINT, row.prefix, row.manifest_sha256, row.size_bytes, row.create_time)
+
+
+def uploaded(row: ArtifactRow) -> Found:
+    """An uploaded file as an artifact."""
+    name = names.artifact_name(row.project, row.artifact_id)
+    return Found(name, row.kind, row.key, row.sha256, row.size_bytes, row.create_time)
+
+
+def files_of(found: Found, manifest: Manifest | None, manifest_bytes: int = 0) -> Sequence[ManifestFile]:
+    """The files of an artifact; with a manifest, itself comes last."""
+    if manifest is None:
+        return [ManifestFile(found.uri.rpartition("/")[2], found.size_bytes, found.sha256)]
+    return [*manifest.files, ManifestFile(FILE_NAME, manifest_bytes, found.sha256)]
+
+
+def store_upload(session: Session, row: ArtifactRow) -> Found:
+    """Record an upload whose bytes are in the store; the same request, or the same content, again changes nothing.
+
+    Raises AlreadyExists where the name stands for other content.
+    """
+    if row.request_id:
+        query = select(ArtifactRow).where(ArtifactRow.project == row.project, ArtifactRow.request_id == row.request_id)
+        if (former := session.scalar(query)) is not None:
+            return uploaded(former)
+    present = session.get(ArtifactRow, (row.project, row.artifact_id))
+    if present is None:
+        session.add(row)
+        return uploaded(row)
+    if (present.sha256, present.kind) != (row.sha256, row.kind):
+        name = names.artifact_name(row.project, row.artifact_id)
+        raise AlreadyExists(f"{name} is there already, with other content", name=name)
+    return uploaded(present)
+
+
+def require_new(session: Session, project: str, artifact_id: str, sha256: str) -> None:
+    """Raise AlreadyExists, before anything is stored, where the name stands for other content."""
+    present = session.get(ArtifactRow, (project, artifact_id))
+    if present is not None and present.sha256 != sha256:
+        name = names.artifact_name(project, artifact_id)
+        raise AlreadyExists(f"{name} is there already, with other content", name=name)
+
+
+def remove_upload(session: Session, text: str) -> Found:
+    """Forget an uploaded artifact. Raises PreconditionFailed for a checkpoint: its job owns it."""
+    name = names.parse_any(KINDS, text)
+    if name.kind != "artifact":
+        raise PreconditionFailed(f"{text} belongs to its job: delete the job", reason="ARTIFACT_IN_USE")
+    row = session.get(ArtifactRow, (name.project, name.id))
+    if row is None:
+        raise NotFound(f"there is no artifact {text}", name=text)
+    session.delete(row)
+    return uploaded(row)
+
+
+def listed(session: Session, parent: Name, kind: str) -> Sequence[Found]:
+    """The artifacts of a project (uploads) or a job (checkpoints), newest first."""
+    if parent.kind == "job":
+        job = jobs.get(session, parent.project, parent.id)
+        query = select(CheckpointRow).where(CheckpointRow.job_uid == job.uid)
+        rows = session.scalars(query.order_by(CheckpointRow.create_time.desc(), CheckpointRow.prefix)).all()
+        return [checkpoint(job, row) for row in rows if kind in ("", CHECKPOINT)]
+    uploads = select(ArtifactRow).where(ArtifactRow.project == parent.project)
+    if kind:
+        uploads = uploads.where(ArtifactRow.kind == kind)
+    ordered = uploads.order_by(ArtifactRow.create_time.desc(), ArtifactRow.artifact_id)
+    return [uploaded(row) for row in session.scalars(ordered)]
+
+
+def _best(session: Session, job: JobRow) -> CheckpointRow:
+    if job.best is None:
+        raise NotFound(f"the job {job.job_id} has no candidate yet", reason="NO_CANDIDATE")
+    best = agent_pb2.Evaluation.FromString(job.best)
+    return session.get_one(CheckpointRow, best.checkpoint.prefix)
+
+
+def _checkpoint(session: Session, job: JobRow, name: Name) -> CheckpointRow:
+    agent = f"{names.job_name(name.project, name.job)}/agents/{name.agent}"
+    query = select(CheckpointRow).where(
+        CheckpointRow.job_uid == job.uid, CheckpointRow.agent == agent, CheckpointRow.checkpoint_id == name.id
+    )
+    row = session.scalar(query)
+    if row is None:
+        raise NotFound(f"there is no committed checkpoint {name.id} of {agent}", name=name.id)
+    return row

@@ -1,0 +1,251 @@
+"""LeaseWork: finds work for a pod, or has it proposed, or lets the pod wait."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from google.protobuf import duration_pb2
+from sqlalchemy.orm import Session
+
+from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
+from podracer.orchestrator.v1 import pod_service_pb2 as pod_pb2
+from podracer_core.errors import DeadlineExpired, Fenced, InvalidInput, PodracerError, Unavailable
+from podracer_core.jobs.messages import seconds_to_duration
+from podracer_core.rpc.tokens import LeaseTokens
+from podracer_orchestrator import cohorts, jobs, leases, objective, outbox, pods, works
+from podracer_orchestrator.board import LeaderboardClient
+from podracer_orchestrator.budget import Grant, Remainder, cut_round, remainder
+from podracer_orchestrator.changes import WORK, ChangeFeed
+from podracer_orchestrator.clock import Clock
+from podracer_orchestrator.delivery import REFUSALS, Delivery
+from podracer_orchestrator.job_plan import plan_of
+from podracer_orchestrator.job_state import ACTIVE_STATES, TRAINING_STATES, JobState
+from podracer_orchestrator.lease_messages import lease_message
+from podracer_orchestrator.scheduling import Load, fairest_first
+from podracer_orchestrator.tables import JobRow, LeaseState, PodRow, PodState, WorkKind, WorkRow, WorkState
+from podracer_orchestrator.terms import LeaseTerms
+from podracer_orchestrator.transactions import Transactions
+
+logger = logging.getLogger(__name__)
+
+RETRY_S = 1.0
+"""How long a pod waits before the leaderboard is asked again, where it had nothing or did not answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """A decoded LeaseWork request."""
+
+    report: pods.PodReport
+    request_id: str
+    warm_agents: Sequence[str] = ()
+    algorithms: Sequence[str] = ()
+    allows_user_code: bool = True
+
+    @property
+    def asker(self) -> leases.Asker:
+        return leases.Asker(self.report.name, self.report.instance_id, self.request_id)
+
+
+@dataclass(frozen=True, slots=True)
+class _ToPropose:
+    """A work whose cohort has to be proposed before it can be leased."""
+
+    work_id: str
+    job_uid: str
+    request: leaderboard_pb2.ProposeCohortRequest
+
+
+class Dispatcher:
+    """Answers pods that ask for work."""
+
+    def __init__(
+        self,
+        transactions: Transactions,
+        terms: LeaseTerms,
+        tokens: LeaseTokens,
+        board: LeaderboardClient,
+        delivery: Delivery,
+        changes: ChangeFeed,
+        clock: Clock,
+    ) -> None:
+        self._transactions = transactions
+        self._terms = terms
+        self._tokens = tokens
+        self._board = board
+        self._delivery = delivery
+        self._changes = changes
+        self._clock = clock
+        self._proposing: dict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._asked_in_vain: dict[str, float] = {}
+        self._draining = False
+
+    def drain(self) -> None:
+        """Lease nothing any more; every waiting pod is answered at once."""
+        self._draining = True
+        self._changes.notify([WORK])
+
+    async def lease(self, ask: Ask, wait_s: float) -> pod_pb2.Lease | None:
+        """A lease within `wait_s`, or None. The same request again gets the same lease.
+
+        Raises Fenced where the lease that the request got has ended since: a new request is due.
+        """
+        deadline = self._clock.monotonic() + wait_s
+        former = await self._transactions.write(lambda session: self._check_in(session, ask))
+        if former is not None:
+            return former
+        while not self._draining:
+            version = self._changes.version(WORK)
+            found = await self._transactions.write(lambda session: self._find(session, ask))
+            if isinstance(found, pod_pb2.Lease):
+                return found
+            if found is not None and await self._propose(found):
+                continue
+            left_s = deadline - self._clock.monotonic()
+            if left_s <= 0.0:
+                return None
+            await self._changes.wait(WORK, version, min(left_s, RETRY_S) if self._asked_in_vain else left_s)
+        return None
+
+    def _check_in(self, session: Session, ask: Ask) -> pod_pb2.Lease | None:
+        """Record the pod; give the answer again that the same request got before."""
+        now = self._clock.now()
+        pod = pods.check_in(session, ask.report, now)
+        former = leases.find_request(session, ask.request_id)
+        if former is not None:
+            if former.pod != pod.name:
+                raise InvalidInput(f"the request {ask.request_id} was made by another pod", reason="WRONG_REQUEST_ID")
+            if former.state != LeaseState.HELD:
+                raise Fenced(f"the lease of request {ask.request_id} has been {former.state.lower()}: make a new one")
+            self._terms.renew(former.fence)
+            return lease_message(session, former, self._tokens, self._terms.term_s)
+        for lease in leases.held(session, pod=pod.name):
+            # A learner works on one lease at a time: whoever asks anew has lost, or forgotten, the one before.
+            restarted = lease.instance_id != ask.report.instance_id
+            why = "its learner was started again" if restarted else "its learner asked for other work"
+            problem = works.problem_of(PodracerError(f"{pod.name}: {why}", reason="POD_RESTARTED"))
+            works.lose(session, lease, LeaseState.EXPIRED, why, now, problem=problem)
+            self._terms.end(lease.fence)
+        if pod.state == PodState.LOST:
+            pod.state = PodState.IDLE
+        return None
+
+    def _find(self, session: Session, ask: Ask) -> pod_pb2.Lease | _ToPropose | None:
+        """Lease what there is; else say what has to be proposed; else None."""
+        pod = session.get_one(PodRow, ask.report.name)
+        own = session.get(JobRow, pod.job_uid) if pod.job_uid is not None else None
+        if pod.state in (PodState.DRAINING, PodState.STOPPED) or (
+            own is not None and JobState(own.state) not in ACTIVE_STATES
+        ):
+            return _exit_message("the pod is not needed any more")
+        candidates = [own] if own is not None else self._fair_order(session, pod)
+        for job in candidates:
+            found = self._find_in(session, job, ask)
+            if found is not None:
+                return found
+        return None
+
+    def _find_in(self, session: Session, job: JobRow, ask: Ask) -> pod_pb2.Lease | _ToPropose | None:
+        now = self._clock.now()
+        work = works.ready(session, job.uid)
+        if work is not None and work.kind == WorkKind.INSPECT:
+            return self._grant(session, job, work, ask, cohorts.NO_ROUND)
+        if JobState(job.state) not in TRAINING_STATES:
+            return None
+        plan = plan_of(job)
+        left = remainder(plan.budget, leases.usage(session, job, now))
+        if work is not None:
+            whole = leases.round_left(session, work, cohorts.round_of(plan, cohorts.proposal_of(work)))
+            what = cut_round(whole, left, work.places, self._sharers(session, job))
+            return None if what is None else self._grant(session, job, work, ask, what)
+        if job.rounds_over or left.is_empty or not self._may_ask(job.uid):
+            return None
+        work = works.proposing(session, job.uid)
+        if work is None:
+            places = objective.places(session, job, plan)
+            work = jobs.add_work(session, job, WorkKind.TRAIN, WorkState.PROPOSING, now, places)
+        return _ToPropose(work.id, job.uid, _proposal_request(job, work, ask, left))
+
+    def _grant(self, session: Session, job: JobRow, work: WorkRow, ask: Ask, what: Grant) -> pod_pb2.Lease:
+        lease = leases.grant(session, job, work, ask.asker, what, self._clock.now())
+        self._terms.begin(lease.fence, job.uid)
+        return lease_message(session, lease, self._tokens, self._terms.term_s)
+
+    def _fair_order(self, session: Session, pod: PodRow) -> Sequence[JobRow]:
+        found = {job.uid: job for job in jobs.in_states(session, ACTIVE_STATES) if job.project == pod.project}
+        loads = [Load(uid, plan_of(job).weight, len(leases.held(session, job_uid=uid))) for uid, job in found.items()]
+        return [found[uid] for uid in fairest_first(loads)]
+
+    def _sharers(self, session: Session, job: JobRow) -> int:
+        """Pods among which what is left of the budget is shared: those of the job that hold nothing yet."""
+        present = max(objective.live_pods(session, job), 1)
+        return max(1, present - len(leases.held(session, job_uid=job.uid)))
+
+    async def _propose(self, what: _ToPropose) -> bool:
+        """Have the leaderboard fill a work; whether there may be something to lease now."""
+        async with self._proposing[what.job_uid]:
+            if await self._transactions.read(lambda session: _is_settled(session, what.work_id)):
+                return True  # another pod has had it filled meanwhile
+            try:
+                # What the leaderboard has not heard of yet could change its answer.
+                await self._delivery.flush(what.job_uid)
+                answer = await self._board.propose(what.request)
+            except (Unavailable, DeadlineExpired) as error:
+                logger.warning("the leaderboard does not answer: %s", error)
+                self._ask_later(what.job_uid)
+                return False
+            except REFUSALS as error:
+                problem = works.problem_of(error)
+                await self._transactions.write(
+                    lambda session: jobs.fail(
+                        session, jobs.get_by_uid(session, what.job_uid), problem, self._clock.now()
+                    )
+                )
+                return False
+            self._asked_in_vain.pop(what.job_uid, None)
+            if not answer.proposals:
+                self._ask_later(what.job_uid)
+            await self._transactions.write(lambda session: self._store(session, what, answer))
+            return bool(answer.proposals)
+
+    def _store(self, session: Session, what: _ToPropose, answer: leaderboard_pb2.ProposeCohortResponse) -> None:
+        work = session.get(WorkRow, what.work_id)
+        if work is None or work.state != WorkState.PROPOSING:
+            return  # its job has ended meanwhile
+        job, now = jobs.get_by_uid(session, what.job_uid), self._clock.now()
+        cohorts.store_proposal(session, job, work, answer, now)
+        objective.finish_if_due(session, job, now)
+
+    def _may_ask(self, job_uid: str) -> bool:
+        if self._asked_in_vain.get(job_uid, 0.0) > self._clock.monotonic():
+            return False
+        self._asked_in_vain.pop(job_uid, None)
+        return True
+
+    def _ask_later(self, job_uid: str) -> None:
+        self._asked_in_vain[job_uid] = self._clock.monotonic() + RETRY_S
+
+
+def _is_settled(session: Session, work_id: str) -> bool:
+    work = session.get(WorkRow, work_id)
+    return work is None or work.state != WorkState.PROPOSING
+
+
+def _proposal_request(job: JobRow, work: WorkRow, ask: Ask, left: Remainder) -> leaderboard_pb2.ProposeCohortRequest:
+    return leaderboard_pb2.ProposeCohortRequest(
+        leaderboard=outbox.board_of(job),
+        request_id=work.id,
+        places=work.places,
+        warm_agents=ask.warm_agents,
+        algorithms=ask.algorithms,
+        remaining_env_steps=left.env_steps or 0,
+        remaining_cost=None if left.cost_s is None else seconds_to_duration(left.cost_s),
+    )
+
+
+def _exit_message(reason: str) -> pod_pb2.Lease:
+    return pod_pb2.Lease(exit=pod_pb2.ExitWork(reason=reason), term=duration_pb2.Duration(seconds=0))

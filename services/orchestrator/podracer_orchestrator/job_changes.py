@@ -1,0 +1,104 @@
+"""What clients may do with a job once it is there: list, change, suspend, delete."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import delete, or_, select
+from sqlalchemy.orm import Session
+
+from podracer.orchestrator.v1 import job_pb2
+from podracer_core.errors import Fenced, FieldViolation, InvalidInput, PreconditionFailed
+from podracer_orchestrator import events, jobs, objective, outbox
+from podracer_orchestrator.changes import POOL, WORK, job_topic, touch
+from podracer_orchestrator.job_plan import read_spec
+from podracer_orchestrator.job_state import FINAL_STATES, JobSignal, JobState
+from podracer_orchestrator.submission import changed
+from podracer_orchestrator.tables import (
+    CheckpointRow,
+    EventRow,
+    JobRow,
+    LeaseRow,
+    MemberRow,
+    PodRow,
+    WorkRow,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class JobChange:
+    """What is to change: the fields at `paths`, and whether the job is suspended (None: as it is)."""
+
+    spec: job_pb2.JobSpec
+    paths: Sequence[str] = ()
+    suspend: bool | None = None
+    etag: str = ""
+
+
+def change(session: Session, job: JobRow, wanted: JobChange, now: datetime) -> None:
+    """Carry out a change.
+
+    Raises InvalidInput for a wrong field, PreconditionFailed for an ended job, Fenced for an
+    outdated etag.
+    """
+    if wanted.etag and wanted.etag != str(job.revision):
+        message = f"the job has changed since (etag {job.revision}, not {wanted.etag}): read it again"
+        raise Fenced(message, reason="ETAG_OUTDATED")
+    if JobState(job.state) in FINAL_STATES:
+        raise PreconditionFailed(f"the job has ended ({job.state}): it cannot change", reason="JOB_ENDED")
+    if wanted.paths:
+        spec = changed(read_spec(job.spec), wanted.spec, wanted.paths)
+        job.spec = spec.SerializeToString(deterministic=True)
+        job.revision += 1
+        events.record(session, job, "JOB_CHANGED", f"changed: {', '.join(wanted.paths)}", now=now)
+    if wanted.suspend is not None:
+        _set_suspended(session, job, wanted.suspend, now)
+    objective.finish_if_due(session, job, now)
+    touch(session, POOL, WORK, job_topic(job.uid))
+
+
+def page(session: Session, project: str, states: Sequence[str], token: str, size: int) -> tuple[Sequence[JobRow], str]:
+    """Jobs of a project, newest first, and the token of the next page (empty on the last one)."""
+    query = select(JobRow).where(JobRow.project == project)
+    if states:
+        query = query.where(JobRow.state.in_(states))
+    if token:
+        last = session.get(JobRow, token)
+        if last is None:
+            raise InvalidInput(
+                "page_token is none of this server's, or its job was deleted: start again",
+                violations=[FieldViolation("page_token", "unknown")],
+            )
+        earlier = (JobRow.create_time == last.create_time) & (JobRow.uid < last.uid)
+        query = query.where(or_(JobRow.create_time < last.create_time, earlier))
+    found = session.scalars(query.order_by(JobRow.create_time.desc(), JobRow.uid.desc()).limit(size + 1)).all()
+    return found[:size], found[size - 1].uid if len(found) > size else ""
+
+
+def require_ended(job: JobRow) -> None:
+    """Raise PreconditionFailed unless the job has ended."""
+    if JobState(job.state) not in FINAL_STATES:
+        raise PreconditionFailed(
+            f"the job is {job.state}: cancel it before it is deleted", reason="JOB_NOT_ENDED", state=job.state
+        )
+
+
+def remove(session: Session, job: JobRow) -> None:
+    """Delete an ended job with all that belongs to it here; its leaderboard follows through the outbox."""
+    require_ended(job)
+    outbox.delete_leaderboard(session, job)
+    works = select(WorkRow.id).where(WorkRow.job_uid == job.uid)
+    session.execute(delete(MemberRow).where(MemberRow.work_id.in_(works)))
+    for table in (LeaseRow, WorkRow, CheckpointRow, EventRow, PodRow):
+        session.execute(delete(table).where(table.job_uid == job.uid))
+    session.delete(job)
+    touch(session, job_topic(job.uid), WORK, POOL)
+
+
+def _set_suspended(session: Session, job: JobRow, suspend: bool, now: datetime) -> None:
+    if not jobs.signal(session, job, JobSignal.SUSPEND if suspend else JobSignal.RESUME, now):
+        return
+    kind, message = ("JOB_SUSPENDED", "suspended") if suspend else ("JOB_RESUMED", f"resumed: {job.state}")
+    events.record(session, job, kind, message, now=now)

@@ -1,0 +1,96 @@
+"""Jobs and events as messages."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from podracer.common.v1 import agent_pb2, cohort_pb2
+from podracer.orchestrator.v1 import job_pb2
+from podracer_core.jobs.messages import seconds_to_duration
+from podracer_orchestrator import leases, objective
+from podracer_orchestrator.cohorts import description_of
+from podracer_orchestrator.job_plan import read_spec
+from podracer_orchestrator.names import job_name, leaderboard_name
+from podracer_orchestrator.progress import members_of
+from podracer_orchestrator.tables import EventRow, JobRow, PodRow, PodState
+from podracer_orchestrator.terms import LeaseTerms
+
+
+def job_message(session: Session, job: JobRow, terms: LeaseTerms, now: datetime) -> job_pb2.Job:
+    """A job as clients see it."""
+    message = job_pb2.Job(
+        name=job_name(job.project, job.job_id),
+        uid=job.uid,
+        spec=read_spec(job.spec),
+        state=job_pb2.JobState.Value(f"JOB_STATE_{job.state}"),
+        outcome=job_pb2.JobOutcome.Value(f"JOB_OUTCOME_{job.outcome or 'UNSPECIFIED'}"),
+        progress=_progress(session, job, terms, now),
+        etag=str(job.revision),
+        leaderboard=leaderboard_name(job.project, job.job_id),
+        event_position=job.event_position,
+    )
+    if job.problem is not None:
+        message.problem.CopyFrom(cohort_pb2.Problem.FromString(job.problem))
+    if job.description is not None:
+        message.environment_description.CopyFrom(description_of(job))
+    message.create_time.FromDatetime(job.create_time)
+    if job.start_time is not None:
+        message.start_time.FromDatetime(job.start_time)
+    if job.end_time is not None:
+        message.end_time.FromDatetime(job.end_time)
+    return message
+
+
+def event_message(event: EventRow) -> job_pb2.Event:
+    """An event as clients see it."""
+    message = job_pb2.Event(
+        position=event.position,
+        kind=event.kind,
+        message=event.message,
+        subject=event.subject,
+        details=event.details,
+    )
+    message.time.FromDatetime(event.time)
+    return message
+
+
+def _progress(session: Session, job: JobRow, terms: LeaseTerms, now: datetime) -> job_pb2.JobProgress:
+    held = leases.held(session, job_uid=job.uid)
+    speed = terms.env_steps_per_second(lease.fence for lease in held)
+    live = 0
+    for lease in held:
+        reported = terms.live(lease.fence).member_env_steps
+        for member in members_of(session, lease.work_id):
+            live += max(0, member.base_env_steps + reported.get(member.agent, 0) - member.env_steps)
+    progress = job_pb2.JobProgress(
+        env_steps=job.env_steps,
+        live_env_steps=job.env_steps + live,
+        env_steps_per_second=speed,
+        train_time=seconds_to_duration(leases.active_time_s(job, now)),
+        cost=seconds_to_duration(job.cost_s),
+        evaluation_cost=seconds_to_duration(job.evaluation_cost_s),
+        agent_count=job.agent_count,
+        pod_count=_pods_at_work(session, job),
+        completed_rounds=job.completed_rounds,
+        reserved_env_steps=leases.usage(session, job, now).reserved_env_steps,
+    )
+    if job.time_to_target_s is not None:
+        progress.time_to_target.CopyFrom(seconds_to_duration(job.time_to_target_s))
+    if job.best is not None:
+        progress.best.CopyFrom(agent_pb2.Evaluation.FromString(job.best))
+    eta = objective.expected_end(session, job, speed, now)
+    if eta is not None:
+        progress.eta.FromTimedelta(eta)
+    return progress
+
+
+def _pods_at_work(session: Session, job: JobRow) -> int:
+    at_work = (PodState.IDLE, PodState.WORKING)
+    query = select(func.count()).where(PodRow.job_uid == job.uid, PodRow.state.in_(at_work))
+    own: int = session.execute(query).scalar_one()
+    visiting = {lease.pod for lease in leases.held(session, job_uid=job.uid)}
+    query = select(func.count()).where(PodRow.name.in_(visiting), PodRow.job_uid.is_(None))
+    return own + int(session.execute(query).scalar_one())

@@ -1,0 +1,171 @@
+"""JobService: jobs, for clients. Decodes, asks the domain, encodes."""
+
+# ruff: noqa: N802 - gRPC names the methods
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import Any, TypeVar
+
+import grpc
+from sqlalchemy.orm import Session
+
+from podracer.orchestrator.v1 import job_pb2, job_service_pb2_grpc
+from podracer.orchestrator.v1 import job_service_pb2 as service_pb2
+from podracer_core.errors import FieldViolation, InvalidInput
+from podracer_core.jobs.messages import seconds_from_duration
+from podracer_core.rpc.tokens import Role
+from podracer_core.storage.layout import job_prefix
+from podracer_orchestrator import events, job_changes, jobs, names, pods, submission
+from podracer_orchestrator.job_messages import event_message, job_message
+from podracer_orchestrator.lease_messages import pod_message
+from podracer_orchestrator.orchestrator import Orchestrator
+from podracer_orchestrator.tables import JobRow
+from podracer_orchestrator.watching import Watcher
+
+SERVICE = "/podracer.orchestrator.v1.JobService/"
+METHODS: Mapping[str, set[Role]] = {
+    f"{SERVICE}{method.name}": {Role.CLIENT} for method in service_pb2.DESCRIPTOR.services_by_name["JobService"].methods
+}
+DEFAULT_PAGE, MAX_PAGE = 100, 1000
+DEFAULT_INTERVAL_S, MIN_INTERVAL_S = 0.5, 0.1
+
+Context = grpc.aio.ServicerContext[Any, Any]
+Result = TypeVar("Result")
+
+
+class JobServicer(job_service_pb2_grpc.JobServiceServicer):
+    """Answers clients."""
+
+    def __init__(self, orchestrator: Orchestrator) -> None:
+        self._orchestrator = orchestrator
+        self._transactions = orchestrator.transactions
+        self._clock = orchestrator.clock
+        self._watcher = Watcher(orchestrator.transactions, orchestrator.changes, orchestrator.terms, self._clock)
+
+    async def drain(self) -> None:
+        """End the watchers' streams."""
+        self._watcher.drain()
+
+    async def CreateJob(self, request: service_pb2.CreateJobRequest, context: Context) -> service_pb2.CreateJobResponse:
+        # Beside the loop: an id that is not built in has Gymnasium imported, once.
+        new = await asyncio.to_thread(submission.new_job, request)
+        if request.validate_only:
+            return service_pb2.CreateJobResponse(
+                job=job_pb2.Job(spec=new.spec, environment_description=new.description)
+            )
+        return service_pb2.CreateJobResponse(
+            job=await self._transactions.write(
+                lambda session: self._message(session, jobs.create(session, new, self._clock.now()))
+            )
+        )
+
+    async def GetJob(self, request: service_pb2.GetJobRequest, context: Context) -> service_pb2.GetJobResponse:
+        job = await self._transactions.read(lambda session: self._message(session, _named(session, request.name)))
+        return service_pb2.GetJobResponse(job=job)
+
+    async def ListJobs(self, request: service_pb2.ListJobsRequest, context: Context) -> service_pb2.ListJobsResponse:
+        project, size = names.parse_parent(request.parent), _page_size(request.page_size)
+        states = [job_pb2.JobState.Name(state).removeprefix("JOB_STATE_") for state in request.states]
+
+        def operation(session: Session) -> service_pb2.ListJobsResponse:
+            found, token = job_changes.page(session, project, states, request.page_token, size)
+            listed = [self._message(session, job) for job in found]
+            return service_pb2.ListJobsResponse(jobs=listed, next_page_token=token)
+
+        return await self._transactions.read(operation)
+
+    async def UpdateJob(self, request: service_pb2.UpdateJobRequest, context: Context) -> service_pb2.UpdateJobResponse:
+        suspend = request.suspend if request.HasField("suspend") else None
+        wanted = job_changes.JobChange(request.spec, tuple(request.update_mask.paths), suspend, request.etag)
+
+        def operation(session: Session, job: JobRow) -> None:
+            job_changes.change(session, job, wanted, self._clock.now())
+
+        return service_pb2.UpdateJobResponse(job=await self._changed(request.name, operation))
+
+    async def CancelJob(self, request: service_pb2.CancelJobRequest, context: Context) -> service_pb2.CancelJobResponse:
+        def operation(session: Session, job: JobRow) -> None:
+            jobs.cancel(session, job, self._clock.now())
+
+        return service_pb2.CancelJobResponse(job=await self._changed(request.name, operation))
+
+    async def DeleteJob(self, request: service_pb2.DeleteJobRequest, context: Context) -> service_pb2.DeleteJobResponse:
+        def prefix(session: Session) -> str:
+            job = _named(session, request.name)
+            job_changes.require_ended(job)
+            return job_prefix(job.project, job.uid)
+
+        # Objects first: should we die in between, the same call again finishes the deletion.
+        objects = await self._transactions.read(prefix)
+        await asyncio.to_thread(self._orchestrator.store.delete_prefix, objects)
+        await self._transactions.write(lambda session: job_changes.remove(session, _named(session, request.name)))
+        return service_pb2.DeleteJobResponse()
+
+    async def WatchJob(
+        self, request: service_pb2.WatchJobRequest, context: Context
+    ) -> AsyncIterator[service_pb2.WatchJobResponse]:
+        interval_s = seconds_from_duration(request.min_interval) if request.HasField("min_interval") else None
+        interval_s = DEFAULT_INTERVAL_S if interval_s is None else max(MIN_INTERVAL_S, interval_s)
+        job_uid = await self._transactions.read(lambda session: _named(session, request.name).uid)
+        async for news in self._watcher.watch(job_uid, max(0, request.after_position), interval_s):
+            yield news
+
+    async def ListPods(self, request: service_pb2.ListPodsRequest, context: Context) -> service_pb2.ListPodsResponse:
+        project, size = names.parse_parent(request.parent), _page_size(request.page_size)
+
+        def operation(session: Session) -> service_pb2.ListPodsResponse:
+            if request.job:
+                of_job = pods.of_job(session, _named(session, request.job, "job").uid)
+                found = [pod for pod in of_job if pod.name > request.page_token][: size + 1]
+            else:
+                found = list(pods.of_project(session, project, request.page_token, size + 1))
+            token = found[size - 1].name if len(found) > size else ""
+            listed = [pod_message(session, pod, self._orchestrator.terms) for pod in found[:size]]
+            return service_pb2.ListPodsResponse(pods=listed, next_page_token=token)
+
+        return await self._transactions.read(operation)
+
+    async def ListEvents(
+        self, request: service_pb2.ListEventsRequest, context: Context
+    ) -> service_pb2.ListEventsResponse:
+        size = _page_size(request.page_size)
+
+        def operation(session: Session) -> service_pb2.ListEventsResponse:
+            job = _named(session, request.job, "job")
+            found = events.after(session, job.uid, request.after_position, size + 1)
+            listed = [event_message(event) for event in found[:size]]
+            return service_pb2.ListEventsResponse(events=listed, more=len(found) > size)
+
+        return await self._transactions.read(operation)
+
+    async def GetCapacity(
+        self, request: service_pb2.GetCapacityRequest, context: Context
+    ) -> service_pb2.GetCapacityResponse:
+        project = names.parse_parent(request.parent)
+        return await self._transactions.read(lambda session: self._orchestrator.pool_keeper.capacity(session, project))
+
+    async def _changed(self, name: str, operation: Callable[[Session, JobRow], None]) -> job_pb2.Job:
+        def changing(session: Session) -> job_pb2.Job:
+            job = _named(session, name)
+            operation(session, job)
+            session.flush()
+            return self._message(session, job)
+
+        return await self._transactions.write(changing)
+
+    def _message(self, session: Session, job: JobRow) -> job_pb2.Job:
+        return job_message(session, job, self._orchestrator.terms, self._clock.now())
+
+
+def _named(session: Session, text: str, field: str = "name") -> JobRow:
+    name = names.parse("job", text, field)
+    return jobs.get(session, name.project, name.id)
+
+
+def _page_size(asked: int) -> int:
+    if not 0 <= asked <= MAX_PAGE:
+        message = f"is {asked}, expected 1 to {MAX_PAGE}, or 0 for {DEFAULT_PAGE}"
+        raise InvalidInput(f"page_size {message}", violations=[FieldViolation("page_size", message)])
+    return asked or DEFAULT_PAGE

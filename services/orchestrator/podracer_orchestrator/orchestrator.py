@@ -1,0 +1,139 @@
+"""The parts of an orchestrator put together, and their tasks."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Coroutine
+from typing import Any
+
+import grpc
+from sqlalchemy.orm import Session
+
+from podracer_core.database import open_database
+from podracer_core.rpc.channel import ChannelOptions, open_aio_channel
+from podracer_core.rpc.tokens import FileToken, LeaseTokens
+from podracer_core.storage.object_store import ObjectStore, open_store
+from podracer_orchestrator.board import LeaderboardClient
+from podracer_orchestrator.changes import ChangeFeed
+from podracer_orchestrator.clock import Clock
+from podracer_orchestrator.config import OrchestratorSettings
+from podracer_orchestrator.delivery import Delivery
+from podracer_orchestrator.dispatch import Dispatcher
+from podracer_orchestrator.lease_keeping import LeaseKeeper
+from podracer_orchestrator.pool.backend import PoolBackend
+from podracer_orchestrator.pool.local import LocalPool, LocalPoolSettings
+from podracer_orchestrator.pool.static import StaticPool
+from podracer_orchestrator.pool_keeping import PoolKeeper
+from podracer_orchestrator.sweep import Sweep
+from podracer_orchestrator.tables import SettingRow
+from podracer_orchestrator.terms import LeaseTerms
+from podracer_orchestrator.transactions import Transactions
+
+logger = logging.getLogger(__name__)
+
+_LEASE_SECRET = "lease_secret"  # noqa: S105 - the name of a setting
+
+
+class Orchestrator:
+    """Everything behind the servicers. `start` begins its tasks, `stop_pods` and `close` end it."""
+
+    def __init__(
+        self,
+        settings: OrchestratorSettings,
+        transactions: Transactions,
+        changes: ChangeFeed,
+        lease_tokens: LeaseTokens,
+        store: ObjectStore,
+        channel: grpc.aio.Channel,
+    ) -> None:
+        self.clock = Clock()
+        self.changes = changes
+        self.transactions = transactions
+        self.store = store
+        self.lease_tokens = lease_tokens
+        self.terms = LeaseTerms(self.clock, settings.lease_term)
+        self.lease_keeper = LeaseKeeper(transactions, self.terms, store, changes, self.clock)
+        self.pool_keeper = PoolKeeper(transactions, self.lease_keeper, changes, self.clock)
+        board = LeaderboardClient(channel)
+        self._delivery = Delivery(transactions, board, changes, self.clock)
+        self.dispatcher = Dispatcher(transactions, self.terms, lease_tokens, board, self._delivery, changes, self.clock)
+        self._sweep = Sweep(transactions, self.terms, self.lease_keeper, self.clock)
+        self._settings = settings
+        self._channel = channel
+        self._tasks: list[asyncio.Task[None]] = []
+
+    @classmethod
+    async def open(cls, settings: OrchestratorSettings) -> Orchestrator:
+        """Open database, store and the way to the leaderboard. Raises a PodracerError that says what is wrong."""
+        store = open_store(settings.store)
+        token = FileToken(settings.tokens / "control")
+        changes = ChangeFeed()
+        database = open_database(settings.database, "podracer_orchestrator.migrations")
+        transactions = Transactions(database, changes)
+        try:
+            secret = await transactions.write(_load_or_create_secret)
+            options = ChannelOptions(allow_insecure=settings.allow_insecure)
+            channel = open_aio_channel(settings.leaderboard, token, options)
+            return cls(settings, transactions, changes, LeaseTokens(secret), store, channel)
+        except BaseException:
+            await database.close()
+            raise
+
+    async def start(self, address: str) -> None:
+        """Take up what a former process left, and begin to work; `address` is where pods find this orchestrator."""
+        await self.lease_keeper.recover()
+        await self.pool_keeper.adopt(self._make_pool(address))
+        for run in (self.pool_keeper.run(), self._delivery.run(), self._sweep.run()):
+            self._tasks.append(asyncio.create_task(_loudly(run)))
+
+    async def stop_pods(self) -> None:
+        """Answer every pod that waits, and stop those that this orchestrator has made; calls are still served."""
+        self.dispatcher.drain()
+        await self.pool_keeper.stop()
+
+    async def close(self) -> None:
+        """End the tasks and give everything back."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._channel.close()
+        await self.transactions.close()
+        self.store.close()
+
+    def _make_pool(self, address: str) -> PoolBackend:
+        settings = self._settings
+        if settings.pool == "static" or settings.state_dir is None or settings.run_dir is None:
+            return StaticPool()
+        return LocalPool(
+            LocalPoolSettings(
+                orchestrator=address,
+                tokens=settings.tokens,
+                store=settings.store,
+                state_dir=settings.state_dir,
+                run_dir=settings.run_dir,
+                max_pods=settings.max_pods,
+            ),
+            self.pool_keeper,
+        )
+
+
+def _load_or_create_secret(session: Session) -> bytes:
+    """The secret of lease tokens: in the database, so that leases outlive a restart."""
+    row = session.get(SettingRow, _LEASE_SECRET)
+    if row is None:
+        row = SettingRow(name=_LEASE_SECRET, value=secrets.token_bytes(32))
+        session.add(row)
+    return row.value
+
+
+async def _loudly(run: Coroutine[Any, Any, None]) -> None:
+    """A task that ends by a mistake of ours must not do so in silence."""
+    try:
+        await run
+    except asyncio.CancelledError:
+        raise
+    except BaseException:
+        logger.critical("a background task of the orchestrator has failed", exc_info=True)
+        raise

@@ -1,0 +1,138 @@
+"""PodService: work for pods. Decodes, asks the domain, encodes."""
+
+# ruff: noqa: N802 - gRPC names the methods
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import grpc
+
+from podracer.common.v1 import cohort_pb2
+from podracer.orchestrator.v1 import job_pb2, pod_service_pb2_grpc
+from podracer.orchestrator.v1 import pod_service_pb2 as pod_pb2
+from podracer_core.build import is_compatible, own_build
+from podracer_core.errors import FieldViolation, InvalidInput, PermissionRefused, PreconditionFailed
+from podracer_core.jobs.messages import seconds_from_duration, seconds_to_duration
+from podracer_core.rpc.auth import current_caller
+from podracer_core.rpc.tokens import Role
+from podracer_orchestrator import names
+from podracer_orchestrator.clock import Clock
+from podracer_orchestrator.dispatch import Ask, Dispatcher
+from podracer_orchestrator.lease_keeping import Holder, LeaseKeeper
+from podracer_orchestrator.pods import PodReport
+from podracer_orchestrator.results import member_commit
+from podracer_orchestrator.terms import LeaseTerms, LiveReport
+
+SERVICE = "/podracer.orchestrator.v1.PodService/"
+METHODS: Mapping[str, set[Role]] = {
+    f"{SERVICE}LeaseWork": {Role.POD},
+    f"{SERVICE}RenewLease": {Role.LEASE},
+    f"{SERVICE}CommitCheckpoint": {Role.LEASE},
+    f"{SERVICE}CompleteWork": {Role.LEASE},
+    f"{SERVICE}ReleaseLease": {Role.LEASE},
+}
+DEFAULT_WAIT_S = 20.0
+MAX_WAIT_S = 30.0
+
+Context = grpc.aio.ServicerContext[Any, Any]
+
+
+class PodServicer(pod_service_pb2_grpc.PodServiceServicer):
+    """Answers learners."""
+
+    def __init__(self, dispatcher: Dispatcher, keeper: LeaseKeeper, terms: LeaseTerms, clock: Clock) -> None:
+        self._dispatcher = dispatcher
+        self._keeper = keeper
+        self._terms = terms
+        self._clock = clock
+
+    async def LeaseWork(self, request: pod_pb2.LeaseWorkRequest, context: Context) -> pod_pb2.LeaseWorkResponse:
+        return pod_pb2.LeaseWorkResponse(lease=await self._lease(request))
+
+    async def RenewLease(self, request: pod_pb2.RenewLeaseRequest, context: Context) -> pod_pb2.RenewLeaseResponse:
+        live = LiveReport(
+            {member.agent: member.env_steps for member in request.members},
+            request.env_steps_per_second,
+            self._clock.now(),
+        )
+        action = await self._keeper.renew(_holder(request), live, request.evaluations)
+        return pod_pb2.RenewLeaseResponse(action=action, term=seconds_to_duration(self._terms.term_s))
+
+    async def CommitCheckpoint(
+        self, request: pod_pb2.CommitCheckpointRequest, context: Context
+    ) -> pod_pb2.CommitCheckpointResponse:
+        await self._keeper.commit(_holder(request), [member_commit(member) for member in request.members])
+        response = pod_pb2.CommitCheckpointResponse()
+        response.commit_time.FromDatetime(self._clock.now())
+        return response
+
+    async def CompleteWork(
+        self, request: pod_pb2.CompleteWorkRequest, context: Context
+    ) -> pod_pb2.CompleteWorkResponse:
+        kind = request.WhichOneof("result")
+        if kind not in ("train", "inspect", "problem"):
+            raise _invalid("result", "expected train, inspect or problem")
+        await self._keeper.complete(_holder(request), getattr(request, kind))
+        if not request.HasField("next"):
+            return pod_pb2.CompleteWorkResponse()
+        return pod_pb2.CompleteWorkResponse(next=await self._lease(request.next))
+
+    async def ReleaseLease(
+        self, request: pod_pb2.ReleaseLeaseRequest, context: Context
+    ) -> pod_pb2.ReleaseLeaseResponse:
+        await self._keeper.release(_holder(request), request.reason)
+        return pod_pb2.ReleaseLeaseResponse()
+
+    async def _lease(self, request: pod_pb2.LeaseWorkRequest) -> pod_pb2.Lease | None:
+        wait_s = seconds_from_duration(request.wait) if request.HasField("wait") else DEFAULT_WAIT_S
+        return await self._dispatcher.lease(_ask(request), min(MAX_WAIT_S, max(0.0, wait_s)))
+
+
+def _ask(request: pod_pb2.LeaseWorkRequest) -> Ask:
+    names.parse("pod", request.pod, "pod")
+    for field in ("request_id", "instance_id"):
+        if not 0 < len(getattr(request, field)) <= 128:
+            raise _invalid(field, "expected a random text of at most 128 characters")
+    if request.HasField("build") and not is_compatible(request.build):
+        own = own_build()
+        raise PreconditionFailed(
+            f"this orchestrator is build {own.version}, the pod {request.pod} is {request.build.version or 'unknown'}; "
+            "they may be one minor version apart",
+            reason="BUILD_MISMATCH",
+        )
+    layout = job_pb2.PodLayout.Name(request.capabilities.layout).removeprefix("POD_LAYOUT_")
+    report = PodReport(
+        name=request.pod,
+        instance_id=request.instance_id,
+        layout="" if layout == "UNSPECIFIED" else layout,
+        address=request.address,
+        build=_stored(request.build),
+    )
+    return Ask(report, request.request_id, tuple(request.warm_agents), tuple(request.capabilities.algorithms))
+
+
+def _holder(
+    request: pod_pb2.RenewLeaseRequest
+    | pod_pb2.CommitCheckpointRequest
+    | pod_pb2.CompleteWorkRequest
+    | pod_pb2.ReleaseLeaseRequest,
+) -> Holder:
+    """The lease that a call names; its token must be that lease's."""
+    lease_id, caller = names.parse("lease", request.lease, "lease").id, current_caller()
+    if (caller.lease_id, caller.fence) != (lease_id, request.fence):
+        raise PermissionRefused(
+            f"this token is for lease {caller.lease_id} with fence {caller.fence}, not for {lease_id} with fence "
+            f"{request.fence}",
+            reason="WRONG_LEASE",
+        )
+    return Holder(lease_id, request.fence)
+
+
+def _stored(build: cohort_pb2.BuildInfo) -> bytes:
+    return build.SerializeToString(deterministic=True)
+
+
+def _invalid(field: str, message: str) -> InvalidInput:
+    return InvalidInput(f"{field}: {message}", violations=[FieldViolation(field, message)])

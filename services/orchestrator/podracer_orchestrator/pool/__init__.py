@@ -1,0 +1,8 @@
+"""The training pool: who makes the pods.
+
+backend     what every backend does
+static      pods come by themselves (docker compose)
+local       pods are processes of this machine
+pod         one local pod: its processes, watched and started again
+process     one process with its log
+"""

@@ -1,0 +1,64 @@
+"""What every pool backend does."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class PodPlan:
+    """A pod that is wanted. `name` is its resource name; `threads` those of each of its processes."""
+
+    name: str
+    job_uid: str
+    is_fused: bool
+    workers: int
+    threads: int
+
+
+@dataclass(frozen=True, slots=True)
+class Capacity:
+    """What a pool has: cores, memory in bytes (0 where unknown), pods at most."""
+
+    cores: float
+    memory_bytes: int
+    max_pods: int
+
+
+class PodObserver(ABC):
+    """Hears from a backend what becomes of its pods."""
+
+    @abstractmethod
+    async def process_died(self, pod: str, role: str, why: str, log_tail: str) -> bool:
+        """A process of a pod has ended unasked. Answers whether it is to be started again."""
+
+    @abstractmethod
+    async def pod_stopped(self, pod: str) -> None:
+        """All processes of a pod that was not wanted any more are gone."""
+
+
+class PoolBackend(ABC):
+    """Makes and removes pods."""
+
+    name: str
+    """As in Pod.backend: `local`, `static`."""
+    dies_with_us = False
+    """Whether its pods cannot outlive this process, so that those of a former one are known to be gone."""
+
+    @property
+    @abstractmethod
+    def capacity(self) -> Capacity | None:
+        """What there is; None where it cannot be told, because pods come by themselves."""
+
+    @abstractmethod
+    async def reconcile(self, wanted: Sequence[PodPlan]) -> None:
+        """Start the pods of `wanted` that are not there, begin to stop those that are there and not in it.
+
+        Returns soon: starting and stopping go on beside it.
+        """
+
+    @abstractmethod
+    async def stop(self) -> None:
+        """Stop every pod, gracefully for a while, then by force; returns when nothing is left."""

@@ -1,0 +1,70 @@
+"""The orchestrator's server."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from podracer.orchestrator.v1.artifact_service_pb2_grpc import add_ArtifactServiceServicer_to_server
+from podracer.orchestrator.v1.job_service_pb2_grpc import add_JobServiceServicer_to_server
+from podracer.orchestrator.v1.pod_service_pb2_grpc import add_PodServiceServicer_to_server
+from podracer_core.rpc.aio_server import AioRpcServer, create_aio_server
+from podracer_core.rpc.auth import Authorizer
+from podracer_core.rpc.binding import ServerOptions
+from podracer_core.rpc.tokens import TokenFiles
+from podracer_orchestrator import artifact_service, job_service, pod_service
+from podracer_orchestrator.config import OrchestratorSettings
+from podracer_orchestrator.orchestrator import Orchestrator
+
+
+class OrchestratorServer:
+    """A bound server with the orchestrator behind it; `address` is what to call."""
+
+    def __init__(self, rpc: AioRpcServer, orchestrator: Orchestrator) -> None:
+        self.address = rpc.address
+        self.orchestrator = orchestrator
+        self._rpc = rpc
+
+    async def start(self) -> None:
+        """Serve, and begin to work."""
+        await self._rpc.start()
+        await self.orchestrator.start(self.address)
+
+    async def stop(self, grace_s: float = 0.4) -> None:
+        """Stop the pods while calls are still served, then the calls, then the rest."""
+        await self._rpc.drain(grace_s)
+        await self.orchestrator.close()
+
+
+async def create_server(settings: OrchestratorSettings) -> tuple[OrchestratorServer, str]:
+    """A server, bound but not serving yet, and its address. Raises a PodracerError that says what is wrong."""
+    tokens = TokenFiles(settings.tokens)
+    orchestrator = await Orchestrator.open(settings)
+    job_servicer = job_service.JobServicer(orchestrator)
+    pod_servicer = pod_service.PodServicer(
+        orchestrator.dispatcher, orchestrator.lease_keeper, orchestrator.terms, orchestrator.clock
+    )
+    artifact_servicer = artifact_service.ArtifactServicer(
+        orchestrator.transactions, orchestrator.store, orchestrator.clock
+    )
+    try:
+        rpc = await create_aio_server(
+            settings.listen,
+            [
+                partial(add_JobServiceServicer_to_server, job_servicer),
+                partial(add_PodServiceServicer_to_server, pod_servicer),
+                partial(add_ArtifactServiceServicer_to_server, artifact_servicer),
+            ],
+            Authorizer(
+                {**job_service.METHODS, **pod_service.METHODS, **artifact_service.METHODS},
+                tokens,
+                orchestrator.lease_tokens,
+            ),
+            ServerOptions(allow_insecure=settings.allow_insecure),
+        )
+    except BaseException:
+        await orchestrator.close()
+        raise
+    rpc.on_drain(orchestrator.stop_pods)
+    rpc.on_drain(job_servicer.drain)
+    server = OrchestratorServer(rpc, orchestrator)
+    return server, server.address

@@ -1,0 +1,16 @@
+"""Settings of a worker."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from podracer_core.process import ServiceSettings
+
+__all__ = ["WorkerConfig"]
+
+
+@dataclass(frozen=True)
+class WorkerConfig(ServiceSettings):
+    """`max_sessions` learners at a time."""
+
+    max_sessions: int = 1

@@ -1,0 +1,47 @@
+"""The worker's rpc methods."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import grpc
+
+from podracer.worker.v1 import worker_service_pb2, worker_service_pb2_grpc
+from podracer_core.build import own_build
+from podracer_core.rpc.sessions import SessionSlots
+from podracer_core.rpc.work_queue import WorkQueue
+from podracer_worker.step_meter import StepMeter
+
+__all__ = ["WorkerService"]
+
+
+class WorkerService(worker_service_pb2_grpc.WorkerServiceServicer):
+    """Sessions run in the threads of their calls, but for what computes: that goes to `work`."""
+
+    def __init__(self, work: WorkQueue, max_sessions: int) -> None:
+        self._work = work
+        self._slots = SessionSlots(max_sessions)
+        self._meter = StepMeter()
+
+    def Collect(  # noqa: N802 - the name in the contract
+        self, request_iterator: Iterator[worker_service_pb2.CollectRequest], context: grpc.ServicerContext
+    ) -> Iterator[worker_service_pb2.CollectResponse]:
+        from podracer_worker.session import CollectSession  # late: it imports torch
+
+        with self._slots.take():
+            yield from self._slots.serve(CollectSession(self._work, self._meter), request_iterator, context)
+
+    def GetStatus(  # noqa: N802 - the name in the contract
+        self, request: worker_service_pb2.GetStatusRequest, context: grpc.ServicerContext
+    ) -> worker_service_pb2.GetStatusResponse:
+        return worker_service_pb2.GetStatusResponse(
+            build=own_build(),
+            session_count=self._slots.count,
+            max_sessions=self._slots.limit,
+            env_steps=self._meter.total,
+            env_steps_per_second=self._meter.per_second(),
+        )
+
+    def drain(self) -> None:
+        """Tell every open session that the worker is about to stop, and end it."""
+        self._slots.drain()

@@ -1,0 +1,187 @@
+"""A learner's session: messages in its reading thread, collecting in the main thread."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+
+from torch import Tensor
+
+from podracer.common.v1 import environment_pb2, tensor_pb2
+from podracer.worker.v1 import worker_service_pb2
+from podracer_core.build import own_build, require_same_build
+from podracer_core.carriers.inline import TensorDecoder, TensorEncoder, decode_tensor
+from podracer_core.catalogue.environments import EnvironmentSpec, find_environment
+from podracer_core.catalogue.messages import description_to_message, environment_from_message
+from podracer_core.environments.spaces import from_gymnasium
+from podracer_core.environments.vec_environment import VecEnvironment
+from podracer_core.errors import InvalidInput, Unavailable
+from podracer_core.rpc.sessions import Session
+from podracer_core.rpc.work_queue import WorkQueue
+from podracer_core.training.messages import cohort_from_message
+from podracer_worker.collection import Collection, CollectionPlan
+from podracer_worker.step_meter import StepMeter
+
+__all__ = ["CollectSession"]
+
+_STATE = "environment_state/"
+_MAX_IN_FLIGHT = 8
+
+
+class CollectSession(Session):
+    """See the contract of `Collect`. Weights are replaced as they come; a rollout takes the newest there are."""
+
+    def __init__(self, work: WorkQueue, meter: StepMeter) -> None:
+        super().__init__()
+        self._work, self._meter = work, meter
+        self._decoder, self._encoder = TensorDecoder(), TensorEncoder()
+        self._incoming: worker_service_pb2.ActorUpdate | None = None  # waits for its chunks
+        self._collection: Collection | None = None
+        self._opened = False
+        self._lock_step = False
+        self._weights: deque[tuple[worker_service_pb2.ActorUpdate, dict[str, Tensor]]] = deque(maxlen=1)
+        self._version, self._normalizer_version = 0, 0
+        self._fresh_weights = False
+        self._owed: list[worker_service_pb2.RolloutRequest] = []  # of a lock-step session, wait for weights
+        self._over = False
+
+    def receive(self, request: worker_service_pb2.CollectRequest) -> None:
+        kind = request.WhichOneof("message")
+        if kind == "open" and not self._opened:
+            self._opened = True
+            self._open(request.open)
+        elif kind == "open" or not self._opened:
+            raise InvalidInput("a session begins with `open`, and has only one", reason="BAD_SESSION")
+        elif kind == "actor_update":
+            self._incoming = request.actor_update
+            self._take_weights(self._decoder.begin(request.actor_update.tensors))
+        elif kind == "chunk":
+            self._take_weights(self._decoder.add(request.chunk))
+        elif kind == "rollout_request":
+            self._order(request.rollout_request)
+
+    def drain(self) -> None:
+        self.outbox.put(
+            worker_service_pb2.CollectResponse(draining=worker_service_pb2.Draining(reason="the worker is stopping"))
+        )
+        self.outbox.close()
+
+    def close(self) -> None:
+        self._over = True
+        try:
+            self._work.submit(self._close).result()
+        except Unavailable:
+            self._close()  # the main thread has stopped already
+
+    def _open(self, request: worker_service_pb2.OpenCollect) -> None:
+        require_same_build(request.build)
+        if not request.cohort.members:
+            raise InvalidInput("a session needs a cohort", reason="BAD_SESSION")
+        plan = CollectionPlan(
+            cohort=cohort_from_message(request.cohort),
+            environment=environment_from_message(request.cohort.environment),
+            envs_per_member=request.envs_per_member,
+            first_env_index=request.first_env_index,
+            horizon=request.horizon,
+            device=request.device or "cpu",
+            state={name: decode_tensor(message) for name, message in request.environment_state.items()},
+        )
+        self._lock_step = request.deterministic
+        self._submit(partial(self._start, plan))
+
+    def _take_weights(self, complete: bool) -> None:
+        if not complete:
+            return
+        if self._incoming is None:
+            raise InvalidInput("weights came without a header", reason="BAD_SESSION")
+        self._weights.append((self._incoming, self._decoder.take()))
+        self._incoming = None
+        if self._lock_step:
+            self._submit(self._pay)
+
+    def _order(self, request: worker_service_pb2.RolloutRequest) -> None:
+        if not 0 < request.count <= _MAX_IN_FLIGHT:
+            raise InvalidInput(f"1 to {_MAX_IN_FLIGHT} rollouts can be asked for at once, not {request.count}")
+        for _ in range(request.count):
+            self._submit(partial(self._collect, request))
+
+    def _submit(self, task: Callable[[], None]) -> None:
+        """Have the main thread do it; an error ends the session."""
+
+        def guarded() -> None:
+            if self._over:
+                return
+            try:
+                task()
+            except Exception as error:  # noqa: BLE001 - whatever it is must end the session, not hang it
+                self.outbox.fail(error)
+
+        self._work.submit(guarded)
+
+    def _start(self, plan: CollectionPlan) -> None:
+        self._collection = Collection(plan)
+        self.outbox.put(
+            worker_service_pb2.CollectResponse(
+                opened=worker_service_pb2.CollectOpened(
+                    build=own_build(),
+                    carrier=tensor_pb2.CarrierChoice(kind=tensor_pb2.CARRIER_KIND_INLINE),
+                    environment=_description(plan.environment, self._collection.environment),
+                )
+            )
+        )
+
+    def _pay(self) -> None:
+        """New weights have come to a lock-step session: what waited for them can be collected."""
+        if self._owed:
+            self._collect(self._owed.pop(0))
+
+    def _collect(self, request: worker_service_pb2.RolloutRequest) -> None:
+        collection = self._collection
+        if collection is None:
+            return  # it did not start; the session has ended with the reason
+        if self._weights:
+            update, tensors = self._weights.pop()
+            collection.load_weights(tensors)
+            self._version, self._normalizer_version = update.policy_version, update.normalizer_version
+            self._fresh_weights = True
+        if not self._version:
+            raise InvalidInput("a rollout was asked for before any weights came", reason="BAD_SESSION")
+        if self._lock_step and not self._fresh_weights:
+            self._owed.append(request)
+            return
+        self._fresh_weights = False
+        start = time.monotonic()
+        rollout = collection.collect(self._version)
+        tensors = rollout.to_tensors()
+        if request.with_environment_state:
+            tensors |= {_STATE + name: tensor for name, tensor in collection.environment_state().items()}
+        messages, chunks = self._encoder.encode(tensors)
+        state = {name.removeprefix(_STATE): messages.pop(name) for name in list(messages) if name.startswith(_STATE)}
+        valid = int(rollout.valid.sum())
+        batch = worker_service_pb2.RolloutBatch(
+            tensors=messages,
+            policy_versions=[self._version],
+            normalizer_version=self._normalizer_version,
+            counter=int(rollout.first_step[0]),
+            valid_steps=valid,
+            live_environments=rollout.members * rollout.num_envs,
+            environment_state=state,
+            duration_s=time.monotonic() - start,
+        )
+        self.outbox.put(worker_service_pb2.CollectResponse(rollout=batch))
+        for chunk in chunks:
+            self.outbox.put(worker_service_pb2.CollectResponse(chunk=chunk))
+        self._meter.add(valid)
+
+    def _close(self) -> None:
+        collection, self._collection = self._collection, None
+        if collection is not None:
+            collection.close()
+
+
+def _description(spec: EnvironmentSpec, environment: VecEnvironment) -> environment_pb2.EnvironmentDescription:
+    backend = find_environment(spec.id).backend if spec.id else "gymnasium"
+    spaces = from_gymnasium(environment.observation_space), from_gymnasium(environment.action_space)
+    return description_to_message(*spaces, environment.max_episode_steps, backend)

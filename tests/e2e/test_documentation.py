@@ -1,0 +1,93 @@
+"""What the documents show is what works: job files are loaded, commands are run in the order in which they stand."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from podracer_core.jobs.job_file import parse_job
+from support.processes import EXAMPLES, ROOT, Command, wait_until
+
+DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+README = (ROOT / "README.md").read_text()
+
+
+def blocks(text: str, language: str) -> list[str]:
+    """The fenced blocks of a document."""
+    return re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)
+
+
+def job_files() -> list[tuple[str, str]]:
+    return [
+        (f"{path.relative_to(ROOT)}-{index}", block)
+        for path in DOCUMENTS
+        for index, block in enumerate(blocks(path.read_text(), "yaml"))
+        if "\nobjective:" in block
+    ]
+
+
+@pytest.mark.parametrize(("name", "text"), job_files(), ids=[name for name, _ in job_files()])
+def test_a_job_file_in_a_document_is_valid(name: str, text: str, tmp_path: Path) -> None:
+    (tmp_path / "code").mkdir()
+    assert parse_job(text, name, tmp_path).name
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_links_lead_somewhere_and_make_targets_exist(document: Path) -> None:
+    text = document.read_text()
+    for link in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text):
+        assert (document.parent / link).exists(), link
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    for target in re.findall(r"`make ([a-z-]+)`|^make ([a-z-]+)(?: |$)(?=\s*(?:#|$))", text, re.MULTILINE):
+        assert set(target) & targets, target
+
+
+def test_the_commands_of_your_own_job(run: Callable[..., Command], tmp_path: Path) -> None:
+    section = README.split("## Your own job")[1].split("\n## ")[0]
+    (tmp_path / "pendulum.yaml").write_text(blocks(section, "yaml")[0])
+    checkpoint = ""
+    (commands,) = blocks(section, "sh")
+    for line in commands.splitlines():
+        program, *arguments = shlex.split(line, comments=True)
+        assert program == "podracer"
+        command = run(*(checkpoint if argument == "CHECKPOINT" else argument for argument in arguments), timeout_s=240)
+        assert command.process.returncode == 0, (line, command.stderr)
+        if "--json" in arguments and arguments[0] == "run":
+            checkpoint = command.events[-1]["checkpoint"]
+            assert command.events[-1]["best_return"] > -200
+    assert (tmp_path / "policy.pt2").stat().st_size > 0
+
+
+def test_the_commands_of_as_a_service(podracer: Callable[..., Command], run: Callable, tmp_path: Path) -> None:
+    section = README.split("## As a service")[1].split("\n## ")[0]
+    shutil.copytree(EXAMPLES, tmp_path / "examples")
+    (commands,) = blocks(section, "sh")
+    for line in commands.splitlines():
+        _, *arguments = shlex.split(line, comments=True)
+        if arguments[-1] == "&":
+            podracer(*arguments[:-1])
+            wait_until((tmp_path / "runs" / "connection.json").exists, 30, "the services")
+        else:
+            command = run(*arguments)
+            assert command.process.returncode == 0, (line, command.stderr)
+    (program,) = blocks(section, "python")
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PODRACER_")}
+    shown = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert shown.returncode == 0, shown.stderr
+    assert (tmp_path / "best" / "manifest.json").exists()

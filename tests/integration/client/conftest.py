@@ -1,0 +1,158 @@
+"""A control plane in this process: the contracts over real gRPC, behind them a dictionary."""
+
+from __future__ import annotations
+
+import hashlib
+import queue
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from podracer.leaderboard.v1 import leaderboard_service_pb2, leaderboard_service_pb2_grpc
+from podracer.orchestrator.v1 import (
+    artifact_service_pb2,
+    artifact_service_pb2_grpc,
+    job_pb2,
+    job_service_pb2,
+    job_service_pb2_grpc,
+)
+from podracer_client.client import Client
+from podracer_client.connection import Connection
+from podracer_core.errors import NotFound
+from podracer_core.rpc.auth import Authorizer
+from podracer_core.rpc.server import create_server
+from podracer_core.rpc.tokens import FileToken, Role, TokenFiles, create_tokens
+
+FINAL = (job_pb2.JOB_STATE_SUCCEEDED, job_pb2.JOB_STATE_FAILED, job_pb2.JOB_STATE_CANCELLED)
+CHECKPOINT = {"manifest.json": b'{"files": []}', "actor.safetensors": bytes(range(256)) * 4096}
+
+
+class ControlPlane(
+    job_service_pb2_grpc.JobServiceServicer,
+    artifact_service_pb2_grpc.ArtifactServiceServicer,
+    leaderboard_service_pb2_grpc.LeaderboardServiceServicer,
+):
+    """Jobs do what the test puts into `news`: a function that changes the job, after which watchers are told."""
+
+    def __init__(self) -> None:
+        self.jobs: dict[str, job_pb2.Job] = {}
+        self.pods: list[job_pb2.Pod] = []
+        self.news: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self.requests: list[Any] = []
+        self.page_size = 2
+
+    def add(self, spec: job_pb2.JobSpec, state: int = job_pb2.JOB_STATE_RUNNING) -> job_pb2.Job:
+        number = len(self.jobs)
+        job = job_pb2.Job(
+            name=f"projects/default/jobs/{spec.display_name}-{number}",
+            leaderboard=f"projects/default/leaderboards/{spec.display_name}-{number}",
+            spec=spec,
+            state=state,  # type: ignore[arg-type]
+        )
+        self.jobs[job.name] = job
+        return job
+
+    def CreateJob(self, request: Any, context: Any) -> Any:  # noqa: N802
+        self.requests.append(request)
+        return job_service_pb2.CreateJobResponse(job=self.add(request.spec))
+
+    def GetJob(self, request: Any, context: Any) -> Any:  # noqa: N802
+        if request.name not in self.jobs:
+            raise NotFound(f"there is no job {request.name}")
+        return job_service_pb2.GetJobResponse(job=self.jobs[request.name])
+
+    def ListJobs(self, request: Any, context: Any) -> Any:  # noqa: N802
+        found = [job for job in reversed(self.jobs.values()) if not request.states or job.state in request.states]
+        start = int(request.page_token or 0)
+        end = start + self.page_size
+        token = str(end) if end < len(found) else ""
+        return job_service_pb2.ListJobsResponse(jobs=found[start:end], next_page_token=token)
+
+    def UpdateJob(self, request: Any, context: Any) -> Any:  # noqa: N802
+        self.requests.append(request)
+        job = self.jobs[request.name]
+        job.state = job_pb2.JOB_STATE_SUSPENDED if request.suspend else job_pb2.JOB_STATE_RUNNING
+        self.news.put(lambda job: None)
+        return job_service_pb2.UpdateJobResponse(job=job)
+
+    def CancelJob(self, request: Any, context: Any) -> Any:  # noqa: N802
+        self.jobs[request.name].state = job_pb2.JOB_STATE_CANCELLED
+        return job_service_pb2.CancelJobResponse(job=self.jobs[request.name])
+
+    def WatchJob(self, request: Any, context: Any) -> Iterator[Any]:  # noqa: N802
+        job = self.jobs[request.name]
+        while True:
+            yield job_service_pb2.WatchJobResponse(job=job, pods=self.pods)
+            if job.state in FINAL:
+                return
+            self.news.get(timeout=30)(job)
+
+    def ListPods(self, request: Any, context: Any) -> Any:  # noqa: N802
+        return job_service_pb2.ListPodsResponse(pods=self.pods)
+
+    def ListEvents(self, request: Any, context: Any) -> Any:  # noqa: N802
+        return job_service_pb2.ListEventsResponse(events=[job_pb2.Event(kind="JOB_CREATED", message="created")])
+
+    def Download(self, request: Any, context: Any) -> Iterator[Any]:  # noqa: N802
+        response = artifact_service_pb2.DownloadResponse
+        yield response(artifact=artifact_service_pb2.Artifact(name=request.name))
+        for path, data in CHECKPOINT.items():
+            digest = hashlib.sha256(data).hexdigest()
+            yield response(file=artifact_service_pb2.ArtifactFile(path=path, size_bytes=len(data), sha256=digest))
+            for start in range(0, len(data), 1 << 20):
+                yield response(data=data[start : start + (1 << 20)])
+
+    def GetLeaderboard(self, request: Any, context: Any) -> Any:  # noqa: N802
+        agent = leaderboard_service_pb2.Agent(name="projects/default/jobs/j/agents/a0001")
+        candidate = leaderboard_service_pb2.Candidate(rank=1, agent=agent)
+        board = leaderboard_service_pb2.Leaderboard(name=request.name, candidates=[candidate])
+        return leaderboard_service_pb2.GetLeaderboardResponse(leaderboard=board)
+
+    def ListAgents(self, request: Any, context: Any) -> Any:  # noqa: N802
+        start = int(request.page_token or 0)
+        agent = leaderboard_service_pb2.Agent(name=f"projects/default/jobs/j/agents/a{start:04}")
+        return leaderboard_service_pb2.ListAgentsResponse(
+            agents=[agent], next_page_token=str(start + 1) if start < 2 else ""
+        )
+
+
+METHODS = {
+    **{
+        f"/podracer.orchestrator.v1.JobService/{method}": {Role.CLIENT}
+        for method in (
+            ["CreateJob", "GetJob", "ListJobs", "UpdateJob", "CancelJob", "WatchJob", "ListPods", "ListEvents"]
+        )
+    },
+    "/podracer.orchestrator.v1.ArtifactService/Download": {Role.CLIENT},
+    "/podracer.leaderboard.v1.LeaderboardService/GetLeaderboard": {Role.CLIENT},
+    "/podracer.leaderboard.v1.LeaderboardService/ListAgents": {Role.CLIENT},
+}
+
+
+@pytest.fixture
+def control_plane() -> ControlPlane:
+    return ControlPlane()
+
+
+@pytest.fixture
+def connection(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Connection]:
+    tokens: Path = tmp_path_factory.mktemp("control") / "tokens"
+    token = create_tokens(tokens)[Role.CLIENT]
+    services = [
+        partial(job_service_pb2_grpc.add_JobServiceServicer_to_server, control_plane),
+        partial(artifact_service_pb2_grpc.add_ArtifactServiceServicer_to_server, control_plane),
+        partial(leaderboard_service_pb2_grpc.add_LeaderboardServiceServicer_to_server, control_plane),
+    ]
+    server = create_server("127.0.0.1:0", services, Authorizer(METHODS, TokenFiles(tokens)))
+    server.start()
+    yield Connection(server.address, server.address, FileToken(token))
+    server.drain(0)
+
+
+@pytest.fixture
+def client(connection: Connection) -> Iterator[Client]:
+    with Client(connection) as client:
+        yield client

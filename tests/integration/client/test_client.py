@@ -1,0 +1,84 @@
+"""The SDK against real gRPC."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from podracer.orchestrator.v1 import job_pb2
+from podracer_client import Client, Connection
+from podracer_core.errors import InvalidInput, NotFound, Unauthenticated
+from podracer_core.jobs.job_file import parse_job
+
+if TYPE_CHECKING:
+    from conftest import ControlPlane
+
+JOB = "name: cartpole\nenvironment: CartPole-v1\nobjective: {target_return: 475, max_duration: 1m}\n"
+
+
+def finish(state: int) -> Callable[[job_pb2.Job], None]:
+    def change(job: job_pb2.Job) -> None:
+        job.state = state  # type: ignore[assignment]
+
+    return change
+
+
+def test_submit_wait_leaderboard_download(client: Client, control_plane: ControlPlane, tmp_path: Path) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text(JOB)
+    job = client.submit(path)
+    assert job.name == "projects/default/jobs/cartpole-0"
+    control_plane.news.put(finish(job_pb2.JOB_STATE_SUCCEEDED))
+    assert job.wait().state == "SUCCEEDED"
+    assert job.ended
+    assert job.leaderboard().candidates[0].rank == 1
+    artifact = job.download(tmp_path / "best")
+    assert artifact.name == f"{job.name}/checkpoints/best"
+    assert (tmp_path / "best" / "actor.safetensors").stat().st_size == 1 << 20
+
+
+def test_a_request_id_makes_submitting_repeatable(client: Client, control_plane: ControlPlane) -> None:
+    for _ in range(2):
+        client.submit(parse_job(JOB))
+    ids = [request.request_id for request in control_plane.requests]
+    assert len({*ids}) == 2
+    assert all(len(request_id) == 32 for request_id in ids)
+
+
+def test_a_bad_job_never_reaches_the_server(client: Client, control_plane: ControlPlane, tmp_path: Path) -> None:
+    (tmp_path / "job.yaml").write_text(JOB + "speed: 9\n")
+    with pytest.raises(InvalidInput, match="speed"):
+        client.submit(tmp_path / "job.yaml")
+    assert control_plane.requests == []
+
+
+def test_listing_goes_over_all_pages(client: Client, control_plane: ControlPlane) -> None:
+    for index in range(5):
+        control_plane.add(
+            job_pb2.JobSpec(display_name="j"), job_pb2.JOB_STATE_FAILED if index == 3 else job_pb2.JOB_STATE_RUNNING
+        )
+    assert [job.name[-1] for job in client.list_jobs()] == ["4", "3", "2", "1", "0"]
+    assert [job.name[-1] for job in client.list_jobs([job_pb2.JOB_STATE_FAILED])] == ["3"]
+    assert [agent.name[-1] for agent in client.list_agents("projects/default/leaderboards/j")] == ["0", "1", "2"]
+
+
+def test_an_unknown_job(client: Client) -> None:
+    with pytest.raises(NotFound, match="nothing-here"):
+        client.job("nothing-here")
+
+
+def test_suspend_resume_cancel(client: Client, control_plane: ControlPlane) -> None:
+    job = client.job(control_plane.add(job_pb2.JobSpec(display_name="j")).name)
+    assert job.suspend().state == "SUSPENDED"
+    assert job.resume().state == "RUNNING"
+    assert job.cancel().state == "CANCELLED"
+    assert job.refresh().ended
+
+
+def test_a_wrong_token(connection: Connection, control_plane: ControlPlane) -> None:
+    with Client(replace(connection, token=lambda: "guess")) as client, pytest.raises(Unauthenticated):
+        client.job("j")

@@ -1,0 +1,222 @@
+"""What every object store promises, on a folder and on a real S3 server."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import io
+import random
+import socket
+import uuid
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from podracer_core.config import Secret
+from podracer_core.errors import InvalidInput, NotFound, PermissionRefused, Unavailable
+from podracer_core.storage.object_store import ObjectStore, open_store
+from podracer_core.storage.s3 import S3Settings, S3Store
+
+S3Server = tuple[S3Settings, Path]
+
+
+@pytest.fixture(params=["folder", "s3"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ObjectStore]:
+    if request.param == "folder":
+        opened = open_store((tmp_path / "store").as_uri())
+    else:
+        settings, _ = request.getfixturevalue("s3_server")
+        opened = open_store(f"s3://bucket-{uuid.uuid4().hex[:8]}/some/prefix", settings)
+    yield opened
+    opened.close()
+
+
+class TestEveryStore:
+    @pytest.mark.parametrize("size", [0, 1, 1000, 3_000_000])
+    def test_gives_back_what_was_put(self, store: ObjectStore, size: int) -> None:
+        data = random.Random(size).randbytes(size)
+        store.put("a/b.bin", data)
+        assert store.get("a/b.bin") == data
+        assert b"".join(store.read_chunks("a/b.bin", 100_000)) == data
+        assert all(len(chunk) <= 100_000 for chunk in store.read_chunks("a/b.bin", 100_000))
+        info = store.stat("a/b.bin")
+        assert (info.key, info.size_bytes) == ("a/b.bin", size)
+        assert abs(datetime.now(UTC) - info.modified) < timedelta(minutes=1)
+
+    def test_moves_files_of_several_parts(self, store: ObjectStore, tmp_path: Path) -> None:
+        source, copy = tmp_path / "source", tmp_path / "copy"
+        source.write_bytes(random.Random(0).randbytes(1 << 20) * 35)  # above the size of a part, not a multiple of it
+        store.put("large", source)
+        copy.write_bytes(b"former")
+        store.get_to_file("large", copy)
+        assert hashlib.sha256(copy.read_bytes()).digest() == hashlib.sha256(source.read_bytes()).digest()
+        assert sorted(path.name for path in tmp_path.iterdir() if path.is_file()) == ["copy", "source"]
+
+    def test_replaces(self, store: ObjectStore) -> None:
+        store.put("key", b"first, and longer")
+        store.put("key", b"second")
+        assert store.get("key") == b"second"
+        assert store.stat("key").size_bytes == 6
+
+    @pytest.mark.parametrize("call", ["get", "stat"])
+    @pytest.mark.parametrize("key", ["absent", "folder", "folder/absent", "folder/object/below"])
+    def test_reports_what_is_not_there(self, store: ObjectStore, call: str, key: str) -> None:
+        store.put("folder/object", b"x")
+        with pytest.raises(NotFound, match=key):
+            getattr(store, call)(key)
+        assert not store.exists(key)
+        assert store.exists("folder/object")
+
+    def test_a_download_of_nothing_leaves_no_file(self, store: ObjectStore, tmp_path: Path) -> None:
+        target = tmp_path / "downloads" / "file"
+        target.parent.mkdir()
+        with pytest.raises(NotFound):
+            store.get_to_file("absent", target)
+        assert list(target.parent.iterdir()) == []
+
+    def test_lists_by_prefix_in_order(self, store: ObjectStore) -> None:
+        keys = ["a/1/x", "a/1/y", "a/10/x", "a-b/x", "b", "ü/é"]
+        for key in reversed(keys):
+            store.put(key, key.encode())
+        assert [info.key for info in store.list()] == sorted(keys, key=str.encode)
+        assert [info.key for info in store.list("a/")] == ["a/1/x", "a/1/y", "a/10/x"]
+        assert [info.key for info in store.list("a/1")] == ["a/1/x", "a/1/y", "a/10/x"]
+        assert [(info.key, info.size_bytes) for info in store.list("a/1/")] == [("a/1/x", 5), ("a/1/y", 5)]
+        assert list(store.list("none/")) == []
+
+    def test_deletes(self, store: ObjectStore) -> None:
+        store.put("a/b/c", b"x")
+        store.put("a/d", b"y")
+        store.delete("a/b/c")
+        store.delete("a/b/c")
+        store.delete("a/never/was")
+        assert [info.key for info in store.list()] == ["a/d"]
+
+    def test_deletes_below_a_prefix_and_nothing_beside_it(self, store: ObjectStore) -> None:
+        for key in ("job/1/a", "job/1/b/c", "job/10/a"):
+            store.put(key, b"x")
+        assert store.delete_prefix("job/1/") == 2
+        assert [info.key for info in store.list()] == ["job/10/a"]
+        with pytest.raises(InvalidInput, match="must end with /"):
+            store.delete_prefix("job")
+
+    @pytest.mark.parametrize(
+        "key", ["", "/a", "a/", "a//b", "../a", "a/../b", "a/.b", ".drafts/x", "a\\b", "a\0", "a\nb"]
+    )
+    def test_refuses_bad_keys(self, store: ObjectStore, key: str) -> None:
+        for call in (lambda: store.put(key, b"x"), lambda: store.get(key), lambda: store.delete(key)):
+            with pytest.raises(InvalidInput):
+                call()
+        assert list(store.list()) == []
+
+    def test_refuses_a_local_file_that_is_not_there(self, store: ObjectStore, tmp_path: Path) -> None:
+        with pytest.raises(InvalidInput, match="nowhere"):
+            store.put("key", tmp_path / "nowhere")
+        assert not store.exists("key")
+
+    def test_serves_threads(self, store: ObjectStore) -> None:
+        def work(number: int) -> None:
+            for turn in range(5):
+                key = f"shared/{number}/{turn}"
+                store.put(key, key.encode() * 1000)
+                assert store.get(key) == key.encode() * 1000
+                store.delete(key)
+
+        with ThreadPoolExecutor(6) as threads:
+            list(threads.map(work, range(6)))
+        assert list(store.list()) == []
+
+
+class TestS3:
+    def test_keeps_stores_with_different_prefixes_apart(self, s3_server: S3Server) -> None:
+        settings, folder = s3_server
+        first, second = (open_store(f"s3://shared/{prefix}", settings) for prefix in ("one", "two"))
+        first.put("key", b"1")
+        second.put("key", b"2")
+        assert (first.get("key"), [info.key for info in first.list()]) == (b"1", ["key"])
+        assert (folder / "shared" / "one" / "key").read_bytes() == b"1"
+
+    def test_makes_a_missing_bucket_only_if_it_may(self, s3_server: S3Server) -> None:
+        settings, folder = s3_server
+        for store_settings, create in ((dataclasses.replace(settings, create_bucket=False), True), (settings, False)):
+            with pytest.raises(NotFound, match=r"s3://absent/p .*no bucket 'absent'"):
+                open_store("s3://absent/p", store_settings, create=create)
+        assert not (folder / "absent").exists()
+
+    def test_reports_wrong_keys(self, s3_server: S3Server) -> None:
+        settings, _ = s3_server
+        wrong = dataclasses.replace(settings, secret_key=Secret("guessed"))
+        with pytest.raises(PermissionRefused, match="s3://bucket") as caught:
+            open_store("s3://bucket", wrong)
+        assert "guessed" not in str(caught.value)
+
+    def test_reports_a_server_that_does_not_answer(self) -> None:
+        with socket.socket() as bound:  # taken, and nobody listens
+            bound.bind(("127.0.0.1", 0))
+            endpoint = f"http://127.0.0.1:{bound.getsockname()[1]}"
+            with pytest.raises(Unavailable, match="s3://bucket"):
+                open_store("s3://bucket", S3Settings(endpoint, attempts=2))
+
+    @pytest.mark.parametrize(
+        "settings",
+        [
+            S3Settings("127.0.0.1:9000"),
+            S3Settings("ftp://host"),
+            S3Settings("http://user:word@host"),
+            S3Settings("http://host/path"),
+            S3Settings("http://host", access_key=Secret("only")),
+        ],
+    )
+    def test_refuses_bad_settings(self, settings: S3Settings) -> None:
+        with pytest.raises(InvalidInput) as caught:
+            open_store("s3://bucket", settings)
+        assert "word" not in str(caught.value)
+
+    def test_refuses_an_impossible_bucket(self, s3_server: S3Server) -> None:
+        with pytest.raises(InvalidInput, match="s3://B_"):
+            open_store("s3://B_", s3_server[0])
+
+
+class _Breaking(io.BytesIO):
+    """A response of urllib3 as far as the store uses it, whose connection breaks after some bytes."""
+
+    def __init__(self, data: bytes, breaks_after: int | None) -> None:
+        super().__init__(data if breaks_after is None else data[:breaks_after])
+        self.headers = {"ETag": "tag"}
+        self._breaks = breaks_after is not None
+
+    def read(self, size: int | None = -1) -> bytes:
+        from urllib3.exceptions import ProtocolError
+
+        chunk = super().read(size)
+        if not chunk and self._breaks:
+            raise ProtocolError("connection broken")
+        return chunk
+
+    def release_conn(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize(("breaks", "succeeds"), [(1, True), (3, False)])
+def test_s3_takes_up_a_broken_download(
+    s3_server: S3Server, monkeypatch: pytest.MonkeyPatch, breaks: int, succeeds: bool
+) -> None:
+    store = S3Store("bucket", "", dataclasses.replace(s3_server[0], attempts=3))
+    data = bytes(range(100))
+    asked: list[tuple[int, object]] = []
+
+    def get_object(bucket: str, name: str, offset: int, request_headers: dict[str, str]) -> _Breaking:
+        asked.append((offset, request_headers.get("If-Match")))
+        return _Breaking(data[offset:], 10 if len(asked) <= breaks else None)
+
+    monkeypatch.setattr(store._client, "get_object", get_object)
+    if succeeds:
+        assert store.get("key") == data
+        assert asked == [(0, None), (10, "tag")]
+    else:
+        with pytest.raises(Unavailable, match="connection broken"):
+            store.get("key")
+        assert [offset for offset, _ in asked] == [0, 10, 20]

@@ -1,0 +1,94 @@
+"""Running `podracer` as a process of its own, and seeing what it started."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+ROOT = Path(__file__).parent.parent.parent
+EXAMPLES = ROOT / "examples"
+
+
+class Command:
+    """A running `podracer` command whose standard output is read line by line while it runs."""
+
+    def __init__(self, arguments: list[str], folder: Path) -> None:
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("PODRACER_")}
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "podracer_client", *arguments],
+            cwd=folder,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        self.lines: list[str] = []
+        self.errors: list[str] = []
+        self._readers = [
+            threading.Thread(target=self._read, args=(self.process.stdout, self.lines), daemon=True),
+            threading.Thread(target=self._read, args=(self.process.stderr, self.errors), daemon=True),
+        ]
+        for reader in self._readers:
+            reader.start()
+
+    @staticmethod
+    def _read(stream: Any, lines: list[str]) -> None:
+        lines.extend(line.rstrip("\n") for line in stream)
+
+    @property
+    def events(self) -> list[dict[str, Any]]:
+        """The JSON objects printed so far."""
+        return [json.loads(line) for line in list(self.lines) if line.startswith("{")]
+
+    @property
+    def stderr(self) -> str:
+        return "\n".join(self.errors)
+
+    def services(self, module: str) -> list[psutil.Process]:
+        """Living descendants that run `python -m <module>`."""
+        found = []
+        for process in descendants(self.process.pid):
+            try:
+                if module in process.cmdline() and process.status() != psutil.STATUS_ZOMBIE:
+                    found.append(process)
+            except psutil.NoSuchProcess:
+                continue
+        return found
+
+    def interrupt(self) -> None:
+        self.process.send_signal(signal.SIGINT)
+
+    def wait(self, timeout_s: float) -> int:
+        code = self.process.wait(timeout_s)
+        for reader in self._readers:
+            reader.join(5)
+        return code
+
+
+def descendants(pid: int) -> list[psutil.Process]:
+    try:
+        return psutil.Process(pid).children(recursive=True)
+    except psutil.NoSuchProcess:
+        return []
+
+
+def wait_until(condition: Callable[[], Any], timeout_s: float, what: str) -> Any:
+    """The first true answer of `condition`; fails the test after `timeout_s`."""
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline:
+        if answer := condition():
+            return answer
+        time.sleep(0.05)
+    pytest.fail(f"waited {timeout_s} s for {what}")

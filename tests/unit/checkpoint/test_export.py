@@ -1,0 +1,119 @@
+"""An exported policy acts like the one in the checkpoint, in a process that has torch and nothing of ours."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+
+from podracer_core.algorithms.cohort import CohortConfig, MemberConfig
+from podracer_core.algorithms.registry import algorithm_class
+from podracer_core.catalogue import spaces
+from podracer_core.checkpoint import (
+    POLICY_GROUPS,
+    Checkpoint,
+    export_policy,
+    load_actor,
+    load_checkpoint,
+    load_policy,
+    save_checkpoint,
+)
+from podracer_core.environments.spaces import from_gymnasium
+from podracer_core.errors import InvalidInput
+from podracer_core.storage.folder import FolderStore
+
+Space = gymnasium.Space[Any]
+OBSERVATIONS = gymnasium.spaces.Box(-np.inf, np.inf, (2, 3))
+ACTIONS: dict[str, Space] = {
+    "box": gymnasium.spaces.Box(np.array([-2.0, -np.inf], np.float32), np.array([2.0, np.inf], np.float32)),
+    "discrete": gymnasium.spaces.Discrete(4, start=2),
+}
+SHARED = {"hidden_sizes": [16, 8], "activation": "relu", "learning_rate": 1e-3}
+
+CHILD = """
+import sys, torch
+observation = torch.load(sys.argv[2], weights_only=True)
+act = torch.export.load(sys.argv[1]).module() if sys.argv[1].endswith(".pt2") else torch.jit.load(sys.argv[1])
+torch.save([act(observation[:size]) for size in (1, 2, 7)], sys.argv[3])
+assert not any(name.startswith(("podracer", "gymnasium")) for name in sys.modules)
+"""
+
+
+@pytest.fixture(params=list(ACTIONS))
+def checkpoint(request: pytest.FixtureRequest, tmp_path: Path) -> Checkpoint:
+    """Of an agent with weights that matter and a normalizer that has seen something, through a store and back."""
+    torch.set_num_threads(1)
+    action_space = ACTIONS[request.param]
+    cohort = CohortConfig("ppo", (MemberConfig("a", 1), MemberConfig("b", 2)), SHARED)
+    algorithm = algorithm_class("ppo")(cohort, OBSERVATIONS, action_space)
+    state = {group: dict(tensors) for group, tensors in algorithm.member_state(1).items()}
+    generator = torch.Generator().manual_seed(0)
+    for name, tensor in state["actor"].items():
+        state["actor"][name] = torch.randn(tensor.shape, generator=generator)
+    state["normalizer"]["observation_mean"] = torch.randn(6, generator=generator)
+    state["normalizer"]["observation_scale"] = torch.rand(6, generator=generator) + 0.5
+    metadata = {
+        "algorithm": "ppo",
+        "hyperparameters": SHARED,
+        "observation_space": spaces.to_json(from_gymnasium(OBSERVATIONS)),
+        "action_space": spaces.to_json(from_gymnasium(action_space)),
+        "agent": "projects/p/jobs/j/agents/a",
+    }
+    store = FolderStore(tmp_path / "store")
+    save_checkpoint(store, "checkpoint/", state, metadata)
+    return load_checkpoint(store, "checkpoint/", groups=POLICY_GROUPS)
+
+
+@pytest.mark.parametrize(("format_", "suffix"), [("torch_export", ".pt2"), ("torchscript", ".pt")])
+def test_an_export_acts_alike_with_torch_alone(
+    checkpoint: Checkpoint, tmp_path: Path, format_: Any, suffix: str
+) -> None:
+    path, given, taken = tmp_path / f"policy{suffix}", tmp_path / "observation", tmp_path / "action"
+    observation = 3.0 * torch.randn(7, *OBSERVATIONS.shape, generator=torch.Generator().manual_seed(1))
+    assert export_policy(checkpoint, path, format_) == path
+    torch.save(observation, given)
+    subprocess.run([sys.executable, "-I", "-c", CHILD, path, given, taken], check=True, timeout=120)
+    actor, policy = load_actor(checkpoint), load_policy(checkpoint)
+    for action, size in zip(torch.load(taken, weights_only=True), (1, 2, 7), strict=True):
+        torch.testing.assert_close(action, policy(observation[:size]), rtol=0.0, atol=1e-6)
+        greedy = actor.greedy(observation[None, :size])[0]
+        start = getattr(policy, "start", 0)  # the environment adds it to what an actor gives
+        torch.testing.assert_close(action, greedy + start if start else greedy, rtol=1e-6, atol=1e-5)
+    assert [entry.name for entry in tmp_path.iterdir() if entry.name.startswith(".")] == []
+
+
+def test_an_export_tells_where_it_is_from(checkpoint: Checkpoint, tmp_path: Path) -> None:
+    extra = {"podracer.json": ""}
+    torch.export.load(export_policy(checkpoint, tmp_path / "policy.pt2"), extra_files=extra)
+    assert json.loads(extra["podracer.json"])["agent"] == "projects/p/jobs/j/agents/a"
+
+
+def test_refuses_an_unknown_format_and_an_unwritable_path(checkpoint: Checkpoint, tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match="unknown format 'onnx': expected torch_export or torchscript"):
+        export_policy(checkpoint, tmp_path / "policy", "onnx")  # type: ignore[arg-type]
+    with pytest.raises(InvalidInput, match=r"cannot write .*No such file"):
+        export_policy(checkpoint, tmp_path / "absent" / "policy.pt2")
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(InvalidInput, match=r"cannot write .*Is a directory"):
+        export_policy(checkpoint, tmp_path / "folder")
+
+
+@pytest.mark.parametrize("missing", ["algorithm", "hyperparameters", "observation_space", "action_space"])
+def test_says_what_a_checkpoint_lacks(checkpoint: Checkpoint, missing: str) -> None:
+    metadata = {name: value for name, value in checkpoint.metadata.items() if name != missing}
+    with pytest.raises(InvalidInput, match=f"its metadata have no {missing}"):
+        load_policy(replace(checkpoint, metadata=metadata))
+
+
+def test_says_that_tensors_are_not_what_the_metadata_say(checkpoint: Checkpoint) -> None:
+    for groups in ({"actor": checkpoint.groups["actor"]}, {}):
+        with pytest.raises(InvalidInput, match="the checkpoint's"):
+            load_policy(replace(checkpoint, groups=groups))

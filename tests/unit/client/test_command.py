@@ -1,0 +1,175 @@
+"""The command line: fast, without torch, with one message and the right exit code for a deliberate error."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from podracer.evaluator.v1 import evaluator_service_pb2
+from podracer_client.command.export import write_policy
+from podracer_client.command.failures import exit_code, failure_text
+from podracer_core.errors import (
+    DataCorrupted,
+    Fenced,
+    FieldViolation,
+    InvalidInput,
+    NotFound,
+    PodracerError,
+    PreconditionFailed,
+    Unauthenticated,
+    Unavailable,
+    UserCodeFailed,
+)
+
+COMMANDS = ("run", "up", "submit", "jobs", "job", "watch", "cancel", "leaderboard", "export", "evaluate")
+
+
+def podracer(*arguments: object, cwd: Path) -> subprocess.CompletedProcess[str]:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PODRACER_")}
+    command = [sys.executable, "-m", "podracer_client", *map(str, arguments)]
+    return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=60, check=False)
+
+
+def write_token(folder: Path) -> None:
+    path = folder / "token"
+    path.write_text("secret\n")
+    path.chmod(0o600)
+
+
+def test_help_names_every_command_and_imports_nothing_heavy(tmp_path: Path) -> None:
+    code = (
+        "import sys\n"
+        "sys.argv = ['podracer', '--help']\n"
+        "from podracer_client.command import main\n"
+        "try: main()\n"
+        "except SystemExit as end: assert not end.code\n"
+        "heavy = {'torch', 'numpy', 'gymnasium', 'grpc', 'google.protobuf', 'sqlalchemy'} & set(sys.modules)\n"
+        "assert not heavy, heavy\n"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert result.returncode == 0, result.stderr
+    for name in COMMANDS:
+        assert f" {name} " in result.stdout
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_has_help(name: str, tmp_path: Path) -> None:
+    result = podracer(name, "--help", cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert "Usage" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ((), "Usage"),
+        (("fly",), "fly"),
+        (("run",), "JOB.yaml"),
+        (("run", "job.yaml", "--fast"), "--fast"),
+        (("jobs",), "no server runs for the state folder runs; start one with `podracer up`"),
+        (("jobs", "--dir", "elsewhere"), "`podracer up --dir elsewhere`"),
+        (("job", "Not A Name", "--orchestrator", "127.0.0.1:1", "--token-file", "token"), "not the name of a job"),
+        (("jobs", "--orchestrator", "nonsense", "--token-file", "token"), "address 'nonsense'"),
+        (("jobs", "--orchestrator", "10.0.0.1:7700", "--token-file", "token"), "without TLS"),
+        (("jobs", "--orchestrator", "127.0.0.1:1", "--token-file", "missing"), "missing"),
+        (("jobs", "--orchestrator", "127.0.0.1:1"), "no token for 127.0.0.1:1"),
+        (("evaluate", "missing"), "there is no checkpoint missing"),
+        (("evaluate", "."), "no manifest.json"),
+        (("evaluate", "token"), "expected a folder with a manifest.json"),
+        (("export", "."), "no manifest.json"),
+        (("export", ".", "--output", "no/such/folder/policy.pt2"), "cannot write no/such/folder/policy.pt2"),
+        (("leaderboard", "j"), "no server runs"),
+        (("up", "--listen", "nonsense"), "address 'nonsense'"),
+        (("up", "--listen", "0.0.0.0:7700"), "loopback"),
+        (("up", "--listen", "127.0.0.1:7705", "--leaderboard-listen", "127.0.0.1:7705"), "must differ"),
+    ],
+)
+def test_bad_usage_has_one_message_and_makes_nothing(arguments: tuple[str, ...], expected: str, tmp_path: Path) -> None:
+    write_token(tmp_path)
+    result = podracer(*arguments, cwd=tmp_path)
+    assert result.returncode == 2, (result.stdout, result.stderr)
+    assert expected in result.stderr or expected in result.stdout
+    assert "Traceback" not in result.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["token"]
+
+
+def test_a_taken_port(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        result = podracer("up", "--listen", address, cwd=tmp_path)
+    assert result.returncode == 2
+    assert result.stderr == f"podracer: cannot listen at {address}: Address already in use; choose another --listen\n"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_server_that_is_away_is_a_failure(tmp_path: Path) -> None:
+    write_token(tmp_path)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    result = podracer("cancel", "j", "--orchestrator", address, "--token-file", "token", cwd=tmp_path)
+    assert result.returncode == 1
+    assert result.stderr.startswith("podracer: ")
+    assert address in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (InvalidInput("x"), 2),
+        (NotFound("x"), 2),
+        (Unauthenticated("x"), 2),
+        (PreconditionFailed("x"), 2),
+        (Fenced("x"), 1),
+        (Unavailable("x"), 1),
+        (UserCodeFailed("x"), 1),
+        (PodracerError("x"), 1),
+    ],
+)
+def test_exit_codes(error: PodracerError, code: int) -> None:
+    assert exit_code(error) == code
+
+
+def test_failure_texts() -> None:
+    violations = [FieldViolation("seed", "must be a number"), FieldViolation("name", "is bad")]
+    assert failure_text(InvalidInput("name: is bad", violations=violations)) == (
+        "podracer: name: is bad\n  seed: must be a number\n"
+    )
+    assert failure_text(UserCodeFailed("it raised", user_traceback="ValueError: 3\n")) == (
+        "podracer: it raised\n\nValueError: 3\n"
+    )
+
+
+def pieces(data: bytes, sha256: str = "") -> list[evaluator_service_pb2.ExportPolicyResponse]:
+    header = evaluator_service_pb2.ExportHeader(size_bytes=len(data), sha256=sha256 or hashlib.sha256(data).hexdigest())
+    return [
+        evaluator_service_pb2.ExportPolicyResponse(header=header),
+        *(evaluator_service_pb2.ExportPolicyResponse(data=data[start : start + 4]) for start in range(0, len(data), 4)),
+    ]
+
+
+def test_an_exported_policy_is_written_whole(tmp_path: Path) -> None:
+    output = tmp_path / "policy.pt2"
+    output.write_text("an older one")
+    write_policy(pieces(b"0123456789"), output)
+    assert output.read_bytes() == b"0123456789"
+    assert [path.name for path in tmp_path.iterdir()] == ["policy.pt2"]
+
+
+def test_a_damaged_policy_leaves_the_older_one(tmp_path: Path) -> None:
+    output = tmp_path / "policy.pt2"
+    output.write_text("an older one")
+    for damaged in (pieces(b"0123456789", "0" * 64), []):
+        with pytest.raises(DataCorrupted):
+            write_policy(damaged, output)
+    assert output.read_text() == "an older one"
+    assert [path.name for path in tmp_path.iterdir()] == ["policy.pt2"]

@@ -1,0 +1,195 @@
+"""What the displays print of the same job."""
+
+from __future__ import annotations
+
+import io
+import json
+import shlex
+import sys
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from podracer.common.v1 import evolution_pb2
+from podracer.leaderboard.v1 import leaderboard_service_pb2
+from podracer.orchestrator.v1 import job_pb2
+from podracer_client.display.display import choose_display
+from podracer_client.display.json_lines import JsonDisplay
+from podracer_client.display.listing import columns
+from podracer_client.display.numbers import count_text, duration_text, return_text
+from podracer_client.display.plain import PlainDisplay, progress_line
+from podracer_client.display.snapshot import agent_rows, take_snapshot
+from podracer_client.display.summary import JobSummary, next_steps, path_text, program_words
+from podracer_client.display.table import TableDisplay
+
+KEYS = [
+    "event", "state", "best_return", "env_steps", "train_seconds", "seconds_to_target", "env_steps_per_second",
+    "agents", "checkpoint",
+]  # fmt: skip
+
+
+def agent(number: int, score: float | None) -> leaderboard_service_pb2.Agent:
+    made = leaderboard_service_pb2.Agent(name=f"projects/default/jobs/j/agents/a{number:04}", rung=1)
+    made.spec.algorithm = "ppo"
+    made.state = leaderboard_service_pb2.AGENT_STATE_WAITING
+    if score is not None:
+        made.best_evaluation.mean = score + 10
+        made.best_evaluation.lower_bound = score
+    return made
+
+
+def test_numbers() -> None:
+    assert [count_text(value) for value in (0, 999_999, 1_234_567, 5e9)] == ["0", "999,999", "1.23 M", "5.00 G"]
+    assert [duration_text(value) for value in (None, 4.21, 185, 7620)] == ["–", "4.2 s", "3 min 05 s", "2 h 07 min"]
+    assert [return_text(value) for value in (None, -182.44, 12139.4)] == ["–", "-182.4", "12,139"]
+
+
+def test_a_snapshot_takes_the_live_steps_and_leaves_out_stopped_pods(
+    running_job: job_pb2.Job, pods: list[job_pb2.Pod]
+) -> None:
+    snapshot = take_snapshot(running_job, pods)
+    assert snapshot.env_steps == 1_234_567
+    assert snapshot.state == "RUNNING"
+    assert (snapshot.best_return, snapshot.best_score, snapshot.target_return) == (-182.4, -201.3, -200.0)
+    assert [pod.name for pod in snapshot.pods] == ["p1"]
+    assert snapshot.pods[0].agents[0] == "a0001"
+
+
+def test_the_score_is_the_statistic_of_the_objective(running_job: job_pb2.Job) -> None:
+    running_job.spec.objective.statistic = evolution_pb2.TARGET_STATISTIC_MEAN
+    snapshot = take_snapshot(running_job, ())
+    assert (snapshot.best_score, snapshot.statistic) == (-182.4, "mean")
+
+
+def test_a_job_without_target_and_evaluation(running_job: job_pb2.Job) -> None:
+    running_job.spec.objective.ClearField("target_return")
+    running_job.progress.Clear()
+    snapshot = take_snapshot(running_job, ())
+    assert (snapshot.best_return, snapshot.target_return, snapshot.eta_seconds) == (None, None, None)
+    assert "best –" in progress_line(snapshot)
+
+
+def test_agents_are_sorted_by_score_then_newest_first() -> None:
+    rows = agent_rows([agent(1, -300), agent(2, None), agent(3, -100), agent(4, None)], evolution_pb2.Objective())
+    assert [row.name for row in rows] == ["a0003", "a0001", "a0004", "a0002"]
+
+
+def test_the_json_display_ends_with_job_finished(finished_job: job_pb2.Job, pods: list[job_pb2.Pod]) -> None:
+    out = io.StringIO()
+    display = JsonDisplay(out, clock=lambda: 0.0)
+    display.show(take_snapshot(finished_job, pods))
+    display.event(job_pb2.Event(position=1, kind="LEASE_EXPIRED", message="lost", subject="p1"))
+    display.note("the leaderboard ended")
+    display.finish(JobSummary(finished_job, "runs/objects/x"), ["podracer evaluate runs/objects/x"])
+    lines = [json.loads(line) for line in out.getvalue().splitlines()]
+    assert [line["event"] for line in lines] == ["progress", "job_event", "note", "job_finished"]
+    assert list(lines[-1]) == KEYS
+    assert lines[-1] == {
+        "event": "job_finished",
+        "state": "SUCCEEDED",
+        "best_return": -182.4,
+        "env_steps": 1_200_000,
+        "train_seconds": 30.0,
+        "seconds_to_target": 28.5,
+        "env_steps_per_second": 40_000.0,
+        "agents": 8,
+        "checkpoint": "runs/objects/x",
+    }
+
+
+def test_a_job_that_never_began_has_nulls(failed_job: job_pb2.Job) -> None:
+    values = JobSummary(failed_job, "").to_json()
+    assert values["state"] == "FAILED"
+    assert values["best_return"] is values["seconds_to_target"] is values["checkpoint"] is None
+    assert values["env_steps_per_second"] == 0.0
+
+
+def test_progress_lines_come_at_most_once_an_interval_but_always_for_a_new_state(running_job: job_pb2.Job) -> None:
+    times = iter((0.0, 0.5, 1.9, 2.0, 2.1))
+    errors = io.StringIO()
+    display = PlainDisplay(io.StringIO(), errors, clock=lambda: next(times))
+    for _ in range(4):
+        display.show(take_snapshot(running_job, ()))
+    running_job.state = job_pb2.JOB_STATE_SUSPENDED
+    display.show(take_snapshot(running_job, ()))
+    lines = errors.getvalue().splitlines()
+    assert len(lines) == 3
+    assert "suspended" in lines[-1]
+
+
+def test_the_plain_display_keeps_stdout_for_the_result(finished_job: job_pb2.Job) -> None:
+    out, errors = io.StringIO(), io.StringIO()
+    display = PlainDisplay(out, errors)
+    display.show(take_snapshot(finished_job, ()))
+    assert out.getvalue() == ""
+    display.finish(JobSummary(finished_job, "runs/objects/x"), ["podracer evaluate runs/objects/x"])
+    text = out.getvalue()
+    assert "SUCCEEDED, target reached after 28.5 s of training" in text
+    assert "best return  -182.4 (95 % interval -201.3 to -163.5, 2 episodes), agent a0002" in text
+    assert "best policy  runs/objects/x" in text
+    assert "  podracer evaluate runs/objects/x" in text
+
+
+def test_a_failed_job_shows_the_users_own_traceback(failed_job: job_pb2.Job) -> None:
+    lines = JobSummary(failed_job, "").lines()
+    assert "problem      USER_CODE_FAILED: it raised" in lines
+    assert "    ValueError" in lines
+
+
+def test_the_table_shows_pods_agents_and_figures(running_job: job_pb2.Job, pods: list[job_pb2.Pod]) -> None:
+    console = Console(file=io.StringIO(), width=140, markup=False)
+    display = TableDisplay(io.StringIO(), console, clock=lambda: 5.0)
+    display.show(take_snapshot(running_job, pods))
+    display.agents(agent_rows([agent(number, -100.0 - number) for number in range(1, 16)], running_job.spec.objective))
+    display.note("[a note] with brackets")
+    console.print(display.render())
+    text = console.file.getvalue()
+    for part in (
+        "pendulum-x7", "RUNNING", "best -182.4 (lower bound -201.3, target -200.0)", "1.23 M steps", "45,679 steps/s",
+        "elapsed 30.0 s", "ETA 9 min 30 s", "a0001", "ppo", "split", "+2", "started again 2×", "[learner]",
+        "and 3 more", "[a note]",
+    ):  # fmt: skip
+        assert part in text, (part, text)
+    assert "a0015" not in text
+
+
+def test_a_display_without_a_terminal_is_plain(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    assert isinstance(choose_display(plain=False, json=False), PlainDisplay)
+    assert isinstance(choose_display(plain=True, json=True), JsonDisplay)
+
+
+def test_next_steps_can_be_pasted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    program = tmp_path / "my tools" / "podracer"
+    program.parent.mkdir()
+    program.write_text("")
+    monkeypatch.setattr(sys, "argv", [str(program)])
+    commands = next_steps("runs/a b", ["j", "--dir", "runs"])
+    assert [shlex.split(command) for command in commands] == [
+        ["my tools/podracer", "evaluate", "runs/a b"],
+        ["my tools/podracer", "export", "runs/a b", "--output", "policy.pt2"],
+        ["my tools/podracer", "leaderboard", "j", "--dir", "runs"],
+    ]
+    assert next_steps("", ["j"]) == ["'my tools/podracer' leaderboard j"]
+
+
+def test_the_program_on_the_path_is_called_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "podracer"
+    program.write_text("")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert program_words([str(program)]) == ["podracer"]
+    assert program_words(["/x/podracer_client/__main__.py"])[1:] == ["-m", "podracer_client"]
+
+
+def test_paths_below_the_working_directory_are_relative(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert path_text(tmp_path / "runs" / "x") == "runs/x"
+    assert path_text(Path("/elsewhere/x")) == "/elsewhere/x"
+
+
+def test_columns_are_aligned() -> None:
+    text = columns(("name", "n"), [("a", "1"), ("longer", "1,000")], right=("n",))
+    assert text.splitlines() == ["name        n", "a           1", "longer  1,000"]

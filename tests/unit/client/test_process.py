@@ -1,0 +1,131 @@
+"""Processes under supervision: small Python children."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from queue import SimpleQueue
+
+import psutil
+import pytest
+
+from podracer_client.local.process import ManagedProcess, ProcessNews, ProcessPlan
+from podracer_core.errors import DeadlineExpired, Unavailable
+
+SERVE = "import time; print('listening on unix:///x', flush=True); time.sleep(60)"
+STUBBORN = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); " + SERVE
+
+Start = Callable[..., tuple[ManagedProcess, "SimpleQueue[ProcessNews]"]]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    made: list[ManagedProcess] = []
+
+    def start(code: str, restarts: int = 10) -> tuple[ManagedProcess, SimpleQueue[ProcessNews]]:
+        news: SimpleQueue[ProcessNews] = SimpleQueue()
+        plan = ProcessPlan(
+            "child", (sys.executable, "-S", "-c", code), dict(os.environ), tmp_path / "child.log", restarts
+        )
+        process = ManagedProcess(plan, news.put)
+        made.append(process)
+        process.start()
+        return process, news
+
+    yield start
+    for process in made:
+        process.stop(0.2)
+
+
+def gone(pid: int) -> bool:
+    return not psutil.pid_exists(pid)
+
+
+def test_the_address_is_what_the_child_says(start: Start) -> None:
+    process, _ = start(SERVE)
+    assert process.wait_ready(10) == "unix:///x"
+
+
+def test_a_child_has_a_session_of_its_own_and_knows_its_parent(start: Start, tmp_path: Path) -> None:
+    code = "import os; print(os.getsid(0) == os.getpid(), os.environ['PODRACER_PARENT_PID'], flush=True); " + SERVE
+    process, _ = start(code)
+    process.wait_ready(10)
+    assert (tmp_path / "child.log").read_text() == f"True {os.getpid()}\n"
+
+
+def test_a_killed_child_is_started_again(start: Start) -> None:
+    process, news = start(SERVE)
+    process.wait_ready(10)
+    first = process.pid
+    assert first is not None
+    os.kill(first, signal.SIGKILL)
+    message = news.get(timeout=5)
+    assert "SIGKILL" in message.message
+    assert not message.fatal
+    deadline = time.monotonic() + 5
+    while process.pid in (None, first) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert process.pid not in (None, first)
+
+
+def test_a_child_that_cannot_start_is_given_up_with_its_last_words(start: Start) -> None:
+    process, news = start("import sys; sys.exit('the port is taken')")
+    with pytest.raises(
+        Unavailable, match=r"the child could not start \(exit code 1\): the port is taken; its log: .*child.log"
+    ):
+        process.wait_ready(10)
+    assert news.get(timeout=5).fatal
+
+
+def test_a_child_that_dies_again_and_again_is_given_up(start: Start) -> None:
+    process, news = start("print('listening on x', flush=True); raise SystemExit(3)", restarts=1)
+    assert not news.get(timeout=5).fatal
+    last = news.get(timeout=5)
+    assert last.fatal
+    assert "ended too often (exit code 3)" in last.message
+    assert process.pid is None
+
+
+def test_a_program_that_is_not_there(tmp_path: Path) -> None:
+    process = ManagedProcess(ProcessPlan("child", ("/no/such/program",), {}, tmp_path / "log"))
+    process.start()
+    with pytest.raises(Unavailable, match="No such file"):
+        process.wait_ready(10)
+
+
+def test_a_silent_child_misses_its_deadline(start: Start) -> None:
+    process, _ = start("import time; time.sleep(60)")
+    with pytest.raises(DeadlineExpired, match="child"):
+        process.wait_ready(0.2)
+
+
+def test_stop_ends_it_without_news(start: Start) -> None:
+    process, news = start(SERVE)
+    process.wait_ready(10)
+    pid = process.pid
+    assert pid is not None
+    process.stop(5)
+    assert gone(pid)
+    assert news.empty()
+
+
+def test_stop_kills_what_does_not_listen(start: Start) -> None:
+    process, _ = start(STUBBORN)
+    process.wait_ready(10)
+    pid = process.pid
+    assert pid is not None
+    begin = time.monotonic()
+    process.stop(0.3)
+    assert gone(pid)
+    assert time.monotonic() - begin < 2
+
+
+def test_stop_before_it_has_started(start: Start) -> None:
+    process, news = start(SERVE)
+    process.stop(5)
+    assert process.join(0)
+    assert news.empty()

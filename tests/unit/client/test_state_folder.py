@@ -1,0 +1,140 @@
+"""The state folder: made, locked, cleaned."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from podracer_client.connection import Connection, ConnectionFile, find_connection
+from podracer_client.local.run_folder import RunFolder, remove_left_over
+from podracer_client.local.services import LocalServices, ServiceOptions
+from podracer_client.local.state_folder import StateFolder
+from podracer_core.errors import InvalidInput, NotFound, PreconditionFailed
+
+
+def test_it_is_made_private_with_its_parents(tmp_path: Path) -> None:
+    with StateFolder.open(tmp_path / "a" / "b") as state:
+        assert state.path == tmp_path / "a" / "b"
+        assert state.path.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_second_one_is_told_who_has_it(tmp_path: Path) -> None:
+    code = (
+        "import sys; from pathlib import Path; from podracer_client.local.state_folder import StateFolder\n"
+        "state = StateFolder.open(Path(sys.argv[1])); print('open', flush=True); sys.stdin.read()"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "open\n"
+        with pytest.raises(PreconditionFailed, match=rf"in use by process {other.pid}; .*--dir"):
+            StateFolder.open(tmp_path)
+        other.kill()
+    StateFolder.open(tmp_path).close()
+
+
+def test_it_can_be_opened_again_after_it_was_closed(tmp_path: Path) -> None:
+    for _ in range(2):
+        with StateFolder.open(tmp_path):
+            pass
+
+
+@pytest.mark.parametrize("where", ["file", "file/runs", "file/a/b"])
+def test_a_place_that_cannot_be_written_leaves_nothing(tmp_path: Path, where: str) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InvalidInput, match="cannot write the state folder"):
+        StateFolder.open(tmp_path / where)
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_nothing_is_made_for_reading(tmp_path: Path) -> None:
+    with pytest.raises(NotFound):
+        StateFolder.open(tmp_path / "runs", create=False)
+    assert not (tmp_path / "runs").exists()
+
+
+def test_what_a_killed_launcher_left_is_removed(tmp_path: Path) -> None:
+    run_folder = RunFolder()
+    ConnectionFile("unix:///o", "unix:///l", "t", 1, str(run_folder.path)).write(tmp_path)
+    with StateFolder.open(tmp_path):
+        assert not run_folder.path.exists()
+        assert not (tmp_path / "connection.json").exists()
+
+
+def test_only_run_folders_are_removed(tmp_path: Path) -> None:
+    folder = tmp_path / "precious"
+    folder.mkdir()
+    (tmp_path / "podracer-link").symlink_to(folder)
+    for path in (folder, tmp_path / "podracer-link"):
+        remove_left_over(str(path))
+    assert folder.exists()
+
+
+def test_a_socket_in_a_run_folder_has_a_short_path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with RunFolder() as folder:
+        assert len(folder.socket("x" * 40)) < 100
+        assert folder.path.stat().st_mode & 0o777 == 0o700
+    assert not folder.path.exists()
+
+
+def test_the_connection_file_is_private_and_is_found(tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("secret\n")
+    path = ConnectionFile("127.0.0.1:1", "127.0.0.1:2", str(token), os.getpid()).write(tmp_path)
+    assert path.stat().st_mode & 0o777 == 0o600
+    found = find_connection(folder=tmp_path)
+    assert (found.orchestrator, found.leaderboard, found.token()) == ("127.0.0.1:1", "127.0.0.1:2", "secret")
+
+
+def test_a_launcher_that_is_gone_is_no_server(tmp_path: Path) -> None:
+    with subprocess.Popen([sys.executable, "-S", "-c", ""]) as process:
+        pass
+    ConnectionFile("127.0.0.1:1", "127.0.0.1:2", "t", process.pid).write(tmp_path)
+    with pytest.raises(NotFound, match="podracer up"):
+        find_connection(folder=tmp_path)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"pid": "x"}', "\x00"])
+def test_a_damaged_connection_file(tmp_path: Path, text: str) -> None:
+    (tmp_path / "connection.json").write_text(text)
+    with pytest.raises(InvalidInput, match=r"connection\.json is not a connection file"):
+        find_connection(folder=tmp_path)
+
+
+def test_the_environment_names_a_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("PODRACER_TOKEN_FILE", raising=False)
+    monkeypatch.setenv("PODRACER_ORCHESTRATOR", "127.0.0.1:7")
+    with pytest.raises(InvalidInput, match=r"no token for 127\.0\.0\.1:7"):
+        find_connection()
+    monkeypatch.setenv("PODRACER_TOKEN", "secret")
+    found: Connection = find_connection()
+    assert (found.orchestrator, found.leaderboard, found.token()) == ("127.0.0.1:7", "", "secret")
+    assert find_connection("127.0.0.1:8").orchestrator == "127.0.0.1:8"
+    with pytest.raises(NotFound):
+        find_connection(folder=tmp_path)  # a folder that is named wins over the environment
+
+
+def test_the_services_get_addresses_tokens_and_no_client_settings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PODRACER_TOKEN", "a client's")
+    monkeypatch.setenv("PODRACER_LOG_LEVEL", "debug")
+    with StateFolder.open(tmp_path) as state, RunFolder() as run_folder:
+        services = LocalServices(state, run_folder, ServiceOptions("127.0.0.1:0", "", max_pods=3))
+        environment = services.orchestrator._plan.environment
+        assert environment["PODRACER_LISTEN"].startswith("127.0.0.1:")
+        assert not environment["PODRACER_LISTEN"].endswith(":0")  # it has to be found again after a restart
+        assert environment["PODRACER_LEADERBOARD"] == run_folder.socket("leaderboard")
+        assert environment["PODRACER_STORE"] == f"file://{tmp_path}/objects"
+        assert environment["PODRACER_MAX_PODS"] == "3"
+        assert environment["PODRACER_LOG_LEVEL"] == "debug"
+        assert "PODRACER_TOKEN" not in environment
+        assert sorted(path.name for path in state.tokens.iterdir()) == ["client", "control", "pod"]
+        assert json.loads(json.dumps(dict(environment)))  # all text

@@ -1,0 +1,167 @@
+"""What cannot be right in a job."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from podracer_core.catalogue.environments import EnvironmentSpec
+from podracer_core.catalogue.spaces import BoxSpace, DiscreteSpace, MultiBinarySpace
+from podracer_core.errors import InvalidInput
+from podracer_core.jobs.spec import (
+    AlgorithmShare,
+    Choice,
+    Dimension,
+    EvaluationPlan,
+    Evolution,
+    Fixed,
+    IntegerUniform,
+    JobSpec,
+    LogUniform,
+    Objective,
+    Pod,
+    PodCount,
+    Range,
+    Resources,
+    Round,
+    Search,
+    Uniform,
+)
+from podracer_core.jobs.validation import searched_algorithms, validate, validate_action_space
+
+JOB = JobSpec("j", EnvironmentSpec(id="CartPole-v1"), Objective(target_return=475.0))
+
+
+def _fields(spec: JobSpec) -> list[str]:
+    with pytest.raises(InvalidInput) as caught:
+        validate(spec)
+    assert caught.value.reason == "INVALID_JOB"
+    return [violation.field for violation in caught.value.violations]
+
+
+def test_the_defaults_are_right() -> None:
+    validate(JOB)
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"name": ""}, "name"),
+        ({"name": "-a"}, "name"),
+        ({"name": "a_b"}, "name"),
+        ({"name": "a" * 64}, "name"),
+        ({"name": "a\n"}, "name"),
+        ({"seed": -1}, "seed"),
+        ({"seed": 2**63}, "seed"),
+        ({"weight": 0.0}, "weight"),
+        ({"weight": math.inf}, "weight"),
+        ({"weight": math.nan}, "weight"),
+        ({"labels": {"k": "v" * 64}}, "labels.k"),
+        ({"labels": {str(n): "" for n in range(65)}}, "labels"),
+        ({"evaluation": EvaluationPlan(7)}, "evaluation.episodes"),
+        ({"evaluation": EvaluationPlan(10_001)}, "evaluation.episodes"),
+        ({"objective": Objective()}, "objective"),
+        ({"objective": Objective(target_return=math.inf)}, "objective.target_return"),
+        ({"objective": Objective(target_return=math.nan)}, "objective.target_return"),
+        ({"objective": Objective(max_env_steps=0)}, "objective.max_env_steps"),
+        ({"objective": Objective(max_duration=0.0)}, "objective.max_duration"),
+        ({"objective": Objective(max_duration=math.inf)}, "objective.max_duration"),
+        ({"objective": Objective(max_cost=-1.0)}, "objective.max_cost"),
+        ({"evolution": Evolution(scheduler="generational")}, "evolution.scheduler"),
+        ({"evolution": Evolution(population=0)}, "evolution.population"),
+        ({"evolution": Evolution(population=3, leaderboard_size=4)}, "evolution.leaderboard_size"),
+        ({"evolution": Evolution(leaderboard_size=0)}, "evolution.leaderboard_size"),
+        ({"evolution": Evolution(tournament_size=0)}, "evolution.tournament_size"),
+        ({"evolution": Evolution(replaced_fraction=1.1)}, "evolution.replaced_fraction"),
+        ({"evolution": Evolution(exploration=math.nan)}, "evolution.exploration"),
+        ({"evolution": Evolution(lineage_limit=0)}, "evolution.lineage_limit"),
+        ({"evolution": Evolution(round=Round())}, "evolution.round"),
+        ({"evolution": Evolution(round=Round(1.0, 1))}, "evolution.round"),
+        ({"evolution": Evolution(round=Round(env_steps=0))}, "evolution.round.env_steps"),
+        ({"pod": Pod(count=PodCount(0))}, "pod.count.min"),
+        ({"pod": Pod(count=PodCount(2, 1))}, "pod.count.max"),
+        ({"pod": Pod(members=9)}, "pod.members"),
+        ({"pod": Pod(count=PodCount(2), members=5)}, "pod.members"),
+        ({"pod": Pod(members=0)}, "pod.members"),
+        ({"pod": Pod(envs_per_member=0)}, "pod.envs_per_member"),
+        ({"pod": Pod(learners=2)}, "pod.learners"),
+        ({"pod": Pod(workers=0)}, "pod.workers"),
+        ({"pod": Pod(resources=Resources(cpu=0.0))}, "pod.resources.cpu"),
+        ({"pod": Pod(resources=Resources(memory=0))}, "pod.resources.memory"),
+        ({"pod": Pod(resources=Resources(gpu=-1))}, "pod.resources.gpu"),
+        ({"environment": EnvironmentSpec(id="CartPoel-v1")}, "environment.id"),
+        ({"search": Search((AlgorithmShare("poo"),))}, "search.algorithms[0]"),
+        ({"search": Search((AlgorithmShare("ppo"), AlgorithmShare("ppo")))}, "search.algorithms[1]"),
+        ({"search": Search((AlgorithmShare("ppo", 0.0),))}, "search.algorithms[0]"),
+    ],
+)
+def test_a_bad_value_is_named_by_its_field(change: dict[str, Any], field: str) -> None:
+    assert _fields(replace(JOB, **change)) == [field]
+
+
+@pytest.mark.parametrize(
+    ("name", "searched", "problem"),
+    [
+        ("gamma", Uniform(0.99, 0.9), "expected low < high, got [0.99, 0.9]"),
+        ("gamma", Uniform(0.9, 0.9), "expected low < high"),
+        ("gamma", Uniform(0.9, 1.1), "must be a number from 0 to 1, not 1.1"),
+        ("gamma", Uniform(0.9, math.inf), "not inf"),
+        ("gamma", Uniform(math.nan, 0.9), "not nan"),
+        ("gamma", LogUniform(0.0, 0.9), "a logarithmic range must be above 0"),
+        ("gamma", IntegerUniform(0, 1), "gamma is not a whole number: use uniform"),
+        ("gamma", Choice(()), "at least one value"),
+        ("gamma", Choice((0.9, 0.9)), "there twice"),
+        ("gamma", Choice((0.9, "x")), "must be a number, not 'x'"),
+        ("gamma", Fixed(True), "must be a number, not True"),
+        ("horizon", Uniform(16.0, 64.0), "horizon is not a real number: use integer_uniform or choice"),
+        ("horizon", IntegerUniform(0, 64), "must be a whole number from 1"),
+        ("horizon", IntegerUniform(64, 16, log=True), "expected low < high"),
+        ("horizon", Fixed(1.5), "must be a whole number"),
+        ("hidden_sizes", Fixed(64), "must be a list of whole numbers"),
+        ("hidden_sizes", Fixed((64, 0)), "must be a list each of which"),
+        ("activation", Choice(("tanh", "sine")), "must be one of tanh, relu"),
+        ("activation", Uniform(0.0, 1.0), "activation is not a real number: use choice"),
+        ("learning_rat", Fixed(0.1), "unknown hyperparameter 'learning_rat'; did you mean learning_rate?"),
+    ],
+)
+def test_an_impossible_range(name: str, searched: Range, problem: str) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        validate(replace(JOB, search=Search(space=(Dimension(name, searched),))))
+    assert {violation.field for violation in caught.value.violations} == {f"search.space.{name}"}
+    assert problem in str(caught.value)
+
+
+def test_dimensions_of_one_algorithm() -> None:
+    validate(replace(JOB, search=Search(space=(Dimension("gamma", Fixed(0.9), "ppo"), Dimension("gamma", Fixed(0.8))))))
+    with pytest.raises(InvalidInput, match="'sac' is not searched; expected ppo"):
+        validate(replace(JOB, search=Search(space=(Dimension("gamma", Fixed(0.9), "sac"),))))
+    twice = Search(space=(Dimension("gamma", Fixed(0.9)), Dimension("gamma", Fixed(0.8))))
+    assert _fields(replace(JOB, search=twice)) == ["search.space.gamma"]
+
+
+def test_all_violations_come_together() -> None:
+    spec = replace(JOB, name="J", objective=Objective(), evaluation=EvaluationPlan(1))
+    assert _fields(spec) == ["name", "evaluation.episodes", "objective"]
+
+
+class TestActionSpaces:
+    def test_an_algorithm_that_cannot_act_is_refused_once_the_space_is_known(self) -> None:
+        search = Search((AlgorithmShare("ppo"),))
+        validate_action_space(search, DiscreteSpace(3))
+        with pytest.raises(InvalidInput, match=r"ppo cannot act in MultiBinary\(3,\)") as caught:
+            validate_action_space(search, MultiBinarySpace((3,)))
+        assert [violation.field for violation in caught.value.violations] == ["search.algorithms[0]"]
+
+    def test_auto_needs_one_that_can(self) -> None:
+        with pytest.raises(InvalidInput, match=r"no algorithm can act in MultiBinary\(3,\)"):
+            validate_action_space(Search(), MultiBinarySpace((3,)))
+
+    def test_auto_is_every_algorithm_that_can(self) -> None:
+        assert AlgorithmShare("ppo") in searched_algorithms(Search(), BoxSpace(-1.0, 1.0, (2,)))
+        assert searched_algorithms(Search(), MultiBinarySpace((3,))) == ()
+        assert AlgorithmShare("ppo") in searched_algorithms(Search(), None)
+        chosen = (AlgorithmShare("ppo", 2.0),)
+        assert searched_algorithms(Search(chosen), DiscreteSpace(2)) == chosen

@@ -1,0 +1,82 @@
+"""Who enters the board, who leaves it, and in which order they stand."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from podracer_leaderboard.ranking import Entry, admission_score, admit, ranked
+
+
+def entry(agent: str, score: float, lineage: str = "", mean: float = 0.0, order: int = 0) -> Entry:
+    return Entry(agent, lineage or agent, score, mean, order)
+
+
+FULL = [entry("a", 4.0), entry("b", 3.0), entry("c", 2.0)]
+
+
+def test_there_is_room() -> None:
+    admission = admit(FULL, entry("d", 3.5), size=4, lineage_limit=2)
+    assert (admission.is_admitted, admission.rank, admission.removed) == (True, 2, ())
+
+
+def test_a_better_one_takes_the_place_of_the_worst() -> None:
+    admission = admit(FULL, entry("d", 5.0), size=3, lineage_limit=2)
+    assert (admission.rank, [former.agent for former in admission.removed]) == (1, ["c"])
+
+
+def test_an_equal_one_stays_outside() -> None:
+    admission = admit(FULL, entry("d", 2.0), size=3, lineage_limit=2)
+    assert not admission.is_admitted
+    assert "2 against 2 of the worst of a full board" in admission.reason
+
+
+def test_an_equal_bound_with_a_better_mean_enters() -> None:
+    assert admit(FULL, entry("d", 2.0, mean=1.0), size=3, lineage_limit=2).rank == 3
+
+
+def test_an_agent_has_one_place_and_only_its_best() -> None:
+    assert not admit(FULL, entry("b", 2.5), size=4, lineage_limit=2).is_admitted
+    better = admit(FULL, entry("b", 6.0), size=4, lineage_limit=2)
+    assert (better.rank, [former.score for former in better.removed]) == (1, [3.0])
+
+
+def test_a_lineage_has_its_limit() -> None:
+    board = [entry("a1", 9.0, "a"), entry("a2", 8.0, "a")]
+    assert not admit(board, entry("a3", 7.0, "a"), size=4, lineage_limit=2).is_admitted
+    admission = admit(board, entry("a3", 8.5, "a"), size=4, lineage_limit=2)
+    assert (admission.rank, [former.agent for former in admission.removed]) == (2, ["a2"])
+    assert admit(board, entry("b", 1.0, "b"), size=4, lineage_limit=2).rank == 3
+
+
+def test_of_equal_ones_the_earlier_stands_first() -> None:
+    board = [entry("late", 1.0, order=7), entry("early", 1.0, order=3), entry("mean", 1.0, mean=2.0, order=9)]
+    assert [each.agent for each in ranked(board)] == ["mean", "early", "late"]
+
+
+def test_what_it_takes_to_enter() -> None:
+    assert admission_score(FULL, size=4) is None
+    assert admission_score(FULL, size=3) == 2.0
+
+
+submissions = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 3), st.floats(-100, 100)), min_size=1, max_size=60)
+
+
+@given(submissions, st.integers(1, 6), st.integers(1, 6))
+def test_any_history_keeps_the_board_in_its_limits_and_never_loses_the_best(
+    history: list[tuple[int, int, float]], size: int, limit: int
+) -> None:
+    board: list[Entry] = []
+    best = float("-inf")
+    for order, (agent, lineage, score) in enumerate(history):
+        candidate = Entry(f"{lineage}-{agent}", str(lineage), score, score, order)
+        admission = admit(board, candidate, size, limit)
+        if admission.is_admitted:
+            board = [each for each in board if each not in admission.removed] + [candidate]
+            assert ranked(board)[admission.rank - 1] is candidate
+        best = max(best, score)
+        assert max(each.score for each in board) == best
+        assert len(board) <= size
+        assert len({each.agent for each in board}) == len(board)
+        lineages = [each.lineage for each in board]
+        assert all(lineages.count(each) <= limit for each in lineages)

@@ -1,0 +1,90 @@
+"""New agents are complete and inside the space; children keep what their cohort shares."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from random import Random
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from podracer_core.catalogue.algorithms import find_algorithm
+from podracer_leaderboard.ranges import Choice, Fixed, IntegerInterval, Interval, Range
+from podracer_leaderboard.search_space import SearchSpace, shape_of
+
+PPO = find_algorithm("ppo")
+SEARCHABLE: Mapping[str, st.SearchStrategy[Range]] = {
+    "learning_rate": st.just(Interval(1e-4, 1e-2, logarithmic=True)),
+    "gamma": st.sampled_from([Choice((0.9, 0.95, 0.99)), Interval(0.9, 0.999), Fixed(0.97)]),
+    "clip_range": st.just(Interval(0.1, 0.3)),
+    "entropy_coefficient": st.just(Fixed(0.01)),
+    "horizon": st.sampled_from([Choice((16, 32, 64)), IntegerInterval(8, 128, logarithmic=True)]),
+    "hidden_sizes": st.just(Choice(((32, 32), (64, 64), (256, 256)))),
+    "activation": st.just(Choice(("tanh", "relu"))),
+}
+
+
+@st.composite
+def spaces(draw: st.DrawFn) -> SearchSpace:
+    names = draw(st.sets(st.sampled_from(sorted(SEARCHABLE))))
+    return SearchSpace({"ppo": 1.0}, {"ppo": {name: draw(SEARCHABLE[name]) for name in names}})
+
+
+def check(space: SearchSpace, hyperparameters: Mapping[str, object]) -> None:
+    assert set(hyperparameters) == {knob.name for knob in PPO.hyperparameters}
+    for knob in PPO.hyperparameters:
+        knob.check(hyperparameters[knob.name])
+        search = space.ranges["ppo"].get(knob.name)
+        if search is None:
+            assert hyperparameters[knob.name] == knob.default
+        else:
+            assert search.contains(hyperparameters[knob.name])  # type: ignore[arg-type]
+
+
+@given(spaces(), st.integers(0, 2**32))
+def test_every_new_agent_is_complete_and_inside(space: SearchSpace, seed: int) -> None:
+    check(space, space.sample("ppo", Random(seed)))
+    check(space, space.defaults("ppo", Random(seed)))
+
+
+@given(spaces(), st.integers(0, 2**32))
+def test_generations_of_mutation_stay_inside_and_keep_the_shape(space: SearchSpace, seed: int) -> None:
+    random = Random(seed)
+    hyperparameters = space.sample("ppo", random)
+    shape = shape_of("ppo", hyperparameters)
+    for _ in range(20):
+        hyperparameters = space.mutate("ppo", hyperparameters, random)
+        check(space, hyperparameters)
+        assert shape_of("ppo", hyperparameters) == shape
+
+
+@given(spaces(), st.integers(0, 2**32))
+def test_a_donor_is_never_changed(space: SearchSpace, seed: int) -> None:
+    donor = space.sample("ppo", Random(seed))
+    before = dict(donor)
+    space.mutate("ppo", donor, Random(seed))
+    assert donor == before
+
+
+def test_the_first_agent_takes_the_defaults_where_the_search_allows_them() -> None:
+    ranges: dict[str, Range] = {"learning_rate": Interval(1e-4, 1e-2, True), "gamma": Choice((0.9, 0.95))}
+    space = SearchSpace({"ppo": 1.0}, {"ppo": ranges})
+    first = space.defaults("ppo", Random(0))
+    assert first["learning_rate"] == PPO.hyperparameter("learning_rate").default
+    assert first["gamma"] in (0.9, 0.95)
+
+
+def test_only_what_a_member_has_to_itself_is_mutated() -> None:
+    ranges: dict[str, Range] = {
+        "learning_rate": Interval(1e-4, 1e-2, True),
+        "gamma": Fixed(0.95),
+        "horizon": Choice((16, 32)),
+    }
+    assert SearchSpace({"ppo": 1.0}, {"ppo": ranges}).mutable("ppo") == ["learning_rate"]
+
+
+def test_the_shape_is_everything_that_a_cohort_shares() -> None:
+    algorithm, shared = shape_of("ppo", PPO.defaults())
+    assert algorithm == "ppo"
+    assert {"horizon", "minibatch_size", "epochs", "hidden_sizes", "activation"} <= {name for name, _ in shared}
+    assert not {"learning_rate", "gamma", "clip_range"} & {name for name, _ in shared}

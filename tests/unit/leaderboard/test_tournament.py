@@ -1,0 +1,285 @@
+"""The tournament on populations that are written out: who trains on, who gives way, and to whose child."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from podracer_core.catalogue.algorithms import find_algorithm
+from podracer_leaderboard.agents import Action, Agent, Cohort, CohortRequest, NewAgent, Population, State
+from podracer_leaderboard.ranges import Choice, Interval, Range, Value
+from podracer_leaderboard.rules import Rules
+from podracer_leaderboard.search_space import SearchSpace, shape_of
+from podracer_leaderboard.tournament import Tournament
+
+DEFAULTS: dict[str, Value] = find_algorithm("ppo").defaults()
+LEARNING_RATE = Interval(1e-4, 1e-2, logarithmic=True)
+NARROW = SearchSpace({"ppo": 1.0}, {"ppo": {"learning_rate": LEARNING_RATE}})
+WIDE_RANGES: dict[str, Range] = {"learning_rate": LEARNING_RATE, "horizon": Choice((16, 32, 64, 128))}
+WIDE = SearchSpace({"ppo": 1.0}, {"ppo": WIDE_RANGES})
+RULES = Rules(population=8, leaderboard_size=4, exploration=0.0)
+
+
+def agent(number: int, score: float | None = None, **changes: object) -> Agent:
+    """A waiting agent of rung 1 whose last round and whose candidate have `score`."""
+    hyperparameters = DEFAULTS
+    standing = Agent(
+        name=f"projects/p/jobs/j/agents/a{number:04}",
+        number=number,
+        algorithm="ppo",
+        hyperparameters=hyperparameters,
+        shape=shape_of("ppo", hyperparameters),
+        state=State.WAITING,
+        rung=1,
+        score=score,
+        best_score=score,
+        waiting_since=number,
+        started=True,
+    )
+    return replace(standing, **changes)  # type: ignore[arg-type]
+
+
+def population(agents: Iterable[Agent], created: int | None = None) -> Population:
+    agents = tuple(agents)
+    scores: dict[int, tuple[float, ...]] = {}
+    for each in agents:
+        if each.score is not None:
+            scores[each.rung] = (*scores.get(each.rung, ()), each.score)
+    return Population(agents, scores, created if created is not None else len(agents), {"ppo": len(agents)})
+
+
+def propose(
+    people: Population,
+    places: int = 8,
+    *,
+    rules: Rules = RULES,
+    space: SearchSpace = NARROW,
+    seed: int = 0,
+    warm: Iterable[str] = (),
+) -> Cohort:
+    return Tournament(space, rules).propose(people, CohortRequest(places, frozenset(warm)), Random(seed))
+
+
+def new(cohort: Cohort, action: Action) -> list[NewAgent]:
+    return [each for each in cohort.created if each.action is action]
+
+
+def numbers(cohort: Cohort) -> list[int]:
+    return [member.number for member in cohort.members if isinstance(member, Agent)]
+
+
+EIGHT = [agent(number, float(number)) for number in range(1, 9)]
+
+
+def test_an_empty_board_is_filled_with_fresh_agents() -> None:
+    cohort = propose(Population((), {}, 0, {}), places=6)
+    assert [each.action for each in cohort.created] == [Action.FRESH] * 6
+    assert cohort.members == cohort.created
+    assert len({each.hyperparameters["learning_rate"] for each in cohort.created}) == 6
+
+
+def test_no_more_agents_live_than_the_population() -> None:
+    busy = [agent(number, state=State.TRAINING) for number in range(1, 7)]
+    assert len(propose(population(busy), places=8).members) == 2
+    busy = [agent(number, state=State.TRAINING) for number in range(1, 9)]
+    assert propose(population(busy), places=8).members == ()
+
+
+def test_the_bottom_quarter_gives_way_to_children_of_better_ones() -> None:
+    cohort = propose(population(EIGHT))
+    assert numbers(cohort) == [3, 4, 5, 6, 7, 8]
+    children = new(cohort, Action.EXPLOIT)
+    assert [child.replaced.number for child in children if child.replaced] == [1, 2]
+    for child in children:
+        assert child.donor is not None and child.replaced is not None
+        assert child.donor.score is not None and child.replaced.score is not None
+        assert child.donor.score > child.replaced.score
+        assert child.hyperparameters["learning_rate"] != child.donor.hyperparameters["learning_rate"]
+    assert len(cohort.members) == 8
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_with_a_tournament_of_all_the_best_propagates(seed: int) -> None:
+    planted = [*EIGHT[:7], agent(8, 8.0, hyperparameters={**DEFAULTS, "learning_rate": 7e-3})]
+    cohort = propose(population(planted), rules=replace(RULES, tournament_size=8), seed=seed)
+    children = new(cohort, Action.EXPLOIT)
+    assert [child.donor.number for child in children if child.donor] == [8, 8]
+
+
+def test_the_worst_never_propagates_and_better_ones_do_more_often() -> None:
+    donors = Counter(
+        child.donor.number
+        for seed in range(300)
+        for child in new(propose(population(EIGHT), seed=seed), Action.EXPLOIT)
+        if child.donor
+    )
+    assert 1 not in donors
+    assert [number for number, _ in donors.most_common(3)] == [8, 7, 6]
+
+
+def test_a_generation_of_equal_scores_trains_on() -> None:
+    cohort = propose(population(agent(number, 5.0) for number in range(1, 9)))
+    assert numbers(cohort) == list(range(1, 9))
+    assert cohort.created == ()
+
+
+def test_a_slow_starter_is_judged_in_its_own_rung_only() -> None:
+    old = [agent(number, 100.0 + number, rung=5) for number in range(1, 5)]
+    slow = [agent(number, 10.0, rung=1) for number in range(5, 9)]
+    cohort = propose(population([*old, *slow]))
+    replaced = [each.replaced.number for each in cohort.created if each.replaced]
+    assert replaced == [1]
+    assert {5, 6, 7, 8} <= set(numbers(cohort))
+
+
+def test_who_was_never_judged_or_never_trained_stays() -> None:
+    people = [agent(1, None), agent(2, -50.0, started=False), *EIGHT[2:]]
+    assert {1, 2} <= set(numbers(propose(population(people))))
+
+
+def test_a_loser_trains_on_where_nobody_better_has_a_checkpoint() -> None:
+    people = [replace(each, best_score=None) for each in EIGHT]
+    assert numbers(propose(population(people))) == list(range(1, 9))
+
+
+def test_exploration_puts_fresh_agents_in_the_places_of_losers() -> None:
+    cohort = propose(population(EIGHT), rules=replace(RULES, exploration=1.0))
+    assert [each.replaced.number for each in new(cohort, Action.FRESH) if each.replaced] == [1, 2]
+    assert len(cohort.members) == 8
+
+
+def test_failed_agents_are_no_donors_and_their_places_go_to_children() -> None:
+    failed = agent(9, 99.0, state=State.FAILED)
+    people = population([*EIGHT[2:], failed], created=9)
+    cohort = propose(people, rules=replace(RULES, tournament_size=8))
+    vacant = [each for each in cohort.created if each.replaced is None]
+    assert [each.action for each in vacant] == [Action.EXPLOIT] * 2
+    assert all(each.donor is not None and each.donor.number == 8 for each in vacant)
+
+
+def test_retired_agents_on_the_board_are_donors() -> None:
+    champion = agent(9, 99.0, state=State.RETIRED)
+    people = population([*EIGHT, champion], created=9)
+    children = new(propose(people, rules=replace(RULES, tournament_size=9)), Action.EXPLOIT)
+    assert {child.donor.number for child in children if child.donor} == {9}
+
+
+def test_a_cohort_has_the_shape_of_its_longest_waiting_agent_and_the_others_wait_their_turn() -> None:
+    wide = {**DEFAULTS, "horizon": 128}
+    odd = {
+        number: replace(EIGHT[number - 1], hyperparameters=wide, shape=shape_of("ppo", wide)) for number in (3, 5, 7)
+    }
+    people = population(odd.get(each.number, each) for each in EIGHT)
+    rules = replace(RULES, replaced_fraction=0.0)
+    assert numbers(propose(people, space=WIDE, rules=rules)) == [1, 2, 4, 6, 8]
+    later = population(each for each in people.agents if each.number not in (1, 2))
+    assert numbers(propose(later, space=WIDE, rules=rules)) == [3, 5, 7]
+
+
+def test_children_of_another_shape_leave_the_cohort_to_the_others_and_go_together_next() -> None:
+    wide = {**DEFAULTS, "horizon": 128}
+    best = replace(EIGHT[7], hyperparameters=wide, shape=shape_of("ppo", wide), state=State.TRAINING)
+    cohort = propose(population([*EIGHT[:7], best]), rules=replace(RULES, tournament_size=8), space=WIDE)
+    assert numbers(cohort) == [3, 4, 5, 6, 7]
+    assert [child.shape == best.shape for child in cohort.created] == [True, True]
+    children = [
+        agent(number, None, hyperparameters=wide, shape=best.shape, started=False, waiting_since=number - 8)
+        for number in (9, 10)
+    ]
+    busy = [replace(each, state=State.TRAINING) for each in EIGHT[3:7]]
+    later = population([EIGHT[2], *busy, best, *children])
+    assert numbers(propose(later, space=WIDE, places=2)) == [9, 10]
+
+
+def test_where_all_give_way_to_another_shape_the_new_ones_are_the_cohort() -> None:
+    wide = {**DEFAULTS, "horizon": 128}
+    donors = [
+        replace(each, hyperparameters=wide, shape=shape_of("ppo", wide), state=State.TRAINING) for each in EIGHT[2:]
+    ]
+    cohort = propose(population([*EIGHT[:2], *donors]), space=WIDE)
+    assert cohort.members == cohort.created
+    assert [each.replaced.number for each in cohort.created if each.replaced] == [1, 2]
+
+
+def test_fresh_agents_of_a_shared_choice_come_in_few_shapes() -> None:
+    shapes: Counter[object] = Counter()
+    created = 0
+    agents: list[Agent] = []
+    while created < 8:
+        people = Population(tuple(agents), {}, created, {"ppo": created})
+        cohort = propose(people, places=4, space=WIDE, seed=created)
+        assert cohort.members
+        assert len({member.shape for member in cohort.members}) == 1
+        for each in cohort.created:
+            created += 1
+            state = State.TRAINING if each in cohort.members else State.WAITING
+            agents.append(
+                agent(created, hyperparameters=each.hyperparameters, shape=each.shape, state=state, started=False)
+            )
+        taken = set(numbers(cohort))
+        agents = [replace(each, state=State.TRAINING) if each.number in taken else each for each in agents]
+        shapes.update(each.shape for each in cohort.created)
+    assert 1 < len(shapes) <= RULES.shape_limit
+
+
+def test_the_longest_waiting_leads_and_the_young_go_before_the_old() -> None:
+    people = [
+        agent(1, None, rung=9, waiting_since=1),
+        agent(2, None, rung=5, waiting_since=2),
+        agent(3, None, rung=2, waiting_since=3),
+        agent(4, None, rung=2, waiting_since=4),
+    ]
+    assert numbers(propose(population(people), places=3)) == [1, 3, 4]
+    warm = propose(population(people), places=2, warm=[people[3].name])
+    assert numbers(warm) == [1, 4]
+
+
+def test_algorithms_come_in_their_shares_and_only_those_that_the_pod_can_train() -> None:
+    space = SearchSpace({"ppo": 1.0}, {"ppo": {}})
+    request = CohortRequest(4, algorithms=frozenset({"another"}))
+    with_other = Tournament(space, RULES).propose(population(EIGHT), request, Random(0))
+    assert with_other.members == ()
+
+
+@given(
+    scores=st.lists(st.one_of(st.none(), st.floats(-10, 10)), max_size=12),
+    rungs=st.lists(st.integers(0, 2), min_size=12, max_size=12),
+    training=st.integers(0, 4095),
+    places=st.integers(1, 12),
+    exploration=st.floats(0, 1),
+    fraction=st.floats(0, 1),
+    seed=st.integers(0, 2**32),
+)
+def test_any_population_gives_a_sound_cohort(
+    scores: list[float | None],
+    rungs: list[int],
+    training: int,
+    places: int,
+    exploration: float,
+    fraction: float,
+    seed: int,
+) -> None:
+    people = population(
+        agent(n, score, rung=rungs[n - 1], state=State.TRAINING if training >> n & 1 else State.WAITING)
+        for n, score in enumerate(scores, start=1)
+    )
+    rules = Rules(population=12, exploration=exploration, replaced_fraction=fraction)
+    propose_once: Callable[[], Cohort] = lambda: propose(people, places, rules=rules, space=WIDE, seed=seed)  # noqa: E731
+    cohort = propose_once()
+    assert cohort == propose_once()
+    assert len(cohort.members) <= places
+    assert len({member.shape for member in cohort.members}) <= 1
+    assert all(member.state is State.WAITING for member in cohort.members if isinstance(member, Agent))
+    assert {id(m) for m in cohort.members if isinstance(m, NewAgent)} <= {id(each) for each in cohort.created}
+    replaced = [each.replaced for each in cohort.created if each.replaced]
+    assert len({each.name for each in replaced}) == len(replaced)
+    assert not {each.name for each in replaced} & {m.name for m in cohort.members if isinstance(m, Agent)}
+    assert len(people.alive) + sum(each.replaced is None for each in cohort.created) <= 12
+    if people.waiting or len(people.alive) < 12:
+        assert cohort.members

@@ -1,0 +1,121 @@
+"""A manifest comes back as it was, and nothing else passes for one."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from podracer_core.errors import DataCorrupted, InvalidInput, NotFound
+from podracer_core.storage.folder import FolderStore
+from podracer_core.storage.manifest import Manifest, ManifestFile, read_file, read_manifest, verify
+
+FILE = ManifestFile.describe("actor.safetensors", b"weights")
+MANIFEST = Manifest((FILE,), {"returns": [0.1, -1e300], "nested": {"ü": None}}, {"torch": "2.13.0"})
+
+
+def test_round_trip_is_exact_and_its_bytes_are_always_the_same() -> None:
+    text = MANIFEST.to_json()
+    assert Manifest.from_json(text) == MANIFEST
+    reordered = dataclasses.replace(MANIFEST, metadata=dict(reversed(MANIFEST.metadata.items())))
+    assert reordered.to_json() == text
+    assert MANIFEST.size_bytes == 7
+
+
+@pytest.mark.parametrize("metadata", [{"x": float("nan")}, {"x": float("inf")}, {"x": b"bytes"}, {"x": Path()}])
+def test_refuses_metadata_that_json_cannot_carry(metadata: dict[str, Any]) -> None:
+    with pytest.raises(InvalidInput, match="JSON"):
+        dataclasses.replace(MANIFEST, metadata=metadata).to_json()
+
+
+def _changed(change: Callable[[dict[str, Any]], object]) -> bytes:
+    value = json.loads(MANIFEST.to_json())
+    change(value)
+    return json.dumps(value).encode()
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"\xff\xfe",
+        b"[]",
+        b"null",
+        b'{"schema": 1}',
+        b"[" * 100_000,
+        MANIFEST.to_json()[:-2],
+        MANIFEST.to_json().replace(b"-1e+300", b"NaN"),
+        MANIFEST.to_json().replace(b'"torch"', b'"torch": "1", "torch"'),
+        _changed(lambda value: value.update(extra=1)),
+        _changed(lambda value: value.pop("libraries")),
+        _changed(lambda value: value.update(metadata=[])),
+        _changed(lambda value: value.update(libraries={"torch": 2})),
+        _changed(lambda value: value.update(files={})),
+        _changed(lambda value: value.update(files=["actor"])),
+        _changed(lambda value: value["files"].append(value["files"][0])),
+        _changed(lambda value: value["files"][0].update(size=-1)),
+        _changed(lambda value: value["files"][0].update(size=True)),
+        _changed(lambda value: value["files"][0].update(size=1.0)),
+        _changed(lambda value: value["files"][0].update(sha256="0")),
+        _changed(lambda value: value["files"][0].update(path="../../etc/passwd")),
+        _changed(lambda value: value["files"][0].update(path="/etc/passwd")),
+        _changed(lambda value: value["files"][0].update(path=3)),
+        _changed(lambda value: value["files"][0].pop("size")),
+    ],
+)
+def test_refuses_what_it_has_not_written(data: bytes) -> None:
+    with pytest.raises(DataCorrupted, match=r"some/manifest\.json"):
+        Manifest.from_json(data, "some/manifest.json")
+
+
+def test_says_that_a_schema_is_unknown() -> None:
+    with pytest.raises(InvalidInput, match=r"schema 'podracer/manifest/v9'; this version .* 'podracer/manifest/v1'"):
+        Manifest.from_json(_changed(lambda value: value.update(schema="podracer/manifest/v9", new=1)))
+
+
+@pytest.mark.parametrize("data", [b"weight", b"weights ", b"weighty"])
+def test_a_file_must_be_what_was_recorded(data: bytes) -> None:
+    FILE.verify(b"weights")
+    with pytest.raises(DataCorrupted, match=r"actor\.safetensors"):
+        FILE.verify(data)
+
+
+class TestInAStore:
+    @pytest.fixture
+    def store(self, tmp_path: Path) -> FolderStore:
+        store = FolderStore(tmp_path)
+        store.put("p/actor.safetensors", b"weights")
+        store.put("p/manifest.json", MANIFEST.to_json())
+        return store
+
+    def test_what_is_whole_is_accepted(self, store: FolderStore) -> None:
+        assert verify(store, "p/") == MANIFEST
+        assert read_file(store, "p/", FILE) == b"weights"
+
+    @pytest.mark.parametrize("data", [b"weight", b"weights ", b"weighty"])
+    def test_what_was_altered_is_named(self, store: FolderStore, data: bytes) -> None:
+        store.put("p/actor.safetensors", data)
+        for call in (lambda: verify(store, "p/"), lambda: read_file(store, "p/", FILE)):
+            with pytest.raises(DataCorrupted, match=r"p/actor\.safetensors"):
+                call()
+
+    def test_what_is_missing_is_named(self, store: FolderStore) -> None:
+        store.delete("p/actor.safetensors")
+        for call in (lambda: verify(store, "p/"), lambda: read_file(store, "p/", FILE)):
+            with pytest.raises(DataCorrupted, match=r"p/actor\.safetensors is missing"):
+                call()
+
+    def test_a_missing_manifest_is_corruption_only_where_one_was_committed(self, store: FolderStore) -> None:
+        store.delete("p/manifest.json")
+        with pytest.raises(NotFound, match=r"no p/manifest\.json"):
+            read_manifest(store, "p/")
+        with pytest.raises(DataCorrupted, match=r"p/manifest\.json is missing"):
+            read_manifest(store, "p/", "0" * 64)
+
+    def test_another_manifest_than_the_committed_one_is_refused(self, store: FolderStore) -> None:
+        with pytest.raises(DataCorrupted, match="not the manifest that was committed"):
+            read_manifest(store, "p/", "0" * 64)

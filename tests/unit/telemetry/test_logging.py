@@ -1,0 +1,102 @@
+"""Log lines for people and machines, without secrets."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from podracer_core.config import Secret
+from podracer_core.errors import InvalidInput
+from podracer_core.telemetry.logging import configure_logging, redact
+
+
+@pytest.fixture(autouse=True)
+def _restored() -> Iterator[None]:
+    root = logging.getLogger()
+    handlers, level = list(root.handlers), root.level
+    yield
+    root.handlers[:], root.level = handlers, level
+
+
+logger = logging.getLogger("podracer_test.part")
+
+
+def test_text(capsys: pytest.CaptureFixture[str]) -> None:
+    configure_logging("learner")
+    logger.info("granted %s", "work", extra={"fence": 7})
+    logger.debug("not shown")
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.splitlines()[0].endswith("Z INFO    learner podracer_test.part: granted work fence=7")
+    assert len(err.splitlines()) == 1
+
+
+def test_json(capsys: pytest.CaptureFixture[str]) -> None:
+    configure_logging("learner", "debug", json=True)
+    try:
+        raise ValueError("token=abcdefg")
+    except ValueError:
+        logger.exception(
+            "line one\nline two", extra={"score": float("inf"), "count": 3, "agent": None, "message_id": "ü"}
+        )
+    (line,) = capsys.readouterr().err.splitlines()
+    entry = json.loads(line, parse_constant=pytest.fail)
+    assert entry["time"].endswith("Z")
+    expected = {"level": "ERROR", "service": "learner", "logger": "podracer_test.part", "message": "line one\nline two",
+                "score": "inf", "count": 3, "agent": None, "message_id": "ü"}  # fmt: skip
+    assert expected.items() <= entry.items()
+    assert "ValueError: token=***" in entry["exception"]
+
+
+def test_a_second_call_replaces_the_first(capsys: pytest.CaptureFixture[str]) -> None:
+    configure_logging("learner")
+    configure_logging("worker", "WARNING")
+    logger.info("not shown")
+    logger.warning("once")
+    err = capsys.readouterr().err
+    assert err.count("once") == 1
+    assert "worker" in err
+    assert "not shown" not in err
+
+
+def test_an_unknown_level() -> None:
+    with pytest.raises(InvalidInput, match="unknown log level 'loud': expected one of DEBUG, INFO"):
+        configure_logging("learner", "loud")
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_secrets_are_hidden(capsys: pytest.CaptureFixture[str], as_json: bool) -> None:
+    configure_logging("learner", "INFO", json=as_json)
+    logger.info("metadata %s", {"authorization": "Bearer sesame-123456"})
+    logger.info("x", extra={"lease_token": "sesame", "S3_SECRET_KEY": "sesame", "keys": {"password": "sesame"}})
+    logger.info("store %s", "https://user:sesame@host/path")
+    logger.info("%r", Secret("sesame"))
+    logger.info("lease.l-1.7.sesamesesamesesame_-x admits")
+    err = capsys.readouterr().err
+    assert "sesame" not in err
+    assert err.count("***") >= 5
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "tokens per second: fast",
+        "listening on unix:///run/x.sock",
+        "http://127.0.0.1:8080/a",
+        "a@b.c",
+        "lease l-1 expired",
+        "the bearer of news",
+        "secretary=x",
+    ],
+)
+def test_what_is_no_secret_stays(text: str) -> None:
+    assert redact(text) == text
+
+
+def test_writes_to_the_present_stderr() -> None:
+    configure_logging("learner")
+    assert any(getattr(handler, "stream", None) is sys.stderr for handler in logging.getLogger().handlers)
