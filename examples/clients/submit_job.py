@@ -1,10 +1,10 @@
 """Submit a job with plain grpcio and the generated stubs, watch it, read the leaderboard, fetch the best policy.
 
-Start a server first: `podracer up`. Then: `python examples/clients/submit_job.py best-policy`
+Start a server first: `podracer up`. Then: `python examples/clients/submit_job.py [STATE FOLDER]`
 """
 
 import hashlib
-import os
+import json
 import sys
 from pathlib import Path
 
@@ -21,9 +21,6 @@ from podracer.orchestrator.v1 import (
     job_service_pb2_grpc,
 )
 
-ORCHESTRATOR = os.environ.get("PODRACER_ORCHESTRATOR", "127.0.0.1:7700")
-LEADERBOARD = os.environ.get("PODRACER_LEADERBOARD", "127.0.0.1:7701")
-TOKEN_FILE = Path(os.environ.get("PODRACER_TOKEN_FILE", "runs/tokens/client"))
 SPEC = job_pb2.JobSpec(
     display_name="cartpole",
     environment=environment_pb2.EnvironmentSpec(id="CartPole-v1"),
@@ -54,9 +51,13 @@ def save(folder, file, content):
         (folder / file.path).write_bytes(content)
 
 
-def main(folder):
-    metadata = (("authorization", f"Bearer {TOKEN_FILE.read_text().split()[-1]}"),)
-    with grpc.insecure_channel(ORCHESTRATOR) as channel, grpc.insecure_channel(LEADERBOARD) as board_channel:
+def main(state_folder):
+    connection = json.loads((state_folder / "connection.json").read_text())  # addresses and the client's token
+    metadata = (("authorization", f"Bearer {Path(connection['token_file']).read_text().split()[-1]}"),)
+    with (
+        grpc.insecure_channel(connection["orchestrator"]) as channel,
+        grpc.insecure_channel(connection["leaderboard"]) as board_channel,
+    ):
         jobs = job_service_pb2_grpc.JobServiceStub(channel)
         job = jobs.CreateJob(job_service_pb2.CreateJobRequest(spec=SPEC), metadata=metadata).job
         print("submitted", job.name)
@@ -70,9 +71,9 @@ def main(folder):
             print(candidate.rank, candidate.agent.name, round(candidate.evaluation.mean, 1))
 
         artifacts = artifact_service_pb2_grpc.ArtifactServiceStub(channel)
-        download(artifacts, f"{job.name}/checkpoints/best", folder, metadata)
-        print("best policy in", folder)
+        download(artifacts, f"{job.name}/checkpoints/best", Path("best-policy"), metadata)
+        print("the best policy is in best-policy")
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1] if len(sys.argv) > 1 else "best-policy"))
+    main(Path(sys.argv[1] if len(sys.argv) > 1 else "runs"))

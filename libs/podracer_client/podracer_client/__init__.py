@@ -4,8 +4,9 @@ from podracer_client import Client
 
 with Client.connect(folder="runs") as client:
     job = client.submit("examples/pendulum.yaml")
-    print(job.wait().state, job.leaderboard().candidates[0].evaluation.mean)
-    job.download("best-policy")
+    job.wait()
+    print(job.leaderboard())
+    job.download_best("best")
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ _PAGE_SIZE = 1000
 class Client:
     """Submits jobs and reads what became of them. Every method raises a PodracerError where the server refuses.
 
-    `jobs`, `artifacts` and `leaderboards` are the plain stubs, for what has no method here.
+    `job_service`, `artifact_service` and `leaderboard_service` are the plain stubs, for what has no method here.
     """
 
     def __init__(self, connection: Connection, *, allow_insecure: bool = False) -> None:
@@ -98,19 +98,19 @@ class Client:
             channel.close()
 
     @property
-    def jobs(self) -> job_service_pb2_grpc.JobServiceStub:
+    def job_service(self) -> job_service_pb2_grpc.JobServiceStub:
         if not self.connection.orchestrator:
             raise InvalidInput("the orchestrator's address is not known", reason="NO_ADDRESS")
         return self._jobs
 
     @property
-    def artifacts(self) -> artifact_service_pb2_grpc.ArtifactServiceStub:
+    def artifact_service(self) -> artifact_service_pb2_grpc.ArtifactServiceStub:
         if not self.connection.orchestrator:
             raise InvalidInput("the orchestrator's address is not known", reason="NO_ADDRESS")
         return self._artifacts
 
     @property
-    def leaderboards(self) -> leaderboard_service_pb2_grpc.LeaderboardServiceStub:
+    def leaderboard_service(self) -> leaderboard_service_pb2_grpc.LeaderboardServiceStub:
         if not self.connection.leaderboard:
             raise InvalidInput("the leaderboard's address is not known", reason="NO_ADDRESS")
         return self._leaderboards
@@ -124,50 +124,50 @@ class Client:
         request = job_service_pb2.CreateJobRequest(
             job_id=job_id, spec=spec_to_message(spec), request_id=request_id or secrets.token_hex(16)
         )
-        return Job(self, self.jobs.CreateJob(request).job)
+        return Job(self, self.job_service.CreateJob(request).job)
 
     def job(self, name: str) -> Job:
         """The job of that name or id. Raises NotFound."""
-        return Job(self, self.jobs.GetJob(job_service_pb2.GetJobRequest(name=job_name(name))).job)
+        return Job(self, self.job_service.GetJob(job_service_pb2.GetJobRequest(name=job_name(name))).job)
 
-    def list_jobs(
-        self, states: Sequence[job_pb2.JobState.ValueType] = (), *, parent: str = DEFAULT_PROJECT
-    ) -> Iterator[Job]:
+    def jobs(self, states: Sequence[job_pb2.JobState.ValueType] = (), *, parent: str = DEFAULT_PROJECT) -> list[Job]:
         """The jobs of a project, newest first; only those in `states`, where given."""
         request = job_service_pb2.ListJobsRequest(parent=parent, page_size=_PAGE_SIZE, states=states)
+        found: list[Job] = []
         while True:
-            response = self.jobs.ListJobs(request)
-            yield from (Job(self, message) for message in response.jobs)
+            response = self.job_service.ListJobs(request)
+            found.extend(Job(self, message) for message in response.jobs)
             if not response.next_page_token:
-                return
+                return found
             request.page_token = response.next_page_token
 
     def leaderboard(self, name: str) -> leaderboard_service_pb2.Leaderboard:
         """The ranking of a leaderboard (`projects/p/leaderboards/j`), best first. Raises NotFound."""
         request = leaderboard_service_pb2.GetLeaderboardRequest(name=name)
-        return self.leaderboards.GetLeaderboard(request).leaderboard
+        return self.leaderboard_service.GetLeaderboard(request).leaderboard
 
     def watch_leaderboard(self, name: str) -> Iterator[leaderboard_service_pb2.Leaderboard]:
         """The ranking whenever it changes. Raises Unavailable when the server goes away."""
         request = leaderboard_service_pb2.WatchLeaderboardRequest(
             name=name, after_revision=self.leaderboard(name).revision
         )
-        for response in self.leaderboards.WatchLeaderboard(request):
+        for response in self.leaderboard_service.WatchLeaderboard(request):
             yield response.leaderboard
 
-    def list_agents(self, leaderboard: str) -> Iterator[leaderboard_service_pb2.Agent]:
+    def agents(self, leaderboard: str) -> list[leaderboard_service_pb2.Agent]:
         """Every agent of a leaderboard, ranked or not, oldest first."""
         request = leaderboard_service_pb2.ListAgentsRequest(leaderboard=leaderboard, page_size=_PAGE_SIZE)
+        found: list[leaderboard_service_pb2.Agent] = []
         while True:
-            response = self.leaderboards.ListAgents(request)
-            yield from response.agents
+            response = self.leaderboard_service.ListAgents(request)
+            found.extend(response.agents)
             if not response.next_page_token:
-                return
+                return found
             request.page_token = response.next_page_token
 
     def describe(self, artifact: str) -> artifact_service_pb2.Artifact:
         """An artifact's files and sizes. Raises NotFound."""
-        return self.artifacts.GetArtifact(artifact_service_pb2.GetArtifactRequest(name=artifact)).artifact
+        return self.artifact_service.GetArtifact(artifact_service_pb2.GetArtifactRequest(name=artifact)).artifact
 
     def download(self, artifact: str, target: str | Path) -> artifact_service_pb2.Artifact:
         """Write an artifact's files into the new folder `target`, each checked against its SHA-256.
@@ -175,4 +175,4 @@ class Client:
         Raises NotFound, AlreadyExists when `target` holds something, DataCorrupted.
         """
         request = artifact_service_pb2.DownloadRequest(name=artifact)
-        return receive_artifact(self.artifacts.Download(request), Path(target))
+        return receive_artifact(self.artifact_service.Download(request), Path(target))

@@ -54,7 +54,7 @@ class AgentPoller:
     def _poll(self) -> None:
         while not self._stop.wait(_INTERVAL_S):
             try:
-                rows = agent_rows(self._client.list_agents(self._leaderboard), self._objective)
+                rows = agent_rows(self._client.agents(self._leaderboard), self._objective)
             except PodracerError:
                 continue  # it is being started again, or has no such leaderboard yet: the last rows stay
             if not self._stop.is_set():

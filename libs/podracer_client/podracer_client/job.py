@@ -46,12 +46,12 @@ class Job:
 
     def refresh(self) -> Job:
         """Ask the server again."""
-        self.message = self._client.jobs.GetJob(job_service_pb2.GetJobRequest(name=self.name)).job
+        self.message = self._client.job_service.GetJob(job_service_pb2.GetJobRequest(name=self.name)).job
         return self
 
     def watch(self, *, after_position: int = 0, patience_s: float = 60.0) -> JobWatch:
         """Iterate over its updates until it has ended; see JobWatch."""
-        return JobWatch(self._client.jobs, self.name, after_position=after_position, patience_s=patience_s)
+        return JobWatch(self._client.job_service, self.name, after_position=after_position, patience_s=patience_s)
 
     def wait(self, *, patience_s: float = 60.0) -> Job:
         """Return when it has ended, well or not. Raises Unavailable when the server is away for `patience_s`."""
@@ -61,7 +61,7 @@ class Job:
 
     def cancel(self) -> Job:
         """End it; what it has reached stays."""
-        self.message = self._client.jobs.CancelJob(job_service_pb2.CancelJobRequest(name=self.name)).job
+        self.message = self._client.job_service.CancelJob(job_service_pb2.CancelJobRequest(name=self.name)).job
         return self
 
     def suspend(self, *, timeout_s: float | None = None) -> Job:
@@ -73,18 +73,18 @@ class Job:
 
     def _set_suspended(self, suspend: bool, timeout_s: float | None) -> Job:
         request = job_service_pb2.UpdateJobRequest(name=self.name, suspend=suspend)
-        self.message = self._client.jobs.UpdateJob(request, timeout=timeout_s).job
+        self.message = self._client.job_service.UpdateJob(request, timeout=timeout_s).job
         return self
 
     def pods(self) -> list[job_pb2.Pod]:
         """The pods that work for it."""
-        return list(self._client.jobs.ListPods(job_service_pb2.ListPodsRequest(job=self.name)).pods)
+        return list(self._client.job_service.ListPods(job_service_pb2.ListPodsRequest(job=self.name)).pods)
 
     def latest_events(self, count: int = 10) -> list[job_pb2.Event]:
         """What happened to it last, oldest first."""
         after = max(0, self.message.event_position - count)
         request = job_service_pb2.ListEventsRequest(job=self.name, after_position=after, page_size=count)
-        return list(self._client.jobs.ListEvents(request).events)
+        return list(self._client.job_service.ListEvents(request).events)
 
     def leaderboard(self) -> leaderboard_service_pb2.Leaderboard:
         """Its ranked candidates, best first. Raises PreconditionFailed while it has no leaderboard yet."""
@@ -94,6 +94,6 @@ class Job:
             )
         return self._client.leaderboard(self.message.leaderboard)
 
-    def download(self, target: str | Path) -> artifact_service_pb2.Artifact:
+    def download_best(self, target: str | Path) -> artifact_service_pb2.Artifact:
         """Write the best candidate's checkpoint into the new folder `target`. Raises NotFound while there is none."""
         return self._client.download(best_checkpoint_name(self.name), target)

@@ -136,6 +136,7 @@ class EvaluateSession(Session):
             message.seeds,
             message.first_episodes,
             message.admission_score if message.HasField("admission_score") else None,
+            message.purpose == agent_pb2.EVALUATION_PURPOSE_PROGRESS,
         )
         self._episodes.add(sum(result.episodes for result in results))
         to_message = partial(_evaluation, message, duration_s)

@@ -72,7 +72,7 @@ class Population:
     """What a generator sees.
 
     agents        all that are alive, and those on the leaderboard
-    rung_scores   rung → the scores of all agents that ever finished it
+    rung_scores   rung → the scores of all agents that ever finished it; of the rungs that matter now
     created       how many agents there have been
     fresh_counts  algorithm → how many of them began from nothing
     """

@@ -1,4 +1,4 @@
-"""What may be read of agents and evaluations."""
+"""What may be read of agents: themselves, their lineage, their statistics."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from podracer_leaderboard import messages, names, store
 from podracer_leaderboard.competition import competition_of
 from podracer_leaderboard.elites import EliteStatistics, Round, elite_statistics, lineage_statistics
 from podracer_leaderboard.pages import page_of, page_query
-from podracer_leaderboard.tables import AgentRow, EvaluationRow, ParentRow, RoundRow
+from podracer_leaderboard.tables import AgentRow, ParentRow, RoundRow
 
 _STATE_NAMES = {number: state for state, number in messages.STATES.items()}
 
 
 class Listings:
-    """Answers ListAgents, GetAgent, ListEvaluations and GetStatistics."""
+    """Answers ListAgents, GetAgent and GetStatistics."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -54,21 +54,6 @@ class Listings:
             return leaderboard_pb2.GetAgentResponse(
                 agent=messages.agent(row), ancestors=map(messages.agent, ancestors), children=children.unique()
             )
-
-    async def evaluations(
-        self, request: leaderboard_pb2.ListEvaluationsRequest
-    ) -> leaderboard_pb2.ListEvaluationsResponse:
-        """Oldest first."""
-        names.check_leaderboard(request.leaderboard)
-        query = select(EvaluationRow).where(EvaluationRow.board == request.leaderboard)
-        if request.agent:
-            query = query.where(EvaluationRow.agent == names.check_agent(request.agent))
-        query = page_query(query, EvaluationRow.number, request.page_size, request.page_token)
-        async with self._database.read() as session:
-            await store.get_board(session, request.leaderboard)
-            rows, token = page_of((await session.scalars(query)).all(), request.page_size)
-        evaluations = [agent_pb2.Evaluation.FromString(row.evaluation) for row in rows]
-        return leaderboard_pb2.ListEvaluationsResponse(evaluations=evaluations, next_page_token=token)
 
     async def statistics(self, request: leaderboard_pb2.GetStatisticsRequest) -> leaderboard_pb2.GetStatisticsResponse:
         """Of the elites, the candidates on the board. Raises InvalidInput for an algorithm that is not searched."""

@@ -1,21 +1,37 @@
-"""Who is at the bottom of a rung: agents are judged only against those that had as many rounds."""
+"""Who is at the bottom of a rung: nobody is judged against agents that had more rounds."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-MINIMUM_RUNG_SIZE = 4
+MINIMUM_PEERS = 4
 """Fewer scores than this say too little to replace anyone."""
 
+DEPTH = 4
+"""A rung with too few scores is filled up from those below it; this many rungs are looked at, its own included."""
 
-def is_at_bottom(score: float, rung_scores: Sequence[float], fraction: float) -> bool:
-    """Whether `score` is among the worst `fraction` of its rung.
+
+def peer_scores(rung: int, rung_scores: Mapping[int, Sequence[float]]) -> list[float]:
+    """The scores that one of `rung` is judged against: of all that finished that rung.
+
+    Where they are too few, the next rungs below come in: who leads the field alone is held against what others
+    reached with less training, else it could never be replaced; a slow starter is never held against older agents.
+    """
+    scores: list[float] = []
+    for lower in range(rung, rung - DEPTH, -1):
+        if len(scores) < MINIMUM_PEERS:
+            scores.extend(rung_scores.get(lower, ()))
+    return scores
+
+
+def is_at_bottom(score: float, peers: Sequence[float], fraction: float) -> bool:
+    """Whether `score`, one of `peers`, is among the worst `fraction` of them.
 
     Only what is strictly worse than the worst of the others counts: equal agents never replace one another, and the
-    best of a rung always stays.
+    best always stays.
     """
-    if len(rung_scores) < MINIMUM_RUNG_SIZE:
+    if len(peers) < MINIMUM_PEERS:
         return False
-    replaced = min(math.floor(fraction * len(rung_scores)), len(rung_scores) - 1)
-    return score < sorted(rung_scores)[replaced]
+    replaced = min(math.floor(fraction * len(peers)), len(peers) - 1)
+    return score < sorted(peers)[replaced]

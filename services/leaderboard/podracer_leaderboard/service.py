@@ -14,6 +14,7 @@ from podracer_core.rpc.tokens import Role
 from podracer_leaderboard.aliases import Aliases
 from podracer_leaderboard.boards import Boards
 from podracer_leaderboard.changes import Changes
+from podracer_leaderboard.evaluations import Evaluations
 from podracer_leaderboard.listings import Listings
 from podracer_leaderboard.proposals import Proposals
 from podracer_leaderboard.submissions import Submissions
@@ -53,6 +54,7 @@ class LeaderboardService(LeaderboardServiceServicer):
         self._boards = Boards(database, self._changes)
         self._proposals = Proposals(database)
         self._submissions = Submissions(database, self._changes)
+        self._evaluations = Evaluations(database)
         self._listings = Listings(database)
         self._aliases = Aliases(database)
 
@@ -78,7 +80,7 @@ class LeaderboardService(LeaderboardServiceServicer):
     async def RecordEvaluations(  # noqa: N802
         self, request: pb.RecordEvaluationsRequest, context: Context
     ) -> pb.RecordEvaluationsResponse:
-        return await self._submissions.record(request)
+        return await self._evaluations.record(request)
 
     async def GetLeaderboard(  # noqa: N802
         self, request: pb.GetLeaderboardRequest, context: Context
@@ -94,7 +96,7 @@ class LeaderboardService(LeaderboardServiceServicer):
     async def ListEvaluations(  # noqa: N802
         self, request: pb.ListEvaluationsRequest, context: Context
     ) -> pb.ListEvaluationsResponse:
-        return await self._listings.evaluations(request)
+        return await self._evaluations.history(request)
 
     async def WatchLeaderboard(  # noqa: N802
         self, request: pb.WatchLeaderboardRequest, context: Context

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
 from sqlalchemy import func, or_, select
@@ -12,8 +13,10 @@ from podracer.common.v1 import agent_pb2
 from podracer_core.catalogue.messages import hyperparameters_from_message
 from podracer_core.errors import NotFound
 from podracer_leaderboard.agents import ALIVE, Action, Agent, Population, State
+from podracer_leaderboard.ranges import Value
 from podracer_leaderboard.ranking import Entry, ranked
-from podracer_leaderboard.search_space import shape_of
+from podracer_leaderboard.rungs import DEPTH
+from podracer_leaderboard.search_space import Shape, shape_of
 from podracer_leaderboard.tables import AgentRow, BoardRow, CandidateRow, RoundRow
 
 
@@ -68,7 +71,8 @@ async def load_living(session: AsyncSession, board: str) -> dict[str, AgentRow]:
 async def load_population(session: AsyncSession, board: BoardRow, living: dict[str, AgentRow]) -> Population:
     """What the generator sees of a board."""
     agents = tuple(_agent(row) for row in living.values())
-    rungs = {agent.rung for agent in agents if agent.state is State.WAITING}
+    waiting = (agent for agent in agents if agent.state is State.WAITING)
+    rungs = {agent.rung - below for agent in waiting for below in range(DEPTH)}
     scores: dict[int, list[float]] = {}
     rounds = select(RoundRow.rung, RoundRow.score).where(RoundRow.board == board.name, RoundRow.rung.in_(rungs))
     for rung, score in await session.execute(rounds):
@@ -82,18 +86,26 @@ async def load_population(session: AsyncSession, board: BoardRow, living: dict[s
         agents=agents,
         rung_scores={rung: tuple(values) for rung, values in scores.items()},
         created=board.agent_count,
-        fresh_counts=dict(counts.tuples().all()),
+        fresh_counts=dict(counts.all()),
     )
 
 
+@functools.lru_cache(maxsize=8192)
+def _decoded(spec: bytes) -> tuple[Mapping[str, Value], Shape]:
+    """The hyperparameters and the shape of a stored AgentSpec, which never changes."""
+    message = agent_pb2.AgentSpec.FromString(spec)
+    hyperparameters = hyperparameters_from_message(message.hyperparameters)
+    return hyperparameters, shape_of(message.algorithm, hyperparameters)
+
+
 def _agent(row: AgentRow) -> Agent:
-    hyperparameters = hyperparameters_from_message(agent_pb2.AgentSpec.FromString(row.spec).hyperparameters)
+    hyperparameters, shape = _decoded(row.spec)
     return Agent(
         name=row.name,
         number=row.number,
         algorithm=row.algorithm,
         hyperparameters=hyperparameters,
-        shape=shape_of(row.algorithm, hyperparameters),
+        shape=shape,
         state=State(row.state),
         rung=row.rung,
         score=row.latest_score,

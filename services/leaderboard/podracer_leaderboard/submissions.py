@@ -1,32 +1,29 @@
-"""SubmitCandidate and RecordEvaluations: what the pods have found out."""
+"""SubmitCandidate: an agent's round is over; its candidate may enter the board."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 
-from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from podracer.common.v1 import agent_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
 from podracer_core.database import Database
-from podracer_core.errors import FieldViolation, InvalidInput, NotFound, PreconditionFailed
+from podracer_core.errors import FieldViolation, InvalidInput, PreconditionFailed
 from podracer_leaderboard import messages, names, store
 from podracer_leaderboard.agents import State
 from podracer_leaderboard.changes import Changes
 from podracer_leaderboard.competition import competition_of
+from podracer_leaderboard.evaluations import store_evaluations
 from podracer_leaderboard.ranking import Admission, Entry
-from podracer_leaderboard.tables import AgentRow, BoardRow, CandidateRow, EvaluationRow, RoundRow
+from podracer_leaderboard.tables import AgentRow, BoardRow, CandidateRow, RoundRow
 from podracer_leaderboard.updater import Judgement, Updater
 
 logger = logging.getLogger(__name__)
 
-MAX_EVALUATIONS = 1000
-
 
 class Submissions:
-    """Answers SubmitCandidate and RecordEvaluations."""
+    """Answers SubmitCandidate."""
 
     def __init__(self, database: Database, changes: Changes) -> None:
         self._database = database
@@ -48,24 +45,6 @@ class Submissions:
         finally:
             self._changes.ring()
 
-    async def record(
-        self, request: leaderboard_pb2.RecordEvaluationsRequest
-    ) -> leaderboard_pb2.RecordEvaluationsResponse:
-        """Add evaluations to the history, each once."""
-        names.check_leaderboard(request.leaderboard)
-        _check_evaluations(request.evaluations)
-        async with self._database.write() as session:
-            board = await store.get_board(session, request.leaderboard)
-            agents = {evaluation.agent for evaluation in request.evaluations}
-            known = await session.scalars(
-                select(AgentRow.name).where(AgentRow.board == board.name, AgentRow.name.in_(agents))
-            )
-            unknown = agents.difference(known)
-            if unknown:
-                raise NotFound(f"there is no agent {min(unknown)} on {board.name}", reason="AGENT_NOT_FOUND")
-            count = await _record(session, board.name, request.evaluations)
-        return leaderboard_pb2.RecordEvaluationsResponse(recorded_count=count)
-
 
 async def _submit(
     session: AsyncSession, board: BoardRow, request: leaderboard_pb2.SubmitCandidateRequest
@@ -85,7 +64,7 @@ async def _submit(
     agent.latest_score = score
     admission = Admission(0, "no snapshot was evaluated")
     if evaluation is not None:
-        await _record(session, board.name, [evaluation])
+        await store_evaluations(session, board.name, [evaluation])
         admission = Admission(0, "its evaluation is not a finite number")
     if evaluation is not None and score is not None:
         agent.latest_evaluation = messages.to_bytes(evaluation)
@@ -169,31 +148,6 @@ async def _judge(
     return admission
 
 
-async def _record(session: AsyncSession, board: str, evaluations: Sequence[agent_pb2.Evaluation]) -> int:
-    """How many were new. One that was stored before its checkpoint was written is completed."""
-    identifiers = {evaluation.evaluation_id for evaluation in evaluations}
-    query = select(EvaluationRow).where(EvaluationRow.board == board, EvaluationRow.evaluation_id.in_(identifiers))
-    stored = {row.evaluation_id: row for row in await session.scalars(query)}
-    count = 0
-    for evaluation in evaluations:
-        row = stored.get(evaluation.evaluation_id)
-        has_checkpoint = bool(evaluation.checkpoint.prefix)
-        if row is None:
-            row = EvaluationRow(
-                board=board,
-                evaluation_id=evaluation.evaluation_id,
-                agent=evaluation.agent,
-                has_checkpoint=has_checkpoint,
-                evaluation=messages.to_bytes(evaluation),
-            )
-            stored[evaluation.evaluation_id] = row
-            session.add(row)
-            count += 1
-        elif has_checkpoint and not row.has_checkpoint:
-            row.evaluation, row.has_checkpoint = messages.to_bytes(evaluation), True
-    return count
-
-
 def _evaluation(request: leaderboard_pb2.SubmitCandidateRequest) -> agent_pb2.Evaluation | None:
     if not request.HasField("candidate"):
         return None
@@ -220,19 +174,5 @@ def _check_submission(request: leaderboard_pb2.SubmitCandidateRequest) -> None:
         problems.append(FieldViolation("cost", "expected 0 s or more"))
     if request.candidate.agent not in ("", request.agent):
         problems.append(FieldViolation("candidate.agent", f"is {request.candidate.agent}, expected {request.agent}"))
-    if problems:
-        raise InvalidInput("; ".join(map(str, problems)), violations=problems)
-
-
-def _check_evaluations(evaluations: Sequence[agent_pb2.Evaluation]) -> None:
-    problems = []
-    if len(evaluations) > MAX_EVALUATIONS:
-        problems.append(FieldViolation("evaluations", f"expected at most {MAX_EVALUATIONS}, got {len(evaluations)}"))
-    problems += [
-        FieldViolation(f"evaluations[{index}].{field}", "is not set")
-        for index, evaluation in enumerate(evaluations)
-        for field in ("evaluation_id", "agent")
-        if not getattr(evaluation, field)
-    ]
     if problems:
         raise InvalidInput("; ".join(map(str, problems)), violations=problems)

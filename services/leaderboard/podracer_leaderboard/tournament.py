@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from random import Random
 
 from podracer_leaderboard.agents import Action, Agent, Cohort, CohortRequest, NewAgent, Population
 from podracer_leaderboard.generator import Generator
-from podracer_leaderboard.rungs import is_at_bottom
+from podracer_leaderboard.rungs import is_at_bottom, peer_scores
 from podracer_leaderboard.search_space import Shape, shape_of
 
 
@@ -31,11 +32,8 @@ class Tournament(Generator):
             if cohort.is_full:
                 break
             cohort.take(agent)
-        while not cohort.is_full and cohort.alive_count < self.rules.population:
-            newcomer = cohort.newcomer()
-            cohort.created.append(newcomer)
-            if newcomer.shape == (cohort.shape or newcomer.shape):
-                cohort.join(newcomer)
+        while not cohort.is_full and cohort.may_grow:
+            cohort.fill()
         return Cohort(tuple(cohort.members), tuple(cohort.created))
 
 
@@ -48,14 +46,18 @@ class _Cohort:
         self.shape: Shape | None = None
         self.members: list[Agent | NewAgent] = []
         self.created: list[NewAgent] = []
+        self._shapes = Counter(agent.shape for agent in population.alive)  # of the living, these here included
+        self._fresh_counts = Counter(population.fresh_counts)
 
     @property
     def is_full(self) -> bool:
         return len(self.members) >= self._request.places
 
     @property
-    def alive_count(self) -> int:
-        return len(self._population.alive) + sum(new.replaced is None for new in self.created)
+    def may_grow(self) -> bool:
+        """Whether the population has room for one more that the pod can train."""
+        has_room = self._shapes.total() < self._rules.population
+        return has_room and any(map(self._request.accepts, self._space.shares))
 
     def take(self, agent: Agent) -> None:
         """A waiting agent trains on, unless it has to give way to a new one."""
@@ -63,9 +65,16 @@ class _Cohort:
         if successor is None:
             self.join(agent)
             return
-        self.created.append(successor)
+        self._create(successor)
         if successor.shape == (self.shape or agent.shape):
             self.join(successor)
+
+    def fill(self) -> None:
+        """A new agent for a place that nobody holds."""
+        newcomer = self._newcomer()
+        self._create(newcomer)
+        if newcomer.shape == (self.shape or newcomer.shape):
+            self.join(newcomer)
 
     def join(self, agent: Agent | NewAgent) -> None:
         """`agent` becomes a member; the first gives the shape and brings in those that have waited for it."""
@@ -76,8 +85,15 @@ class _Cohort:
             arrivals.insert(0, agent)
         self.members.extend(arrivals[: self._request.places - len(self.members)])
 
-    def newcomer(self) -> NewAgent:
-        """For a place that nobody holds: FRESH until the population has once been full, then as for a replaced one."""
+    def _create(self, new: NewAgent) -> None:
+        self.created.append(new)
+        self._shapes[new.shape] += 1
+        self._fresh_counts[new.algorithm] += new.action is Action.FRESH
+        if new.replaced is not None:
+            self._shapes[new.replaced.shape] -= 1
+
+    def _newcomer(self) -> NewAgent:
+        """FRESH until the population has once been full, then as for a replaced one."""
         if self._population.created + len(self.created) < self._rules.population:
             return self._fresh(None, "the population is not full yet")
         reason = "in the place of an agent that failed"
@@ -85,13 +101,13 @@ class _Cohort:
 
     def _successor(self, agent: Agent) -> NewAgent | None:
         """Who replaces `agent`; None where it trains on."""
-        scores = self._population.rung_scores.get(agent.rung, ())
         if not agent.started or agent.score is None:
             return None
-        if not is_at_bottom(agent.score, scores, self._rules.replaced_fraction):
+        peers = peer_scores(agent.rung, self._population.rung_scores)
+        if not is_at_bottom(agent.score, peers, self._rules.replaced_fraction):
             return None
-        place = sum(score > agent.score for score in scores) + 1
-        return self._exploit_or_explore(agent, f"place {place} of {len(scores)} in rung {agent.rung}")
+        place = sum(score > agent.score for score in peers) + 1
+        return self._exploit_or_explore(agent, f"place {place} of {len(peers)} in rung {agent.rung}")
 
     def _exploit_or_explore(self, replaced: Agent | None, reason: str) -> NewAgent | None:
         """FRESH with the exploration probability, else EXPLOIT; None where nobody is better than `replaced`."""
@@ -119,10 +135,10 @@ class _Cohort:
 
     def _fresh(self, replaced: Agent | None, reason: str) -> NewAgent:
         algorithm = self._next_algorithm()
-        draw = self._space.sample if self._fresh_count(algorithm) else self._space.defaults
+        draw = self._space.sample if self._fresh_counts[algorithm] else self._space.defaults
         hyperparameters = draw(algorithm, self._random)
         shape = shape_of(algorithm, hyperparameters)
-        present = self._present_shapes(algorithm)
+        present = [each for each, count in self._shapes.items() if count and each[0] == algorithm]
         if shape not in present and len(present) >= self._rules.shape_limit:
             shape = present[int(self._random.random() * len(present))]
             hyperparameters = self._space.with_shape(hyperparameters, shape)
@@ -131,20 +147,8 @@ class _Cohort:
     def _next_algorithm(self) -> str:
         """The algorithm that is furthest behind its share of fresh agents."""
         shares = {name: share for name, share in self._space.shares.items() if self._request.accepts(name)}
-        total = sum(shares.values())
-        count = sum(self._fresh_count(name) for name in shares) + 1
-        return max(shares, key=lambda name: shares[name] / total * count - self._fresh_count(name))
-
-    def _fresh_count(self, algorithm: str) -> int:
-        created = sum(new.action is Action.FRESH and new.algorithm == algorithm for new in self.created)
-        return self._population.fresh_counts.get(algorithm, 0) + created
-
-    def _present_shapes(self, algorithm: str) -> list[Shape]:
-        """The shapes of `algorithm` that are alive, in the order of their first agents."""
-        replaced = {new.replaced.name for new in self.created if new.replaced}
-        alive = [agent.shape for agent in self._population.alive if agent.name not in replaced]
-        shapes = dict.fromkeys([*alive, *(new.shape for new in self.created)])
-        return [shape for shape in shapes if shape[0] == algorithm]
+        total, count = sum(shares.values()), sum(self._fresh_counts[name] for name in shares) + 1
+        return max(shares, key=lambda name: shares[name] / total * count - self._fresh_counts[name])
 
 
 def _best_score(agent: Agent) -> float:

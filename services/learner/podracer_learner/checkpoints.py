@@ -9,9 +9,9 @@ from typing import Any
 
 from podracer.common.v1 import agent_pb2
 from podracer_core.algorithms.algorithm import MemberState
+from podracer_core.algorithms.cohort import CohortConfig
 from podracer_core.catalogue.algorithms import find_algorithm
 from podracer_core.catalogue.environments import EnvironmentSpec
-from podracer_core.catalogue.messages import hyperparameters_from_message
 from podracer_core.catalogue.spaces import Space, to_json
 from podracer_core.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from podracer_core.errors import InvalidInput
@@ -45,6 +45,7 @@ class CheckpointWriter:
         self,
         store: ObjectStore,
         agents: Sequence[agent_pb2.AgentSpec],
+        cohort: CohortConfig,
         job_uid: str,
         fence: int,
         environment: EnvironmentSpec,
@@ -52,11 +53,14 @@ class CheckpointWriter:
     ) -> None:
         """`spaces` are those of one observation and one action."""
         self._store, self._agents, self._job_uid, self._fence = store, agents, job_uid, fence
+        defaults = find_algorithm(cohort.algorithm).defaults()
+        self._hyperparameters = [defaults | dict(cohort.shared) | dict(one.hyperparameters) for one in cohort.members]
         observation_space, action_space = map(to_json, spaces)
         self._common = {
             "environment": environment.to_json(),
             "observation_space": observation_space,
             "action_space": action_space,
+            "algorithm": cohort.algorithm,
             "fence": fence,
         }
 
@@ -73,25 +77,21 @@ class CheckpointWriter:
         if write.environment is not None:
             groups["environment"] = write.environment
         prefix = checkpoint_prefix(project, self._job_uid, name, env_steps, self._fence)
-        reference = save_checkpoint(self._store, prefix, groups, self._metadata(agent, env_steps, write.evaluation))
+        reference = save_checkpoint(self._store, prefix, groups, self._metadata(write, env_steps))
         return reference_message(reference, env_steps, self._fence)
 
-    def _metadata(
-        self, agent: agent_pb2.AgentSpec, env_steps: int, evaluation: EvaluationResult | None
-    ) -> Mapping[str, Any]:
-        hyperparameters = find_algorithm(agent.algorithm).defaults() | hyperparameters_from_message(
-            agent.hyperparameters
-        )
+    def _metadata(self, write: MemberWrite, env_steps: int) -> Mapping[str, Any]:
+        agent = self._agents[write.member]
         metadata = self._common | {
             "agent": agent.name,
-            "algorithm": agent.algorithm,
             "seed": agent.seed,
             "hyperparameters": {
-                name: list(value) if isinstance(value, tuple) else value for name, value in hyperparameters.items()
+                name: list(value) if isinstance(value, tuple) else value
+                for name, value in self._hyperparameters[write.member].items()
             },
             "env_steps": env_steps,
         }
-        return metadata if evaluation is None else metadata | {"evaluation": result_to_json(evaluation)}
+        return metadata if write.evaluation is None else metadata | {"evaluation": result_to_json(write.evaluation)}
 
 
 def read_references(store: ObjectStore, references: Sequence[agent_pb2.CheckpointReference]) -> list[Checkpoint]:

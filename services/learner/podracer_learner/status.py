@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from podracer.learner.v1 import learner_service_pb2
 from podracer.orchestrator.v1 import pod_service_pb2
+
+if TYPE_CHECKING:
+    from podracer_core.training.session import Progress
+    from podracer_learner.round_setup import RoundSetup
 
 __all__ = ["LearnerStatus", "Presence"]
 
@@ -40,6 +45,29 @@ class LearnerStatus:
     def draining(self) -> None:
         """Is about to stop."""
         self.presence = Presence(learner_service_pb2.LEARNER_STATE_DRAINING)
+
+    def training(
+        self,
+        lease: pod_service_pb2.Lease,
+        progress: Progress,
+        env_steps_per_second: float,
+        setup: RoundSetup,
+    ) -> None:
+        """Where the round stands."""
+        source, judge = setup.source, setup.judge
+        self.presence = Presence(
+            learner_service_pb2.LEARNER_STATE_TRAINING,
+            lease.name,
+            lease.fence,
+            tuple(agent.name for agent in lease.train.cohort.members),
+            progress.updates,
+            sum(progress.env_steps),
+            env_steps_per_second,
+            source.worker_count,
+            judge.evaluator_count,
+            setup.algorithm.version,
+            source.staleness,
+        )
 
     def working(self, lease: pod_service_pb2.Lease) -> None:
         """Has just leased something."""

@@ -81,20 +81,29 @@ def remainder(budget: Budget, usage: Usage) -> Remainder:
     )
 
 
-def cut_round(round_: Round, left: Remainder, members: int, sharers: int) -> Grant | None:
+@dataclass(frozen=True, slots=True)
+class Sharing:
+    """Among how many pods what is left is shared, and how many steps a pod has done in a second so far (0: unknown)."""
+
+    pods: int = 1
+    env_steps_per_second: float = 0.0
+
+
+def cut_round(round_: Round, left: Remainder, members: int, sharing: Sharing) -> Grant | None:
     """Cut a round to what is left; None where nothing is.
 
     A round that says how much it uses takes that; one that does not (steps in a round of seconds, cost in a round of
-    steps) takes its share, `1 / sharers`, so that the other pods of the job still find something.
+    steps) takes a pod's share, and of steps no more than twice what it can be expected to do, so that the other pods
+    of the job still find something. Every member gets a step at least.
     """
     if left.is_empty:
         return None
     steps, time_s = round_.member_env_steps, round_.time_s
     if left.env_steps is not None:
-        share = left.env_steps if steps else math.ceil(left.env_steps / max(1, sharers))
+        share = left.env_steps if steps else _share_of_steps(round_, left.env_steps, sharing)
         steps = min(steps or share, max(1, share // members))
     if left.cost_s is not None:
-        share_s = left.cost_s if round_.time_s is not None else left.cost_s / max(1, sharers)
+        share_s = left.cost_s if round_.time_s is not None else left.cost_s / max(1, sharing.pods)
         time_s = min(share_s, math.inf if time_s is None else time_s)
     if left.active_time_s is not None:
         time_s = min(left.active_time_s, math.inf if time_s is None else time_s)
@@ -105,3 +114,10 @@ def cut_round(round_: Round, left: Remainder, members: int, sharers: int) -> Gra
         reserved_cost_s=(time_s or 0.0) if left.cost_s is not None else 0.0,
         is_cut=is_cut or (left.env_steps is not None and not round_.member_env_steps),
     )
+
+
+def _share_of_steps(round_: Round, left: int, sharing: Sharing) -> int:
+    share = math.ceil(left / max(1, sharing.pods))
+    if round_.time_s is None or sharing.env_steps_per_second <= 0.0:
+        return share
+    return min(share, math.ceil(2.0 * round_.time_s * sharing.env_steps_per_second))

@@ -1,4 +1,4 @@
-"""The orchestrator's settings, from PODRACER_<NAME> environment variables."""
+"""Settings of the orchestrator."""
 
 from __future__ import annotations
 
@@ -8,44 +8,35 @@ from typing import Literal
 
 from podracer_core.config import Seconds
 from podracer_core.errors import FieldViolation, InvalidInput
+from podracer_core.process import ServiceSettings
 
-LogLevel = Literal["DEBUG", "INFO", "WARNING", "ERROR"]
-PoolName = Literal["local", "static"]
+__all__ = ["OrchestratorConfig"]
 
 
-@dataclass(frozen=True)
-class OrchestratorSettings:
-    """What the orchestrator is told when it starts.
-
-    listen          where to listen: `127.0.0.1:7700`, `unix:///absolute/path`
-    tokens          folder with the token files `client`, `pod`, `control`
-    database        `sqlite:////absolute/path`
-    store           the object store: `file:///absolute/path`, `s3://bucket/prefix`
+@dataclass(frozen=True, kw_only=True)
+class OrchestratorConfig(ServiceSettings):
+    """
+    database        URL: `sqlite:////absolute/path` (the folder is made) or `postgresql://…`
+    store           URL of the object store: `file:///absolute/path`, `s3://bucket/prefix`
     leaderboard     address of the leaderboard
     lease_term      how long a lease lives without renewal
     pool            who makes pods: `local` starts processes here, `static` waits for those that come
-    state_dir       logs of the local pool's pods go below it
+    state_dir       the local pool's logs go to `logs` below it
     run_dir         short private folder for the local pool's unix sockets
     max_pods        pods of the local pool at most
-    allow_insecure  whether plaintext may leave this machine
     """
 
-    listen: str
-    tokens: Path
     database: str
     store: str
     leaderboard: str
     lease_term: Seconds = 10.0
-    pool: PoolName = "static"
+    pool: Literal["local", "static"] = "static"
     state_dir: Path | None = None
     run_dir: Path | None = None
     max_pods: int = 64
-    allow_insecure: bool = False
-    log_level: LogLevel = "INFO"
-    log_json: bool = False
 
     def __post_init__(self) -> None:
-        """Raise InvalidInput where settings do not go together."""
+        """Raises InvalidInput where settings do not go together."""
         violations = []
         if not 0.5 <= self.lease_term <= 3600.0:
             violations.append(FieldViolation("PODRACER_LEASE_TERM", f"is {self.lease_term:g} s, expected 0.5 s to 1 h"))

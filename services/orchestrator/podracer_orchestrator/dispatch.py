@@ -13,12 +13,12 @@ from sqlalchemy.orm import Session
 
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
 from podracer.orchestrator.v1 import pod_service_pb2 as pod_pb2
-from podracer_core.errors import DeadlineExpired, Fenced, InvalidInput, PodracerError, Unavailable
+from podracer_core.errors import DeadlineExpired, InvalidInput, PodracerError, Unavailable
 from podracer_core.jobs.messages import seconds_to_duration
 from podracer_core.rpc.tokens import LeaseTokens
 from podracer_orchestrator import cohorts, jobs, leases, objective, outbox, pods, works
 from podracer_orchestrator.board import LeaderboardClient
-from podracer_orchestrator.budget import Grant, Remainder, cut_round, remainder
+from podracer_orchestrator.budget import Grant, Remainder, Sharing, cut_round, remainder
 from podracer_orchestrator.changes import WORK, ChangeFeed
 from podracer_orchestrator.clock import Clock
 from podracer_orchestrator.delivery import REFUSALS, Delivery
@@ -90,13 +90,10 @@ class Dispatcher:
         self._changes.notify([WORK])
 
     async def lease(self, ask: Ask, wait_s: float) -> pod_pb2.Lease | None:
-        """A lease within `wait_s`, or None. The same request again gets the same lease.
-
-        Raises Fenced where the lease that the request got has ended since: a new request is due.
-        """
+        """A lease within `wait_s`, or None. The same request again gets the same lease, or None where that has ended."""
         deadline = self._clock.monotonic() + wait_s
-        former = await self._transactions.write(lambda session: self._check_in(session, ask))
-        if former is not None:
+        is_repeated, former = await self._transactions.write(lambda session: self._check_in(session, ask))
+        if is_repeated:
             return former
         while not self._draining:
             version = self._changes.version(WORK)
@@ -111,18 +108,18 @@ class Dispatcher:
             await self._changes.wait(WORK, version, min(left_s, RETRY_S) if self._asked_in_vain else left_s)
         return None
 
-    def _check_in(self, session: Session, ask: Ask) -> pod_pb2.Lease | None:
-        """Record the pod; give the answer again that the same request got before."""
+    def _check_in(self, session: Session, ask: Ask) -> tuple[bool, pod_pb2.Lease | None]:
+        """Record the pod. Whether the same request has had a lease before, and that lease while it lives."""
         now = self._clock.now()
         pod = pods.check_in(session, ask.report, now)
         former = leases.find_request(session, ask.request_id)
         if former is not None:
             if former.pod != pod.name:
                 raise InvalidInput(f"the request {ask.request_id} was made by another pod", reason="WRONG_REQUEST_ID")
-            if former.state != LeaseState.HELD:
-                raise Fenced(f"the lease of request {ask.request_id} has been {former.state.lower()}: make a new one")
+            if former.state != LeaseState.HELD or not self._terms.is_running(former.fence):
+                return True, None
             self._terms.renew(former.fence)
-            return lease_message(session, former, self._tokens, self._terms.term_s)
+            return True, lease_message(session, former, self._tokens, self._terms.term_s)
         for lease in leases.held(session, pod=pod.name):
             # A learner works on one lease at a time: whoever asks anew has lost, or forgotten, the one before.
             restarted = lease.instance_id != ask.report.instance_id
@@ -132,7 +129,7 @@ class Dispatcher:
             self._terms.end(lease.fence)
         if pod.state == PodState.LOST:
             pod.state = PodState.IDLE
-        return None
+        return False, None
 
     def _find(self, session: Session, ask: Ask) -> pod_pb2.Lease | _ToPropose | None:
         """Lease what there is; else say what has to be proposed; else None."""
@@ -160,13 +157,13 @@ class Dispatcher:
         left = remainder(plan.budget, leases.usage(session, job, now))
         if work is not None:
             whole = leases.round_left(session, work, cohorts.round_of(plan, cohorts.proposal_of(work)))
-            what = cut_round(whole, left, work.places, self._sharers(session, job))
+            what = cut_round(whole, left, work.places, _sharing(session, job))
             return None if what is None else self._grant(session, job, work, ask, what)
         if job.rounds_over or left.is_empty or not self._may_ask(job.uid):
             return None
         work = works.proposing(session, job.uid)
         if work is None:
-            places = objective.places(session, job, plan)
+            places = plan.places(len(pods.serving(session, job)))
             work = jobs.add_work(session, job, WorkKind.TRAIN, WorkState.PROPOSING, now, places)
         return _ToPropose(work.id, job.uid, _proposal_request(job, work, ask, left))
 
@@ -179,11 +176,6 @@ class Dispatcher:
         found = {job.uid: job for job in jobs.in_states(session, ACTIVE_STATES) if job.project == pod.project}
         loads = [Load(uid, plan_of(job).weight, len(leases.held(session, job_uid=uid))) for uid, job in found.items()]
         return [found[uid] for uid in fairest_first(loads)]
-
-    def _sharers(self, session: Session, job: JobRow) -> int:
-        """Pods among which what is left of the budget is shared: those of the job that hold nothing yet."""
-        present = max(objective.live_pods(session, job), 1)
-        return max(1, present - len(leases.held(session, job_uid=job.uid)))
 
     async def _propose(self, what: _ToPropose) -> bool:
         """Have the leaderboard fill a work; whether there may be something to lease now."""
@@ -233,6 +225,14 @@ class Dispatcher:
 def _is_settled(session: Session, work_id: str) -> bool:
     work = session.get(WorkRow, work_id)
     return work is None or work.state != WorkState.PROPOSING
+
+
+def _sharing(session: Session, job: JobRow) -> Sharing:
+    serving = pods.serving(session, job)
+    without = [pod for pod in serving if not leases.held(session, pod=pod.name)]
+    # Cost is in seconds of a pod, so this is what one pod does in a second; a short past says little.
+    speed = job.env_steps / job.cost_s if job.cost_s > 1.0 else 0.0
+    return Sharing(max(1, len(without)), speed)
 
 
 def _proposal_request(job: JobRow, work: WorkRow, ask: Ask, left: Remainder) -> leaderboard_pb2.ProposeCohortRequest:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from datetime import datetime, timedelta
 
-from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from podracer.common.v1 import agent_pb2
@@ -15,7 +14,7 @@ from podracer_orchestrator.budget import remainder
 from podracer_orchestrator.changes import job_topic, touch
 from podracer_orchestrator.job_plan import JobPlan, plan_of
 from podracer_orchestrator.job_state import ACTIVE_STATES, TRAINING_STATES, JobOutcome, JobState
-from podracer_orchestrator.tables import CheckpointRow, JobRow, LeaseRow, PodRow
+from podracer_orchestrator.tables import CheckpointRow, JobRow, LeaseRow
 
 _JUDGING = (agent_pb2.EVALUATION_PURPOSE_CANDIDATE, agent_pb2.EVALUATION_PURPOSE_CHALLENGE)
 
@@ -69,17 +68,6 @@ def is_budget_used(session: Session, job: JobRow, now: datetime) -> bool:
     used = leases.usage(session, job, now)
     free = dataclasses.replace(used, reserved_env_steps=0, reserved_cost_s=0.0)
     return remainder(plan.budget, free).is_empty
-
-
-def places(session: Session, job: JobRow, plan: JobPlan) -> int:
-    """Agents that a pod of the job trains at once."""
-    return plan.places(min(plan.max_pods, max(1, live_pods(session, job))))
-
-
-def live_pods(session: Session, job: JobRow) -> int:
-    """Pods that are there for the job."""
-    query = select(func.count()).where(PodRow.job_uid == job.uid, PodRow.state != "STOPPED")
-    return session.execute(query).scalar_one()
 
 
 def expected_end(session: Session, job: JobRow, env_steps_per_second: float, now: datetime) -> timedelta | None:

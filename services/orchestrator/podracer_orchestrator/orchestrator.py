@@ -18,7 +18,7 @@ from podracer_core.storage.object_store import ObjectStore, open_store
 from podracer_orchestrator.board import LeaderboardClient
 from podracer_orchestrator.changes import ChangeFeed
 from podracer_orchestrator.clock import Clock
-from podracer_orchestrator.config import OrchestratorSettings
+from podracer_orchestrator.config import OrchestratorConfig
 from podracer_orchestrator.delivery import Delivery
 from podracer_orchestrator.dispatch import Dispatcher
 from podracer_orchestrator.lease_keeping import LeaseKeeper
@@ -41,7 +41,7 @@ class Orchestrator:
 
     def __init__(
         self,
-        settings: OrchestratorSettings,
+        config: OrchestratorConfig,
         transactions: Transactions,
         changes: ChangeFeed,
         lease_tokens: LeaseTokens,
@@ -53,30 +53,30 @@ class Orchestrator:
         self.transactions = transactions
         self.store = store
         self.lease_tokens = lease_tokens
-        self.terms = LeaseTerms(self.clock, settings.lease_term)
+        self.terms = LeaseTerms(self.clock, config.lease_term)
         self.lease_keeper = LeaseKeeper(transactions, self.terms, store, changes, self.clock)
         self.pool_keeper = PoolKeeper(transactions, self.lease_keeper, changes, self.clock)
         board = LeaderboardClient(channel)
         self._delivery = Delivery(transactions, board, changes, self.clock)
         self.dispatcher = Dispatcher(transactions, self.terms, lease_tokens, board, self._delivery, changes, self.clock)
         self._sweep = Sweep(transactions, self.terms, self.lease_keeper, self.clock)
-        self._settings = settings
+        self._config = config
         self._channel = channel
         self._tasks: list[asyncio.Task[None]] = []
 
     @classmethod
-    async def open(cls, settings: OrchestratorSettings) -> Orchestrator:
+    async def open(cls, config: OrchestratorConfig) -> Orchestrator:
         """Open database, store and the way to the leaderboard. Raises a PodracerError that says what is wrong."""
-        store = open_store(settings.store)
-        token = FileToken(settings.tokens / "control")
+        store = open_store(config.store)
+        token = FileToken(config.tokens / "control")
         changes = ChangeFeed()
-        database = open_database(settings.database, "podracer_orchestrator.migrations")
+        database = open_database(config.database, "podracer_orchestrator.migrations")
         transactions = Transactions(database, changes)
         try:
             secret = await transactions.write(_load_or_create_secret)
-            options = ChannelOptions(allow_insecure=settings.allow_insecure)
-            channel = open_aio_channel(settings.leaderboard, token, options)
-            return cls(settings, transactions, changes, LeaseTokens(secret), store, channel)
+            options = ChannelOptions(allow_insecure=config.allow_insecure)
+            channel = open_aio_channel(config.leaderboard, token, options)
+            return cls(config, transactions, changes, LeaseTokens(secret), store, channel)
         except BaseException:
             await database.close()
             raise
@@ -103,17 +103,17 @@ class Orchestrator:
         self.store.close()
 
     def _make_pool(self, address: str) -> PoolBackend:
-        settings = self._settings
-        if settings.pool == "static" or settings.state_dir is None or settings.run_dir is None:
+        config = self._config
+        if config.pool == "static" or config.state_dir is None or config.run_dir is None:
             return StaticPool()
         return LocalPool(
             LocalPoolSettings(
                 orchestrator=address,
-                tokens=settings.tokens,
-                store=settings.store,
-                state_dir=settings.state_dir,
-                run_dir=settings.run_dir,
-                max_pods=settings.max_pods,
+                tokens=config.tokens,
+                store=config.store,
+                state_dir=config.state_dir,
+                run_dir=config.run_dir,
+                max_pods=config.max_pods,
             ),
             self.pool_keeper,
         )

@@ -15,6 +15,7 @@ from podracer_orchestrator.changes import job_topic, touch
 from podracer_orchestrator.tables import JobRow, LeaseState, PodRow, PodState
 
 GONE = (PodState.STOPPED,)
+_ABSENT = (PodState.STOPPED, PodState.DRAINING, PodState.LOST)
 SILENCE = timedelta(seconds=90)
 """A pod that asks for nothing for so long is taken for lost; it asks at least every 30 s."""
 
@@ -98,6 +99,13 @@ def note_restart(session: Session, name: str, why: str, now: datetime) -> None:
     job = session.get(JobRow, pod.job_uid) if pod.job_uid is not None else None
     if job is not None:
         events.record(session, job, "POD_RESTARTED", why, now=now, subject=name)
+
+
+def serving(session: Session, job: JobRow) -> Sequence[PodRow]:
+    """The pods among which a job's work is shared: those made for it, or where none were those that serve any job."""
+    query = select(PodRow).where(PodRow.state.not_in(_ABSENT))
+    own = session.scalars(query.where(PodRow.job_uid == job.uid)).all()
+    return own or session.scalars(query.where(PodRow.job_uid.is_(None), PodRow.project == job.project)).all()
 
 
 def of_job(session: Session, job_uid: str) -> Sequence[PodRow]:

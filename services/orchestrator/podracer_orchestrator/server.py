@@ -1,18 +1,21 @@
-"""The orchestrator's server."""
+"""The orchestrator's process: one asyncio loop with the server, the database and the pool."""
 
 from __future__ import annotations
 
+import asyncio
+import signal
 from functools import partial
 
 from podracer.orchestrator.v1.artifact_service_pb2_grpc import add_ArtifactServiceServicer_to_server
 from podracer.orchestrator.v1.job_service_pb2_grpc import add_JobServiceServicer_to_server
 from podracer.orchestrator.v1.pod_service_pb2_grpc import add_PodServiceServicer_to_server
+from podracer_core.process import announce
 from podracer_core.rpc.aio_server import AioRpcServer, create_aio_server
 from podracer_core.rpc.auth import Authorizer
 from podracer_core.rpc.binding import ServerOptions
 from podracer_core.rpc.tokens import TokenFiles
 from podracer_orchestrator import artifact_service, job_service, pod_service
-from podracer_orchestrator.config import OrchestratorSettings
+from podracer_orchestrator.config import OrchestratorConfig
 from podracer_orchestrator.orchestrator import Orchestrator
 
 
@@ -35,10 +38,10 @@ class OrchestratorServer:
         await self.orchestrator.close()
 
 
-async def create_server(settings: OrchestratorSettings) -> tuple[OrchestratorServer, str]:
+async def create_server(config: OrchestratorConfig) -> tuple[OrchestratorServer, str]:
     """A server, bound but not serving yet, and its address. Raises a PodracerError that says what is wrong."""
-    tokens = TokenFiles(settings.tokens)
-    orchestrator = await Orchestrator.open(settings)
+    tokens = TokenFiles(config.tokens)
+    orchestrator = await Orchestrator.open(config)
     job_servicer = job_service.JobServicer(orchestrator)
     pod_servicer = pod_service.PodServicer(
         orchestrator.dispatcher, orchestrator.lease_keeper, orchestrator.terms, orchestrator.clock
@@ -48,7 +51,7 @@ async def create_server(settings: OrchestratorSettings) -> tuple[OrchestratorSer
     )
     try:
         rpc = await create_aio_server(
-            settings.listen,
+            config.listen,
             [
                 partial(add_JobServiceServicer_to_server, job_servicer),
                 partial(add_PodServiceServicer_to_server, pod_servicer),
@@ -59,7 +62,7 @@ async def create_server(settings: OrchestratorSettings) -> tuple[OrchestratorSer
                 tokens,
                 orchestrator.lease_tokens,
             ),
-            ServerOptions(allow_insecure=settings.allow_insecure),
+            ServerOptions(allow_insecure=config.allow_insecure),
         )
     except BaseException:
         await orchestrator.close()
@@ -68,3 +71,20 @@ async def create_server(settings: OrchestratorSettings) -> tuple[OrchestratorSer
     rpc.on_drain(job_servicer.drain)
     server = OrchestratorServer(rpc, orchestrator)
     return server, server.address
+
+
+def serve(config: OrchestratorConfig) -> int:
+    """Serve until SIGTERM or SIGINT. Only from the main thread, which the pods' lives hang on."""
+    asyncio.run(_serve(config))
+    return 0
+
+
+async def _serve(config: OrchestratorConfig) -> None:
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    server, address = await create_server(config)
+    await server.start()
+    announce(address)
+    await stop.wait()
+    await server.stop()

@@ -42,10 +42,14 @@ class LeaseTerms:
         """A new lease, or one found after a restart: it has one full term."""
         self._terms[fence] = _Term(job_uid, self._clock.monotonic() + self.term_s)
 
+    def is_running(self, fence: int) -> bool:
+        """Whether the lease's deadline is still to come."""
+        term = self._terms.get(fence)
+        return term is not None and self._clock.monotonic() < term.deadline
+
     def check(self, fence: int) -> None:
         """Raise Fenced unless the lease still runs."""
-        term = self._terms.get(fence)
-        if term is None or self._clock.monotonic() >= term.deadline:
+        if not self.is_running(fence):
             raise Fenced(f"the lease with fence {fence} has ended", fence=fence)
 
     def renew(self, fence: int, live: LiveReport | None = None) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import queue
+import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -88,7 +89,11 @@ class ControlPlane(
             yield job_service_pb2.WatchJobResponse(job=job, pods=self.pods)
             if job.state in FINAL:
                 return
-            self.news.get(timeout=30)(job)
+            while context.is_active() and self.news.empty():
+                time.sleep(0.01)
+            if not context.is_active():
+                return
+            self.news.get()(job)
 
     def ListPods(self, request: Any, context: Any) -> Any:  # noqa: N802
         return job_service_pb2.ListPodsResponse(pods=self.pods)

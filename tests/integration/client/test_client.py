@@ -36,7 +36,7 @@ def test_submit_wait_leaderboard_download(client: Client, control_plane: Control
     assert job.wait().state == "SUCCEEDED"
     assert job.ended
     assert job.leaderboard().candidates[0].rank == 1
-    artifact = job.download(tmp_path / "best")
+    artifact = job.download_best(tmp_path / "best")
     assert artifact.name == f"{job.name}/checkpoints/best"
     assert (tmp_path / "best" / "actor.safetensors").stat().st_size == 1 << 20
 
@@ -61,9 +61,9 @@ def test_listing_goes_over_all_pages(client: Client, control_plane: ControlPlane
         control_plane.add(
             job_pb2.JobSpec(display_name="j"), job_pb2.JOB_STATE_FAILED if index == 3 else job_pb2.JOB_STATE_RUNNING
         )
-    assert [job.name[-1] for job in client.list_jobs()] == ["4", "3", "2", "1", "0"]
-    assert [job.name[-1] for job in client.list_jobs([job_pb2.JOB_STATE_FAILED])] == ["3"]
-    assert [agent.name[-1] for agent in client.list_agents("projects/default/leaderboards/j")] == ["0", "1", "2"]
+    assert [job.name[-1] for job in client.jobs()] == ["4", "3", "2", "1", "0"]
+    assert [job.name[-1] for job in client.jobs([job_pb2.JOB_STATE_FAILED])] == ["3"]
+    assert [agent.name[-1] for agent in client.agents("projects/default/leaderboards/j")] == ["0", "1", "2"]
 
 
 def test_an_unknown_job(client: Client) -> None:

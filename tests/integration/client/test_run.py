@@ -61,7 +61,7 @@ def run(connection: Connection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
     def run() -> tuple[int, list[Any]]:
         out = io.StringIO()
-        code = run_module.run_job(SPEC, Path("runs"), JsonDisplay(out))
+        code = run_module.run_job(SPEC, Path("runs"), JsonDisplay(out, io.StringIO()))
         return code, [json.loads(line) for line in out.getvalue().splitlines()]
 
     return run
@@ -161,7 +161,7 @@ def test_a_service_that_is_given_up_ends_the_run(run: Callable, control_plane: C
     with pytest.raises(Unavailable, match="the leaderboard ended too often"):
         run()
     assert len(FakeServices.stopped) == 1
-    control_plane.news.put(finish())
+    control_plane.news.put(finish())  # lets the server's watcher go
 
 
 def test_a_service_that_is_started_again_is_a_note(run: Callable, control_plane: ControlPlane) -> None:

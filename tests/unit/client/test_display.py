@@ -49,7 +49,7 @@ def test_a_snapshot_takes_the_live_steps_and_leaves_out_stopped_pods(
     running_job: job_pb2.Job, pods: list[job_pb2.Pod]
 ) -> None:
     snapshot = take_snapshot(running_job, pods)
-    assert snapshot.env_steps == 1_234_567
+    assert (snapshot.env_steps, snapshot.live_env_steps) == (1_200_000, 1_234_567)
     assert snapshot.state == "RUNNING"
     assert (snapshot.best_return, snapshot.best_score, snapshot.target_return) == (-182.4, -201.3, -200.0)
     assert [pod.name for pod in snapshot.pods] == ["p1"]
@@ -76,12 +76,13 @@ def test_agents_are_sorted_by_score_then_newest_first() -> None:
 
 
 def test_the_json_display_ends_with_job_finished(finished_job: job_pb2.Job, pods: list[job_pb2.Pod]) -> None:
-    out = io.StringIO()
-    display = JsonDisplay(out, clock=lambda: 0.0)
+    out, errors = io.StringIO(), io.StringIO()
+    display = JsonDisplay(out, errors, clock=lambda: 0.0)
     display.show(take_snapshot(finished_job, pods))
     display.event(job_pb2.Event(position=1, kind="LEASE_EXPIRED", message="lost", subject="p1"))
     display.note("the leaderboard ended")
     display.finish(JobSummary(finished_job, "runs/objects/x"), ["podracer evaluate runs/objects/x"])
+    assert errors.getvalue() == ""
     lines = [json.loads(line) for line in out.getvalue().splitlines()]
     assert [line["event"] for line in lines] == ["progress", "job_event", "note", "job_finished"]
     assert list(lines[-1]) == KEYS
@@ -135,6 +136,9 @@ def test_a_failed_job_shows_the_users_own_traceback(failed_job: job_pb2.Job) -> 
     lines = JobSummary(failed_job, "").lines()
     assert "problem      USER_CODE_FAILED: it raised" in lines
     assert "    ValueError" in lines
+    errors = io.StringIO()
+    JsonDisplay(io.StringIO(), errors).finish(JobSummary(failed_job, ""), [])
+    assert "    ValueError" in errors.getvalue().splitlines()
 
 
 def test_the_table_shows_pods_agents_and_figures(running_job: job_pb2.Job, pods: list[job_pb2.Pod]) -> None:
@@ -172,7 +176,8 @@ def test_next_steps_can_be_pasted(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         ["my tools/podracer", "export", "runs/a b", "--output", "policy.pt2"],
         ["my tools/podracer", "leaderboard", "j", "--dir", "runs"],
     ]
-    assert next_steps("", ["j"]) == ["'my tools/podracer' leaderboard j"]
+    program_text = "'my tools/podracer'"
+    assert next_steps("", ["j"], ["run", "j.yaml"]) == [f"{program_text} run j.yaml", f"{program_text} leaderboard j"]
 
 
 def test_the_program_on_the_path_is_called_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from podracer_leaderboard.rungs import is_at_bottom
+from podracer_leaderboard.rungs import is_at_bottom, peer_scores
 
 scores = st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=30)
 
@@ -35,6 +35,18 @@ def test_equal_scores_never_give_way() -> None:
 def test_a_fraction_of_zero_replaces_nobody_and_of_one_all_but_the_best() -> None:
     assert bottom([1.0, 2.0, 3.0, 4.0], 0.0) == []
     assert bottom([1.0, 2.0, 3.0, 4.0], 1.0) == [1.0, 2.0, 3.0]
+
+
+def test_a_full_rung_is_judged_by_itself() -> None:
+    assert peer_scores(3, {3: (1.0, 2.0, 3.0, 4.0), 2: (9.0,)}) == [1.0, 2.0, 3.0, 4.0]
+
+
+def test_who_leads_alone_is_held_against_those_with_less_training() -> None:
+    assert peer_scores(3, {4: (99.0,), 3: (1.0,), 2: (2.0, 3.0), 1: (4.0, 5.0), 0: (6.0,)}) == [1.0, 2.0, 3.0, 4.0, 5.0]
+
+
+def test_nobody_is_held_against_those_with_more() -> None:
+    assert peer_scores(1, {1: (1.0,), 2: (2.0,) * 8}) == [1.0]
 
 
 @given(scores, st.floats(0.0, 1.0))

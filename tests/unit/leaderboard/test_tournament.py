@@ -138,6 +138,13 @@ def test_a_slow_starter_is_judged_in_its_own_rung_only() -> None:
     assert {5, 6, 7, 8} <= set(numbers(cohort))
 
 
+def test_a_leader_that_got_worse_than_those_behind_it_gives_way() -> None:
+    leader = agent(9, 0.5, rung=6)
+    behind = [agent(number, float(number), rung=5) for number in range(1, 9)]
+    cohort = propose(population([leader, *behind]), rules=replace(RULES, population=9), places=9)
+    assert 9 in [each.replaced.number for each in cohort.created if each.replaced]
+
+
 def test_who_was_never_judged_or_never_trained_stays() -> None:
     people = [agent(1, None), agent(2, -50.0, started=False), *EIGHT[2:]]
     assert {1, 2} <= set(numbers(propose(population(people))))

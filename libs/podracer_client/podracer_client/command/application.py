@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import typer
 
 from podracer_client.command import cancel, evaluate, export, job, jobs, leaderboard, run, submit, up, watch
 
 application = typer.Typer(
     name="podracer",
-    help="Train deep-reinforcement-learning agents as a tournament of pods, on this machine or on a server.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -18,6 +19,24 @@ application = typer.Typer(
 _HERE = "On this machine"
 _SERVER = "With a server (or what `podracer up` or `podracer run` have started)"
 _POLICIES = "Policies"
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        typer.echo(f"podracer {version('podracer-client')}")
+        raise typer.Exit
+
+
+@application.callback()
+def podracer(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Train deep-reinforcement-learning agents as a tournament of pods, on this machine or on a server."""
+
 
 application.command("run", rich_help_panel=_HERE)(run.run)
 application.command("up", rich_help_panel=_HERE)(up.up)

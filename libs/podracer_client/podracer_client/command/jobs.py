@@ -28,7 +28,7 @@ def jobs(
     from podracer_client.names import short_name
 
     with server.connect() as client:
-        found = [job.message for job in client.list_jobs([_state(text) for text in state or ()])]
+        found = [job.message for job in client.jobs([_state(text) for text in state or ()])]
     if json:
         for message in found:
             write_json(job_json(message))

@@ -21,9 +21,11 @@ def run(
 
     spec = load_job_file(job_file)  # before anything is made or started
 
+    from podracer_client.connection import DEFAULT_FOLDER
     from podracer_client.display.display import choose_display
     from podracer_client.local.run import run_job
     from podracer_client.local.services import ServiceOptions
 
-    code = run_job(spec, folder, choose_display(plain=plain, json=json), ServiceOptions(max_pods=max_pods))
-    raise typer.Exit(code)
+    again = ["run", str(job_file), *(["--dir", str(folder)] if folder != DEFAULT_FOLDER else [])]
+    display = choose_display(plain=plain, json=json)
+    raise typer.Exit(run_job(spec, folder, display, ServiceOptions(max_pods=max_pods), again))

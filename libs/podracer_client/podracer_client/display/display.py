@@ -47,7 +47,7 @@ def choose_display(*, plain: bool, json: bool) -> Display:
     if json:
         from podracer_client.display.json_lines import JsonDisplay
 
-        return JsonDisplay(sys.stdout)
+        return JsonDisplay(sys.stdout, sys.stderr)
     if plain or not sys.stderr.isatty():
         from podracer_client.display.plain import PlainDisplay
 

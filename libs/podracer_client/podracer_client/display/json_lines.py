@@ -16,10 +16,14 @@ _INTERVAL_S = 1.0
 
 
 class JsonDisplay(Display):
-    """`progress` about once a second, `job_event` and `note` as they happen, `job_finished` at the end."""
+    """`progress` about once a second, `job_event` and `note` as they happen, `job_finished` at the end.
 
-    def __init__(self, out: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
+    Why a job has failed goes to `diagnostics`, for people.
+    """
+
+    def __init__(self, out: TextIO, diagnostics: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
         self._out = out
+        self._diagnostics = diagnostics
         self._clock = clock
         self._next_s = 0.0
         self._state = ""
@@ -35,6 +39,7 @@ class JsonDisplay(Display):
                 "job": snapshot.name,
                 "state": snapshot.state,
                 "env_steps": snapshot.env_steps,
+                "live_env_steps": snapshot.live_env_steps,
                 "env_steps_per_second": round(snapshot.env_steps_per_second, 1),
                 "best_return": snapshot.best_return,
                 "best_lower_bound": snapshot.best_lower_bound,
@@ -63,6 +68,7 @@ class JsonDisplay(Display):
 
     def finish(self, summary: JobSummary, next_steps: Sequence[str]) -> None:
         self._write(summary.to_json())
+        self._diagnostics.writelines(f"{line}\n" for line in summary.problem_lines())
 
     def _write(self, values: dict[str, Any]) -> None:
         self._out.write(json.dumps(values, ensure_ascii=False) + "\n")

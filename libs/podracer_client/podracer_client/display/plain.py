@@ -52,7 +52,7 @@ def progress_line(snapshot: Snapshot) -> str:
         f"{snapshot.state.lower()} {duration_text(snapshot.train_seconds)}",
         f"{len(snapshot.pods)} pods",
         f"{snapshot.agent_count} agents",
-        f"{count_text(snapshot.env_steps)} steps",
+        f"{count_text(snapshot.live_env_steps)} steps",
         f"{count_text(snapshot.env_steps_per_second)} steps/s",
         best_text(snapshot),
     ]

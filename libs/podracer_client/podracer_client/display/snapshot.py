@@ -41,11 +41,15 @@ class AgentRow:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A job at one moment. Times in seconds; None where there is nothing to say yet."""
+    """A job at one moment. Times in seconds; None where there is nothing to say yet.
+
+    `env_steps` are those of committed checkpoints, `live_env_steps` what pods report beyond it.
+    """
 
     name: str
     state: str
     env_steps: int
+    live_env_steps: int
     env_steps_per_second: float
     best_return: float | None
     best_lower_bound: float | None
@@ -78,7 +82,8 @@ def take_snapshot(job: job_pb2.Job, pods: Iterable[job_pb2.Pod]) -> Snapshot:
     return Snapshot(
         name=job.name,
         state=state_text(job.state),
-        env_steps=max(progress.env_steps, progress.live_env_steps),
+        env_steps=progress.env_steps,
+        live_env_steps=max(progress.env_steps, progress.live_env_steps),
         env_steps_per_second=progress.env_steps_per_second,
         best_return=best.mean if best else None,
         best_lower_bound=best.lower_bound if best else None,

@@ -45,6 +45,16 @@ class JobSummary:
             "checkpoint": self.checkpoint or None,
         }
 
+    def problem_lines(self) -> list[str]:
+        """Why it has failed, with the user's own traceback where there is one; nothing for a job that has not."""
+        if not self.job.HasField("problem"):
+            return []
+        problem = self.job.problem
+        return [
+            f"problem      {problem.reason}: {problem.message}",
+            *(f"  {line}" for line in problem.detail.splitlines()),
+        ]
+
     def lines(self) -> list[str]:
         """For people."""
         progress = self.job.progress
@@ -52,9 +62,7 @@ class JobSummary:
         if progress.HasField("time_to_target"):
             outcome += f" after {duration_text(seconds(progress.time_to_target))} of training"
         lines = [f"{self.job.name}: {state_text(self.job.state)}{', ' if outcome else ''}{outcome}"]
-        if self.job.HasField("problem"):
-            lines.append(f"problem      {self.job.problem.reason}: {self.job.problem.message}")
-            lines.extend(f"  {line}" for line in self.job.problem.detail.splitlines())
+        lines += self.problem_lines()
         lines.append(
             f"trained      {count_text(progress.env_steps)} environment steps, {progress.agent_count} agents, "
             f"{duration_text(seconds(progress.train_time))}"
@@ -81,15 +89,13 @@ def program_words(argv: Sequence[str] | None = None) -> list[str]:
     return [_short_path(Path(first)) if Path(first).exists() else "podracer"]
 
 
-def next_steps(checkpoint: str, leaderboard_options: Sequence[str]) -> list[str]:
-    """Commands to paste: evaluate and export the policy at `checkpoint`, look at the leaderboard."""
-    program = program_words()
-    commands = [
-        [*program, "evaluate", checkpoint],
-        [*program, "export", checkpoint, "--output", "policy.pt2"],
-        [*program, "leaderboard", *leaderboard_options],
-    ]
-    return [shlex.join(command) for command in commands if checkpoint or command[len(program)] == "leaderboard"]
+def next_steps(checkpoint: str, leaderboard_options: Sequence[str], again: Sequence[str] = ()) -> list[str]:
+    """Commands to paste: go on, evaluate and export the policy at `checkpoint`, look at the leaderboard."""
+    commands = [again] if again else []
+    if checkpoint:
+        commands += [["evaluate", checkpoint], ["export", checkpoint, "--output", "policy.pt2"]]
+    commands.append(["leaderboard", *leaderboard_options])
+    return [shlex.join([*program_words(), *command]) for command in commands]
 
 
 def path_text(path: Path) -> str:

@@ -104,7 +104,7 @@ class TableDisplay(Display):
         )
         grid.add_row(
             f"elapsed {duration_text(elapsed)}   ETA {duration_text(snapshot.eta_seconds)}",
-            f"{count_text(snapshot.env_steps)} steps",
+            f"{count_text(snapshot.live_env_steps)} steps",
             f"{count_text(snapshot.env_steps_per_second)} steps/s   {snapshot.agent_count} agents",
         )
         return grid

@@ -10,6 +10,7 @@ from typing import Any, Self
 
 from podracer_client.local.run_folder import RunFolder
 from podracer_client.local.services import LocalServices
+from podracer_client.local.state_folder import StateFolder
 
 INTERRUPTED = 130
 """Exit code."""
@@ -48,9 +49,10 @@ class Interrupts:
             self._on_first()
 
 
-def leave_at_once(services: LocalServices, run_folder: RunFolder) -> None:
+def leave_at_once(services: LocalServices, state: StateFolder, run_folder: RunFolder) -> None:
     """Called from the signal handler: end every process now, and this one."""
     services.kill()
+    state.close()
     run_folder.remove()
     if os.isatty(2):
         os.write(2, b"\x1b[?25h\n")  # the live table hides the cursor

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,9 +62,12 @@ class _Interrupted:
 _Message = ProcessNews | JobUpdate | _Started | _Ended | _Interrupted
 
 
-def run_job(spec: JobSpec, folder: Path, display: Display, options: ServiceOptions | None = None) -> int:
+def run_job(
+    spec: JobSpec, folder: Path, display: Display, options: ServiceOptions | None = None, again: Sequence[str] = ()
+) -> int:
     """Run `spec` in the state folder, on from where an unfinished job of the same spec stopped; the exit code.
 
+    `again` are the arguments of the command that does so once more, for a user who interrupts it.
     Raises PreconditionFailed while another process has the folder, InvalidInput where it cannot be written, Unavailable
     when a service cannot start or dies again and again.
     """
@@ -73,9 +76,11 @@ def run_job(spec: JobSpec, folder: Path, display: Display, options: ServiceOptio
         state = stack.enter_context(StateFolder.open(folder))
         run_folder = stack.enter_context(RunFolder())
         services = LocalServices(state, run_folder, options, inbox.put)
-        stack.enter_context(Interrupts(lambda: inbox.put(_Interrupted()), lambda: leave_at_once(services, run_folder)))
+        stack.enter_context(
+            Interrupts(lambda: inbox.put(_Interrupted()), lambda: leave_at_once(services, state, run_folder))
+        )
         stack.enter_context(display)
-        run = _Run(spec, state, services, display, inbox)
+        run = _Run(spec, state, services, display, inbox, again)
         stack.callback(run.stop)
         return run.follow()
 
@@ -84,13 +89,20 @@ class _Run:
     """The main thread reads the inbox; a second one starts the services, finds the job and watches it."""
 
     def __init__(
-        self, spec: JobSpec, state: StateFolder, services: LocalServices, display: Display, inbox: SimpleQueue[_Message]
+        self,
+        spec: JobSpec,
+        state: StateFolder,
+        services: LocalServices,
+        display: Display,
+        inbox: SimpleQueue[_Message],
+        again: Sequence[str],
     ) -> None:
         self._spec = spec
         self._state = state
         self._services = services
         self._display = display
         self._inbox = inbox
+        self._again = again
         self._started: _Started | None = None
         self._suspended = False
         self._drained = False
@@ -116,16 +128,20 @@ class _Run:
 
     def _work(self) -> None:
         """The second thread."""
+        ended = _Ended(PodracerError("following the job failed in a way that nobody foresaw; the traceback is above"))
         try:
             client = self._services.client()
             job = _resume_or_create(client, self._spec, self._inbox)
             self._inbox.put(_Started(client, job))
-            for update in job.watch(after_position=job.message.event_position):
+            watch = job.watch(after_position=job.message.event_position)
+            self._background.callback(watch.cancel)
+            for update in watch:
                 self._inbox.put(update)
+            ended = _Ended(None)
         except PodracerError as error:
-            self._inbox.put(_Ended(error))
-        else:
-            self._inbox.put(_Ended(None))
+            ended = _Ended(error)
+        finally:
+            self._inbox.put(ended)
 
     def _take(self, message: _Message) -> bool:
         """Whether the job has ended."""
@@ -197,17 +213,17 @@ class _Run:
     def _show_end(self, job: Job) -> None:
         prefix = job.progress.best.checkpoint.prefix
         checkpoint = path_text(self._state.objects / prefix.rstrip("/")) if prefix else ""
-        options = [short_name(job.name)]
-        if self._state.path != DEFAULT_FOLDER.absolute():
-            options += ["--dir", path_text(self._state.path)]
-        self._display.finish(JobSummary(job.message, checkpoint), next_steps(checkpoint, options))
+        elsewhere = self._state.path != DEFAULT_FOLDER.absolute()
+        options = [short_name(job.name), *(["--dir", path_text(self._state.path)] if elsewhere else [])]
+        commands = next_steps(checkpoint, options, [] if job.ended else self._again)
+        self._display.finish(JobSummary(job.message, checkpoint), commands)
 
 
 def _resume_or_create(client: Client, spec: JobSpec, inbox: SimpleQueue[_Message]) -> Job:
     """The folder's unfinished job of the same spec, else a new one; other unfinished jobs give way."""
     wanted = spec_from_message(spec_to_message(spec))  # what a server makes of it, defaults written out
     mine: Job | None = None
-    for job in list(client.list_jobs(_UNFINISHED)):
+    for job in client.jobs(_UNFINISHED):
         if mine is None and spec_from_message(job.message.spec) == wanted:
             mine = job
         elif job.message.state != job_pb2.JOB_STATE_SUSPENDED:

@@ -32,7 +32,7 @@ def keep_up(folder: Path, options: ServiceOptions) -> int:
         state = stack.enter_context(StateFolder.open(folder))
         run_folder = stack.enter_context(RunFolder())
         services = LocalServices(state, run_folder, options, inbox.put)
-        stack.enter_context(Interrupts(lambda: inbox.put(None), lambda: leave_at_once(services, run_folder)))
+        stack.enter_context(Interrupts(lambda: inbox.put(None), lambda: leave_at_once(services, state, run_folder)))
         stack.callback(services.stop)
         services.start()
         threading.Thread(target=_wait_ready, args=(services, inbox), name="ready", daemon=True).start()

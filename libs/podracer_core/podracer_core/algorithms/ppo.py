@@ -153,8 +153,6 @@ class PPO(Algorithm):
 
         value, next_value = self._values_of(rollout)
         observation = self.actor.normalize(by_member(rollout.observation[:-1]))
-        # A broken row may hold NaN, which no weight of zero would keep out of the gradient.
-        observation = torch.where(by_member(valid), observation, 0.0)
         proximal, importance = rollout.log_prob, None
         if rollout.policy_version != self.version:
             proximal = self._log_prob(observation, rollout)
@@ -181,7 +179,9 @@ class PPO(Algorithm):
             advantage = normalized_advantages(advantage, valid_rows)
         weight = valid.float() if importance is None else torch.where(valid, importance, 0.0)
         columns = [observation, by_member(rollout.action), by_member(proximal), advantage.unsqueeze(-1), target]
-        return torch.cat([*columns, by_member(weight)], -1), {"explained_variance": explained}
+        rows = torch.cat([*columns, by_member(weight)], -1)
+        # A broken row may hold NaN, which no weight of zero would keep out of the gradient.
+        return torch.where(valid_rows.unsqueeze(-1), rows, 0.0), {"explained_variance": explained}
 
     def _minibatches(self, batch: Tensor, order: Tensor) -> list[Minibatch]:
         """One epoch: every row of `batch` [M, rows, columns] once, in the `order` [M, rows] of its member."""
@@ -203,7 +203,10 @@ class PPO(Algorithm):
         """One gradient step of all `learning` [M] members. Updates `learning`, `active` and the sums of metrics."""
         self._parameters.zero_gradient()
         minibatch = replace(minibatch, weight=minibatch.weight / minibatch.weight.sum(1, keepdim=True).clamp(min=1e-8))
-        metrics = torch.stack([self._backward(part) for part in minibatch.split(self._microbatch_rows)]).sum(0)
+        parts = [self._backward(part) for part in minibatch.split(self._microbatch_rows)]
+        metrics = torch.stack([part for part, _ in parts]).sum(0)
+        self._parameters.gather_gradient()
+        self._parameters.gradient_of("log_std")[_ACTOR::2] = torch.stack([log_std for _, log_std in parts]).sum(0)
         gradient_norm = clip_gradient_(self._optimizer.gradient, self._hyperparameters["max_gradient_norm"])
         target_kl = self._hyperparameters["target_kl"]
         learning &= (target_kl <= 0) | (metrics[_METRICS.index("kl")] <= 1.5 * target_kl)
@@ -214,8 +217,9 @@ class PPO(Algorithm):
         self._optimizer.step(self._hyperparameters["learning_rate"], learning)
         totals += torch.where(learning, torch.cat([metrics, torch.stack([gradient_norm, torch.ones_like(gradient_norm)])]), 0.0)
 
-    def _backward(self, minibatch: Minibatch) -> Tensor:
-        """Add the gradient of every member's loss to the parameters' and return metrics [5, M], as in _METRICS.
+    def _backward(self, minibatch: Minibatch) -> tuple[Tensor, Tensor]:
+        """Add the gradient of every member's loss to the networks'; returns metrics [5, M], as in _METRICS, and the
+        gradient in log_std [M, A].
 
         loss = -sum(w * surrogate) + value_coefficient * sum(w * (v - target)^2 / 2) - entropy_coefficient * sum(w * H)
         over the rows of a member, with weights w that add up to 1. Members share no parameter and their losses are
@@ -239,14 +243,13 @@ class PPO(Algorithm):
         gradient[:, _ACTOR], log_std_gradient = density.gradient(-weight * slope, entropy_gradient)
         gradient[:, _CRITIC, :, 0] = self._hyperparameters["value_coefficient"].unsqueeze(1) * weight * error
         output.backward(gradient.view_as(output))  # type: ignore[no-untyped-call]
-        self._parameters.gradient_of("log_std")[_ACTOR::2] += log_std_gradient
 
         ratio = log_ratio.exp()
         # Schulman's low-variance estimate of the Kullback-Leibler divergence, (r - 1) - log r.
         divergence = ratio - 1 - log_ratio
         clipped = ((ratio - 1).abs() > clip_range.unsqueeze(1)).float()
         rows = torch.stack([-surrogate, 0.5 * error.square(), density.entropy, divergence, clipped])
-        return (rows * weight).sum(-1)
+        return (rows * weight).sum(-1), log_std_gradient
 
     def _values_of(self, rollout: Rollout) -> tuple[Tensor, Tensor]:
         """V of every observation and V of every true successor, [T, M, E] each."""
@@ -395,7 +398,8 @@ def clipped_surrogate(log_ratio: Tensor, advantage: Tensor, clip_range: Tensor) 
     limit = clip_range.unsqueeze(1)
     free = ratio * advantage
     clipped = torch.minimum(torch.maximum(ratio, 1 - limit), 1 + limit) * advantage
-    return torch.minimum(free, clipped), torch.where(free <= clipped, free, 0.0)
+    # Written so that NaN stays NaN, and the member that it belongs to is noticed.
+    return torch.minimum(free, clipped), torch.where(free > clipped, 0.0, free)
 
 
 def _variance(values: Tensor, valid: Tensor) -> Tensor:

@@ -32,20 +32,23 @@ class Evaluator:
         self._make_environment, self._step_limit = make_environment, step_limit
         self._environments: dict[int, VecEnvironment] = {}
 
-    def evaluate(self, actor: Actor, seeds: Sequence[int], *, first_row: int = 0) -> tuple[EvaluationResult, ...]:
+    def evaluate(
+        self, actor: Actor, seeds: Sequence[int], *, first_row: int = 0, block_rows: int = BLOCK_ROWS
+    ) -> tuple[EvaluationResult, ...]:
         """One result for each of the actor's M members; all of them play the episodes `seeds`.
 
         Episode i plays in row first_row + i of the blocks, so that a second stage continues where the first ended.
+        Smaller blocks save time where nobody will ask for exactly these returns again.
         """
         if not seeds:
             raise InvalidInput("an evaluation needs at least one seed")
         members, episodes = actor.members, len(seeds)
         environment = self._environment(members * episodes)
-        blocks = -(-(first_row + episodes) // BLOCK_ROWS)
+        blocks = -(-(first_row + episodes) // block_rows)
         repeated = actor.repeat(blocks)
         keys = torch.tensor(seeds, dtype=torch.int64, device=environment.device)
         observation = environment.reset(keys.repeat(members))
-        padded = observation.new_zeros(members, blocks * BLOCK_ROWS, *observation.shape[1:])
+        padded = observation.new_zeros(members, blocks * block_rows, *observation.shape[1:])
         rows = slice(first_row, first_row + episodes)
         running = torch.ones(members * episodes, dtype=torch.bool, device=environment.device)
         returns = torch.zeros(members * episodes, dtype=torch.float64, device=environment.device)
@@ -54,8 +57,8 @@ class Evaluator:
         with torch.inference_mode():
             for taken in range(1, (environment.max_episode_steps or self._step_limit) + 1):
                 padded[:, rows] = observation.view(members, episodes, *observation.shape[1:])
-                action = repeated.greedy(padded.view(members * blocks, BLOCK_ROWS, *observation.shape[1:]))
-                action = action.reshape(members, blocks * BLOCK_ROWS, *action.shape[2:])[:, rows].flatten(0, 1)
+                action = repeated.greedy(padded.view(members * blocks, block_rows, *observation.shape[1:]))
+                action = action.reshape(members, blocks * block_rows, *action.shape[2:])[:, rows].flatten(0, 1)
                 step = environment.step(action)
                 returns += torch.where(running, step.reward, 0.0)
                 lengths += running

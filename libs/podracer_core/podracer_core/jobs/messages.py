@@ -89,7 +89,7 @@ def spec_to_message(spec: JobSpec) -> job_pb2.JobSpec:
 
 
 def spec_from_message(message: job_pb2.JobSpec) -> JobSpec:
-    """A job with every default filled in, its values unchecked. Raises InvalidInput naming each field that has no form."""
+    """A job with its defaults filled in, values unchecked. Raises InvalidInput naming each field that has no form."""
     violations: list[FieldViolation] = []
 
     def part(field: str, read: Callable[[], Part], fallback: Part) -> Part:

@@ -14,11 +14,13 @@ from podracer_core.errors import InvalidInput
 class StackedParameters:
     """G networks of one shape. `flat` [G, P] holds everything; `[name]` is a leaf view [G, *shape] of it.
 
-    The views are ordinary autograd leaves whose `.grad` are views of `gradient` [G, P]: after `backward()` the whole
-    gradient lies in one tensor. So never set `.grad` to None; call `zero_gradient()`.
+    The views are ordinary autograd leaves. After `backward()`, `gather_gradient()` puts their gradients into `gradient`
+    [G, P], which an optimizer works on.
     """
 
-    def __init__(self, groups: int, shapes: Mapping[str, tuple[int, ...]], device: torch.device | str = "cpu") -> None:
+    def __init__(
+        self, groups: int, shapes: Mapping[str, tuple[int, ...]], device: torch.device | str = "cpu"
+    ) -> None:
         self.groups = groups
         self.shapes = dict(shapes)
         sizes = {name: math.prod(shape) for name, shape in shapes.items()}
@@ -30,9 +32,8 @@ class StackedParameters:
         start = 0
         for name, shape in shapes.items():
             columns = slice(start, start + sizes[name])
-            view = self.flat[:, columns].view(groups, *shape).requires_grad_()
-            view.grad = self.gradient[:, columns].view(groups, *shape)
-            self._views[name], self._gradients[name] = view, view.grad
+            self._views[name] = self.flat[:, columns].view(groups, *shape).requires_grad_()
+            self._gradients[name] = self.gradient[:, columns].view(groups, *shape)
             start += sizes[name]
 
     @property
@@ -49,7 +50,16 @@ class StackedParameters:
 
     def zero_gradient(self) -> None:
         """Forget the gradients of the last step."""
-        self.gradient.zero_()
+        for view in self._views.values():
+            view.grad = None
+
+    def gather_gradient(self) -> None:
+        """Write what `backward()` has left with each of them into `gradient`; zero where it left nothing."""
+        for name, view in self._views.items():
+            if view.grad is None:
+                self._gradients[name].zero_()
+            else:
+                self._gradients[name].copy_(view.grad)
 
     def group_state(self, group: int) -> dict[str, Tensor]:
         """Copies of one network's tensors, without the leading axis."""

@@ -63,7 +63,7 @@ class StreamCall(Generic[Message, Item]):
         """`method` is a stub's: `stub.Collect`."""
         self._outbox: Outbox[Message] = Outbox()
         self._items: queue.SimpleQueue[Item | _End] = queue.SimpleQueue()
-        self._end: _End | None = None
+        self._next: Item | _End | None = None
         self._decode = decode
         self._call = method(iter(self._outbox))
         self._reader = threading.Thread(target=self._read, name="stream-reader", daemon=True)
@@ -73,27 +73,31 @@ class StreamCall(Generic[Message, Item]):
         """Queue a message; never waits."""
         self._outbox.put(message)
 
+    def wait(self, timeout_s: float) -> bool:
+        """Wait until there is something to receive, or until the stream is over; False where the time ran out."""
+        if self._next is None:
+            try:
+                self._next = self._items.get(timeout=timeout_s) if timeout_s > 0 else self._items.get_nowait()
+            except queue.Empty:
+                return False
+        return True
+
     def receive(self, timeout_s: float) -> Item:
         """The next item. Raises DeadlineExpired where none comes in time, and the stream's own error once it is over:
         Unavailable where the other side ended it in good order.
         """
-        if self._end is not None:
-            raise _reason(self._end)
-        try:
-            entry = self._items.get(timeout=max(timeout_s, 0.0)) if timeout_s > 0 else self._items.get_nowait()
-        except queue.Empty:
-            raise DeadlineExpired(f"nothing came within {timeout_s:.1f} s") from None
-        if isinstance(entry, _End):
-            self._end = entry
-            raise _reason(entry)
+        if not self.wait(timeout_s):
+            raise DeadlineExpired(f"nothing came within {timeout_s:.1f} s")
+        entry = self._next
+        if isinstance(entry, _End):  # it stays: nothing comes after the end
+            raise entry.error if entry.error is not None else Unavailable("the other side has ended the stream")
+        self._next = None
+        assert entry is not None, "wait has put something there"
         return entry
 
     def poll(self) -> Item | None:
         """The next item if it is there already. Raises as `receive` does once the stream is over."""
-        try:
-            return self.receive(0.0)
-        except DeadlineExpired:
-            return None
+        return self.receive(0.0) if self.wait(0.0) else None
 
     def close(self) -> None:
         """End the call at once; what is still under way is lost. Closing twice is harmless."""
@@ -110,7 +114,3 @@ class StreamCall(Generic[Message, Item]):
         except PodracerError as error:
             self._items.put(_End(error))
             self._call.cancel()
-
-
-def _reason(end: _End) -> Exception:
-    return end.error if end.error is not None else Unavailable("the other side has ended the stream")

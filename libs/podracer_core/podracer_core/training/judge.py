@@ -49,7 +49,14 @@ class EvaluationAnswer:
 
 
 class Judge(ABC):
-    """Evaluates in order of submission, here or elsewhere."""
+    """Evaluates in order of submission, here or elsewhere.
+
+    blocking         whether training waits meanwhile
+    evaluator_count  evaluators connected now
+    """
+
+    blocking: bool = False
+    evaluator_count: int = 0
 
     @property
     @abstractmethod
@@ -70,6 +77,8 @@ class Judge(ABC):
 
 class InProcessJudge(Judge):
     """Evaluates here, while training waits: each order on the device where its policies lie."""
+
+    blocking = True
 
     def __init__(self, make_environment: Callable[[int, torch.device], VecEnvironment]) -> None:
         """`make_environment(num_envs, device)` is called once for each size and device."""
@@ -102,6 +111,8 @@ class InProcessJudge(Judge):
 
 def evaluate_order(evaluator: Evaluator, order: EvaluationOrder) -> tuple[EvaluationResult, ...]:
     """All policies at once; those that can still reach the admission score go on to all episodes."""
+    if order.screening:
+        return evaluator.evaluate(order.actor, order.seeds, block_rows=len(order.seeds))
     first = order.first_episodes or len(order.seeds)
     results = evaluator.evaluate(order.actor, order.seeds[:first])
     rest = order.seeds[first:]

@@ -5,28 +5,34 @@ from __future__ import annotations
 __all__ = ["EvaluationSchedule"]
 
 _CREDIT_S = 5.0
+_POD_PROCESSES = 3
 
 
 class EvaluationSchedule:
     """Keeps evaluation to `fraction` of the time, and spends it where it matters.
 
-    A round starts with a credit, which is used for the first look and wherever the target seems near: a lucky policy
-    comes and goes within a few updates. Over a round whose length is known the fraction holds in the end.
+    A round begins with a credit, used for the first look and, where a target is hunted, for more of them: a lucky
+    policy comes and goes within a few updates. Over a round whose length is known the fraction holds in the end.
+    Where training goes on meanwhile (not `blocking`), the fraction is of the time of the pod's three processes.
     """
 
-    def __init__(self, fraction: float, round_s: float | None = None) -> None:
-        self._fraction, self._round_s = fraction, round_s
+    def __init__(self, fraction: float, round_s: float | None = None, *, hunting: bool, blocking: bool = True) -> None:
+        self._fraction = fraction if blocking else min(fraction * _POD_PROCESSES, 1.0)
+        self._round_s, self._hunting, self._blocking = round_s, hunting, blocking
         self._last_cost_s: float | None = None
         self._last_end_s = 0.0
         self.spent_s = 0.0
 
     def is_due(self, elapsed_s: float, first_cost_s: float, *, promising: bool) -> bool:
-        """Whether to look now. `first_cost_s` estimates the cost of a first look, before there has been one."""
-        cost_s = first_cost_s if self._last_cost_s is None else self._last_cost_s
-        if self._last_cost_s is None or promising:
-            # Near the target as much time again goes to training as to looking.
-            return elapsed_s - self._last_end_s >= cost_s * promising and self.allows(elapsed_s, cost_s, credit=True)
-        return self.allows(elapsed_s, cost_s)
+        """Whether to look now. `first_cost_s` estimates the cost of a first look, before there has been one;
+        `promising`: the last look was not far from the target."""
+        if self._last_cost_s is None:
+            return self.allows(elapsed_s, first_cost_s, credit=True)
+        if not self._hunting:
+            return self.allows(elapsed_s, self._last_cost_s)
+        pause_s = self._last_cost_s * (0 if not self._blocking else 1 if promising else 2)
+        rested = elapsed_s - self._last_end_s >= pause_s
+        return rested and self.allows(elapsed_s, self._last_cost_s, credit=True)
 
     def allows(self, elapsed_s: float, cost_s: float, *, credit: bool = False) -> bool:
         """Whether `cost_s` seconds more stay within the fraction."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from podracer_core.algorithms.algorithm import Algorithm
 from podracer_core.errors import DeadlineExpired
@@ -44,11 +44,15 @@ class Selection:
         plan: RoundPlan,
         now: Callable[[], Moment],
         first_cost_s: Callable[[], float],
+        interrupted: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`now` tells where the round stands; `first_cost_s` estimates how long a first look takes."""
+        """`now` tells where the round stands; `first_cost_s` estimates how long a first look takes; `interrupted` makes
+        `conclude` give up."""
         self._algorithm, self._judge, self._plan = algorithm, judge, plan
-        self._now, self._first_cost_s = now, first_cost_s
-        self._schedule = EvaluationSchedule(plan.evaluation_fraction, plan.duration_s)
+        self._now, self._first_cost_s, self._interrupted = now, first_cost_s, interrupted
+        self._schedule = EvaluationSchedule(
+            plan.evaluation_fraction, plan.duration_s, hunting=plan.target is not None, blocking=judge.blocking
+        )
         self._order_ids = itertools.count(1)
         self._screening: _Screening | None = None
         self._full: dict[int, Snapshot] = {}  # full evaluations that have been ordered
@@ -57,6 +61,7 @@ class Selection:
         self._candidates: dict[int, Judgement] = {}
         self._first_mean: float | None = None
         self._promising = False
+        self._answered = False  # the last look
         self._news: list[Judgement] = []
         self.confirmed: Judgement | None = None
 
@@ -69,6 +74,10 @@ class Selection:
     def candidates(self) -> dict[int, Judgement]:
         """Every member's best full evaluation so far."""
         return dict(self._candidates)
+
+    def admit_from(self, score: float | None) -> None:
+        """From now on candidates have to reach this score; None: any will do."""
+        self._plan = replace(self._plan, admission_score=score)
 
     def take_news(self) -> list[Judgement]:
         """Judgements since the last call."""
@@ -93,18 +102,19 @@ class Selection:
         """
         deadline = time.monotonic() + timeout_s
         self._wait(deadline)
-        if self.confirmed is None:
+        self._answered = False
+        while self.confirmed is None and not self._answered and not self._interrupted():
             self._look()
             self._wait(deadline)
-        if self.confirmed is None:
+        if self.confirmed is None and not self._interrupted():
             for member, (_, snapshot) in self._best.items():
                 judged = self._candidates.get(member)
-                if judged is None or judged.snapshot is not snapshot:
+                if (judged is None or judged.snapshot is not snapshot) and not self._interrupted():
                     self._order_full(snapshot, ADMISSION)
             self._wait(deadline)
 
     def _wait(self, deadline: float) -> None:
-        while (self._screening is not None or self._full) and self.confirmed is None:
+        while (self._screening is not None or self._full) and self.confirmed is None and not self._interrupted():
             remaining_s = deadline - time.monotonic()
             if remaining_s <= 0:
                 raise DeadlineExpired("the evaluations at the end of the round have not come", reason="NO_EVALUATION")
@@ -149,6 +159,7 @@ class Selection:
         if screening is not None and answer.order_id == screening.order_id:
             self._screening = None
             self._schedule.record(self._now().elapsed_s, answer.duration_s, screening=True)
+            self._answered = bool(answer.results)
             if answer.results:
                 self._take_look(screening, answer)
         elif answer.order_id in self._full:

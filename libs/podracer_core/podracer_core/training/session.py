@@ -64,9 +64,10 @@ class TrainingSession:
         clock: Callable[[], float] = time.monotonic,
         began_at: float | None = None,
         episode_steps: int = 1000,
+        interrupted: Callable[[], bool] = lambda: False,
     ) -> None:
         """Without a judge nothing is evaluated. `began_at` is when the round began on `clock`, by default now;
-        `episode_steps` helps to estimate the cost of a first look."""
+        `episode_steps` helps to estimate the cost of a first look; `interrupted` makes `conclude` hurry."""
         self.algorithm, self.plan = algorithm, plan
         self._source, self._clock, self._episode_steps = source, clock, episode_steps
         self._began_at = clock() if began_at is None else began_at
@@ -76,7 +77,9 @@ class TrainingSession:
         self._metrics: dict[str, Tensor] = {}
         self._episodes: deque[tuple[Tensor, Tensor]] = deque(maxlen=_RETURN_ROLLOUTS)
         self._collect_s = 0.0
-        self.selection = Selection(algorithm, judge, plan, self.moment, self._first_look_s) if judge else None
+        self.selection = (
+            Selection(algorithm, judge, plan, self.moment, self._first_look_s, interrupted) if judge else None
+        )
 
     @property
     def elapsed_s(self) -> float:
@@ -110,6 +113,10 @@ class TrainingSession:
         reached. Raises DeadlineExpired where evaluations do not come in time."""
         if self.selection and evaluate:
             self.selection.conclude(timeout_s)
+        return self.outcomes()
+
+    def outcomes(self) -> list[MemberOutcome]:
+        """How every member stands now, copied."""
         candidates = self.selection.candidates if self.selection else {}
         env_steps, active = self._steps.tolist(), self.algorithm.active.tolist()
         environments = self._source.environment_states()

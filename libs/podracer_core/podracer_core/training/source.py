@@ -13,7 +13,14 @@ __all__ = ["InProcessSource", "RolloutSource"]
 
 
 class RolloutSource(ABC):
-    """Gives one rollout after the other, taken with the algorithm's weights or slightly older ones."""
+    """Gives one rollout after the other, taken with the algorithm's weights or slightly older ones.
+
+    worker_count   workers connected now
+    staleness      versions by which the last rollout was behind
+    """
+
+    worker_count: int = 0
+    staleness: int = 0
 
     @abstractmethod
     def collect(self) -> Rollout:

@@ -1,0 +1,95 @@
+"""RecordEvaluations and ListEvaluations: the history of what was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sqlalchemy import select
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from podracer.common.v1 import agent_pb2
+from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
+from podracer_core.database import Database
+from podracer_core.errors import FieldViolation, InvalidInput, NotFound
+from podracer_leaderboard import messages, names, store
+from podracer_leaderboard.pages import page_of, page_query
+from podracer_leaderboard.tables import AgentRow, EvaluationRow
+
+MAX_EVALUATIONS = 1000
+
+
+class Evaluations:
+    """Answers RecordEvaluations and ListEvaluations."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def record(
+        self, request: leaderboard_pb2.RecordEvaluationsRequest
+    ) -> leaderboard_pb2.RecordEvaluationsResponse:
+        """Add evaluations to the history, each once."""
+        names.check_leaderboard(request.leaderboard)
+        _check_evaluations(request.evaluations)
+        async with self._database.write() as session:
+            board = await store.get_board(session, request.leaderboard)
+            agents = {evaluation.agent for evaluation in request.evaluations}
+            known = await session.scalars(
+                select(AgentRow.name).where(AgentRow.board == board.name, AgentRow.name.in_(agents))
+            )
+            unknown = agents.difference(known)
+            if unknown:
+                raise NotFound(f"there is no agent {min(unknown)} on {board.name}", reason="AGENT_NOT_FOUND")
+            count = await store_evaluations(session, board.name, request.evaluations)
+        return leaderboard_pb2.RecordEvaluationsResponse(recorded_count=count)
+
+    async def history(self, request: leaderboard_pb2.ListEvaluationsRequest) -> leaderboard_pb2.ListEvaluationsResponse:
+        """Oldest first."""
+        names.check_leaderboard(request.leaderboard)
+        query = select(EvaluationRow).where(EvaluationRow.board == request.leaderboard)
+        if request.agent:
+            query = query.where(EvaluationRow.agent == names.check_agent(request.agent))
+        query = page_query(query, EvaluationRow.number, request.page_size, request.page_token)
+        async with self._database.read() as session:
+            await store.get_board(session, request.leaderboard)
+            rows, token = page_of((await session.scalars(query)).all(), request.page_size)
+        evaluations = [agent_pb2.Evaluation.FromString(row.evaluation) for row in rows]
+        return leaderboard_pb2.ListEvaluationsResponse(evaluations=evaluations, next_page_token=token)
+
+
+async def store_evaluations(session: AsyncSession, board: str, evaluations: Sequence[agent_pb2.Evaluation]) -> int:
+    """How many of them were new. One that was stored before its checkpoint was written is completed."""
+    identifiers = {evaluation.evaluation_id for evaluation in evaluations}
+    query = select(EvaluationRow).where(EvaluationRow.board == board, EvaluationRow.evaluation_id.in_(identifiers))
+    stored = {row.evaluation_id: row for row in await session.scalars(query)}
+    count = 0
+    for evaluation in evaluations:
+        row = stored.get(evaluation.evaluation_id)
+        has_checkpoint = bool(evaluation.checkpoint.prefix)
+        if row is None:
+            row = EvaluationRow(
+                board=board,
+                evaluation_id=evaluation.evaluation_id,
+                agent=evaluation.agent,
+                has_checkpoint=has_checkpoint,
+                evaluation=messages.to_bytes(evaluation),
+            )
+            stored[evaluation.evaluation_id] = row
+            session.add(row)
+            count += 1
+        elif has_checkpoint and not row.has_checkpoint:
+            row.evaluation, row.has_checkpoint = messages.to_bytes(evaluation), True
+    return count
+
+
+def _check_evaluations(evaluations: Sequence[agent_pb2.Evaluation]) -> None:
+    problems = []
+    if len(evaluations) > MAX_EVALUATIONS:
+        problems.append(FieldViolation("evaluations", f"expected at most {MAX_EVALUATIONS}, got {len(evaluations)}"))
+    problems += [
+        FieldViolation(f"evaluations[{index}].{field}", "is not set")
+        for index, evaluation in enumerate(evaluations)
+        for field in ("evaluation_id", "agent")
+        if not getattr(evaluation, field)
+    ]
+    if problems:
+        raise InvalidInput("; ".join(map(str, problems)), violations=problems)

@@ -1,0 +1,159 @@
+"""Evaluations from an evaluator: asked for and forgotten until the answer comes. A lost one never holds training up."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+
+from podracer.common.v1 import agent_pb2, cohort_pb2
+from podracer.evaluator.v1 import evaluator_service_pb2, evaluator_service_pb2_grpc
+from podracer_core.build import own_build
+from podracer_core.carriers.inline import TensorEncoder
+from podracer_core.errors import DeadlineExpired, Exhausted, InvalidInput, PodracerError, Unavailable
+from podracer_core.evaluate.messages import result_from_message
+from podracer_core.jobs.messages import seconds_from_duration
+from podracer_core.rpc.backoff import Backoff
+from podracer_core.rpc.streams import StreamCall
+from podracer_core.training.judge import EvaluationAnswer, EvaluationOrder, Judge
+
+__all__ = ["RemoteJudge"]
+
+logger = logging.getLogger(__name__)
+
+_LOST = (Unavailable, Exhausted, DeadlineExpired)
+_REOPEN_S = (0.1, 2.0)
+_POLL_S = 0.2
+
+_Item = evaluator_service_pb2.EvaluateOpened | evaluator_service_pb2.EvaluationAnswer
+
+
+class RemoteJudge(Judge):
+    """One session with whichever evaluator answers. Looks that are lost are answered with nothing; full evaluations
+    are asked for again."""
+
+    def __init__(
+        self,
+        cohort: cohort_pb2.CohortSpec,
+        stubs: Sequence[evaluator_service_pb2_grpc.EvaluatorServiceStub],
+        check: Callable[[], None],
+    ) -> None:
+        """Opens the first session. `check` is called while waiting; raises to give up."""
+        if not stubs:
+            raise InvalidInput("the split layout needs evaluators (PODRACER_EVALUATORS)", reason="NO_EVALUATORS")
+        self._cohort, self._stubs, self._check = cohort, list(stubs), check
+        self._encoder = TensorEncoder()
+        self._waits = Backoff(*_REOPEN_S)
+        self._retry_at = 0.0
+        self._opened = False
+        self._orders: dict[int, EvaluationOrder] = {}
+        self._lost_looks: list[EvaluationAnswer] = []
+        self._call: StreamCall[evaluator_service_pb2.EvaluateRequest, _Item] | None = None
+        self._connect()
+
+    @property
+    def ready(self) -> bool:
+        return self._opened
+
+    def submit(self, order: EvaluationOrder) -> None:
+        self._orders[order.order_id] = order
+        if self._opened:
+            self._send(order)
+
+    def poll(self, timeout_s: float = 0.0) -> list[EvaluationAnswer]:
+        deadline = time.monotonic() + timeout_s
+        while True:
+            answers = self._arrived()
+            remaining_s = deadline - time.monotonic()
+            if answers or remaining_s <= 0:
+                return answers
+            self._check()
+            self._wait(min(remaining_s, _POLL_S))
+
+    def close(self) -> None:
+        if self._call is not None:
+            self._call.close()
+            self._call = None
+        self._opened, self.evaluator_count = False, 0
+
+    def _connect(self) -> None:
+        stub = self._stubs[0]
+        self._call = StreamCall(stub.Evaluate, _decode)
+        opening = evaluator_service_pb2.OpenEvaluate(build=own_build(), cohort=self._cohort)
+        self._call.send(evaluator_service_pb2.EvaluateRequest(open=opening))
+
+    def _arrived(self) -> list[EvaluationAnswer]:
+        """What has come, without waiting."""
+        answers, self._lost_looks = self._lost_looks, []
+        try:
+            if self._call is None:
+                if time.monotonic() < self._retry_at:
+                    return answers
+                self._connect()
+            while self._call is not None and (item := self._call.poll()) is not None:
+                answers += self._take(item)
+        except _LOST as error:
+            self._lose(error)
+            answers += self._lost_looks
+            self._lost_looks = []
+        return answers
+
+    def _wait(self, timeout_s: float) -> None:
+        """Until something comes, which `_arrived` then sees."""
+        if self._call is None:
+            time.sleep(min(timeout_s, max(self._retry_at - time.monotonic(), 0.0)))
+        else:
+            self._call.wait(timeout_s)
+
+    def _take(self, item: _Item) -> list[EvaluationAnswer]:
+        if isinstance(item, evaluator_service_pb2.EvaluateOpened):
+            self._opened, self.evaluator_count = True, 1
+            self._waits.reset()
+            for order in self._orders.values():
+                self._send(order)
+            return []
+        if self._orders.pop(item.order_id, None) is None:
+            return []
+        results = tuple(result_from_message(evaluation) for evaluation in item.evaluations)
+        duration_s = max((seconds_from_duration(one.duration) for one in item.evaluations), default=0.0)
+        return [EvaluationAnswer(item.order_id, results, duration_s)]
+
+    def _lose(self, error: PodracerError) -> None:
+        logger.warning("the evaluator is lost: %s", error.message)
+        self.close()
+        self._stubs.append(self._stubs.pop(0))
+        self._retry_at = time.monotonic() + next(self._waits)
+        for order_id in [order_id for order_id, order in self._orders.items() if order.screening]:
+            del self._orders[order_id]
+            self._lost_looks.append(EvaluationAnswer(order_id, (), 0.0))
+
+    def _send(self, order: EvaluationOrder) -> None:
+        if self._call is None:
+            return
+        tensors, chunks = self._encoder.encode(order.actor.state())
+        looking = agent_pb2.EVALUATION_PURPOSE_PROGRESS
+        message = evaluator_service_pb2.EvaluationOrder(
+            order_id=order.order_id,
+            agents=[self._cohort.members[member].name for member in order.members],
+            tensors=tensors,
+            purpose=looking if order.screening else agent_pb2.EVALUATION_PURPOSE_CANDIDATE,
+            seeds=order.seeds,
+            first_episodes=order.first_episodes,
+        )
+        if order.admission_score is not None:
+            message.admission_score = order.admission_score
+        self._call.send(evaluator_service_pb2.EvaluateRequest(order=message))
+        for chunk in chunks:
+            self._call.send(evaluator_service_pb2.EvaluateRequest(chunk=chunk))
+
+
+def _decode(response: evaluator_service_pb2.EvaluateResponse) -> _Item | None:
+    match response.WhichOneof("message"):
+        case "opened":
+            return response.opened
+        case "answer":
+            return response.answer
+        case "draining":
+            raise Unavailable(response.draining.reason, reason="DRAINING")
+        case _:
+            return None

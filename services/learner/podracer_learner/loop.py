@@ -1,0 +1,132 @@
+"""The learner's life: lease, work, complete, lease again."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+import traceback
+
+from podracer.common.v1 import cohort_pb2
+from podracer.orchestrator.v1 import pod_service_pb2, pod_service_pb2_grpc
+from podracer_core.errors import (
+    DataCorrupted,
+    Fenced,
+    InvalidInput,
+    NotFound,
+    PodracerError,
+    PreconditionFailed,
+    UserCodeFailed,
+)
+from podracer_core.jobs.messages import seconds_from_duration
+from podracer_core.storage.object_store import ObjectStore
+from podracer_learner.commands import Commands
+from podracer_learner.config import LearnerConfig
+from podracer_learner.control import LeaseControl, lease_work
+from podracer_learner.inspect_run import inspect_environment_for
+from podracer_learner.lease import DRAINING, HeldLease, Interrupted
+from podracer_learner.lease_guard import FencedStore, LeaseGuard
+from podracer_learner.messages import problem_message
+from podracer_learner.peers import Peers
+from podracer_learner.renewal import Renewal
+from podracer_learner.round_setup import set_up_round
+from podracer_learner.status import LearnerStatus
+from podracer_learner.train import TrainRun
+
+__all__ = ["LeaseLoop"]
+
+logger = logging.getLogger(__name__)
+
+# What no other pod could do better.
+_FINAL = (UserCodeFailed, InvalidInput, NotFound, DataCorrupted)
+
+
+class LeaseLoop:
+    """Works for whoever the orchestrator says, in the main thread."""
+
+    def __init__(
+        self,
+        config: LearnerConfig,
+        peers: Peers,
+        store: ObjectStore,
+        status: LearnerStatus,
+        commands: Commands,
+        request: pod_service_pb2.LeaseWorkRequest,
+    ) -> None:
+        """`request`: what every LeaseWork of this process has in common."""
+        self._config, self._peers, self._store = config, peers, store
+        self._status, self._commands, self._request = status, commands, request
+        self._stub = pod_service_pb2_grpc.PodServiceStub(peers.orchestrator)
+
+    def run(self, stop: threading.Event) -> None:
+        """Until `stop` is set or the orchestrator says EXIT. Raises where it refuses this pod for good."""
+        while (lease := lease_work(self._stub, self._request, stop)) is not None:
+            received_at = time.monotonic()
+            if lease.WhichOneof("work") == "exit":
+                logger.info("not needed any more: %s", lease.exit.reason)
+                return
+            self._status.working(lease)
+            self._work(lease, received_at, stop)
+            self._status.idle()
+        self._status.draining()
+
+    def _work(self, lease: pod_service_pb2.Lease, received_at: float, stop: threading.Event) -> None:
+        logger.info("leased %s", lease.name, extra={"fence": lease.fence, "work": lease.WhichOneof("work")})
+        guard = LeaseGuard(lease.name, lease.fence)
+        control = LeaseControl(self._stub, lease, guard)
+        renewal = Renewal(control, guard, seconds_from_duration(lease.term))
+        held = HeldLease(lease, received_at, guard, control, renewal, FencedStore(self._store, guard))
+        try:
+            renewal.start()
+            self._do(held, stop)
+        except Fenced as error:
+            logger.warning("abandoned: %s", error.message)
+        except Interrupted:
+            control.release(DRAINING)
+        except PodracerError as error:
+            self._give_up(held, error)
+        except Exception as error:
+            logger.exception("unexpected error in %s", lease.name)
+            detail = "".join(traceback.format_exception(error))
+            control.release(
+                cohort_pb2.Problem(reason="INTERNAL", message=f"unexpected error: {error!r}", detail=detail)
+            )
+        finally:
+            renewal.stop()
+            if renewal.action == pod_service_pb2.LEASE_ACTION_DRAIN:
+                stop.set()
+
+    def _do(self, held: HeldLease, stop: threading.Event) -> None:
+        def check() -> None:
+            held.guard.check()
+            if stop.is_set() or held.renewal.action == pod_service_pb2.LEASE_ACTION_DRAIN:
+                raise Interrupted("told to stop")
+
+        lease = held.lease
+        match lease.WhichOneof("work"):
+            case "inspect":
+                description = inspect_environment_for(lease.inspect, self._config, self._peers, check)
+                result = pod_service_pb2.InspectResult(description=description)
+                held.control.complete(pod_service_pb2.CompleteWorkRequest(inspect=result))
+            case "train":
+                setup = set_up_round(lease.train, self._config, self._peers, held.store, check)
+                try:
+                    completed = TrainRun(held, setup, stop, self._status, self._commands).run()
+                finally:
+                    setup.close()
+                if not completed:
+                    held.control.release(DRAINING)
+            case work:
+                raise PreconditionFailed(f"this learner cannot do {work or 'nothing'}", reason="UNSUPPORTED_WORK")
+
+    def _give_up(self, held: HeldLease, error: PodracerError) -> None:
+        """Fail the work where nobody could do it, else hand it back."""
+        logger.warning("%s: %s", held.lease.name, error.message, extra={"reason": error.reason})
+        problem = problem_message(error)
+        if not isinstance(error, _FINAL):
+            held.control.release(problem)
+            return
+        try:
+            held.control.complete(pod_service_pb2.CompleteWorkRequest(problem=problem))
+        except PodracerError as second:
+            logger.warning("%s could not be ended: %s", held.lease.name, second.message)

@@ -1,0 +1,207 @@
+"""A TRAIN grant -> what the core needs to train it, in the fused or the split layout."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import gymnasium
+import torch
+
+from podracer.common.v1 import environment_pb2, evolution_pb2
+from podracer.orchestrator.v1 import pod_service_pb2
+from podracer_core.algorithms.algorithm import Algorithm
+from podracer_core.algorithms.cohort import CohortConfig
+from podracer_core.algorithms.registry import algorithm_class
+from podracer_core.catalogue.environments import EnvironmentSpec
+from podracer_core.catalogue.messages import environment_from_message, space_from_message
+from podracer_core.catalogue.spaces import Space
+from podracer_core.collect import Collector
+from podracer_core.environments.registry import batched_class, make_vec_environment
+from podracer_core.environments.spaces import (
+    action_array_space,
+    from_gymnasium,
+    observation_array_space,
+    to_gymnasium,
+)
+from podracer_core.errors import InvalidInput, PodracerError
+from podracer_core.jobs.messages import seconds_from_duration
+from podracer_core.storage.object_store import ObjectStore
+from podracer_core.training.environment_states import resume_environments
+from podracer_core.training.judge import InProcessJudge, Judge
+from podracer_core.training.messages import cohort_from_message
+from podracer_core.training.plan import RoundPlan
+from podracer_core.training.source import InProcessSource, RolloutSource
+from podracer_learner.config import LearnerConfig
+from podracer_learner.evaluators import RemoteJudge
+from podracer_learner.peers import Peers
+from podracer_learner.starts import load_starts
+from podracer_learner.workers import RemoteSource, WorkerPlan
+
+__all__ = ["RoundSetup", "set_up_round"]
+
+_BATCHED_ENVS = 256  # of a cohort, where one process steps them all at once
+_PROCESS_ENVS = 128  # where each takes its own Python call
+_DEFAULT_EPISODES = 32
+_DEFAULT_EVALUATION_FRACTION = 0.2
+_UNLIMITED_EPISODE_STEPS = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class RoundSetup:
+    """Everything that a round needs. `spaces` are those of the batch, `episode_steps` an episode's at most."""
+
+    cohort: CohortConfig
+    environment: EnvironmentSpec
+    spaces: tuple[Space, Space]
+    episode_steps: int
+    algorithm: Algorithm
+    source: RolloutSource
+    judge: Judge
+    plan: RoundPlan
+
+    def close(self) -> None:
+        """End sessions and environments."""
+        self.source.close()
+        self.judge.close()
+
+
+def set_up_round(
+    work: pod_service_pb2.TrainWork,
+    config: LearnerConfig,
+    peers: Peers,
+    store: ObjectStore,
+    check: Callable[[], None],
+) -> RoundSetup:
+    """Build the cohort, put every member where it begins, and open what collects and evaluates.
+
+    `check` is called while waiting for others; raises to give up. Raises UserCodeFailed where the environment does not
+    start, InvalidInput for work that cannot be right.
+    """
+    make = _set_up_fused if config.layout == "fused" else functools.partial(_set_up_split, peers=peers, check=check)
+    return make(work, config, store)
+
+
+def round_plan(work: pod_service_pb2.TrainWork) -> RoundPlan:
+    """When the round ends and how it is judged."""
+    budget, objective = work.budget, work.objective
+    mean = objective.statistic == evolution_pb2.TARGET_STATISTIC_MEAN
+    return RoundPlan(
+        env_steps=budget.env_steps_per_member,
+        duration_s=seconds_from_duration(budget.time) if budget.HasField("time") else None,
+        evaluation_fraction=budget.evaluation_fraction or _DEFAULT_EVALUATION_FRACTION,
+        target=objective.target_return if objective.HasField("target_return") else None,
+        statistic="mean" if mean else "lower_bound",
+        episodes=work.evaluation.episodes or _DEFAULT_EPISODES,
+        admission_score=work.admission_score if work.HasField("admission_score") else None,
+        seed=work.cohort.seed,
+    )
+
+
+def _set_up_fused(work: pod_service_pb2.TrainWork, config: LearnerConfig, store: ObjectStore) -> RoundSetup:
+    cohort, spec = cohort_from_message(work.cohort), environment_from_message(work.cohort.environment)
+    if spec.entry_point and not config.allow_user_code:
+        raise InvalidInput(
+            f"this fused pod does not run user code ({spec.entry_point}); use the split layout, or allow it "
+            "(PODRACER_ALLOW_USER_CODE)",
+            reason="USER_CODE_NOT_ALLOWED",
+        )
+    device = _device(config.device, spec)
+    envs = _envs_per_member(work, spec)
+    environment = make_vec_environment(spec, len(cohort.members) * envs, device)
+    try:
+        spaces = environment.observation_space, environment.action_space
+        algorithm = algorithm_class(cohort.algorithm)(cohort, *spaces, device)
+        starts = load_starts(algorithm, work.cohort.members, store)
+        collector = Collector(
+            environment,
+            algorithm.actor,
+            torch.tensor([member.seed for member in cohort.members]),
+            first_step=starts.step_count,
+            session=starts.step_count,
+        )
+        resume_environments(collector, starts.environments)
+    except PodracerError:
+        environment.close()
+        raise
+    judge = InProcessJudge(functools.partial(make_vec_environment, spec))
+    return RoundSetup(
+        cohort,
+        spec,
+        (from_gymnasium(spaces[0]), from_gymnasium(spaces[1])),
+        environment.max_episode_steps or _UNLIMITED_EPISODE_STEPS,
+        algorithm,
+        InProcessSource(collector, algorithm),
+        judge,
+        round_plan(work),
+    )
+
+
+def _set_up_split(
+    work: pod_service_pb2.TrainWork,
+    config: LearnerConfig,
+    store: ObjectStore,
+    *,
+    peers: Peers,
+    check: Callable[[], None],
+) -> RoundSetup:
+    cohort, spec = cohort_from_message(work.cohort), environment_from_message(work.cohort.environment)
+    if not work.cohort.HasField("environment_description"):
+        raise InvalidInput("a split pod must be told the environment's spaces", reason="NO_ENVIRONMENT_DESCRIPTION")
+    description = work.cohort.environment_description
+    spaces = _array_spaces(description)
+    device = "cuda" if config.device == "auto" and torch.cuda.is_available() else config.device.replace("auto", "cpu")
+    algorithm = algorithm_class(cohort.algorithm)(cohort, *spaces, device)
+    starts = load_starts(algorithm, work.cohort.members, store)
+    plan = WorkerPlan(
+        work.cohort,
+        _envs_per_member(work, spec),
+        algorithm.horizon,
+        lock_step=work.deterministic,
+        patience_s=config.peer_patience,
+        check=check,
+    )
+    source = RemoteSource(plan, peers.workers, starts)
+    try:
+        judge = RemoteJudge(work.cohort, peers.evaluators, check)
+        source.serve(algorithm)
+        source.opened()
+    except PodracerError:
+        source.close()
+        raise
+    return RoundSetup(
+        cohort,
+        spec,
+        (from_gymnasium(spaces[0]), from_gymnasium(spaces[1])),
+        description.max_episode_steps or _UNLIMITED_EPISODE_STEPS,
+        algorithm,
+        source,
+        judge,
+        round_plan(work),
+    )
+
+
+def _array_spaces(
+    description: environment_pb2.EnvironmentDescription,
+) -> tuple[gymnasium.Space[object], gymnasium.Space[object]]:
+    """The spaces as a batch shows them: flat observations."""
+    observation_space = to_gymnasium(space_from_message(description.observation_space))
+    action_space = to_gymnasium(space_from_message(description.action_space))
+    return observation_array_space(observation_space), action_array_space(action_space)
+
+
+def _envs_per_member(work: pod_service_pb2.TrainWork, spec: EnvironmentSpec) -> int:
+    """As the job says, else so many that one batch is well filled and a member still sees enough of each rollout."""
+    if work.cohort.envs_per_member:
+        return work.cohort.envs_per_member
+    members = len(work.cohort.members)
+    if batched_class(spec) is not None:
+        return max(16, _BATCHED_ENVS // members)
+    return max(8, _PROCESS_ENVS // max(members, 4))
+
+
+def _device(wanted: str, spec: EnvironmentSpec) -> str:
+    if wanted != "auto":
+        return wanted
+    return "cuda" if torch.cuda.is_available() and batched_class(spec) is not None else "cpu"

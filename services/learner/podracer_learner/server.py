@@ -1,0 +1,94 @@
+"""The learner's process: gRPC serves in threads beside the main thread, which leases and trains."""
+
+from __future__ import annotations
+
+import os
+from functools import partial
+
+from podracer.learner.v1 import learner_service_pb2_grpc
+from podracer.orchestrator.v1 import job_pb2, pod_service_pb2
+from podracer_core.errors import FieldViolation, InvalidInput
+from podracer_core.lifetime import stop_event_on_signals
+from podracer_core.process import announce
+from podracer_core.rpc.auth import Authorizer
+from podracer_core.rpc.binding import ServerOptions
+from podracer_core.rpc.server import RpcServer, create_server
+from podracer_core.rpc.tokens import Role, TokenFiles
+from podracer_core.storage.object_store import open_store
+from podracer_learner.commands import Commands
+from podracer_learner.config import LearnerConfig
+from podracer_learner.control import work_request
+from podracer_learner.peers import Peers
+from podracer_learner.service import LearnerService
+from podracer_learner.status import LearnerStatus
+
+__all__ = ["METHODS", "create_learner_server", "serve"]
+
+_SERVICE = "/podracer.learner.v1.LearnerService"
+METHODS = {
+    f"{_SERVICE}/GetStatus": (Role.POD, Role.CLIENT, Role.CONTROL),
+    f"{_SERVICE}/FetchPolicy": (Role.POD,),
+    f"{_SERVICE}/Fuse": (Role.POD,),
+    f"{_SERVICE}/Checkpoint": (Role.POD, Role.CONTROL),
+}
+
+
+def create_learner_server(config: LearnerConfig, status: LearnerStatus, commands: Commands) -> RpcServer:
+    """A bound server that tells `status` and hands requests to `commands`."""
+    service = LearnerService(status, commands)
+    return create_server(
+        config.listen,
+        [partial(learner_service_pb2_grpc.add_LearnerServiceServicer_to_server, service)],
+        Authorizer(METHODS, TokenFiles(config.tokens)),
+        ServerOptions(allow_insecure=config.allow_insecure),
+    )
+
+
+def serve(config: LearnerConfig) -> int:
+    """Serve and work until SIGTERM or SIGINT, or until the orchestrator says EXIT. Only from the main thread."""
+    _check(config)
+    stop = stop_event_on_signals()
+    status, commands = LearnerStatus(), Commands()
+    peers = Peers(config)
+    peers.orchestrator.subscribe(lambda _: None, try_to_connect=True)  # connects while torch is imported
+    server = create_learner_server(config, status, commands)
+    server.start()
+    announce(server.address)
+    import torch  # late: it takes a second
+
+    from podracer_learner.loop import LeaseLoop
+
+    if config.threads is not None:
+        torch.set_num_threads(config.threads)
+    try:
+        request = work_request(config.pod, server.address, _capabilities(config))
+        LeaseLoop(config, peers, open_store(config.store), status, commands, request).run(stop)
+    finally:
+        peers.close()
+        server.drain(0.5)
+    return 0
+
+
+def _check(config: LearnerConfig) -> None:
+    """Raises InvalidInput where the layout lacks what it needs."""
+    missing = [
+        FieldViolation(f"PODRACER_{name.upper()}", "needed where PODRACER_LAYOUT is split")
+        for name in ("workers", "evaluators")
+        if config.layout == "split" and not getattr(config, name)
+    ]
+    if missing:
+        raise InvalidInput("; ".join(map(str, missing)), violations=missing, reason="INVALID_SETTING")
+
+
+def _capabilities(config: LearnerConfig) -> pod_service_pb2.PodCapabilities:
+    import torch
+
+    split = config.layout == "split"
+    return pod_service_pb2.PodCapabilities(
+        layout=job_pb2.POD_LAYOUT_SPLIT if split else job_pb2.POD_LAYOUT_FUSED,
+        cpu_threads=torch.get_num_threads(),
+        gpus=[torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())],
+        memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        worker_count=len(config.workers),
+        allows_user_code=split or config.allow_user_code,
+    )

@@ -1,0 +1,235 @@
+"""One TRAIN lease: the core's round, with checkpoints, renewals and a result around it."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import threading
+import time
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from podracer.common.v1 import agent_pb2, cohort_pb2
+from podracer.orchestrator.v1 import pod_service_pb2
+from podracer_core.jobs.messages import seconds_from_duration, seconds_to_duration
+from podracer_core.training.session import MemberOutcome, TrainingSession
+from podracer_core.training.snapshots import Judgement
+from podracer_learner.checkpoints import CheckpointWriter, MemberWrite, base_env_steps
+from podracer_learner.commands import Commands
+from podracer_learner.lease import HeldLease, Interrupted
+from podracer_learner.messages import evaluation_message, member_progress, progress_report
+from podracer_learner.round_setup import RoundSetup
+from podracer_learner.status import LearnerStatus
+
+__all__ = ["TrainRun"]
+
+logger = logging.getLogger(__name__)
+
+_CHECKPOINT_INTERVAL_S = 30.0
+_REPORT_INTERVAL_S = 0.3
+_CONCLUDE_S = 120.0
+
+
+class TrainRun:
+    """Trains until the budget is used, the target is reached, or someone says stop."""
+
+    def __init__(
+        self, held: HeldLease, setup: RoundSetup, stop: threading.Event, status: LearnerStatus, commands: Commands
+    ) -> None:
+        work, lease = held.lease.train, held.lease
+        self._held, self._setup, self._stop, self._status, self._commands = held, setup, stop, status, commands
+        self._members = list(work.cohort.members)
+        self.agents: Sequence[str] = [agent.name for agent in self._members]
+        self._writer = CheckpointWriter(
+            held.store, self._members, setup.cohort, lease.job_uid, lease.fence, setup.environment, setup.spaces
+        )
+        self._interval_s = seconds_from_duration(work.checkpoint_interval) or _CHECKPOINT_INTERVAL_S
+        self._session = TrainingSession(
+            setup.algorithm,
+            setup.source,
+            setup.judge,
+            setup.plan,
+            began_at=held.received_at,
+            episode_steps=setup.episode_steps,
+            interrupted=self._interrupted,
+        )
+        self._evaluation_ids = itertools.count(1)
+        self._judged: list[tuple[Judgement, agent_pb2.Evaluation]] = []  # candidates
+        self._written: dict[tuple[int, int], agent_pb2.CheckpointReference] = {}  # by member and steps
+        self._committed_steps = [-1] * len(self._members)
+        self._committed_at = self._reported_at = time.monotonic()
+        self._all_failed = False
+
+    def run(self) -> bool:
+        """Train and complete the work. False where it was interrupted: then what there is has been committed."""
+        session = self._session
+        try:
+            with self._commands.serving(self):
+                while not (session.finished or self._told_to_end() or self._all_failed):
+                    self._step()
+            if not self._interrupted():
+                self._conclude()
+                return True
+        except Interrupted:
+            logger.info("interrupted while waiting")
+        self.checkpoint_now(range(len(self._members)))
+        return False
+
+    def policy(self, members: Sequence[int]) -> tuple[int, dict[str, Tensor]]:
+        """Version and stacked tensors of these members' actors."""
+        algorithm = self._setup.algorithm
+        return algorithm.version, {name: one[list(members)] for name, one in algorithm.actor_state().items()}
+
+    def checkpoint_now(self, members: Sequence[int]) -> list[agent_pb2.CheckpointReference]:
+        """Write and commit these members as they are."""
+        outcomes = [outcome for outcome in self._session.outcomes() if outcome.member in members]
+        references = self._write([_final_write(outcome) for outcome in outcomes])
+        self._held.control.commit(
+            [self._member_checkpoint(one, reference) for one, reference in zip(outcomes, references, strict=True)]
+        )
+        for outcome in outcomes:
+            self._committed_steps[outcome.member] = outcome.env_steps
+        self._committed_at = time.monotonic()
+        return references
+
+    def _step(self) -> None:
+        self._held.guard.check()
+        looked = self._session.step()
+        self._deliver()
+        now = time.monotonic()
+        if now - self._reported_at >= _REPORT_INTERVAL_S:
+            self._report(now)
+        self._commands.run_pending()
+        # A checkpoint that is committed can be given no evaluation any more: what was looked at just now may need one.
+        if now - self._committed_at >= self._interval_s and not looked and not self._session.finished:
+            self.checkpoint_now(range(len(self._members)))
+
+    def _interrupted(self) -> bool:
+        return self._stop.is_set() or self._held.renewal.action == pod_service_pb2.LEASE_ACTION_DRAIN
+
+    def _told_to_end(self) -> bool:
+        return self._interrupted() or self._held.renewal.action == pod_service_pb2.LEASE_ACTION_FINISH
+
+    def _report(self, now: float) -> None:
+        progress = self._session.progress()
+        report = progress_report(self.agents, progress)
+        self._held.renewal.report(report)
+        self._status.training(self._held.lease, progress, report.env_steps_per_second, self._setup)
+        self._all_failed = not any(progress.active)
+        self._reported_at = now
+
+    def _deliver(self) -> None:
+        """Hand new evaluations to the renewal."""
+        selection = self._session.selection
+        if selection is None or not (news := selection.take_news()):
+            return
+        messages = []
+        for judgement in news:
+            agent = self._members[judgement.member]
+            evaluation_id = f"{self._held.lease.fence}-{next(self._evaluation_ids)}"
+            message = evaluation_message(judgement, evaluation_id, agent.name, base_env_steps(agent))
+            messages.append(message)
+            logger.debug(
+                "%s of %s: %.1f at %.2f s, known at %.2f s",
+                judgement.purpose,
+                agent.name,
+                judgement.result.mean,
+                judgement.train_time_s,
+                judgement.confirm_time_s,
+            )
+            if judgement.purpose == "candidate":
+                self._judged.append((judgement, message))
+        self._held.renewal.add_evaluations(messages)
+
+    def _conclude(self) -> None:
+        """The last evaluations, the checkpoints, and the result."""
+        session = self._session
+        if session.confirmed is None and max(self._committed_steps) >= max(session.moment().env_steps):
+            session.step()  # else the last state could be given no evaluation
+        if session.confirmed is not None:
+            self._commit_winner(session.confirmed)
+        elif session.selection is not None:
+            session.selection.admit_from(self._held.renewal.admission_score)
+        outcomes = session.conclude(timeout_s=_CONCLUDE_S)
+        if self._interrupted():
+            raise Interrupted("told to stop at the end of the round")
+        self._deliver()
+        self._report(time.monotonic())
+        self._complete(outcomes)
+
+    def _commit_winner(self, confirmed: Judgement) -> None:
+        """Who reached the target comes first: its checkpoint counts before anything else is written."""
+        self._deliver()
+        write = self._candidate_write(confirmed, self._session.outcomes())
+        (reference,) = self._write([write])
+        if confirmed.env_steps > self._committed_steps[confirmed.member]:
+            elapsed_s = confirmed.train_time_s
+            progress = self._progress(confirmed.member, confirmed.env_steps, elapsed_s, failed=False)
+            self._held.control.commit([pod_service_pb2.MemberCheckpoint(progress=progress, checkpoint=reference)])
+            self._committed_steps[confirmed.member] = confirmed.env_steps
+        logger.info(
+            "target reached by %s: %s after %.2f s",
+            self.agents[confirmed.member],
+            confirmed.result.mean,
+            confirmed.confirm_time_s,
+        )
+
+    def _complete(self, outcomes: Sequence[MemberOutcome]) -> None:
+        writes = [self._candidate_write(one.candidate, outcomes) for one in outcomes if one.candidate is not None]
+        writes += [_final_write(outcome) for outcome in outcomes]
+        # Where a member's last state is its candidate, the one checkpoint with the evaluation is both.
+        self._write(list({(write.member, write.env_steps): write for write in reversed(writes)}.values()))
+        elapsed_s = self._session.elapsed_s
+        result = pod_service_pb2.TrainResult(
+            members=[self._result(outcome) for outcome in outcomes],
+            train_time=seconds_to_duration(elapsed_s),
+            env_steps_per_second=sum(outcome.env_steps for outcome in outcomes) / elapsed_s,
+        )
+        self._held.control.complete(pod_service_pb2.CompleteWorkRequest(train=result))
+
+    def _result(self, outcome: MemberOutcome) -> pod_service_pb2.MemberResult:
+        agent = self.agents[outcome.member]
+        result = pod_service_pb2.MemberResult(
+            final=self._member_checkpoint(outcome, self._written[outcome.member, outcome.env_steps]),
+            evaluations=[one for one in self._held.renewal.undelivered() if one.agent == agent],
+        )
+        if outcome.candidate is not None:
+            result.candidate.CopyFrom(next(one for judged, one in self._judged if judged is outcome.candidate))
+            result.candidate.checkpoint.CopyFrom(self._written[outcome.member, outcome.candidate.env_steps])
+        if outcome.failed:
+            result.problem.CopyFrom(
+                cohort_pb2.Problem(
+                    reason="DIVERGED", message=f"{agent} diverged: its gradients were not finite; it was frozen before"
+                )
+            )
+        return result
+
+    def _candidate_write(self, judgement: Judgement, outcomes: Sequence[MemberOutcome]) -> MemberWrite:
+        snapshot, outcome = judgement.snapshot, outcomes[judgement.member]
+        assert snapshot is not None, "a candidate is judged by its snapshot"
+        environment = outcome.environment if outcome.env_steps == judgement.env_steps else None
+        return MemberWrite(judgement.member, judgement.env_steps, snapshot.state, environment, judgement.result)
+
+    def _write(self, writes: Sequence[MemberWrite]) -> list[agent_pb2.CheckpointReference]:
+        """Write what this lease has not written yet."""
+        missing = [write for write in writes if (write.member, write.env_steps) not in self._written]
+        for write, reference in zip(missing, self._writer.write(missing), strict=True):
+            self._written[write.member, write.env_steps] = reference
+        return [self._written[write.member, write.env_steps] for write in writes]
+
+    def _member_checkpoint(
+        self, outcome: MemberOutcome, reference: agent_pb2.CheckpointReference
+    ) -> pod_service_pb2.MemberCheckpoint:
+        progress = self._progress(outcome.member, outcome.env_steps, self._session.elapsed_s, failed=outcome.failed)
+        return pod_service_pb2.MemberCheckpoint(progress=progress, checkpoint=reference)
+
+    def _progress(
+        self, member: int, env_steps: int, elapsed_s: float, *, failed: bool
+    ) -> pod_service_pb2.MemberProgress:
+        evaluation_s = self._session.selection.spent_s if self._session.selection else 0.0
+        return member_progress(self.agents[member], env_steps, elapsed_s, evaluation_s, len(self.agents), failed)
+
+
+def _final_write(outcome: MemberOutcome) -> MemberWrite:
+    return MemberWrite(outcome.member, outcome.env_steps, outcome.state, outcome.environment)

@@ -1,0 +1,115 @@
+"""Leaderboards themselves over gRPC: made, watched, deleted; and who may do what."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from podracer.leaderboard.v1 import leaderboard_service_pb2 as pb
+from podracer_core.errors import AlreadyExists, InvalidInput, NotFound, PermissionRefused, Unauthenticated
+from podracer_core.rpc.tokens import Role
+from podracer_leaderboard.service import METHODS
+
+BOARD = "projects/p/leaderboards/j"
+NewSpec = Callable[..., pb.LeaderboardSpec]
+
+
+async def test_making_one_again_gives_it_as_it_was(driver: Any, new_spec: NewSpec) -> None:
+    first = await driver.create()
+    assert (first.name, first.revision, first.agent_count, list(first.candidates)) == (BOARD, 1, 0, [])
+    assert first.spec == new_spec()
+    await driver.propose(2)
+    again = await driver.create()
+    assert (again.agent_count, again.update_time) == (2, first.update_time)
+
+
+async def test_a_name_that_is_taken_is_refused(driver: Any, new_spec: NewSpec) -> None:
+    await driver.create()
+    other = new_spec()
+    other.job_uid = "uid-2"
+    with pytest.raises(AlreadyExists, match="belongs to another job"):
+        await driver.stub.CreateLeaderboard(pb.CreateLeaderboardRequest(name=BOARD, spec=other))
+    with pytest.raises(AlreadyExists, match="has the leaderboard projects/p/leaderboards/j"):
+        await driver.stub.CreateLeaderboard(pb.CreateLeaderboardRequest(name=BOARD + "2", spec=new_spec()))
+
+
+async def test_a_spec_that_cannot_be_right_makes_nothing(driver: Any) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        await driver.create(population=2, leaderboard_size=5)
+    assert [violation.field for violation in caught.value.violations] == ["evolution.leaderboard_size"]
+    with pytest.raises(NotFound):
+        await driver.board()
+
+
+async def test_deleting_takes_all_with_it_and_twice_is_fine(driver: Any) -> None:
+    await driver.create()
+    cohort = await driver.propose(2)
+    await driver.run_round(cohort, lambda agent: 1.0)
+    for _ in range(2):
+        await driver.stub.DeleteLeaderboard(pb.DeleteLeaderboardRequest(name=BOARD))
+    with pytest.raises(NotFound):
+        await driver.board()
+    with pytest.raises(NotFound):
+        await driver.stub.GetAgent(pb.GetAgentRequest(name=cohort.proposals[0].agent.name))
+    await driver.create()
+    assert not await driver.agents()
+    assert (await driver.propose(1, request_id="work-1")).proposals[0].agent.name.endswith("a0001")
+
+
+async def test_watching_gives_the_present_and_every_change(driver: Any) -> None:
+    await driver.create(leaderboard_size=2)
+    names = [each.agent.name for each in (await driver.propose(3)).proposals]
+    watch = driver.stub.WatchLeaderboard(pb.WatchLeaderboardRequest(name=BOARD))
+    assert (await watch.read()).leaderboard.revision == 1
+    await driver.submit(names[0], 1.0)
+    change = (await watch.read()).leaderboard
+    assert (change.revision, [each.agent.name for each in change.candidates]) == (2, names[:1])
+    await driver.submit(names[1], None)  # no change of the ranking: nothing is sent
+    await driver.submit(names[2], 2.0)
+    assert (await watch.read()).leaderboard.revision == 3
+    later = driver.stub.WatchLeaderboard(pb.WatchLeaderboardRequest(name=BOARD, after_revision=3))
+    with pytest.raises(asyncio.TimeoutError):
+        await asyncio.wait_for(later.read(), 0.2)
+
+
+async def test_a_watch_ends_with_the_leaderboard(driver: Any) -> None:
+    await driver.create()
+    watch = driver.stub.WatchLeaderboard(pb.WatchLeaderboardRequest(name=BOARD))
+    await watch.read()
+    await driver.stub.DeleteLeaderboard(pb.DeleteLeaderboardRequest(name=BOARD))
+    assert [message async for message in watch] == []
+    with pytest.raises(NotFound):
+        async for _ in driver.stub.WatchLeaderboard(pb.WatchLeaderboardRequest(name=BOARD)):
+            pass
+
+
+async def test_a_watch_is_told_that_the_server_drains(server: Any, driver: Any) -> None:
+    await driver.create()
+    watch = driver.stub.WatchLeaderboard(pb.WatchLeaderboardRequest(name=BOARD))
+    await watch.read()
+    stopping = asyncio.create_task(server.stop())
+    assert [message.draining async for message in watch] == [True]
+    await asyncio.wait_for(stopping, 3)
+
+
+async def test_clients_read_and_only_the_orchestrator_writes(server: Any, driver: Any, new_spec: NewSpec) -> None:
+    await driver.create()
+    client, pod, nobody = [await server.stub(role) for role in (Role.CLIENT, Role.POD, None)]
+    assert (await client.GetLeaderboard(pb.GetLeaderboardRequest(name=BOARD))).leaderboard.name == BOARD
+    with pytest.raises(PermissionRefused):
+        await client.SetAlias(pb.SetAliasRequest(leaderboard=BOARD, alias="champion"))
+    with pytest.raises(PermissionRefused):
+        await client.CreateLeaderboard(pb.CreateLeaderboardRequest(name=BOARD, spec=new_spec()))
+    with pytest.raises(PermissionRefused):
+        await pod.GetLeaderboard(pb.GetLeaderboardRequest(name=BOARD))
+    with pytest.raises(Unauthenticated):
+        await nobody.GetLeaderboard(pb.GetLeaderboardRequest(name=BOARD))
+
+
+def test_every_method_has_its_roles() -> None:
+    service = pb.DESCRIPTOR.services_by_name["LeaderboardService"]
+    assert set(METHODS) == {f"/{service.full_name}/{method.name}" for method in service.methods}
+    assert all(Role.POD not in roles for roles in METHODS.values())

@@ -1,0 +1,187 @@
+"""ProposeCohort over gRPC: lifecycle of agents, idempotency, determinism, budgets."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import statistics
+from typing import Any
+
+import pytest
+
+from podracer.common.v1 import agent_pb2
+from podracer.leaderboard.v1 import leaderboard_service_pb2 as pb
+from podracer_core.catalogue.algorithms import find_algorithm
+from podracer_core.errors import InvalidInput, NotFound
+
+
+def canonical(message: Any) -> bytes:
+    data: bytes = message.SerializeToString(deterministic=True)
+    return data
+
+
+def learning_rate(agent: agent_pb2.AgentSpec) -> float:
+    return agent.hyperparameters["learning_rate"].number
+
+
+async def test_first_agents_are_fresh_complete_and_their_own(driver: Any) -> None:
+    await driver.create()
+    cohort = await driver.propose(8)
+    assert [each.action for each in cohort.proposals] == [pb.PROPOSAL_ACTION_FRESH] * 8
+    names = [each.agent.name for each in cohort.proposals]
+    assert names == [f"projects/p/jobs/j/agents/a{number:04}" for number in range(1, 9)]
+    assert len({each.agent.seed for each in cohort.proposals}) == 8
+    defaults = find_algorithm("ppo").defaults()
+    for each in cohort.proposals:
+        assert set(each.agent.hyperparameters) == set(defaults)
+        assert tuple(each.agent.hyperparameters["hidden_sizes"].integers.values) == defaults["hidden_sizes"]
+        assert 1e-4 <= learning_rate(each.agent) <= 1e-2
+        assert each.agent.initialization.kind == agent_pb2.INITIALIZATION_KIND_FRESH
+        assert not each.agent.HasField("resume")
+    assert cohort.round_time.seconds == 15
+    assert not cohort.HasField("admission_score")
+    assert not cohort.finished
+
+
+async def test_an_agent_trains_on_from_where_it_stood(driver: Any) -> None:
+    await driver.create(population=2)
+    first = await driver.propose(2)
+    await driver.run_round(first, lambda agent: 1.0)
+    second = await driver.propose(2)
+    assert [each.action for each in second.proposals] == [pb.PROPOSAL_ACTION_CONTINUE] * 2
+    for before, after in zip(first.proposals, second.proposals, strict=True):
+        assert after.agent.name == before.agent.name
+        assert after.agent.seed == before.agent.seed
+        assert after.agent.hyperparameters == before.agent.hyperparameters
+        assert after.agent.resume.prefix.endswith("-latest/")
+        assert (after.agent.env_steps, after.agent.cost.seconds) == (1000, 5)
+
+
+async def test_children_start_from_the_candidate_of_a_better_agent(driver: Any) -> None:
+    await driver.create(population=8, exploration=0.0)
+    first = await driver.propose(8)
+    order = {each.agent.name: float(place) for place, each in enumerate(first.proposals)}
+    await driver.run_round(first, lambda agent: order[agent.name])
+    second = await driver.propose(8)
+    children = [each for each in second.proposals if each.action == pb.PROPOSAL_ACTION_EXPLOIT]
+    worst_two = [first.proposals[0].agent.name, first.proposals[1].agent.name]
+    assert [child.replaced for child in children] == worst_two
+    for child in children:
+        (parent,) = child.agent.initialization.parents
+        assert child.agent.initialization.kind == agent_pb2.INITIALIZATION_KIND_COPY
+        assert order[parent.agent] > order[child.replaced]
+        assert parent.checkpoint.prefix.startswith(parent.agent)
+        assert parent.checkpoint.prefix.endswith("-best/")
+        assert child.agent.env_steps == 900  # of the candidate's checkpoint, not of the round's end
+        donor = next(each.agent for each in first.proposals if each.agent.name == parent.agent)
+        changed = {name for name, value in child.agent.hyperparameters.items() if value != donor.hyperparameters[name]}
+        assert changed == {"learning_rate", "gamma"}
+    states = {agent.name: agent for agent in await driver.agents()}
+    assert [states[name].state for name in worst_two] == [pb.AGENT_STATE_RETIRED] * 2
+    child = states[children[0].agent.name]
+    assert (child.rung, child.origin, child.state) == (1, pb.PROPOSAL_ACTION_EXPLOIT, pb.AGENT_STATE_TRAINING)
+    assert child.lineage == states[child.parents[0]].lineage
+    assert sum(agent.state in (pb.AGENT_STATE_TRAINING, pb.AGENT_STATE_WAITING) for agent in states.values()) == 8
+
+
+async def test_the_best_takes_over_and_the_worst_has_no_children(driver: Any) -> None:
+    """Planted: the return is the nearness of the learning rate to 4e-3, which children inherit up to a fifth."""
+
+    def distance(agent: agent_pb2.AgentSpec) -> float:
+        return abs(math.log(learning_rate(agent) / 4e-3))
+
+    await driver.create(population=8, exploration=0.0, lineage_limit=4)
+    first = await driver.propose(8)
+    await driver.run_round(first, lambda agent: -distance(agent))
+    worst = max(first.proposals, key=lambda each: distance(each.agent)).agent.name
+    for _ in range(11):
+        await driver.run_round(await driver.propose(8), lambda agent: -distance(agent))
+    agents = await driver.agents()
+    assert all(worst not in agent.parents for agent in agents)
+    alive = [distance(agent.spec) for agent in agents if agent.state == pb.AGENT_STATE_WAITING]
+    assert len(alive) == 8
+    assert statistics.median(alive) < 0.5 * statistics.median(distance(each.agent) for each in first.proposals)
+    best = (await driver.board()).candidates[0]
+    assert distance(best.agent.spec) <= min(distance(agent.spec) for agent in agents)
+
+
+async def test_the_same_request_gets_the_same_answer(server: Any, driver: Any) -> None:
+    await driver.create()
+    first = await driver.propose(4, request_id="w1")
+    await driver.propose(4, request_id="w2")
+    again = await driver.propose(4, request_id="w1")
+    assert canonical(again) == canonical(first)
+    await driver.run_round(first, lambda agent: 1.0)
+    await server.restart()
+    restarted = type(driver)(await server.stub())
+    assert canonical(await restarted.propose(4, request_id="w1")) == canonical(first)
+    assert len(await restarted.agents()) == 8
+
+
+async def test_the_same_request_at_once_makes_one_cohort(driver: Any) -> None:
+    await driver.create()
+    answers = await asyncio.gather(*(driver.propose(4, request_id="w1") for _ in range(20)))
+    assert len({canonical(answer) for answer in answers}) == 1
+    assert (await driver.board()).agent_count == 4
+
+
+async def test_the_same_seed_and_the_same_order_give_the_same_proposals(
+    server: Any, driver: Any, tmp_path: Any
+) -> None:
+    async def history(driver: Any) -> list[bytes]:
+        await driver.create(population=6, exploration=0.3)
+        answers = []
+        for _ in range(12):
+            cohort = await driver.propose(3)
+            await driver.run_round(cohort, lambda agent: learning_rate(agent) * 1e3 + agent.env_steps * 1e-3)
+            answers.append(canonical(cohort))
+        return answers
+
+    other = type(server)(tmp_path / "other")
+    await other.start()
+    try:
+        assert await history(driver) == await history(type(driver)(await other.stub()))
+    finally:
+        await other.stop()
+
+
+async def test_nothing_to_propose_is_an_empty_answer_that_may_be_asked_again(driver: Any) -> None:
+    await driver.create(population=2)
+    first = await driver.propose(4)
+    assert len(first.proposals) == 2
+    assert not (await driver.propose(4, request_id="again")).proposals
+    await driver.submit(first.proposals[0].agent.name, 1.0)
+    assert len((await driver.propose(4, request_id="again")).proposals) == 1
+
+
+async def test_rounds_are_cut_to_what_the_job_has_left(driver: Any) -> None:
+    await driver.create(round_env_steps=1000)
+    plenty = await driver.propose(2, remaining_env_steps=10_000)
+    assert (plenty.round_env_steps, plenty.HasField("round_time")) == (1000, False)
+    little = await driver.propose(2, remaining_env_steps=1500, remaining_cost={"seconds": 4})
+    assert (little.round_env_steps, little.round_time.seconds) == (750, 4)
+    assert len((await driver.propose(4, remaining_env_steps=3)).proposals) == 3
+    assert not (await driver.propose(4, remaining_cost={})).proposals
+
+
+async def test_a_pod_gets_only_what_it_can_train(driver: Any) -> None:
+    await driver.create()
+    assert not (await driver.propose(4, algorithms=["sac"])).proposals
+    assert len((await driver.propose(4, algorithms=["ppo", "sac"])).proposals) == 4
+
+
+@pytest.mark.parametrize(
+    ("fields", "bad"),
+    [({"places": 0}, "places"), ({"places": 2000}, "places"), ({"remaining_env_steps": -1}, "remaining_env_steps")],
+)
+async def test_bad_requests_name_their_field(driver: Any, fields: dict[str, int], bad: str) -> None:
+    await driver.create()
+    with pytest.raises(InvalidInput) as caught:
+        await driver.propose(**fields)
+    assert [violation.field for violation in caught.value.violations] == [bad]
+    assert (await driver.board()).agent_count == 0
+
+
+async def test_an_unknown_leaderboard_is_not_found(driver: Any) -> None:
+    with pytest.raises(NotFound, match="there is no leaderboard projects/p/leaderboards/j"):
+        await driver.propose(4)

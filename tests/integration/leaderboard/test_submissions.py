@@ -1,0 +1,163 @@
+"""SubmitCandidate and RecordEvaluations over gRPC: what is admitted, kept, refused and never counted twice."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from podracer.common.v1 import agent_pb2
+from podracer.leaderboard.v1 import leaderboard_service_pb2 as pb
+from podracer_core.errors import InvalidInput, NotFound, PreconditionFailed
+
+BOARD = "projects/p/leaderboards/j"
+NewEvaluation = Callable[..., agent_pb2.Evaluation]
+
+
+async def start(driver: Any, count: int = 4, **evolution: Any) -> list[str]:
+    """The names of `count` agents that train."""
+    await driver.create(**{"population": count, "leaderboard_size": 2, "lineage_limit": 2, **evolution})
+    return [each.agent.name for each in (await driver.propose(count)).proposals]
+
+
+async def test_the_board_fills_and_then_only_better_ones_enter(driver: Any) -> None:
+    a, b, c, d = await start(driver)
+    assert [(await driver.submit(a, 1.0)).rank, (await driver.submit(b, 2.0)).rank] == [1, 1]
+    refused = await driver.submit(c, 0.5)
+    assert (refused.admitted, refused.rank) == (False, 0)
+    assert "0.5 against 1 of the worst of a full board" in refused.reason
+    assert (await driver.submit(d, 1.5)).rank == 2
+    board = await driver.board()
+    assert [(each.rank, each.agent.name, each.evaluation.lower_bound) for each in board.candidates] == [
+        (1, b, 2.0),
+        (2, d, 1.5),
+    ]
+    assert board.revision == 1 + 3
+    assert board.candidates[0].evaluation.checkpoint.prefix.endswith("-best/")
+    assert (await driver.propose(1)).admission_score == 1.5
+
+
+async def test_a_round_moves_the_agent_and_its_state(driver: Any) -> None:
+    (a,) = await start(driver, 1, leaderboard_size=1)
+    await driver.submit(a, 3.0)
+    await driver.propose(1)
+    await driver.submit(a, 1.0)
+    (agent,) = await driver.agents()
+    assert (agent.state, agent.rung, agent.env_steps, agent.cost.seconds) == (pb.AGENT_STATE_WAITING, 2, 2000, 10)
+    assert agent.latest_evaluation.lower_bound == 1.0
+    assert agent.best_evaluation.lower_bound == 3.0
+    assert [each.evaluation.lower_bound for each in (await driver.board()).candidates] == [3.0]
+
+
+async def test_a_submission_counts_once_and_its_answer_is_kept(server: Any, driver: Any) -> None:
+    a, *_ = await start(driver)
+    request = driver.submission(a, 1.0, request_id="w1/0")
+    answers = await asyncio.gather(*(driver.stub.SubmitCandidate(request) for _ in range(10)))
+    await server.restart()
+    again = await (await server.stub()).SubmitCandidate(request)
+    assert {answer.SerializeToString(deterministic=True) for answer in [*answers, again]} == {
+        answers[0].SerializeToString(deterministic=True)
+    }
+    restarted = type(driver)(await server.stub())
+    agent = next(agent for agent in await restarted.agents() if agent.name == a)
+    assert (agent.env_steps, agent.rung) == (1000, 1)
+
+
+async def test_a_failed_agent_is_out_but_its_candidate_counts(driver: Any) -> None:
+    a, *_ = await start(driver)
+    request = driver.submission(a, 5.0)
+    request.failure = "diverged"
+    assert (await driver.stub.SubmitCandidate(request)).rank == 1
+    (failed,) = await driver.agents(states=[pb.AGENT_STATE_FAILED])
+    assert (failed.name, failed.failure) == (a, "diverged")
+    replacement = await driver.propose(4)
+    assert [each.agent.name == a for each in replacement.proposals] == [False]
+
+
+async def test_a_pod_that_gave_up_at_once_has_not_used_a_round(driver: Any) -> None:
+    a, *_ = await start(driver)
+    await driver.submit(a, None, steps=0)
+    agent = next(agent for agent in await driver.agents() if agent.name == a)
+    assert (agent.state, agent.rung) == (pb.AGENT_STATE_WAITING, 0)
+    (again,) = (await driver.propose(4)).proposals
+    assert again.action == pb.PROPOSAL_ACTION_CONTINUE
+    assert not again.agent.HasField("resume")
+    assert again.agent.initialization.kind == agent_pb2.INITIALIZATION_KIND_FRESH
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
+async def test_what_is_no_number_ranks_nobody(driver: Any, number: float) -> None:
+    a, *_ = await start(driver)
+    answer = await driver.submit(a, number)
+    assert (answer.admitted, answer.reason) == (False, "its evaluation is not a finite number")
+    assert not (await driver.board()).candidates
+
+
+async def test_a_candidate_without_a_checkpoint_cannot_enter(driver: Any) -> None:
+    a, *_ = await start(driver)
+    request = driver.submission(a, 1.0)
+    request.candidate.ClearField("checkpoint")
+    answer = await driver.stub.SubmitCandidate(request)
+    assert (answer.admitted, answer.reason) == (False, "its evaluation names no checkpoint")
+
+
+async def test_only_an_agent_that_trains_can_end_a_round(driver: Any) -> None:
+    a, *_ = await start(driver)
+    await driver.submit(a, 1.0)
+    with pytest.raises(PreconditionFailed, match="a0001 is waiting") as caught:
+        await driver.submit(a, 2.0)
+    assert caught.value.reason == "AGENT_NOT_TRAINING"
+    with pytest.raises(NotFound, match="no agent projects/p/jobs/j/agents/a9999"):
+        await driver.submit("projects/p/jobs/j/agents/a9999", 2.0)
+    with pytest.raises(InvalidInput, match=r"candidate\.agent"):
+        request = driver.submission(a, 2.0)
+        request.candidate.agent = "projects/p/jobs/j/agents/a0002"
+        await driver.stub.SubmitCandidate(request)
+
+
+async def test_evaluations_are_stored_once_in_their_order(driver: Any, new_evaluation: NewEvaluation) -> None:
+    a, b, *_ = await start(driver)
+    first = [new_evaluation(a, "e1", 1.0), new_evaluation(b, "e2", 2.0), new_evaluation(a, "e1", 9.0)]
+    record = pb.RecordEvaluationsRequest(leaderboard=BOARD, evaluations=first)
+    assert (await driver.stub.RecordEvaluations(record)).recorded_count == 2
+    assert (await driver.stub.RecordEvaluations(record)).recorded_count == 0
+    listed = await driver.stub.ListEvaluations(pb.ListEvaluationsRequest(leaderboard=BOARD))
+    assert list(listed.evaluations) == first[:2]
+    of_b = await driver.stub.ListEvaluations(pb.ListEvaluationsRequest(leaderboard=BOARD, agent=b))
+    assert list(of_b.evaluations) == [first[1]]
+
+
+async def test_a_recorded_evaluation_gets_its_checkpoint_when_it_becomes_the_candidate(
+    driver: Any, new_evaluation: NewEvaluation
+) -> None:
+    a, *_ = await start(driver)
+    request = driver.submission(a, 1.0)
+    early = new_evaluation(a, request.candidate.evaluation_id, 1.0)
+    await driver.stub.RecordEvaluations(pb.RecordEvaluationsRequest(leaderboard=BOARD, evaluations=[early]))
+    await driver.stub.SubmitCandidate(request)
+    listed = await driver.stub.ListEvaluations(pb.ListEvaluationsRequest(leaderboard=BOARD))
+    assert list(listed.evaluations) == [request.candidate]
+
+
+async def test_bad_evaluations_are_refused_whole(driver: Any, new_evaluation: NewEvaluation) -> None:
+    a, *_ = await start(driver)
+    nameless = pb.RecordEvaluationsRequest(
+        leaderboard=BOARD, evaluations=[new_evaluation(a, "e1", 1.0), new_evaluation(a, "", 1.0)]
+    )
+    with pytest.raises(InvalidInput) as caught:
+        await driver.stub.RecordEvaluations(nameless)
+    assert [violation.field for violation in caught.value.violations] == ["evaluations[1].evaluation_id"]
+    stranger = pb.RecordEvaluationsRequest(
+        leaderboard=BOARD, evaluations=[new_evaluation("projects/p/jobs/j/agents/x", "e2", 1.0)]
+    )
+    with pytest.raises(NotFound):
+        await driver.stub.RecordEvaluations(stranger)
+    many = pb.RecordEvaluationsRequest(
+        leaderboard=BOARD, evaluations=[new_evaluation(a, f"e{number}", 1.0) for number in range(1001)]
+    )
+    with pytest.raises(InvalidInput, match="at most 1000, got 1001"):
+        await driver.stub.RecordEvaluations(many)
+    assert not (await driver.stub.ListEvaluations(pb.ListEvaluationsRequest(leaderboard=BOARD))).evaluations

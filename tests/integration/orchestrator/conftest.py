@@ -1,0 +1,319 @@
+"""A real orchestrator on port 0 with a real database, beside a leaderboard and learners that are played."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import uuid
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from google.protobuf import duration_pb2
+
+from podracer.common.v1 import agent_pb2, cohort_pb2, environment_pb2, evolution_pb2
+from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
+from podracer.leaderboard.v1 import leaderboard_service_pb2_grpc
+from podracer.orchestrator.v1 import (
+    artifact_service_pb2_grpc,
+    job_pb2,
+    job_service_pb2,
+    job_service_pb2_grpc,
+    pod_service_pb2_grpc,
+)
+from podracer.orchestrator.v1 import pod_service_pb2 as pod_pb2
+from podracer_core.errors import Unavailable
+from podracer_core.rpc.aio_server import AioRpcServer, create_aio_server
+from podracer_core.rpc.auth import Authorizer, bearer
+from podracer_core.rpc.channel import open_aio_channel
+from podracer_core.rpc.tokens import FileToken, Role, TokenFiles, create_tokens
+from podracer_core.storage.layout import checkpoint_prefix
+from podracer_core.storage.manifest import FILE_NAME, Manifest, ManifestFile
+from podracer_core.storage.object_store import ObjectStore, open_store
+from podracer_orchestrator.config import OrchestratorConfig
+from podracer_orchestrator.server import OrchestratorServer, create_server
+
+
+class FakeLeaderboard(leaderboard_service_pb2_grpc.LeaderboardServiceServicer):
+    """Remembers what it hears; proposes fresh agents, the same answer to the same request id."""
+
+    def __init__(self) -> None:
+        self.calls: list[Any] = []
+        self.proposals: dict[str, leaderboard_pb2.ProposeCohortResponse] = {}
+        self.submissions: dict[str, leaderboard_pb2.SubmitCandidateRequest] = {}
+        self.evaluations: dict[str, agent_pb2.Evaluation] = {}
+        self.boards: dict[str, leaderboard_pb2.LeaderboardSpec] = {}
+        self.round_env_steps = 0
+        self.round_time_s = 15.0
+        self.is_away = False
+        self.has_nothing = False
+        self._numbers = itertools.count(1)
+
+    async def CreateLeaderboard(self, request, context):  # noqa: N802
+        self._hear(request)
+        self.boards[request.name] = request.spec
+        return leaderboard_pb2.CreateLeaderboardResponse()
+
+    async def DeleteLeaderboard(self, request, context):  # noqa: N802
+        self._hear(request)
+        self.boards.pop(request.name, None)
+        return leaderboard_pb2.DeleteLeaderboardResponse()
+
+    async def ProposeCohort(self, request, context):  # noqa: N802
+        self._hear(request)
+        if request.request_id in self.proposals:
+            return self.proposals[request.request_id]
+        response = leaderboard_pb2.ProposeCohortResponse(round_env_steps=self.round_env_steps)
+        if not self.round_env_steps:
+            response.round_time.FromNanoseconds(int(self.round_time_s * 1e9))
+        job = self.boards[request.leaderboard].job
+        for _ in range(0 if self.has_nothing else request.places):
+            agent = response.proposals.add(action=leaderboard_pb2.PROPOSAL_ACTION_FRESH).agent
+            agent.name, agent.algorithm = f"{job}/agents/a{next(self._numbers):04}", "ppo"
+            agent.initialization.kind = agent_pb2.INITIALIZATION_KIND_FRESH
+        self.proposals[request.request_id] = response
+        return response
+
+    async def SubmitCandidate(self, request, context):  # noqa: N802
+        self._hear(request)
+        self.submissions.setdefault(request.request_id, request)
+        return leaderboard_pb2.SubmitCandidateResponse(admitted=request.HasField("candidate"), rank=1)
+
+    async def RecordEvaluations(self, request, context):  # noqa: N802
+        self._hear(request)
+        for evaluation in request.evaluations:
+            self.evaluations.setdefault(evaluation.evaluation_id, evaluation)
+        return leaderboard_pb2.RecordEvaluationsResponse()
+
+    def heard(self, kind: type) -> list[Any]:
+        return [call for call in self.calls if isinstance(call, kind)]
+
+    def _hear(self, request: Any) -> None:
+        if self.is_away:
+            raise Unavailable("the leaderboard is away")
+        self.calls.append(request)
+
+
+@dataclass
+class Client:
+    """The stubs of a client and of a pod."""
+
+    jobs: Any
+    artifacts: Any
+    pods: Any
+
+
+class FakeLearner:
+    """Plays a learner: leases, writes checkpoints, commits, completes."""
+
+    def __init__(self, pods: Any, store: ObjectStore, name: str = "projects/default/pods/x") -> None:
+        self.pods = pods
+        self.store = store
+        self.name = name
+        self.instance_id = uuid.uuid4().hex
+        self.lease: pod_pb2.Lease | None = None
+
+    def lease_request(self, wait_s: float = 5.0, request_id: str = "") -> pod_pb2.LeaseWorkRequest:
+        return pod_pb2.LeaseWorkRequest(
+            pod=self.name,
+            instance_id=self.instance_id,
+            request_id=request_id or uuid.uuid4().hex,
+            wait=seconds(wait_s),
+            capabilities=pod_pb2.PodCapabilities(layout=job_pb2.POD_LAYOUT_FUSED),
+        )
+
+    async def ask(self, wait_s: float = 5.0, request_id: str = "") -> pod_pb2.Lease | None:
+        response = await self.pods.LeaseWork(self.lease_request(wait_s, request_id), timeout=wait_s + 5)
+        self.lease = response.lease if response.HasField("lease") else None
+        return self.lease
+
+    async def renew(self, steps: int = 0, evaluations: Any = (), lease: pod_pb2.Lease | None = None) -> int:
+        lease = lease or self.lease
+        request = pod_pb2.RenewLeaseRequest(
+            lease=lease.name,
+            fence=lease.fence,
+            members=[
+                pod_pb2.MemberProgress(agent=member.name, env_steps=steps) for member in lease.train.cohort.members
+            ],
+            evaluations=evaluations,
+            env_steps_per_second=1000.0,
+        )
+        return (await self.pods.RenewLease(request, metadata=bearer(lease.token))).action
+
+    def checkpoint(self, agent: str, steps: int, lease: pod_pb2.Lease | None = None) -> agent_pb2.CheckpointReference:
+        """Write a small checkpoint, manifest last."""
+        lease = lease or self.lease
+        prefix = checkpoint_prefix("default", lease.job_uid, agent.rpartition("/")[2], steps, lease.fence)
+        weights = f"weights of {agent} at {steps}".encode()
+        self.store.put(f"{prefix}actor.safetensors", weights)
+        manifest = Manifest((ManifestFile.describe("actor.safetensors", weights),), {"agent": agent}, {}).to_json()
+        self.store.put(f"{prefix}{FILE_NAME}", manifest)
+        return agent_pb2.CheckpointReference(
+            prefix=prefix,
+            manifest_sha256=ManifestFile.describe(FILE_NAME, manifest).sha256,
+            size_bytes=len(weights) + len(manifest),
+            env_steps=steps,
+            fence=lease.fence,
+        )
+
+    def member(self, agent: agent_pb2.AgentSpec, steps: int, cost_s: float = 1.0) -> pod_pb2.MemberCheckpoint:
+        progress = pod_pb2.MemberProgress(agent=agent.name, env_steps=steps, cost=seconds(cost_s))
+        return pod_pb2.MemberCheckpoint(
+            progress=progress, checkpoint=self.checkpoint(agent.name, agent.env_steps + steps)
+        )
+
+    async def commit(self, steps: int, lease: pod_pb2.Lease | None = None) -> None:
+        lease = lease or self.lease
+        members = [self.member(member, steps) for member in lease.train.cohort.members]
+        request = pod_pb2.CommitCheckpointRequest(lease=lease.name, fence=lease.fence, members=members)
+        await self.pods.CommitCheckpoint(request, metadata=bearer(lease.token))
+
+    def train_result(self, steps: int, score: float | None = None, episodes: int = 32) -> pod_pb2.TrainResult:
+        result = pod_pb2.TrainResult()
+        for agent in self.lease.train.cohort.members:
+            member = result.members.add(final=self.member(agent, steps))
+            if score is not None:
+                member.candidate.CopyFrom(evaluation(agent.name, score, episodes, checkpoint=member.final.checkpoint))
+        return result
+
+    async def complete(self, lease: pod_pb2.Lease | None = None, **result: Any) -> pod_pb2.CompleteWorkResponse:
+        lease = lease or self.lease
+        request = pod_pb2.CompleteWorkRequest(lease=lease.name, fence=lease.fence, **result)
+        return await self.pods.CompleteWork(request, metadata=bearer(lease.token), timeout=10)
+
+    async def release(self, reason: str = "", message: str = "") -> None:
+        request = pod_pb2.ReleaseLeaseRequest(
+            lease=self.lease.name,
+            fence=self.lease.fence,
+            reason=cohort_pb2.Problem(reason=reason, message=message),
+        )
+        await self.pods.ReleaseLease(request, metadata=bearer(self.lease.token))
+
+
+def evaluation(
+    agent: str, score: float, episodes: int = 32, checkpoint: agent_pb2.CheckpointReference | None = None
+) -> agent_pb2.Evaluation:
+    return agent_pb2.Evaluation(
+        evaluation_id=uuid.uuid4().hex,
+        agent=agent,
+        purpose=agent_pb2.EVALUATION_PURPOSE_CANDIDATE,
+        returns=[score] * episodes,
+        lengths=[10] * episodes,
+        seeds=range(episodes),
+        mean=score,
+        lower_bound=score,
+        upper_bound=score,
+        checkpoint=checkpoint,
+        confirm_time=seconds(0.01),
+    )
+
+
+def seconds(value: float) -> duration_pb2.Duration:
+    message = duration_pb2.Duration()
+    message.FromNanoseconds(int(value * 1e9))
+    return message
+
+
+@dataclass
+class Site:
+    """A folder with everything an orchestrator needs; it can be started and killed there again and again."""
+
+    folder: Path
+    board: FakeLeaderboard
+    board_address: str
+    stack: contextlib.AsyncExitStack
+    server: OrchestratorServer | None = None
+    client: Client | None = None
+    pod_channel: Any = None
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def store(self) -> ObjectStore:
+        return open_store(f"file://{self.folder}/store")
+
+    def make_settings(self, **changes: Any) -> OrchestratorConfig:
+        values: dict[str, Any] = {
+            "listen": "127.0.0.1:0",
+            "tokens": self.folder / "tokens",
+            "database": f"sqlite:///{self.folder}/orchestrator.sqlite",
+            "store": f"file://{self.folder}/store",
+            "leaderboard": self.board_address,
+            "lease_term": 5.0,
+        }
+        return OrchestratorConfig(**{**values, **self.settings, **changes})
+
+    async def start(self, **changes: Any) -> Client:
+        self.server, address = await create_server(self.make_settings(**changes))
+        await self.server.start()
+        channels = {
+            role: open_aio_channel(address, FileToken(self.folder / "tokens" / role)) for role in ("client", "pod")
+        }
+        for channel in channels.values():
+            self.stack.push_async_callback(channel.close)
+        self.pod_channel = channels["pod"]
+        self.client = Client(
+            job_service_pb2_grpc.JobServiceStub(channels["client"]),
+            artifact_service_pb2_grpc.ArtifactServiceStub(channels["client"]),
+            pod_service_pb2_grpc.PodServiceStub(channels["pod"]),
+        )
+        return self.client
+
+    async def stop(self) -> None:
+        if self.server is not None:
+            server, self.server = self.server, None
+            await server.stop(0.1)
+
+    def learner(self, name: str = "projects/default/pods/x") -> FakeLearner:
+        return FakeLearner(self.client.pods, self.store, name)
+
+    async def job(self, name: str) -> job_pb2.Job:
+        return (await self.client.jobs.GetJob(job_service_pb2.GetJobRequest(name=name))).job
+
+    async def create(self, **changes: Any) -> job_pb2.Job:
+        request = job_service_pb2.CreateJobRequest(spec=spec(**changes))
+        return (await self.client.jobs.CreateJob(request)).job
+
+
+def spec(**changes: Any) -> job_pb2.JobSpec:
+    """A small CartPole job; keyword arguments replace whole parts."""
+    parts: dict[str, Any] = {
+        "display_name": "cartpole",
+        "environment": environment_pb2.EnvironmentSpec(id="CartPole-v1"),
+        "objective": evolution_pb2.Objective(target_return=475.0, max_env_steps=1_000_000),
+        "evolution": evolution_pb2.Evolution(population=2, leaderboard_size=2),
+    }
+    return job_pb2.JobSpec(**{**parts, **changes})
+
+
+@pytest.fixture
+async def site(tmp_path: Path) -> AsyncIterator[Site]:
+    """A site with an orchestrator that runs."""
+    create_tokens(tmp_path / "tokens")
+    board = FakeLeaderboard()
+    methods = {
+        f"/podracer.leaderboard.v1.LeaderboardService/{method.name}": {Role.CONTROL}
+        for method in leaderboard_pb2.DESCRIPTOR.services_by_name["LeaderboardService"].methods
+    }
+    register = partial(leaderboard_service_pb2_grpc.add_LeaderboardServiceServicer_to_server, board)
+    authorizer = Authorizer(methods, TokenFiles(tmp_path / "tokens"))
+    rpc: AioRpcServer = await create_aio_server("127.0.0.1:0", [register], authorizer)
+    await rpc.start()
+    async with contextlib.AsyncExitStack() as stack:
+        found = Site(tmp_path, board, rpc.address, stack)
+        await found.start()
+        yield found
+        await found.stop()
+    await rpc.drain(0.0)
+
+
+@pytest.fixture
+def make_evaluation() -> Callable[..., agent_pb2.Evaluation]:
+    return evaluation
+
+
+@pytest.fixture
+def make_spec() -> Callable[..., job_pb2.JobSpec]:
+    return spec

@@ -1,0 +1,337 @@
+"""Whatever pods, clocks and crashes do, steps are counted once and never go back: checked against a model.
+
+Pods lease, commit, complete, freeze, come back as zombies and repeat their calls; leases expire; the orchestrator is
+killed and started again on the same file. The model knows what each lease may still do and what must have been counted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import tempfile
+import uuid
+from collections import defaultdict
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from sqlalchemy import select
+
+from podracer.common.v1 import agent_pb2, cohort_pb2, evolution_pb2
+from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
+from podracer.orchestrator.v1 import job_pb2
+from podracer.orchestrator.v1 import pod_service_pb2 as pod_pb2
+from podracer_core.database import open_database
+from podracer_core.errors import Fenced, Unavailable
+from podracer_core.jobs.messages import seconds_to_duration
+from podracer_core.rpc.tokens import LeaseTokens
+from podracer_core.storage.layout import checkpoint_prefix
+from podracer_core.storage.manifest import FILE_NAME, Manifest, ManifestFile
+from podracer_core.storage.object_store import open_store
+from podracer_orchestrator import jobs, submission
+from podracer_orchestrator.changes import ChangeFeed
+from podracer_orchestrator.clock import Clock
+from podracer_orchestrator.delivery import Delivery
+from podracer_orchestrator.dispatch import Ask, Dispatcher
+from podracer_orchestrator.lease_keeping import Holder, LeaseKeeper
+from podracer_orchestrator.outbox import REQUEST_TYPES
+from podracer_orchestrator.pods import PodReport
+from podracer_orchestrator.results import member_commit
+from podracer_orchestrator.tables import JobRow, LeaseRow, MemberRow
+from podracer_orchestrator.terms import LeaseTerms, LiveReport
+from podracer_orchestrator.transactions import Transactions
+
+TERM_S = 10.0
+PODS = tuple(f"projects/default/pods/p{index}" for index in range(3))
+
+
+class ManualClock(Clock):
+    """Time passes when the test says so."""
+
+    def __init__(self) -> None:
+        self.seconds = 1000.0
+
+    def monotonic(self) -> float:
+        return self.seconds
+
+    def now(self) -> datetime:
+        return datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=self.seconds)
+
+
+class Board:
+    """A leaderboard that survives the orchestrator, is idempotent, and may lose its answers on the way."""
+
+    def __init__(self) -> None:
+        self.proposals: dict[str, leaderboard_pb2.ProposeCohortResponse] = {}
+        self.submissions: dict[str, leaderboard_pb2.SubmitCandidateRequest] = {}
+        self.loses_answers = 0
+        self.agent_count = 0
+
+    async def propose(self, request):
+        if request.request_id not in self.proposals:
+            response = leaderboard_pb2.ProposeCohortResponse(round_env_steps=1000)
+            for _ in range(request.places):
+                self.agent_count += 1
+                agent = response.proposals.add(action=leaderboard_pb2.PROPOSAL_ACTION_FRESH).agent
+                agent.name = f"projects/default/jobs/j/agents/a{self.agent_count}"
+                agent.algorithm = "ppo"
+            self.proposals[request.request_id] = response
+        self._maybe_lose()
+        return self.proposals[request.request_id]
+
+    async def call(self, method, request):
+        decoded = REQUEST_TYPES[method].FromString(request)
+        if isinstance(decoded, leaderboard_pb2.SubmitCandidateRequest):
+            former = self.submissions.setdefault(decoded.request_id, decoded)
+            assert former == decoded, "the same request id must always carry the same request"
+        self._maybe_lose()
+        return leaderboard_pb2.SubmitCandidateResponse()
+
+    def _maybe_lose(self) -> None:
+        if self.loses_answers:
+            self.loses_answers -= 1
+            raise Unavailable("the answer was lost on the way")
+
+
+@dataclass
+class Held:
+    """A pod's view of a lease, alive or not."""
+
+    pod: str
+    request_id: str
+    lease: pod_pb2.Lease
+    deadline: float
+    base: dict[str, int]
+    steps: int = 0
+    ended: bool = False
+    completed: bool = False
+    released: bool = False
+    commits: list[int] = field(default_factory=list)
+
+    @property
+    def holder(self) -> Holder:
+        return Holder(self.lease.name.rpartition("/")[2], self.lease.fence)
+
+    @property
+    def agents(self) -> list[agent_pb2.AgentSpec]:
+        return list(self.lease.train.cohort.members)
+
+
+class ExactCounters(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.loop = asyncio.new_event_loop()
+        self.folder = Path(tempfile.mkdtemp())
+        self.store = open_store(f"file://{self.folder}/store")
+        self.clock, self.board = ManualClock(), Board()
+        self.instances = {pod: uuid.uuid4().hex for pod in PODS}
+        self.held: list[Held] = []
+        self.counted: dict[str, int] = defaultdict(int)  # agent: steps that must have been counted
+        self.seen_steps = 0
+        self.fences: list[int] = []
+        self.database = None
+        self.open()
+
+    @initialize()
+    def create_job(self) -> None:
+        spec = job_pb2.JobSpec(
+            display_name="j",
+            objective=evolution_pb2.Objective(max_env_steps=10**9),
+            evolution=evolution_pb2.Evolution(population=4, leaderboard_size=2),
+            pod=job_pb2.PodShape(members=2),
+        )
+        spec.environment.id = "CartPole-v1"
+        new = jobs.NewJob("default", "j", submission.checked(spec), submission.description_of(submission.checked(spec)))
+        self.run(self.transactions.write(lambda session: jobs.create(session, new, self.clock.now()).uid))
+
+    @rule(pod=st.sampled_from(PODS), again=st.booleans(), lost=st.integers(0, 2))
+    def ask(self, pod: str, again: bool, lost: int) -> None:
+        self.board.loses_answers = lost
+        mine = [held for held in self.held if held.pod == pod and not held.ended]
+        request_id = mine[-1].request_id if again and mine else uuid.uuid4().hex
+        report = PodReport(pod, self.instances[pod], "FUSED", "", b"")
+        was_alive = bool(mine) and self.alive(mine[-1])
+        lease = self.run(self.dispatcher.lease(Ask(report, request_id), 0.0))
+        if again and mine and not was_alive:
+            assert lease is None, "a spent request gets nothing"
+            mine[-1].ended = True
+            return
+        if again and mine and lease is not None and lease.fence == mine[-1].lease.fence:
+            assert was_alive
+            assert lease.token == mine[-1].lease.token
+            mine[-1].deadline = self.clock.seconds + TERM_S
+            return
+        for held in mine:
+            held.ended = True  # whoever asks anew has given up what it held
+        if lease is None:
+            return
+        self.fences.append(lease.fence)
+        base = {agent.name: self.counted[agent.name] for agent in lease.train.cohort.members}
+        for agent in lease.train.cohort.members:
+            assert agent.env_steps == self.counted[agent.name], "the pod goes on from what is committed"
+            assert agent.HasField("resume") == bool(self.counted[agent.name])
+        self.held.append(Held(pod, request_id, lease, self.clock.seconds + TERM_S, base))
+
+    @precondition(lambda self: self.held)
+    @rule(data=st.data(), steps=st.integers(1, 500))
+    def train(self, data: st.DataObject, steps: int) -> None:
+        self.pick(data).steps += steps
+
+    @precondition(lambda self: self.held)
+    @rule(data=st.data())
+    def renew(self, data: st.DataObject) -> None:
+        held = self.pick(data)
+        report = LiveReport({agent.name: held.steps for agent in held.agents})
+        if self.attempt(held, self.keeper.renew(held.holder, report, ())):
+            held.deadline = self.clock.seconds + TERM_S
+
+    @precondition(lambda self: self.held)
+    @rule(data=st.data(), replay=st.booleans())
+    def commit(self, data: st.DataObject, replay: bool) -> None:
+        held = self.pick(data)
+        steps = data.draw(st.sampled_from(held.commits)) if replay and held.commits else held.steps
+        if not steps:
+            return
+        commits = [member_commit(self.member(held, agent, steps)) for agent in held.agents]
+        if self.attempt(held, self.keeper.commit(held.holder, commits)):
+            held.commits.append(steps)
+            self.count(held, steps)
+
+    @precondition(lambda self: self.held)
+    @rule(data=st.data())
+    def complete(self, data: st.DataObject) -> None:
+        held = self.pick(data)
+        if held.completed:  # the answer was lost: the same call again
+            self.run(self.keeper.complete(held.holder, self.result(held)))
+            return
+        if not held.steps:
+            return
+        if self.attempt(held, self.keeper.complete(held.holder, self.result(held))):
+            held.ended = held.completed = True
+            self.count(held, held.steps)
+
+    @precondition(lambda self: self.held)
+    @rule(data=st.data())
+    def release(self, data: st.DataObject) -> None:
+        held = self.pick(data)
+        if held.released:  # the answer was lost: the same call again
+            self.run(self.keeper.release(held.holder, cohort_pb2.Problem()))
+        elif self.attempt(held, self.keeper.release(held.holder, cohort_pb2.Problem())):
+            held.ended = held.released = True
+
+    @rule(seconds=st.floats(0.1, 2.5 * TERM_S), sweeps=st.booleans())
+    def let_time_pass(self, seconds: float, sweeps: bool) -> None:
+        self.clock.seconds += seconds
+        if sweeps:
+            self.run(self.keeper.expire_overdue())
+
+    @rule(pod=st.sampled_from(PODS))
+    def restart_learner(self, pod: str) -> None:
+        self.instances[pod] = uuid.uuid4().hex
+
+    @rule(pod=st.sampled_from(PODS))
+    def lose_pod(self, pod: str) -> None:
+        self.run(self.keeper.lose_pod(pod, None, "its process died"))
+        for held in self.held:
+            held.ended = held.ended or held.pod == pod
+
+    @rule()
+    def kill_orchestrator(self) -> None:
+        self.run(self.database.close())
+        self.open()
+        for held in self.held:
+            row = self.run(self.transactions.read(lambda session, fence=held.lease.fence: session.get(LeaseRow, fence)))
+            if row is not None and row.state == "HELD":
+                assert not held.ended
+                held.deadline = self.clock.seconds + TERM_S  # a full term after a restart, also for an overdue one
+
+    @invariant()
+    def counters_are_exact(self) -> None:
+        def read(session):
+            job = session.scalar(select(JobRow))
+            return (0, 0) if job is None else (job.env_steps, sum(session.scalars(select(MemberRow.env_steps))))
+
+        steps, of_members = self.run(self.transactions.read(read))
+        assert steps == of_members == sum(self.counted.values())
+        assert steps >= self.seen_steps
+        self.seen_steps = steps
+        assert self.fences == sorted(set(self.fences))
+
+    def teardown(self) -> None:
+        self.board.loses_answers = 0
+        job_uids = self.run(self.transactions.read(lambda session: list(session.scalars(select(JobRow.uid)))))
+        for uid in job_uids:
+            self.run(self.delivery.flush(uid))
+        completed = [held for held in self.held if held.completed]
+        assert len(self.board.submissions) == sum(len(held.agents) for held in completed)
+        self.run(self.database.close())
+        self.loop.close()
+        shutil.rmtree(self.folder)
+
+    def open(self) -> None:
+        changes = ChangeFeed()
+        self.database = open_database(f"sqlite:///{self.folder}/o.sqlite", "podracer_orchestrator.migrations")
+        self.transactions = Transactions(self.database, changes)
+        self.terms = LeaseTerms(self.clock, TERM_S)
+        self.keeper = LeaseKeeper(self.transactions, self.terms, self.store, changes, self.clock)
+        self.delivery = Delivery(self.transactions, self.board, changes, self.clock)
+        tokens = LeaseTokens(b"s" * 32)
+        self.dispatcher = Dispatcher(
+            self.transactions, self.terms, tokens, self.board, self.delivery, changes, self.clock
+        )
+        self.run(self.keeper.recover())
+
+    def run(self, awaitable):
+        return self.loop.run_until_complete(awaitable)
+
+    def pick(self, data: st.DataObject) -> Held:
+        return data.draw(st.sampled_from(self.held))
+
+    def alive(self, held: Held) -> bool:
+        return not held.ended and self.clock.seconds < held.deadline
+
+    def attempt(self, held: Held, call) -> bool:
+        """Make a call that must succeed exactly while the lease lives."""
+        if self.alive(held):
+            self.run(call)
+            return True
+        with pytest.raises(Fenced):
+            self.run(call)
+        return False
+
+    def count(self, held: Held, steps: int) -> None:
+        for agent in held.agents:
+            self.counted[agent.name] = max(self.counted[agent.name], held.base[agent.name] + steps)
+
+    def member(self, held: Held, agent: agent_pb2.AgentSpec, steps: int) -> pod_pb2.MemberCheckpoint:
+        total = agent.env_steps + steps
+        prefix = checkpoint_prefix(
+            "default", held.lease.job_uid, agent.name.rpartition("/")[2], total, held.lease.fence
+        )
+        manifest = Manifest((), {"agent": agent.name, "steps": total}, {}).to_json()
+        self.store.put(f"{prefix}{FILE_NAME}", manifest)
+        sha256 = ManifestFile.describe(FILE_NAME, manifest).sha256
+        return pod_pb2.MemberCheckpoint(
+            progress=pod_pb2.MemberProgress(agent=agent.name, env_steps=steps, cost=seconds_to_duration(steps * 0.001)),
+            checkpoint=agent_pb2.CheckpointReference(
+                prefix=prefix, manifest_sha256=sha256, env_steps=total, fence=held.lease.fence
+            ),
+        )
+
+    def result(self, held: Held) -> pod_pb2.TrainResult:
+        members = [pod_pb2.MemberResult(final=self.member(held, agent, held.steps)) for agent in held.agents]
+        return pod_pb2.TrainResult(members=members)
+
+
+ExactCounters.TestCase.settings = settings(
+    max_examples=25,
+    stateful_step_count=40,
+    phases=(Phase.explicit, Phase.generate),
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+)
+test_exact_counters = ExactCounters.TestCase

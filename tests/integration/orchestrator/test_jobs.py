@@ -1,0 +1,249 @@
+"""Jobs over the wire: creating, changing, suspending, cancelling, deleting, watching."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from google.protobuf import field_mask_pb2
+
+from podracer.common.v1 import cohort_pb2, environment_pb2, evolution_pb2
+from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
+from podracer.orchestrator.v1 import job_pb2
+from podracer.orchestrator.v1 import job_service_pb2 as service_pb2
+from podracer_core.catalogue.environments import BUILT_IN
+from podracer_core.catalogue.messages import space_to_message
+from podracer_core.errors import AlreadyExists, Fenced, InvalidInput, NotFound, PermissionRefused, PreconditionFailed
+
+USER_ENVIRONMENT = environment_pb2.EnvironmentSpec(entry_point="my_pkg.envs:MyEnv")
+
+
+def description(name: str = "CartPole-v1") -> environment_pb2.EnvironmentDescription:
+    info = BUILT_IN[name]
+    return environment_pb2.EnvironmentDescription(
+        observation_space=space_to_message(info.observation_space),
+        action_space=space_to_message(info.action_space),
+        backend="gymnasium",
+    )
+
+
+async def test_a_bad_job_is_refused_with_every_bad_field_and_nothing_is_created(site, make_spec):
+    bad = make_spec(display_name="No Label", evolution=evolution_pb2.Evolution(population=-3))
+    with pytest.raises(InvalidInput) as caught:
+        await site.client.jobs.CreateJob(service_pb2.CreateJobRequest(spec=bad))
+    assert len(caught.value.violations) >= 2
+    unknown = make_spec(environment=environment_pb2.EnvironmentSpec(id="CartPole-v11"))
+    with pytest.raises(InvalidInput, match="CartPole"):
+        await site.client.jobs.CreateJob(service_pb2.CreateJobRequest(spec=unknown))
+    assert not (await site.client.jobs.ListJobs(service_pb2.ListJobsRequest())).jobs
+
+
+async def test_create_is_idempotent_by_request_and_refuses_a_taken_name(site, make_spec):
+    request = service_pb2.CreateJobRequest(spec=make_spec(), job_id="one", request_id="r1")
+    first, again = [(await site.client.jobs.CreateJob(request)).job for _ in range(2)]
+    assert first.uid == again.uid
+    with pytest.raises(AlreadyExists):
+        await site.client.jobs.CreateJob(service_pb2.CreateJobRequest(spec=make_spec(), job_id="one"))
+    checked = await site.client.jobs.CreateJob(service_pb2.CreateJobRequest(spec=make_spec(), validate_only=True))
+    assert checked.job.name == ""
+    assert checked.job.spec.evaluation.episodes == 32
+    assert len((await site.client.jobs.ListJobs(service_pb2.ListJobsRequest())).jobs) == 1
+
+
+async def test_unknown_names_are_not_found_and_malformed_ones_invalid(site):
+    with pytest.raises(NotFound, match="projects/p/jobs/none"):
+        await site.job("projects/p/jobs/none")
+    with pytest.raises(InvalidInput, match="projects/p/jobs/j"):
+        await site.job("none")
+
+
+async def test_a_pods_token_opens_no_client_method(site):
+    site.client.jobs = type(site.client.jobs)(site.pod_channel)
+    with pytest.raises(PermissionRefused):
+        await site.client.jobs.ListJobs(service_pb2.ListJobsRequest())
+
+
+async def test_jobs_are_listed_newest_first_in_pages(site, make_spec):
+    for index in range(5):
+        await site.client.jobs.CreateJob(service_pb2.CreateJobRequest(spec=make_spec(), job_id=f"j{index}"))
+    await site.client.jobs.CancelJob(service_pb2.CancelJobRequest(name="projects/default/jobs/j2"))
+    seen, token = [], ""
+    while True:
+        page = await site.client.jobs.ListJobs(service_pb2.ListJobsRequest(page_size=2, page_token=token))
+        seen += [job.name.rpartition("/")[2] for job in page.jobs]
+        token = page.next_page_token
+        if not token:
+            break
+    assert seen == ["j4", "j3", "j2", "j1", "j0"]
+    request = service_pb2.ListJobsRequest(states=[job_pb2.JOB_STATE_CANCELLED])
+    assert [job.name for job in (await site.client.jobs.ListJobs(request)).jobs] == ["projects/default/jobs/j2"]
+
+
+async def test_a_users_environment_is_inspected_before_any_agent_exists(site):
+    job = await site.create(environment=USER_ENVIRONMENT)
+    assert job.state == job_pb2.JOB_STATE_VALIDATING
+    learner = site.learner()
+    lease = await learner.ask()
+    assert lease.inspect.environment.entry_point == "my_pkg.envs:MyEnv"
+    assert not site.board.calls
+    await learner.complete(inspect={"description": description()})
+    assert (await site.job(job.name)).state == job_pb2.JOB_STATE_PENDING
+    assert (await learner.ask()).train.cohort.environment_description == description()
+    assert site.board.boards[job.leaderboard].environment_description == description()
+
+
+async def test_a_users_environment_that_cannot_start_fails_its_job_with_the_users_traceback(site):
+    job = await site.create(environment=USER_ENVIRONMENT)
+    learner = site.learner()
+    await learner.ask()
+    problem = cohort_pb2.Problem(reason="USER_CODE_FAILED", message="it raised", detail="Traceback: my own error")
+    await learner.complete(problem=problem)
+    failed = await site.job(job.name)
+    assert (failed.state, failed.problem) == (job_pb2.JOB_STATE_FAILED, problem)
+    assert not site.board.calls
+
+
+async def test_an_action_space_that_no_algorithm_can_act_in_fails_the_job(site):
+    job = await site.create(environment=USER_ENVIRONMENT)
+    learner = site.learner()
+    await learner.ask()
+    found = description()
+    found.action_space.Clear()
+    found.action_space.multi_binary.shape.append(3)
+    await learner.complete(inspect={"description": found})
+    failed = await site.job(job.name)
+    assert failed.state == job_pb2.JOB_STATE_FAILED
+    assert "MultiBinary" in failed.problem.message
+
+
+async def test_suspend_and_resume_keep_what_is_committed(site):
+    job = await site.create()
+    learner = site.learner()
+    await learner.ask()
+    await learner.commit(steps=30)
+    suspended = (await site.client.jobs.UpdateJob(service_pb2.UpdateJobRequest(name=job.name, suspend=True))).job
+    assert suspended.state == job_pb2.JOB_STATE_SUSPENDED
+    await learner.commit(steps=35)  # a pod that stops still commits
+    await learner.release(reason="DRAINING")
+    assert await learner.ask(wait_s=0.2) is None
+    resumed = (await site.client.jobs.UpdateJob(service_pb2.UpdateJobRequest(name=job.name, suspend=False))).job
+    assert resumed.state == job_pb2.JOB_STATE_RUNNING
+    lease = await learner.ask()
+    assert [member.resume.env_steps for member in lease.train.cohort.members] == [35, 35]
+    assert (await site.job(job.name)).progress.env_steps == 70
+
+
+async def test_update_changes_what_may_change_and_refuses_the_rest(site):
+    job = await site.create()
+
+    async def update(path, etag="", **parts):
+        mask = field_mask_pb2.FieldMask(paths=[path])
+        request = service_pb2.UpdateJobRequest(
+            name=job.name, update_mask=mask, spec=job_pb2.JobSpec(**parts), etag=etag
+        )
+        return (await site.client.jobs.UpdateJob(request)).job
+
+    changed = await update("pod.max_count", pod=job_pb2.PodShape(max_count=3))
+    assert (changed.spec.pod.max_count, changed.spec.pod.min_count) == (3, 1)
+    changed = await update("objective.target_return")  # unset: no target any more
+    assert not changed.spec.objective.HasField("target_return")
+    with pytest.raises(InvalidInput, match="environment"):
+        await update("environment.id")
+    with pytest.raises(InvalidInput):
+        await update("pod.max_count", pod=job_pb2.PodShape(max_count=-1))
+    with pytest.raises(Fenced, match="etag"):
+        await update("weight", etag=job.etag, weight=2.0)
+    assert (await update("weight", etag=changed.etag, weight=2.0)).spec.weight == 2.0
+    await site.client.jobs.CancelJob(service_pb2.CancelJobRequest(name=job.name))
+    with pytest.raises(PreconditionFailed, match="ended"):
+        await update("weight", weight=3.0)
+
+
+async def test_a_lowered_budget_ends_a_job_at_once(site):
+    job = await site.create()
+    learner = site.learner()
+    await learner.ask()
+    await learner.complete(train=learner.train_result(steps=100))
+    mask = field_mask_pb2.FieldMask(paths=["objective.max_env_steps"])
+    spec = job_pb2.JobSpec(objective=evolution_pb2.Objective(max_env_steps=150))
+    request = service_pb2.UpdateJobRequest(name=job.name, update_mask=mask, spec=spec)
+    done = (await site.client.jobs.UpdateJob(request)).job
+    assert (done.state, done.outcome) == (job_pb2.JOB_STATE_SUCCEEDED, job_pb2.JOB_OUTCOME_BUDGET_USED)
+
+
+async def test_delete_removes_everything_of_an_ended_job_and_its_leaderboard(site):
+    job = await site.create()
+    learner = site.learner()
+    await learner.ask()
+    with pytest.raises(PreconditionFailed):
+        await site.client.jobs.DeleteJob(service_pb2.DeleteJobRequest(name=job.name))
+    await learner.complete(train=learner.train_result(steps=100, score=500.0))
+    assert list(site.store.list(f"projects/default/jobs/{job.uid}/"))
+    await site.client.jobs.DeleteJob(service_pb2.DeleteJobRequest(name=job.name))
+    with pytest.raises(NotFound):
+        await site.job(job.name)
+    assert not list(site.store.list(f"projects/default/jobs/{job.uid}/"))
+    for _ in range(50):
+        if not site.board.boards:
+            break
+        await asyncio.sleep(0.05)
+    assert len(site.board.heard(leaderboard_pb2.DeleteLeaderboardRequest)) == 1
+
+
+async def test_a_watcher_misses_nothing_across_reconnections_and_restarts(site):
+    job = await site.create()
+    learner = site.learner()
+    seen: list[int] = []
+
+    async def watch(limit: int) -> job_pb2.Job:
+        request = service_pb2.WatchJobRequest(name=job.name, after_position=seen[-1] if seen else 0)
+        news = None
+        async for news in site.client.jobs.WatchJob(request):
+            seen.extend(event.position for event in news.events)
+            if len(seen) >= limit:
+                break
+        return news.job
+
+    await learner.ask()
+    await watch(limit=2)
+    await learner.complete(train=learner.train_result(steps=1))
+    await site.stop()
+    await site.start()
+    learner = site.learner()
+    await learner.ask()
+    await learner.complete(train=learner.train_result(steps=1, score=480.0))
+    final = await watch(limit=1000)
+    assert final.state == job_pb2.JOB_STATE_SUCCEEDED
+    assert seen == list(range(1, final.event_position + 1))
+
+
+async def test_a_watch_of_a_running_job_gets_live_news_and_is_told_when_the_server_drains(site):
+    job = await site.create()
+    learner = site.learner()
+    await learner.ask()
+    messages = []
+
+    async def watch():
+        stream = site.client.jobs.WatchJob(service_pb2.WatchJobRequest(name=job.name))
+        async for news in stream:
+            messages.append(news)  # noqa: PERF401 - the test looks at it meanwhile
+
+    watching = asyncio.create_task(watch())
+    await asyncio.sleep(0.2)
+    await learner.renew(steps=77)
+    await asyncio.sleep(0.7)
+    assert messages[-1].job.progress.live_env_steps == 154
+    assert [pod.state for pod in messages[-1].pods] == [job_pb2.POD_STATE_WORKING]
+    await site.stop()
+    await asyncio.wait_for(watching, 3)
+    assert messages[-1].draining
+
+
+async def test_events_are_listed_in_pages(site):
+    job = await site.create()
+    await site.learner().ask()
+    first = await site.client.jobs.ListEvents(service_pb2.ListEventsRequest(job=job.name, page_size=2))
+    assert first.more
+    rest = await site.client.jobs.ListEvents(service_pb2.ListEventsRequest(job=job.name, after_position=2))
+    positions = [event.position for event in (*first.events, *rest.events)]
+    assert positions == list(range(1, len(positions) + 1))

@@ -1,0 +1,301 @@
+"""A pod without its orchestrator: real processes, and a PodService that hands out scripted leases."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import queue
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from google.protobuf import duration_pb2
+
+from podracer.common.v1 import agent_pb2, cohort_pb2, environment_pb2
+from podracer.orchestrator.v1 import pod_service_pb2, pod_service_pb2_grpc
+from podracer_core.catalogue.environments import BUILT_IN
+from podracer_core.catalogue.messages import description_to_message, hyperparameter_to_message
+from podracer_core.errors import Fenced
+from podracer_core.jobs.messages import seconds_from_duration
+from podracer_core.rpc.auth import Authorizer, current_caller
+from podracer_core.rpc.channel import open_channel
+from podracer_core.rpc.server import RpcServer, create_server
+from podracer_core.rpc.tokens import FileToken, LeaseTokens, Role, TokenFiles, create_tokens
+
+_SERVICE = "/podracer.orchestrator.v1.PodService"
+JOB = "projects/p/jobs/j"
+
+
+@dataclass
+class Granted:
+    """One lease of the script, and everything that was said under it."""
+
+    lease: pod_service_pb2.Lease
+    deadline: float
+    renewals: list[pod_service_pb2.RenewLeaseRequest] = field(default_factory=list)
+    commits: list[pod_service_pb2.CommitCheckpointRequest] = field(default_factory=list)
+    completed: pod_service_pb2.CompleteWorkRequest | None = None
+    released: pod_service_pb2.ReleaseLeaseRequest | None = None
+    refused: int = 0
+    over: threading.Event = field(default_factory=threading.Event)
+    action: int = pod_service_pb2.LEASE_ACTION_CONTINUE
+
+    @property
+    def evaluations(self) -> list[agent_pb2.Evaluation]:
+        """All that renewals delivered."""
+        return [one for renewal in self.renewals for one in renewal.evaluations]
+
+
+class ScriptedOrchestrator(pod_service_pb2_grpc.PodServiceServicer):
+    """Grants what `offer` puts into the queue, and keeps fences and terms as the real one does."""
+
+    def __init__(self, lease_tokens: LeaseTokens) -> None:
+        self._tokens = lease_tokens
+        self._work: queue.Queue[tuple[pod_service_pb2.Lease, Granted]] = queue.Queue()
+        self._fences = itertools.count(1)
+        self._lock = threading.Lock()
+        self.grants: dict[int, Granted] = {}
+        self.answered: dict[str, pod_service_pb2.LeaseWorkResponse] = {}
+        self.requests: list[pod_service_pb2.LeaseWorkRequest] = []
+
+    def offer(self, term_s: float = 10.0, **work: Any) -> Granted:
+        """Put work into the queue: inspect=, train= or exit=."""
+        fence = next(self._fences)
+        lease = pod_service_pb2.Lease(name=f"projects/p/leases/l{fence}", fence=fence, job=JOB, job_uid="uid1", **work)
+        lease.term.CopyFrom(duration_pb2.Duration(nanos=int(term_s % 1 * 1e9), seconds=int(term_s)))
+        lease.token = self._tokens.issue(lease.name, fence)
+        granted = Granted(lease, float("inf"))
+        self._work.put((lease, granted))
+        return granted
+
+    def LeaseWork(self, request, context):  # noqa: N802
+        self.requests.append(request)
+        if request.request_id in self.answered:
+            return self.answered[request.request_id]
+        response = pod_service_pb2.LeaseWorkResponse()
+        deadline = time.monotonic() + min(seconds_from_duration(request.wait), 5.0)
+        while context.is_active() and time.monotonic() < deadline:
+            with contextlib.suppress(queue.Empty):
+                lease, granted = self._work.get(timeout=0.02)
+                granted.deadline = time.monotonic() + seconds_from_duration(lease.term)
+                self.grants[lease.fence] = granted
+                response.lease.CopyFrom(lease)
+                self.answered[request.request_id] = response
+                break
+        return response
+
+    def RenewLease(self, request, context):  # noqa: N802
+        with self._held(request) as granted:
+            granted.renewals.append(request)
+            granted.deadline = time.monotonic() + seconds_from_duration(granted.lease.term)
+            return pod_service_pb2.RenewLeaseResponse(action=granted.action, term=granted.lease.term)
+
+    def CommitCheckpoint(self, request, context):  # noqa: N802
+        with self._held(request) as granted:
+            granted.commits.append(request)
+            return pod_service_pb2.CommitCheckpointResponse()
+
+    def CompleteWork(self, request, context):  # noqa: N802
+        with self._held(request) as granted:
+            granted.completed = request
+            granted.deadline = float("-inf")
+            granted.over.set()
+            return pod_service_pb2.CompleteWorkResponse()
+
+    def ReleaseLease(self, request, context):  # noqa: N802
+        with self._held(request) as granted:
+            granted.released = request
+            granted.deadline = float("-inf")
+            granted.over.set()
+            return pod_service_pb2.ReleaseLeaseResponse()
+
+    @contextlib.contextmanager
+    def _held(self, request: Any) -> Iterator[Granted]:
+        caller = current_caller()
+        assert (caller.lease_id, caller.fence) == (request.lease, request.fence)
+        with self._lock:
+            granted = self.grants[request.fence]
+            if time.monotonic() > granted.deadline:
+                granted.refused += 1
+                raise Fenced("the lease has expired", lease=request.lease)
+            yield granted
+
+
+class PodLab:
+    """Starts the processes of a pod and keeps their addresses; ends them all at the end of the test."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.tokens = folder / "tokens"
+        create_tokens(self.tokens)
+        self.store_folder = folder / "store"
+        self.store = self.store_folder.as_uri()
+        self.processes: dict[str, subprocess.Popen[str]] = {}
+        self.addresses: dict[str, str] = {}
+        self._channels: list[grpc.Channel] = []
+        lease_tokens = LeaseTokens(b"x" * 32)
+        self.orchestrator = ScriptedOrchestrator(lease_tokens)
+        self._lease_tokens = lease_tokens
+        self._server: RpcServer | None = None
+        self.start_orchestrator()
+
+    def start_orchestrator(self) -> None:
+        roles = {f"{_SERVICE}/LeaseWork": (Role.POD,)}
+        roles |= {
+            f"{_SERVICE}/{name}": (Role.LEASE,)
+            for name in ("RenewLease", "CommitCheckpoint", "CompleteWork", "ReleaseLease")
+        }
+        register = partial(pod_service_pb2_grpc.add_PodServiceServicer_to_server, self.orchestrator)
+        address = self.addresses.get("orchestrator", f"unix://{self.folder}/o.sock")
+        self._server = create_server(
+            address, [register], Authorizer(roles, TokenFiles(self.tokens), self._lease_tokens)
+        )
+        self._server.start()
+        self.addresses["orchestrator"] = self._server.address
+
+    def stop_orchestrator(self) -> None:
+        assert self._server is not None
+        self._server.drain(0.0)
+
+    def start(self, role: str, name: str = "", **settings: str) -> subprocess.Popen[str]:
+        """Start a worker, evaluator or learner as `name`, and wait until it listens."""
+        name = name or role
+        environment = {key: value for key, value in os.environ.items() if not key.startswith("PODRACER_")}
+        environment |= {
+            "PODRACER_LISTEN": f"unix://{self.folder}/{name}.sock",
+            "PODRACER_TOKENS": str(self.tokens),
+            "PODRACER_THREADS": "1",
+            "PODRACER_STORE": self.store,
+            "OMP_NUM_THREADS": "1",
+        }
+        environment |= {f"PODRACER_{key.upper()}": value for key, value in settings.items()}
+        log = (self.folder / f"{name}.log").open("a")
+        process = subprocess.Popen(
+            [sys.executable, "-m", f"podracer_{role}"], env=environment, stdout=subprocess.PIPE, stderr=log, text=True
+        )
+        self.processes[name] = process
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        assert line.startswith("listening on "), (self.folder / f"{name}.log").read_text()
+        self.addresses[name] = line.removeprefix("listening on ").strip()
+        return process
+
+    def start_learner(self, layout: str = "fused", **settings: str) -> subprocess.Popen[str]:
+        workers = ",".join(address for name, address in self.addresses.items() if name.startswith("worker"))
+        evaluators = ",".join(address for name, address in self.addresses.items() if name.startswith("evaluator"))
+        return self.start(
+            "learner",
+            orchestrator=self.addresses["orchestrator"],
+            pod="projects/p/pods/a",
+            layout=layout,
+            workers=workers,
+            evaluators=evaluators,
+            **settings,
+        )
+
+    def start_split(self, workers: int = 1, **settings: str) -> subprocess.Popen[str]:
+        for index in range(workers):
+            self.start("worker", f"worker{index}")
+        self.start("evaluator")
+        return self.start_learner("split", **settings)
+
+    def channel(self, name: str) -> grpc.Channel:
+        channel = open_channel(self.addresses[name], FileToken(self.tokens / "pod"))
+        self._channels.append(channel)
+        return channel
+
+    def kill(self, name: str, number: int = signal.SIGKILL) -> None:
+        self.processes[name].send_signal(number)
+
+    def log(self, name: str) -> str:
+        return (self.folder / f"{name}.log").read_text()
+
+    def close(self) -> None:
+        for process in self.processes.values():
+            if process.poll() is None:
+                process.send_signal(signal.SIGCONT)
+                process.kill()
+            process.wait(10)
+            assert process.stdout is not None
+            process.stdout.close()
+        for channel in self._channels:
+            channel.close()
+        self.stop_orchestrator()
+
+
+@pytest.fixture
+def lab() -> Iterator[PodLab]:
+    # Short: a unix socket's path has room for 107 bytes.
+    folder = Path(tempfile.mkdtemp(prefix="pod-"))
+    lab = PodLab(folder)
+    try:
+        yield lab
+    finally:
+        lab.close()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def make_train_work(
+    environment: str = "CartPole-v1",
+    members: int = 2,
+    envs: int = 8,
+    *,
+    steps: int = 0,
+    seconds: float = 0.0,
+    target: float | None = None,
+    episodes: int = 8,
+    hyperparameters: dict[str, Any] | None = None,
+    entry_point: str = "",
+    code_path: str = "",
+    seed: int = 7,
+    **fields: Any,
+) -> pod_service_pb2.TrainWork:
+    """A TRAIN grant of fresh agents a0, a1, …"""
+    cohort = cohort_pb2.CohortSpec(algorithm="ppo", envs_per_member=envs, seed=seed)
+    if entry_point:
+        cohort.environment.entry_point, cohort.environment.code_path = entry_point, code_path
+    else:
+        cohort.environment.id = environment
+    info = BUILT_IN.get(environment)
+    if info is not None and not entry_point and info.observation_space and info.action_space:
+        description = description_to_message(
+            info.observation_space, info.action_space, info.max_episode_steps, info.backend
+        )
+        cohort.environment_description.CopyFrom(description)
+    for index in range(members):
+        values = {"horizon": 16, "minibatch_size": 64, "epochs": 2, "learning_rate": 1e-3 * (1 + index)}
+        agent = cohort.members.add(name=f"{JOB}/agents/a{index}", algorithm="ppo", seed=100 + index)
+        agent.initialization.kind = agent_pb2.INITIALIZATION_KIND_FRESH
+        for name, value in (values | (hyperparameters or {})).items():
+            agent.hyperparameters[name].CopyFrom(hyperparameter_to_message(value))
+    work = pod_service_pb2.TrainWork(cohort=cohort, **fields)
+    work.evaluation.episodes = episodes
+    work.budget.env_steps_per_member = steps
+    if seconds:
+        work.budget.time.CopyFrom(duration_pb2.Duration(seconds=int(seconds), nanos=int(seconds % 1 * 1e9)))
+    if target is not None:
+        work.objective.target_return = target
+        work.objective.statistic = 2
+    return work
+
+
+@pytest.fixture
+def train_work() -> Callable[..., pod_service_pb2.TrainWork]:
+    return make_train_work
+
+
+@pytest.fixture
+def environment_message() -> Callable[..., environment_pb2.EnvironmentSpec]:
+    return environment_pb2.EnvironmentSpec

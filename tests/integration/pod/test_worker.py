@@ -1,0 +1,301 @@
+"""A real worker process, driven as a learner drives it."""
+
+from __future__ import annotations
+
+import os
+import queue
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from podracer.common.v1 import cohort_pb2
+from podracer.orchestrator.v1 import pod_service_pb2
+from podracer.worker.v1 import worker_service_pb2, worker_service_pb2_grpc
+from podracer_core.algorithms.registry import algorithm_class
+from podracer_core.build import own_build
+from podracer_core.carriers.inline import TensorDecoder, TensorEncoder
+from podracer_core.catalogue.environments import EnvironmentSpec
+from podracer_core.collect import Collector
+from podracer_core.environments.registry import make_vec_environment
+from podracer_core.errors import (
+    Exhausted,
+    InvalidInput,
+    PodracerError,
+    PreconditionFailed,
+    Unauthenticated,
+    Unavailable,
+    UserCodeFailed,
+)
+from podracer_core.rpc.channel import open_channel
+from podracer_core.training.messages import cohort_from_message
+
+MakeWork = Callable[..., pod_service_pb2.TrainWork]
+Request = worker_service_pb2.CollectRequest
+
+
+class Conversation:
+    """One Collect stream: send what you like, read what comes."""
+
+    def __init__(self, channel: Any) -> None:
+        self._outgoing: queue.Queue[Request | None] = queue.Queue()
+        stub = worker_service_pb2_grpc.WorkerServiceStub(channel)
+        self.call = stub.Collect(iter(self._outgoing.get, None))
+
+    def send(self, **message: Any) -> None:
+        self._outgoing.put(Request(**message))
+
+    def open(self, cohort: cohort_pb2.CohortSpec, **fields: Any) -> None:
+        fields = {"build": own_build(), "envs_per_member": 4, "horizon": 16} | fields
+        self.send(open=worker_service_pb2.OpenCollect(cohort=cohort, **fields))
+
+    def weights(self, state: dict[str, torch.Tensor], version: int = 1) -> None:
+        messages, chunks = TensorEncoder().encode(state)
+        self.send(actor_update=worker_service_pb2.ActorUpdate(policy_version=version, tensors=messages))
+        for chunk in chunks:
+            self.send(chunk=chunk)
+
+    def order(self, count: int = 1) -> None:
+        self.send(rollout_request=worker_service_pb2.RolloutRequest(count=count))
+
+    def read(self) -> worker_service_pb2.CollectResponse:
+        return next(self.call)
+
+    def rollout(self) -> tuple[worker_service_pb2.RolloutBatch, dict[str, torch.Tensor]]:
+        response = self.read()
+        assert response.WhichOneof("message") == "rollout", response
+        decoder = TensorDecoder()
+        decoder.begin(response.rollout.tensors)
+        while not decoder.complete:
+            decoder.add(self.read().chunk)
+        return response.rollout, decoder.take()
+
+    def close(self) -> None:
+        self.call.cancel()
+        self._outgoing.put(None)
+
+
+@pytest.fixture
+def converse(lab: Any) -> Iterator[Callable[[], Conversation]]:
+    open_ones: list[Conversation] = []
+
+    def start() -> Conversation:
+        conversation = Conversation(lab.channel("worker"))
+        open_ones.append(conversation)
+        return conversation
+
+    yield start
+    for conversation in open_ones:
+        conversation.close()
+
+
+def learner_actor(cohort: cohort_pb2.CohortSpec) -> Any:
+    config = cohort_from_message(cohort)
+    environment = make_vec_environment(EnvironmentSpec(id=cohort.environment.id), 1)
+    return algorithm_class("ppo")(config, environment.observation_space, environment.action_space)
+
+
+@pytest.mark.parametrize("environment", ["CartPole-v1", "Pendulum-v1"])
+def test_rollouts_are_those_that_a_collector_in_process_takes(
+    lab: Any, converse: Callable[[], Conversation], train_work: MakeWork, environment: str
+) -> None:
+    torch.set_num_threads(1)
+    lab.start("worker")
+    cohort = train_work(environment, members=2).cohort
+    algorithm = learner_actor(cohort)
+    spec = EnvironmentSpec(id=environment)
+    seeds = torch.tensor([member.seed for member in cohort.members])
+    collector = Collector(make_vec_environment(spec, 2 * 4), algorithm.actor, seeds)
+    conversation = converse()
+    conversation.open(cohort)
+    conversation.weights(algorithm.actor_state())
+    assert conversation.read().opened.environment.max_episode_steps > 0
+    for _ in range(5):
+        conversation.order()
+        batch, tensors = conversation.rollout()
+        expected = collector.collect(16).to_tensors()
+        assert set(tensors) == set(expected)
+        for name, tensor in expected.items():
+            assert torch.equal(tensors[name], tensor), name
+        assert batch.valid_steps == 2 * 4 * 16
+        assert list(batch.policy_versions) == [1]
+
+
+def test_a_part_of_the_environments_gives_the_same_as_in_the_whole(
+    lab: Any, converse: Callable[[], Conversation], train_work: MakeWork
+) -> None:
+    torch.set_num_threads(1)
+    lab.start("worker")
+    cohort = train_work(members=2).cohort
+    algorithm = learner_actor(cohort)
+    seeds = torch.tensor([member.seed for member in cohort.members])
+    whole = Collector(make_vec_environment(EnvironmentSpec(id="CartPole-v1"), 2 * 8), algorithm.actor, seeds)
+    expected = whole.collect(16)
+    conversation = converse()
+    conversation.open(cohort, envs_per_member=3, first_env_index=5)
+    conversation.weights(algorithm.actor_state())
+    conversation.order()
+    conversation.read()
+    _, tensors = conversation.rollout()
+    assert torch.equal(tensors["action"], expected.action[:, :, 5:])
+    assert torch.allclose(tensors["observation"], expected.observation[:, :, 5:], atol=1e-6)
+
+
+def test_a_rollout_above_a_mebibyte_comes_in_chunks(
+    lab: Any, converse: Callable[[], Conversation], train_work: MakeWork
+) -> None:
+    lab.start("worker")
+    cohort = train_work(members=2).cohort
+    conversation = converse()
+    conversation.open(cohort, envs_per_member=512, horizon=64)
+    conversation.weights(learner_actor(cohort).actor_state())
+    conversation.order()
+    conversation.read()
+    batch, tensors = conversation.rollout()
+    assert any(message.WhichOneof("data") == "chunked" for message in batch.tensors.values())
+    assert tensors["observation"].shape == (65, 2, 512, 4)
+
+
+def test_the_newest_weights_act_and_lock_step_waits_for_them(
+    lab: Any, converse: Callable[[], Conversation], train_work: MakeWork
+) -> None:
+    lab.start("worker")
+    cohort = train_work(members=1).cohort
+    state = learner_actor(cohort).actor_state()
+    conversation = converse()
+    conversation.open(cohort, deterministic=True)
+    conversation.read()
+    conversation.weights(state, version=1)
+    conversation.order(2)
+    assert list(conversation.rollout()[0].policy_versions) == [1]
+    conversation.weights(state, version=2)
+    assert list(conversation.rollout()[0].policy_versions) == [2]
+
+
+def test_one_learner_at_a_time_and_the_place_is_free_once_it_has_gone(
+    lab: Any, converse: Callable[[], Conversation], train_work: MakeWork
+) -> None:
+    lab.start("worker")
+    cohort = train_work(members=1).cohort
+    first, second = converse(), converse()
+    first.open(cohort)
+    first.read()
+    second.open(cohort)
+    with pytest.raises(Exhausted) as refused:
+        second.read()
+    assert refused.value.metadata["max_sessions"] == "1"
+    first.close()
+    deadline = time.monotonic() + 5
+    while True:
+        third = converse()
+        third.open(cohort)
+        try:
+            assert third.read().HasField("opened")
+            break
+        except Exhausted:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+
+
+def test_status_counts_sessions_and_steps(lab: Any, converse: Callable[[], Conversation], train_work: MakeWork) -> None:
+    lab.start("worker")
+    stub = worker_service_pb2_grpc.WorkerServiceStub(lab.channel("worker"))
+    cohort = train_work(members=1).cohort
+    conversation = converse()
+    conversation.open(cohort)
+    conversation.weights(learner_actor(cohort).actor_state())
+    conversation.order()
+    conversation.read()
+    conversation.rollout()
+    status = stub.GetStatus(worker_service_pb2.GetStatusRequest())
+    assert (status.session_count, status.max_sessions) == (1, 1)
+    assert status.env_steps == 4 * 16
+    assert status.env_steps_per_second > 0
+
+
+def bad_openings(cohort: cohort_pb2.CohortSpec) -> dict[str, tuple[dict[str, Any], type[PodracerError]]]:
+    other_build = cohort_pb2.BuildInfo(version="0.0.1", protocol=99)
+    return {
+        "another build": ({"build": other_build}, PreconditionFailed),
+        "no environments": ({"envs_per_member": 0}, InvalidInput),
+        "no horizon": ({"horizon": 0}, InvalidInput),
+    }
+
+
+@pytest.mark.parametrize("case", ["another build", "no environments", "no horizon"])
+def test_an_opening_that_cannot_be_right_is_refused(
+    lab: Any, converse: Callable[[], Conversation], train_work: MakeWork, case: str
+) -> None:
+    lab.start("worker")
+    cohort = train_work(members=1).cohort
+    fields, error = bad_openings(cohort)[case]
+    conversation = converse()
+    conversation.open(cohort, **fields)
+    with pytest.raises(error):
+        conversation.read()
+
+
+def test_a_first_message_that_opens_nothing_is_refused(lab: Any, converse: Callable[[], Conversation]) -> None:
+    lab.start("worker")
+    conversation = converse()
+    conversation.order()
+    with pytest.raises(InvalidInput, match="open"):
+        conversation.read()
+
+
+def test_weights_of_another_cohort_are_refused(
+    lab: Any, converse: Callable[[], Conversation], train_work: MakeWork
+) -> None:
+    lab.start("worker")
+    conversation = converse()
+    conversation.open(train_work(members=2).cohort)
+    conversation.weights(learner_actor(train_work(members=3).cohort).actor_state())
+    conversation.order()
+    conversation.read()
+    with pytest.raises(InvalidInput, match="another cohort"):
+        conversation.read()
+
+
+def test_a_users_environment_that_does_not_start_is_told_with_its_own_traceback(
+    lab: Any, converse: Callable[[], Conversation], train_work: MakeWork, tmp_path: Path
+) -> None:
+    (tmp_path / "broken.py").write_text("class Broken:\n    def __init__(self):\n        raise ValueError('no maze')\n")
+    lab.start("worker")
+    conversation = converse()
+    conversation.open(train_work(members=1, entry_point="broken:Broken", code_path=str(tmp_path)).cohort)
+    with pytest.raises(UserCodeFailed) as failed:
+        conversation.read()
+    assert "ValueError: no maze" in failed.value.user_traceback
+    assert 'broken.py", line 3' in failed.value.user_traceback
+    assert "podracer_worker" not in failed.value.user_traceback
+
+
+def test_a_caller_without_a_token_is_refused(lab: Any) -> None:
+    lab.start("worker")
+    with open_channel(lab.addresses["worker"]) as channel, pytest.raises(Unauthenticated):
+        worker_service_pb2_grpc.WorkerServiceStub(channel).GetStatus(worker_service_pb2.GetStatusRequest())
+
+
+def test_sigterm_tells_open_sessions_and_ends_within_three_seconds(
+    lab: Any, converse: Callable[[], Conversation], train_work: MakeWork
+) -> None:
+    process = lab.start("worker")
+    conversation = converse()
+    conversation.open(train_work(members=1).cohort)
+    conversation.read()
+    start = time.monotonic()
+    lab.kill("worker", signal.SIGTERM)
+    assert conversation.read().HasField("draining")
+    with pytest.raises((StopIteration, Unavailable)):
+        conversation.read()
+    assert process.wait(3) == 0
+    assert time.monotonic() - start < 3
+
+
+def test_it_dies_with_its_parent(lab: Any) -> None:
+    process = lab.start("worker", parent_pid=str(os.getpid()))
+    assert process.poll() is None

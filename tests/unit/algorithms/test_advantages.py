@@ -1,0 +1,113 @@
+"""Advantages worked out by hand, across both ways in which an episode ends."""
+
+from __future__ import annotations
+
+import torch
+
+from podracer_core.algorithms.advantages import generalized_advantages, normalized_advantages
+
+GAMMA, LAMBDA = 0.5, 0.5
+
+
+def column(*values: float) -> torch.Tensor:
+    """[T, 1, 1]"""
+    return torch.tensor(values).view(-1, 1, 1)
+
+
+def flags(*values: int) -> torch.Tensor:
+    return column(*values).bool()
+
+
+def advantages(terminated: torch.Tensor, truncated: torch.Tensor, valid: torch.Tensor, **more: torch.Tensor) -> list[float]:
+    """r = 1, 2, 3; V(s) = 10, 20, 30; V(s') = 20, 30, 40 unless an episode ended there, then 8"""
+    next_value = torch.where(terminated | truncated, 8.0, column(20.0, 30.0, 40.0))
+    result = generalized_advantages(
+        column(1.0, 2.0, 3.0),
+        column(10.0, 20.0, 30.0),
+        next_value,
+        terminated,
+        truncated,
+        valid,
+        torch.tensor([GAMMA]),
+        torch.tensor([LAMBDA]),
+        **more,
+    )
+    return result.flatten().tolist()
+
+
+NEVER, ALWAYS = flags(0, 0, 0), flags(1, 1, 1)
+
+
+def test_no_episode_ends() -> None:
+    # delta = 1 + 0.5 * 20 - 10, 2 + 0.5 * 30 - 20, 3 + 0.5 * 40 - 30 = 1, -3, -7; A = delta + 0.25 * next A
+    # A[2] = -7, A[1] = -3 - 1.75 = -4.75, A[0] = 1 - 1.1875 = -0.1875
+    assert advantages(NEVER, NEVER, ALWAYS) == [-0.1875, -4.75, -7.0]
+
+
+def test_a_terminated_episode_has_no_future() -> None:
+    # delta[1] = 2 - 20 = -18 and nothing of A[2] comes before it; A[0] = 1 + 0.25 * -18 = -3.5
+    assert advantages(flags(0, 1, 0), NEVER, ALWAYS) == [-3.5, -18.0, -7.0]
+
+
+def test_a_truncated_episode_bootstraps_from_where_it_was_cut_off() -> None:
+    # delta[1] = 2 + 0.5 * 8 - 20 = -14; A[0] = 1 + 0.25 * -14 = -2.5
+    assert advantages(NEVER, flags(0, 1, 0), ALWAYS) == [-2.5, -14.0, -7.0]
+
+
+def test_terminated_at_the_time_limit_counts_as_terminated() -> None:
+    assert advantages(flags(0, 1, 0), flags(0, 1, 0), ALWAYS) == [-3.5, -18.0, -7.0]
+
+
+def test_the_end_of_the_rollout_is_no_end_of_the_episode() -> None:
+    # delta[2] = 3 + 0.5 * 8 - 30 = -23 where it was cut off, 3 - 30 = -27 where it terminated
+    assert advantages(NEVER, flags(0, 0, 1), ALWAYS)[2] == -23.0
+    assert advantages(flags(0, 0, 1), NEVER, ALWAYS)[2] == -27.0
+
+
+def test_nobody_looks_past_a_row_that_is_not_valid() -> None:
+    assert advantages(NEVER, flags(0, 1, 0), flags(1, 0, 1)) == [1.0, 0.0, -7.0]
+
+
+def test_lambda_one_and_zero() -> None:
+    """The two ends of the family: the observed return, and the one-step error (equations 17 and 18)."""
+    torch.manual_seed(0)
+    reward, value = torch.randn(2, 5, 2, 3)
+    next_value = torch.cat([value[1:], torch.randn(1, 2, 3)])
+    no, yes = torch.zeros(5, 2, 3).bool(), torch.ones(5, 2, 3).bool()
+    gamma = torch.tensor([0.9, 0.5])
+    both = [
+        generalized_advantages(reward, value, next_value, no, no, yes, gamma, torch.full((2,), x)) for x in (0.0, 1.0)
+    ]
+    discount = gamma.view(-1, 1)
+    torch.testing.assert_close(both[0], reward + discount * next_value - value)
+    returns = next_value[-1]
+    for t in reversed(range(5)):
+        returns = reward[t] + discount * returns
+        torch.testing.assert_close(both[1][t], returns - value[t])
+
+
+def test_importance_of_one_changes_nothing_and_less_cuts_the_trace() -> None:
+    assert advantages(NEVER, NEVER, ALWAYS, importance=column(1.0, 1.0, 1.0)) == [-0.1875, -4.75, -7.0]
+    # delta = 1, 0.5 * -3, -7 and c[1] = 0.25 * 0.5: A[1] = -1.5 - 0.875 = -2.375, A[0] = 1 - 0.59375
+    assert advantages(NEVER, NEVER, ALWAYS, importance=column(1.0, 0.5, 1.0)) == [0.40625, -2.375, -7.0]
+
+
+def test_members_do_not_mix() -> None:
+    torch.manual_seed(0)
+    reward, value, next_value = torch.randn(3, 7, 3, 2)
+    terminated, truncated = torch.rand(2, 7, 3, 2) < 0.2
+    valid = torch.rand(7, 3, 2) < 0.9
+    gamma, lam = torch.tensor([0.9, 0.99, 0.5]), torch.tensor([0.95, 0.8, 1.0])
+    together = generalized_advantages(reward, value, next_value, terminated, truncated, valid, gamma, lam)
+    for m in range(3):
+        part = slice(m, m + 1)
+        rows = (tensor[:, part] for tensor in (reward, value, next_value, terminated, truncated, valid))
+        assert torch.equal(together[:, part], generalized_advantages(*rows, gamma[part], lam[part]))
+
+
+def test_normalization_is_per_member_and_ignores_invalid_rows() -> None:
+    values = torch.tensor([[1.0, 3.0, torch.nan], [10.0, 20.0, 30.0]])
+    valid = torch.tensor([[True, True, False], [True, True, True]])
+    normalized = normalized_advantages(values, valid)
+    torch.testing.assert_close(normalized[0], torch.tensor([-1.0, 1.0, 0.0]))
+    torch.testing.assert_close(normalized[1], torch.tensor([-1.5**0.5, 0.0, 1.5**0.5]))

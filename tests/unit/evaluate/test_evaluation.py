@@ -1,0 +1,122 @@
+"""Evaluations: their statistics, and that a stored return comes out again exactly."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import gymnasium
+import pytest
+import torch
+
+from podracer_core.algorithms.cohort import CohortConfig, MemberConfig
+from podracer_core.algorithms.ppo import PPO
+from podracer_core.environments.cartpole import CartPole
+from podracer_core.environments.pendulum import Pendulum
+from podracer_core.environments.vec_environment import VecEnvironment
+from podracer_core.errors import InvalidInput
+from podracer_core.evaluate import EvaluationResult, Evaluator
+from podracer_core.networks import StochasticActor
+from podracer_core.random_streams import evaluation_seeds
+
+ENVIRONMENTS: dict[str, Callable[..., VecEnvironment]] = {"CartPole": CartPole, "Pendulum": Pendulum}
+SEEDS = evaluation_seeds(0, 0, 40)
+BOTH = pytest.mark.parametrize("name", ENVIRONMENTS)
+
+
+def actor(name: str, *seeds: int) -> StochasticActor:
+    """Policies with weights of some size, so that they act differently."""
+    environment = ENVIRONMENTS[name](1)
+    cohort = CohortConfig("ppo", tuple(MemberConfig(str(seed), seed) for seed in seeds))
+    algorithm = PPO(cohort, environment.observation_space, environment.action_space)
+    algorithm.actor.network.weights[-1].mul_(100)
+    return algorithm.actor
+
+
+def test_statistics_by_hand() -> None:
+    result = EvaluationResult((1.0, 2.0, 3.0, 6.0), (1, 1, 1, 1), (1, 2, 3, 4))
+    assert result.mean == 3.0
+    assert result.std == pytest.approx(math.sqrt(14 / 3))
+    assert result.upper_bound - 3.0 == pytest.approx(3.1824 * math.sqrt(14 / 3) / 2, abs=1e-4)
+    assert result.lower_bound == pytest.approx(6.0 - result.upper_bound)
+    assert result.straddles(3.0)
+    assert not result.straddles(-1.0)
+    assert not result.straddles(7.0)
+
+
+def test_one_episode_proves_nothing_and_equal_ones_prove_all() -> None:
+    assert EvaluationResult((5.0,), (1,), (1,)).lower_bound == -math.inf
+    assert EvaluationResult((5.0,) * 3, (1,) * 3, (1, 2, 3)).lower_bound == 5.0
+    with pytest.raises(InvalidInput):
+        EvaluationResult((1.0,), (1, 2), (1,))
+
+
+@BOTH
+def test_returns_equal_gymnasiums_with_the_exported_policy(name: str) -> None:
+    """Episode by episode in Gymnasium's own environment, from the same first state."""
+    mine = actor(name, 4)
+    (result,) = Evaluator(ENVIRONMENTS[name]).evaluate(mine, SEEDS[:3])
+    policy = mine.policy(0)
+    batch = ENVIRONMENTS[name](3)
+    observation = batch.reset(torch.tensor(SEEDS[:3]))
+    for episode in range(3):
+        environment = gymnasium.make(f"{name}-v1")
+        environment.reset()
+        first = observation[episode].double().numpy()
+        state = first if name == "CartPole" else [math.atan2(first[1], first[0]), first[2]]
+        environment.unwrapped.state = state
+        seen, total, length, ended = observation[episode], 0.0, 0, False
+        while not ended:
+            action = policy(seen[None])[0].numpy()
+            values, reward, terminated, truncated, _ = environment.step(action)
+            seen, ended = torch.as_tensor(values, dtype=torch.float32), terminated or truncated
+            total, length = total + float(reward), length + 1
+        assert length == result.lengths[episode]
+        assert total == pytest.approx(result.returns[episode], rel=1e-3, abs=1e-2)
+
+
+@BOTH
+def test_the_same_seeds_give_the_same_returns_in_any_company(name: str) -> None:
+    cohort, evaluator = actor(name, 4, 5, 6), Evaluator(ENVIRONMENTS[name])
+    together = evaluator.evaluate(cohort, SEEDS)
+    assert len({result.returns for result in together}) == 3
+    for m in range(3):
+        for fresh in (evaluator, Evaluator(ENVIRONMENTS[name])):
+            (alone,) = fresh.evaluate(cohort.member(m), SEEDS)
+            assert alone == together[m]
+    (few,) = evaluator.evaluate(cohort.member(1), SEEDS[:3])
+    # Another number of environments may round a sine differently, never more.
+    assert few.returns == pytest.approx(together[1].returns[:3], rel=1e-6)
+
+
+@BOTH
+def test_the_number_of_threads_does_not_matter(name: str) -> None:
+    results = []
+    for threads in (2, 1):
+        torch.set_num_threads(threads)
+        results.append(Evaluator(ENVIRONMENTS[name]).evaluate(actor(name, 4), SEEDS))
+    assert results[0] == results[1]
+
+
+@BOTH
+def test_a_staged_evaluation_goes_on_only_while_it_has_to(name: str) -> None:
+    one, evaluator = actor(name, 4), Evaluator(ENVIRONMENTS[name])
+    (full,) = evaluator.evaluate(one, SEEDS[:32])
+    (eight,) = evaluator.evaluate(one, SEEDS[:8])
+    assert evaluator.evaluate_staged(one, SEEDS[:32], eight.upper_bound + 1) == eight
+    assert evaluator.evaluate_staged(one, SEEDS[:32], eight.lower_bound - 1) == eight
+    staged = evaluator.evaluate_staged(one, SEEDS[:32], full.mean)
+    assert staged.episodes in (16, 32)
+    assert staged.returns == full.returns[: staged.episodes]
+    assert evaluator.evaluate_staged(one, SEEDS[:12], eight.mean).episodes in (8, 12)
+    with pytest.raises(InvalidInput, match="one policy"):
+        evaluator.evaluate_staged(actor(name, 4, 5), SEEDS, 0.0)
+
+
+def test_an_environment_without_a_time_limit_is_cut_off() -> None:
+    evaluator = Evaluator(lambda count: Pendulum(count, max_episode_steps=None), step_limit=21)
+    (result,) = evaluator.evaluate(actor("Pendulum", 4), SEEDS[:3])
+    assert result.lengths == (21, 21, 21)
+    with pytest.raises(InvalidInput, match="at least one seed"):
+        evaluator.evaluate(actor("Pendulum", 4), [])
+    evaluator.close()

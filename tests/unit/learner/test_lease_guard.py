@@ -1,0 +1,114 @@
+"""A learner that cannot be sure of its lease writes nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from podracer_core.errors import Fenced
+from podracer_core.storage.folder import FolderStore
+from podracer_learner.lease_guard import FencedStore, LeaseGuard
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def guard(clock: Clock) -> LeaseGuard:
+    return LeaseGuard("projects/p/leases/l", 7, clock)
+
+
+def test_nothing_is_ours_before_the_first_renewal(guard: LeaseGuard) -> None:
+    with pytest.raises(Fenced, match="not been renewed"):
+        guard.check()
+    assert guard.remaining_s == 0.0
+
+
+def test_the_term_counts_from_when_the_renewal_was_sent(guard: LeaseGuard, clock: Clock) -> None:
+    clock.now = 103.0  # the answer took 3 s
+    guard.extend(100.0, 10.0)
+    clock.now = 108.9  # 10 s, less a margin of 1 s
+    guard.check()
+    clock.now = 109.1
+    with pytest.raises(Fenced, match="term passed"):
+        guard.check()
+
+
+def test_renewals_carry_it_on(guard: LeaseGuard, clock: Clock) -> None:
+    guard.extend(100.0, 10.0)
+    for _ in range(20):
+        clock.now += 3.3
+        guard.extend(clock.now, 10.0)
+        guard.check()
+
+
+def test_a_renewal_that_comes_after_the_end_brings_nothing_back(guard: LeaseGuard, clock: Clock) -> None:
+    guard.extend(100.0, 10.0)
+    clock.now = 120.0  # stopped for 20 s
+    with pytest.raises(Fenced):
+        guard.extend(119.0, 10.0)
+    with pytest.raises(Fenced):
+        guard.check()
+
+
+def test_expired_stays_expired_even_if_nobody_looked_in_between(guard: LeaseGuard, clock: Clock) -> None:
+    guard.extend(100.0, 10.0)
+    clock.now = 120.0
+    with pytest.raises(Fenced):
+        guard.check()
+    with pytest.raises(Fenced):
+        guard.extend(120.0, 10.0)
+
+
+def test_an_answer_that_took_longer_than_the_term_gives_nothing(guard: LeaseGuard, clock: Clock) -> None:
+    clock.now = 112.0
+    with pytest.raises(Fenced):
+        guard.extend(100.0, 10.0)
+
+
+def test_a_late_answer_does_not_shorten_a_newer_one(guard: LeaseGuard, clock: Clock) -> None:
+    clock.now = 105.0
+    guard.extend(104.0, 10.0)
+    guard.extend(100.0, 10.0)
+    clock.now = 112.0
+    guard.check()
+
+
+def test_a_revoked_lease_says_why(guard: LeaseGuard) -> None:
+    guard.extend(100.0, 10.0)
+    guard.revoke("a newer lease holds the work")
+    with pytest.raises(Fenced, match="a newer lease"):
+        guard.check()
+    assert guard.remaining_s == 0.0
+
+
+def test_short_terms_keep_a_tenth(guard: LeaseGuard, clock: Clock) -> None:
+    guard.extend(100.0, 1.0)
+    assert guard.remaining_s == pytest.approx(0.9)
+
+
+def test_the_store_takes_nothing_once_the_lease_is_gone(guard: LeaseGuard, clock: Clock, tmp_path: Path) -> None:
+    folder = FolderStore(tmp_path)
+    store = FencedStore(folder, guard)
+    with pytest.raises(Fenced):
+        store.put("before", b"x")
+    guard.extend(100.0, 10.0)
+    store.put("held", b"x")
+    clock.now = 115.0
+    with pytest.raises(Fenced):
+        store.put("after", b"x")
+    with pytest.raises(Fenced):
+        store.delete("held")
+    assert [info.key for info in folder.list()] == ["held"]
+    assert store.get("held") == b"x", "reading is allowed"

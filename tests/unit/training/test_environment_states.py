@@ -1,0 +1,80 @@
+"""Members' environments go on where they stood, in whatever cohort they meet again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from podracer_core.algorithms.algorithm import Algorithm
+from podracer_core.collect import Collector
+from podracer_core.training.environment_states import (
+    member_environment_states,
+    resume_environments,
+    stack_states,
+    unstack_states,
+)
+
+Make = Callable[..., Algorithm]
+MakeCollector = Callable[..., Collector]
+
+
+def test_all_members_resumed_is_as_if_nothing_had_happened(make_algorithm: Make, make_collector: MakeCollector) -> None:
+    algorithm = make_algorithm()
+    collector = make_collector(algorithm)
+    collector.collect(40)
+    states = member_environment_states(collector)
+    expected = {name: one.clone() for name, one in collector.collect(40).to_tensors().items()}
+
+    again = make_collector(algorithm)
+    assert resume_environments(again, states) == [True, True]
+    found = again.collect(40).to_tensors()
+    assert all(torch.equal(found[name], expected[name]) for name in expected)
+
+
+def test_a_member_goes_on_beside_a_new_one(make_algorithm: Make, make_collector: MakeCollector) -> None:
+    algorithm = make_algorithm()
+    collector = make_collector(algorithm)
+    collector.collect(40)
+    states = member_environment_states(collector)
+    expected = collector.collect(10).observation.clone()
+    fresh = make_collector(algorithm).collect(10).observation.clone()
+
+    mixed = make_collector(algorithm)
+    assert resume_environments(mixed, [None, states[1]]) == [False, True]
+    rollout = mixed.collect(10)
+    assert torch.equal(rollout.observation[:, 0], fresh[:, 0])
+    assert torch.equal(rollout.observation[:, 1], expected[:, 1])
+    assert rollout.first_step.tolist() == [0, 40]
+
+
+def test_a_state_of_another_number_of_environments_starts_anew(
+    make_algorithm: Make, make_collector: MakeCollector
+) -> None:
+    algorithm = make_algorithm()
+    collector = make_collector(algorithm, envs=4)
+    collector.collect(5)
+    other = make_collector(algorithm, envs=6)
+    before = other.state()
+    assert resume_environments(other, list(member_environment_states(collector))) == [False, False]
+    assert all(torch.equal(one, before[name]) for name, one in other.state().items())
+
+
+@pytest.mark.parametrize("envs", [1, 4])
+def test_states_cross_a_wire_in_parts(make_algorithm: Make, make_collector: MakeCollector, envs: int) -> None:
+    collector = make_collector(make_algorithm(), envs=envs)
+    collector.collect(30)
+    states = member_environment_states(collector)
+    parts = [(0, envs)] if envs == 1 else [(0, 1), (1, 3)]
+    for first, count in parts:
+        back = unstack_states(stack_states([None, states[1]], first, count))
+        assert back[0] is None
+        assert back[1] is not None
+        for name, whole in states[1].items():
+            expected = whole[first : first + count] if whole.dim() else whole
+            assert torch.equal(back[1][name], expected)
+
+
+def test_nothing_to_send_is_sent_as_nothing() -> None:
+    assert stack_states([None, None], 0, 4) == {}

@@ -1,0 +1,227 @@
+"""Looks, candidates and the target, with a judge whose answers are written down beforehand."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from podracer_core.algorithms.algorithm import Algorithm
+from podracer_core.errors import DeadlineExpired
+from podracer_core.evaluate import EvaluationResult
+from podracer_core.training.judge import EvaluationAnswer, EvaluationOrder, Judge
+from podracer_core.training.plan import RoundPlan
+from podracer_core.training.selection import Selection
+from podracer_core.training.snapshots import Moment
+
+Make = Callable[..., Algorithm]
+
+
+def result(mean: float, seeds: tuple[int, ...], spread: float = 1.0) -> EvaluationResult:
+    returns = tuple(mean + (spread if index % 2 else -spread) for index in range(len(seeds)))
+    return EvaluationResult(returns, (10,) * len(seeds), seeds)
+
+
+class ScriptedJudge(Judge):
+    """Answers looks and full evaluations with the means of the script; later only if `delayed`."""
+
+    def __init__(self, looks: list[list[float] | None], fulls: list[float], *, delayed: bool = False) -> None:
+        self.looks, self.fulls, self.delayed = deque(looks), deque(fulls), delayed
+        self.orders: list[EvaluationOrder] = []
+        self.waiting: list[EvaluationOrder] = []
+        self.blocking = not delayed
+        self.released = not delayed
+
+    @property
+    def ready(self) -> bool:
+        return True
+
+    def submit(self, order: EvaluationOrder) -> None:
+        self.orders.append(order)
+        self.waiting.append(order)
+
+    def poll(self, timeout_s: float = 0.0) -> list[EvaluationAnswer]:
+        if not self.released:
+            return []
+        answers = []
+        for order in self.waiting:
+            if order.screening:
+                means = self.looks.popleft()
+                results = () if means is None else tuple(result(mean, order.seeds) for mean in means)
+            else:
+                results = (result(self.fulls.popleft(), order.seeds),)
+            answers.append(EvaluationAnswer(order.order_id, results, 0.01))
+        self.waiting = []
+        return answers
+
+
+class Stage:
+    """A selection whose clock and steps the test sets."""
+
+    def __init__(self, algorithm: Algorithm, judge: Judge, **plan: object) -> None:
+        self.elapsed_s, self.algorithm = 0.0, algorithm
+        self.steps = 0
+        self.selection = Selection(
+            algorithm,
+            judge,
+            RoundPlan(**({"duration_s": 100.0} | plan)),
+            self.now,
+            lambda: 0.01,  # type: ignore[arg-type]
+        )
+
+    def now(self) -> Moment:
+        return Moment(self.elapsed_s, [self.steps] * self.algorithm.members, self.algorithm.version)
+
+    def step(self) -> bool:
+        self.elapsed_s += 1.0
+        self.steps += 10
+        self.algorithm.actor.log_std += 1.0  # marks the weights of this moment
+        self.algorithm.actor.mean += 1.0
+        return self.selection.step()
+
+
+def mark(stage: Stage, member: int) -> float:
+    """At which step the kept snapshot of a member was taken, by its weights."""
+    judgement = stage.selection.candidates[member]
+    assert judgement.snapshot is not None
+    return float(judgement.snapshot.actor.mean.flatten()[0])  # type: ignore[attr-defined]
+
+
+@pytest.fixture
+def algorithm(make_algorithm: Make) -> Algorithm:
+    return make_algorithm((1, 2))
+
+
+def test_the_best_look_of_each_member_is_its_candidate_with_the_weights_of_that_moment(algorithm: Algorithm) -> None:
+    judge = ScriptedJudge([[5, 1], [3, 9], [2, 2]], [5.5, 8.5])
+    stage = Stage(algorithm, judge)
+    assert stage.step()
+    assert stage.step()
+    stage.selection.conclude(1.0)
+    candidates = stage.selection.candidates
+    assert candidates[0].result.mean == pytest.approx(5.5)
+    assert candidates[1].result.mean == pytest.approx(8.5)
+    assert (candidates[0].env_steps, candidates[1].env_steps) == (10, 20)
+    assert (mark(stage, 0), mark(stage, 1)) == (1.0, 2.0)
+
+
+def test_a_look_that_passes_the_target_is_confirmed_alone_with_all_fresh_episodes(algorithm: Algorithm) -> None:
+    judge = ScriptedJudge([[10, 50]], [48.0])
+    stage = Stage(algorithm, judge, target=40.0, statistic="mean", episodes=20)
+    stage.step()
+    look, full = judge.orders
+    assert full.members == (1,)
+    assert full.actor.members == 1
+    assert full.first_episodes == 0
+    assert len(full.seeds) == 20
+    assert not set(full.seeds) & set(look.seeds)
+    confirmed = stage.selection.confirmed
+    assert confirmed is not None
+    assert confirmed.member == 1
+    assert confirmed.purpose == "candidate"
+    stage.selection.conclude(1.0)
+    assert len(judge.orders) == 2, "after the target nothing more is evaluated"
+
+
+def test_the_statistic_decides(algorithm: Algorithm) -> None:
+    judge = ScriptedJudge([[50, 10]], [40.2])
+    stage = Stage(algorithm, judge, target=40.0, statistic="lower_bound", episodes=20)
+    stage.step()
+    assert stage.selection.confirmed is None
+    judge = ScriptedJudge([[50, 10]], [40.2])
+    stage = Stage(algorithm, judge, target=40.0, statistic="mean", episodes=20)
+    stage.step()
+    assert stage.selection.confirmed is not None
+
+
+def test_a_contender_that_fails_gives_way_to_the_next(algorithm: Algorithm) -> None:
+    judge = ScriptedJudge([[60, 50]], [39.0, 41.0])
+    stage = Stage(algorithm, judge, target=40.0, statistic="mean", episodes=20)
+    stage.step()
+    assert [order.members for order in judge.orders[1:]] == [(0,), (1,)]
+    assert stage.selection.confirmed is not None
+    assert stage.selection.confirmed.member == 1
+
+
+def test_a_late_answer_is_of_the_weights_that_were_asked_about(algorithm: Algorithm) -> None:
+    judge = ScriptedJudge([[1, 50]], [45.0], delayed=True)
+    stage = Stage(algorithm, judge, target=40.0, statistic="mean", episodes=20)
+    assert stage.step()
+    for _ in range(3):
+        assert not stage.step(), "one look at a time"
+    judge.released = True
+    stage.step()
+    stage.step()
+    confirmed = stage.selection.confirmed
+    assert confirmed is not None
+    assert confirmed.snapshot is not None
+    assert confirmed.env_steps == 10
+    assert torch.all(confirmed.snapshot.actor.mean == 1.0)  # type: ignore[attr-defined]
+    assert confirmed.train_time_s == 1.0
+    assert confirmed.confirm_time_s == 5.0
+
+
+def test_a_member_that_diverged_is_no_candidate(algorithm: Algorithm) -> None:
+    judge = ScriptedJudge([[5, 90], [5, 90]], [5.0])
+    stage = Stage(algorithm, judge)
+    algorithm.active[1] = False
+    stage.step()
+    stage.selection.conclude(1.0)
+    assert set(stage.selection.candidates) == {0}
+
+
+def test_admission_is_asked_of_candidates_at_the_end_and_may_change_before(algorithm: Algorithm) -> None:
+    judge = ScriptedJudge([[5, 6]], [5.0, 6.0])
+    stage = Stage(algorithm, judge, admission_score=100.0)
+    stage.selection.admit_from(7.0)
+    stage.selection.conclude(1.0)
+    fulls = [order for order in judge.orders if not order.screening]
+    assert [order.admission_score for order in fulls] == [7.0, 7.0]
+    assert all(order.first_episodes == 8 for order in fulls)
+
+
+def test_a_lost_look_at_the_end_is_asked_for_again(algorithm: Algorithm) -> None:
+    judge = ScriptedJudge([None, None, [5, 6]], [5.0, 6.0])
+    stage = Stage(algorithm, judge)
+    stage.selection.conclude(1.0)
+    assert set(stage.selection.candidates) == {0, 1}
+
+
+def test_the_end_waits_for_evaluations_only_so_long(algorithm: Algorithm) -> None:
+    judge = ScriptedJudge([], [], delayed=True)
+    with pytest.raises(DeadlineExpired):
+        Stage(algorithm, judge).selection.conclude(0.1)
+
+
+def test_an_interrupted_end_does_not_wait(algorithm: Algorithm) -> None:
+    judge = ScriptedJudge([], [], delayed=True)
+    stage = Stage(algorithm, judge)
+    stage.selection._interrupted = lambda: True  # type: ignore[method-assign]
+    stage.selection.conclude(10.0)
+    assert not judge.orders
+
+
+def test_every_answer_is_news_once(algorithm: Algorithm) -> None:
+    judge = ScriptedJudge([[5, 1], [3, 9]], [5.5, 8.5])
+    stage = Stage(algorithm, judge)
+    stage.step()
+    stage.selection.conclude(1.0)
+    news = stage.selection.take_news()
+    assert [(one.purpose, one.member) for one in news] == [
+        ("progress", 0), ("progress", 1), ("progress", 0), ("progress", 1), ("candidate", 0), ("candidate", 1),
+    ]  # fmt: skip
+    assert stage.selection.take_news() == []
+
+
+def test_fresh_episodes_for_every_agent_and_moment(make_algorithm: Make) -> None:
+    seen: set[int] = set()
+    for seeds in ((1, 2), (3, 4)):
+        judge = ScriptedJudge([[5, 6], [7, 8]], [5.0, 6.0, 7.0, 8.0])
+        stage = Stage(make_algorithm(seeds), judge)
+        stage.step()
+        stage.step()
+        for order in judge.orders:
+            assert not seen & set(order.seeds)
+            seen |= set(order.seeds)

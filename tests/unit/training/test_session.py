@@ -1,0 +1,135 @@
+"""A round in process: budgets, counters, the target, and that it can be taken up again bit for bit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+import torch
+
+from podracer_core.algorithms.algorithm import Algorithm
+from podracer_core.catalogue.environments import EnvironmentSpec
+from podracer_core.collect import Collector
+from podracer_core.environments.registry import make_vec_environment
+from podracer_core.errors import InvalidInput
+from podracer_core.evaluate import Evaluator
+from podracer_core.training.environment_states import resume_environments
+from podracer_core.training.plan import RoundPlan
+from podracer_core.training.session import TrainingSession
+from podracer_core.training.source import InProcessSource
+from podracer_core.training.start import resume
+
+MakeSession = Callable[..., TrainingSession]
+
+
+def test_a_budget_of_steps_ends_with_the_rollout_that_reaches_it(make_session: MakeSession) -> None:
+    session = make_session(env_steps=100)
+    while not session.finished:
+        session.step()
+    assert session.moment().env_steps == [128, 128]  # two rollouts of 16 steps in 4 environments
+    assert session.progress().updates == 2
+
+
+def test_a_budget_of_time_ends_the_round(make_session: MakeSession) -> None:
+    session = make_session(duration_s=0.3)
+    while not session.finished:
+        session.step()
+    assert 0.3 <= session.elapsed_s < 2.0
+
+
+def test_an_easy_target_ends_the_round_with_a_confirmed_member(make_session: MakeSession) -> None:
+    session = make_session(duration_s=60.0, target=8.0, statistic="mean", episodes=10)
+    while not session.finished:
+        session.step()
+    assert session.confirmed is not None
+    assert session.confirmed.result.episodes == 10
+    assert session.confirmed.result.mean >= 8.0
+    assert session.confirmed.confirm_time_s <= session.elapsed_s
+    outcome = session.conclude()[session.confirmed.member]
+    assert outcome.candidate is session.confirmed
+
+
+def test_every_member_gets_a_candidate_at_the_end(make_session: MakeSession) -> None:
+    session = make_session(seeds=(1, 2, 3), env_steps=64, episodes=12)
+    while not session.finished:
+        session.step()
+    outcomes = session.conclude()
+    assert [outcome.member for outcome in outcomes] == [0, 1, 2]
+    for outcome in outcomes:
+        assert outcome.candidate is not None
+        assert outcome.candidate.result.episodes == 12
+        assert outcome.env_steps == 64
+        assert outcome.environment is not None
+
+
+def test_without_a_judge_a_round_only_trains(
+    make_algorithm: Callable[..., Algorithm], make_collector: Callable[..., Collector]
+) -> None:
+    algorithm = make_algorithm()
+    source = InProcessSource(make_collector(algorithm), algorithm)
+    session = TrainingSession(algorithm, source, None, RoundPlan(env_steps=64))
+    while not session.finished:
+        session.step()
+    assert all(outcome.candidate is None for outcome in session.conclude())
+
+
+def test_a_candidates_returns_come_again_from_its_snapshot(make_session: MakeSession) -> None:
+    session = make_session(env_steps=64, episodes=12)
+    while not session.finished:
+        session.step()
+    candidate = session.conclude()[1].candidate
+    assert candidate is not None
+    assert candidate.snapshot is not None
+    evaluator = Evaluator(partial(make_vec_environment, EnvironmentSpec(id="CartPole-v1")))
+    (again,) = evaluator.evaluate(candidate.snapshot.actor, candidate.result.seeds)
+    assert again.returns == candidate.result.returns
+
+
+def test_a_round_in_two_halves_is_bit_for_bit_one_round(
+    make_session: MakeSession, make_algorithm: Callable[..., Algorithm], make_collector: Callable[..., Collector]
+) -> None:
+    whole = make_session(env_steps=64 * 6)
+    while not whole.finished:
+        whole.step()
+    expected = whole.outcomes()
+
+    first = make_session(env_steps=64 * 3)
+    while not first.finished:
+        first.step()
+    algorithm = make_algorithm()
+    kept = first.outcomes()
+    for outcome in kept:
+        resume(algorithm, outcome.member, outcome.state)
+    steps = torch.stack([outcome.state["random"]["step_count"] for outcome in kept])
+    collector = make_collector(algorithm, first_step=steps, session=steps)
+    resume_environments(collector, [outcome.environment for outcome in kept])
+    second = TrainingSession(algorithm, InProcessSource(collector, algorithm), None, RoundPlan(env_steps=64 * 3))
+    while not second.finished:
+        second.step()
+    for found, wanted in zip(second.outcomes(), expected, strict=True):
+        for group, tensors in wanted.state.items():
+            for name, tensor in tensors.items():
+                assert torch.equal(found.state[group][name], tensor), (group, name)
+        assert wanted.environment is not None
+        assert found.environment is not None
+        for name, tensor in wanted.environment.items():
+            assert torch.equal(found.environment[name], tensor), name
+
+
+def test_training_returns_are_those_of_the_last_rollouts(make_session: MakeSession) -> None:
+    session = make_session(env_steps=64 * 8)
+    assert all(value != value for value in session.progress().returns), "NaN before an episode has ended"
+    while not session.finished:
+        session.step()
+    assert all(8 <= value <= 500 for value in session.progress().returns)
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [{}, {"duration_s": 1.0, "evaluation_fraction": 0.0}, {"duration_s": 1.0, "episodes": 0}],
+    ids=["no end", "no evaluation", "no episodes"],
+)
+def test_an_impossible_plan_is_refused(plan: dict[str, float]) -> None:
+    with pytest.raises(InvalidInput):
+        RoundPlan(**plan)  # type: ignore[arg-type]
