@@ -129,6 +129,8 @@ class UserCodeFailed(PodracerError):
 
     reason = "USER_CODE_FAILED"
 
-    def __init__(self, message: str, *, user_traceback: str = "", reason: str | None = None, **metadata: object) -> None:
+    def __init__(
+        self, message: str, *, user_traceback: str = "", reason: str | None = None, **metadata: object
+    ) -> None:
         super().__init__(message, reason=reason, **metadata)
         self.user_traceback = user_traceback

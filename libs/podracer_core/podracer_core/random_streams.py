@@ -22,9 +22,7 @@ _PERTURBATION = 6
 SCREENING, ADMISSION, CONFIRMATION = 0, 1, 2
 
 
-def environment_keys(
-    seeds: Tensor, num_envs: int, first_environment: int = 0, session: int | Tensor = 0
-) -> Tensor:
+def environment_keys(seeds: Tensor, num_envs: int, first_environment: int = 0, session: int | Tensor = 0) -> Tensor:
     """Episode keys of training environments: seeds int64 [M] -> int64 [M, E]. A new session (int, or
     int64 [M]) has new episodes."""
     if isinstance(session, Tensor):

@@ -23,7 +23,7 @@ from podracer_core.errors import InvalidInput, PreconditionFailed
 from podracer_core.evaluate import EvaluationResult, Evaluator
 from podracer_core.evaluate.messages import result_from_json, result_to_message
 from podracer_core.jobs.messages import seconds_to_duration
-from podracer_core.storage.object_store import ObjectStore
+from podracer_core.storage.object_store import open_store
 
 __all__ = ["describe", "evaluate_checkpoint", "load_source"]
 
@@ -31,7 +31,7 @@ _MAX_EPISODES = 100_000
 
 
 def load_source(
-    sources: Sequence[evaluator_service_pb2.CheckpointSource], store: ObjectStore | None, *, allow_folders: bool
+    sources: Sequence[evaluator_service_pb2.CheckpointSource], store_url: str, *, allow_folders: bool
 ) -> Checkpoint:
     """The checkpoint that a request names. Raises NotFound, DataCorrupted, and PreconditionFailed where this evaluator
     may not read from there."""
@@ -39,8 +39,8 @@ def load_source(
         raise InvalidInput(f"expected one checkpoint, got {len(sources)}: ensembles are not supported yet")
     source = sources[0]
     match source.WhichOneof("source"):
-        case "checkpoint" if store is not None:
-            reference = source.checkpoint
+        case "checkpoint" if store_url:
+            reference, store = source.checkpoint, open_store(store_url, create=False)
             return load_checkpoint(store, reference.prefix, reference.manifest_sha256 or None, POLICY_GROUPS)
         case "checkpoint":
             raise PreconditionFailed("this evaluator has no object store (PODRACER_STORE)", reason="NO_STORE")

@@ -12,7 +12,6 @@ from podracer_core.rpc.binding import ServerOptions
 from podracer_core.rpc.server import RpcServer, create_server
 from podracer_core.rpc.tokens import Role, TokenFiles
 from podracer_core.rpc.work_queue import WorkQueue
-from podracer_core.storage.object_store import open_store
 from podracer_evaluator.config import EvaluatorConfig
 from podracer_evaluator.service import EvaluatorService
 
@@ -30,8 +29,7 @@ METHODS = {
 
 def create_evaluator_server(config: EvaluatorConfig, work: WorkQueue) -> RpcServer:
     """A bound server whose computations run in whoever runs `work`."""
-    store = open_store(config.store) if config.store else None
-    service = EvaluatorService(work, config.max_sessions, store, allow_folders=config.allow_folders)
+    service = EvaluatorService(work, config.max_sessions, config.store, allow_folders=config.allow_folders)
     server = create_server(
         config.listen,
         [partial(evaluator_service_pb2_grpc.add_EvaluatorServiceServicer_to_server, service)],

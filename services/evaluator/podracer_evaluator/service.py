@@ -11,7 +11,6 @@ from podracer.evaluator.v1 import evaluator_service_pb2, evaluator_service_pb2_g
 from podracer_core.build import own_build
 from podracer_core.rpc.sessions import SessionSlots
 from podracer_core.rpc.work_queue import WorkQueue
-from podracer_core.storage.object_store import ObjectStore
 from podracer_evaluator.episode_counter import EpisodeCounter
 
 __all__ = ["EvaluatorService"]
@@ -26,8 +25,8 @@ class EvaluatorService(evaluator_service_pb2_grpc.EvaluatorServiceServicer):
     The modules that do it are imported late: they import torch, and the server listens before.
     """
 
-    def __init__(self, work: WorkQueue, max_sessions: int, store: ObjectStore | None, *, allow_folders: bool) -> None:
-        self._work, self._store, self._allow_folders = work, store, allow_folders
+    def __init__(self, work: WorkQueue, max_sessions: int, store_url: str, *, allow_folders: bool) -> None:
+        self._work, self._store_url, self._allow_folders = work, store_url, allow_folders
         self._slots = SessionSlots(max_sessions)
         self._episodes = EpisodeCounter()
 
@@ -36,15 +35,14 @@ class EvaluatorService(evaluator_service_pb2_grpc.EvaluatorServiceServicer):
     ) -> Iterator[evaluator_service_pb2.EvaluateResponse]:
         from podracer_evaluator.session import EvaluateSession
 
-        with self._slots.take():
-            yield from self._slots.serve(EvaluateSession(self._work, self._episodes), request_iterator, context)
+        return self._slots.serve(partial(EvaluateSession, self._work, self._episodes), request_iterator, context)
 
     def EvaluateCheckpoint(  # noqa: N802 - the name in the contract
         self, request: evaluator_service_pb2.EvaluateCheckpointRequest, context: grpc.ServicerContext
     ) -> evaluator_service_pb2.EvaluateCheckpointResponse:
         from podracer_evaluator.checkpoints import evaluate_checkpoint, load_source
 
-        checkpoint = load_source(request.checkpoints, self._store, allow_folders=self._allow_folders)
+        checkpoint = load_source(request.checkpoints, self._store_url, allow_folders=self._allow_folders)
         response = self._work.submit(partial(evaluate_checkpoint, checkpoint, request)).result()
         self._episodes.add(len(response.evaluation.returns))
         return response
@@ -63,7 +61,7 @@ class EvaluatorService(evaluator_service_pb2_grpc.EvaluatorServiceServicer):
         from podracer_evaluator.checkpoints import load_source
         from podracer_evaluator.export import exported_policy
 
-        checkpoint = load_source(request.checkpoints, self._store, allow_folders=self._allow_folders)
+        checkpoint = load_source(request.checkpoints, self._store_url, allow_folders=self._allow_folders)
         header, data = self._work.submit(partial(exported_policy, checkpoint, request.format)).result()
         yield evaluator_service_pb2.ExportPolicyResponse(header=header)
         for offset in range(0, len(data), _CHUNK_BYTES):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 from collections import defaultdict
 from collections.abc import Sequence
@@ -78,9 +79,8 @@ class Delivery:
     async def flush(self, job_uid: str) -> None:
         """Deliver what there is for a job. Raises what the leaderboard raised; the rest stays for later."""
         async with self._delivering[job_uid]:
-            while waiting := await self._transactions.read(lambda session: _read(session, job_uid)):
-                for row in waiting:
-                    await self._deliver(row)
+            while waiting := await self._transactions.read(functools.partial(_read, job_uid=job_uid)):
+                await self._deliver(waiting)
 
     async def _try_flush(self, job_uid: str) -> PodracerError | None:
         """One job that cannot be delivered does not hold up the others."""
@@ -90,15 +90,28 @@ class Delivery:
             return error
         return None
 
-    async def _deliver(self, row: _Waiting) -> None:
+    async def _deliver(self, waiting: Sequence[_Waiting]) -> None:
+        """Deliver rows in order, and forget in one transaction those that the leaderboard has answered."""
+        answered: list[tuple[_Waiting, Message | PodracerError]] = []
         try:
-            answer = await self._board.call(row.method, row.request)
+            for row in waiting:
+                answered.append((row, await self._call(row)))
+        finally:
+            await self._transactions.write(lambda session: self._settle(session, answered))
+
+    async def _call(self, row: _Waiting) -> Message | PodracerError:
+        try:
+            return await self._board.call(row.method, row.request)
         except REFUSALS as error:
             logger.error("the leaderboard refused %s of job %s: %s", row.method, row.job_uid, error)
-            refusal = error
-            await self._transactions.write(lambda session: self._refused(session, row, refusal))
-            return
-        await self._transactions.write(lambda session: self._delivered(session, row, answer))
+            return error
+
+    def _settle(self, session: Session, answered: Sequence[tuple[_Waiting, Message | PodracerError]]) -> None:
+        for row, answer in answered:
+            if isinstance(answer, PodracerError):
+                self._refused(session, row, answer)
+            else:
+                self._delivered(session, row, answer)
 
     def _delivered(self, session: Session, row: _Waiting, answer: Message) -> None:
         outbox.delivered(session, row.id)

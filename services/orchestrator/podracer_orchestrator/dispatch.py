@@ -14,11 +14,10 @@ from sqlalchemy.orm import Session
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
 from podracer.orchestrator.v1 import pod_service_pb2 as pod_pb2
 from podracer_core.errors import DeadlineExpired, InvalidInput, PodracerError, Unavailable
-from podracer_core.jobs.messages import seconds_to_duration
 from podracer_core.rpc.tokens import LeaseTokens
 from podracer_orchestrator import cohorts, jobs, leases, objective, outbox, pods, works
 from podracer_orchestrator.board import LeaderboardClient
-from podracer_orchestrator.budget import Grant, Remainder, Sharing, cut_round, remainder
+from podracer_orchestrator.budget import Grant, Sharing, cut_round, remainder
 from podracer_orchestrator.changes import WORK, ChangeFeed
 from podracer_orchestrator.clock import Clock
 from podracer_orchestrator.delivery import REFUSALS, Delivery
@@ -90,7 +89,7 @@ class Dispatcher:
         self._changes.notify([WORK])
 
     async def lease(self, ask: Ask, wait_s: float) -> pod_pb2.Lease | None:
-        """A lease within `wait_s`, or None. The same request again gets the same lease, or None where that has ended."""
+        """A lease within `wait_s`, or None. The same request again gets that lease, or None once it has ended."""
         deadline = self._clock.monotonic() + wait_s
         is_repeated, former = await self._transactions.write(lambda session: self._check_in(session, ask))
         if is_repeated:
@@ -165,7 +164,7 @@ class Dispatcher:
         if work is None:
             places = plan.places(len(pods.serving(session, job)))
             work = jobs.add_work(session, job, WorkKind.TRAIN, WorkState.PROPOSING, now, places)
-        return _ToPropose(work.id, job.uid, _proposal_request(job, work, ask, left))
+        return _ToPropose(work.id, job.uid, _proposal_request(job, work, ask))
 
     def _grant(self, session: Session, job: JobRow, work: WorkRow, ask: Ask, what: Grant) -> pod_pb2.Lease:
         lease = leases.grant(session, job, work, ask.asker, what, self._clock.now())
@@ -235,15 +234,14 @@ def _sharing(session: Session, job: JobRow) -> Sharing:
     return Sharing(max(1, len(without)), speed)
 
 
-def _proposal_request(job: JobRow, work: WorkRow, ask: Ask, left: Remainder) -> leaderboard_pb2.ProposeCohortRequest:
+def _proposal_request(job: JobRow, work: WorkRow, ask: Ask) -> leaderboard_pb2.ProposeCohortRequest:
     return leaderboard_pb2.ProposeCohortRequest(
         leaderboard=outbox.board_of(job),
         request_id=work.id,
         places=work.places,
         warm_agents=ask.warm_agents,
         algorithms=ask.algorithms,
-        remaining_env_steps=left.env_steps or 0,
-        remaining_cost=None if left.cost_s is None else seconds_to_duration(left.cost_s),
+        # Nothing of what remains: the leaderboard says how long a round is, we cut it to the budget when it is leased.
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import grpc
 
@@ -28,8 +29,7 @@ class WorkerService(worker_service_pb2_grpc.WorkerServiceServicer):
     ) -> Iterator[worker_service_pb2.CollectResponse]:
         from podracer_worker.session import CollectSession  # late: it imports torch
 
-        with self._slots.take():
-            yield from self._slots.serve(CollectSession(self._work, self._meter), request_iterator, context)
+        return self._slots.serve(partial(CollectSession, self._work, self._meter), request_iterator, context)
 
     def GetStatus(  # noqa: N802 - the name in the contract
         self, request: worker_service_pb2.GetStatusRequest, context: grpc.ServicerContext

@@ -267,7 +267,9 @@ class ExactCounters(RuleBasedStateMachine):
         for uid in job_uids:
             self.run(self.delivery.flush(uid))
         completed = [held for held in self.held if held.completed]
-        assert len(self.board.submissions) == sum(len(held.agents) for held in completed)
+        # Works that were lost too often are reported as failed, besides.
+        rounds = [request for request in self.board.submissions.values() if not request.failure]
+        assert len(rounds) == sum(len(held.agents) for held in completed)
         self.run(self.database.close())
         self.loop.close()
         shutil.rmtree(self.folder)
@@ -330,7 +332,7 @@ class ExactCounters(RuleBasedStateMachine):
 ExactCounters.TestCase.settings = settings(
     max_examples=25,
     stateful_step_count=40,
-    phases=(Phase.explicit, Phase.generate),
+    phases=(Phase.explicit, Phase.generate),  # shrinking takes minutes: whoever needs it adds it here
     deadline=None,
     suppress_health_check=list(HealthCheck),
 )

@@ -237,6 +237,20 @@ class PodLab:
 
 @pytest.fixture
 def lab() -> Iterator[PodLab]:
+    """A lab of one's own."""
+    with _new_lab() as lab:
+        yield lab
+
+
+@pytest.fixture(scope="module")
+def shared_lab() -> Iterator[PodLab]:
+    """A lab whose processes all tests of a module use."""
+    with _new_lab() as lab:
+        yield lab
+
+
+@contextlib.contextmanager
+def _new_lab() -> Iterator[PodLab]:
     # Short: a unix socket's path has room for 107 bytes.
     folder = Path(tempfile.mkdtemp(prefix="pod-"))
     lab = PodLab(folder)

@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 import queue
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import torch
 
@@ -79,18 +82,28 @@ class Conversation:
         self._outgoing.put(None)
 
 
+@pytest.fixture(scope="module")
+def worker(shared_lab: Any) -> Any:
+    shared_lab.start("worker")
+    return shared_lab
+
+
 @pytest.fixture
-def converse(lab: Any) -> Iterator[Callable[[], Conversation]]:
+def converse(worker: Any) -> Iterator[Callable[[], Conversation]]:
+    """Opens streams to the shared worker; afterwards they are closed and the worker is free."""
     open_ones: list[Conversation] = []
 
     def start() -> Conversation:
-        conversation = Conversation(lab.channel("worker"))
+        conversation = Conversation(worker.channel("worker"))
         open_ones.append(conversation)
         return conversation
 
     yield start
     for conversation in open_ones:
         conversation.close()
+    stub = worker_service_pb2_grpc.WorkerServiceStub(worker.channel("worker"))
+    while stub.GetStatus(worker_service_pb2.GetStatusRequest()).session_count:
+        time.sleep(0.02)
 
 
 def learner_actor(cohort: cohort_pb2.CohortSpec) -> Any:
@@ -101,10 +114,9 @@ def learner_actor(cohort: cohort_pb2.CohortSpec) -> Any:
 
 @pytest.mark.parametrize("environment", ["CartPole-v1", "Pendulum-v1"])
 def test_rollouts_are_those_that_a_collector_in_process_takes(
-    lab: Any, converse: Callable[[], Conversation], train_work: MakeWork, environment: str
+    converse: Callable[[], Conversation], train_work: MakeWork, environment: str
 ) -> None:
     torch.set_num_threads(1)
-    lab.start("worker")
     cohort = train_work(environment, members=2).cohort
     algorithm = learner_actor(cohort)
     spec = EnvironmentSpec(id=environment)
@@ -126,10 +138,9 @@ def test_rollouts_are_those_that_a_collector_in_process_takes(
 
 
 def test_a_part_of_the_environments_gives_the_same_as_in_the_whole(
-    lab: Any, converse: Callable[[], Conversation], train_work: MakeWork
+    converse: Callable[[], Conversation], train_work: MakeWork
 ) -> None:
     torch.set_num_threads(1)
-    lab.start("worker")
     cohort = train_work(members=2).cohort
     algorithm = learner_actor(cohort)
     seeds = torch.tensor([member.seed for member in cohort.members])
@@ -145,10 +156,7 @@ def test_a_part_of_the_environments_gives_the_same_as_in_the_whole(
     assert torch.allclose(tensors["observation"], expected.observation[:, :, 5:], atol=1e-6)
 
 
-def test_a_rollout_above_a_mebibyte_comes_in_chunks(
-    lab: Any, converse: Callable[[], Conversation], train_work: MakeWork
-) -> None:
-    lab.start("worker")
+def test_a_rollout_above_a_mebibyte_comes_in_chunks(converse: Callable[[], Conversation], train_work: MakeWork) -> None:
     cohort = train_work(members=2).cohort
     conversation = converse()
     conversation.open(cohort, envs_per_member=512, horizon=64)
@@ -161,9 +169,8 @@ def test_a_rollout_above_a_mebibyte_comes_in_chunks(
 
 
 def test_the_newest_weights_act_and_lock_step_waits_for_them(
-    lab: Any, converse: Callable[[], Conversation], train_work: MakeWork
+    converse: Callable[[], Conversation], train_work: MakeWork
 ) -> None:
-    lab.start("worker")
     cohort = train_work(members=1).cohort
     state = learner_actor(cohort).actor_state()
     conversation = converse()
@@ -177,9 +184,8 @@ def test_the_newest_weights_act_and_lock_step_waits_for_them(
 
 
 def test_one_learner_at_a_time_and_the_place_is_free_once_it_has_gone(
-    lab: Any, converse: Callable[[], Conversation], train_work: MakeWork
+    converse: Callable[[], Conversation], train_work: MakeWork
 ) -> None:
-    lab.start("worker")
     cohort = train_work(members=1).cohort
     first, second = converse(), converse()
     first.open(cohort)
@@ -201,9 +207,11 @@ def test_one_learner_at_a_time_and_the_place_is_free_once_it_has_gone(
             time.sleep(0.05)
 
 
-def test_status_counts_sessions_and_steps(lab: Any, converse: Callable[[], Conversation], train_work: MakeWork) -> None:
-    lab.start("worker")
-    stub = worker_service_pb2_grpc.WorkerServiceStub(lab.channel("worker"))
+def test_status_counts_sessions_and_steps(
+    worker: Any, converse: Callable[[], Conversation], train_work: MakeWork
+) -> None:
+    stub = worker_service_pb2_grpc.WorkerServiceStub(worker.channel("worker"))
+    before = stub.GetStatus(worker_service_pb2.GetStatusRequest()).env_steps
     cohort = train_work(members=1).cohort
     conversation = converse()
     conversation.open(cohort)
@@ -213,7 +221,7 @@ def test_status_counts_sessions_and_steps(lab: Any, converse: Callable[[], Conve
     conversation.rollout()
     status = stub.GetStatus(worker_service_pb2.GetStatusRequest())
     assert (status.session_count, status.max_sessions) == (1, 1)
-    assert status.env_steps == 4 * 16
+    assert status.env_steps - before == 4 * 16
     assert status.env_steps_per_second > 0
 
 
@@ -228,9 +236,8 @@ def bad_openings(cohort: cohort_pb2.CohortSpec) -> dict[str, tuple[dict[str, Any
 
 @pytest.mark.parametrize("case", ["another build", "no environments", "no horizon"])
 def test_an_opening_that_cannot_be_right_is_refused(
-    lab: Any, converse: Callable[[], Conversation], train_work: MakeWork, case: str
+    converse: Callable[[], Conversation], train_work: MakeWork, case: str
 ) -> None:
-    lab.start("worker")
     cohort = train_work(members=1).cohort
     fields, error = bad_openings(cohort)[case]
     conversation = converse()
@@ -239,18 +246,14 @@ def test_an_opening_that_cannot_be_right_is_refused(
         conversation.read()
 
 
-def test_a_first_message_that_opens_nothing_is_refused(lab: Any, converse: Callable[[], Conversation]) -> None:
-    lab.start("worker")
+def test_a_first_message_that_opens_nothing_is_refused(converse: Callable[[], Conversation]) -> None:
     conversation = converse()
     conversation.order()
     with pytest.raises(InvalidInput, match="open"):
         conversation.read()
 
 
-def test_weights_of_another_cohort_are_refused(
-    lab: Any, converse: Callable[[], Conversation], train_work: MakeWork
-) -> None:
-    lab.start("worker")
+def test_weights_of_another_cohort_are_refused(converse: Callable[[], Conversation], train_work: MakeWork) -> None:
     conversation = converse()
     conversation.open(train_work(members=2).cohort)
     conversation.weights(learner_actor(train_work(members=3).cohort).actor_state())
@@ -261,10 +264,9 @@ def test_weights_of_another_cohort_are_refused(
 
 
 def test_a_users_environment_that_does_not_start_is_told_with_its_own_traceback(
-    lab: Any, converse: Callable[[], Conversation], train_work: MakeWork, tmp_path: Path
+    converse: Callable[[], Conversation], train_work: MakeWork, tmp_path: Path
 ) -> None:
     (tmp_path / "broken.py").write_text("class Broken:\n    def __init__(self):\n        raise ValueError('no maze')\n")
-    lab.start("worker")
     conversation = converse()
     conversation.open(train_work(members=1, entry_point="broken:Broken", code_path=str(tmp_path)).cohort)
     with pytest.raises(UserCodeFailed) as failed:
@@ -274,17 +276,14 @@ def test_a_users_environment_that_does_not_start_is_told_with_its_own_traceback(
     assert "podracer_worker" not in failed.value.user_traceback
 
 
-def test_a_caller_without_a_token_is_refused(lab: Any) -> None:
-    lab.start("worker")
-    with open_channel(lab.addresses["worker"]) as channel, pytest.raises(Unauthenticated):
+def test_a_caller_without_a_token_is_refused(worker: Any) -> None:
+    with open_channel(worker.addresses["worker"]) as channel, pytest.raises(Unauthenticated):
         worker_service_pb2_grpc.WorkerServiceStub(channel).GetStatus(worker_service_pb2.GetStatusRequest())
 
 
-def test_sigterm_tells_open_sessions_and_ends_within_three_seconds(
-    lab: Any, converse: Callable[[], Conversation], train_work: MakeWork
-) -> None:
+def test_sigterm_tells_open_sessions_and_ends_within_three_seconds(lab: Any, train_work: MakeWork) -> None:
     process = lab.start("worker")
-    conversation = converse()
+    conversation = Conversation(lab.channel("worker"))
     conversation.open(train_work(members=1).cohort)
     conversation.read()
     start = time.monotonic()
@@ -297,5 +296,21 @@ def test_sigterm_tells_open_sessions_and_ends_within_three_seconds(
 
 
 def test_it_dies_with_its_parent(lab: Any) -> None:
-    process = lab.start("worker", parent_pid=str(os.getpid()))
-    assert process.poll() is None
+    """The parent is a process in between, which is killed."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PODRACER_")}
+    environment |= {"PODRACER_TOKENS": str(lab.tokens), "PODRACER_LISTEN": f"unix://{lab.folder}/orphan.sock"}
+    script = (
+        "import os, subprocess, sys, time\n"
+        "environment = dict(os.environ, PODRACER_PARENT_PID=str(os.getpid()))\n"
+        "child = subprocess.Popen([sys.executable, '-m', 'podracer_worker'], env=environment)\n"
+        "print(child.pid, flush=True)\n"
+        "time.sleep(60)\n"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", script], env=environment, stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    child = psutil.Process(int(parent.stdout.readline()))
+    assert parent.stdout.readline().startswith("listening on")
+    parent.kill()
+    parent.wait(5)
+    child.wait(5)
+    parent.stdout.close()

@@ -77,9 +77,7 @@ def slice_rollout(rollout: Rollout, member: int, policy_version: int = 0) -> Rol
     return Rollout(
         **{name: getattr(rollout, name)[:, part].clone() for name in names},
         first_step=rollout.first_step[part],
-        episodes=EpisodeStatistics(
-            statistics.count[part], statistics.return_sum[part], statistics.length_sum[part]
-        ),
+        episodes=EpisodeStatistics(statistics.count[part], statistics.return_sum[part], statistics.length_sum[part]),
         policy_version=policy_version,
     )
 

@@ -18,7 +18,9 @@ def flags(*values: int) -> torch.Tensor:
     return column(*values).bool()
 
 
-def advantages(terminated: torch.Tensor, truncated: torch.Tensor, valid: torch.Tensor, **more: torch.Tensor) -> list[float]:
+def advantages(
+    terminated: torch.Tensor, truncated: torch.Tensor, valid: torch.Tensor, **more: torch.Tensor
+) -> list[float]:
     """r = 1, 2, 3; V(s) = 10, 20, 30; V(s') = 20, 30, 40 unless an episode ended there, then 8"""
     next_value = torch.where(terminated | truncated, 8.0, column(20.0, 30.0, 40.0))
     result = generalized_advantages(
@@ -110,4 +112,4 @@ def test_normalization_is_per_member_and_ignores_invalid_rows() -> None:
     valid = torch.tensor([[True, True, False], [True, True, True]])
     normalized = normalized_advantages(values, valid)
     torch.testing.assert_close(normalized[0], torch.tensor([-1.0, 1.0, 0.0]))
-    torch.testing.assert_close(normalized[1], torch.tensor([-1.5**0.5, 0.0, 1.5**0.5]))
+    torch.testing.assert_close(normalized[1], torch.tensor([-(1.5**0.5), 0.0, 1.5**0.5]))

@@ -11,8 +11,9 @@ import pytest
 import torch
 
 from podracer_core.algorithms.cohort import CohortConfig, MemberConfig
-from podracer_core.algorithms.ppo import PPO, Minibatch, clipped_surrogate
+from podracer_core.algorithms.ppo import PPO, Minibatch
 from podracer_core.algorithms.registry import algorithm_class
+from podracer_core.algorithms.surrogate import clipped_surrogate
 from podracer_core.buffers import Rollout
 from podracer_core.errors import InvalidInput
 
@@ -62,23 +63,23 @@ def test_backward_is_the_gradient_of_the_papers_loss(make_ppo: MakePPO, kind: st
     """The written-out derivatives against autograd through torch.distributions (equation 9, to be minimized)."""
     algorithm = make_ppo(kind)
     torch.manual_seed(0)
-    algorithm._parameters.flat.normal_(std=0.4)
-    head, size = algorithm.actor.head, 11
+    networks, head, size = algorithm._networks, algorithm.actor.head, 11
+    parameters = networks.parameters
+    parameters.flat.normal_(std=0.4)
     action = torch.randint(7, (3, size)) if kind == "discrete" else torch.randn(3, size, 2)
     log_prob, advantage, target = torch.randn(3, 3, size)
     weight = torch.rand(3, size).softmax(1)
     batch = Minibatch(torch.randn(3, size, 6), action, log_prob - 2, advantage, target, weight)
-    algorithm._parameters.zero_gradient()
     with torch.no_grad():
         _, log_std_gradient = algorithm._backward(batch)
-    algorithm._parameters.gather_gradient()
-    algorithm._parameters.gradient_of("log_std")[0::2] = log_std_gradient
-    mine = algorithm._parameters.gradient.clone()
+    parameters.gather_gradient()
+    networks.log_std_gradient.copy_(log_std_gradient)
+    mine = parameters.gradient.clone()
 
-    algorithm._parameters.zero_gradient()
-    output = algorithm._network(batch.observation.repeat_interleave(2, 0)).view(3, 2, size, -1)
+    parameters.zero_gradient()
+    output = networks(batch.observation)
     if head.log_std_size:
-        std = algorithm._parameters["log_std"][0::2].exp().unsqueeze(1)
+        std = parameters["log_std"][0::2].exp().unsqueeze(1)
         density: Any = torch.distributions.Independent(torch.distributions.Normal(output[:, 0], std), 1)
     else:
         density = torch.distributions.Categorical(logits=output[:, 0])
@@ -87,18 +88,18 @@ def test_backward_is_the_gradient_of_the_papers_loss(make_ppo: MakePPO, kind: st
     clipped = ratio.clamp(1 - hyper["clip_range"], 1 + hyper["clip_range"])
     surrogate = torch.minimum(ratio * advantage, clipped * advantage)
     value_error = (output[:, 1, :, 0] - target).square()
-    loss = -surrogate + hyper["value_coefficient"] * 0.5 * value_error - hyper["entropy_coefficient"] * density.entropy()
+    loss = (
+        -surrogate + hyper["value_coefficient"] * 0.5 * value_error - hyper["entropy_coefficient"] * density.entropy()
+    )
     (weight * loss).sum().backward()
-    algorithm._parameters.gather_gradient()
+    parameters.gather_gradient()
     assert (ratio != clipped).any()
     assert (ratio == clipped).any()
-    torch.testing.assert_close(mine, algorithm._parameters.gradient, rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(mine, parameters.gradient, rtol=1e-4, atol=1e-6)
 
 
 @BOTH
-def test_the_entropy_bonus_makes_a_policy_less_certain(
-    make_ppo: MakePPO, make_rollout: MakeRollout, kind: str
-) -> None:
+def test_the_entropy_bonus_makes_a_policy_less_certain(make_ppo: MakePPO, make_rollout: MakeRollout, kind: str) -> None:
     def entropy_after(coefficient: float) -> torch.Tensor:
         algorithm = make_ppo(kind, 0, learning_rate=0.01, epochs=20)
         algorithm.set_hyperparameters(0, {"entropy_coefficient": coefficient, "learning_rate": 0.01})

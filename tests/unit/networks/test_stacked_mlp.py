@@ -24,9 +24,7 @@ def stacked(activation: str) -> tuple[StackedParameters, StackedMLP]:
 
 def single(network: StackedMLP, group: int) -> nn.Sequential:
     layers: list[nn.Module] = []
-    for (inputs, outputs), weight, bias in zip(
-        itertools.pairwise(SIZES), network.weights, network.biases, strict=True
-    ):
+    for (inputs, outputs), weight, bias in zip(itertools.pairwise(SIZES), network.weights, network.biases, strict=True):
         linear = nn.Linear(inputs, outputs)
         linear.weight.data.copy_(weight[group].detach().t())
         linear.bias.data.copy_(bias[group, 0].detach())

@@ -13,28 +13,25 @@ from torch import Tensor
 from podracer_core.algorithms.advantages import generalized_advantages, normalized_advantages
 from podracer_core.algorithms.algorithm import Algorithm, MemberState
 from podracer_core.algorithms.cohort import CohortConfig, check_member_hyperparameters
+from podracer_core.algorithms.surrogate import clipped_surrogate
 from podracer_core.buffers.rollout import Rollout
 from podracer_core.catalogue.algorithms import find_algorithm
-from podracer_core.errors import InvalidInput
 from podracer_core.networks import (
+    ACTOR,
+    CRITIC,
+    ActorCritic,
     RunningNormalizer,
-    StackedMLP,
-    StackedParameters,
     StochasticActor,
     make_action_head,
-    mlp_shapes,
     observation_size,
-    orthogonal,
 )
 from podracer_core.optimizers import StackedAdam, clip_gradient_
 from podracer_core.random_numbers import normal, permutation
-from podracer_core.random_streams import initialization_keys, minibatch_keys, perturbation_key
+from podracer_core.random_streams import minibatch_keys, perturbation_key
 
 _INFO = find_algorithm("ppo")
-_ACTOR, _CRITIC = 0, 1
 _CACHE_BYTES = 4 << 20
 _METRICS = ("policy_loss", "value_loss", "entropy", "kl", "clip_fraction", "gradient_norm")
-_HIDDEN_GAIN, _ACTION_GAIN, _VALUE_GAIN = 2.0**0.5, 0.01, 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,22 +77,15 @@ class PPO(Algorithm):
         self._head = make_action_head(action_space, self.device)
         self._observation_size = observation_size(observation_space)
 
-        # Actor and critic have the same shape, so the pair of every member is one stack of 2 M networks: network 2 m
-        # is m's actor, 2 m + 1 its critic, which uses only the first output (and no log_std).
-        sizes = (self._observation_size, *shared["hidden_sizes"], self._head.output_size)
-        shapes = mlp_shapes(sizes) | {"log_std": (self._head.log_std_size,)}
-        self._last_layer = f"layers.{len(sizes) - 2}"
-        self._parameters = StackedParameters(2 * members, shapes, self.device)
-        self._network = StackedMLP.of(self._parameters, len(sizes) - 1, shared["activation"])
-        self._critic = self._network.every(_CRITIC, 2)
-        self._optimizer = StackedAdam(
-            self._parameters.flat.view(members, -1), self._parameters.gradient.view(members, -1)
+        self._networks = ActorCritic(
+            members, self._observation_size, shared["hidden_sizes"], self._head, shared["activation"], self.device
         )
+        self._optimizer = StackedAdam(self._networks.member_parameters, self._networks.member_gradients)
         self._observations = RunningNormalizer(members, self._observation_size, self.device)
         self._values = RunningNormalizer(members, 1, self.device)
         self.actor: StochasticActor = StochasticActor(
-            self._network.every(_ACTOR, 2),
-            self._parameters["log_std"].detach()[_ACTOR::2],
+            self._networks.actor,
+            self._networks.log_std,
             torch.zeros(members, 1, self._observation_size, device=self.device),
             torch.ones(members, 1, self._observation_size, device=self.device),
             self._head,
@@ -107,7 +97,7 @@ class PPO(Algorithm):
         self._seeds = torch.tensor([member.seed for member in cohort.members], device=self.device)
         self._epoch_count = torch.zeros(members, dtype=torch.int64, device=self.device)
         self._step_count = torch.zeros(members, dtype=torch.int64, device=self.device)
-        self._initialize()
+        self._networks.initialize(self._seeds, shared["initial_log_std"])
 
     @classmethod
     def make_actor(
@@ -119,11 +109,9 @@ class PPO(Algorithm):
     ) -> StochasticActor:
         shared, members = cohort.shared_values(_INFO), len(cohort.members)
         head, size = make_action_head(action_space, device), observation_size(observation_space)
-        sizes = (size, *shared["hidden_sizes"], head.output_size)
-        parameters = StackedParameters(members, mlp_shapes(sizes) | {"log_std": (head.log_std_size,)}, device)
-        network = StackedMLP.of(parameters, len(sizes) - 1, shared["activation"]).every(0, 1)
+        networks = ActorCritic(members, size, shared["hidden_sizes"], head, shared["activation"], device)
         mean, scale = torch.zeros(members, 1, size, device=device), torch.ones(members, 1, size, device=device)
-        return StochasticActor(network, parameters["log_std"].detach(), mean, scale, head)
+        return StochasticActor(networks.actor, networks.log_std, mean, scale, head)
 
     @torch.no_grad()
     def update(self, rollout: Rollout) -> dict[str, Tensor]:
@@ -201,12 +189,12 @@ class PPO(Algorithm):
 
     def _step(self, minibatch: Minibatch, learning: Tensor, totals: Tensor) -> None:
         """One gradient step of all `learning` [M] members. Updates `learning`, `active` and the sums of metrics."""
-        self._parameters.zero_gradient()
+        self._networks.parameters.zero_gradient()
         minibatch = replace(minibatch, weight=minibatch.weight / minibatch.weight.sum(1, keepdim=True).clamp(min=1e-8))
         parts = [self._backward(part) for part in minibatch.split(self._microbatch_rows)]
         metrics = torch.stack([part for part, _ in parts]).sum(0)
-        self._parameters.gather_gradient()
-        self._parameters.gradient_of("log_std")[_ACTOR::2] = torch.stack([log_std for _, log_std in parts]).sum(0)
+        self._networks.parameters.gather_gradient()
+        self._networks.log_std_gradient.copy_(torch.stack([gradient for _, gradient in parts]).sum(0))
         gradient_norm = clip_gradient_(self._optimizer.gradient, self._hyperparameters["max_gradient_norm"])
         target_kl = self._hyperparameters["target_kl"]
         learning &= (target_kl <= 0) | (metrics[_METRICS.index("kl")] <= 1.5 * target_kl)
@@ -215,7 +203,9 @@ class PPO(Algorithm):
         self.active &= finite | ~learning
         learning &= finite
         self._optimizer.step(self._hyperparameters["learning_rate"], learning)
-        totals += torch.where(learning, torch.cat([metrics, torch.stack([gradient_norm, torch.ones_like(gradient_norm)])]), 0.0)
+        totals += torch.where(
+            learning, torch.cat([metrics, torch.stack([gradient_norm, torch.ones_like(gradient_norm)])]), 0.0
+        )
 
     def _backward(self, minibatch: Minibatch) -> tuple[Tensor, Tensor]:
         """Add the gradient of every member's loss to the networks'; returns metrics [5, M], as in _METRICS, and the
@@ -225,24 +215,21 @@ class PPO(Algorithm):
         over the rows of a member, with weights w that add up to 1. Members share no parameter and their losses are
         never mixed, so what flows back is each member's own gradient.
         """
-        members, size, _ = minibatch.observation.shape
-        both = minibatch.observation.unsqueeze(1).expand(-1, 2, -1, -1).reshape(2 * members, size, -1)
         with torch.enable_grad():
-            output = self._network(both)
-        by_network = output.detach().view(members, 2, size, -1)
-        log_std = self._parameters["log_std"].detach()[_ACTOR::2]
-        density = self._head.density(by_network[:, _ACTOR], log_std, minibatch.action)
+            output = self._networks(minibatch.observation)
+        policy, value = output.detach()[:, ACTOR], output.detach()[:, CRITIC, :, 0]
+        density = self._head.density(policy, self._networks.log_std, minibatch.action)
         log_ratio = density.log_prob - minibatch.log_prob
         clip_range = self._hyperparameters["clip_range"]
         surrogate, slope = clipped_surrogate(log_ratio, minibatch.advantage, clip_range)
-        error = by_network[:, _CRITIC, :, 0] - minibatch.target
+        error = value - minibatch.target
         weight = minibatch.weight
 
-        gradient = torch.zeros_like(by_network)
+        gradient = torch.zeros_like(output)
         entropy_gradient = -self._hyperparameters["entropy_coefficient"].unsqueeze(1) * weight
-        gradient[:, _ACTOR], log_std_gradient = density.gradient(-weight * slope, entropy_gradient)
-        gradient[:, _CRITIC, :, 0] = self._hyperparameters["value_coefficient"].unsqueeze(1) * weight * error
-        output.backward(gradient.view_as(output))  # type: ignore[no-untyped-call]
+        gradient[:, ACTOR], log_std_gradient = density.gradient(-weight * slope, entropy_gradient)
+        gradient[:, CRITIC, :, 0] = self._hyperparameters["value_coefficient"].unsqueeze(1) * weight * error
+        output.backward(gradient)  # type: ignore[no-untyped-call]
 
         ratio = log_ratio.exp()
         # Schulman's low-variance estimate of the Kullback-Leibler divergence, (r - 1) - log r.
@@ -271,7 +258,7 @@ class PPO(Algorithm):
         rows = max(1, self._microbatch_rows // observation.shape[2])
         values = []
         for part in observation.split(rows):
-            value = self._critic(self.actor.normalize(part.transpose(0, 1).flatten(1, 2)))[..., 0]
+            value = self._networks.critic(self.actor.normalize(part.transpose(0, 1).flatten(1, 2)))[..., 0]
             values.append((value * scale + mean).view(part.shape[1], part.shape[0], part.shape[2]).transpose(0, 1))
         return torch.cat(values)
 
@@ -288,8 +275,8 @@ class PPO(Algorithm):
         self._values.update(target, valid, self.active)
         new_mean, new_scale = self._values.mean, self._values.scale()
         # van Hasselt et al., 2016, equation 9: W' = W scale / scale', b' = (scale b + mean - mean') / scale'.
-        weight = self._critic.weights[-1][..., :1]
-        bias = self._critic.biases[-1][..., 0]
+        weight = self._networks.critic.weights[-1][..., :1]
+        bias = self._networks.critic.biases[-1][..., 0]
         # Before the first targets the predictions mean nothing, and are left where they are: around the new mean.
         column = started.unsqueeze(1)
         weight.mul_(torch.where(column, scale / new_scale, 1.0).float().unsqueeze(-1))
@@ -309,23 +296,7 @@ class PPO(Algorithm):
         self.actor.mean.copy_(self._observations.mean.unsqueeze(1))
         self.actor.scale.copy_(self._observations.scale().unsqueeze(1))
 
-    def _initialize(self) -> None:
-        """Orthogonal weights, zero biases: every network from its own agent's seed."""
-        for layer, weight in enumerate(self._network.weights):
-            last = layer == len(self._network.weights) - 1
-            rows, columns = weight.shape[1:]
-            for network, last_gain in ((_ACTOR, _ACTION_GAIN), (_CRITIC, _VALUE_GAIN)):
-                keys = initialization_keys(self._seeds, network, layer)
-                width = 1 if last and network == _CRITIC else columns
-                gain = last_gain if last else _HIDDEN_GAIN
-                weight.detach()[network::2, :, :width] = orthogonal(keys, rows, width, gain)
-        self.actor.log_std.fill_(self._shared["initial_log_std"])
-
     def member_state(self, member: int) -> MemberState:
-        critic = self._parameters.group_state(2 * member + _CRITIC)
-        del critic["log_std"]
-        for name in ("weight", "bias"):
-            critic[f"{self._last_layer}.{name}"] = critic[f"{self._last_layer}.{name}"][:, :1].clone()
         normalizer = {
             "observation_mean": self.actor.mean[member, 0].clone(),
             "observation_scale": self.actor.scale[member, 0].clone(),
@@ -333,8 +304,7 @@ class PPO(Algorithm):
         for name, running in (("observations", self._observations), ("values", self._values)):
             normalizer |= {f"{name}.{key}": value for key, value in running.member_state(member).items()}
         return {
-            "actor": self._parameters.group_state(2 * member + _ACTOR),
-            "critic": critic,
+            **self._networks.member_state(member),
             "optimizer": self._optimizer.member_state(member),
             "normalizer": normalizer,
             "algorithm": {"active": self.active[member].clone()},
@@ -347,16 +317,7 @@ class PPO(Algorithm):
 
     @torch.no_grad()
     def load_member_state(self, member: int, state: Mapping[str, Mapping[str, Tensor]]) -> None:
-        if "actor" in state:
-            self._parameters.load_group_state(2 * member + _ACTOR, state["actor"])
-        if "critic" in state:
-            critic = self._parameters.group_state(2 * member + _CRITIC)
-            for name, value in state["critic"].items():
-                columns = 1 if name.startswith(self._last_layer) else None
-                if name not in critic or value.shape != critic[name][:, :columns].shape:
-                    raise InvalidInput(f"the critic's {name} has another name or shape than this network's")
-                critic[name][:, :columns] = value
-            self._parameters.load_group_state(2 * member + _CRITIC, critic)
+        self._networks.load_member_state(member, state)
         if "optimizer" in state:
             self._optimizer.load_member_state(member, state["optimizer"])
         if "normalizer" in state:
@@ -386,20 +347,6 @@ class PPO(Algorithm):
             noise = normal(key, torch.arange(start, start + own.numel(), device=self.device)).view_as(own)
             own += scale * own.std() * noise
             start += own.numel()
-
-
-def clipped_surrogate(log_ratio: Tensor, advantage: Tensor, clip_range: Tensor) -> tuple[Tensor, Tensor]:
-    """min(r A, clip(r, 1 - c, 1 + c) A) of Schulman et al., 2017, equation 7, and its derivative in log r.
-
-    log_ratio, advantage [M, B], clip_range [M] -> [M, B] each. The derivative is zero where the ratio has left the
-    range in the direction that the advantage asks for, and r A elsewhere.
-    """
-    ratio = log_ratio.exp()
-    limit = clip_range.unsqueeze(1)
-    free = ratio * advantage
-    clipped = torch.minimum(torch.maximum(ratio, 1 - limit), 1 + limit) * advantage
-    # Written so that NaN stays NaN, and the member that it belongs to is noticed.
-    return torch.minimum(free, clipped), torch.where(free > clipped, 0.0, free)
 
 
 def _variance(values: Tensor, valid: Tensor) -> Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import importlib
 from importlib.metadata import entry_points
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from podracer_core.errors import FieldViolation, InvalidInput
 
@@ -21,12 +21,10 @@ def algorithm_class(name: str) -> type[Algorithm]:
     """The class called `name`. Raises InvalidInput, with the nearest names, if there is none."""
     if name in _BUILT_IN:
         module, _, attribute = _BUILT_IN[name].partition(":")
-        found: type[Algorithm] = getattr(importlib.import_module(module), attribute)
-        return found
+        return cast("type[Algorithm]", getattr(importlib.import_module(module), attribute))
     installed = entry_points(group=ENTRY_POINT_GROUP)
     if name in installed.names:
-        found = installed[name].load()
-        return found
+        return cast("type[Algorithm]", installed[name].load())
     known = sorted({*_BUILT_IN, *installed.names})
     nearest = difflib.get_close_matches(name, known, n=3, cutoff=0.5) or known
     message = f"unknown algorithm {name!r}; did you mean {' or '.join(nearest)}?"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -71,7 +72,7 @@ class Collector:
         return rollout
 
     def state(self) -> dict[str, Tensor]:
-        """Copies of all that the next rollout depends on, but for the actor: environments, running episodes, counters."""
+        """Copies of all that the next rollout depends on but the actor: environments, running episodes, counters."""
         state = {f"environment.{name}": tensor for name, tensor in self.environment.state().items()}
         state |= {f"episodes.{name}": tensor for name, tensor in self._episodes.state().items()}
         return state | {"step_count": self._step_count.clone()}
@@ -103,13 +104,7 @@ class Collector:
                 self.environment.device,
             )
         rollout = self._rollouts[horizon]
-        return rollout if rollout.policy_version == policy_version else _with_version(rollout, policy_version)
-
-
-def _with_version(rollout: Rollout, policy_version: int) -> Rollout:
-    from dataclasses import replace
-
-    return replace(rollout, policy_version=policy_version)
+        return replace(rollout, policy_version=policy_version)
 
 
 def _slot(rollout: Rollout, t: int) -> Step:

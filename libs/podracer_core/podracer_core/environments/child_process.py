@@ -28,7 +28,7 @@ _SECRET = re.compile(r"^(PODRACER|AWS|MINIO|KUBERNETES|OTEL)_|TOKEN|SECRET|PASSW
 _CLOSING_S = 3.0
 
 
-class ChildLost(PodracerError):  # noqa: N818 - named like its relatives in `errors`
+class ChildLost(PodracerError):
     """The process died or did not answer in time; the message says which, and it is gone now."""
 
     reason = "CHILD_LOST"

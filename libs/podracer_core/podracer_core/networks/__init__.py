@@ -2,6 +2,7 @@
 
 from podracer_core.networks.action_head import ActionHead, CategoricalHead, GaussianHead, make_action_head
 from podracer_core.networks.actor import Actor, StochasticActor, observation_size
+from podracer_core.networks.actor_critic import ACTOR, CRITIC, ActorCritic
 from podracer_core.networks.initialization import orthogonal
 from podracer_core.networks.normalizer import RunningNormalizer
 from podracer_core.networks.policy import Policy
@@ -9,8 +10,11 @@ from podracer_core.networks.stacked_mlp import StackedMLP, mlp_shapes
 from podracer_core.networks.stacked_parameters import StackedParameters
 
 __all__ = [
+    "ACTOR",
+    "CRITIC",
     "ActionHead",
     "Actor",
+    "ActorCritic",
     "CategoricalHead",
     "GaussianHead",
     "Policy",

@@ -70,7 +70,7 @@ class Actor(ABC):
 
 
 class StochasticActor(Actor):
-    """An MLP over normalized observations, and an action head. Its tensors may be views that a learner goes on training.
+    """An MLP over normalized observations and an action head. Its tensors may be views that a learner goes on training.
 
     network: M networks; log_std [M, A]; mean and scale [M, 1, obs]: normalized = clip((raw - mean) / scale).
     """

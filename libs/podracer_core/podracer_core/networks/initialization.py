@@ -22,4 +22,5 @@ def orthogonal(keys: Tensor, rows: int, columns: int, gain: float = 1.0) -> Tens
     q = q * torch.where(r.diagonal(dim1=-2, dim2=-1) < 0, -1.0, 1.0)[:, None, :]
     if rows < columns:
         q = q.transpose(1, 2)
-    return (gain * q).float().contiguous().to(keys.device)
+    weights: Tensor = (gain * q).float().contiguous()
+    return weights.to(keys.device)

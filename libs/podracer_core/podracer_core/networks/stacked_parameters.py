@@ -18,9 +18,7 @@ class StackedParameters:
     [G, P], which an optimizer works on.
     """
 
-    def __init__(
-        self, groups: int, shapes: Mapping[str, tuple[int, ...]], device: torch.device | str = "cpu"
-    ) -> None:
+    def __init__(self, groups: int, shapes: Mapping[str, tuple[int, ...]], device: torch.device | str = "cpu") -> None:
         self.groups = groups
         self.shapes = dict(shapes)
         sizes = {name: math.prod(shape) for name, shape in shapes.items()}

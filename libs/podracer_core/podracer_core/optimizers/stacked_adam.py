@@ -53,6 +53,6 @@ class StackedAdam:
 
 def clip_gradient_(gradient: Tensor, max_norm: Tensor) -> Tensor:
     """Scale every member's row of `gradient` [M, P] down to at most max_norm [M]; returns the norms before, [M]."""
-    norm = torch.linalg.vector_norm(gradient, dim=1)
+    norm: Tensor = torch.linalg.vector_norm(gradient, dim=1)
     gradient.mul_((max_norm / norm.clamp(min=1e-6)).clamp(max=1.0)[:, None])
     return norm

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import logging
+import itertools
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,8 +15,6 @@ from podracer_core.errors import Exhausted, PodracerError
 from podracer_core.rpc.streams import Outbox
 
 __all__ = ["Session", "SessionSlots"]
-
-logger = logging.getLogger(__name__)
 
 
 class Session(ABC):
@@ -53,9 +51,36 @@ class SessionSlots:
         """Sessions now."""
         return self._taken
 
+    def serve(
+        self, make_session: Callable[[], Session], requests: Iterator[Any], context: grpc.ServicerContext
+    ) -> Iterator[Any]:
+        """The responses of a client's session, which begins with its first request and ends with its call.
+
+        Raises Exhausted where no place is free.
+        """
+        first = next(requests, None)
+        if first is None:
+            return
+        with self._place():
+            session = make_session()
+            with self._lock:
+                self._sessions.add(session)
+                draining = self._draining
+            # gRPC does not interrupt who waits for a next response when the client has gone.
+            context.add_callback(session.outbox.close)
+            arguments = (session, itertools.chain([first], requests))
+            threading.Thread(target=_read, args=arguments, name="session-reader", daemon=True).start()
+            if draining:
+                session.drain()
+            try:
+                yield from session.outbox
+            finally:
+                with self._lock:
+                    self._sessions.discard(session)
+                session.close()
+
     @contextmanager
-    def take(self) -> Iterator[None]:
-        """Hold a slot. Raises Exhausted where none is free."""
+    def _place(self) -> Iterator[None]:
         with self._lock:
             if self._taken >= self.limit or self._draining:
                 raise Exhausted(
@@ -70,23 +95,6 @@ class SessionSlots:
         finally:
             with self._lock:
                 self._taken -= 1
-
-    def serve(self, session: Session, requests: Iterator[Any], context: grpc.ServicerContext) -> Iterator[Any]:
-        """The responses of a session that a client has just opened; ends with the client's call."""
-        with self._lock:
-            self._sessions.add(session)
-            draining = self._draining
-        # gRPC does not interrupt who waits for a next response when the client has gone.
-        context.add_callback(session.outbox.close)
-        threading.Thread(target=_read, args=(session, requests), name="session-reader", daemon=True).start()
-        if draining:
-            session.drain()
-        try:
-            yield from session.outbox
-        finally:
-            with self._lock:
-                self._sessions.discard(session)
-            session.close()
 
     def drain(self) -> None:
         """Tell all sessions that the process is about to stop."""

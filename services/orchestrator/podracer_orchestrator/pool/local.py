@@ -97,7 +97,9 @@ def _commands(
     plan: PodPlan, settings: LocalPoolSettings, sockets: Path
 ) -> Iterator[tuple[str, str, Mapping[str, str]]]:
     """(role, module, environment) of each process of a pod."""
-    inherited = {key: value for key, value in os.environ.items() if not key.startswith("PODRACER_")}
+    # Threads that spin while they wait for one another starve whatever else runs on the same cores.
+    inherited = {"OMP_WAIT_POLICY": "PASSIVE"}
+    inherited |= {key: value for key, value in os.environ.items() if not key.startswith("PODRACER_")}
     common = inherited | {key: os.environ[key] for key in PASSED_ON if key in os.environ}
     common |= {"PODRACER_TOKENS": str(settings.tokens), "PODRACER_THREADS": str(plan.threads)}
 

@@ -15,9 +15,10 @@ from podracer_orchestrator.pool.process import PodProcess, describe_exit
 logger = logging.getLogger(__name__)
 
 LEARNER = "learner"
-STOP_GRACE_S = 3.0
+LEARNER_GRACE_S = 3.0
 """How long a learner has to finish its update, commit and hand its lease back."""
-_SIDE_GRACE_S = 0.4
+STOP_GRACE_S = 3.4
+"""How long all processes together have; Ctrl-C must end everything within 5 s."""
 _STEADY_S = 20.0
 """A process that has lived so long had started well: the next wait is short again."""
 
@@ -53,9 +54,11 @@ class LocalPod:
         await asyncio.shield(self._stop_task)
 
     async def _stop(self) -> None:
+        deadline = asyncio.get_running_loop().time() + STOP_GRACE_S
         self._stopping.set()
-        await self._end(LEARNER, STOP_GRACE_S)
-        await asyncio.gather(*(self._end(role, _SIDE_GRACE_S) for role in self._processes if role != LEARNER))
+        await self._end(LEARNER, LEARNER_GRACE_S)
+        left_s = deadline - asyncio.get_running_loop().time()
+        await asyncio.gather(*(self._end(role, left_s) for role in self._processes if role != LEARNER))
 
     async def _end(self, role: str, grace_s: float) -> None:
         keeper, process = self._keepers[role], self._processes[role]

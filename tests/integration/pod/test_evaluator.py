@@ -1,0 +1,385 @@
+"""A real evaluator process: sessions, checkpoints, inspections, exports."""
+
+from __future__ import annotations
+
+import hashlib
+import queue
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from google.protobuf import duration_pb2
+
+from podracer.common.v1 import agent_pb2, environment_pb2
+from podracer.evaluator.v1 import evaluator_service_pb2 as pb
+from podracer.evaluator.v1 import evaluator_service_pb2_grpc
+from podracer.orchestrator.v1 import pod_service_pb2
+from podracer_core.algorithms.registry import algorithm_class
+from podracer_core.build import own_build
+from podracer_core.carriers.inline import TensorEncoder
+from podracer_core.catalogue.environments import BUILT_IN, EnvironmentSpec
+from podracer_core.catalogue.spaces import to_json
+from podracer_core.checkpoint import save_checkpoint
+from podracer_core.collect import Collector
+from podracer_core.environments.registry import make_vec_environment
+from podracer_core.errors import (
+    DataCorrupted,
+    InvalidInput,
+    NotFound,
+    PodracerError,
+    PreconditionFailed,
+    Unavailable,
+    UserCodeFailed,
+)
+from podracer_core.evaluate import Evaluator
+from podracer_core.evaluate.messages import result_to_json
+from podracer_core.storage.object_store import open_store
+from podracer_core.training.messages import cohort_from_message
+
+MakeWork = Callable[..., pod_service_pb2.TrainWork]
+PREFIX = "projects/p/jobs/u/agents/a0/checkpoints/64-1/"
+
+
+@pytest.fixture(scope="module")
+def evaluator(shared_lab: Any) -> Any:
+    shared_lab.start("evaluator", allow_folders="true")
+    return shared_lab
+
+
+@pytest.fixture
+def stub(evaluator: Any) -> evaluator_service_pb2_grpc.EvaluatorServiceStub:
+    return evaluator_service_pb2_grpc.EvaluatorServiceStub(evaluator.channel("evaluator"))
+
+
+class Conversation:
+    """One Evaluate stream."""
+
+    def __init__(self, stub: evaluator_service_pb2_grpc.EvaluatorServiceStub) -> None:
+        self._outgoing: queue.Queue[pb.EvaluateRequest | None] = queue.Queue()
+        self._encoder = TensorEncoder()
+        self.call = stub.Evaluate(iter(self._outgoing.get, None))
+
+    def open(self, cohort: Any) -> None:
+        self._outgoing.put(pb.EvaluateRequest(open=pb.OpenEvaluate(build=own_build(), cohort=cohort)))
+
+    def order(self, number: int, agents: list[str], state: dict[str, torch.Tensor], **fields: Any) -> None:
+        messages, chunks = self._encoder.encode(state)
+        fields = {"seeds": range(8), "purpose": agent_pb2.EVALUATION_PURPOSE_CANDIDATE} | fields
+        order = pb.EvaluationOrder(order_id=number, agents=agents, tensors=messages, **fields)
+        self._outgoing.put(pb.EvaluateRequest(order=order))
+        for chunk in chunks:
+            self._outgoing.put(pb.EvaluateRequest(chunk=chunk))
+
+    def read(self) -> pb.EvaluateResponse:
+        return next(self.call)
+
+    def close(self) -> None:
+        self.call.cancel()
+        self._outgoing.put(None)
+
+
+@pytest.fixture
+def converse(stub: evaluator_service_pb2_grpc.EvaluatorServiceStub) -> Iterator[Callable[[], Conversation]]:
+    open_ones: list[Conversation] = []
+
+    def start() -> Conversation:
+        open_ones.append(Conversation(stub))
+        return open_ones[-1]
+
+    yield start
+    for conversation in open_ones:
+        conversation.close()
+    while stub.GetStatus(pb.GetStatusRequest()).session_count:
+        time.sleep(0.02)
+
+
+def trained(cohort: Any, updates: int = 2) -> Any:
+    torch.set_num_threads(1)
+    config = cohort_from_message(cohort)
+    environment = make_vec_environment(EnvironmentSpec(id=cohort.environment.id), 4 * len(config.members))
+    algorithm = algorithm_class("ppo")(config, environment.observation_space, environment.action_space)
+    seeds = torch.tensor([member.seed for member in config.members])
+    collector = Collector(environment, algorithm.actor, seeds)
+    for _ in range(updates):
+        algorithm.update(collector.collect(16, policy_version=algorithm.version))
+    return algorithm
+
+
+def in_process(environment: str, actor: Any, seeds: list[int]) -> Any:
+    return Evaluator(lambda count: make_vec_environment(EnvironmentSpec(id=environment), count)).evaluate(actor, seeds)
+
+
+def test_a_session_answers_with_what_an_evaluation_in_process_gives(
+    converse: Callable[[], Conversation], train_work: MakeWork
+) -> None:
+    cohort = train_work("Pendulum-v1", members=2).cohort
+    algorithm = trained(cohort)
+    agents = [member.name for member in cohort.members]
+    conversation = converse()
+    conversation.open(cohort)
+    assert conversation.read().HasField("opened")
+    seeds = [5, 6, 7, 8, 9]
+    conversation.order(3, agents, algorithm.actor_state(), seeds=seeds, policy_version=2)
+    answer = conversation.read().answer
+    assert answer.order_id == 3
+    expected = in_process("Pendulum-v1", algorithm.actor, seeds)
+    for agent, evaluation, result in zip(agents, answer.evaluations, expected, strict=True):
+        assert evaluation.agent == agent
+        assert tuple(evaluation.returns) == result.returns
+        assert list(evaluation.seeds) == seeds
+        assert evaluation.mean == result.mean
+        assert evaluation.lower_bound == pytest.approx(result.lower_bound)
+        assert evaluation.policy_version == 2
+
+
+def test_one_member_of_the_cohort_alone(converse: Callable[[], Conversation], train_work: MakeWork) -> None:
+    cohort = train_work(members=3).cohort
+    algorithm = trained(cohort)
+    conversation = converse()
+    conversation.open(cohort)
+    conversation.read()
+    actor = algorithm.actor.member(1)
+    conversation.order(1, [cohort.members[1].name], actor.state())
+    evaluation = conversation.read().answer.evaluations[0]
+    (expected,) = in_process("CartPole-v1", actor, list(range(8)))
+    assert tuple(evaluation.returns) == expected.returns
+
+
+def test_a_newer_look_takes_the_place_of_one_that_waits_but_never_of_a_candidate(
+    converse: Callable[[], Conversation], train_work: MakeWork
+) -> None:
+    cohort = train_work("Pendulum-v1", members=1).cohort
+    state = trained(cohort).actor_state()
+    agents = [cohort.members[0].name]
+    conversation = converse()
+    conversation.open(cohort)
+    look = {"purpose": agent_pb2.EVALUATION_PURPOSE_PROGRESS, "seeds": range(32)}
+    conversation.order(1, agents, state)
+    for number in range(2, 8):
+        conversation.order(number, agents, state, **look)
+    conversation.order(8, agents, state)
+    conversation.read()
+    answers = {}
+    while len(answers) < 8:
+        answer = conversation.read().answer
+        answers[answer.order_id] = answer.superseded
+    assert not answers[1]
+    assert not answers[7]
+    assert not answers[8]
+    assert sum(answers.values()) >= 3
+
+
+def test_evaluation_goes_on_only_while_admission_is_open(
+    converse: Callable[[], Conversation], train_work: MakeWork
+) -> None:
+    cohort = train_work(members=1).cohort
+    state, agents = trained(cohort).actor_state(), [cohort.members[0].name]
+    conversation = converse()
+    conversation.open(cohort)
+    conversation.read()
+    staged = {"seeds": range(24), "first_episodes": 8}
+    conversation.order(1, agents, state, admission_score=1e6, **staged)
+    assert len(conversation.read().answer.evaluations[0].returns) == 8
+    conversation.order(2, agents, state, admission_score=0.0, **staged)
+    assert len(conversation.read().answer.evaluations[0].returns) == 24
+    conversation.order(3, agents, state, **staged)
+    assert len(conversation.read().answer.evaluations[0].returns) == 24
+
+
+@pytest.mark.parametrize(
+    "bad", [{"seeds": []}, {"agents": ["nobody"]}, {"agents": []}], ids=["no seeds", "a stranger", "nobody"]
+)
+def test_an_order_that_cannot_be_right_ends_the_session(
+    converse: Callable[[], Conversation], train_work: MakeWork, bad: dict[str, Any]
+) -> None:
+    cohort = train_work(members=1).cohort
+    state = trained(cohort, updates=0).actor_state()
+    conversation = converse()
+    conversation.open(cohort)
+    conversation.read()
+    conversation.order(1, bad.pop("agents", [cohort.members[0].name]), state, **bad)
+    with pytest.raises(InvalidInput):
+        conversation.read()
+
+
+def test_sigterm_tells_open_sessions_and_ends_within_three_seconds(lab: Any, train_work: MakeWork) -> None:
+    process = lab.start("evaluator")
+    conversation = Conversation(evaluator_service_pb2_grpc.EvaluatorServiceStub(lab.channel("evaluator")))
+    conversation.open(train_work(members=1).cohort)
+    conversation.read()
+    start = time.monotonic()
+    lab.kill("evaluator", signal.SIGTERM)
+    assert conversation.read().HasField("draining")
+    with pytest.raises((StopIteration, Unavailable)):
+        conversation.read()
+    assert process.wait(3) == 0
+    assert time.monotonic() - start < 3
+
+
+class TestCheckpoints:
+    @pytest.fixture
+    def stored(self, evaluator: Any, train_work: MakeWork) -> Any:
+        """A Pendulum agent's checkpoint with its evaluation, in the evaluator's store."""
+        cohort = train_work("Pendulum-v1", members=1).cohort
+        algorithm = trained(cohort)
+        (result,) = in_process("Pendulum-v1", algorithm.actor, list(range(50, 60)))
+        info = BUILT_IN["Pendulum-v1"]
+        assert info.observation_space is not None
+        assert info.action_space is not None
+        metadata = {
+            "algorithm": "ppo",
+            "agent": cohort.members[0].name,
+            "hyperparameters": {"learning_rate": 0.001, "hidden_sizes": [64, 64], "horizon": 16},
+            "environment": EnvironmentSpec(id="Pendulum-v1").to_json(),
+            "observation_space": to_json(info.observation_space),
+            "action_space": to_json(info.action_space),
+            "env_steps": 64,
+            "evaluation": result_to_json(result),
+        }
+        store = open_store(evaluator.store)
+        store.delete_prefix(PREFIX)
+        reference = save_checkpoint(store, PREFIX, algorithm.member_state(0), metadata)
+        message = agent_pb2.CheckpointReference(prefix=PREFIX, manifest_sha256=reference.manifest_sha256)
+        return message, result, algorithm
+
+    def test_the_stored_seeds_give_the_stored_returns_again(
+        self, stub: evaluator_service_pb2_grpc.EvaluatorServiceStub, stored: Any
+    ) -> None:
+        message, result, _ = stored
+        request = pb.EvaluateCheckpointRequest(checkpoints=[pb.CheckpointSource(checkpoint=message)])
+        response = stub.EvaluateCheckpoint(request, timeout=30)
+        assert response.largest_difference == 0.0
+        assert tuple(response.evaluation.returns) == result.returns
+        assert response.stored.mean == pytest.approx(result.mean)
+        assert response.evaluation.purpose == agent_pb2.EVALUATION_PURPOSE_REQUESTED
+        assert response.description.algorithm == "ppo"
+        assert response.description.environment.id == "Pendulum-v1"
+        assert response.description.environment_description.action_space.box.high == [2.0]
+        assert list(response.description.hyperparameters["hidden_sizes"].integers.values) == [64, 64]
+
+    def test_from_a_folder(
+        self, evaluator: Any, stub: evaluator_service_pb2_grpc.EvaluatorServiceStub, stored: Any
+    ) -> None:
+        source = pb.CheckpointSource(folder=str(evaluator.store_folder / PREFIX))
+        response = stub.EvaluateCheckpoint(pb.EvaluateCheckpointRequest(checkpoints=[source]), timeout=30)
+        assert response.largest_difference == 0.0
+
+    def test_fresh_episodes_are_fresh(self, stub: evaluator_service_pb2_grpc.EvaluatorServiceStub, stored: Any) -> None:
+        request = pb.EvaluateCheckpointRequest(checkpoints=[pb.CheckpointSource(checkpoint=stored[0])], episodes=12)
+        first, second = (stub.EvaluateCheckpoint(request, timeout=30).evaluation for _ in range(2))
+        assert len(first.returns) == 12
+        assert not set(first.seeds) & set(second.seeds)
+        assert not stub.EvaluateCheckpoint(request, timeout=30).HasField("largest_difference")
+
+    def test_in_another_environment(self, stub: evaluator_service_pb2_grpc.EvaluatorServiceStub, stored: Any) -> None:
+        request = pb.EvaluateCheckpointRequest(
+            checkpoints=[pb.CheckpointSource(checkpoint=stored[0])],
+            environment=environment_pb2.EnvironmentSpec(id="Pendulum-v1", max_episode_steps=10),
+            seeds=[1, 2],
+        )
+        assert list(stub.EvaluateCheckpoint(request, timeout=30).evaluation.lengths) == [10, 10]
+
+    def test_a_damaged_file_is_named(
+        self, evaluator: Any, stub: evaluator_service_pb2_grpc.EvaluatorServiceStub, stored: Any
+    ) -> None:
+        path = evaluator.store_folder / PREFIX / "actor.safetensors"
+        path.write_bytes(path.read_bytes()[:-1] + b"!")
+        request = pb.EvaluateCheckpointRequest(checkpoints=[pb.CheckpointSource(checkpoint=stored[0])])
+        with pytest.raises(DataCorrupted, match=r"actor\.safetensors"):
+            stub.EvaluateCheckpoint(request, timeout=30)
+
+    @pytest.mark.parametrize("number", [pb.EXPORT_FORMAT_UNSPECIFIED, pb.EXPORT_FORMAT_TORCHSCRIPT])
+    def test_an_exported_policy_acts_with_torch_alone(
+        self, stub: evaluator_service_pb2_grpc.EvaluatorServiceStub, stored: Any, number: Any, tmp_path: Path
+    ) -> None:
+        message, _, algorithm = stored
+        request = pb.ExportPolicyRequest(checkpoints=[pb.CheckpointSource(checkpoint=message)], format=number)
+        parts = list(stub.ExportPolicy(request, timeout=60))
+        header, data = parts[0].header, b"".join(part.data for part in parts[1:])
+        assert len(data) == header.size_bytes
+        assert hashlib.sha256(data).hexdigest() == header.sha256
+        assert header.largest_difference <= 1e-5
+        path = tmp_path / "policy"
+        path.write_bytes(data)
+        script = number == pb.EXPORT_FORMAT_TORCHSCRIPT
+        if not script:
+            path = path.rename(tmp_path / "policy.pt2")
+        policy = torch.jit.load(path) if script else torch.export.load(path).module()
+        observation = torch.randn(7, 3)
+        expected = algorithm.actor.greedy(observation.unsqueeze(0))[0]
+        assert torch.allclose(policy(observation), expected, atol=1e-5)
+
+    def test_a_format_that_is_not_there_is_refused(
+        self, stub: evaluator_service_pb2_grpc.EvaluatorServiceStub, stored: Any
+    ) -> None:
+        source = pb.CheckpointSource(checkpoint=stored[0])
+        with pytest.raises(PreconditionFailed, match="ONNX"):
+            list(stub.ExportPolicy(pb.ExportPolicyRequest(checkpoints=[source], format=pb.EXPORT_FORMAT_ONNX)))
+
+    @pytest.mark.parametrize(
+        ("sources", "error"),
+        [
+            ([], InvalidInput),
+            ([pb.CheckpointSource()], InvalidInput),
+            ([pb.CheckpointSource(folder="/nowhere")], InvalidInput),
+            ([pb.CheckpointSource(checkpoint=agent_pb2.CheckpointReference(prefix="projects/x/"))], NotFound),
+        ],
+        ids=["none", "empty", "no folder", "no object"],
+    )
+    def test_a_checkpoint_that_is_not_there(
+        self,
+        stub: evaluator_service_pb2_grpc.EvaluatorServiceStub,
+        sources: list[pb.CheckpointSource],
+        error: type[PodracerError],
+    ) -> None:
+        with pytest.raises(error):
+            stub.EvaluateCheckpoint(pb.EvaluateCheckpointRequest(checkpoints=sources))
+
+    def test_a_shared_evaluator_reads_no_folders(self, lab: Any, evaluator: Any, stored: Any) -> None:
+        lab.start("evaluator")
+        stub = evaluator_service_pb2_grpc.EvaluatorServiceStub(lab.channel("evaluator"))
+        source = pb.CheckpointSource(folder=str(evaluator.store_folder / PREFIX))
+        with pytest.raises(PreconditionFailed, match="folders"):
+            stub.EvaluateCheckpoint(pb.EvaluateCheckpointRequest(checkpoints=[source]))
+
+
+class TestInspect:
+    def test_a_built_in(self, stub: evaluator_service_pb2_grpc.EvaluatorServiceStub) -> None:
+        request = pb.InspectRequest(environment=environment_pb2.EnvironmentSpec(id="CartPole-v1"))
+        description = stub.Inspect(request, timeout=30).description
+        assert description.action_space.discrete.n == 2
+        assert description.max_episode_steps == 500
+        assert description.backend == "torch"
+
+    def test_one_of_gymnasium(self, stub: evaluator_service_pb2_grpc.EvaluatorServiceStub) -> None:
+        request = pb.InspectRequest(environment=environment_pb2.EnvironmentSpec(id="MountainCarContinuous-v0"))
+        description = stub.Inspect(request, timeout=30).description
+        assert list(description.action_space.box.shape) == [1]
+        assert description.backend == "gymnasium"
+
+    def test_a_users_own_that_raises(
+        self, stub: evaluator_service_pb2_grpc.EvaluatorServiceStub, tmp_path: Path
+    ) -> None:
+        (tmp_path / "maze.py").write_text(
+            "class Maze:\n    def __init__(self, size):\n        raise KeyError('walls')\n"
+        )
+        spec = environment_pb2.EnvironmentSpec(entry_point="maze:Maze", code_path=str(tmp_path))
+        spec.kwargs.update({"size": 3})
+        with pytest.raises(UserCodeFailed) as failed:
+            stub.Inspect(pb.InspectRequest(environment=spec), timeout=30)
+        assert "KeyError: 'walls'" in failed.value.user_traceback
+
+    def test_one_that_never_starts_is_given_up_in_time(
+        self, stub: evaluator_service_pb2_grpc.EvaluatorServiceStub, tmp_path: Path
+    ) -> None:
+        (tmp_path / "slow.py").write_text("import time\nclass Slow:\n    def __init__(self):\n        time.sleep(60)\n")
+        spec = environment_pb2.EnvironmentSpec(entry_point="slow:Slow", code_path=str(tmp_path))
+        request = pb.InspectRequest(environment=spec, timeout=duration_pb2.Duration(seconds=2))
+        start = time.monotonic()
+        with pytest.raises(UserCodeFailed):
+            stub.Inspect(request, timeout=30)
+        assert time.monotonic() - start < 10

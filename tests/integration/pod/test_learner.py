@@ -1,0 +1,374 @@
+"""A real learner process, alone or with its worker and evaluator, under an orchestrator that is scripted."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from podracer.common.v1 import agent_pb2, environment_pb2
+from podracer.learner.v1 import learner_service_pb2, learner_service_pb2_grpc
+from podracer.orchestrator.v1 import pod_service_pb2
+from podracer_core.carriers.inline import TensorDecoder
+from podracer_core.catalogue.environments import EnvironmentSpec
+from podracer_core.checkpoint import Checkpoint, load_actor, load_checkpoint
+from podracer_core.environments.registry import make_vec_environment
+from podracer_core.errors import NotFound, PreconditionFailed
+from podracer_core.evaluate import Evaluator
+from podracer_core.storage.object_store import open_store
+
+MakeWork = Callable[..., pod_service_pb2.TrainWork]
+LAYOUTS = ["fused", "split"]
+
+
+def start(lab: Any, layout: str, **settings: str) -> Any:
+    return lab.start_learner(**settings) if layout == "fused" else lab.start_split(**settings)
+
+
+def load(lab: Any, reference: agent_pb2.CheckpointReference) -> Checkpoint:
+    return load_checkpoint(open_store(lab.store), reference.prefix, reference.manifest_sha256)
+
+
+def finished(granted: Any, within_s: float = 40.0) -> pod_service_pb2.CompleteWorkRequest:
+    assert granted.over.wait(within_s), "the lease was not ended"
+    assert granted.completed is not None, granted.released
+    return granted.completed
+
+
+def continued(agent: agent_pb2.AgentSpec, reference: agent_pb2.CheckpointReference) -> agent_pb2.AgentSpec:
+    """The same agent, to train on from its checkpoint."""
+    after = agent_pb2.AgentSpec()
+    after.CopyFrom(agent)
+    after.resume.CopyFrom(reference)
+    after.env_steps = reference.env_steps
+    return after
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_round_of_steps_ends_with_checkpoints_candidates_and_exact_counters(
+    lab: Any, train_work: MakeWork, layout: str
+) -> None:
+    start(lab, layout)
+    work = train_work(members=3, envs=8, steps=500, episodes=10)
+    granted = lab.orchestrator.offer(train=work)
+    result = finished(granted).train
+    assert len(result.members) == 3
+    for index, member in enumerate(result.members):
+        name = work.cohort.members[index].name
+        assert member.final.progress.agent == name
+        assert member.final.progress.env_steps == 512  # four rollouts of 16 steps in 8 environments
+        assert member.final.checkpoint.env_steps == 512
+        assert member.final.checkpoint.fence == granted.lease.fence
+        assert len(member.candidate.returns) == 10
+        assert member.candidate.purpose == agent_pb2.EVALUATION_PURPOSE_CANDIDATE
+        assert 0 < member.candidate.env_steps <= 512
+        assert member.candidate.checkpoint.env_steps == member.candidate.env_steps
+        confirm, total = member.candidate.confirm_time.ToNanoseconds(), result.train_time.ToNanoseconds()
+        assert 0 < member.candidate.train_time.ToNanoseconds() <= confirm <= total
+        cost = member.final.progress.cost.ToNanoseconds()
+        assert cost == pytest.approx(total / 3, rel=0.2)
+        assert member.final.progress.evaluation_cost.ToNanoseconds() <= cost
+        last = load(lab, member.final.checkpoint)
+        assert last.metadata["env_steps"] == 512
+        assert last.groups["random"]["step_count"] == 64
+        best = load(lab, member.candidate.checkpoint)
+        assert best.metadata["evaluation"]["returns"] == list(member.candidate.returns)
+    assert result.env_steps_per_second > 0
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_candidates_stored_returns_come_again(lab: Any, train_work: MakeWork, layout: str) -> None:
+    torch.set_num_threads(1)
+    start(lab, layout)
+    result = finished(lab.orchestrator.offer(train=train_work("Pendulum-v1", steps=300, episodes=9))).train
+    for member in result.members:
+        actor = load_actor(load(lab, member.candidate.checkpoint))
+        evaluator = Evaluator(lambda count: make_vec_environment(EnvironmentSpec(id="Pendulum-v1"), count))
+        (again,) = evaluator.evaluate(actor, member.candidate.seeds)
+        assert again.returns == tuple(member.candidate.returns)
+
+
+def test_both_layouts_train_the_same_agents_bit_for_bit_in_lock_step(lab: Any, train_work: MakeWork) -> None:
+    """The same seeds, the same rollouts, the same updates: only who takes the steps differs."""
+    work = train_work(members=2, envs=6, steps=16 * 6 * 5, deterministic=True)
+    for index in range(2):
+        lab.start("worker", f"worker{index}")
+    lab.start("evaluator")
+    split = lab.start_learner("split")
+    in_split = finished(lab.orchestrator.offer(train=work)).train
+    split.send_signal(signal.SIGTERM)
+    split.wait(5)
+    lab.start_learner("fused")
+    in_fused = finished(lab.orchestrator.offer(train=work)).train
+    for one, other in zip(in_split.members, in_fused.members, strict=True):
+        first, second = load(lab, one.final.checkpoint), load(lab, other.final.checkpoint)
+        assert set(first.groups) == set(second.groups)
+        for group, tensors in first.groups.items():
+            for name, tensor in tensors.items():
+                assert torch.equal(tensor, second.groups[group][name]), (group, name)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_resumed_agent_goes_on_as_if_never_stopped(lab: Any, train_work: MakeWork, layout: str) -> None:
+    start(lab, layout)
+    steps = 16 * 8
+    whole = finished(lab.orchestrator.offer(train=train_work(steps=4 * steps, deterministic=True))).train
+    half_work = train_work(steps=2 * steps, deterministic=True)
+    half = finished(lab.orchestrator.offer(train=half_work)).train
+    for agent, member in zip(list(half_work.cohort.members), half.members, strict=True):
+        agent.CopyFrom(continued(agent, member.final.checkpoint))
+    rest = finished(lab.orchestrator.offer(train=half_work)).train
+    for one, other in zip(whole.members, rest.members, strict=True):
+        assert other.final.progress.env_steps == 2 * steps
+        assert other.final.checkpoint.env_steps == one.final.checkpoint.env_steps == 4 * steps
+        first, second = load(lab, one.final.checkpoint), load(lab, other.final.checkpoint)
+        for group, tensors in first.groups.items():
+            for name, tensor in tensors.items():
+                assert torch.equal(tensor, second.groups[group][name]), (group, name)
+
+
+def test_a_copy_starts_from_the_donors_candidate_with_its_own_seed_and_hyperparameters(
+    lab: Any, train_work: MakeWork
+) -> None:
+    lab.start_learner()
+    donor = finished(lab.orchestrator.offer(train=train_work(members=1, steps=500))).train.members[0]
+    work = train_work(members=2, steps=1, hyperparameters={"learning_rate": 1e-7})
+    child = work.cohort.members[1]
+    child.seed, child.env_steps = 999, donor.candidate.env_steps
+    child.initialization.kind = agent_pb2.INITIALIZATION_KIND_COPY
+    child.initialization.parents.add(agent="projects/p/jobs/j/agents/a0", checkpoint=donor.candidate.checkpoint)
+    result = finished(lab.orchestrator.offer(train=work)).train.members[1]
+    before, after = load(lab, donor.candidate.checkpoint), load(lab, result.final.checkpoint)
+    for name, tensor in before.groups["actor"].items():
+        assert torch.allclose(tensor, after.groups["actor"][name], atol=1e-5), "one update at a tiny rate"
+    assert after.groups["optimizer"]["step"] > before.groups["optimizer"]["step"]
+    assert after.groups["normalizer"]["observations.count"] > before.groups["normalizer"]["observations.count"]
+    assert after.groups["random"]["seed"] == 999
+    assert after.groups["random"]["step_count"] == 16
+    assert after.metadata["hyperparameters"]["learning_rate"] == 1e-7
+    assert result.final.checkpoint.env_steps == donor.candidate.env_steps + 128
+    assert result.final.progress.env_steps == 128
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_target_ends_the_round_at_once_and_the_winner_is_committed_first(
+    lab: Any, train_work: MakeWork, layout: str
+) -> None:
+    start(lab, layout)
+    began = time.monotonic()
+    granted = lab.orchestrator.offer(train=train_work(members=4, envs=16, seconds=60, target=20.0, episodes=20))
+    result = finished(granted).train
+    assert time.monotonic() - began < 30
+    winners = [member for member in result.members if member.HasField("candidate") and member.candidate.mean >= 20]
+    assert winners
+    committed = {member.progress.agent: member for commit in granted.commits for member in commit.members}
+    assert any(
+        committed[winner.final.progress.agent].checkpoint == winner.candidate.checkpoint
+        for winner in winners
+        if winner.final.progress.agent in committed
+    )
+    assert all(len(winner.candidate.returns) == 20 for winner in winners)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_checkpoints_are_committed_while_training_goes_on(lab: Any, train_work: MakeWork, layout: str) -> None:
+    start(lab, layout)
+    work = train_work(seconds=3.0)
+    work.checkpoint_interval.FromMilliseconds(500)
+    granted = lab.orchestrator.offer(train=work, term_s=1.5)
+    result = finished(granted).train
+    assert len(granted.commits) >= 3
+    totals = [commit.members[0].progress.env_steps for commit in granted.commits]
+    assert totals == sorted(set(totals))
+    assert result.members[0].final.progress.env_steps >= totals[-1]
+    for commit in granted.commits:
+        for member in commit.members:
+            assert load(lab, member.checkpoint).metadata["env_steps"] == member.progress.env_steps
+    assert granted.refused == 0
+    assert len(granted.renewals) >= 4
+    live = granted.renewals[-1]
+    assert live.members[0].env_steps > 0
+    assert live.members[0].HasField("training_return")
+    assert live.members[0].metrics["policy_loss"] == pytest.approx(live.members[0].metrics["policy_loss"])
+    assert live.env_steps_per_second > 0
+
+
+def test_finish_ends_the_round_early_with_its_result(lab: Any, train_work: MakeWork) -> None:
+    lab.start_learner()
+    granted = lab.orchestrator.offer(train=train_work(seconds=300), term_s=1.0)
+    time.sleep(2.0)
+    granted.action = pod_service_pb2.LEASE_ACTION_FINISH
+    result = finished(granted, 15).train
+    assert all(member.HasField("candidate") for member in result.members)
+
+
+def test_drain_commits_releases_and_stops(lab: Any, train_work: MakeWork) -> None:
+    process = lab.start_learner()
+    granted = lab.orchestrator.offer(train=train_work(seconds=300), term_s=1.0)
+    time.sleep(2.5)
+    granted.action = pod_service_pb2.LEASE_ACTION_DRAIN
+    assert granted.over.wait(10)
+    assert granted.released.reason.reason == "DRAINING"
+    assert granted.commits[-1].members[0].progress.env_steps > 0
+    assert process.wait(5) == 0
+
+
+def test_exit_stops_the_process(lab: Any) -> None:
+    process = lab.start_learner()
+    lab.orchestrator.offer(exit=pod_service_pb2.ExitWork(reason="too many"))
+    assert process.wait(20) == 0
+
+
+def test_the_same_pod_works_on_and_on(lab: Any, train_work: MakeWork) -> None:
+    lab.start_learner()
+    for _ in range(3):
+        finished(lab.orchestrator.offer(train=train_work(steps=128)))
+    request = lab.orchestrator.requests[0]
+    assert request.pod == "projects/p/pods/a"
+    assert request.address == lab.addresses["learner"]
+    assert len({one.instance_id for one in lab.orchestrator.requests}) == 1
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_an_inspection_tells_the_spaces(lab: Any, layout: str) -> None:
+    start(lab, layout)
+    work = pod_service_pb2.InspectWork(environment=environment_pb2.EnvironmentSpec(id="Acrobot-v1"))
+    description = finished(lab.orchestrator.offer(inspect=work)).inspect.description
+    assert description.action_space.discrete.n == 3
+    assert description.max_episode_steps == 500
+
+
+class TestUserCode:
+    """Environments that fail, each with the user's own words."""
+
+    @pytest.fixture
+    def code(self, tmp_path: Path) -> str:
+        (tmp_path / "mine.py").write_text(
+            "import gymnasium\n"
+            "class Broken(gymnasium.Env):\n"
+            "    def __init__(self):\n"
+            "        raise ValueError('no maze')\n"
+            "class Late(gymnasium.Env):\n"
+            "    observation_space = gymnasium.spaces.Box(-1, 1, (2,))\n"
+            "    action_space = gymnasium.spaces.Discrete(2)\n"
+            "    def reset(self, seed=None, options=None):\n"
+            "        self.count = 0\n"
+            "        return self.observation_space.sample(), {}\n"
+            "    def step(self, action):\n"
+            "        self.count += 1\n"
+            "        if self.count > 20:\n"
+            "            raise RuntimeError('the wheel came off')\n"
+            "        return self.observation_space.sample(), 1.0, False, False, {}\n"
+        )
+        return str(tmp_path)
+
+    @pytest.mark.parametrize("layout", LAYOUTS)
+    def test_inspection(self, lab: Any, code: str, layout: str) -> None:
+        start(lab, layout, allow_user_code="true")
+        spec = environment_pb2.EnvironmentSpec(entry_point="mine:Broken", code_path=code)
+        granted = lab.orchestrator.offer(inspect=pod_service_pb2.InspectWork(environment=spec))
+        problem = finished(granted).problem
+        assert problem.reason == "USER_CODE_FAILED"
+        assert "ValueError: no maze" in problem.detail
+        assert 'mine.py", line 4' in problem.detail
+
+    @pytest.mark.parametrize("layout", LAYOUTS)
+    def test_training(self, lab: Any, train_work: MakeWork, code: str, layout: str) -> None:
+        start(lab, layout, allow_user_code="true")
+        work = train_work(entry_point="mine:Late", code_path=code, members=1, envs=2, steps=10_000)
+        work.cohort.environment_description.observation_space.box.shape.append(2)
+        work.cohort.environment_description.observation_space.box.low.append(-1)
+        work.cohort.environment_description.observation_space.box.high.append(1)
+        work.cohort.environment_description.action_space.discrete.n = 2
+        problem = finished(lab.orchestrator.offer(train=work)).problem
+        assert problem.reason == "USER_CODE_FAILED"
+        assert "the wheel came off" in problem.detail
+        finished(lab.orchestrator.offer(train=train_work(steps=128)))
+
+    def test_a_fused_pod_runs_none_unless_it_may(self, lab: Any, train_work: MakeWork, code: str) -> None:
+        lab.start_learner()
+        spec = environment_pb2.EnvironmentSpec(entry_point="mine:Broken", code_path=code)
+        granted = lab.orchestrator.offer(inspect=pod_service_pb2.InspectWork(environment=spec))
+        assert finished(granted).problem.reason == "USER_CODE_NOT_ALLOWED"
+        granted = lab.orchestrator.offer(train=train_work(entry_point="mine:Late", code_path=code, steps=10))
+        assert finished(granted).problem.reason == "USER_CODE_NOT_ALLOWED"
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_gymnasium_environment_trains(lab: Any, train_work: MakeWork, layout: str) -> None:
+    start(lab, layout)
+    inspection = pod_service_pb2.InspectWork(environment=environment_pb2.EnvironmentSpec(id="Acrobot-v1"))
+    description = finished(lab.orchestrator.offer(inspect=inspection)).inspect.description
+    work = train_work("Acrobot-v1", members=2, envs=4, steps=256, episodes=2)
+    work.cohort.environment_description.CopyFrom(description)
+    result = finished(lab.orchestrator.offer(train=work), 60).train
+    assert result.members[0].final.progress.env_steps == 256
+    assert -500 <= result.members[0].candidate.mean <= 0
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda work: setattr(work.cohort, "algorithm", "dreamer"), "UNKNOWN_ALGORITHM"),
+        (lambda work: work.cohort.members[1].hyperparameters["horizon"].CopyFrom(
+            agent_pb2.HyperparameterValue(integer=8)), "COHORT_MISMATCH"),
+        (lambda work: work.cohort.members[0].hyperparameters["learning_rate"].CopyFrom(
+            agent_pb2.HyperparameterValue(number=-1.0)), "INVALID_INPUT"),
+        (lambda work: work.cohort.members[0].resume.CopyFrom(agent_pb2.CheckpointReference(
+            prefix="projects/p/jobs/u/agents/a/checkpoints/1-1/", manifest_sha256="0" * 64)), "DATA_CORRUPTED"),
+        (lambda work: setattr(work.cohort.environment, "id", "CartPoll-v1"), "UNKNOWN_ENVIRONMENT"),
+    ],
+    ids=["algorithm", "stack", "range", "checkpoint", "environment"],
+)  # fmt: skip
+def test_work_that_cannot_be_right_ends_with_a_problem(
+    shared_learner: Any, train_work: MakeWork, change: Callable[[Any], None], reason: str
+) -> None:
+    work = train_work(steps=128)
+    change(work)
+    problem = finished(shared_learner.orchestrator.offer(train=work)).problem
+    assert problem.reason == reason
+    assert problem.message
+
+
+@pytest.fixture(scope="module")
+def shared_learner(shared_lab: Any) -> Any:
+    shared_lab.start_learner()
+    return shared_lab
+
+
+def test_a_learner_tells_its_state_policy_and_checkpoints_while_it_trains(lab: Any, train_work: MakeWork) -> None:
+    lab.start_learner()
+    stub = learner_service_pb2_grpc.LearnerServiceStub(lab.channel("learner"))
+    idle = stub.GetStatus(learner_service_pb2.GetStatusRequest())
+    assert idle.state == learner_service_pb2.LEARNER_STATE_IDLE
+    with pytest.raises(PreconditionFailed):
+        stub.Checkpoint(learner_service_pb2.CheckpointRequest())
+    granted = lab.orchestrator.offer(train=train_work(members=2, seconds=300), term_s=1.0)
+    deadline = time.monotonic() + 20
+    while (status := stub.GetStatus(learner_service_pb2.GetStatusRequest())).updates == 0:
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    assert status.state == learner_service_pb2.LEARNER_STATE_TRAINING
+    assert status.fence == granted.lease.fence
+    assert list(status.agents) == ["projects/p/jobs/j/agents/a0", "projects/p/jobs/j/agents/a1"]
+    assert status.env_steps > 0
+
+    agent = status.agents[1]
+    (header,) = stub.FetchPolicy(learner_service_pb2.FetchPolicyRequest(agent=agent))
+    assert list(header.snapshot.agents) == [agent]
+    decoder = TensorDecoder()
+    decoder.begin(header.snapshot.tensors)
+    assert decoder.take()["observation_mean"].shape == (1, 1, 4)
+
+    (reference,) = stub.Checkpoint(learner_service_pb2.CheckpointRequest(agents=[agent])).checkpoints
+    assert granted.commits[-1].members[0].checkpoint == reference
+    assert load(lab, reference).metadata["agent"] == agent
+    with pytest.raises(NotFound):
+        stub.Checkpoint(learner_service_pb2.CheckpointRequest(agents=["projects/p/jobs/j/agents/x"]))
+    granted.action = pod_service_pb2.LEASE_ACTION_FINISH
+    finished(granted, 15)
