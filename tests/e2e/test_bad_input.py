@@ -33,7 +33,7 @@ BAD_FILES = {
     "missing key": ("name: job\n", ["environment", "objective"]),
     "not YAML": ("name: [\n", ["job.yaml:", "YAML"]),
     "twice": (GOOD + "name: other\n", ["job.yaml:5", "name"]),
-    "empty file": ("", ["job.yaml", "empty"]),
+    "empty file": ("", ["job.yaml", "nothing"]),
 }
 
 

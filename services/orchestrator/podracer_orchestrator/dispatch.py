@@ -2,37 +2,30 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from google.protobuf import duration_pb2
 from sqlalchemy.orm import Session
 
-from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
 from podracer.orchestrator.v1 import pod_service_pb2 as pod_pb2
-from podracer_core.errors import DeadlineExpired, InvalidInput, PodracerError, Unavailable
+from podracer_core.errors import InvalidInput, PodracerError
 from podracer_core.rpc.tokens import LeaseTokens
-from podracer_orchestrator import cohorts, jobs, leases, objective, outbox, pods, works
-from podracer_orchestrator.board import LeaderboardClient
+from podracer_orchestrator import cohorts, jobs, leases, pods, works
 from podracer_orchestrator.budget import Grant, Sharing, cut_round, remainder
 from podracer_orchestrator.changes import WORK, ChangeFeed
 from podracer_orchestrator.clock import Clock
-from podracer_orchestrator.delivery import REFUSALS, Delivery
 from podracer_orchestrator.job_plan import plan_of
 from podracer_orchestrator.job_state import ACTIVE_STATES, TRAINING_STATES, JobState
 from podracer_orchestrator.lease_messages import lease_message
+from podracer_orchestrator.proposing import CohortProposer, ToPropose, to_propose
 from podracer_orchestrator.scheduling import Load, fairest_first
 from podracer_orchestrator.tables import JobRow, LeaseState, PodRow, PodState, WorkKind, WorkRow, WorkState
 from podracer_orchestrator.terms import LeaseTerms
 from podracer_orchestrator.transactions import Transactions
 
 logger = logging.getLogger(__name__)
-
-RETRY_S = 1.0
-"""How long a pod waits before the leaderboard is asked again, where it had nothing or did not answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,15 +43,6 @@ class Ask:
         return leases.Asker(self.report.name, self.report.instance_id, self.request_id)
 
 
-@dataclass(frozen=True, slots=True)
-class _ToPropose:
-    """A work whose cohort has to be proposed before it can be leased."""
-
-    work_id: str
-    job_uid: str
-    request: leaderboard_pb2.ProposeCohortRequest
-
-
 class Dispatcher:
     """Answers pods that ask for work."""
 
@@ -67,20 +51,16 @@ class Dispatcher:
         transactions: Transactions,
         terms: LeaseTerms,
         tokens: LeaseTokens,
-        board: LeaderboardClient,
-        delivery: Delivery,
+        proposer: CohortProposer,
         changes: ChangeFeed,
         clock: Clock,
     ) -> None:
         self._transactions = transactions
         self._terms = terms
         self._tokens = tokens
-        self._board = board
-        self._delivery = delivery
+        self._proposer = proposer
         self._changes = changes
         self._clock = clock
-        self._proposing: dict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
-        self._asked_in_vain: dict[str, float] = {}
         self._draining = False
 
     def drain(self) -> None:
@@ -99,12 +79,12 @@ class Dispatcher:
             found = await self._transactions.write(lambda session: self._find(session, ask))
             if isinstance(found, pod_pb2.Lease):
                 return found
-            if found is not None and await self._propose(found):
+            if found is not None and await self._proposer.propose(found):
                 continue
             left_s = deadline - self._clock.monotonic()
             if left_s <= 0.0:
                 return None
-            await self._changes.wait(WORK, version, min(left_s, RETRY_S) if self._asked_in_vain else left_s)
+            await self._changes.wait(WORK, version, min(left_s, self._proposer.next_chance_s))
         return None
 
     def _check_in(self, session: Session, ask: Ask) -> tuple[bool, pod_pb2.Lease | None]:
@@ -130,7 +110,7 @@ class Dispatcher:
             pod.state = PodState.IDLE
         return False, None
 
-    def _find(self, session: Session, ask: Ask) -> pod_pb2.Lease | _ToPropose | None:
+    def _find(self, session: Session, ask: Ask) -> pod_pb2.Lease | ToPropose | None:
         """Lease what there is; else say what has to be proposed; else None."""
         pod = session.get_one(PodRow, ask.report.name)
         own = session.get(JobRow, pod.job_uid) if pod.job_uid is not None else None
@@ -145,7 +125,7 @@ class Dispatcher:
                 return found
         return None
 
-    def _find_in(self, session: Session, job: JobRow, ask: Ask) -> pod_pb2.Lease | _ToPropose | None:
+    def _find_in(self, session: Session, job: JobRow, ask: Ask) -> pod_pb2.Lease | ToPropose | None:
         now = self._clock.now()
         work = works.ready(session, job.uid)
         if work is not None and work.kind == WorkKind.INSPECT:
@@ -158,13 +138,13 @@ class Dispatcher:
             whole = leases.round_left(session, work, cohorts.round_of(plan, cohorts.proposal_of(work)))
             what = cut_round(whole, left, work.places, _sharing(session, job))
             return None if what is None else self._grant(session, job, work, ask, what)
-        if job.rounds_over or left.is_empty or not self._may_ask(job.uid):
+        if job.rounds_over or left.is_empty or not self._proposer.may_ask(job.uid):
             return None
         work = works.proposing(session, job.uid)
         if work is None:
             places = plan.places(len(pods.serving(session, job)))
             work = jobs.add_work(session, job, WorkKind.TRAIN, WorkState.PROPOSING, now, places)
-        return _ToPropose(work.id, job.uid, _proposal_request(job, work, ask))
+        return to_propose(job, work, ask.warm_agents, ask.algorithms)
 
     def _grant(self, session: Session, job: JobRow, work: WorkRow, ask: Ask, what: Grant) -> pod_pb2.Lease:
         lease = leases.grant(session, job, work, ask.asker, what, self._clock.now())
@@ -176,55 +156,6 @@ class Dispatcher:
         loads = [Load(uid, plan_of(job).weight, len(leases.held(session, job_uid=uid))) for uid, job in found.items()]
         return [found[uid] for uid in fairest_first(loads)]
 
-    async def _propose(self, what: _ToPropose) -> bool:
-        """Have the leaderboard fill a work; whether there may be something to lease now."""
-        async with self._proposing[what.job_uid]:
-            if await self._transactions.read(lambda session: _is_settled(session, what.work_id)):
-                return True  # another pod has had it filled meanwhile
-            try:
-                # What the leaderboard has not heard of yet could change its answer.
-                await self._delivery.flush(what.job_uid)
-                answer = await self._board.propose(what.request)
-            except (Unavailable, DeadlineExpired) as error:
-                logger.warning("the leaderboard does not answer: %s", error)
-                self._ask_later(what.job_uid)
-                return False
-            except REFUSALS as error:
-                problem = works.problem_of(error)
-                await self._transactions.write(
-                    lambda session: jobs.fail(
-                        session, jobs.get_by_uid(session, what.job_uid), problem, self._clock.now()
-                    )
-                )
-                return False
-            self._asked_in_vain.pop(what.job_uid, None)
-            if not answer.proposals:
-                self._ask_later(what.job_uid)
-            await self._transactions.write(lambda session: self._store(session, what, answer))
-            return bool(answer.proposals)
-
-    def _store(self, session: Session, what: _ToPropose, answer: leaderboard_pb2.ProposeCohortResponse) -> None:
-        work = session.get(WorkRow, what.work_id)
-        if work is None or work.state != WorkState.PROPOSING:
-            return  # its job has ended meanwhile
-        job, now = jobs.get_by_uid(session, what.job_uid), self._clock.now()
-        cohorts.store_proposal(session, job, work, answer, now)
-        objective.finish_if_due(session, job, now)
-
-    def _may_ask(self, job_uid: str) -> bool:
-        if self._asked_in_vain.get(job_uid, 0.0) > self._clock.monotonic():
-            return False
-        self._asked_in_vain.pop(job_uid, None)
-        return True
-
-    def _ask_later(self, job_uid: str) -> None:
-        self._asked_in_vain[job_uid] = self._clock.monotonic() + RETRY_S
-
-
-def _is_settled(session: Session, work_id: str) -> bool:
-    work = session.get(WorkRow, work_id)
-    return work is None or work.state != WorkState.PROPOSING
-
 
 def _sharing(session: Session, job: JobRow) -> Sharing:
     serving = pods.serving(session, job)
@@ -232,17 +163,6 @@ def _sharing(session: Session, job: JobRow) -> Sharing:
     # Cost is in seconds of a pod, so this is what one pod does in a second; a short past says little.
     speed = job.env_steps / job.cost_s if job.cost_s > 1.0 else 0.0
     return Sharing(max(1, len(without)), speed)
-
-
-def _proposal_request(job: JobRow, work: WorkRow, ask: Ask) -> leaderboard_pb2.ProposeCohortRequest:
-    return leaderboard_pb2.ProposeCohortRequest(
-        leaderboard=outbox.board_of(job),
-        request_id=work.id,
-        places=work.places,
-        warm_agents=ask.warm_agents,
-        algorithms=ask.algorithms,
-        # Nothing of what remains: the leaderboard says how long a round is, we cut it to the budget when it is leased.
-    )
 
 
 def _exit_message(reason: str) -> pod_pb2.Lease:

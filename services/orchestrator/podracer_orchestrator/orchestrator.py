@@ -26,6 +26,7 @@ from podracer_orchestrator.pool.backend import PoolBackend
 from podracer_orchestrator.pool.local import LocalPool, LocalPoolSettings
 from podracer_orchestrator.pool.static import StaticPool
 from podracer_orchestrator.pool_keeping import PoolKeeper
+from podracer_orchestrator.proposing import CohortProposer
 from podracer_orchestrator.sweep import Sweep
 from podracer_orchestrator.tables import SettingRow
 from podracer_orchestrator.terms import LeaseTerms
@@ -58,7 +59,8 @@ class Orchestrator:
         self.pool_keeper = PoolKeeper(transactions, self.lease_keeper, changes, self.clock)
         board = LeaderboardClient(channel)
         self._delivery = Delivery(transactions, board, changes, self.clock)
-        self.dispatcher = Dispatcher(transactions, self.terms, lease_tokens, board, self._delivery, changes, self.clock)
+        proposer = CohortProposer(transactions, board, self._delivery, self.clock)
+        self.dispatcher = Dispatcher(transactions, self.terms, lease_tokens, proposer, changes, self.clock)
         self._sweep = Sweep(transactions, self.terms, self.lease_keeper, self.clock)
         self._config = config
         self._channel = channel

@@ -40,6 +40,7 @@ from podracer_orchestrator.dispatch import Ask, Dispatcher
 from podracer_orchestrator.lease_keeping import Holder, LeaseKeeper
 from podracer_orchestrator.outbox import REQUEST_TYPES
 from podracer_orchestrator.pods import PodReport
+from podracer_orchestrator.proposing import CohortProposer
 from podracer_orchestrator.results import member_commit
 from podracer_orchestrator.tables import JobRow, LeaseRow, MemberRow
 from podracer_orchestrator.terms import LeaseTerms, LiveReport
@@ -282,9 +283,8 @@ class ExactCounters(RuleBasedStateMachine):
         self.keeper = LeaseKeeper(self.transactions, self.terms, self.store, changes, self.clock)
         self.delivery = Delivery(self.transactions, self.board, changes, self.clock)
         tokens = LeaseTokens(b"s" * 32)
-        self.dispatcher = Dispatcher(
-            self.transactions, self.terms, tokens, self.board, self.delivery, changes, self.clock
-        )
+        proposer = CohortProposer(self.transactions, self.board, self.delivery, self.clock)
+        self.dispatcher = Dispatcher(self.transactions, self.terms, tokens, proposer, changes, self.clock)
         self.run(self.keeper.recover())
 
     def run(self, awaitable):

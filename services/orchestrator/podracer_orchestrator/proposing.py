@@ -1,0 +1,116 @@
+"""Having the leaderboard propose the next cohort, once for each work whatever fails in between."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sqlalchemy.orm import Session
+
+from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
+from podracer_core.errors import PodracerError
+from podracer_orchestrator import cohorts, jobs, objective, outbox, works
+from podracer_orchestrator.board import LeaderboardClient
+from podracer_orchestrator.clock import Clock
+from podracer_orchestrator.delivery import REFUSALS, Delivery
+from podracer_orchestrator.job_state import LIVE_STATES, JobState
+from podracer_orchestrator.tables import JobRow, WorkRow, WorkState
+from podracer_orchestrator.transactions import Transactions
+
+logger = logging.getLogger(__name__)
+
+RETRY_S = 1.0
+"""How long before the leaderboard is asked again, where it had nothing or did not answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToPropose:
+    """A PROPOSING work and the request that fills it; its id is the request's, so the answer is always the same."""
+
+    work_id: str
+    job_uid: str
+    request: leaderboard_pb2.ProposeCohortRequest
+
+
+def to_propose(job: JobRow, work: WorkRow, warm_agents: Sequence[str], algorithms: Sequence[str]) -> ToPropose:
+    """The request for a work. It says nothing of the budget: a round is cut to that when it is leased."""
+    request = leaderboard_pb2.ProposeCohortRequest(
+        leaderboard=outbox.board_of(job),
+        request_id=work.id,
+        places=work.places,
+        warm_agents=warm_agents,
+        algorithms=algorithms,
+    )
+    return ToPropose(work.id, job.uid, request)
+
+
+class CohortProposer:
+    """Asks the leaderboard, for one work of a job at a time."""
+
+    def __init__(self, transactions: Transactions, board: LeaderboardClient, delivery: Delivery, clock: Clock) -> None:
+        self._transactions = transactions
+        self._board = board
+        self._delivery = delivery
+        self._clock = clock
+        self._asking: dict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._asked_in_vain: dict[str, float] = {}  # job: when it may be asked again
+
+    def may_ask(self, job_uid: str) -> bool:
+        """Whether asking for a job now is not too soon after it was in vain."""
+        if self._asked_in_vain.get(job_uid, -math.inf) > self._clock.monotonic():
+            return False
+        self._asked_in_vain.pop(job_uid, None)
+        return True
+
+    @property
+    def next_chance_s(self) -> float:
+        """Seconds until a job may be asked for again; infinite where every one may be now."""
+        soonest = min(self._asked_in_vain.values(), default=math.inf)
+        return max(0.0, soonest - self._clock.monotonic())
+
+    async def propose(self, what: ToPropose) -> bool:
+        """Have a work filled; whether there may be something to lease now."""
+        async with self._asking[what.job_uid]:
+            if await self._transactions.read(lambda session: _is_settled(session, what.work_id)):
+                return True  # another pod has had it filled meanwhile
+            try:
+                # What the leaderboard has not heard of yet could change its answer.
+                await self._delivery.flush(what.job_uid)
+                answer = await self._board.propose(what.request)
+            except REFUSALS as error:
+                refusal = error
+                await self._transactions.write(lambda session: self._refused(session, what, refusal))
+                return False
+            except PodracerError as error:
+                logger.warning("the leaderboard cannot propose now: %s", error)
+                self._ask_later(what.job_uid)
+                return False
+            if not answer.proposals:
+                self._ask_later(what.job_uid)
+            await self._transactions.write(lambda session: self._store(session, what, answer))
+            return bool(answer.proposals)
+
+    def _store(self, session: Session, what: ToPropose, answer: leaderboard_pb2.ProposeCohortResponse) -> None:
+        work = session.get(WorkRow, what.work_id)
+        if work is None or work.state != WorkState.PROPOSING:
+            return  # its job has ended meanwhile
+        job, now = jobs.get_by_uid(session, what.job_uid), self._clock.now()
+        cohorts.store_proposal(session, job, work, answer, now)
+        objective.finish_if_due(session, job, now)
+
+    def _refused(self, session: Session, what: ToPropose, error: PodracerError) -> None:
+        job = session.get(JobRow, what.job_uid)
+        if job is not None and JobState(job.state) in LIVE_STATES:
+            jobs.fail(session, job, works.problem_of(error), self._clock.now())
+
+    def _ask_later(self, job_uid: str) -> None:
+        self._asked_in_vain[job_uid] = self._clock.monotonic() + RETRY_S
+
+
+def _is_settled(session: Session, work_id: str) -> bool:
+    work = session.get(WorkRow, work_id)
+    return work is None or work.state != WorkState.PROPOSING
