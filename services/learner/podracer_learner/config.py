@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
+from podracer_core.config import Seconds
 from podracer_core.process import ServiceSettings
 
 __all__ = ["LearnerConfig"]
@@ -21,7 +22,8 @@ class LearnerConfig(ServiceSettings):
     evaluators       likewise
     allow_user_code  fused: start a user's own environments from this process
     device           to train on: cpu, cuda, cuda:0, or auto: a GPU where there is one and the environment runs on it
-    peer_patience    how long a lost worker, or an evaluator whose answer ends a round, is waited for
+    peer_patience    how long a lost worker, or an evaluator that shall inspect, is waited for
+    advertise        address at which others reach this learner; unset: where it listens
     """
 
     orchestrator: str
@@ -32,5 +34,5 @@ class LearnerConfig(ServiceSettings):
     evaluators: tuple[str, ...] = ()
     allow_user_code: bool = False
     device: str = "auto"
-    peer_patience: float = 60.0
-    advertised: str = field(default="")
+    peer_patience: Seconds = 60.0
+    advertise: str = ""

@@ -61,7 +61,7 @@ def serve(config: LearnerConfig) -> int:
     if config.threads is not None:
         torch.set_num_threads(config.threads)
     try:
-        request = work_request(config.pod, server.address, _capabilities(config))
+        request = work_request(config.pod, config.advertise or server.address, _capabilities(config))
         LeaseLoop(config, peers, open_store(config.store), status, commands, request).run(stop)
     finally:
         peers.close()

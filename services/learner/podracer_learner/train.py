@@ -100,9 +100,10 @@ class TrainRun:
         now = time.monotonic()
         if now - self._reported_at >= _REPORT_INTERVAL_S:
             self._report(now)
+        if looked or self._session.finished:
+            return  # a checkpoint that is committed can be given no evaluation any more, and this state may need one
         self._commands.run_pending()
-        # A checkpoint that is committed can be given no evaluation any more: what was looked at just now may need one.
-        if now - self._committed_at >= self._interval_s and not looked and not self._session.finished:
+        if now - self._committed_at >= self._interval_s:
             self.checkpoint_now(range(len(self._members)))
 
     def _interrupted(self) -> bool:

@@ -36,7 +36,6 @@ class Ask:
     request_id: str
     warm_agents: Sequence[str] = ()
     algorithms: Sequence[str] = ()
-    allows_user_code: bool = True
 
     @property
     def asker(self) -> leases.Asker:

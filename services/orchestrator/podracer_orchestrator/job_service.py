@@ -50,7 +50,8 @@ class JobServicer(job_service_pb2_grpc.JobServiceServicer):
 
     async def CreateJob(self, request: service_pb2.CreateJobRequest, context: Context) -> service_pb2.CreateJobResponse:
         # Beside the loop: an id that is not built in has Gymnasium imported, once.
-        new = await asyncio.to_thread(submission.new_job, request)
+        pods_are_here = self._orchestrator.pool_keeper.pods_are_here
+        new = await asyncio.to_thread(submission.new_job, request, pods_are_here=pods_are_here)
         if request.validate_only:
             return service_pb2.CreateJobResponse(
                 job=job_pb2.Job(spec=new.spec, environment_description=new.description)

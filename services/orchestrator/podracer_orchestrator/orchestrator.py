@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import Coroutine
-from typing import Any
 
 import grpc
 from sqlalchemy.orm import Session
@@ -64,6 +62,8 @@ class Orchestrator:
         self._sweep = Sweep(transactions, self.terms, self.lease_keeper, self.clock)
         self._config = config
         self._channel = channel
+        self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Done once a task has failed: the process should end then."""
         self._tasks: list[asyncio.Task[None]] = []
 
     @classmethod
@@ -88,7 +88,9 @@ class Orchestrator:
         await self.lease_keeper.recover()
         await self.pool_keeper.adopt(self._make_pool(address))
         for run in (self.pool_keeper.run(), self._delivery.run(), self._sweep.run()):
-            self._tasks.append(asyncio.create_task(_loudly(run)))
+            task = asyncio.create_task(run)
+            task.add_done_callback(self._note_end)
+            self._tasks.append(task)
 
     async def stop_pods(self) -> None:
         """Answer every pod that waits, and stop those that this orchestrator has made; calls are still served."""
@@ -103,6 +105,13 @@ class Orchestrator:
         await self._channel.close()
         await self.transactions.close()
         self.store.close()
+
+    def _note_end(self, task: asyncio.Task[None]) -> None:
+        """A task runs for ever: one that ends by a mistake of ours must not do so in silence."""
+        if task.cancelled() or self.failed.done():
+            return
+        logger.critical("a task of the orchestrator has failed", exc_info=task.exception())
+        self.failed.set_result(None)
 
     def _make_pool(self, address: str) -> PoolBackend:
         config = self._config
@@ -128,14 +137,3 @@ def _load_or_create_secret(session: Session) -> bytes:
         row = SettingRow(name=_LEASE_SECRET, value=secrets.token_bytes(32))
         session.add(row)
     return row.value
-
-
-async def _loudly(run: Coroutine[Any, Any, None]) -> None:
-    """A task that ends by a mistake of ours must not do so in silence."""
-    try:
-        await run
-    except asyncio.CancelledError:
-        raise
-    except BaseException:
-        logger.critical("a background task of the orchestrator has failed", exc_info=True)
-        raise

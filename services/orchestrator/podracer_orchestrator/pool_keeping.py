@@ -22,6 +22,7 @@ from podracer_orchestrator.job_state import ACTIVE_STATES, JobState
 from podracer_orchestrator.lease_keeping import LeaseKeeper
 from podracer_orchestrator.names import job_name, pod_name
 from podracer_orchestrator.pool.backend import PodObserver, PodPlan, PoolBackend
+from podracer_orchestrator.pool.local import LocalPool
 from podracer_orchestrator.pool.pod import LEARNER
 from podracer_orchestrator.scheduling import Demand, share_pods
 from podracer_orchestrator.tables import JobRow, PodRow, PodState
@@ -32,7 +33,9 @@ logger = logging.getLogger(__name__)
 MAX_DEATHS = 10
 """Deaths of a pod's processes in a row, without a commit of its job between them, before the job fails."""
 _UNWANTED = (PodState.DRAINING, PodState.STOPPED)
-_IDLE_S = 30.0
+FROZEN_S = 30.0
+"""How long a pod that has lost its lease, but whose processes are there, may be silent before it is started again."""
+_IDLE_S = 5.0
 _RETRY_S = 1.0
 
 
@@ -46,6 +49,7 @@ class PoolKeeper(PodObserver):
         self._clock = clock
         self._backend: PoolBackend | None = None
         self._deaths: dict[str, tuple[int, int]] = {}  # pod: deaths in a row, the job's env_steps at the last one
+        self._lost_since: dict[str, float] = {}
         self._stopping = False
 
     async def adopt(self, backend: PoolBackend) -> None:
@@ -57,6 +61,11 @@ class PoolKeeper(PodObserver):
         for name in former if backend.dies_with_us else ():
             await self._keeper.lose_pod(name, None, "it ended with the orchestrator before this one")
             await self._transactions.write(functools.partial(pods.set_state, name=name, state=PodState.STOPPED))
+
+    @property
+    def pods_are_here(self) -> bool:
+        """Whether pods run on this machine, under this user."""
+        return isinstance(self._backend, LocalPool)
 
     async def run(self) -> None:
         """Reconcile whenever something has changed, for ever."""
@@ -74,8 +83,11 @@ class PoolKeeper(PodObserver):
         assert self._backend is not None, "adopt comes first"
         if self._stopping or self._backend.capacity is None:
             return
-        plans = await self._transactions.write(self._plan)
+        plans, frozen = await self._transactions.write(self._plan)
         await self._backend.reconcile(plans)
+        for name in frozen:
+            logger.warning("pod %s has not come back for %.0f s: its learner is started again", name, FROZEN_S)
+            self._backend.restart(name)
 
     async def stop(self) -> None:
         """Stop every pod."""
@@ -94,6 +106,7 @@ class PoolKeeper(PodObserver):
 
     async def pod_stopped(self, pod: str) -> None:
         self._deaths.pop(pod, None)
+        self._lost_since.pop(pod, None)
         await self._keeper.lose_pod(pod, None, "it was stopped")
         await self._transactions.write(lambda session: pods.set_state(session, pod, PodState.STOPPED))
         self._changes.notify([POOL])
@@ -130,12 +143,13 @@ class PoolKeeper(PodObserver):
             response.free_pod_count = max(0, free)
         return response
 
-    def _plan(self, session: Session) -> Sequence[PodPlan]:
+    def _plan(self, session: Session) -> tuple[Sequence[PodPlan], Sequence[str]]:
+        """The pods that are wanted, and those of them that seem to be frozen."""
         assert self._backend is not None and self._backend.capacity is not None, "asked only of a backend that knows"
         capacity, now = self._backend.capacity, self._clock.now()
         counts = share_pods(self.demands(session), capacity.cores, capacity.max_pods)
         threads = _threads(session, counts, capacity.cores)
-        plans = {}
+        plans, frozen = {}, []
         for job_uid, count in counts.items():
             job = jobs.get_by_uid(session, job_uid)
             plan = plan_of(job)
@@ -146,10 +160,23 @@ class PoolKeeper(PodObserver):
                 if row is None or row.state == PodState.STOPPED:
                     layout = "FUSED" if plan.is_fused else "SPLIT"
                     pods.make(session, job, name, self._backend.name, layout, now)
+                elif self._is_frozen(row):
+                    frozen.append(name)
         for pod in pods.of_backend(session, self._backend.name):
             if pod.name not in plans:
                 pods.set_state(session, pod.name, PodState.DRAINING)
-        return list(plans.values())
+        return list(plans.values()), frozen
+
+    def _is_frozen(self, pod: PodRow) -> bool:
+        """A lost pod asks for work again when it is alive; one that does not for long is started again."""
+        now = self._clock.monotonic()
+        if pod.state != PodState.LOST:
+            self._lost_since.pop(pod.name, None)
+            return False
+        if now - self._lost_since.setdefault(pod.name, now) < FROZEN_S:
+            return False
+        self._lost_since[pod.name] = now
+        return True
 
     def _note_death(self, session: Session, pod: str, why: str, log_tail: str) -> bool:
         """Whether the process is to be started again."""

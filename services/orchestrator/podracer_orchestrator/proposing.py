@@ -68,9 +68,9 @@ class CohortProposer:
 
     @property
     def next_chance_s(self) -> float:
-        """Seconds until a job may be asked for again; infinite where every one may be now."""
-        soonest = min(self._asked_in_vain.values(), default=math.inf)
-        return max(0.0, soonest - self._clock.monotonic())
+        """Seconds until a job that may not be asked for now may be; infinite where there is none."""
+        now = self._clock.monotonic()
+        return min((time - now for time in self._asked_in_vain.values() if time > now), default=math.inf)
 
     async def propose(self, what: ToPropose) -> bool:
         """Have a work filled; whether there may be something to lease now."""

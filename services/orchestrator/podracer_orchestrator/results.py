@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from datetime import datetime
 
 from sqlalchemy.orm import Session
@@ -121,11 +121,15 @@ def complete_with_problem(session: Session, lease: LeaseRow, problem: cohort_pb2
 def record_evaluations(
     session: Session, lease: LeaseRow, evaluations: Iterable[agent_pb2.Evaluation], now: datetime
 ) -> None:
-    """Take evaluations that came with a renewal; one that comes twice is recorded once, by its id."""
+    """Take evaluations that came with a renewal; one that comes twice is recorded once, by its id.
+
+    Raises InvalidInput for one of an agent that is not in the cohort.
+    """
     received = list(evaluations)
     if not received:
         return
     job = session.get_one(JobRow, lease.job_uid)
+    _check_evaluations(received, {member.agent for member in members_of(session, lease.work_id)})
     outbox.record_evaluations(session, job, received)
     for evaluation in received:
         consider(session, job, lease, evaluation, now)
@@ -136,6 +140,10 @@ def _report_member(
     session: Session, job: JobRow, lease: LeaseRow, member: MemberRow, result: pod_pb2.MemberResult, now: datetime
 ) -> None:
     """Tell the leaderboard how the round went for one member."""
+    if result.HasField("final") and result.final.progress.agent != member.agent:
+        raise InvalidInput(
+            f"the result of {result.final.progress.agent!r} at the place of {member.agent}", reason="WRONG_RESULT"
+        )
     request = leaderboard_pb2.SubmitCandidateRequest(
         leaderboard=outbox.board_of(job),
         request_id=f"{lease.work_id}/{member.position}",
@@ -153,11 +161,22 @@ def _report_member(
         register_checkpoint(session, lease, member.agent, result.candidate.checkpoint, now)
         request.candidate.CopyFrom(result.candidate)
         evaluations.append(result.candidate)
+    _check_evaluations(evaluations, {member.agent})
     unique = {evaluation.evaluation_id: evaluation for evaluation in evaluations}
     outbox.record_evaluations(session, job, unique.values())
     outbox.submit_candidate(session, job, request)
     for evaluation in unique.values():
         consider(session, job, lease, evaluation, now)
+
+
+def _check_evaluations(evaluations: Iterable[agent_pb2.Evaluation], agents: Collection[str]) -> None:
+    for evaluation in evaluations:
+        if not evaluation.evaluation_id or evaluation.agent not in agents:
+            raise InvalidInput(
+                f"evaluation {evaluation.evaluation_id!r} of {evaluation.agent!r}: expected an id, and one of "
+                f"{', '.join(sorted(agents))}",
+                reason="WRONG_EVALUATION",
+            )
 
 
 def _failure(result: pod_pb2.MemberResult) -> str:

@@ -28,9 +28,9 @@ class OrchestratorServer:
         self._rpc = rpc
 
     async def start(self) -> None:
-        """Serve, and begin to work."""
-        await self._rpc.start()
+        """Take up the work, then serve: a lease's holder must not call before its lease is known again."""
         await self.orchestrator.start(self.address)
+        await self._rpc.start()
 
     async def stop(self, grace_s: float = 0.4) -> None:
         """Stop the pods while calls are still served, then the calls, then the rest."""
@@ -74,17 +74,22 @@ async def create_server(config: OrchestratorConfig) -> tuple[OrchestratorServer,
 
 
 def serve(config: OrchestratorConfig) -> int:
-    """Serve until SIGTERM or SIGINT. Only from the main thread, which the pods' lives hang on."""
-    asyncio.run(_serve(config))
-    return 0
+    """Serve until SIGTERM or SIGINT. Only from the main thread, which the pods' lives hang on.
+
+    The exit status is 1 where a task of the orchestrator has failed: whoever started it starts it again.
+    """
+    return asyncio.run(_serve(config))
 
 
-async def _serve(config: OrchestratorConfig) -> None:
+async def _serve(config: OrchestratorConfig) -> int:
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     server, address = await create_server(config)
+    failed = server.orchestrator.failed
+    failed.add_done_callback(lambda _: stop.set())
     await server.start()
     announce(address)
     await stop.wait()
     await server.stop()
+    return 1 if failed.done() else 0

@@ -22,12 +22,17 @@ _ENDING_CHARACTERS = "abcdefghijkmnpqrstuvwxyz23456789"  # without those that ar
 Copy = Callable[[job_pb2.JobSpec, job_pb2.JobSpec], None]
 
 
-def new_job(request: service_pb2.CreateJobRequest) -> NewJob:
-    """Check a request and fill in its defaults. Raises InvalidInput with every bad field."""
+def new_job(request: service_pb2.CreateJobRequest, *, pods_are_here: bool = True) -> NewJob:
+    """Check a request and fill in its defaults. Raises InvalidInput with every bad field.
+
+    `pods_are_here`: pods run on this machine, so that a folder of it can be put on their import path.
+    """
     project = names.parse_parent(request.parent)
     if len(request.request_id) > MAX_REQUEST_ID:
         raise _bad("request_id", f"has {len(request.request_id)} characters, at most {MAX_REQUEST_ID} are allowed")
     spec = checked(request.spec)
+    if spec.environment.code_path and not pods_are_here:
+        raise _bad("environment.code_path", "works only where pods run on this machine; upload the code instead")
     if request.job_id:
         names.check_label(request.job_id, "job_id")
     return NewJob(project, request.job_id or _job_id(spec.display_name), spec, description_of(spec), request.request_id)

@@ -25,7 +25,7 @@ from podracer.orchestrator.v1 import (
     pod_service_pb2_grpc,
 )
 from podracer.orchestrator.v1 import pod_service_pb2 as pod_pb2
-from podracer_core.errors import Unavailable
+from podracer_core.errors import PodracerError, Unavailable
 from podracer_core.rpc.aio_server import AioRpcServer, create_aio_server
 from podracer_core.rpc.auth import Authorizer, bearer
 from podracer_core.rpc.channel import open_aio_channel
@@ -50,6 +50,7 @@ class FakeLeaderboard(leaderboard_service_pb2_grpc.LeaderboardServiceServicer):
         self.round_time_s = 15.0
         self.is_away = False
         self.has_nothing = False
+        self.refusal: PodracerError | None = None
         self._numbers = itertools.count(1)
 
     async def CreateLeaderboard(self, request, context):  # noqa: N802
@@ -94,6 +95,8 @@ class FakeLeaderboard(leaderboard_service_pb2_grpc.LeaderboardServiceServicer):
     def _hear(self, request: Any) -> None:
         if self.is_away:
             raise Unavailable("the leaderboard is away")
+        if self.refusal is not None:
+            raise self.refusal
         self.calls.append(request)
 
 
@@ -248,9 +251,12 @@ class Site:
     async def start(self, **changes: Any) -> Client:
         self.server, address = await create_server(self.make_settings(**changes))
         await self.server.start()
-        channels = {
-            role: open_aio_channel(address, FileToken(self.folder / "tokens" / role)) for role in ("client", "pod")
-        }
+        return await self.connect(address)
+
+    async def connect(self, address: str) -> Client:
+        """Stubs for an orchestrator, this one or one in a process of its own."""
+        tokens = {role: FileToken(self.folder / "tokens" / role) for role in ("client", "pod")}
+        channels = {role: open_aio_channel(address, token) for role, token in tokens.items()}
         for channel in channels.values():
             self.stack.push_async_callback(channel.close)
         self.pod_channel = channels["pod"]

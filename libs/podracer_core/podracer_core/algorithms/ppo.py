@@ -257,7 +257,7 @@ class PPO(Algorithm):
         scale, mean = self._values.scale().float(), self._values.mean.float()
         rows = max(1, self._microbatch_rows // observation.shape[2])
         values = []
-        for part in observation.split(rows):
+        for part in torch.split(observation, rows):
             value = self._networks.critic(self.actor.normalize(part.transpose(0, 1).flatten(1, 2)))[..., 0]
             values.append((value * scale + mean).view(part.shape[1], part.shape[0], part.shape[2]).transpose(0, 1))
         return torch.cat(values)

@@ -48,6 +48,8 @@ class Collector:
         self._action_keys = action_keys(seeds, self.num_envs, first_environment)
         self._episodes = EpisodeTracker(members, self.num_envs, device)
         self._rollouts: dict[int, Rollout] = {}
+        if isinstance(session, Tensor):
+            session = session.to(device)
         keys = environment_keys(seeds, self.num_envs, first_environment, session)
         self._observation = environment.reset(keys.flatten()).clone()
 

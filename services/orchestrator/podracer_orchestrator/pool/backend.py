@@ -59,6 +59,9 @@ class PoolBackend(ABC):
         Returns soon: starting and stopping go on beside it.
         """
 
+    def restart(self, pod: str) -> None:  # noqa: B027 - nothing to do where pods come by themselves
+        """End a pod's learner at once; it is started again."""
+
     @abstractmethod
     async def stop(self) -> None:
         """Stop every pod, gracefully for a while, then by force; returns when nothing is left."""

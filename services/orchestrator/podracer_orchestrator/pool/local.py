@@ -64,6 +64,10 @@ class LocalPool(PoolBackend):
             if plan.name not in self._pods:
                 self._start(plan)
 
+    def restart(self, pod: str) -> None:
+        if pod in self._pods:
+            self._pods[pod].kill_learner()
+
     async def stop(self) -> None:
         for name in self._pods:
             if name not in self._stopping:

@@ -47,6 +47,10 @@ class LocalPod:
         for role, process in self._processes.items():
             self._keepers[role] = asyncio.create_task(self._keep(role, process), name=f"{self.name}-{role}")
 
+    def kill_learner(self) -> None:
+        """End the learner at once; it is started again."""
+        self._processes[LEARNER].kill()
+
     async def stop(self) -> None:
         """The learner first, while its workers still answer; then the others. By force after the grace."""
         if self._stop_task is None:

@@ -1,0 +1,237 @@
+"""Processes that are killed, frozen, cut off or told to stop while a pod works."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from podracer.common.v1 import agent_pb2
+from podracer.orchestrator.v1 import pod_service_pb2
+from podracer_core.checkpoint import load_checkpoint
+from podracer_core.storage.object_store import open_store
+
+MakeWork = Callable[..., pod_service_pb2.TrainWork]
+
+
+def progress(granted: Any) -> int:
+    """Steps of the first member, as last told."""
+    return granted.renewals[-1].members[0].env_steps if granted.renewals and granted.renewals[-1].members else 0
+
+
+def wait_until(condition: Callable[[], bool], within_s: float = 30.0) -> None:
+    deadline = time.monotonic() + within_s
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come"
+        time.sleep(0.05)
+
+
+def restart(lab: Any, role: str, name: str) -> None:
+    """Start a killed process again at its old address."""
+    lab.processes[name].wait(5)
+    lab.start(role, name)
+
+
+@pytest.mark.parametrize("lock_step", [False, True], ids=["pipelined", "lock-step"])
+def test_a_killed_worker_comes_back_and_no_step_counts_twice(lab: Any, train_work: MakeWork, lock_step: bool) -> None:
+    lab.start_split()
+    granted = lab.orchestrator.offer(train=train_work(steps=16 * 8 * 150, deterministic=lock_step), term_s=1.0)
+    wait_until(lambda: progress(granted) > 0)
+    for _ in range(2):
+        lab.kill("worker0")
+        before = progress(granted)
+        restart(lab, "worker", "worker0")
+        wait_until(lambda before=before: granted.over.is_set() or progress(granted) > before)
+    assert granted.over.wait(60)
+    members = granted.completed.train.members
+    assert [member.final.progress.env_steps for member in members] == [16 * 8 * 150] * 2
+    steps = [renewal.members[0].env_steps for renewal in granted.renewals if renewal.members]
+    assert steps == sorted(steps)
+
+
+def test_a_worker_that_stays_away_ends_the_lease_in_bounded_time(lab: Any, train_work: MakeWork) -> None:
+    lab.start_split(peer_patience="2")
+    granted = lab.orchestrator.offer(train=train_work(seconds=300), term_s=1.0)
+    wait_until(lambda: progress(granted) > 0)
+    lab.kill("worker0")
+    start = time.monotonic()
+    assert granted.over.wait(15)
+    assert time.monotonic() - start < 10
+    assert granted.released.reason.reason == "WORKER_LOST"
+    restart(lab, "worker", "worker0")
+    after = lab.orchestrator.offer(train=train_work(steps=128))
+    assert after.over.wait(30)
+    assert after.completed is not None
+
+
+def test_training_goes_on_without_an_evaluator_and_waits_for_it_at_the_end(lab: Any, train_work: MakeWork) -> None:
+    lab.start_split()
+    granted = lab.orchestrator.offer(train=train_work(seconds=4), term_s=1.0)
+    wait_until(lambda: progress(granted) > 0)
+    lab.kill("evaluator")
+    lab.processes["evaluator"].wait(5)
+    before = progress(granted)
+    wait_until(lambda: progress(granted) > before)
+    time.sleep(4)
+    assert not granted.over.is_set(), "candidates cannot be judged yet"
+    restart(lab, "evaluator", "evaluator")
+    assert granted.over.wait(30)
+    assert all(member.HasField("candidate") for member in granted.completed.train.members)
+
+
+def test_an_evaluator_that_is_killed_while_it_judges_is_asked_again(lab: Any, train_work: MakeWork) -> None:
+    lab.start_split()
+    granted = lab.orchestrator.offer(train=train_work("Pendulum-v1", steps=2000, episodes=200), term_s=1.0)
+    stop = threading.Event()
+
+    def kill_often() -> None:
+        for _ in range(3):
+            if stop.wait(1.0):
+                return
+            lab.kill("evaluator")
+            restart(lab, "evaluator", "evaluator")
+
+    killer = threading.Thread(target=kill_often)
+    killer.start()
+    try:
+        assert granted.over.wait(60)
+    finally:
+        stop.set()
+        killer.join()
+    assert all(len(member.candidate.returns) == 200 for member in granted.completed.train.members)
+
+
+def test_a_killed_learner_starts_again_from_what_was_committed(lab: Any, train_work: MakeWork) -> None:
+    lab.start_split()
+    work = train_work(seconds=300)
+    work.checkpoint_interval.FromMilliseconds(300)
+    granted = lab.orchestrator.offer(train=work, term_s=1.0)
+    wait_until(lambda: len(granted.commits) >= 2)
+    lab.kill("learner")
+    lab.processes["learner"].wait(5)
+    committed = {member.progress.agent: member for commit in granted.commits for member in commit.members}
+    rest = train_work(steps=128)
+    for agent in rest.cohort.members:
+        agent.resume.CopyFrom(committed[agent.name].checkpoint)
+    after = lab.orchestrator.offer(train=rest)
+    lab.start_learner("split")
+    assert after.over.wait(30)
+    for member in after.completed.train.members:
+        base = committed[member.final.progress.agent].checkpoint.env_steps
+        assert member.final.progress.env_steps == 128
+        assert member.final.checkpoint.env_steps == base + 128
+
+
+def test_a_learner_frozen_past_its_term_can_write_nothing_and_leases_again(lab: Any, train_work: MakeWork) -> None:
+    """SIGSTOP in the middle of training, with checkpoints and evaluations as often as they can be."""
+    lab.start_learner()
+    work = train_work(members=2, envs=8, seconds=300)
+    work.checkpoint_interval.FromMilliseconds(1)
+    granted = lab.orchestrator.offer(train=work, term_s=1.5)
+    wait_until(lambda: len(granted.commits) >= 2)
+    lab.kill("learner", signal.SIGSTOP)
+    time.sleep(3.0)
+    store = open_store(lab.store)
+    objects = {info.key for info in store.list()}
+    manifests = {key for key in objects if key.endswith("manifest.json")}
+    counts = len(granted.commits), len(granted.renewals), len(granted.evaluations)
+    after = lab.orchestrator.offer(train=train_work(steps=128))
+    lab.kill("learner", signal.SIGCONT)
+    assert after.over.wait(30)
+    assert after.completed is not None
+    assert (len(granted.commits), len(granted.renewals), len(granted.evaluations)) == counts
+    assert granted.completed is None
+    assert granted.released is None
+    fence = granted.lease.fence
+    late = {info.key for info in store.list() if info.key.split("/")[-2].endswith(f"-{fence}")} - objects
+    # A write that was under way when the process was stopped may end; a checkpoint is none without its manifest.
+    assert not {key for key in late if key.endswith("manifest.json")} - manifests
+    assert len(late) <= 8
+    assert "abandoned" in lab.log("learner")
+
+
+def test_a_learner_frozen_at_the_very_end_cannot_complete(lab: Any, train_work: MakeWork) -> None:
+    lab.start_learner()
+    granted = lab.orchestrator.offer(train=train_work("Pendulum-v1", steps=256, episodes=2000), term_s=1.0)
+    wait_until(lambda: any(one.purpose == agent_pb2.EVALUATION_PURPOSE_PROGRESS for one in granted.evaluations))
+    lab.kill("learner", signal.SIGSTOP)
+    time.sleep(2.5)
+    lab.kill("learner", signal.SIGCONT)
+    after = lab.orchestrator.offer(train=train_work(steps=128))
+    assert after.over.wait(60)
+    assert granted.completed is None
+    assert not granted.commits
+    assert not [one for one in granted.evaluations if one.purpose == agent_pb2.EVALUATION_PURPOSE_CANDIDATE]
+
+
+@pytest.mark.parametrize("layout", ["fused", "split"])
+def test_sigterm_commits_releases_and_ends_within_three_seconds(lab: Any, train_work: MakeWork, layout: str) -> None:
+    process = lab.start_learner() if layout == "fused" else lab.start_split()
+    granted = lab.orchestrator.offer(train=train_work(members=8, envs=32, seconds=300), term_s=1.0)
+    wait_until(lambda: progress(granted) > 0)
+    start = time.monotonic()
+    lab.kill("learner", signal.SIGTERM)
+    assert process.wait(5) == 0
+    assert time.monotonic() - start < 3
+    assert granted.released.reason.reason == "DRAINING"
+    assert len(granted.commits) == 1
+    assert len(granted.commits[0].members) == 8
+    for member in granted.commits[0].members:
+        assert member.progress.env_steps > 0
+        reference = member.checkpoint
+        assert load_checkpoint(open_store(lab.store), reference.prefix, reference.manifest_sha256)
+
+
+def test_sigterm_while_idle_ends_at_once(lab: Any) -> None:
+    process = lab.start_learner()
+    wait_until(lambda: bool(lab.orchestrator.requests))
+    start = time.monotonic()
+    lab.kill("learner", signal.SIGTERM)
+    assert process.wait(3) == 0
+    assert time.monotonic() - start < 2
+
+
+def test_sigterm_while_a_worker_is_awaited_ends_in_time(lab: Any, train_work: MakeWork) -> None:
+    process = lab.start_split()
+    granted = lab.orchestrator.offer(train=train_work(seconds=300), term_s=1.0)
+    wait_until(lambda: progress(granted) > 0)
+    lab.kill("worker0", signal.SIGSTOP)
+    time.sleep(1.0)
+    start = time.monotonic()
+    lab.kill("learner", signal.SIGTERM)
+    assert process.wait(5) == 0
+    assert time.monotonic() - start < 3
+    assert granted.commits
+
+
+def test_an_orchestrator_that_is_away_for_a_while_loses_nothing(lab: Any, train_work: MakeWork) -> None:
+    lab.start_learner()
+    work = train_work(seconds=5)
+    work.checkpoint_interval.FromMilliseconds(300)
+    granted = lab.orchestrator.offer(train=work, term_s=6.0)
+    wait_until(lambda: len(granted.commits) >= 1)
+    lab.stop_orchestrator()
+    time.sleep(2.0)
+    lab.start_orchestrator()
+    granted.deadline = time.monotonic() + 6.0  # a restart gives every lease one full term
+    assert granted.over.wait(30)
+    assert granted.completed is not None
+    steps = [commit.members[0].progress.env_steps for commit in granted.commits]
+    assert steps == sorted(steps)
+
+
+def test_an_orchestrator_that_is_away_for_longer_than_a_term_costs_the_lease(lab: Any, train_work: MakeWork) -> None:
+    lab.start_learner()
+    granted = lab.orchestrator.offer(train=train_work(seconds=300), term_s=1.5)
+    wait_until(lambda: progress(granted) > 0)
+    lab.stop_orchestrator()
+    time.sleep(3.0)
+    lab.start_orchestrator()
+    after = lab.orchestrator.offer(train=train_work(steps=128))
+    assert after.over.wait(30)
+    assert after.completed is not None
+    assert granted.completed is None

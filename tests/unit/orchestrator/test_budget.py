@@ -1,0 +1,58 @@
+"""Budgets by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from podracer_orchestrator.budget import Budget, Grant, Remainder, Round, Sharing, Usage, cut_round, remainder
+
+UNLIMITED = Remainder(None, None, None)
+
+
+def test_the_remainder_leaves_out_what_is_used_and_what_is_reserved():
+    used = Usage(env_steps=100, active_time_s=4.0, cost_s=8.0, reserved_env_steps=300, reserved_cost_s=5.0)
+    assert remainder(Budget(1000, 10.0, 20.0), used) == Remainder(600, 6.0, 7.0)
+    assert remainder(Budget(), used) == UNLIMITED
+    assert remainder(Budget(350, 3.0, 10.0), used) == Remainder(0, 0.0, 0.0)
+
+
+@pytest.mark.parametrize("left", [Remainder(0, None, None), Remainder(None, 0.0, None), Remainder(5, 3.0, 0.0)])
+def test_nothing_is_granted_where_anything_has_run_out(left):
+    assert left.is_empty
+    assert cut_round(Round(100), left, 2, Sharing()) is None
+
+
+def test_without_limits_the_round_is_granted_as_it_is():
+    assert cut_round(Round(1000, 15.0), UNLIMITED, 4, Sharing()) == Grant(Round(1000, 15.0))
+
+
+def test_a_round_of_steps_reserves_its_steps_and_is_cut_to_what_is_left():
+    plenty = cut_round(Round(1000), Remainder(10_000, None, None), 4, Sharing(pods=3))
+    assert plenty == Grant(Round(1000), reserved_env_steps=4000)
+    scarce = cut_round(Round(1000), Remainder(1000, None, None), 4, Sharing(pods=3))
+    assert scarce == Grant(Round(250), reserved_env_steps=1000, is_cut=True)
+    assert cut_round(Round(1000), Remainder(3, None, None), 4, Sharing()).round.member_env_steps == 1
+
+
+def test_a_round_of_seconds_takes_a_pods_share_of_the_steps():
+    first = cut_round(Round(0, 15.0), Remainder(10_000, None, None), 4, Sharing(pods=2))
+    assert first == Grant(Round(1250, 15.0), reserved_env_steps=5000, is_cut=True)
+
+
+def test_a_round_of_seconds_takes_no_more_than_twice_what_a_pod_does():
+    grant = cut_round(Round(0, 15.0), Remainder(1_000_000, None, None), 4, Sharing(1, env_steps_per_second=100.0))
+    assert grant.reserved_env_steps == 3000  # 2 x 15 s x 100 steps/s
+
+
+def test_time_and_cost_cut_the_seconds():
+    assert cut_round(Round(0, 15.0), Remainder(None, 6.0, None), 1, Sharing()) == Grant(Round(0, 6.0), is_cut=True)
+    by_cost = cut_round(Round(0, 15.0), Remainder(None, None, 9.0), 1, Sharing(pods=3))
+    assert by_cost == Grant(Round(0, 9.0), reserved_cost_s=9.0, is_cut=True)
+    shared = cut_round(Round(500), Remainder(None, None, 9.0), 1, Sharing(pods=3))
+    assert shared == Grant(Round(500, 3.0), reserved_cost_s=3.0)
+
+
+def test_what_is_left_of_a_round_is_never_nothing():
+    assert Round(1000, 15.0).after(400, 5.0) == Round(600, 10.0)
+    assert Round(1000, 15.0).after(2000, 50.0) == Round(1, 0.1)
+    assert Round(0, 15.0).after(2000, 5.0) == Round(0, 10.0)

@@ -1,0 +1,63 @@
+"""What a client's request becomes."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from podracer.common.v1 import environment_pb2, evolution_pb2
+from podracer.orchestrator.v1 import job_pb2
+from podracer.orchestrator.v1 import job_service_pb2 as service_pb2
+from podracer_core.errors import InvalidInput
+from podracer_orchestrator import job_plan, submission
+from podracer_orchestrator.tables import JobRow
+
+
+def spec(**changes) -> job_pb2.JobSpec:
+    parts = {
+        "display_name": "pendulum",
+        "environment": environment_pb2.EnvironmentSpec(id="Pendulum-v1"),
+        "objective": evolution_pb2.Objective(target_return=-200.0),
+    }
+    return job_pb2.JobSpec(**{**parts, **changes})
+
+
+def plan(**changes) -> job_plan.JobPlan:
+    stored = submission.checked(spec(**changes)).SerializeToString()
+    return job_plan.plan_of(JobRow(spec=stored))
+
+
+def test_a_name_is_made_of_the_display_name_and_a_random_ending():
+    new = submission.new_job(service_pb2.CreateJobRequest(spec=spec()))
+    assert re.fullmatch(r"pendulum-[a-z2-9]{6}", new.job_id)
+    assert new.description.action_space.box.low == [-2.0]
+    long = submission.new_job(service_pb2.CreateJobRequest(spec=spec(display_name="x" * 63)))
+    assert len(long.job_id) == 63
+
+
+def test_every_bad_field_is_told_at_once():
+    bad = spec(display_name="Bad Name", evaluation=job_pb2.EvaluationSpec(episodes=-1), weight=-2.0)
+    with pytest.raises(InvalidInput) as caught:
+        submission.new_job(service_pb2.CreateJobRequest(spec=bad))
+    assert len(caught.value.violations) >= 3
+
+
+def test_defaults_are_filled_in():
+    found = plan()
+    assert (found.population, found.episodes, found.min_pods, found.max_pods) == (8, 32, 1, 1)
+    assert found.round.time_s == 15.0
+    assert found.is_fused
+    assert not found.target_is_mean
+
+
+def test_a_pods_share_of_the_population():
+    assert plan().places(1) == 8
+    assert plan().places(3) == 3
+    assert plan(evolution=evolution_pb2.Evolution(population=100)).places(1) == job_plan.MAX_MEMBERS
+    assert plan(pod=job_pb2.PodShape(members=5)).places(3) == 5
+
+
+def test_layout_is_fused_for_built_in_environments_unless_the_job_says_otherwise():
+    assert not plan(pod=job_pb2.PodShape(layout=job_pb2.POD_LAYOUT_SPLIT)).is_fused
+    assert not plan(environment=environment_pb2.EnvironmentSpec(entry_point="a.b:C")).is_fused
