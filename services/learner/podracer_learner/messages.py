@@ -72,10 +72,12 @@ def member_progress(
     )
 
 
-def progress_report(agents: Sequence[str], progress: Progress) -> pod_service_pb2.RenewLeaseRequest:
+def progress_report(
+    agents: Sequence[str], progress: Progress, env_steps_per_second: float
+) -> pod_service_pb2.RenewLeaseRequest:
     """The live figures of all members, for a renewal."""
     report = pod_service_pb2.RenewLeaseRequest(
-        env_steps_per_second=sum(progress.env_steps) / progress.elapsed_s if progress.elapsed_s > 0 else 0.0,
+        env_steps_per_second=env_steps_per_second,
         train_time=seconds_to_duration(progress.elapsed_s),
     )
     for index, agent in enumerate(agents):

@@ -59,9 +59,11 @@ class Renewal:
             self._thread.join(_TIMEOUT_S)
 
     def report(self, progress: pod_service_pb2.RenewLeaseRequest) -> None:
-        """Have the next renewal tell this."""
+        """Have the next renewal tell this; the first report is told soon."""
         with self._lock:
-            self._progress = progress
+            first, self._progress = not self._progress.members, progress
+        if first:
+            self._wake.set()
 
     def add_evaluations(self, evaluations: Iterable[agent_pb2.Evaluation]) -> None:
         """Have the next renewal deliver these; of the looks of one agent only the newest."""

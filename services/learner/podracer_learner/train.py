@@ -6,6 +6,7 @@ import itertools
 import logging
 import threading
 import time
+from collections import deque
 from collections.abc import Sequence
 
 from torch import Tensor
@@ -28,6 +29,7 @@ logger = logging.getLogger(__name__)
 
 _CHECKPOINT_INTERVAL_S = 30.0
 _REPORT_INTERVAL_S = 0.3
+_PACE_REPORTS = 16  # about the last five seconds
 _CONCLUDE_S = 120.0
 
 
@@ -59,6 +61,7 @@ class TrainRun:
         self._written: dict[tuple[int, int], agent_pb2.CheckpointReference] = {}  # by member and steps
         self._committed_steps = [-1] * len(self._members)
         self._committed_at = self._reported_at = time.monotonic()
+        self._pace = deque([(self._session.elapsed_s, 0)], maxlen=_PACE_REPORTS)  # seconds and steps
         self._all_failed = False
 
     def run(self) -> bool:
@@ -114,9 +117,12 @@ class TrainRun:
 
     def _report(self, now: float) -> None:
         progress = self._session.progress()
-        report = progress_report(self.agents, progress)
+        self._pace.append((progress.elapsed_s, sum(progress.env_steps)))
+        (began_s, began_steps), (now_s, now_steps) = self._pace[0], self._pace[-1]
+        per_second = (now_steps - began_steps) / (now_s - began_s) if now_s > began_s else 0.0
+        report = progress_report(self.agents, progress, per_second)
         self._held.renewal.report(report)
-        self._status.training(self._held.lease, progress, report.env_steps_per_second, self._setup)
+        self._status.training(self._held.lease, progress, per_second, self._setup)
         self._all_failed = not any(progress.active)
         self._reported_at = now
 
@@ -141,6 +147,8 @@ class TrainRun:
             )
             if judgement.purpose == "candidate":
                 self._judged.append((judgement, message))
+        best = [*selection.candidates.values(), selection.confirmed]
+        self._judged = [pair for pair in self._judged if any(pair[0] is one for one in best)]  # others hold snapshots
         self._held.renewal.add_evaluations(messages)
 
     def _conclude(self) -> None:

@@ -64,7 +64,7 @@ class WorkerLink:
         opening: Callable[[int, int], worker_service_pb2.OpenCollect],
         patience: Patience,
     ) -> None:
-        """`part`: first environment within each member, and how many; `opening` makes the first message of such a part."""
+        """`part`: first environment within each member, and how many; `opening` makes such a part's first message."""
         self.address, self.first, self.count = address, *part
         self._stub, self._opening, self._patience = stub, opening, patience
         self._call: StreamCall[worker_service_pb2.CollectRequest, Arrival | worker_service_pb2.CollectOpened] | None

@@ -1,4 +1,4 @@
-"""Delivers the outbox: in order for each job, again and again until the leaderboard has acknowledged."""
+"""Delivers the outbox: in order for each leaderboard, again and again until it has acknowledged."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class _Waiting:
 
 
 class Delivery:
-    """The task that empties the outbox (`run`), and the way to have one job's part of it emptied now (`flush`)."""
+    """The task that empties the outbox (`run`), and the way to have one leaderboard's part emptied now (`flush`)."""
 
     def __init__(self, transactions: Transactions, board: LeaderboardClient, changes: ChangeFeed, clock: Clock) -> None:
         self._transactions = transactions
@@ -65,8 +65,8 @@ class Delivery:
             version = self._changes.version(OUTBOX)
             failures = [
                 failure
-                for job_uid in await self._transactions.read(outbox.jobs_with_pending)
-                if (failure := await self._try_flush(job_uid)) is not None
+                for board in await self._transactions.read(outbox.boards_with_pending)
+                if (failure := await self._try_flush(board)) is not None
             ]
             if failures:
                 wait_s = next(backoff)
@@ -76,16 +76,16 @@ class Delivery:
                 backoff.reset()
                 await self._changes.wait(OUTBOX, version, _IDLE_S)
 
-    async def flush(self, job_uid: str) -> None:
-        """Deliver what there is for a job. Raises what the leaderboard raised; the rest stays for later."""
-        async with self._delivering[job_uid]:
-            while waiting := await self._transactions.read(functools.partial(_read, job_uid=job_uid)):
+    async def flush(self, board: str) -> None:
+        """Deliver what there is for a leaderboard. Raises what the leaderboard raised; the rest stays for later."""
+        async with self._delivering[board]:
+            while waiting := await self._transactions.read(functools.partial(_read, board=board)):
                 await self._deliver(waiting)
 
-    async def _try_flush(self, job_uid: str) -> PodracerError | None:
-        """One job that cannot be delivered does not hold up the others."""
+    async def _try_flush(self, board: str) -> PodracerError | None:
+        """One that cannot be told does not hold up the others."""
         try:
-            await self.flush(job_uid)
+            await self.flush(board)
         except PodracerError as error:
             return error
         return None
@@ -135,6 +135,6 @@ class Delivery:
             jobs.fail(session, job, cohort_pb2.Problem(reason=error.reason, message=message), now)
 
 
-def _read(session: Session, job_uid: str) -> Sequence[_Waiting]:
-    rows: Sequence[OutboxRow] = outbox.pending(session, job_uid)
+def _read(session: Session, board: str) -> Sequence[_Waiting]:
+    rows: Sequence[OutboxRow] = outbox.pending(session, board)
     return [_Waiting(row.id, row.job_uid, row.method, row.request) for row in rows]

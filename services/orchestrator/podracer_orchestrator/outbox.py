@@ -73,15 +73,15 @@ def record_evaluations(session: Session, job: JobRow, evaluations: Iterable[agen
         _append(session, job, RECORD_EVALUATIONS, request)
 
 
-def pending(session: Session, job_uid: str, limit: int = 100) -> Sequence[OutboxRow]:
-    """What is still to be delivered for a job, in order."""
-    query = select(OutboxRow).where(OutboxRow.job_uid == job_uid)
+def pending(session: Session, board: str, limit: int = 100) -> Sequence[OutboxRow]:
+    """What is still to be delivered to a leaderboard, in order."""
+    query = select(OutboxRow).where(OutboxRow.board == board)
     return session.scalars(query.order_by(OutboxRow.id).limit(limit)).all()
 
 
-def jobs_with_pending(session: Session) -> Sequence[str]:
-    """The uids of the jobs that have something to deliver."""
-    return session.scalars(select(OutboxRow.job_uid).distinct()).all()
+def boards_with_pending(session: Session) -> Sequence[str]:
+    """The leaderboards that have not heard everything yet."""
+    return session.scalars(select(OutboxRow.board).distinct()).all()
 
 
 def delivered(session: Session, row_id: int) -> None:
@@ -90,6 +90,7 @@ def delivered(session: Session, row_id: int) -> None:
 
 
 def _append(session: Session, job: JobRow, method: str, request: Message) -> None:
-    session.add(OutboxRow(job_uid=job.uid, method=method, request=request.SerializeToString(deterministic=True)))
+    stored = request.SerializeToString(deterministic=True)
+    session.add(OutboxRow(board=board_of(job), job_uid=job.uid, method=method, request=stored))
     session.flush()
     touch(session, OUTBOX)

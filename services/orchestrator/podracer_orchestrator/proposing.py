@@ -79,7 +79,7 @@ class CohortProposer:
                 return True  # another pod has had it filled meanwhile
             try:
                 # What the leaderboard has not heard of yet could change its answer.
-                await self._delivery.flush(what.job_uid)
+                await self._delivery.flush(what.request.leaderboard)
                 answer = await self._board.propose(what.request)
             except REFUSALS as error:
                 refusal = error

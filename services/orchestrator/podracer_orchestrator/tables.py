@@ -12,7 +12,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import JSON, BigInteger, ForeignKey, Index, Integer, LargeBinary, UniqueConstraint
+from sqlalchemy import JSON, BigInteger, ForeignKey, Index, Integer, LargeBinary, MetaData, UniqueConstraint
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from podracer_core.database import UtcTime
@@ -54,6 +54,16 @@ class PodState(StrEnum):
 
 
 class Base(DeclarativeBase):
+    """Constraints have names, so that a later migration can say which one it changes."""
+
+    metadata = MetaData(
+        naming_convention={
+            "pk": "pk_%(table_name)s",
+            "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+            "fk": "fk_%(table_name)s_%(column_0_N_name)s",
+            "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+        }
+    )
     type_annotation_map = {  # noqa: RUF012 - SQLAlchemy's own form
         bytes: LargeBinary,
         datetime: UtcTime,
@@ -170,7 +180,7 @@ class CheckpointRow(Base):
     """A checkpoint that counts."""
 
     __tablename__ = "checkpoints"
-    __table_args__ = (Index("ix_checkpoints_agent", "job_uid", "agent", "env_steps"),)
+    __table_args__ = (Index(None, "job_uid", "agent", "env_steps"),)
 
     prefix: Mapped[str] = mapped_column(primary_key=True)
     job_uid: Mapped[str] = mapped_column(ForeignKey("jobs.uid"))
@@ -218,13 +228,17 @@ class EventRow(Base):
 
 
 class OutboxRow(Base):
-    """A call to the leaderboard that is still to be made; `job_uid` may be that of a job deleted since."""
+    """A call to the leaderboard that is still to be made; `job_uid` may be that of a job deleted since.
+
+    Order is kept for each `board`, by name: a new job may have the name of a deleted one.
+    """
 
     __tablename__ = "outbox"
     __table_args__ = ({"sqlite_autoincrement": True},)
 
     id: Mapped[int] = mapped_column(BigKey, primary_key=True, autoincrement=True)
-    job_uid: Mapped[str] = mapped_column(index=True)
+    board: Mapped[str] = mapped_column(index=True)
+    job_uid: Mapped[str]
     method: Mapped[str]
     request: Mapped[bytes]
 

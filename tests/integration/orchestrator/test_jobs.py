@@ -190,6 +190,20 @@ async def test_delete_removes_everything_of_an_ended_job_and_its_leaderboard(sit
     assert len(site.board.heard(leaderboard_pb2.DeleteLeaderboardRequest)) == 1
 
 
+async def test_a_new_job_may_have_the_name_of_one_deleted_while_the_leaderboard_was_away(site, make_spec):
+    request = service_pb2.CreateJobRequest(spec=make_spec(), job_id="twice")
+    job = (await site.client.jobs.CreateJob(request)).job
+    await site.client.jobs.CancelJob(service_pb2.CancelJobRequest(name=job.name))
+    site.board.is_away = True
+    await site.client.jobs.DeleteJob(service_pb2.DeleteJobRequest(name=job.name))
+    again = (await site.client.jobs.CreateJob(request)).job
+    assert again.uid != job.uid
+    site.board.is_away = False
+    assert (await site.learner().ask(wait_s=10)).job_uid == again.uid
+    order = [type(call).__name__ for call in site.board.calls]
+    assert order.index("DeleteLeaderboardRequest") < len(order) - 1 - order[::-1].index("CreateLeaderboardRequest")
+
+
 async def test_a_watcher_misses_nothing_across_reconnections_and_restarts(site):
     job = await site.create()
     learner = site.learner()

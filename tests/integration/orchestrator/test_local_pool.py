@@ -152,6 +152,20 @@ async def test_a_pod_that_keeps_dying_fails_its_job_with_the_end_of_its_log(pool
     assert "the fake pod crashes on purpose" in found.problem.detail
 
 
+async def test_a_frozen_learner_that_has_lost_its_lease_is_started_again_in_the_end(pool, fakes, monkeypatch):
+    monkeypatch.setattr(pool_keeping, "FROZEN_S", 0.5)
+    monkeypatch.setattr(pool_keeping, "_IDLE_S", 0.1)
+    await pool.stop()
+    await pool.start(lease_term=0.5)
+    await pool.create()
+    (pid,) = await until(lambda: started(fakes))
+    (pod,) = (await pool.client.jobs.ListPods(service_pb2.ListPodsRequest())).pods
+    assert await pool.learner(pod.name).ask()
+    os.kill(pid, signal.SIGSTOP)  # it renews nothing any more
+    after = await until(lambda: (all_ := started(fakes)) and len(all_) == 2 and all_)
+    assert alive(after) == set(after) - {pid}
+
+
 async def test_suspending_stops_the_pods_and_resuming_starts_them_again(pool, fakes):
     job = await pool.create()
     first = await until(lambda: started(fakes))

@@ -74,6 +74,6 @@ def test_what_cannot_be_read_is_named_by_field() -> None:
     }
 
 
-@pytest.mark.parametrize("seconds", [0.0, 0.25, 3600.0, 1e-9, 12345.678901234])
+@pytest.mark.parametrize("seconds", [0.0, 0.25, 3600.0, 1e-9, 12345.678901234, 0.9999999999])
 def test_durations_keep_nanoseconds(seconds: float) -> None:
     assert seconds_from_duration(seconds_to_duration(seconds)) == pytest.approx(seconds, abs=1e-9)

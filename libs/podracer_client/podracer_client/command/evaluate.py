@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from podracer.evaluator.v1 import evaluator_service_pb2
 
 _TIMEOUT_S = 3600.0
+_SHOWN_EPISODES = 8
 _TOLERANCE = 1e-4
 
 
@@ -69,8 +70,12 @@ def evaluation_text(response: evaluator_service_pb2.EvaluateCheckpointResponse) 
         )
     if response.HasField("largest_difference"):
         lines.append(f"difference  {response.largest_difference:.3g} at most, episode by episode")
-        pairs = zip(evaluation.seeds, response.stored.returns, evaluation.returns, strict=False)
-        lines += [f"  seed {seed:<20d} stored {old:12.4f}  now {new:12.4f}" for seed, old, new in pairs]
+        episodes = list(zip(evaluation.seeds, response.stored.returns, evaluation.returns, strict=True))
+        lines += [
+            f"  seed {seed:<20d} stored {old:12.4f}  now {new:12.4f}" for seed, old, new in episodes[:_SHOWN_EPISODES]
+        ]
+        if len(episodes) > _SHOWN_EPISODES:
+            lines.append(f"  … and {len(episodes) - _SHOWN_EPISODES} more; --json has all")
     return "\n".join(lines) + "\n"
 
 

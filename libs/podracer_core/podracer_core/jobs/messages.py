@@ -64,7 +64,9 @@ _LAYOUTS = {
 
 def seconds_to_duration(seconds: float) -> duration_pb2.Duration:
     """A Duration, to the nanosecond."""
-    return duration_pb2.Duration(seconds=int(seconds), nanos=round((seconds - int(seconds)) * 1e9))
+    duration = duration_pb2.Duration()
+    duration.FromNanoseconds(round(seconds * 1e9))
+    return duration
 
 
 def seconds_from_duration(duration: duration_pb2.Duration) -> float:

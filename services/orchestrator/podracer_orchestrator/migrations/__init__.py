@@ -1,1 +1,1 @@
-"""The history of the schema, for Alembic."""
+"""Alembic migrations of the orchestrator's database, one file a revision; a released one is never edited."""

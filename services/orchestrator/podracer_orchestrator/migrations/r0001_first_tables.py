@@ -32,8 +32,8 @@ def upgrade() -> None:
         Column("size_bytes", BigInteger(), nullable=False),
         Column("sha256", String(), nullable=False),
         Column("create_time", BigInteger(), nullable=False),
-        PrimaryKeyConstraint("project", "artifact_id"),
-        UniqueConstraint("project", "request_id"),
+        PrimaryKeyConstraint("project", "artifact_id", name="pk_artifacts"),
+        UniqueConstraint("project", "request_id", name="uq_artifacts_project_request_id"),
     )
     op.create_table(
         "jobs",
@@ -64,26 +64,27 @@ def upgrade() -> None:
         Column("create_time", BigInteger(), nullable=False),
         Column("start_time", BigInteger(), nullable=True),
         Column("end_time", BigInteger(), nullable=True),
-        PrimaryKeyConstraint("uid"),
-        UniqueConstraint("project", "job_id"),
-        UniqueConstraint("project", "request_id"),
+        PrimaryKeyConstraint("uid", name="pk_jobs"),
+        UniqueConstraint("project", "job_id", name="uq_jobs_project_job_id"),
+        UniqueConstraint("project", "request_id", name="uq_jobs_project_request_id"),
     )
-    op.create_index(op.f("ix_jobs_state"), "jobs", ["state"], unique=False)
+    op.create_index("ix_jobs_state", "jobs", ["state"])
     op.create_table(
         "outbox",
         Column("id", BigInteger().with_variant(Integer(), "sqlite"), autoincrement=True, nullable=False),
+        Column("board", String(), nullable=False),
         Column("job_uid", String(), nullable=False),
         Column("method", String(), nullable=False),
         Column("request", LargeBinary(), nullable=False),
-        PrimaryKeyConstraint("id"),
+        PrimaryKeyConstraint("id", name="pk_outbox"),
         sqlite_autoincrement=True,
     )
-    op.create_index(op.f("ix_outbox_job_uid"), "outbox", ["job_uid"], unique=False)
+    op.create_index("ix_outbox_board", "outbox", ["board"])
     op.create_table(
         "settings",
         Column("name", String(), nullable=False),
         Column("value", LargeBinary(), nullable=False),
-        PrimaryKeyConstraint("name"),
+        PrimaryKeyConstraint("name", name="pk_settings"),
     )
     op.create_table(
         "checkpoints",
@@ -96,13 +97,10 @@ def upgrade() -> None:
         Column("env_steps", BigInteger(), nullable=False),
         Column("fence", BigInteger(), nullable=False),
         Column("create_time", BigInteger(), nullable=False),
-        ForeignKeyConstraint(
-            ["job_uid"],
-            ["jobs.uid"],
-        ),
-        PrimaryKeyConstraint("prefix"),
+        ForeignKeyConstraint(["job_uid"], ["jobs.uid"], name="fk_checkpoints_job_uid"),
+        PrimaryKeyConstraint("prefix", name="pk_checkpoints"),
     )
-    op.create_index("ix_checkpoints_agent", "checkpoints", ["job_uid", "agent", "env_steps"], unique=False)
+    op.create_index("ix_checkpoints_job_uid_agent_env_steps", "checkpoints", ["job_uid", "agent", "env_steps"])
     op.create_table(
         "events",
         Column("job_uid", String(), nullable=False),
@@ -112,11 +110,8 @@ def upgrade() -> None:
         Column("subject", String(), nullable=False),
         Column("time", BigInteger(), nullable=False),
         Column("details", JSON(), nullable=False),
-        ForeignKeyConstraint(
-            ["job_uid"],
-            ["jobs.uid"],
-        ),
-        PrimaryKeyConstraint("job_uid", "position"),
+        ForeignKeyConstraint(["job_uid"], ["jobs.uid"], name="fk_events_job_uid"),
+        PrimaryKeyConstraint("job_uid", "position", name="pk_events"),
     )
     op.create_table(
         "pods",
@@ -133,13 +128,10 @@ def upgrade() -> None:
         Column("message", String(), nullable=False),
         Column("create_time", BigInteger(), nullable=False),
         Column("last_seen_time", BigInteger(), nullable=False),
-        ForeignKeyConstraint(
-            ["job_uid"],
-            ["jobs.uid"],
-        ),
-        PrimaryKeyConstraint("name"),
+        ForeignKeyConstraint(["job_uid"], ["jobs.uid"], name="fk_pods_job_uid"),
+        PrimaryKeyConstraint("name", name="pk_pods"),
     )
-    op.create_index(op.f("ix_pods_job_uid"), "pods", ["job_uid"], unique=False)
+    op.create_index("ix_pods_job_uid", "pods", ["job_uid"])
     op.create_table(
         "works",
         Column("id", String(), nullable=False),
@@ -152,14 +144,11 @@ def upgrade() -> None:
         Column("problem", LargeBinary(), nullable=True),
         Column("create_time", BigInteger(), nullable=False),
         Column("end_time", BigInteger(), nullable=True),
-        ForeignKeyConstraint(
-            ["job_uid"],
-            ["jobs.uid"],
-        ),
-        PrimaryKeyConstraint("id"),
+        ForeignKeyConstraint(["job_uid"], ["jobs.uid"], name="fk_works_job_uid"),
+        PrimaryKeyConstraint("id", name="pk_works"),
     )
-    op.create_index(op.f("ix_works_job_uid"), "works", ["job_uid"], unique=False)
-    op.create_index(op.f("ix_works_state"), "works", ["state"], unique=False)
+    op.create_index("ix_works_job_uid", "works", ["job_uid"])
+    op.create_index("ix_works_state", "works", ["state"])
     op.create_table(
         "leases",
         Column("fence", BigInteger().with_variant(Integer(), "sqlite"), autoincrement=True, nullable=False),
@@ -179,23 +168,17 @@ def upgrade() -> None:
         Column("active_time_s", Double(), nullable=False),
         Column("grant_time", BigInteger(), nullable=False),
         Column("end_time", BigInteger(), nullable=True),
-        ForeignKeyConstraint(
-            ["job_uid"],
-            ["jobs.uid"],
-        ),
-        ForeignKeyConstraint(
-            ["work_id"],
-            ["works.id"],
-        ),
-        PrimaryKeyConstraint("fence"),
-        UniqueConstraint("id"),
-        UniqueConstraint("request_id"),
+        ForeignKeyConstraint(["job_uid"], ["jobs.uid"], name="fk_leases_job_uid"),
+        ForeignKeyConstraint(["work_id"], ["works.id"], name="fk_leases_work_id"),
+        PrimaryKeyConstraint("fence", name="pk_leases"),
+        UniqueConstraint("id", name="uq_leases_id"),
+        UniqueConstraint("request_id", name="uq_leases_request_id"),
         sqlite_autoincrement=True,
     )
-    op.create_index(op.f("ix_leases_job_uid"), "leases", ["job_uid"], unique=False)
-    op.create_index(op.f("ix_leases_pod"), "leases", ["pod"], unique=False)
-    op.create_index(op.f("ix_leases_state"), "leases", ["state"], unique=False)
-    op.create_index(op.f("ix_leases_work_id"), "leases", ["work_id"], unique=False)
+    op.create_index("ix_leases_job_uid", "leases", ["job_uid"])
+    op.create_index("ix_leases_pod", "leases", ["pod"])
+    op.create_index("ix_leases_state", "leases", ["state"])
+    op.create_index("ix_leases_work_id", "leases", ["work_id"])
     op.create_table(
         "work_members",
         Column("work_id", String(), nullable=False),
@@ -208,14 +191,7 @@ def upgrade() -> None:
         Column("base_cost_s", Double(), nullable=False),
         Column("base_evaluation_cost_s", Double(), nullable=False),
         Column("checkpoint", String(), nullable=True),
-        ForeignKeyConstraint(
-            ["checkpoint"],
-            ["checkpoints.prefix"],
-        ),
-        ForeignKeyConstraint(
-            ["work_id"],
-            ["works.id"],
-        ),
-        PrimaryKeyConstraint("work_id", "position"),
+        ForeignKeyConstraint(["checkpoint"], ["checkpoints.prefix"], name="fk_work_members_checkpoint"),
+        ForeignKeyConstraint(["work_id"], ["works.id"], name="fk_work_members_work_id"),
+        PrimaryKeyConstraint("work_id", "position", name="pk_work_members"),
     )
-    # ### end Alembic commands ###

@@ -1,0 +1,84 @@
+"""`python -m podracer_orchestrator`: it says where it listens, or in one line why it cannot."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+
+from podracer_core.rpc.tokens import create_tokens
+
+
+@pytest.fixture
+def environment(tmp_path):
+    create_tokens(tmp_path / "tokens")
+    inherited = {key: value for key, value in os.environ.items() if not key.startswith("PODRACER_")}
+    return {
+        **inherited,
+        "PODRACER_TOKENS": str(tmp_path / "tokens"),
+        "PODRACER_DATABASE": f"sqlite:///{tmp_path}/orchestrator.sqlite",
+        "PODRACER_STORE": f"file://{tmp_path}/store",
+        "PODRACER_LEADERBOARD": "127.0.0.1:1",
+    }
+
+
+def fail(environment, **changes) -> str:
+    result = subprocess.run(
+        [sys.executable, "-m", "podracer_orchestrator"],
+        env={**environment, **changes},
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert result.returncode == 2, result.stderr
+    assert result.stdout == ""
+    (line,) = [line for line in result.stderr.splitlines() if line.startswith("podracer_orchestrator: ")]
+    assert "Traceback" not in result.stderr
+    return line
+
+
+def test_it_says_where_it_listens_and_ends_on_sigterm(environment):
+    with subprocess.Popen(
+        [sys.executable, "-m", "podracer_orchestrator"], env=environment, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout.readline().startswith("listening on 127.0.0.1:")
+        begun = time.monotonic()
+        process.terminate()
+        assert process.wait(5) == 0
+        assert time.monotonic() - begun < 2.0
+        assert process.stdout.read() == ""
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"PODRACER_LEASE_TERM": "soon"}, "PODRACER_LEASE_TERM"),
+        ({"PODRACER_LEASE_TERM": "0.1s"}, "expected 0.5 s to 1 h"),
+        ({"PODRACER_POOL": "magic"}, "local or static"),
+        ({"PODRACER_POOL": "local"}, "PODRACER_STATE_DIR"),
+        ({"PODRACER_DATABASE": ""}, "PODRACER_DATABASE"),
+        ({"PODRACER_DATABASE": "mysql://x"}, "sqlite"),
+        ({"PODRACER_STORE": "ftp://x"}, "file:///"),
+        ({"PODRACER_LISTEN": "0.0.0.0:0"}, "not a loopback address"),
+        ({"PODRACER_LEADERBOARD": "nonsense"}, "nonsense"),
+        ({"PODRACER_TOKENS": "/nowhere"}, "no token"),
+    ],
+)
+def test_a_wrong_setting_is_told_in_one_line(environment, changes, expected):
+    assert expected in fail(environment, **changes)
+
+
+def test_a_folder_that_cannot_be_written_is_told(environment, tmp_path):
+    (tmp_path / "file").touch()
+    assert "cannot be written" in fail(environment, PODRACER_DATABASE=f"sqlite:///{tmp_path}/file/o.sqlite")
+    line = fail(
+        environment,
+        PODRACER_POOL="local",
+        PODRACER_STATE_DIR=f"{tmp_path}/file/state",
+        PODRACER_RUN_DIR=str(tmp_path / "run"),
+    )
+    assert f"{tmp_path}/file/state" in line

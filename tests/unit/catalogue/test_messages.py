@@ -1,0 +1,106 @@
+"""Catalogue values through messages and back."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from podracer.common.v1 import agent_pb2, environment_pb2
+from podracer_core.catalogue.environments import BUILT_IN, EnvironmentSpec
+from podracer_core.catalogue.messages import (
+    HyperparameterValue,
+    description_to_message,
+    environment_from_message,
+    environment_to_message,
+    hyperparameter_from_message,
+    hyperparameter_to_message,
+    space_from_message,
+    space_to_message,
+)
+from podracer_core.catalogue.spaces import (
+    BoxSpace,
+    DictSpace,
+    DiscreteSpace,
+    MultiBinarySpace,
+    MultiDiscreteSpace,
+    Space,
+    TupleSpace,
+)
+from podracer_core.errors import InvalidInput
+
+SPACES: list[Space] = [
+    BoxSpace(-1.0, 1.0, (3,)),
+    BoxSpace((-math.inf, 0.0), (math.inf, 2.5), (2,), "float64"),
+    BoxSpace(0.0, 255.0, (84, 84, 3), "uint8"),
+    BoxSpace(0.0, 1.0, ()),
+    DiscreteSpace(5),
+    DiscreteSpace(3, -1),
+    MultiDiscreteSpace((3, 4)),
+    MultiDiscreteSpace((3, 4), (1, 0)),
+    MultiBinarySpace((2, 2)),
+    DictSpace((("position", BoxSpace(-1.0, 1.0, (2,))), ("goal", DiscreteSpace(4)))),
+    TupleSpace((DiscreteSpace(2), TupleSpace(()))),
+]
+
+
+@pytest.mark.parametrize("space", SPACES, ids=lambda space: type(space).__name__)
+def test_spaces(space: Space) -> None:
+    message = environment_pb2.Space.FromString(space_to_message(space).SerializeToString())
+    assert space_from_message(message) == space
+
+
+def test_a_box_without_a_dtype_is_of_float32() -> None:
+    message = environment_pb2.Space(box=environment_pb2.BoxSpace(shape=[1], low=[0], high=[1]))
+    assert space_from_message(message) == BoxSpace(0.0, 1.0, (1,), "float32")
+
+
+def test_what_is_no_space_is_refused() -> None:
+    with pytest.raises(InvalidInput):
+        space_from_message(environment_pb2.Space())
+    with pytest.raises(InvalidInput):
+        space_to_message(BoxSpace(0.0, 1.0, (1,), "complex64"))
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        EnvironmentSpec(id="Pendulum-v1"),
+        EnvironmentSpec(id="Pendulum-v1", max_episode_steps=50),
+        EnvironmentSpec(entry_point="a.b:C", code_path="/x", kwargs={"n": 3, "f": 0.5, "s": ["x", 1, {"y": None}]}),
+    ],
+)
+def test_environments(spec: EnvironmentSpec) -> None:
+    message = environment_pb2.EnvironmentSpec.FromString(environment_to_message(spec).SerializeToString())
+    back = environment_from_message(message)
+    assert back == spec
+    if spec.kwargs:
+        assert isinstance(back.kwargs["n"], int)
+
+
+def test_an_environment_that_cannot_be_right_is_refused() -> None:
+    with pytest.raises(InvalidInput):
+        environment_from_message(environment_pb2.EnvironmentSpec())
+
+
+def test_a_description() -> None:
+    info = BUILT_IN["CartPole-v1"]
+    assert info.observation_space is not None
+    assert info.action_space is not None
+    message = description_to_message(info.observation_space, info.action_space, 500, "torch")
+    assert space_from_message(message.action_space) == DiscreteSpace(2)
+    assert (message.max_episode_steps, message.backend) == (500, "torch")
+    assert description_to_message(info.observation_space, info.action_space, None, "torch").max_episode_steps == 0
+
+
+@pytest.mark.parametrize("value", [0.5, 3, True, False, "tanh", (64, 32), ()], ids=str)
+def test_hyperparameters(value: HyperparameterValue) -> None:
+    message = agent_pb2.HyperparameterValue.FromString(hyperparameter_to_message(value).SerializeToString())
+    back = hyperparameter_from_message(message)
+    assert back == value
+    assert type(back) is type(value)
+
+
+def test_a_hyperparameter_without_a_value_is_refused() -> None:
+    with pytest.raises(InvalidInput):
+        hyperparameter_from_message(agent_pb2.HyperparameterValue())

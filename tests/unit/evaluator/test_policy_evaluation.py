@@ -1,0 +1,59 @@
+"""What an evaluator does for a session, without gRPC."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from podracer_core.algorithms.cohort import CohortConfig, MemberConfig
+from podracer_core.algorithms.registry import algorithm_class
+from podracer_core.catalogue.environments import EnvironmentSpec
+from podracer_core.environments.registry import make_vec_environment
+from podracer_core.errors import InvalidInput
+from podracer_evaluator.evaluation import PolicyEvaluation
+
+SPEC = EnvironmentSpec(id="CartPole-v1", max_episode_steps=40)
+COHORT = CohortConfig("ppo", tuple(MemberConfig(f"a{seed}", seed) for seed in (1, 2, 3)), {"hidden_sizes": (16,)})
+
+
+@pytest.fixture
+def evaluation() -> Iterator[PolicyEvaluation]:
+    torch.set_num_threads(1)
+    evaluation = PolicyEvaluation(COHORT, SPEC, "cpu")
+    yield evaluation
+    evaluation.close()
+
+
+def weights() -> dict[str, torch.Tensor]:
+    environment = make_vec_environment(SPEC, 1)
+    spaces = environment.observation_space, environment.action_space
+    return algorithm_class("ppo")(COHORT, *spaces).actor_state()
+
+
+def test_the_cohort_and_a_member_alone_give_the_same_returns(evaluation: PolicyEvaluation) -> None:
+    state = weights()
+    together, duration_s = evaluation.evaluate(["a1", "a2", "a3"], state, range(8), 0, None, False)
+    assert duration_s > 0
+    alone, _ = evaluation.evaluate(["a2"], {name: one[1:2] for name, one in state.items()}, range(8), 0, None, False)
+    assert alone[0].returns == together[1].returns
+
+
+def test_a_look_may_round_differently_but_plays_the_same_episodes(evaluation: PolicyEvaluation) -> None:
+    state = weights()
+    (look, *_), _ = evaluation.evaluate(["a1", "a2", "a3"], state, range(8), 0, None, True)
+    (full, *_), _ = evaluation.evaluate(["a1", "a2", "a3"], state, range(8), 0, None, False)
+    assert look.seeds == full.seeds
+    assert look.mean == pytest.approx(full.mean, rel=0.2)
+
+
+@pytest.mark.parametrize("agents", [[], ["a9"], ["a1", "a9"]])
+def test_strangers_are_refused(evaluation: PolicyEvaluation, agents: list[str]) -> None:
+    with pytest.raises(InvalidInput):
+        evaluation.evaluate(agents, weights(), range(8), 0, None, False)
+
+
+def test_weights_of_another_shape_are_refused(evaluation: PolicyEvaluation) -> None:
+    with pytest.raises(InvalidInput):
+        evaluation.evaluate(["a1"], weights(), range(8), 0, None, False)

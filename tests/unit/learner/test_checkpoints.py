@@ -1,0 +1,112 @@
+"""What a learner's checkpoint says of itself, and where it lies."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from podracer.common.v1 import agent_pb2
+from podracer_core.algorithms.algorithm import Algorithm
+from podracer_core.algorithms.cohort import CohortConfig, MemberConfig
+from podracer_core.algorithms.registry import algorithm_class
+from podracer_core.catalogue.environments import BUILT_IN, EnvironmentSpec
+from podracer_core.checkpoint import load_actor, load_checkpoint
+from podracer_core.environments.registry import make_vec_environment
+from podracer_core.errors import DataCorrupted, InvalidInput
+from podracer_core.evaluate import EvaluationResult
+from podracer_core.storage.folder import FolderStore
+from podracer_learner.checkpoints import CheckpointWriter, MemberWrite, base_env_steps, read_references
+
+SPEC = EnvironmentSpec(id="CartPole-v1", max_episode_steps=100)
+COHORT = CohortConfig(
+    "ppo",
+    (MemberConfig("a", 1, {"learning_rate": 0.01}), MemberConfig("b", 2, {"learning_rate": 0.02})),
+    {"hidden_sizes": (8, 8), "horizon": 16},
+)
+AGENTS = [
+    agent_pb2.AgentSpec(name="projects/p/jobs/j/agents/a1", algorithm="ppo", seed=1, env_steps=1000),
+    agent_pb2.AgentSpec(name="projects/p/jobs/j/agents/a2", algorithm="ppo", seed=2, env_steps=0),
+]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> FolderStore:
+    return FolderStore(tmp_path)
+
+
+@pytest.fixture
+def algorithm() -> Algorithm:
+    environment = make_vec_environment(SPEC, 1)
+    return algorithm_class("ppo")(COHORT, environment.observation_space, environment.action_space)
+
+
+@pytest.fixture
+def writer(store: FolderStore) -> CheckpointWriter:
+    info = BUILT_IN["CartPole-v1"]
+    assert info.observation_space is not None
+    assert info.action_space is not None
+    return CheckpointWriter(store, AGENTS, COHORT, "uid7", 5, SPEC, (info.observation_space, info.action_space))
+
+
+def test_a_checkpoint_alone_can_act_and_tells_everything(
+    writer: CheckpointWriter, store: FolderStore, algorithm: Algorithm
+) -> None:
+    result = EvaluationResult((1.0, 2.0), (10, 20), (5, 6))
+    write = MemberWrite(0, 64, algorithm.member_state(0), {"step_count": torch.tensor(4)}, result)
+    (reference,) = writer.write([write])
+    assert reference.prefix == "projects/p/jobs/uid7/agents/a1/checkpoints/1064-5/"
+    assert (reference.env_steps, reference.fence) == (1064, 5)
+    loaded = load_checkpoint(store, reference.prefix, reference.manifest_sha256)
+    assert loaded.metadata["agent"] == "projects/p/jobs/j/agents/a1"
+    assert loaded.metadata["hyperparameters"]["learning_rate"] == 0.01
+    assert loaded.metadata["hyperparameters"]["hidden_sizes"] == [8, 8]
+    assert loaded.metadata["hyperparameters"]["gamma"] == 0.99, "defaults are filled in"
+    assert EnvironmentSpec(**loaded.metadata["environment"]) == SPEC
+    assert loaded.metadata["evaluation"]["seeds"] == [5, 6]
+    assert loaded.groups["environment"]["step_count"] == 4
+    actor = load_actor(loaded)
+    observation = torch.randn(1, 7, 4)
+    assert torch.equal(actor.greedy(observation), algorithm.actor.member(0).greedy(observation))
+
+
+def test_several_members_at_once_come_back_in_order(
+    writer: CheckpointWriter, store: FolderStore, algorithm: Algorithm
+) -> None:
+    references = writer.write([MemberWrite(member, 64, algorithm.member_state(member)) for member in (1, 0)])
+    assert [reference.prefix.split("/")[5] for reference in references] == ["a2", "a1"]
+    loaded = read_references(store, references)
+    assert [int(one.groups["random"]["seed"]) for one in loaded] == [2, 1]
+
+
+def test_the_same_state_again_is_the_same_checkpoint(writer: CheckpointWriter, algorithm: Algorithm) -> None:
+    write = MemberWrite(0, 64, algorithm.member_state(0))
+    first, second = writer.write([write])[0], writer.write([write])[0]
+    assert first.manifest_sha256 == second.manifest_sha256
+
+
+def test_a_reference_with_another_hash_is_refused(
+    writer: CheckpointWriter, store: FolderStore, algorithm: Algorithm
+) -> None:
+    (reference,) = writer.write([MemberWrite(0, 64, algorithm.member_state(0))])
+    reference.manifest_sha256 = "0" * 64
+    with pytest.raises(DataCorrupted):
+        read_references(store, [reference])
+
+
+def test_a_name_that_is_no_agents_is_refused(store: FolderStore, algorithm: Algorithm) -> None:
+    info = BUILT_IN["CartPole-v1"]
+    assert info.observation_space is not None
+    assert info.action_space is not None
+    agents = [agent_pb2.AgentSpec(name="a1")]
+    writer = CheckpointWriter(store, agents, COHORT, "u", 5, SPEC, (info.observation_space, info.action_space))
+    with pytest.raises(InvalidInput, match="a1"):
+        writer.write([MemberWrite(0, 64, algorithm.member_state(0))])
+
+
+def test_steps_before_a_lease_are_those_of_the_checkpoint_it_resumes() -> None:
+    agent = agent_pb2.AgentSpec(env_steps=70)
+    assert base_env_steps(agent) == 70
+    agent.resume.env_steps = 50
+    assert base_env_steps(agent) == 50
