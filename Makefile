@@ -6,6 +6,7 @@ BIN = $(VENV)/bin
 PACKAGES = libs/podracer_core libs/podracer_client services/orchestrator services/leaderboard services/worker services/learner services/evaluator
 STUBS = libs/podracer_core/podracer
 RUN_FLAGS ?=
+BENCHMARKS = $(filter-out benchmarks/report.py,$(wildcard benchmarks/*.py))
 
 .PHONY: help setup run test test-slow test-gpu lint format types imports protos check-protos protos-baseline bench bench-quick clean
 
@@ -29,7 +30,7 @@ run: setup  ## train a tournament on Pendulum-v1: examples/pendulum.yaml
 	@$(BIN)/podracer run examples/pendulum.yaml $(RUN_FLAGS)
 
 test: setup  ## every test but the slow ones
-	@$(BIN)/python -m pytest -m "not slow and not gpu"
+	@$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not slow and not gpu"
 
 test-slow: setup  ## the tests that take minutes
 	@$(BIN)/python -m pytest -m slow --timeout 3600
@@ -67,11 +68,15 @@ check-protos: setup  ## lint the protos, refuse breaking changes, and compare th
 protos-baseline: setup  ## at a release: from now on this is what must not break
 	@cd protos && $(abspath $(BIN))/buf build --output baseline.binpb
 
-bench: setup  ## every benchmark, in full
-	@for script in benchmarks/*.py; do $(BIN)/python $$script || exit 1; done
+$(VENV)/.bench-ready: $(VENV)/.ready requirements-bench.txt
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --requirement requirements-bench.txt
+	@touch $@
 
-bench-quick: setup  ## every benchmark, under a minute each
-	@for script in benchmarks/*.py; do $(BIN)/python $$script --quick || exit 1; done
+bench: $(VENV)/.bench-ready  ## every benchmark, in full, beside its peers
+	@for script in $(BENCHMARKS); do $(BIN)/python $$script || exit 1; done
+
+bench-quick: $(VENV)/.bench-ready  ## every benchmark, under a minute each
+	@for script in $(BENCHMARKS); do $(BIN)/python $$script --quick || exit 1; done
 
 clean:  ## remove what setup and tools made
 	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

@@ -12,6 +12,13 @@ import pytest
 from support.processes import Command, descendants
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """One after the other: each of these tests starts up to nine processes."""
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.xdist_group("e2e"))
+
+
 @pytest.fixture
 def podracer(tmp_path: Path) -> Iterator[Callable[..., Command]]:
     """Starts `podracer ARGUMENTS` in the test's own folder; whatever is left at the end is a failure, and is killed."""

@@ -35,7 +35,6 @@ class ConnectionFile:
     leaderboard: str
     token_file: str
     pid: int
-    run_folder: str = ""
 
     def write(self, folder: Path) -> Path:
         """Write it (mode 0600), whole or not at all."""
@@ -82,7 +81,7 @@ def _no_server(folder: Path) -> NotFound:
     )
 
 
-_FIELDS = {"orchestrator": str, "leaderboard": str, "token_file": str, "pid": int, "run_folder": str}
+_FIELDS = {"orchestrator": str, "leaderboard": str, "token_file": str, "pid": int}
 
 
 def find_connection(

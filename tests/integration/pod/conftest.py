@@ -249,6 +249,29 @@ def shared_lab() -> Iterator[PodLab]:
         yield lab
 
 
+@pytest.fixture(scope="module")
+def fused() -> Iterator[PodLab]:
+    """A fused pod that all tests of a module give work to."""
+    with _new_lab() as lab:
+        lab.start_learner(allow_user_code="true")
+        yield lab
+
+
+@pytest.fixture(scope="module")
+def split() -> Iterator[PodLab]:
+    """A split pod that all tests of a module give work to."""
+    with _new_lab() as lab:
+        lab.start_split()
+        yield lab
+
+
+@pytest.fixture(params=["fused", "split"])
+def pod(request: pytest.FixtureRequest) -> PodLab:
+    """Both layouts, one after the other."""
+    lab: PodLab = request.getfixturevalue(request.param)
+    return lab
+
+
 @contextlib.contextmanager
 def _new_lab() -> Iterator[PodLab]:
     # Short: a unix socket's path has room for 107 bytes.

@@ -136,6 +136,18 @@ def test_a_session_answers_with_what_an_evaluation_in_process_gives(
         assert evaluation.policy_version == 2
 
 
+def test_policies_above_a_mebibyte_come_in_chunks(converse: Callable[[], Conversation], train_work: MakeWork) -> None:
+    cohort = train_work(members=2, hyperparameters={"hidden_sizes": (512, 512)}).cohort
+    algorithm = trained(cohort, updates=0)
+    conversation = converse()
+    conversation.open(cohort)
+    conversation.read()
+    conversation.order(1, [member.name for member in cohort.members], algorithm.actor_state())
+    returns = [tuple(evaluation.returns) for evaluation in conversation.read().answer.evaluations]
+    expected = in_process("CartPole-v1", algorithm.actor, list(range(8)))
+    assert returns == [result.returns for result in expected]
+
+
 def test_one_member_of_the_cohort_alone(converse: Callable[[], Conversation], train_work: MakeWork) -> None:
     cohort = train_work(members=3).cohort
     algorithm = trained(cohort)

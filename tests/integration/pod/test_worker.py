@@ -168,6 +168,20 @@ def test_a_rollout_above_a_mebibyte_comes_in_chunks(converse: Callable[[], Conve
     assert tensors["observation"].shape == (65, 2, 512, 4)
 
 
+def test_weights_above_a_mebibyte_come_in_chunks(converse: Callable[[], Conversation], train_work: MakeWork) -> None:
+    torch.set_num_threads(1)
+    cohort = train_work(members=2, hyperparameters={"hidden_sizes": (512, 512)}).cohort
+    algorithm = learner_actor(cohort)
+    seeds = torch.tensor([member.seed for member in cohort.members])
+    collector = Collector(make_vec_environment(EnvironmentSpec(id="CartPole-v1"), 2 * 4), algorithm.actor, seeds)
+    conversation = converse()
+    conversation.open(cohort)
+    conversation.weights(algorithm.actor_state())
+    conversation.order()
+    conversation.read()
+    assert torch.equal(conversation.rollout()[1]["log_prob"], collector.collect(16).log_prob)
+
+
 def test_the_newest_weights_act_and_lock_step_waits_for_them(
     converse: Callable[[], Conversation], train_work: MakeWork
 ) -> None:

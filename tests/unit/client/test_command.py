@@ -7,11 +7,14 @@ import os
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from podracer.evaluator.v1 import evaluator_service_pb2
+from podracer_client.command import main
 from podracer_client.command.export import write_policy
 from podracer_client.command.failures import exit_code, failure_text
 from podracer_core.errors import (
@@ -30,10 +33,33 @@ from podracer_core.errors import (
 COMMANDS = ("run", "up", "submit", "jobs", "job", "watch", "cancel", "leaderboard", "export", "evaluate")
 
 
-def podracer(*arguments: object, cwd: Path) -> subprocess.CompletedProcess[str]:
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("PODRACER_")}
-    command = [sys.executable, "-m", "podracer_client", *map(str, arguments)]
-    return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=60, check=False)
+@dataclass(frozen=True)
+class Result:
+    """What a command printed, and its exit code."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+@pytest.fixture
+def podracer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., Result]:
+    """Runs a command in this process, in the test's own folder."""
+    monkeypatch.chdir(tmp_path)
+    for name in os.environ:
+        if name.startswith("PODRACER_"):
+            monkeypatch.delenv(name)
+
+    def podracer(*arguments: str) -> Result:
+        monkeypatch.setattr(sys, "argv", ["podracer", *arguments])
+        with pytest.raises(SystemExit) as end:
+            main()
+        captured = capsys.readouterr()
+        return Result(int(end.value.code or 0), captured.out, captured.err)
+
+    return podracer
 
 
 def write_token(folder: Path) -> None:
@@ -42,7 +68,7 @@ def write_token(folder: Path) -> None:
     path.chmod(0o600)
 
 
-def test_help_names_every_command_and_imports_nothing_heavy(tmp_path: Path) -> None:
+def test_help_names_every_command_and_imports_nothing_heavy() -> None:
     code = (
         "import sys\n"
         "sys.argv = ['podracer', '--help']\n"
@@ -59,8 +85,8 @@ def test_help_names_every_command_and_imports_nothing_heavy(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_every_command_has_help(name: str, tmp_path: Path) -> None:
-    result = podracer(name, "--help", cwd=tmp_path)
+def test_every_command_has_help(name: str, podracer: Callable[..., Result]) -> None:
+    result = podracer(name, "--help")
     assert result.returncode == 0, result.stderr
     assert "Usage" in result.stdout
 
@@ -90,32 +116,34 @@ def test_every_command_has_help(name: str, tmp_path: Path) -> None:
         (("up", "--listen", "127.0.0.1:7705", "--leaderboard-listen", "127.0.0.1:7705"), "must differ"),
     ],
 )
-def test_bad_usage_has_one_message_and_makes_nothing(arguments: tuple[str, ...], expected: str, tmp_path: Path) -> None:
+def test_bad_usage_has_one_message_and_makes_nothing(
+    arguments: tuple[str, ...], expected: str, tmp_path: Path, podracer: Callable[..., Result]
+) -> None:
     write_token(tmp_path)
-    result = podracer(*arguments, cwd=tmp_path)
+    result = podracer(*arguments)
     assert result.returncode == 2, (result.stdout, result.stderr)
     assert expected in result.stderr or expected in result.stdout
     assert "Traceback" not in result.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["token"]
 
 
-def test_a_taken_port(tmp_path: Path) -> None:
+def test_a_taken_port(tmp_path: Path, podracer: Callable[..., Result]) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         address = f"127.0.0.1:{taken.getsockname()[1]}"
-        result = podracer("up", "--listen", address, cwd=tmp_path)
+        result = podracer("up", "--listen", address)
     assert result.returncode == 2
     assert result.stderr == f"podracer: cannot listen at {address}: Address already in use; choose another --listen\n"
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_server_that_is_away_is_a_failure(tmp_path: Path) -> None:
+def test_a_server_that_is_away_is_a_failure(tmp_path: Path, podracer: Callable[..., Result]) -> None:
     write_token(tmp_path)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
-    result = podracer("cancel", "j", "--orchestrator", address, "--token-file", "token", cwd=tmp_path)
+    result = podracer("cancel", "j", "--orchestrator", address, "--token-file", "token")
     assert result.returncode == 1
     assert result.stderr.startswith("podracer: ")
     assert address in result.stderr

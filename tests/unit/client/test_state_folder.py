@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from podracer_client.connection import Connection, ConnectionFile, find_connection
-from podracer_client.local.run_folder import RunFolder, remove_left_over
+from podracer_client.local import run_folder
+from podracer_client.local.run_folder import RunFolder
 from podracer_client.local.services import LocalServices, ServiceOptions
 from podracer_client.local.state_folder import StateFolder
 from podracer_core.errors import InvalidInput, NotFound, PreconditionFailed
@@ -58,21 +59,30 @@ def test_nothing_is_made_for_reading(tmp_path: Path) -> None:
     assert not (tmp_path / "runs").exists()
 
 
-def test_what_a_killed_launcher_left_is_removed(tmp_path: Path) -> None:
-    run_folder = RunFolder()
-    ConnectionFile("unix:///o", "unix:///l", "t", 1, str(run_folder.path)).write(tmp_path)
+def test_the_connection_file_of_a_killed_launcher_is_removed(tmp_path: Path) -> None:
+    path = ConnectionFile("unix:///o", "unix:///l", "t", 1).write(tmp_path)
     with StateFolder.open(tmp_path):
-        assert not run_folder.path.exists()
-        assert not (tmp_path / "connection.json").exists()
+        assert not path.exists()
 
 
-def test_only_run_folders_are_removed(tmp_path: Path) -> None:
-    folder = tmp_path / "precious"
-    folder.mkdir()
-    (tmp_path / "podracer-link").symlink_to(folder)
-    for path in (folder, tmp_path / "podracer-link"):
-        remove_left_over(str(path))
-    assert folder.exists()
+def test_a_killed_launchers_run_folder_goes_when_the_next_one_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_folder, "_LONGEST_PARENT_BYTES", 1000)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    killed = (
+        "import os; from podracer_client.local import run_folder as module\n"
+        "module._LONGEST_PARENT_BYTES = 1000; module.RunFolder(); os._exit(9)"
+    )
+    subprocess.run([sys.executable, "-c", killed], env={**os.environ, "TMPDIR": str(tmp_path)}, timeout=60, check=False)
+    assert len(list(tmp_path.iterdir())) == 1
+    (tmp_path / "podracer-precious").mkdir()  # no lock in it: not ours
+    with RunFolder() as living:
+        for folder in tmp_path.iterdir():
+            os.utime(folder, (0, 0))
+        with RunFolder() as another:
+            left = {path.name for path in tmp_path.iterdir()}
+            assert left == {"podracer-precious", living.path.name, another.path.name}
 
 
 def test_a_socket_in_a_run_folder_has_a_short_path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -126,12 +136,12 @@ def test_the_services_get_addresses_tokens_and_no_client_settings(
 ) -> None:
     monkeypatch.setenv("PODRACER_TOKEN", "a client's")
     monkeypatch.setenv("PODRACER_LOG_LEVEL", "debug")
-    with StateFolder.open(tmp_path) as state, RunFolder() as run_folder:
-        services = LocalServices(state, run_folder, ServiceOptions("127.0.0.1:0", "", max_pods=3))
+    with StateFolder.open(tmp_path) as state, RunFolder() as folder:
+        services = LocalServices(state, folder, ServiceOptions("127.0.0.1:0", "", max_pods=3))
         environment = services.orchestrator._plan.environment
         assert environment["PODRACER_LISTEN"].startswith("127.0.0.1:")
         assert not environment["PODRACER_LISTEN"].endswith(":0")  # it has to be found again after a restart
-        assert environment["PODRACER_LEADERBOARD"] == run_folder.socket("leaderboard")
+        assert environment["PODRACER_LEADERBOARD"] == folder.socket("leaderboard")
         assert environment["PODRACER_STORE"] == f"file://{tmp_path}/objects"
         assert environment["PODRACER_MAX_PODS"] == "3"
         assert environment["PODRACER_LOG_LEVEL"] == "debug"

@@ -15,12 +15,15 @@ def main() -> None:
 
     0 the objective was met or the budget used; 1 failed; 2 bad usage or bad input; 130 interrupted.
     """
-    from podracer_client.command.application import application
-    from podracer_client.command.failures import exit_code, failure_text
-    from podracer_core.errors import PodracerError
-
     try:
-        application(prog_name="podracer")
-    except PodracerError as error:
-        sys.stderr.write(failure_text(error))
-        sys.exit(exit_code(error))
+        from podracer_client.command.application import application
+        from podracer_client.command.failures import exit_code, failure_text
+        from podracer_core.errors import PodracerError
+
+        try:
+            application(prog_name="podracer")
+        except PodracerError as error:
+            sys.stderr.write(failure_text(error))
+            sys.exit(exit_code(error))
+    except KeyboardInterrupt:  # also while the imports above are under way
+        sys.exit(130)

@@ -187,7 +187,7 @@ class _Run:
         """Suspend the job, give its pods the time for a last checkpoint, and say where things stand."""
         begin = time.monotonic()
         self._stop_by = begin + STOP_S
-        self._display.note("interrupted: the job is suspended; once more to leave at once")
+        self._display.note("interrupted: suspending the job; once more to leave at once")
         try:
             self._take_until(lambda: self._started is not None, begin + _SUSPEND_TIMEOUT_S)
             if self._started is None:

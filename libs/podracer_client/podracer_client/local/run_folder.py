@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
-import sys
 import tempfile
+import time
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -14,15 +16,24 @@ PREFIX = "podracer-"
 _LONGEST_PARENT_BYTES = 30
 """Below it must fit `podracer-xxxxxxxx/<pod>/evaluator.sock`, and a unix socket's path has 103 bytes on macOS."""
 
+_LOCK = "lock"
+_YOUNG_S = 60.0
+
 
 class RunFolder:
-    """Made on creation (mode 0700), removed by `remove` or at the end of a `with`."""
+    """Made on creation (mode 0700), removed by `remove` or at the end of a `with`.
+
+    It is locked while its process lives. One whose process was killed is removed when the next one is made.
+    """
 
     def __init__(self) -> None:
         parent = tempfile.gettempdir()
-        if len(os.fsencode(parent)) > _LONGEST_PARENT_BYTES and sys.platform != "win32":
+        if len(os.fsencode(parent)) > _LONGEST_PARENT_BYTES:
             parent = "/tmp"
+        _remove_left_overs(Path(parent))
         self.path = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
+        self._lock = os.open(self.path / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)
+        fcntl.flock(self._lock, fcntl.LOCK_EX)
 
     def socket(self, name: str) -> str:
         """The address of a server's socket in this folder."""
@@ -30,6 +41,7 @@ class RunFolder:
 
     def remove(self) -> None:
         shutil.rmtree(self.path, ignore_errors=True)
+        os.close(self._lock)
 
     def __enter__(self) -> Self:
         return self
@@ -40,13 +52,16 @@ class RunFolder:
         self.remove()
 
 
-def remove_left_over(path: str) -> None:
-    """Remove the run folder of a launcher that was killed, if `path` is one of ours."""
-    folder = Path(path)
-    if (
-        folder.name.startswith(PREFIX)
-        and folder.is_dir()
-        and not folder.is_symlink()
-        and folder.stat().st_uid == os.getuid()
-    ):
-        shutil.rmtree(folder, ignore_errors=True)
+def _remove_left_overs(parent: Path) -> None:
+    """Remove this user's run folders that nobody has locked; young ones may be about to be."""
+    for folder in parent.glob(f"{PREFIX}*"):
+        with suppress(OSError):  # not ours, in use, or somebody else is removing it too
+            status = folder.lstat()
+            if status.st_uid != os.getuid() or time.time() - status.st_mtime < _YOUNG_S:
+                continue
+            lock = os.open(folder / _LOCK, os.O_RDWR | os.O_NOFOLLOW)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(folder, ignore_errors=True)
+            finally:
+                os.close(lock)

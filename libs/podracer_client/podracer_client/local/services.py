@@ -49,7 +49,6 @@ class LocalServices:
         """Raises InvalidInput when the tokens cannot be written."""
         options = options or ServiceOptions()
         self._state = state
-        self._run_folder = run_folder
         self._client_token = create_tokens(state.tokens)[Role.CLIENT]
         orchestrator_listen = _fixed_port(options.orchestrator_listen) or run_folder.socket("orchestrator")
         leaderboard_listen = _fixed_port(options.leaderboard_listen) or run_folder.socket("leaderboard")
@@ -71,9 +70,7 @@ class LocalServices:
         deadline = time.monotonic() + timeout_s
         leaderboard = self.leaderboard.wait_ready(timeout_s)
         orchestrator = self.orchestrator.wait_ready(deadline - time.monotonic())
-        ConnectionFile(
-            orchestrator, leaderboard, str(self._client_token), os.getpid(), str(self._run_folder.path)
-        ).write(self._state.path)
+        ConnectionFile(orchestrator, leaderboard, str(self._client_token), os.getpid()).write(self._state.path)
         return Connection(orchestrator, leaderboard, FileToken(self._client_token))
 
     def client(self) -> Client:

@@ -5,13 +5,11 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from podracer_client.connection import FILE_NAME, ConnectionFile
-from podracer_client.local.run_folder import remove_left_over
+from podracer_client.connection import FILE_NAME
 from podracer_core.errors import FieldViolation, InvalidInput, NotFound, PreconditionFailed
 
 
@@ -56,9 +54,8 @@ class StateFolder:
             ) from error
         os.ftruncate(lock, 0)
         os.write(lock, f"{os.getpid()}\n".encode())
-        state = cls(path, lock)
-        state._clear_left_overs()
-        return state
+        (path / FILE_NAME).unlink(missing_ok=True)  # of a launcher that was killed
+        return cls(path, lock)
 
     @property
     def tokens(self) -> Path:
@@ -92,12 +89,6 @@ class StateFolder:
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
-
-    def _clear_left_overs(self) -> None:
-        """Of a launcher that was killed: its sockets, and the file that says where its servers were."""
-        with suppress(NotFound, InvalidInput):  # no file, or not ours: nothing to find there
-            remove_left_over(ConnectionFile.read(self.path).run_folder)
-        (self.path / FILE_NAME).unlink(missing_ok=True)
 
 
 def _make(path: Path) -> list[Path]:

@@ -1,1 +1,1 @@
-"""Fusion: the parameters of several learners of one agent become one. Pure functions; they come with several learners."""
+"""Fusion: the parameters of several learners of one agent become one. Pure functions, to come with several learners."""
