@@ -22,7 +22,7 @@ class LearnerConfig(ServiceSettings):
     evaluators       likewise
     allow_user_code  fused: start a user's own environments from this process
     device           to train on: cpu, cuda, cuda:0, or auto: a GPU where there is one and the environment runs on it
-    peer_patience    how long a lost worker, or an evaluator that shall inspect, is waited for
+    peer_patience    how long a lost worker is waited for, and an evaluator without which nothing can go on
     advertise        address at which others reach this learner; unset: where it listens
     """
 

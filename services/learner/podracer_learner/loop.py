@@ -111,7 +111,8 @@ class LeaseLoop:
             case "train":
                 setup = set_up_round(lease.train, self._config, self._peers, held.store, check)
                 try:
-                    completed = TrainRun(held, setup, stop, self._status, self._commands).run()
+                    patience_s = self._config.peer_patience
+                    completed = TrainRun(held, setup, stop, self._status, self._commands, patience_s).run()
                 finally:
                     setup.close()
                 if not completed:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from podracer.common.v1 import agent_pb2, cohort_pb2
 from podracer.orchestrator.v1 import pod_service_pb2
+from podracer_core.errors import DeadlineExpired, Unavailable
 from podracer_core.jobs.messages import seconds_from_duration, seconds_to_duration
 from podracer_core.training.session import MemberOutcome, TrainingSession
 from podracer_core.training.snapshots import Judgement
@@ -30,15 +31,21 @@ logger = logging.getLogger(__name__)
 _CHECKPOINT_INTERVAL_S = 30.0
 _REPORT_INTERVAL_S = 0.3
 _PACE_REPORTS = 16  # about the last five seconds
-_CONCLUDE_S = 120.0
 
 
 class TrainRun:
     """Trains until the budget is used, the target is reached, or someone says stop."""
 
     def __init__(
-        self, held: HeldLease, setup: RoundSetup, stop: threading.Event, status: LearnerStatus, commands: Commands
+        self,
+        held: HeldLease,
+        setup: RoundSetup,
+        stop: threading.Event,
+        status: LearnerStatus,
+        commands: Commands,
+        patience_s: float,
     ) -> None:
+        """`patience_s`: how long an evaluator that is away is waited for at the end of the round."""
         work, lease = held.lease.train, held.lease
         self._held, self._setup, self._stop, self._status, self._commands = held, setup, stop, status, commands
         self._members = list(work.cohort.members)
@@ -56,6 +63,7 @@ class TrainRun:
             episode_steps=setup.episode_steps,
             interrupted=self._interrupted,
         )
+        self._patience_s = patience_s
         self._evaluation_ids = itertools.count(1)
         self._judged: list[tuple[Judgement, agent_pb2.Evaluation]] = []  # candidates
         self._written: dict[tuple[int, int], agent_pb2.CheckpointReference] = {}  # by member and steps
@@ -76,6 +84,9 @@ class TrainRun:
                 return True
         except Interrupted:
             logger.info("interrupted while waiting")
+        except (Unavailable, DeadlineExpired):  # a peer is lost: who goes on elsewhere shall have what there is
+            self.checkpoint_now(range(len(self._members)))
+            raise
         self.checkpoint_now(range(len(self._members)))
         return False
 
@@ -160,7 +171,7 @@ class TrainRun:
             self._commit_winner(session.confirmed)
         elif session.selection is not None:
             session.selection.admit_from(self._held.renewal.admission_score)
-        outcomes = session.conclude(timeout_s=_CONCLUDE_S)
+        outcomes = session.conclude(timeout_s=self._patience_s)
         if self._interrupted():
             raise Interrupted("told to stop at the end of the round")
         self._deliver()

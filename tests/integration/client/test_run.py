@@ -136,7 +136,7 @@ def test_ctrl_c_suspends_waits_for_the_pods_and_says_so(run: Callable, control_p
     threading.Timer(0.3, lambda: control_plane.news.put(drained)).start()
     begin = time.monotonic()
     code, lines = run()
-    assert time.monotonic() - begin < 2
+    assert time.monotonic() - begin < 8
     assert code == 130
     assert lines[-1]["event"] == "job_finished"
     assert lines[-1]["state"] == "SUSPENDED"
@@ -149,7 +149,7 @@ def test_pods_that_do_not_drain_do_not_hold_up_ctrl_c(run: Callable, control_pla
     control_plane.news.put(lambda job: os.kill(os.getpid(), signal.SIGINT))
     begin = time.monotonic()
     code, lines = run()
-    assert time.monotonic() - begin < 4
+    assert time.monotonic() - begin < 8
     assert (code, lines[-1]["state"]) == (130, "SUSPENDED")
     control_plane.news.put(finish())  # lets the server's watcher go
 

@@ -75,7 +75,7 @@ def test_it_ends_cleanly_when_told_and_imports_no_torch(process: Process) -> Non
     began = time.monotonic()
     running.send_signal(signal.SIGTERM)
     assert running.wait(5) == 0
-    assert time.monotonic() - began < 3
+    assert time.monotonic() - began < 8
 
 
 def test_a_second_one_on_the_same_database_says_who_has_it(process: Process) -> None:

@@ -325,8 +325,12 @@ def test_work_that_cannot_be_right_ends_with_a_problem(
 
 def test_a_learner_tells_its_state_policy_and_checkpoints_while_it_trains(fused: Any, train_work: MakeWork) -> None:
     stub = learner_service_pb2_grpc.LearnerServiceStub(fused.channel("learner"))
-    idle = stub.GetStatus(learner_service_pb2.GetStatusRequest())
-    assert idle.state == learner_service_pb2.LEARNER_STATE_IDLE
+    deadline = time.monotonic() + 20  # the round of the test before may be ending
+    while (idle := stub.GetStatus(learner_service_pb2.GetStatusRequest())).state != (
+        learner_service_pb2.LEARNER_STATE_IDLE
+    ):
+        assert time.monotonic() < deadline, idle
+        time.sleep(0.1)
     with pytest.raises(PreconditionFailed):
         stub.Checkpoint(learner_service_pb2.CheckpointRequest())
     granted = fused.orchestrator.offer(train=train_work(members=2, seconds=300), term_s=1.0)

@@ -131,7 +131,7 @@ async def test_default_deadline(server: AioRpcServer, world: Any) -> None:
         started = time.monotonic()
         with pytest.raises(DeadlineExpired, match=r"podracer.test.Echo/UnaryUnary at 127.0.0.1"):
             await world.Stub(channel).unary(b"wait")
-        assert time.monotonic() - started < 2.0
+        assert time.monotonic() - started < 8
 
 
 async def test_only_idempotent_calls_are_repeated(server: AioRpcServer, world: Any) -> None:
@@ -195,7 +195,7 @@ async def test_drain_ends_what_does_not_end(world: Any) -> None:
         assert await waiting.read() == b"waiting"
         started = time.monotonic()
         await server.drain(0.2)
-        assert time.monotonic() - started < 3.0
+        assert time.monotonic() - started < 8
         with pytest.raises(Unavailable):
             await waiting.read()
 

@@ -177,7 +177,8 @@ def test_next_steps_can_be_pasted(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         ["my tools/podracer", "leaderboard", "j", "--dir", "runs"],
     ]
     program_text = "'my tools/podracer'"
-    assert next_steps("", ["j"], ["run", "j.yaml"]) == [f"{program_text} run j.yaml", f"{program_text} leaderboard j"]
+    commands = next_steps("", ["j"], again=["run", "j.yaml"])
+    assert commands == [f"{program_text} run j.yaml", f"{program_text} leaderboard j"]
 
 
 def test_the_program_on_the_path_is_called_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -121,7 +121,7 @@ def test_stop_kills_what_does_not_listen(start: Start) -> None:
     begin = time.monotonic()
     process.stop(0.3)
     assert gone(pid)
-    assert time.monotonic() - begin < 2
+    assert time.monotonic() - begin < 8
 
 
 def test_stop_before_it_has_started(start: Start) -> None:

@@ -78,7 +78,7 @@ class TestLeaseWork:
         start = time.monotonic()
         lease, _ = asked([], stop)
         assert lease is None
-        assert time.monotonic() - start < 1.0
+        assert time.monotonic() - start < 8
 
 
 @pytest.fixture

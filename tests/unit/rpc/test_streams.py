@@ -84,7 +84,7 @@ class TestStreamCall:
         start = time.monotonic()
         with pytest.raises(DeadlineExpired):
             call.receive(0.05)
-        assert time.monotonic() - start < 1.0
+        assert time.monotonic() - start < 8
         assert call.poll() is None
         self.fake(call).responses.put("x")
         assert call.wait(1.0)

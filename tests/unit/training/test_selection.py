@@ -34,9 +34,11 @@ class ScriptedJudge(Judge):
         self.blocking = not delayed
         self.released = not delayed
 
+        self.available = True
+
     @property
     def ready(self) -> bool:
-        return True
+        return self.available
 
     def submit(self, order: EvaluationOrder) -> None:
         self.orders.append(order)
@@ -189,10 +191,23 @@ def test_a_lost_look_at_the_end_is_asked_for_again(algorithm: Algorithm) -> None
     assert set(stage.selection.candidates) == {0, 1}
 
 
-def test_the_end_waits_for_evaluations_only_so_long(algorithm: Algorithm) -> None:
+def test_the_end_waits_for_a_judge_that_is_away_only_so_long(algorithm: Algorithm) -> None:
     judge = ScriptedJudge([], [], delayed=True)
+    judge.available = False
     with pytest.raises(DeadlineExpired):
         Stage(algorithm, judge).selection.conclude(0.1)
+
+
+def test_a_judge_that_goes_away_with_the_last_look_does_not_make_it_wait_for_ever(algorithm: Algorithm) -> None:
+    class Leaving(ScriptedJudge):
+        def submit(self, order: EvaluationOrder) -> None:
+            super().submit(order)
+            self.available = False
+
+    judge = Leaving([None], [])
+    with pytest.raises(DeadlineExpired):
+        Stage(algorithm, judge).selection.conclude(0.1)
+    assert len(judge.orders) == 1
 
 
 def test_an_interrupted_end_does_not_wait(algorithm: Algorithm) -> None:

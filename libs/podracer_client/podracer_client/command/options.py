@@ -40,6 +40,17 @@ class ServerOptions:
     token_file: Path | None = None
     insecure: bool = False
 
+    def arguments(self) -> list[str]:
+        """The same on another command line."""
+        values = {
+            "--dir": self.folder,
+            "--orchestrator": self.orchestrator,
+            "--leaderboard": self.leaderboard,
+            "--token-file": self.token_file,
+        }
+        words = [word for name, value in values.items() if value is not None for word in (name, str(value))]
+        return [*words, "--insecure"] if self.insecure else words
+
     def connect(self) -> Client:
         """Raises NotFound where no server is known, InvalidInput for an unreadable token."""
         from podracer_client.client import Client

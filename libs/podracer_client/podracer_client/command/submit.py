@@ -35,4 +35,4 @@ def submit(
             sys.stdout.write(f"{job.name}\n")
             sys.stdout.flush()
         if watch:
-            raise typer.Exit(watch_job(client, job, plain=plain, json=json))
+            raise typer.Exit(watch_job(server, client, job, plain=plain, json=json))

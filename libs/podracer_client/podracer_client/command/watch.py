@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 def watch(server: ServerOptions, job: JobName, plain: Plain = False, json: Json = False) -> None:
     """Watch a job until it has ended; Ctrl-C leaves it running."""
     with server.connect() as client:
-        raise typer.Exit(watch_job(client, client.job(job), plain=plain, json=json))
+        raise typer.Exit(watch_job(server, client, client.job(job), plain=plain, json=json))
 
 
-def watch_job(client: Client, job: Job, *, plain: bool, json: bool) -> int:
-    """Show a job until it has ended; the exit code."""
+def watch_job(server: ServerOptions, client: Client, job: Job, *, plain: bool, json: bool) -> int:
+    """Show a job until it has ended; the exit code. `server` is what the user said to reach `client`'s servers."""
     from podracer.orchestrator.v1 import job_pb2
     from podracer_client.display.display import choose_display
     from podracer_client.display.summary import JobSummary, next_steps
@@ -38,5 +38,7 @@ def watch_job(client: Client, job: Job, *, plain: bool, json: bool) -> int:
                 job.message = update.job
                 show_update(display, update)
         checkpoint = best_checkpoint_name(job.name) if job.progress.best.checkpoint.prefix else ""
-        display.finish(JobSummary(job.message, checkpoint), next_steps(checkpoint, [short_name(job.name)]))
+        options = server.arguments()
+        commands = next_steps(checkpoint, [short_name(job.name), *options], checkpoint_options=options)
+        display.finish(JobSummary(job.message, checkpoint), commands)
     return 0 if job.message.state == job_pb2.JOB_STATE_SUCCEEDED else 1

@@ -33,7 +33,7 @@ class PlainDisplay(Display):
         self._log(progress_line(snapshot))
 
     def event(self, event: job_pb2.Event) -> None:
-        self._log(f"{event.kind}: {event.message}")
+        self._log(f"{event.kind}: {event.message}", event.time.seconds)
 
     def note(self, text: str) -> None:
         self._log(text)
@@ -41,8 +41,9 @@ class PlainDisplay(Display):
     def finish(self, summary: JobSummary, next_steps: Sequence[str]) -> None:
         write_summary(self._out, summary, next_steps)
 
-    def _log(self, text: str) -> None:
-        self._diagnostics.write(f"{time.strftime('%H:%M:%S')}  {text}\n")
+    def _log(self, text: str, seconds: int = 0) -> None:
+        when = time.localtime(seconds or None)
+        self._diagnostics.write(f"{time.strftime('%H:%M:%S', when)}  {text}\n")
         self._diagnostics.flush()
 
 

@@ -89,12 +89,19 @@ def program_words(argv: Sequence[str] | None = None) -> list[str]:
     return [_short_path(Path(first)) if Path(first).exists() else "podracer"]
 
 
-def next_steps(checkpoint: str, leaderboard_options: Sequence[str], again: Sequence[str] = ()) -> list[str]:
+def next_steps(
+    checkpoint: str,
+    leaderboard_arguments: Sequence[str],
+    *,
+    again: Sequence[str] = (),
+    checkpoint_options: Sequence[str] = (),
+) -> list[str]:
     """Commands to paste: go on, evaluate and export the policy at `checkpoint`, look at the leaderboard."""
     commands = [again] if again else []
     if checkpoint:
-        commands += [["evaluate", checkpoint], ["export", checkpoint, "--output", "policy.pt2"]]
-    commands.append(["leaderboard", *leaderboard_options])
+        commands.append(["evaluate", checkpoint, *checkpoint_options])
+        commands.append(["export", checkpoint, "--output", "policy.pt2", *checkpoint_options])
+    commands.append(["leaderboard", *leaderboard_arguments])
     return [shlex.join([*program_words(), *command]) for command in commands]
 
 

@@ -215,7 +215,7 @@ class _Run:
         checkpoint = path_text(self._state.objects / prefix.rstrip("/")) if prefix else ""
         elsewhere = self._state.path != DEFAULT_FOLDER.absolute()
         options = [short_name(job.name), *(["--dir", path_text(self._state.path)] if elsewhere else [])]
-        commands = next_steps(checkpoint, options, [] if job.ended else self._again)
+        commands = next_steps(checkpoint, options, again=[] if job.ended else self._again)
         self._display.finish(JobSummary(job.message, checkpoint), commands)
 
 

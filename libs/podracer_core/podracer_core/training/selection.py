@@ -19,6 +19,7 @@ from podracer_core.training.snapshots import Judgement, Moment, Snapshot, take_s
 __all__ = ["Selection"]
 
 _POLL_S = 0.5
+_SILENCE_S = 600.0
 
 
 @dataclass(slots=True)
@@ -62,6 +63,7 @@ class Selection:
         self._first_mean: float | None = None
         self._promising = False
         self._answered = False  # the last look
+        self._seen_at = self._heard_at = 0.0  # at the end of the round: when the judge was there, and said something
         self._news: list[Judgement] = []
         self.confirmed: Judgement | None = None
 
@@ -98,28 +100,37 @@ class Selection:
     def conclude(self, timeout_s: float) -> None:
         """At the end of the round: a last look, and a full evaluation of each member's best snapshot.
 
-        Raises DeadlineExpired where the judge does not answer in `timeout_s`.
+        Raises DeadlineExpired where the judge is away for `timeout_s`, or says nothing for ten minutes.
         """
-        deadline = time.monotonic() + timeout_s
-        self._wait(deadline)
+        self._seen_at = self._heard_at = time.monotonic()
+        self._wait(timeout_s)
         self._answered = False
         while self.confirmed is None and not self._answered and not self._interrupted():
-            self._look()
-            self._wait(deadline)
+            if self._screening is None and self._judge.ready:
+                self._look()
+            else:
+                self._listen(timeout_s)
         if self.confirmed is None and not self._interrupted():
             for member, (_, snapshot) in self._best.items():
                 judged = self._candidates.get(member)
                 if (judged is None or judged.snapshot is not snapshot) and not self._interrupted():
                     self._order_full(snapshot, ADMISSION)
-            self._wait(deadline)
+            self._wait(timeout_s)
 
-    def _wait(self, deadline: float) -> None:
+    def _wait(self, timeout_s: float) -> None:
         while (self._screening is not None or self._full) and self.confirmed is None and not self._interrupted():
-            remaining_s = deadline - time.monotonic()
-            if remaining_s <= 0:
-                raise DeadlineExpired("the evaluations at the end of the round have not come", reason="NO_EVALUATION")
-            for answer in self._judge.poll(min(remaining_s, _POLL_S)):
-                self._take(answer)
+            self._listen(timeout_s)
+
+    def _listen(self, timeout_s: float) -> None:
+        """Take what comes soon. Raises DeadlineExpired once patience with the judge has ended."""
+        for answer in self._judge.poll(min(_POLL_S, timeout_s)):
+            self._take(answer)
+            if answer.results:
+                self._heard_at = time.monotonic()
+        now = time.monotonic()
+        self._seen_at = now if self._judge.ready else self._seen_at
+        if now - self._seen_at > timeout_s or now - self._heard_at > _SILENCE_S:
+            raise DeadlineExpired("the evaluations at the end of the round have not come", reason="NO_EVALUATION")
 
     def _look(self) -> None:
         moment, members = self._now(), range(self._algorithm.members)

@@ -110,7 +110,7 @@ class TrainingSession:
 
     def conclude(self, *, evaluate: bool = True, timeout_s: float = _CONCLUDE_S) -> list[MemberOutcome]:
         """End the round; with `evaluate` every member's best snapshot gets a full evaluation, unless the target is
-        reached. Raises DeadlineExpired where evaluations do not come in time."""
+        reached. Raises DeadlineExpired where the judge is away for `timeout_s`."""
         if self.selection and evaluate:
             self.selection.conclude(timeout_s)
         return self.outcomes()
