@@ -49,6 +49,8 @@ def serve(config: EvaluatorConfig) -> int:
     announce(server.address)
     import torch  # late: it takes a second, and the learner can connect meanwhile
 
+    import podracer_evaluator.session  # noqa: F401 - else the first session would wait for it
+
     if config.threads is not None:
         torch.set_num_threads(config.threads)
     work.run(stop)

@@ -61,6 +61,7 @@ class TrainRun:
             setup.plan,
             began_at=held.received_at,
             episode_steps=setup.episode_steps,
+            base_env_steps=[base_env_steps(agent) for agent in self._members],
             interrupted=self._interrupted,
         )
         self._patience_s = patience_s

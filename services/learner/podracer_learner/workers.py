@@ -20,6 +20,7 @@ from podracer_core.carriers.inline import TensorEncoder, encode_tensor
 from podracer_core.errors import InvalidInput
 from podracer_core.training.environment_states import EnvironmentState, stack_states, unstack_states
 from podracer_core.training.source import RolloutSource
+from podracer_learner.pace_trial import PaceTrial
 from podracer_learner.starts import Starts
 from podracer_learner.worker_link import Arrival, Patience, WorkerLink
 
@@ -35,7 +36,7 @@ _OF_ALL = ("first_step", "episodes", "policy_version")
 class WorkerPlan:
     """What all workers of a learner are asked for.
 
-    lock_step   a rollout begins only on the weights that answer the one before
+    lock_step   always: a rollout begins only on the weights that answer the one before
     patience_s  how long a lost worker is waited for
     check       is called while waiting; raises to give up
     """
@@ -51,8 +52,9 @@ class WorkerPlan:
 class RemoteSource(RolloutSource):
     """Collects through workers. A lost one is looked for again until patience ends, then Unavailable is raised.
 
-    In lock-step every rollout is of the newest weights, and environments' states are known. Otherwise workers collect
-    the next rollout while the learner trains on this one: rollouts are then one version old.
+    It begins in lock-step: every rollout is of the newest weights. Where collecting and training take about as long as
+    each other (`PaceTrial`), workers soon collect the next rollout while the learner trains on this one, which is then
+    one version old. With `lock_step` that never happens, and environments' states are known.
     """
 
     def __init__(self, plan: WorkerPlan, channels: Mapping[str, grpc.Channel], starts: Starts) -> None:
@@ -63,6 +65,7 @@ class RemoteSource(RolloutSource):
         self._step_count = starts.step_count.clone()
         self._states = list(starts.environments)
         self._asked = False
+        self._pace = PaceTrial()
         patience = Patience(plan.patience_s, _SILENCE_S, plan.check)
         addresses = list(channels)[: plan.envs_per_member]
         if not addresses:
@@ -93,12 +96,14 @@ class RemoteSource(RolloutSource):
     def collect(self) -> Rollout:
         algorithm = self._served()
         while True:
+            self._pace.wait()
             if not self._asked:
                 self._ask(algorithm)
             arrivals = [link.rollout() for link in self._links]
             self._asked = False
+            self._pace.go_on()
             self._remember(arrivals)
-            if not self._plan.lock_step:
+            if self._pace.collect_ahead and not self._plan.lock_step:
                 self._ask(algorithm)
             rollout = join_rollouts([arrival.rollout for arrival in arrivals])
             self.staleness = algorithm.version - rollout.policy_version

@@ -109,7 +109,7 @@ def test_an_evaluator_that_is_killed_while_it_judges_is_asked_again(lab: Any, tr
     killer = threading.Thread(target=kill_often)
     killer.start()
     try:
-        assert granted.over.wait(60)
+        assert granted.over.wait(150)
     finally:
         stop.set()
         killer.join()

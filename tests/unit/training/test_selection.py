@@ -62,7 +62,7 @@ class ScriptedJudge(Judge):
 class Stage:
     """A selection whose clock and steps the test sets."""
 
-    def __init__(self, algorithm: Algorithm, judge: Judge, **plan: object) -> None:
+    def __init__(self, algorithm: Algorithm, judge: Judge, base: int = 0, **plan: object) -> None:
         self.elapsed_s, self.algorithm = 0.0, algorithm
         self.steps = 0
         self.selection = Selection(
@@ -70,7 +70,8 @@ class Stage:
             judge,
             RoundPlan(**({"duration_s": 100.0} | plan)),
             self.now,
-            lambda: 0.01,  # type: ignore[arg-type]
+            lambda: 0.01,
+            [base] * algorithm.members,
         )
 
     def now(self) -> Moment:
@@ -232,9 +233,9 @@ def test_every_answer_is_news_once(algorithm: Algorithm) -> None:
 
 def test_fresh_episodes_for_every_agent_and_moment(make_algorithm: Make) -> None:
     seen: set[int] = set()
-    for seeds in ((1, 2), (3, 4)):
+    for seeds, base in (((1, 2), 0), ((3, 4), 0), ((1, 2), 1000)):
         judge = ScriptedJudge([[5, 6], [7, 8]], [5.0, 6.0, 7.0, 8.0])
-        stage = Stage(make_algorithm(seeds), judge)
+        stage = Stage(make_algorithm(seeds), judge, base)
         stage.step()
         stage.step()
         for order in judge.orders:

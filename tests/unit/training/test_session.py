@@ -125,6 +125,17 @@ def test_training_returns_are_those_of_the_last_rollouts(make_session: MakeSessi
     assert all(8 <= value <= 500 for value in session.progress().returns)
 
 
+def test_training_returns_stay_known_while_no_episode_ends(make_session: MakeSession) -> None:
+    session = make_session(env_steps=64 * 8)
+    while not session.finished:
+        session.step()
+    known = session.progress().returns
+    session._episodes.clear()  # as after a long time without an end
+    session._episodes.append((torch.zeros(2, dtype=torch.int64), torch.zeros(2, dtype=torch.float64)))
+    assert all(8 <= value <= 500 for value in session.progress().returns)
+    assert all(8 <= value <= 500 for value in known)
+
+
 @pytest.mark.parametrize(
     "plan",
     [{}, {"duration_s": 1.0, "evaluation_fraction": 0.0}, {"duration_s": 1.0, "episodes": 0}],

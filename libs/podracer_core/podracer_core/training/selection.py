@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from podracer_core.algorithms.algorithm import Algorithm
@@ -20,6 +20,7 @@ __all__ = ["Selection"]
 
 _POLL_S = 0.5
 _SILENCE_S = 600.0
+_PAUSE_S = 1.0
 
 
 @dataclass(slots=True)
@@ -45,12 +46,14 @@ class Selection:
         plan: RoundPlan,
         now: Callable[[], Moment],
         first_cost_s: Callable[[], float],
+        base_env_steps: Sequence[int],
         interrupted: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`now` tells where the round stands; `first_cost_s` estimates how long a first look takes; `interrupted` makes
-        `conclude` give up."""
+        """`now` tells where the round stands; `first_cost_s` estimates how long a first look takes; `base_env_steps`:
+        each member's before the round; `interrupted` makes `conclude` give up."""
         self._algorithm, self._judge, self._plan = algorithm, judge, plan
         self._now, self._first_cost_s, self._interrupted = now, first_cost_s, interrupted
+        self._base_env_steps = base_env_steps
         self._schedule = EvaluationSchedule(
             plan.evaluation_fraction, plan.duration_s, hunting=plan.target is not None, blocking=judge.blocking
         )
@@ -62,6 +65,7 @@ class Selection:
         self._candidates: dict[int, Judgement] = {}
         self._first_mean: float | None = None
         self._promising = False
+        self._challenged_at = 0.0  # when a full evaluation was last asked for because of the target
         self._answered = False  # the last look
         self._seen_at = self._heard_at = 0.0  # at the end of the round: when the judge was there, and said something
         self._news: list[Judgement] = []
@@ -88,7 +92,7 @@ class Selection:
 
     def step(self) -> bool:
         """After an update: take answers, and look if it is time. Returns whether it has looked at this moment."""
-        for answer in self._judge.poll():
+        for answer in self._judge.poll(self._pause_s()):
             self._take(answer)
         if self._screening is not None or self._full or self.confirmed is not None or not self._judge.ready:
             return False
@@ -131,6 +135,10 @@ class Selection:
         self._seen_at = now if self._judge.ready else self._seen_at
         if now - self._seen_at > timeout_s or now - self._heard_at > _SILENCE_S:
             raise DeadlineExpired("the evaluations at the end of the round have not come", reason="NO_EVALUATION")
+
+    def _pause_s(self) -> float:
+        """Whoever may have reached the target just now is waited for a little: most likely training is over."""
+        return max(self._challenged_at + _PAUSE_S - time.monotonic(), 0.0) if self._full else 0.0
 
     def _look(self) -> None:
         moment, members = self._now(), range(self._algorithm.members)
@@ -238,6 +246,7 @@ class Selection:
         """Have the next member evaluated that seems to have reached the target: the best always, others if there is
         time."""
         if self._contenders and self._schedule.allows(self._now().elapsed_s, last_cost_s, credit=True):
+            self._challenged_at = time.monotonic()
             self._order_full(self._contenders.pop(), CONFIRMATION)
 
     def _note_promise(self, best_mean: float) -> None:
@@ -250,4 +259,4 @@ class Selection:
         """Seed of episodes that nobody has seen: of this job, this agent and this state of it."""
         agent = self._algorithm.cohort.members[member]
         steps = moment.env_steps[member] if snapshot is None else snapshot.env_steps
-        return int(derive_key(self._plan.seed, agent.seed, steps))
+        return int(derive_key(self._plan.seed, agent.seed, self._base_env_steps[member] + steps))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -27,8 +27,8 @@ _CONCLUDE_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What a round has done so far, one entry a member. `returns` are of training episodes of the last rollouts; NaN
-    where none has ended."""
+    """What a round has done so far, one entry a member. `returns` are of the training episodes that ended last; NaN
+    before the first one has."""
 
     elapsed_s: float
     evaluation_s: float
@@ -64,10 +64,12 @@ class TrainingSession:
         clock: Callable[[], float] = time.monotonic,
         began_at: float | None = None,
         episode_steps: int = 1000,
+        base_env_steps: Sequence[int] | None = None,
         interrupted: Callable[[], bool] = lambda: False,
     ) -> None:
         """Without a judge nothing is evaluated. `began_at` is when the round began on `clock`, by default now;
-        `episode_steps` helps to estimate the cost of a first look; `interrupted` makes `conclude` hurry."""
+        `episode_steps` helps to estimate the cost of a first look; `base_env_steps`, each member's before the round,
+        make its evaluation episodes other ones than in rounds before; `interrupted` makes `conclude` hurry."""
         self.algorithm, self.plan = algorithm, plan
         self._source, self._clock, self._episode_steps = source, clock, episode_steps
         self._began_at = clock() if began_at is None else began_at
@@ -76,9 +78,11 @@ class TrainingSession:
         self._updates = 0
         self._metrics: dict[str, Tensor] = {}
         self._episodes: deque[tuple[Tensor, Tensor]] = deque(maxlen=_RETURN_ROLLOUTS)
+        self._last_returns = torch.full_like(self._steps, torch.nan, dtype=torch.float64)
         self._collect_s = 0.0
+        base = [0] * algorithm.members if base_env_steps is None else list(base_env_steps)
         self.selection = (
-            Selection(algorithm, judge, plan, self.moment, self._first_look_s, interrupted) if judge else None
+            Selection(algorithm, judge, plan, self.moment, self._first_look_s, base, interrupted) if judge else None
         )
 
     @property
@@ -145,7 +149,7 @@ class TrainingSession:
             self.selection.spent_s if self.selection else 0.0,
             self._updates,
             self._steps.tolist(),
-            (total / count).tolist(),
+            torch.where(count > 0, total / count, self._last_returns).tolist(),
             {name: value.tolist() for name, value in self._metrics.items()},
             self.algorithm.active.tolist(),
         )
@@ -154,7 +158,9 @@ class TrainingSession:
         self._steps += rollout.valid.sum((0, 2))
         self._steps_per_member += rollout.horizon * rollout.num_envs
         self._updates += 1
-        self._episodes.append((rollout.episodes.count.clone(), rollout.episodes.return_sum.clone()))
+        count, total = rollout.episodes.count.clone(), rollout.episodes.return_sum.clone()
+        self._episodes.append((count, total))
+        self._last_returns = torch.where(count > 0, total / count, self._last_returns)
 
     def _first_look_s(self) -> float:
         """Full episodes at the pace of the last rollout."""
