@@ -23,6 +23,11 @@ from report import Target, finish, print_table, spread, versions
 ROOT = Path(__file__).resolve().parent.parent
 LIKE_FOR_LIKE = {"horizon": 32, "minibatch_size": 2048, "epochs": 4, "num_envs": 256}
 TARGET_RETURN = 475.0
+TITLES = {
+    "ours": "Podracer, examples/cartpole.yaml (8 agents)",
+    "sb3_zoo": "Stable-Baselines3, zoo settings",
+    "sb3_same": "Stable-Baselines3, 256 environments",
+}
 
 
 def main() -> None:
@@ -62,8 +67,10 @@ def main() -> None:
         ],
     )
 
-    seconds: dict[str, list[float]] = {"ours": [], "sb3_zoo": [], "sb3_same": []}
-    samples: dict[str, list[float]] = {"ours": [], "sb3_zoo": [], "sb3_same": []}
+    # With 256 environments the peer needs most of a minute alone, and has never been the faster of its two recipes.
+    systems = ("ours", "sb3_zoo") if options.quick else ("ours", "sb3_zoo", "sb3_same")
+    seconds: dict[str, list[float]] = {name: [] for name in systems}
+    samples: dict[str, list[float]] = {name: [] for name in systems}
     for seed in range(repeats):
         for name, found in seconds.items():
             result = _solve(name, options, seed)
@@ -72,13 +79,9 @@ def main() -> None:
     print_table(
         "(a) seconds of training to a confirmed 475, median (least – greatest)",
         ["system", "seconds", "environment steps"],
-        [
-            ["Podracer, examples/cartpole.yaml (8 agents)", spread(seconds["ours"]), spread(samples["ours"])],
-            ["Stable-Baselines3, zoo settings", spread(seconds["sb3_zoo"]), spread(samples["sb3_zoo"])],
-            ["Stable-Baselines3, 256 environments", spread(seconds["sb3_same"]), spread(samples["sb3_same"])],
-        ],
+        [[TITLES[name], spread(seconds[name]), spread(samples[name])] for name in systems],
     )
-    best_peer = min((statistics.median(seconds[name]), name) for name in ("sb3_zoo", "sb3_same"))[1]
+    best_peer = min((statistics.median(found), name) for name, found in seconds.items() if name != "ours")[1]
     ratio["seconds_over_best_sb3"] = statistics.median(seconds["ours"]) / statistics.median(seconds[best_peer])
     finish(
         "ppo_cartpole",
