@@ -17,6 +17,10 @@ _EVALUATION = 3
 _INITIALIZATION = 4
 _MINIBATCH = 5
 _PERTURBATION = 6
+_REPLAY = 7
+_UPDATE_NOISE = 8
+_HAMILTONIAN = 9
+_SUBSET = 10
 
 # The purposes of evaluation episodes: each has its own, so that a candidate is not confirmed on what selected it.
 SCREENING, ADMISSION, CONFIRMATION = 0, 1, 2
@@ -49,6 +53,26 @@ def initialization_keys(seeds: Tensor, network: int, layer: int) -> Tensor:
 def minibatch_keys(seeds: Tensor) -> Tensor:
     """Keys of minibatch permutations, int64 [M] -> [M]; the counter is the agent's own count of epochs."""
     return derive_key(seeds, _MINIBATCH)
+
+
+def replay_keys(seeds: Tensor) -> Tensor:
+    """Keys of samples from a replay buffer, int64 [M] -> [M]; the counter goes on with every number drawn."""
+    return derive_key(seeds, _REPLAY)
+
+
+def update_noise_keys(seeds: Tensor) -> Tensor:
+    """Keys of the noise in gradient steps (actions that are imagined), int64 [M] -> [M]."""
+    return derive_key(seeds, _UPDATE_NOISE)
+
+
+def subset_keys(seeds: Tensor) -> Tensor:
+    """Keys of the choice of critics that give a target, int64 [M] -> [M]."""
+    return derive_key(seeds, _SUBSET)
+
+
+def hamiltonian_keys(seeds: Tensor) -> Tensor:
+    """Keys of the windows that an H-term draws, int64 [M] -> [M]."""
+    return derive_key(seeds, _HAMILTONIAN)
 
 
 def perturbation_key(seed: int) -> Tensor:

@@ -10,12 +10,13 @@ from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
 from podracer_core.catalogue.algorithms import find_algorithm
 from podracer_core.catalogue.hyperparameters import Hyperparameter
 from podracer_core.catalogue.messages import space_from_message
+from podracer_core.catalogue.spaces import Space
 from podracer_core.errors import FieldViolation, InvalidInput
 from podracer_core.jobs.messages import evolution_from_message, objective_from_message, search_from_message
 from podracer_core.jobs.spec import Choice as ChoiceSpec
 from podracer_core.jobs.spec import Dimension, IntegerUniform, LogUniform, Search, Uniform
 from podracer_core.jobs.spec import Fixed as FixedSpec
-from podracer_core.jobs.validation import searched_algorithms, validate_action_space, validate_competition
+from podracer_core.jobs.validation import searched_algorithms, validate_competition
 from podracer_leaderboard.extensions import load_extension
 from podracer_leaderboard.generator import ENTRY_POINT_GROUP as GENERATORS
 from podracer_leaderboard.generator import Generator
@@ -46,7 +47,8 @@ def read_competition(spec: leaderboard_pb2.LeaderboardSpec) -> Competition:
     """Raises InvalidInput, naming each field, for an unknown algorithm, a bad range, an extension that is missing…"""
     search = search_from_message(spec.search)
     evolution = evolution_from_message(spec.evolution)
-    validate_competition(search, evolution)
+    action_space = _action_space(spec, search)
+    validate_competition(search, evolution, action_space)
     statistic = objective_from_message(spec.objective).statistic
     rules = Rules(
         seed=spec.seed,
@@ -64,20 +66,22 @@ def read_competition(spec: leaderboard_pb2.LeaderboardSpec) -> Competition:
     )
     generator = load_extension(GENERATORS, rules.generator, Generator, "evolution.generator")  # type: ignore[type-abstract]
     updater = load_extension(UPDATERS, rules.updater, Updater, "evolution.updater")  # type: ignore[type-abstract]
-    return Competition(rules, _search_space(spec, search), generator, updater(rules))
+    return Competition(rules, _search_space(search, action_space), generator, updater(rules))
 
 
-def _search_space(spec: leaderboard_pb2.LeaderboardSpec, search: Search) -> SearchSpace:
-    action_space = None
+def _action_space(spec: leaderboard_pb2.LeaderboardSpec, search: Search) -> Space | None:
     if spec.environment_description.HasField("action_space"):
-        action_space = space_from_message(spec.environment_description.action_space)
-        validate_action_space(search, action_space)
-    elif not search.algorithms:
-        problem = "needs the environment's action space to choose algorithms by"
-        raise InvalidInput(
-            f"environment_description.action_space {problem}",
-            violations=[FieldViolation("environment_description.action_space", problem)],
-        )
+        return space_from_message(spec.environment_description.action_space)
+    if search.algorithms:
+        return None
+    problem = "needs the environment's action space to choose algorithms by"
+    raise InvalidInput(
+        f"environment_description.action_space {problem}",
+        violations=[FieldViolation("environment_description.action_space", problem)],
+    )
+
+
+def _search_space(search: Search, action_space: Space | None) -> SearchSpace:
     shares = {share.algorithm: share.share for share in searched_algorithms(search, action_space)}
     return SearchSpace(shares, {algorithm: _ranges(algorithm, search.space) for algorithm in shares})
 

@@ -29,7 +29,7 @@ __all__ = ["RemoteSource", "WorkerPlan"]
 logger = logging.getLogger(__name__)
 
 _SILENCE_S = 300.0
-_OF_ALL = ("first_step", "episodes", "policy_version")
+_OF_ALL = ("first_step", "episodes", "policy_version", "action_mask")
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +167,10 @@ class RemoteSource(RolloutSource):
 
 
 def join_rollouts(rollouts: Sequence[Rollout]) -> Rollout:
-    """Rollouts of the same members in different environments, put side by side along the environment axis."""
+    """Rollouts of the same members in different environments, put side by side along the environment axis.
+
+    Raises InvalidInput where only some have action masks.
+    """
     if len(rollouts) == 1:
         return rollouts[0]
     joined = {
@@ -181,8 +184,12 @@ def join_rollouts(rollouts: Sequence[Rollout]) -> Rollout:
             for field in fields(EpisodeStatistics)
         }
     )
+    masks = [rollout.action_mask for rollout in rollouts if rollout.action_mask is not None]
+    if len(masks) not in (0, len(rollouts)):
+        raise InvalidInput(f"{len(masks)} of {len(rollouts)} workers sent action masks; all or none have to")
+    action_mask = torch.cat(masks, 2) if masks else None
     version = min(rollout.policy_version for rollout in rollouts)
-    return replace(rollouts[0], **joined, episodes=episodes, policy_version=version)
+    return replace(rollouts[0], **joined, episodes=episodes, policy_version=version, action_mask=action_mask)
 
 
 def _joined_state(parts: Sequence[EnvironmentState | None]) -> EnvironmentState | None:
@@ -193,7 +200,7 @@ def _joined_state(parts: Sequence[EnvironmentState | None]) -> EnvironmentState 
 
 
 def _moved(rollout: Rollout, device: torch.device) -> Rollout:
-    def moved(value: Tensor | EpisodeStatistics | int) -> Tensor | EpisodeStatistics | int:
+    def moved(value: Tensor | EpisodeStatistics | int | None) -> Tensor | EpisodeStatistics | int | None:
         if isinstance(value, EpisodeStatistics):
             return EpisodeStatistics(**{one.name: getattr(value, one.name).to(device) for one in fields(value)})
         return value.to(device, non_blocking=True) if isinstance(value, Tensor) else value

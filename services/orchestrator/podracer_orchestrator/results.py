@@ -12,8 +12,7 @@ from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
 from podracer.orchestrator.v1 import pod_service_pb2 as pod_pb2
 from podracer_core.catalogue.messages import space_from_message
 from podracer_core.errors import InvalidInput, PodracerError
-from podracer_core.jobs.messages import seconds_from_duration, seconds_to_duration
-from podracer_core.jobs.spec import AlgorithmShare, Search
+from podracer_core.jobs.messages import search_from_message, seconds_from_duration, seconds_to_duration
 from podracer_core.jobs.validation import validate_action_space
 from podracer_orchestrator import events, jobs, leases, outbox, works
 from podracer_orchestrator.changes import job_topic, touch
@@ -83,7 +82,7 @@ def complete_train(session: Session, lease: LeaseRow, result: pod_pb2.TrainResul
 def complete_inspection(session: Session, lease: LeaseRow, result: pod_pb2.InspectResult, now: datetime) -> None:
     """End a held INSPECT lease: the job's environment is known, and agents can be proposed.
 
-    The job fails where no algorithm that it asks for can act in it.
+    The job fails where an algorithm that it asks for cannot act in it, or its search space fits none that can.
     """
     job = session.get_one(JobRow, lease.job_uid)
     if lease.kind != WorkKind.INSPECT:
@@ -94,7 +93,7 @@ def complete_inspection(session: Session, lease: LeaseRow, result: pod_pb2.Inspe
     if JobState(job.state) not in LIVE_STATES:
         return
     try:
-        _check_algorithms(job, result.description)
+        _check_search(job, result.description)
     except PodracerError as error:
         jobs.fail(session, job, works.problem_of(error), now)
         return
@@ -185,6 +184,6 @@ def _failure(result: pod_pb2.MemberResult) -> str:
     return "diverged" if result.final.progress.failed else ""
 
 
-def _check_algorithms(job: JobRow, description: environment_pb2.EnvironmentDescription) -> None:
-    shares = tuple(AlgorithmShare(each.algorithm) for each in read_spec(job.spec).search.algorithms)
-    validate_action_space(Search(shares), space_from_message(description.action_space))
+def _check_search(job: JobRow, description: environment_pb2.EnvironmentDescription) -> None:
+    search = search_from_message(read_spec(job.spec).search)
+    validate_action_space(search, space_from_message(description.action_space))

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from google.protobuf import field_mask_pb2
 
-from podracer.common.v1 import cohort_pb2, environment_pb2, evolution_pb2
+from podracer.common.v1 import agent_pb2, cohort_pb2, environment_pb2, evolution_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
 from podracer.orchestrator.v1 import job_pb2
 from podracer.orchestrator.v1 import job_service_pb2 as service_pb2
@@ -109,11 +109,25 @@ async def test_an_action_space_that_no_algorithm_can_act_in_fails_the_job(site):
     await learner.ask()
     found = description()
     found.action_space.Clear()
-    found.action_space.multi_binary.shape.append(3)
+    found.action_space.dict.SetInParent()
     await learner.complete(inspect={"description": found})
     failed = await site.job(job.name)
     assert failed.state == job_pb2.JOB_STATE_FAILED
-    assert "MultiBinary" in failed.problem.message
+    assert "no algorithm can act in Dict()" in failed.problem.message
+
+
+async def test_a_search_space_that_fits_no_algorithm_that_can_act_fails_the_job(site):
+    space = [evolution_pb2.Dimension(hyperparameter="policy_delay", fixed=agent_pb2.HyperparameterValue(integer=3))]
+    job = await site.create(environment=USER_ENVIRONMENT, search=evolution_pb2.Search(space=space))
+    learner = site.learner()
+    await learner.ask()
+    found = description()
+    found.action_space.Clear()
+    found.action_space.discrete.n = 2
+    await learner.complete(inspect={"description": found})
+    failed = await site.job(job.name)
+    assert failed.state == job_pb2.JOB_STATE_FAILED
+    assert "unknown hyperparameter 'policy_delay'" in failed.problem.message
 
 
 async def test_suspend_and_resume_keep_what_is_committed(site):

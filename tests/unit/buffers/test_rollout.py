@@ -48,6 +48,20 @@ def test_tensors_round_trip_bit_for_bit() -> None:
     assert back.episodes.return_sum.tolist() == [1.5, 2.5]
 
 
+def test_action_masks_round_trip() -> None:
+    rollout = allocate_rollout(HORIZON, MEMBERS, ENVS, ((2,), torch.float32), ((), torch.int64), mask_size=4)
+    assert rollout.action_mask is not None
+    assert rollout.action_mask.shape == (6, 2, 3, 4)
+    assert rollout.action_mask.all()
+    rollout.action_mask.copy_(torch.rand(6, 2, 3, 4, generator=torch.Generator().manual_seed(0)) < 0.5)
+    back = Rollout.from_tensors(rollout.to_tensors())
+    assert torch.equal(back.action_mask, rollout.action_mask)
+    without = filled()
+    assert without.action_mask is None
+    assert "action_mask" not in without.to_tensors()
+    assert Rollout.from_tensors(without.to_tensors()).action_mask is None
+
+
 def test_damaged_tensors_are_refused() -> None:
     tensors = filled().to_tensors()
     with pytest.raises(InvalidInput, match="reward"):
@@ -58,3 +72,7 @@ def test_damaged_tensors_are_refused() -> None:
         Rollout.from_tensors(tensors | {"observation": tensors["observation"][1:]})
     with pytest.raises(InvalidInput, match="final_rows has shape"):
         Rollout.from_tensors(tensors | {"final_rows": tensors["final_rows"][1:]})
+    with pytest.raises(InvalidInput, match=r"action_mask has shape \(5, 2, 3, 4\)"):
+        Rollout.from_tensors(tensors | {"action_mask": torch.ones(5, 2, 3, 4, dtype=torch.bool)})
+    with pytest.raises(InvalidInput, match=r"action_mask is torch\.float32 with 4 axes, not bool with 4"):
+        Rollout.from_tensors(tensors | {"action_mask": torch.ones(6, 2, 3, 4)})

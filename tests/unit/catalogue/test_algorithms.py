@@ -1,24 +1,54 @@
-"""The table of algorithms: every default lies in its own range, and wrong values are named."""
+"""The table of algorithms: every row is sound, wrong values are named, and nobody acts where it cannot."""
 
 from __future__ import annotations
 
+import math
+import subprocess
+import sys
+from dataclasses import replace
+from typing import Any
+
 import pytest
 
-from podracer_core.catalogue.algorithms import ALGORITHMS, check_action_space, find_algorithm
-from podracer_core.catalogue.spaces import BoxSpace, DiscreteSpace, MultiDiscreteSpace, Space
+from podracer_core.catalogue.algorithms import (
+    BUILT_IN,
+    automatic_algorithms,
+    check_action_space,
+    find_algorithm,
+    known_algorithms,
+)
+from podracer_core.catalogue.shared_hyperparameters import OFF_POLICY, adapted
+from podracer_core.catalogue.spaces import (
+    BoxSpace,
+    DictSpace,
+    DiscreteSpace,
+    MultiBinarySpace,
+    MultiDiscreteSpace,
+    Space,
+)
 from podracer_core.errors import InvalidInput
 
-KNOBS = [(info.name, knob.name) for info in ALGORITHMS.values() for knob in info.hyperparameters]
+KNOBS = [(info.name, knob.name) for info in BUILT_IN.values() for knob in info.hyperparameters]
+OFF = [name for name, info in BUILT_IN.items() if not info.on_policy]
+
+BOUNDED, UNBOUNDED = BoxSpace(-1.0, 1.0, (3,)), BoxSpace(-math.inf, math.inf, (3,))
+HALF_BOUNDED = BoxSpace((-1.0, -1.0), (1.0, math.inf), (2,))
+DISCRETE, MULTI_DISCRETE, BITS = DiscreteSpace(2), MultiDiscreteSpace((3, 2)), MultiBinarySpace((5,))
+CONTINUOUS = {"ddpg", "td3", "sac", "modsac", "redq"}
+DISCRETE_ONLY = {"dqn", "double_dqn", "dueling_dqn", "d3qn", "discrete_sac"}
 
 
 @pytest.mark.parametrize(("algorithm", "name"), KNOBS)
 def test_every_row_is_sound(algorithm: str, name: str) -> None:
-    knob = ALGORITHMS[algorithm].hyperparameter(name)
+    knob = BUILT_IN[algorithm].hyperparameter(name)
     knob.check(knob.default)
     assert knob.meaning
+    assert knob.source
+    assert bool(knob.choices) == (knob.kind == "choice")
     if knob.scope == "member":
         assert knob.kind == "float", "members differ in continuous hyperparameters only"
     if knob.search is not None:
+        assert knob.scope == "member", "a search of what a cohort shares would take cohorts apart"
         assert knob.search.low < knob.search.high
         knob.check(knob.search.low)
         knob.check(knob.search.high)
@@ -27,6 +57,28 @@ def test_every_row_is_sound(algorithm: str, name: str) -> None:
 
 def test_names_are_unique() -> None:
     assert len(set(KNOBS)) == len(KNOBS)
+
+
+def test_there_are_twelve() -> None:
+    assert set(BUILT_IN) == {"ppo", "a2c"} | CONTINUOUS | DISCRETE_ONLY
+    assert set(OFF) == CONTINUOUS | DISCRETE_ONLY
+    assert set(known_algorithms()) >= set(BUILT_IN)
+
+
+@pytest.mark.parametrize("algorithm", OFF)
+def test_what_learns_from_replay_has_the_same_knobs_of_the_same_form(algorithm: str) -> None:
+    for knob in OFF_POLICY:
+        own = find_algorithm(algorithm).hyperparameter(knob.name)
+        assert replace(own, default=knob.default, source=knob.source) == knob
+
+
+def test_only_a_known_hyperparameter_is_adapted() -> None:
+    changed = adapted(OFF_POLICY, "me", batch_size=32)
+    assert [(knob.name, knob.default, knob.source) for knob in changed if knob.source == "me"] == [
+        ("batch_size", 32, "me")
+    ]
+    with pytest.raises(InvalidInput, match="batchsize"):
+        adapted(OFF_POLICY, "me", batchsize=32)
 
 
 @pytest.mark.parametrize(
@@ -47,8 +99,43 @@ def test_names_are_unique() -> None:
 )
 def test_wrong_values(name: str, value: object, complaint: str) -> None:
     with pytest.raises(InvalidInput, match=complaint) as caught:
-        ALGORITHMS["ppo"].hyperparameter(name).check(value)
+        find_algorithm("ppo").hyperparameter(name).check(value)
     assert caught.value.violations[0].field == name
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("replay_capacity", 1),
+        ("replay_capacity", 1 << 31),
+        ("n_step", 0),
+        ("updates_per_step", 0.0),
+        ("target_rate", 0.0),
+        ("replay", "everyone"),
+        ("learning_starts", -1),
+        ("max_gradient_norm", -1.0),
+        ("h_term", "on"),
+        ("exploration", "epsilon"),
+    ],
+)
+def test_wrong_values_off_policy(name: str, value: object) -> None:
+    with pytest.raises(InvalidInput, match=name):
+        find_algorithm("sac").hyperparameter(name).check(value)
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        ({"name": "My.Own"}, "no name of an algorithm"),
+        ({"implementation": "my_package.mine"}, "not package.module:Class"),
+        ({"hyperparameters": OFF_POLICY + OFF_POLICY[:1]}, "two hyperparameters learning_rate"),
+        ({"hyperparameters": adapted(OFF_POLICY, "me", gamma=2.0)}, "gamma must be a number from 0 to 1"),
+        ({"hyperparameters": (replace(OFF_POLICY[4], scope="member"),)}, "real numbers only, not in int"),
+    ],
+)
+def test_an_algorithm_that_cannot_be_right(change: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(InvalidInput, match=complaint):
+        replace(find_algorithm("sac"), **change)
 
 
 def test_unknown_names_are_answered_with_the_nearest() -> None:
@@ -65,20 +152,69 @@ def test_defaults_by_scope() -> None:
     assert len(info.defaults()) == len(info.hyperparameters)
 
 
-@pytest.mark.parametrize("space", [DiscreteSpace(2), BoxSpace(-1.0, 1.0, (3,))])
-def test_ppo_acts_in(space: Space) -> None:
-    check_action_space("ppo", space)
+@pytest.mark.parametrize(
+    ("space", "names"),
+    [
+        (BOUNDED, {"ppo", "a2c"} | CONTINUOUS),
+        (UNBOUNDED, {"ppo", "a2c"}),
+        (HALF_BOUNDED, {"ppo", "a2c"}),
+        (DISCRETE, {"ppo", "a2c"} | DISCRETE_ONLY),
+        (MULTI_DISCRETE, {"ppo"}),
+        (BITS, {"ppo"}),
+        (DictSpace(()), set()),
+    ],
+)
+def test_who_acts_where(space: Space, names: set[str]) -> None:
+    able = set()
+    for name in BUILT_IN:
+        try:
+            check_action_space(name, space)
+        except InvalidInput as error:
+            assert error.reason == "ACTION_SPACE_UNSUPPORTED"
+            continue
+        able.add(name)
+    assert able == names
 
 
 @pytest.mark.parametrize(
-    ("space", "complaint"),
+    ("algorithm", "space", "complaint"),
     [
-        (MultiDiscreteSpace((3, 2)), r"ppo cannot act in MultiDiscrete\(\[3, 2\]\); it acts in Box and Discrete"),
-        (BoxSpace(0.0, 255.0, (3,), "uint8"), "Box of uint8"),
-        (BoxSpace(0.0, 1.0, (0,)), "empty"),
+        ("ppo", DictSpace(()), r"ppo cannot act in Dict\(\); it acts in Box, Discrete, MultiDiscrete and MultiBinary$"),
+        ("ppo", BoxSpace(0.0, 255.0, (3,), "uint8"), "Box of uint8"),
+        ("ppo", BoxSpace(0.0, 1.0, (0,)), "empty"),
+        ("ppo", MultiBinarySpace((2, 2)), r"MultiBinary\(2, 2\); it acts in a vector of bits"),
+        ("td3", UNBOUNDED, r"td3 cannot act in Box\(3,\) without bounds; it needs finite bounds, .*; ppo or a2c can"),
+        ("sac", HALF_BOUNDED, "finite bounds"),
+        ("dqn", MULTI_DISCRETE, r"dqn cannot act in MultiDiscrete\(\[3, 2\]\); it acts in Discrete; ppo can"),
     ],
 )
-def test_ppo_does_not_act_in(space: Space, complaint: str) -> None:
+def test_who_cannot_act_is_told_why_and_who_can(algorithm: str, space: Space, complaint: str) -> None:
     with pytest.raises(InvalidInput, match=complaint) as caught:
-        check_action_space("ppo", space)
-    assert caught.value.reason == "ACTION_SPACE_UNSUPPORTED"
+        check_action_space(algorithm, space)
+    assert caught.value.violations[0].field == "search.algorithms"
+
+
+@pytest.mark.parametrize(
+    ("space", "names"),
+    [
+        (BOUNDED, {"ppo", "sac", "td3"}),
+        (UNBOUNDED, {"ppo"}),
+        (DISCRETE, {"ppo", "d3qn", "discrete_sac"}),
+        (MULTI_DISCRETE, {"ppo"}),
+        (BITS, {"ppo"}),
+        (None, {"ppo", "sac", "td3", "d3qn", "discrete_sac"}),
+    ],
+)
+def test_what_auto_stands_for(space: Space | None, names: set[str]) -> None:
+    assert set(automatic_algorithms(space)) == names
+
+
+def test_the_catalogue_needs_no_torch() -> None:
+    code = (
+        "import sys\n"
+        "from podracer_core.catalogue.algorithms import known_algorithms\n"
+        "assert known_algorithms()\n"
+        "heavy = {'torch', 'numpy', 'gymnasium'} & set(sys.modules)\n"
+        "assert not heavy, heavy\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

@@ -30,7 +30,7 @@ from podracer_core.errors import (
     UserCodeFailed,
 )
 
-COMMANDS = ("run", "up", "submit", "jobs", "job", "watch", "cancel", "leaderboard", "export", "evaluate")
+COMMANDS = ("run", "up", "algorithms", "submit", "jobs", "job", "watch", "cancel", "leaderboard", "export", "evaluate")
 
 
 @dataclass(frozen=True)
@@ -98,6 +98,7 @@ def test_every_command_has_help(name: str, podracer: Callable[..., Result]) -> N
         (("fly",), "fly"),
         (("run",), "JOB.yaml"),
         (("run", "job.yaml", "--fast"), "--fast"),
+        (("algorithms", "saac"), "unknown algorithm 'saac'; did you mean sac"),
         (("jobs",), "no server runs for the state folder runs; start one with `podracer up`"),
         (("jobs", "--dir", "elsewhere"), "`podracer up --dir elsewhere`"),
         (("job", "Not A Name", "--orchestrator", "127.0.0.1:1", "--token-file", "token"), "not the name of a job"),

@@ -138,5 +138,97 @@ class TextObservations(Counter):
         self.observation_space = spaces.Text(5)
 
 
+class Masked(Counter):
+    """Forbids action number `step % 3`; allows nothing once an episode has ended."""
+
+    def __init__(self, trouble: str = "", trouble_at: int = 5) -> None:
+        super().__init__(trouble=trouble, trouble_at=trouble_at)
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        assert self._mask()[int(action) - 1], f"{action} is not allowed in step {self._steps}"
+        return super().step(action)
+
+    def _mask(self) -> Any:
+        mask = np.ones(3, dtype=np.int8)
+        mask[self._steps % 3] = 0
+        if self._steps == self._trouble_at:
+            match self._trouble:
+                case "length":
+                    return mask[:2]
+                case "nothing":
+                    return 0 * mask
+                case "numbers":
+                    return np.where(mask, 0.0, -np.inf)
+        return mask if self._steps < self._length else 0 * mask
+
+
+class InfoMasks(Masked):
+    """As Gymnasium's Taxi tells them."""
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        observation, _ = super().reset(seed=seed)
+        return observation, self._info()
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        observation, reward, terminated, truncated, _ = super().step(action)
+        return observation, reward, terminated, truncated, self._info()
+
+    def _info(self) -> dict[str, Any]:
+        missing = self._trouble == "missing" and self._steps == self._trouble_at
+        return {} if missing else {"action_mask": self._mask()}
+
+
+class MethodMasks(Masked):
+    """As sb3-contrib asks for them."""
+
+    def action_masks(self) -> list[bool]:
+        if self._trouble == "raise in action_masks":
+            raise RuntimeError("no rules for this maze")
+        return [bool(allowed) for allowed in self._mask()]
+
+
+class WrapperWithMasks(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Like sb3-contrib's ActionMasker."""
+
+    def __init__(self) -> None:
+        super().__init__(Masked())
+
+    def action_masks(self) -> Any:
+        return self.env.unwrapped._mask()
+
+
+class MultiDiscreteMasks(MultiDiscreteActions):
+    """Allows two pairs of choices, told flat or (`parts`) one row a part; `half` a mask allows none in the second."""
+
+    def __init__(self, parts: bool = False, half: bool = False) -> None:
+        super().__init__()
+        self._parts, self._half = parts, half
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        observation, _ = super().reset(seed=seed)
+        return observation, self._info()
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        assert action[0] == 1
+        assert action[1] in (5, 7)
+        observation, reward, terminated, truncated, _ = super().step(action)
+        return observation, reward, terminated, truncated, self._info()
+
+    def _info(self) -> dict[str, Any]:
+        first, second = np.array([0, 1], dtype=np.int8), np.array([1, 0, 1], dtype=np.int8) * (not self._half)
+        return {"action_mask": (first, second) if self._parts else np.concatenate([first, second])}
+
+
+class BoxWithMasks(BoxActions):
+    """Its masks mean nothing to us."""
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        observation, _ = super().reset(seed=seed)
+        return observation, {"action_mask": None, "other": 1}
+
+    def action_masks(self) -> Any:
+        raise RuntimeError("nobody should ask")
+
+
 def not_an_environment() -> int:
     return 3

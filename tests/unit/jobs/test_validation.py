@@ -9,7 +9,14 @@ from typing import Any
 import pytest
 
 from podracer_core.catalogue.environments import EnvironmentSpec
-from podracer_core.catalogue.spaces import BoxSpace, DiscreteSpace, MultiBinarySpace
+from podracer_core.catalogue.spaces import (
+    BoxSpace,
+    DictSpace,
+    DiscreteSpace,
+    MultiBinarySpace,
+    MultiDiscreteSpace,
+    Space,
+)
 from podracer_core.errors import InvalidInput
 from podracer_core.jobs.spec import (
     AlgorithmShare,
@@ -124,7 +131,7 @@ def test_a_bad_value_is_named_by_its_field(change: dict[str, Any], field: str) -
         ("hidden_sizes", Fixed((64, 0)), "must be a list each of which"),
         ("activation", Choice(("tanh", "sine")), "must be one of tanh, relu"),
         ("activation", Uniform(0.0, 1.0), "activation is not a real number: use choice"),
-        ("learning_rat", Fixed(0.1), "unknown hyperparameter 'learning_rat'; did you mean learning_rate?"),
+        ("learning_rat", Fixed(0.1), "unknown hyperparameter 'learning_rat'; did you mean learning_rate"),
     ],
 )
 def test_an_impossible_range(name: str, searched: Range, problem: str) -> None:
@@ -137,9 +144,50 @@ def test_an_impossible_range(name: str, searched: Range, problem: str) -> None:
 def test_dimensions_of_one_algorithm() -> None:
     validate(replace(JOB, search=Search(space=(Dimension("gamma", Fixed(0.9), "ppo"), Dimension("gamma", Fixed(0.8))))))
     with pytest.raises(InvalidInput, match="'sac' is not searched; expected ppo"):
-        validate(replace(JOB, search=Search(space=(Dimension("gamma", Fixed(0.9), "sac"),))))
+        validate(replace(JOB, search=Search((AlgorithmShare("ppo"),), (Dimension("gamma", Fixed(0.9), "sac"),))))
     twice = Search(space=(Dimension("gamma", Fixed(0.9)), Dimension("gamma", Fixed(0.8))))
     assert _fields(replace(JOB, search=twice)) == ["search.space.gamma"]
+
+
+class TestSeveralAlgorithms:
+    """`max_gradient_norm` may be 0 for DQN, not for PPO; `target_entropy_scale` 2 suits SAC, not its discrete form."""
+
+    BOTH = (AlgorithmShare("ppo"), AlgorithmShare("dqn"))
+    LARGE_SCALE = Search(space=(Dimension("target_entropy_scale", Fixed(2.0)),))
+
+    def problems(self, search: Search) -> str:
+        with pytest.raises(InvalidInput) as caught:
+            validate(replace(JOB, search=search))
+        return str(caught.value)
+
+    def test_a_dimension_must_fit_all_that_have_it(self) -> None:
+        problem = self.problems(Search(self.BOTH, (Dimension("max_gradient_norm", Fixed(0.0)),)))
+        assert problem.startswith("search.space.max_gradient_norm: ppo: must be a number from")
+        assert "dqn" not in problem
+        validate(replace(JOB, search=Search(self.BOTH, (Dimension("max_gradient_norm", Fixed(0.0), "dqn"),))))
+        own = (Dimension("max_gradient_norm", Fixed(0.0)), Dimension("max_gradient_norm", Fixed(0.5), "ppo"))
+        validate(replace(JOB, search=Search(self.BOTH, own)))
+        validate(replace(JOB, search=Search(self.BOTH, (Dimension("minibatch_size", Fixed(64)),))))
+
+    def test_what_no_algorithm_allows_is_said_once(self) -> None:
+        problem = self.problems(Search(self.BOTH, (Dimension("gamma", Fixed(2.0)),)))
+        assert problem == "search.space.gamma: must be a number from 0 to 1, not 2.0"
+
+    def test_auto_has_the_space_of_those_that_can_act(self) -> None:
+        assert "from 0 to 1" in self.problems(self.LARGE_SCALE)
+        validate(replace(JOB, environment=EnvironmentSpec(id="Pendulum-v1"), search=self.LARGE_SCALE))
+        assert "unknown hyperparameter 'policy_delay'" in self.problems(
+            Search(space=(Dimension("policy_delay", Fixed(2)),))
+        )
+
+    def test_before_the_inspection_one_that_fits_is_enough(self) -> None:
+        users = replace(JOB, environment=EnvironmentSpec(entry_point="a.b:C"))
+        validate(replace(users, search=self.LARGE_SCALE))
+        validate_action_space(self.LARGE_SCALE, BoxSpace(-1.0, 1.0, (2,)))
+        with pytest.raises(InvalidInput, match="from 0 to 1"):
+            validate_action_space(self.LARGE_SCALE, DiscreteSpace(2))
+        with pytest.raises(InvalidInput, match="not 3000"):
+            validate(replace(users, search=Search(space=(Dimension("target_entropy_scale", Fixed(3000.0)),))))
 
 
 def test_all_violations_come_together() -> None:
@@ -151,17 +199,31 @@ class TestActionSpaces:
     def test_an_algorithm_that_cannot_act_is_refused_once_the_space_is_known(self) -> None:
         search = Search((AlgorithmShare("ppo"),))
         validate_action_space(search, DiscreteSpace(3))
-        with pytest.raises(InvalidInput, match=r"ppo cannot act in MultiBinary\(3,\)") as caught:
-            validate_action_space(search, MultiBinarySpace((3,)))
+        with pytest.raises(InvalidInput, match=r"ppo cannot act in Dict\(\)") as caught:
+            validate_action_space(search, DictSpace(()))
         assert [violation.field for violation in caught.value.violations] == ["search.algorithms[0]"]
 
     def test_auto_needs_one_that_can(self) -> None:
-        with pytest.raises(InvalidInput, match=r"no algorithm can act in MultiBinary\(3,\)"):
-            validate_action_space(Search(), MultiBinarySpace((3,)))
+        with pytest.raises(InvalidInput, match=r"no algorithm can act in Dict\(\)"):
+            validate_action_space(Search(), DictSpace(()))
 
-    def test_auto_is_every_algorithm_that_can(self) -> None:
-        assert AlgorithmShare("ppo") in searched_algorithms(Search(), BoxSpace(-1.0, 1.0, (2,)))
-        assert searched_algorithms(Search(), MultiBinarySpace((3,))) == ()
-        assert AlgorithmShare("ppo") in searched_algorithms(Search(), None)
-        chosen = (AlgorithmShare("ppo", 2.0),)
+    @pytest.mark.parametrize(
+        ("space", "names"),
+        [
+            (BoxSpace(-1.0, 1.0, (2,)), {"ppo", "sac", "td3"}),
+            (BoxSpace(-math.inf, math.inf, (2,)), {"ppo"}),
+            (DiscreteSpace(3), {"ppo", "d3qn", "discrete_sac"}),
+            (MultiDiscreteSpace((3, 2)), {"ppo"}),
+            (MultiBinarySpace((3,)), {"ppo"}),
+            (None, {"ppo", "sac", "td3", "d3qn", "discrete_sac"}),
+            (DictSpace(()), set()),
+        ],
+    )
+    def test_auto_is_a_few_that_can_in_equal_shares(self, space: Space | None, names: set[str]) -> None:
+        shares = searched_algorithms(Search(), space)
+        assert {share.algorithm for share in shares} == names
+        assert {share.share for share in shares} <= {1.0}
+
+    def test_what_a_job_names_is_what_it_gets(self) -> None:
+        chosen = (AlgorithmShare("a2c", 2.0),)
         assert searched_algorithms(Search(chosen), DiscreteSpace(2)) == chosen

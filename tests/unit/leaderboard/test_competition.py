@@ -9,7 +9,7 @@ from google.protobuf import duration_pb2
 
 from podracer.common.v1 import agent_pb2, environment_pb2, evolution_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
-from podracer_core.catalogue.algorithms import ALGORITHMS
+from podracer_core.catalogue.algorithms import find_algorithm
 from podracer_core.errors import InvalidInput
 from podracer_leaderboard.competition import read_competition
 from podracer_leaderboard.ranges import Choice, Fixed, Interval
@@ -24,7 +24,7 @@ DISCRETE = environment_pb2.EnvironmentDescription(
     action_space=environment_pb2.Space(discrete=environment_pb2.DiscreteSpace(n=2))
 )
 IMPOSSIBLE = environment_pb2.EnvironmentDescription(
-    action_space=environment_pb2.Space(multi_binary=environment_pb2.MultiBinarySpace(shape=[3]))
+    action_space=environment_pb2.Space(dict=environment_pb2.DictSpace())
 )
 
 
@@ -75,7 +75,7 @@ def test_the_objectives_statistic_chooses_the_updater_unless_one_is_named() -> N
 def test_without_algorithms_all_that_can_act_and_without_a_space_their_own_ranges() -> None:
     space = read_competition(spec()).space
     assert "ppo" in space.shares
-    searched = {knob.name for knob in ALGORITHMS["ppo"].hyperparameters if knob.search is not None}
+    searched = {knob.name for knob in find_algorithm("ppo").hyperparameters if knob.search is not None}
     assert set(space.ranges["ppo"]) == searched
 
 
@@ -126,7 +126,7 @@ BAD: dict[str, tuple[Callable[[], Spec], str]] = {
     ),
     "an action space that the algorithm cannot act in": (
         lambda: spec(environment_description=IMPOSSIBLE, search=ppo()),
-        "ppo cannot act in MultiBinary",
+        "ppo cannot act in Dict()",
     ),
     "auto without an action space": (
         lambda: spec(environment_description=None),

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from podracer_core.errors import InvalidInput
-from podracer_core.networks import ActionHead, make_action_head
+from podracer_core.networks import ActionHead, make_policy_head
 
 MEMBERS, ROWS = 3, 7
 BOX = gymnasium.spaces.Box(np.array([-2.0, 0.0, -np.inf], np.float32), np.array([2.0, 10.0, np.inf], np.float32))
@@ -18,7 +18,7 @@ SPACES = {"discrete": gymnasium.spaces.Discrete(5), "box": BOX}
 def case(kind: str) -> tuple[ActionHead, torch.Tensor, torch.Tensor, torch.Tensor]:
     """head, output, log_std and actions"""
     torch.manual_seed(0)
-    head = make_action_head(SPACES[kind])
+    head = make_policy_head(SPACES[kind])
     output = torch.randn(MEMBERS, ROWS, head.output_size)
     log_std = torch.randn(MEMBERS, head.log_std_size)
     action = torch.randint(5, (MEMBERS, ROWS)) if kind == "discrete" else torch.randn(MEMBERS, ROWS, 3)
@@ -72,14 +72,14 @@ def test_samples_have_the_distribution_and_the_log_prob_that_they_say(kind: str)
 
 
 def test_box_actions_are_scaled_and_clipped_for_the_environment() -> None:
-    head = make_action_head(BOX)
+    head = make_policy_head(BOX)
     raw = torch.tensor([[[0.0, 0.0, 7.0], [1.0, -1.0, -3.0], [9.0, -9.0, 0.0], [0.5, 0.5, 0.5]]])
     expected = torch.tensor([[[0.0, 5.0, 7.0], [2.0, 0.0, -3.0], [2.0, 0.0, 0.0], [1.0, 7.5, 0.5]]])
     torch.testing.assert_close(head.to_environment(raw), expected)
 
 
 def test_box_actions_get_their_shape_back() -> None:
-    head = make_action_head(gymnasium.spaces.Box(-1.0, 1.0, (2, 3)))
+    head = make_policy_head(gymnasium.spaces.Box(-1.0, 1.0, (2, 3)))
     assert head.action_shape == (6,)
     assert head.to_environment(torch.zeros(4, 5, 6)).shape == (4, 5, 2, 3)
 
@@ -87,4 +87,4 @@ def test_box_actions_get_their_shape_back() -> None:
 def test_other_spaces_are_refused() -> None:
     for space in (gymnasium.spaces.MultiDiscrete([2, 3]), gymnasium.spaces.Box(0, 255, (2,), np.uint8)):
         with pytest.raises(InvalidInput, match="acts in Discrete and float Box"):
-            make_action_head(space)
+            make_policy_head(space)

@@ -26,15 +26,17 @@ def generalized_advantages(
     from where it was; only a terminated one has no future. The sum stops at both. A row that is not valid has the
     advantage 0, and the rows before it do not look past it.
 
-    importance [T, M, E] is min(1, pi / mu) of a rollout that an older policy mu took: then this is V-trace (Espeholt
-    et al., 2018, arXiv:1802.01561, equation 1) with c = lambda * min(1, pi / mu), which is the above where pi = mu.
+    importance [T, M, E] is rho = min(1, pi / mu) of a rollout that an older policy mu took: then this is V-trace
+    (Espeholt et al., 2018, arXiv:1802.01561, equations 1 and 4) with c = lambda * rho, which is the above where pi = mu:
+        A[t] = delta[t] + gamma * lambda * (1 - ended[t]) * rho[t + 1] * A[t + 1]
+    The policy's gradient weighs A[t] with rho[t], and the value's target is V(s[t]) + rho[t] * A[t].
     """
     discount = gamma.view(-1, 1)
     delta = reward + discount * torch.where(terminated, 0.0, next_value) - value
     decay = (discount * gae_lambda.view(-1, 1)).expand_as(delta)
     if importance is not None:
-        delta = importance * delta
-        decay = importance * decay
+        importance = torch.where(valid, importance, 0.0)
+        decay = torch.cat([decay[:-1] * importance[1:], decay[-1:]])
     delta = torch.where(valid, delta, 0.0)
     decay = torch.where(valid & ~(terminated | truncated), decay, 0.0)
     advantages = torch.empty_like(delta)

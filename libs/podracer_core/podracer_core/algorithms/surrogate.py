@@ -1,4 +1,5 @@
-"""The objective that gives PPO its name."""
+"""PPO's two clipped objectives, each with its derivative. Both are written so that NaN stays NaN, and the member that it
+belongs to is noticed."""
 
 from __future__ import annotations
 
@@ -16,5 +17,17 @@ def clipped_surrogate(log_ratio: Tensor, advantage: Tensor, clip_range: Tensor) 
     limit = clip_range.unsqueeze(1)
     free = ratio * advantage
     clipped = torch.minimum(torch.maximum(ratio, 1 - limit), 1 + limit) * advantage
-    # Written so that NaN stays NaN, and the member that it belongs to is noticed.
     return torch.minimum(free, clipped), torch.where(free > clipped, 0.0, free)
+
+
+def clipped_value_error(value: Tensor, old: Tensor, target: Tensor, clip_range: Tensor) -> tuple[Tensor, Tensor]:
+    """max((v - R)^2, (old + clip(v - old, -c, c) - R)^2) / 2 and its derivative in v, as OpenAI's baselines have it.
+
+    value, old, target [M, B], clip_range [M] -> [M, B] each. A member whose range is 0 has (v - R)^2 / 2. The
+    derivative is zero where the clipped error is the larger one, which then does not depend on v, and v - R elsewhere.
+    """
+    limit = clip_range.unsqueeze(1)
+    error = value - target
+    clipped = old + torch.minimum(torch.maximum(value - old, -limit), limit) - target
+    free, held = error.square(), torch.where(limit > 0, clipped.square(), 0.0)
+    return 0.5 * torch.maximum(free, held), torch.where(held > free, 0.0, error)

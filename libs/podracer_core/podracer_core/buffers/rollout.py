@@ -37,6 +37,8 @@ class Rollout:
     first_step          [M]                  int64, the members' step counters before row 0 (steps per environment)
     episodes                                 of the episodes that ended in these rows
     policy_version                           the version of the actor state that acted
+    action_mask         [T + 1, M, E, n]     bool, as in `Step`; row t is what action t had to obey, row T is for where
+                                             the next rollout starts. None where the environment has no masks
     """
 
     observation: Tensor
@@ -50,6 +52,7 @@ class Rollout:
     first_step: Tensor
     episodes: EpisodeStatistics
     policy_version: int = 0
+    action_mask: Tensor | None = None
 
     @property
     def horizon(self) -> int:
@@ -79,6 +82,8 @@ class Rollout:
         ended = (self.terminated | self.truncated).flatten()
         tensors = {name: getattr(self, name) for name in _PLAIN}
         tensors["final_rows"] = self.final_observation.flatten(0, 2)[ended]
+        if self.action_mask is not None:
+            tensors["action_mask"] = self.action_mask
         for field in fields(EpisodeStatistics):
             tensors[f"episodes.{field.name}"] = getattr(self.episodes, field.name)
         return tensors
@@ -96,8 +101,12 @@ class Rollout:
         for name in ("action", "log_prob", "terminated", "truncated", "valid"):
             if len(shape) != 3 or plain[name].shape[:3] != shape:
                 raise InvalidInput(f"{name} has shape {tuple(plain[name].shape)}, the rewards {tuple(shape)}")
-        if plain["observation"].shape[:3] != (shape[0] + 1, *shape[1:]):
-            raise InvalidInput(f"observation has shape {tuple(plain['observation'].shape)}, the rewards {tuple(shape)}")
+        for name in ("observation", "action_mask"):
+            if name in tensors and tensors[name].shape[:3] != (shape[0] + 1, *shape[1:]):
+                raise InvalidInput(f"{name} has shape {tuple(tensors[name].shape)}, the rewards {tuple(shape)}")
+        action_mask = tensors.get("action_mask")
+        if action_mask is not None and (action_mask.dim() != 4 or action_mask.dtype != torch.bool):
+            raise InvalidInput(f"action_mask is {action_mask.dtype} with {action_mask.dim()} axes, not bool with 4")
         ended = (plain["terminated"] | plain["truncated"]).flatten()
         final_observation = plain["observation"][1:].clone()
         if final_rows.shape[0] != int(ended.sum()) or final_rows.shape[1:] != final_observation.shape[3:]:
@@ -105,7 +114,13 @@ class Rollout:
                 f"final_rows has shape {tuple(final_rows.shape)}, {int(ended.sum())} rows end an episode"
             )
         final_observation.view(-1, *final_observation.shape[3:])[ended] = final_rows
-        return cls(**plain, final_observation=final_observation, episodes=episodes, policy_version=policy_version)
+        return cls(
+            **plain,
+            final_observation=final_observation,
+            episodes=episodes,
+            policy_version=policy_version,
+            action_mask=action_mask,
+        )
 
 
 _PLAIN = ("observation", "action", "log_prob", "reward", "terminated", "truncated", "valid", "first_step")
@@ -118,8 +133,12 @@ def allocate_rollout(
     observation: tuple[tuple[int, ...], torch.dtype],
     action: tuple[tuple[int, ...], torch.dtype],
     device: torch.device | str = "cpu",
+    mask_size: int = 0,
 ) -> Rollout:
-    """An empty rollout to collect into. observation, action: shape and dtype of a single one."""
+    """An empty rollout to collect into. observation, action: shape and dtype of a single one.
+
+    mask_size: flags in an action mask; 0 for no masks. Masks start true.
+    """
     rows = (horizon, members, num_envs)
 
     def zeros(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -138,4 +157,5 @@ def allocate_rollout(
         episodes=EpisodeStatistics(
             zeros(members, dtype=torch.int64), zeros(members, dtype=torch.float64), zeros(members, dtype=torch.int64)
         ),
+        action_mask=~zeros(horizon + 1, members, num_envs, mask_size, dtype=torch.bool) if mask_size else None,
     )

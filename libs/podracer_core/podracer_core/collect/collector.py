@@ -10,6 +10,7 @@ from torch import Tensor
 
 from podracer_core.buffers.rollout import Rollout, allocate_rollout
 from podracer_core.collect.episodes import EpisodeTracker
+from podracer_core.environments.action_masks import action_mask_size
 from podracer_core.environments.vec_environment import Step, VecEnvironment
 from podracer_core.errors import InvalidInput
 from podracer_core.networks.actor import Actor
@@ -59,9 +60,14 @@ class Collector:
         rollout = self._rollout(horizon, policy_version)
         rollout.first_step.copy_(self._step_count)
         rollout.observation[0].copy_(self._observation.view_as(rollout.observation[0]))
+        masks = rollout.action_mask
+        present_mask = self.environment.action_mask
+        if masks is not None and present_mask is not None:
+            masks[0].copy_(present_mask.view_as(masks[0]))
         noise = self.actor.draw_noise(self._action_keys, self._step_count, horizon)
         for t in range(horizon):
-            action, log_prob = self.actor.act(rollout.observation[t], noise[t])
+            mask = masks[t] if masks is not None else None
+            action, log_prob = self.actor.act(rollout.observation[t], noise[t], mask)
             rollout.action[t].copy_(action)
             rollout.log_prob[t].copy_(log_prob)
             self.environment.step(self.actor.head.to_environment(action).flatten(0, 1), out=_slot(rollout, t))
@@ -104,6 +110,7 @@ class Collector:
                 (space.shape, self._observation.dtype),
                 (head.action_shape, head.action_dtype),
                 self.environment.device,
+                action_mask_size(self.environment.action_space) if self.environment.has_action_mask else 0,
             )
         rollout = self._rollouts[horizon]
         return replace(rollout, policy_version=policy_version)
@@ -117,6 +124,6 @@ def _slot(rollout: Rollout, t: int) -> Step:
         terminated=rollout.terminated[t].view(-1),
         truncated=rollout.truncated[t].view(-1),
         final_observation=rollout.final_observation[t].flatten(0, 1),
-        action_mask=None,
+        action_mask=None if rollout.action_mask is None else rollout.action_mask[t + 1].flatten(0, 1),
         valid=rollout.valid[t].view(-1),
     )

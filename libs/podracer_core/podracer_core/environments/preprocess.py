@@ -30,7 +30,8 @@ class PreprocessVecEnv(VecEnvironment):
 
     Observations: a Box keeps its shape (uint8 as it is, all else float32); anything else is flattened into a float32
     vector. Rewards are float32. Episode k of row i is reset with a seed mixed from (seeds[i], k), episode 0 with
-    seeds[i] itself where Gymnasium can take it.
+    seeds[i] itself where Gymnasium can take it. Masks of Discrete and MultiDiscrete actions come from the environment
+    (see `action_masks`); to find out whether there are any, environment 0 is reset once more at the start.
 
     A process that dies, or whose step takes longer than `step_timeout_s`, is replaced: its rows show reward 0, their
     last observation as the final one, truncated and not valid, and start their next episode. After three such losses
@@ -73,7 +74,7 @@ class PreprocessVecEnv(VecEnvironment):
             terminated=torch.from_numpy(self._arrays.terminated),
             truncated=torch.from_numpy(self._arrays.truncated),
             final_observation=torch.from_numpy(self._arrays.final_observation),
-            action_mask=None,
+            action_mask=torch.from_numpy(self._arrays.action_mask) if self.has_action_mask else None,
             valid=torch.from_numpy(self._arrays.valid),
         )
         self._action = torch.from_numpy(self._arrays.action)
@@ -81,6 +82,12 @@ class PreprocessVecEnv(VecEnvironment):
         if isinstance(self.action_space, gymnasium.spaces.Box):
             low, high = self.action_space.low, self.action_space.high
             self._bounds = torch.as_tensor(low).float(), torch.as_tensor(high).float()
+
+    @property
+    def action_mask(self) -> Tensor | None:
+        """See `VecEnvironment.action_mask`."""
+        mask = self._step.action_mask
+        return mask if mask is None else mask.to(self.device)
 
     def reset(self, seeds: Tensor) -> Tensor:
         """See `VecEnvironment.reset`."""
@@ -129,20 +136,27 @@ class PreprocessVecEnv(VecEnvironment):
         deadline = time.monotonic() + self._start_timeout_s
         try:
             answers = [child.receive(deadline) for child in self._children]
+            self._children[0].send("find_masks")
+            self._mask_size = int(self._children[0].receive(deadline)["mask_size"])
         except ChildLost as lost:
             raise UserCodeFailed(lost.message, environment=self._spec.name) from lost
         answer = answers[0]
         self.observation_space = observation_array_space(to_gymnasium(from_json(answer["observation_space"])))
         self.action_space = to_gymnasium(from_json(answer["action_space"]))
         self.max_episode_steps = answer["max_episode_steps"]
-        size_memory(self._memory, self.num_envs, self.observation_space, self.action_space)
+        self.has_action_mask = self._mask_size > 0
+        layout = self.num_envs, self.observation_space, self.action_space, self._mask_size
+        size_memory(self._memory, *layout)
         for child, rows in zip(self._children, self._rows, strict=True):
-            child.send("map", num_envs=self.num_envs, first=rows.start)
+            self._send_map(child, rows)
             child.receive(deadline)
-        return map_memory(self._memory, self.num_envs, self.observation_space, self.action_space)
+        return map_memory(self._memory, *layout)
 
     def _send_open(self, child: ChildProcess, rows: slice) -> None:
         child.send("open", environment=self._spec.to_json(), count=rows.stop - rows.start)
+
+    def _send_map(self, child: ChildProcess, rows: slice) -> None:
+        child.send("map", num_envs=self.num_envs, first=rows.start, mask_size=self._mask_size)
 
     def _start_episodes(self) -> Tensor:
         self._command("start")
@@ -195,7 +209,7 @@ class PreprocessVecEnv(VecEnvironment):
         try:
             self._send_open(child, rows)
             child.receive(deadline)
-            child.send("map", num_envs=self.num_envs, first=rows.start)
+            self._send_map(child, rows)
             child.receive(deadline)
             child.send("start")
             child.receive(deadline)
@@ -215,8 +229,12 @@ def _give_back(children: list[ChildProcess], memory: int) -> None:
 def _copy(step: Step, out: Step | None, device: torch.device) -> Step:
     """`step` in `out`, or in new tensors on `device`."""
     names = ("observation", "reward", "terminated", "truncated", "final_observation", "valid")
+    mask = step.action_mask
     if out is None:
-        return Step(action_mask=None, **{name: getattr(step, name).to(device) for name in names})
+        moved = {name: getattr(step, name).to(device) for name in names}
+        return Step(action_mask=mask if mask is None else mask.to(device), **moved)
     for name in names:
         getattr(out, name).copy_(getattr(step, name))
+    if mask is not None and out.action_mask is not None:
+        out.action_mask.copy_(mask)
     return out

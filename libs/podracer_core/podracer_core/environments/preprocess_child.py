@@ -6,7 +6,9 @@ It answers JSON lines on the socket, one for each command, and shares arrays wit
 
     {"command": "open", "environment": {…}, "count": 32}    -> the spaces and the time limit
     {"command": "inspect", "steps": 10}                     -> {"ok": true}, or what is wrong with the environment
-    {"command": "map", "num_envs": 64, "first": 32}         -> {"ok": true}; rows first … first + count - 1 are its own
+    {"command": "find_masks"}                               -> {"mask_size": 6}; 0 where there are no action masks
+    {"command": "map", "num_envs": 64, "first": 32, "mask_size": 6}
+                                                            -> {"ok": true}; rows first … first + count - 1 are its own
     {"command": "start"}    a new episode in every row, numbered by `episode`
     {"command": "step"}     acts once in every row
 
@@ -27,13 +29,16 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import gymnasium
 import numpy as np
+from numpy.typing import NDArray
 
 from podracer_core.catalogue.spaces import to_json
+from podracer_core.environments.action_masks import action_mask_size, check_mask, info_mask, mask_method, sample_allowed
 from podracer_core.environments.shared_arrays import SharedArrays, map_memory
 from podracer_core.environments.space_check import check_reset, check_step
 from podracer_core.environments.spaces import action_array_space, from_gymnasium, observation_array_space
@@ -51,12 +56,14 @@ class Environments:
     def __init__(self, memory: int) -> None:
         self._memory = memory
         self._environments: list[gymnasium.Env[Any, Any]] = []
+        self._mask_methods: list[Callable[[], Any] | None] = []
         self._rows: SharedArrays | None = None
         self.doing = "construction"  # what the user's code is doing, for the message when it fails
 
     def do_open(self, environment: dict[str, Any], count: int) -> dict[str, Any]:
         """Make `count` environments and tell their spaces."""
         self._environments = [_make(**environment) for _ in range(count)]
+        self._mask_methods = [mask_method(made) for made in self._environments]
         first = self._environments[0]
         self._observation_space, self._action_space = first.observation_space, first.action_space
         self._array_space = observation_array_space(self._observation_space)
@@ -72,18 +79,33 @@ class Environments:
         environment = self._environments[0]
         self._action_space.seed(0)
         started = False
+        masked: bool | None = None
+        result: Any = ()
         for _ in range(steps):
             if not started:
                 self.doing = "reset"
-                check_reset(self._observation_space, environment.reset(seed=0))
-                started = True
+                result = environment.reset(seed=0)
+                check_reset(self._observation_space, result)
+            if masked is None:
+                masked = self._has_masks(result[-1])
+            action = sample_allowed(self._action_space, self._mask(0, result[-1], masked))
             self.doing = "step"
-            started = not check_step(self._observation_space, environment.step(self._action_space.sample()))
+            result = environment.step(action)
+            started = not check_step(self._observation_space, result)
         return {"ok": True}
 
-    def do_map(self, num_envs: int, first: int) -> dict[str, Any]:
+    def do_find_masks(self) -> dict[str, Any]:
+        """Find out whether there are action masks: only a reset tells it of an environment without `action_masks`."""
+        size = action_mask_size(self._action_space)
+        if size and self._mask_methods[0] is None:
+            self.doing = "reset"
+            _, info = self._environments[0].reset(seed=0)
+            size = size if self._has_masks(info) else 0
+        return {"mask_size": size}
+
+    def do_map(self, num_envs: int, first: int, mask_size: int) -> dict[str, Any]:
         """Attach the shared arrays."""
-        arrays = map_memory(self._memory, num_envs, self._array_space, self._action_space)
+        arrays = map_memory(self._memory, num_envs, self._array_space, self._action_space, mask_size)
         own = slice(first, first + len(self._environments))
         self._rows = SharedArrays(*(getattr(arrays, name)[own] for name in SharedArrays.__slots__))
         return {"ok": True}
@@ -99,11 +121,13 @@ class Environments:
         rows = self._mapped
         self.doing = "step"
         for row, environment in enumerate(self._environments):
-            observation, reward, terminated, truncated, _ = environment.step(self._decode(rows.action[row]))
+            observation, reward, terminated, truncated, info = environment.step(self._decode(rows.action[row]))
             rows.final_observation[row] = self._encode(observation)
             rows.reward[row] = reward
             rows.terminated[row] = terminated
             rows.truncated[row] = truncated
+            if not (terminated or truncated):  # a finished game may allow nothing
+                self._write_mask(row, info)
         sums = rows.final_observation.reshape(len(self._environments), -1).sum(axis=1, dtype=np.float64)
         np.isfinite(sums + rows.reward, out=rows.valid)
         broken = ~rows.valid
@@ -133,8 +157,36 @@ class Environments:
         rows = self._mapped
         self.doing = "reset"
         seed = episode_seed(int(rows.seed[row]), int(rows.episode[row]))
-        observation, _ = self._environments[row].reset(seed=seed)
+        observation, info = self._environments[row].reset(seed=seed)
         rows.observation[row] = self._encode(observation)
+        self._write_mask(row, info)
+
+    def _write_mask(self, row: int, info: Any) -> None:
+        masks = self._mapped.action_mask
+        mask = self._mask(row, info, masks.shape[1] > 0)
+        if mask is not None:
+            masks[row] = mask
+
+    def _has_masks(self, info: Any) -> bool:
+        """Whether the first environment has action masks; `info` is that of its first reset."""
+        offered = self._mask_methods[0] is not None or info_mask(info) is not None
+        return offered and action_mask_size(self._action_space) > 0
+
+    def _mask(self, row: int, info: Any, masked: bool) -> NDArray[np.bool_] | None:
+        """The actions that the environment of a row allows now, or None unless it has masks (`masked`)."""
+        if not masked:
+            if info_mask(info) is not None and action_mask_size(self._action_space):
+                raise InvalidInput(
+                    f"{self.doing} gave info['action_mask'], the first reset did not; give it always or never"
+                )
+            return None
+        method = self._mask_methods[row]
+        if method is None:
+            return check_mask(self._action_space, info_mask(info), f"info['action_mask'] of {self.doing}")
+        after, self.doing = self.doing, "action_masks"
+        mask = method()
+        self.doing = after
+        return check_mask(self._action_space, mask, f"the result of action_masks after {after}")
 
     def _decode(self, action: Any) -> Any:
         """A row of actions as the environment wants it; a copy, which user code may keep."""

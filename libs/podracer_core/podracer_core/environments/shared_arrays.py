@@ -27,13 +27,17 @@ _ALIGNMENT_BYTES = 64
 
 @dataclass(frozen=True, slots=True)
 class SharedArrays:
-    """Views of the shared memory, each with N rows; the meanings are those of `Step`."""
+    """Views of the shared memory, each with N rows; the meanings are those of `Step`.
+
+    `action_mask` has no columns where the environment has no masks.
+    """
 
     seed: NDArray[np.int64]
     episode: NDArray[np.int64]
     action: NDArray[Any]
     observation: NDArray[Any]
     final_observation: NDArray[Any]
+    action_mask: NDArray[np.bool_]
     reward: NDArray[np.float32]
     terminated: NDArray[np.bool_]
     truncated: NDArray[np.bool_]
@@ -49,10 +53,10 @@ def create_memory() -> int:
 
 
 def size_memory(
-    descriptor: int, num_envs: int, observation: gymnasium.spaces.Box, action: gymnasium.Space[Any]
+    descriptor: int, num_envs: int, observation: gymnasium.spaces.Box, action: gymnasium.Space[Any], mask_size: int
 ) -> None:
     """Give the file the size that `map_memory` needs; Exhausted if there is no memory for it."""
-    _, size_bytes = _layout(num_envs, observation, action)
+    _, size_bytes = _layout(num_envs, observation, action, mask_size)
     try:
         if hasattr(os, "posix_fallocate"):  # a full tmpfs is an error now instead of a SIGBUS later
             os.posix_fallocate(descriptor, 0, size_bytes)
@@ -65,10 +69,10 @@ def size_memory(
 
 
 def map_memory(
-    descriptor: int, num_envs: int, observation: gymnasium.spaces.Box, action: gymnasium.Space[Any]
+    descriptor: int, num_envs: int, observation: gymnasium.spaces.Box, action: gymnasium.Space[Any], mask_size: int
 ) -> SharedArrays:
     """The arrays in the file; every process computes the same places. The mapping lives as long as the arrays."""
-    places, size_bytes = _layout(num_envs, observation, action)
+    places, size_bytes = _layout(num_envs, observation, action, mask_size)
     memory = mmap.mmap(descriptor, size_bytes)
     return SharedArrays(
         **{
@@ -81,7 +85,9 @@ def map_memory(
 _Places = dict[str, tuple[np.dtype[Any], tuple[int, ...], int]]
 
 
-def _layout(num_envs: int, observation: gymnasium.spaces.Box, action: gymnasium.Space[Any]) -> tuple[_Places, int]:
+def _layout(
+    num_envs: int, observation: gymnasium.spaces.Box, action: gymnasium.Space[Any], mask_size: int
+) -> tuple[_Places, int]:
     """Name → (dtype, shape, offset in bytes), and the size of all."""
     action_dtype = np.float32 if isinstance(action, gymnasium.spaces.Box) else np.int64
     row_shapes: dict[str, tuple[Any, tuple[int, ...]]] = {
@@ -90,6 +96,7 @@ def _layout(num_envs: int, observation: gymnasium.spaces.Box, action: gymnasium.
         "action": (action_dtype, action.shape or ()),
         "observation": (observation.dtype, observation.shape),
         "final_observation": (observation.dtype, observation.shape),
+        "action_mask": (np.bool_, (mask_size,)),
         "reward": (np.float32, ()),
         "terminated": (np.bool_, ()),
         "truncated": (np.bool_, ()),

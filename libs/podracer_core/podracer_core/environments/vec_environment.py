@@ -14,6 +14,7 @@ import gymnasium
 import torch
 from torch import Tensor
 
+from podracer_core.environments.action_masks import action_mask_size
 from podracer_core.errors import InvalidInput
 
 __all__ = ["Step", "VecEnvironment", "allocate_step"]
@@ -30,7 +31,8 @@ class Step:
                                    `final_observation`. Both can be true at once; neither implies the other
     final_observation   [N, *obs]  always filled: the true next observation, before any reset. A target is
                                    reward + gamma * (1 - terminated) * V(final_observation), everywhere
-    action_mask         [N, n] bool, the allowed actions in `observation`, or None where all are
+    action_mask         [N, n] bool, the allowed actions in `observation` (n of Discrete, or the sum of nvec of
+                        MultiDiscrete, part after part), or None where the environment has no masks: all are
     valid               [N]        bool, false where the world broke (a dead process, NaN); such rows leave every loss.
                                    They count as truncated, with reward 0
     """
@@ -59,6 +61,16 @@ class VecEnvironment(ABC):
     action_space: gymnasium.Space[Any]
     max_episode_steps: int | None
     deterministic_evaluation: bool = False  # true where all episodes are alike, as in a back-test
+    has_action_mask: bool = False  # true where every step has an `action_mask`; it never changes
+
+    @property
+    def action_mask(self) -> Tensor | None:
+        """The allowed actions in the present observation, [N, n] bool; None where all are.
+
+        The present one is what `reset`, `load_state` or `step` gave last, wherever the step was written to. The tensor
+        lives until the next of these.
+        """
+        return None
 
     @abstractmethod
     def reset(self, seeds: Tensor) -> Tensor:
@@ -85,7 +97,7 @@ class VecEnvironment(ABC):
 
 
 def allocate_step(environment: VecEnvironment) -> Step:
-    """An empty Step of the right shapes, to pass as `out`. `valid` starts true."""
+    """An empty Step of the right shapes, to pass as `out`. `valid` and `action_mask` start true."""
     count, device = environment.num_envs, environment.device
     space = environment.observation_space
     if space.shape is None or space.dtype is None:
@@ -95,12 +107,15 @@ def allocate_step(environment: VecEnvironment) -> Step:
     def flags(value: bool) -> Tensor:
         return torch.full((count,), value, dtype=torch.bool, device=device)
 
+    action_mask = None
+    if environment.has_action_mask:
+        action_mask = torch.ones(count, action_mask_size(environment.action_space), dtype=torch.bool, device=device)
     return Step(
         observation=torch.zeros(count, *space.shape, dtype=dtype, device=device),
         reward=torch.zeros(count, device=device),
         terminated=flags(False),
         truncated=flags(False),
         final_observation=torch.zeros(count, *space.shape, dtype=dtype, device=device),
-        action_mask=None,
+        action_mask=action_mask,
         valid=flags(True),
     )

@@ -50,6 +50,9 @@ class Evaluator:
         observation = environment.reset(keys.repeat(members))
         padded = observation.new_zeros(members, blocks * block_rows, *observation.shape[1:])
         rows = slice(first_row, first_row + episodes)
+        mask, padded_mask = environment.action_mask, None
+        if mask is not None:
+            padded_mask = mask.new_ones(members, blocks * block_rows, mask.shape[1])
         running = torch.ones(members * episodes, dtype=torch.bool, device=environment.device)
         returns = torch.zeros(members * episodes, dtype=torch.float64, device=environment.device)
         lengths = torch.zeros(members * episodes, dtype=torch.int64, device=environment.device)
@@ -57,14 +60,18 @@ class Evaluator:
         with torch.inference_mode():
             for taken in range(1, (environment.max_episode_steps or self._step_limit) + 1):
                 padded[:, rows] = observation.view(members, episodes, *observation.shape[1:])
-                action = repeated.greedy(padded.view(members * blocks, block_rows, *observation.shape[1:]))
+                block_mask = None
+                if mask is not None and padded_mask is not None:
+                    padded_mask[:, rows] = mask.view(members, episodes, -1)
+                    block_mask = padded_mask.view(members * blocks, block_rows, -1)
+                action = repeated.greedy(padded.view(members * blocks, block_rows, *observation.shape[1:]), block_mask)
                 action = action.reshape(members, blocks * block_rows, *action.shape[2:])[:, rows].flatten(0, 1)
                 step = environment.step(action)
                 returns += torch.where(running, step.reward, 0.0)
                 lengths += running
                 invalid |= running & ~step.valid
                 running &= ~(step.terminated | step.truncated)
-                observation = step.observation
+                observation, mask = step.observation, step.action_mask
                 if taken % _CHECK_INTERVAL == 0 and not running.any():
                     break
         return _results(returns, lengths, invalid, seeds, members)

@@ -6,7 +6,12 @@ import difflib
 import math
 import re
 
-from podracer_core.catalogue.algorithms import ALGORITHMS, AlgorithmInfo, check_action_space, find_algorithm
+from podracer_core.catalogue.algorithms import (
+    AlgorithmInfo,
+    automatic_algorithms,
+    check_action_space,
+    find_algorithm,
+)
 from podracer_core.catalogue.environments import find_environment
 from podracer_core.catalogue.hyperparameters import Hyperparameter
 from podracer_core.catalogue.spaces import Space, describe
@@ -56,26 +61,30 @@ def validate(spec: JobSpec) -> None:
     check.finish()
 
 
-def validate_competition(search: Search, evolution: Evolution) -> None:
+def validate_competition(search: Search, evolution: Evolution, action_space: Space | None) -> None:
     """The part of `validate` that a leaderboard is made from."""
     check = _Check()
     _check_evolution(check, evolution)
-    _check_search(check, search, action_space=None)
+    _check_search(check, search, action_space)
     check.finish()
 
 
 def validate_action_space(search: Search, action_space: Space) -> None:
-    """Raises InvalidInput if an algorithm that the job lists cannot act there, or `auto` finds none that can."""
+    """Raises InvalidInput if an algorithm that the job lists cannot act there, or `auto` finds none that can.
+
+    A search space that `auto` is to be used with can be judged fully only now, and is.
+    """
     check = _Check()
-    _check_action_space(check, search, action_space)
+    _check_search(check, search, action_space)
     check.finish()
 
 
 def searched_algorithms(search: Search, action_space: Space | None) -> tuple[AlgorithmShare, ...]:
-    """The algorithms of a search; for `auto` all, in equal shares, that can act in `action_space` (None: not known)."""
-    if search.algorithms:
-        return search.algorithms
-    return tuple(AlgorithmShare(name) for name in ALGORITHMS if action_space is None or _can_act(name, action_space))
+    """The algorithms of a search; for `auto` the automatic ones, in equal shares, that can act in `action_space`.
+
+    Where that is None, not known yet, `auto` is every automatic one.
+    """
+    return search.algorithms or tuple(AlgorithmShare(name) for name in automatic_algorithms(action_space))
 
 
 class _Check:
@@ -187,11 +196,16 @@ def _check_search(check: _Check, search: Search, action_space: Space | None) -> 
         return  # what the space or the environment says of an unknown algorithm would only confuse
     if action_space is not None:
         _check_action_space(check, search, action_space)
-    infos = [ALGORITHMS[name] for name in names or ALGORITHMS]
+    infos = [find_algorithm(share.algorithm) for share in searched_algorithms(search, action_space)]
+    if not infos:
+        return  # nobody can act, which has been said
     keys = [dimension.key for dimension in search.space]
     for index, dimension in enumerate(search.space):
         if check.that(keys.index(dimension.key) == index, f"search.space.{dimension.key}", "is there twice"):
-            _check_dimension(check, dimension, infos)
+            same = [other for other in search.space if other.hyperparameter == dimension.hyperparameter]
+            apart = {other.algorithm for other in same} - {dimension.algorithm}
+            settled = bool(names) or action_space is not None
+            _check_dimension(check, dimension, infos, apart, settled=settled)
 
 
 def _check_action_space(check: _Check, search: Search, action_space: Space) -> None:
@@ -204,31 +218,44 @@ def _check_action_space(check: _Check, search: Search, action_space: Space) -> N
     check.that(found, "search.algorithms", f"no algorithm can act in {describe(action_space)}")
 
 
-def _can_act(algorithm: str, action_space: Space) -> bool:
-    try:
-        check_action_space(algorithm, action_space)
-    except InvalidInput:
-        return False
-    return True
+def _check_dimension(
+    check: _Check, dimension: Dimension, infos: list[AlgorithmInfo], apart: set[str], *, settled: bool
+) -> None:
+    """`infos` are what is searched, or, while that is not `settled`, what may be: then one that fits is enough.
 
-
-def _check_dimension(check: _Check, dimension: Dimension, infos: list[AlgorithmInfo]) -> None:
+    The algorithms in `apart` have a range of their own for the same hyperparameter, which goes before a general one.
+    """
     field = f"search.space.{dimension.key}"
     names = [info.name for info in infos]
     if dimension.algorithm and not check.that(
         dimension.algorithm in names, field, f"{dimension.algorithm!r} is not searched; expected {' or '.join(names)}"
     ):
         return
-    knobs = {
-        knob.name: knob for info in infos if dimension.algorithm in ("", info.name) for knob in info.hyperparameters
-    }
-    if dimension.hyperparameter in knobs:
-        for problem in _range_problems(dimension.range, knobs[dimension.hyperparameter]):
+    searched = [info for info in infos if dimension.algorithm in ("", info.name)]
+    known = list(dict.fromkeys(knob.name for info in searched for knob in info.hyperparameters))
+    if dimension.hyperparameter in known:
+        ruled = [info for info in searched if info.name not in apart]
+        for problem in _dimension_problems(dimension, ruled, settled=settled):
             check.that(False, field, problem)
         return
-    nearest = difflib.get_close_matches(dimension.hyperparameter, knobs, n=2, cutoff=0.5)
-    hint = f"did you mean {' or '.join(nearest)}?" if nearest else f"expected one of {', '.join(knobs)}"
+    nearest = difflib.get_close_matches(dimension.hyperparameter, known, n=2, cutoff=0.5)
+    hint = f"did you mean {' or '.join(nearest)}?" if nearest else f"expected one of {', '.join(known)}"
     check.that(False, field, f"unknown hyperparameter {dimension.hyperparameter!r}; {hint}")
+
+
+def _dimension_problems(dimension: Dimension, searched: list[AlgorithmInfo], *, settled: bool) -> list[str]:
+    """What is wrong with a range. Algorithms may disagree on it: then each problem says whose it is."""
+    having: list[str] = []
+    problems: dict[str, list[str]] = {}
+    for info in searched:
+        for knob in info.hyperparameters:
+            if knob.name == dimension.hyperparameter:
+                having.append(info.name)
+                for problem in dict.fromkeys(_range_problems(dimension.range, knob)):
+                    problems.setdefault(problem, []).append(info.name)
+    if not settled and len({name for names in problems.values() for name in names}) < len(having):
+        return []
+    return [text if names == having else f"{', '.join(names)}: {text}" for text, names in problems.items()]
 
 
 def _range_problems(searched: Range, knob: Hyperparameter) -> list[str]:

@@ -1,13 +1,19 @@
 """Networks with a leading axis of members: what maps observations to actions and values."""
 
-from podracer_core.networks.action_head import ActionHead, CategoricalHead, GaussianHead, make_action_head
-from podracer_core.networks.actor import Actor, StochasticActor, observation_size
+from podracer_core.networks.action_head import ActionHead, PolicyHead
+from podracer_core.networks.actor import Actor, NetworkActor
 from podracer_core.networks.actor_critic import ACTOR, CRITIC, ActorCritic
+from podracer_core.networks.box_heads import DeterministicHead, SquashedGaussianHead
+from podracer_core.networks.discrete_heads import BernoulliHead, CategoricalHead, MultiCategoricalHead
+from podracer_core.networks.exploration import Exploration
+from podracer_core.networks.gaussian_head import GaussianHead, make_policy_head
 from podracer_core.networks.initialization import orthogonal
 from podracer_core.networks.normalizer import RunningNormalizer
 from podracer_core.networks.policy import Policy
 from podracer_core.networks.stacked_mlp import StackedMLP, mlp_shapes
+from podracer_core.networks.stacked_network import Architecture, StackedNetwork, image_shape, observation_size
 from podracer_core.networks.stacked_parameters import StackedParameters
+from podracer_core.networks.value_head import ValueHead
 
 __all__ = [
     "ACTOR",
@@ -15,14 +21,24 @@ __all__ = [
     "ActionHead",
     "Actor",
     "ActorCritic",
+    "Architecture",
+    "BernoulliHead",
     "CategoricalHead",
+    "DeterministicHead",
+    "Exploration",
     "GaussianHead",
+    "MultiCategoricalHead",
+    "NetworkActor",
     "Policy",
+    "PolicyHead",
     "RunningNormalizer",
+    "SquashedGaussianHead",
     "StackedMLP",
+    "StackedNetwork",
     "StackedParameters",
-    "StochasticActor",
-    "make_action_head",
+    "ValueHead",
+    "image_shape",
+    "make_policy_head",
     "mlp_shapes",
     "observation_size",
     "orthogonal",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -14,10 +13,11 @@ from torch import Tensor
 from podracer_core.errors import InvalidInput
 from podracer_core.networks.action_head import ActionHead
 from podracer_core.networks.policy import Policy
-from podracer_core.networks.stacked_mlp import StackedMLP
+from podracer_core.networks.stacked_network import Architecture, StackedNetwork, image_shape
 
 # Normalized observations are clipped to this many standard deviations.
 OBSERVATION_LIMIT = 10.0
+_BRIGHTEST = 255.0
 
 
 class Actor(ABC):
@@ -28,11 +28,12 @@ class Actor(ABC):
     device: torch.device
 
     @abstractmethod
-    def act(self, observation: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-        """observation [M, E, *obs] raw, noise [M, E, noise_size] -> stored action [M, E, …], log-probability [M, E]."""
+    def act(self, observation: Tensor, noise: Tensor, action_mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """observation [M, E, *obs] raw, noise [M, E, noise_size], action_mask [M, E, n] bool (the allowed ones) ->
+        stored action [M, E, …], log-probability [M, E]."""
 
     @abstractmethod
-    def greedy(self, observation: Tensor) -> Tensor:
+    def greedy(self, observation: Tensor, action_mask: Tensor | None = None) -> Tensor:
         """observation [M, E, *obs] raw -> the deterministic action [M, E, *action] in the environment's units."""
 
     @abstractmethod
@@ -60,55 +61,127 @@ class Actor(ABC):
         """A copy in which each member stands `times` times in a row: M * times members."""
 
     def draw_noise(self, key: Tensor, counter: Tensor, horizon: int) -> Tensor:
-        """The noise of `horizon` steps in one call: key int64 [M, E], counter int64 [M] -> [T, M, E, noise_size].
-
-        Step t of member m uses the numbers (counter[m] + t) * noise_size … of its environments' streams.
-        """
-        size = self.head.noise_size
-        step = counter.view(1, -1, 1, 1) + torch.arange(horizon, device=key.device).view(-1, 1, 1, 1)
-        return self.head.draw_noise(key.unsqueeze(-1), step * size + torch.arange(size, device=key.device))
+        """The noise of `horizon` steps in one call: key int64 [M, E], counter int64 [M] -> [T, M, E, noise_size]."""
+        return self.head.draw_noise(key, counter, horizon)
 
 
-class StochasticActor(Actor):
-    """An MLP over normalized observations and an action head. Its tensors may be views that a learner goes on training.
+class NetworkActor(Actor):
+    """Networks over normalized observations and an action head. Its tensors may be views that a learner trains.
 
-    network: M networks; log_std [M, A]; mean and scale [M, 1, obs]: normalized = clip((raw - mean) / scale).
+    network      M * N networks, member m's are number m * N … m * N + N - 1 (N is 1 but for ensembles)
+    settings     the head's own tensors by name, [M, …]
+    mean, scale  [M, 1, obs]: normalized = clip((raw - mean) / scale); nothing is clipped where `limit` is None
     """
 
-    def __init__(self, network: StackedMLP, log_std: Tensor, mean: Tensor, scale: Tensor, head: ActionHead) -> None:
-        self.network, self.log_std, self.mean, self.scale, self.head = network, log_std, mean, scale, head
-        self.members = mean.shape[0]
-        self.device = mean.device
+    def __init__(
+        self,
+        network: StackedNetwork,
+        head: ActionHead,
+        settings: Mapping[str, Tensor],
+        mean: Tensor,
+        scale: Tensor,
+        limit: float | None,
+    ) -> None:
+        self.network, self.head, self.settings = network, head, dict(settings)
+        self.mean, self.scale, self.limit = mean, scale, limit
+        self.members, self.device = mean.shape[0], mean.device
+        self._ensemble = network.weights[0].shape[0] // self.members
+
+    @classmethod
+    def build(
+        cls,
+        network: StackedNetwork,
+        head: ActionHead,
+        space: gymnasium.Space[Any],
+        members: int,
+        *,
+        normalize: bool,
+        settings: Mapping[str, Tensor] | None = None,
+    ) -> NetworkActor:
+        """With settings of zero where none are given, and a normalizer that changes nothing yet but the pixels of
+        images, which become 0 … 1. `normalize`: the learner will renew it."""
+        device, size = network.weights[0].device, network.architecture.inputs
+        own = {name: torch.zeros(members, *shape, device=device) for name, shape in head.settings.items()}
+        brightest = 1.0 if image_shape(space) is None else _BRIGHTEST
+        return cls(
+            network,
+            head,
+            own | dict(settings or {}),
+            torch.zeros(members, 1, size, device=device),
+            torch.full((members, 1, size), brightest, device=device),
+            OBSERVATION_LIMIT if normalize and image_shape(space) is None else None,
+        )
+
+    @classmethod
+    def idle(
+        cls,
+        architecture: Architecture,
+        head: ActionHead,
+        space: gymnasium.Space[Any],
+        members: int,
+        device: torch.device | str,
+        *,
+        normalize: bool,
+        ensemble: int = 1,
+    ) -> NetworkActor:
+        """An actor without a learner; its weights are zero until it loads a state."""
+        tensors = {
+            name: torch.zeros(members * ensemble, *shape, device=device) for name, shape in architecture.shapes().items()
+        }
+        return cls.build(StackedNetwork(architecture, tensors), head, space, members, normalize=normalize)
 
     def normalize(self, observation: Tensor) -> Tensor:
         """observation [M, B, *obs] raw -> [M, B, obs] flat, float32."""
         flat = observation.flatten(2) if observation.dim() > 3 else observation
-        return (flat - self.mean).div_(self.scale).clamp_(-OBSERVATION_LIMIT, OBSERVATION_LIMIT)
+        normalized = (flat - self.mean).div_(self.scale)
+        return normalized if self.limit is None else normalized.clamp_(-self.limit, self.limit)
 
-    def act(self, observation: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-        return self.head.sample(self.network(self.normalize(observation)), self.log_std, noise)
+    def output(self, normalized: Tensor) -> Tensor:
+        """normalized observations [M, B, obs] -> what the head takes, [M, B, _]."""
+        if self._ensemble == 1:
+            return self.head.combine(self.network(normalized).unsqueeze(1))
+        outputs = self.network(normalized.repeat_interleave(self._ensemble, 0))
+        return self.head.combine(outputs.unflatten(0, (self.members, self._ensemble)))
 
-    def greedy(self, observation: Tensor) -> Tensor:
-        return self.head.to_environment(self.head.mode(self.network(self.normalize(observation))))
+    def act(self, observation: Tensor, noise: Tensor, action_mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        normalized = self.normalize(observation)
+        output = self.output(normalized)
+        if action_mask is not None:
+            output = self.head.allow(output, action_mask)
+        return self.head.sample(output, self.settings, noise, normalized)
 
-    def member(self, member: int) -> StochasticActor:
+    def greedy(self, observation: Tensor, action_mask: Tensor | None = None) -> Tensor:
+        output = self.output(self.normalize(observation))
+        if action_mask is not None:
+            output = self.head.allow(output, action_mask)
+        return self.head.to_environment(self.head.mode(output))
+
+    def member(self, member: int) -> NetworkActor:
         return self._map(lambda tensor: tensor[member : member + 1].cpu().clone(), self.head.cpu())
 
-    def repeat(self, times: int) -> StochasticActor:
+    def repeat(self, times: int) -> NetworkActor:
         return self._map(lambda tensor: tensor.repeat_interleave(times, 0), self.head)
 
-    def _map(self, change: Callable[[Tensor], Tensor], head: ActionHead) -> StochasticActor:
-        network = StackedMLP(
-            tuple(change(weight) for weight in self.network.weights),
-            tuple(change(bias) for bias in self.network.biases),
-            self.network.activation,
+    def _map(self, change: Callable[[Tensor], Tensor], head: ActionHead) -> NetworkActor:
+        """`change` takes tensors [M, …] and gives [M', …]."""
+        return NetworkActor(
+            self.network.map(lambda tensor: change(self._by_member(tensor)).flatten(0, 1)),
+            head,
+            {name: change(tensor) for name, tensor in self.settings.items()},
+            change(self.mean),
+            change(self.scale),
+            self.limit,
         )
-        return StochasticActor(network, change(self.log_std), change(self.mean), change(self.scale), head)
+
+    def _by_member(self, tensor: Tensor) -> Tensor:
+        """A network's parameter [M * N, …] -> [M, N, …]."""
+        return tensor.detach().unflatten(0, (-1, self._ensemble))
 
     def _tensors(self) -> dict[str, Tensor]:
-        tensors = {"log_std": self.log_std, "observation_mean": self.mean, "observation_scale": self.scale}
-        for layer, (weight, bias) in enumerate(zip(self.network.weights, self.network.biases, strict=True)):
-            tensors |= {f"layers.{layer}.weight": weight, f"layers.{layer}.bias": bias}
+        """Views [M, …] of everything; of an ensemble's networks [M, N, …]."""
+        tensors = {**self.settings, "observation_mean": self.mean, "observation_scale": self.scale}
+        for name, tensor in self.network.tensors.items():
+            tensors[name] = tensor.detach() if self._ensemble == 1 else self._by_member(tensor)
         return tensors
 
     def state(self) -> dict[str, Tensor]:
@@ -132,19 +205,11 @@ class StochasticActor(Actor):
             tensor[member].copy_(value.view(tensor[member].shape))
 
     def policy(self, member: int) -> Policy:
+        first = member * self._ensemble
         return Policy(
-            [weight[member] for weight in self.network.weights],
-            [bias[member] for bias in self.network.biases],
-            self.network.activation,
+            [self.network.module(group) for group in range(first, first + self._ensemble)],
             self.mean[member, 0],
             self.scale[member, 0],
-            OBSERVATION_LIMIT,
-            self.head,
+            self.limit,
+            self.head.greedy_module(),
         )
-
-
-def observation_size(space: gymnasium.Space[Any]) -> int:
-    """Numbers in one observation. Raises InvalidInput for a space without a fixed numeric shape."""
-    if not isinstance(space, gymnasium.spaces.Box):
-        raise InvalidInput(f"this network reads Box observations, not {space}", reason="UNSUPPORTED_OBSERVATION_SPACE")
-    return math.prod(space.shape)

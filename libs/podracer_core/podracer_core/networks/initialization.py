@@ -1,11 +1,11 @@
-"""Orthogonal initial weights, drawn from each agent's own random numbers."""
+"""Initial weights, drawn from each agent's own random numbers."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-from podracer_core.random_numbers import normal
+from podracer_core.random_numbers import normal, uniform
 
 
 def orthogonal(keys: Tensor, rows: int, columns: int, gain: float = 1.0) -> Tensor:
@@ -24,3 +24,14 @@ def orthogonal(keys: Tensor, rows: int, columns: int, gain: float = 1.0) -> Tens
         q = q.transpose(1, 2)
     weights: Tensor = (gain * q).float().contiguous()
     return weights.to(keys.device)
+
+
+def uniform_fan_in(keys: Tensor, rows: int, columns: int) -> tuple[Tensor, Tensor]:
+    """Weights float32 [G, rows, columns] and biases [G, columns] for every key, evenly within ±1 / sqrt(rows).
+
+    What `torch.nn.Linear` draws by default (He et al., 2015, arXiv:1502.01852, with a = sqrt(5)).
+    """
+    counters = torch.arange(rows * columns + columns, device=keys.device)
+    drawn = (2 * uniform(keys[:, None], counters) - 1) / rows**0.5
+    weights, biases = drawn.split_with_sizes([rows * columns, columns], 1)
+    return weights.view(-1, rows, columns), biases

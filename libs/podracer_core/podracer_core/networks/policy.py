@@ -7,59 +7,41 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from podracer_core.networks.action_head import ActionHead, CategoricalHead, GaussianHead
-
-_ACTIVATIONS: dict[str, type[nn.Module]] = {"tanh": nn.Tanh, "relu": nn.ReLU, "elu": nn.ELU}
-
 
 class Policy(nn.Module):
     """forward: raw observation [B, *obs] -> greedy action [B, *action], in the environment's units.
 
-    Discrete: int64 [B], the most probable action. Box: the mean, scaled and clipped to the action space.
-    `torch.export.export` takes it with a dynamic first axis; the observation normalizer is part of it.
+    Discrete: int64 [B], MultiDiscrete and MultiBinary: int64 [B, k], the most probable choices. Box: the mean, scaled
+    and clipped to the action space. `torch.export.export` takes it with a dynamic first axis; the observation
+    normalizer is part of it. It knows no action masks.
     """
 
     def __init__(
         self,
-        weights: Sequence[Tensor],
-        biases: Sequence[Tensor],
-        activation: str,
+        networks: Sequence[nn.Module],
         mean: Tensor,
         scale: Tensor,
-        observation_limit: float,
-        head: ActionHead,
+        observation_limit: float | None,
+        action: nn.Module,
     ) -> None:
+        """`networks`: [B, obs] -> [B, outputs] each; `action`: the outputs [B, outputs] of a single network, or of N
+        networks [N, B, outputs], to actions; mean and scale [obs]."""
         super().__init__()
         self.register_buffer("mean", mean.detach().clone())
         self.register_buffer("scale", scale.detach().clone())
         self.observation_limit = observation_limit
-        layers: list[nn.Module] = []
-        for weight, bias in zip(weights, biases, strict=True):
-            layer = nn.Linear(weight.shape[0], weight.shape[1])
-            layer.weight.data.copy_(weight.detach().t())
-            layer.bias.data.copy_(bias.detach().view(-1))
-            layers += [layer, _ACTIVATIONS[activation]()]
-        self.network = nn.Sequential(*layers[:-1])
-        self._gaussian = isinstance(head, GaussianHead)
-        self.start = head.start if isinstance(head, CategoricalHead) else 0
-        if isinstance(head, GaussianHead):
-            self.action_shape = head.environment_shape
-            for name in ("low", "high", "action_scale", "action_offset"):
-                self.register_buffer(name, getattr(head, name.removeprefix("action_")).detach().clone())
+        self.networks = nn.ModuleList(networks)
+        self.action = action
         self.eval().requires_grad_(False)
 
     mean: Tensor
     scale: Tensor
-    low: Tensor
-    high: Tensor
-    action_scale: Tensor
-    action_offset: Tensor
 
     def forward(self, observation: Tensor) -> Tensor:
         """observation [B, *obs] -> action [B, *action]."""
         normalized = (observation.flatten(1).float() - self.mean) / self.scale
-        output = self.network(normalized.clamp(-self.observation_limit, self.observation_limit))
-        if not self._gaussian:
-            return torch.argmax(output, -1) + self.start
-        action = torch.minimum(torch.maximum(self.action_offset + self.action_scale * output, self.low), self.high)
-        return action.view(-1, *self.action_shape)
+        if self.observation_limit is not None:
+            normalized = normalized.clamp(-self.observation_limit, self.observation_limit)
+        outputs = [network(normalized) for network in self.networks]
+        action: Tensor = self.action(outputs[0] if len(outputs) == 1 else torch.stack(outputs))
+        return action

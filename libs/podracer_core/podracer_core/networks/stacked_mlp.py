@@ -14,6 +14,7 @@ from torch.autograd.function import once_differentiable
 
 from podracer_core.errors import InvalidInput
 from podracer_core.networks.stacked_parameters import StackedParameters
+from podracer_core.networks.wide_mlp import WideMLP, is_wide, wide_forward
 
 _aten = torch.ops.aten
 
@@ -76,12 +77,13 @@ class StackedMLP:
 
     def __call__(self, inputs: Tensor) -> Tensor:
         """inputs [G, B, in] -> [G, B, out], differentiable once in the inputs and in the parameters."""
+        activation, wide = ACTIVATIONS[self.activation], is_wide(inputs, self.weights)
         if torch.is_grad_enabled():
-            layers = (*self.weights, *self.biases)
-            output: Tensor = _Differentiable.apply(  # type: ignore[no-untyped-call]
-                ACTIVATIONS[self.activation], inputs, *layers
-            )
+            function = WideMLP if wide else _Differentiable
+            output: Tensor = function.apply(activation, inputs, *self.weights, *self.biases)  # type: ignore[no-untyped-call]
             return output
+        if wide:
+            return wide_forward(inputs, self.weights, self.biases, activation.forward)
         hidden = inputs
         for weight, bias in zip(self.weights[:-1], self.biases[:-1], strict=True):
             hidden = ACTIVATIONS[self.activation].forward(torch.baddbmm(bias, hidden, weight))
@@ -111,14 +113,14 @@ class _Differentiable(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         results, weights = ctx.saved_tensors[: ctx.layers], ctx.saved_tensors[ctx.layers :]
-        weight_gradients: list[Tensor] = []
-        bias_gradients: list[Tensor] = []
+        weight_gradients: list[Tensor | None] = []
+        bias_gradients: list[Tensor | None] = []
         for layer in range(ctx.layers - 1, -1, -1):
             below = results[layer]
-            weight_gradients.insert(0, _inner_products(below, gradient))
-            bias_gradients.insert(0, gradient.sum(1, keepdim=True))
-            # Copied, because a product with a transposed matrix is slower than with a plain one.
-            above, transposed = gradient, weights[layer].transpose(1, 2).contiguous()
+            learns = ctx.needs_input_grad[2 + layer]  # a critic that only shows an actor the way does not
+            weight_gradients.insert(0, _inner_products(below, gradient) if learns else None)
+            bias_gradients.insert(0, gradient.sum(1, keepdim=True) if learns else None)
+            above, transposed = gradient, weights[layer].transpose(1, 2)
             if layer:
                 gradient = torch.bmm(above, transposed, out=_buffers.take_like(below))
                 ctx.activation.backward(gradient, below)

@@ -1,0 +1,171 @@
+"""`podracer algorithms`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from podracer_client.command.options import Json
+
+if TYPE_CHECKING:
+    from podracer_core.catalogue.algorithms import AlgorithmInfo
+    from podracer_core.catalogue.hyperparameters import Hyperparameter
+
+
+def algorithms(
+    name: Annotated[
+        str | None, typer.Argument(metavar="[NAME]", help="Show this one with all its hyperparameters.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """List the algorithms, built in and of installed packages, or show one; needs no server."""
+    from podracer_core.catalogue.algorithms import broken_algorithms, find_algorithm, known_algorithms
+
+    found = list(known_algorithms().values()) if name is None else [find_algorithm(name)]
+    if json:
+        from podracer_client.command.messages import write_json
+
+        for info in found:
+            write_json(algorithm_json(info) | ({} if name is None else {"hyperparameters": _knobs_json(info)}))
+    elif name is None:
+        _show_list(found)
+    else:
+        _show_one(found[0])
+    if name is None:
+        for problem in broken_algorithms():
+            sys.stderr.write(f"podracer: {problem}\n")
+
+
+def algorithm_json(info: AlgorithmInfo) -> dict[str, Any]:
+    """An algorithm without its hyperparameters."""
+    return {
+        "name": info.name,
+        "title": info.title,
+        "summary": info.summary,
+        "on_policy": info.on_policy,
+        "action_spaces": [kind.__name__.removesuffix("Space") for kind in info.action_spaces],
+        "bounded_actions": info.bounded_actions,
+        "automatic": info.automatic,
+        "paper": info.paper,
+        "package": info.package or None,
+        "implementation": info.implementation,
+    }
+
+
+def _knobs_json(info: AlgorithmInfo) -> list[dict[str, Any]]:
+    return [
+        {
+            "name": knob.name,
+            "kind": knob.kind,
+            "default": knob.default,
+            "bounds": knob.bounds,
+            "choices": knob.choices or None,
+            "search": knob.search
+            and {"low": knob.search.low, "high": knob.search.high, "logarithmic": knob.search.logarithmic},
+            "scope": knob.scope,
+            "meaning": knob.meaning,
+            "source": knob.source,
+        }
+        for knob in info.hyperparameters
+    ]
+
+
+def _show_list(found: Sequence[AlgorithmInfo]) -> None:
+    rows = [
+        (
+            info.name,
+            info.title,
+            "on" if info.on_policy else "off",
+            _spaces(info),
+            "yes" if info.automatic else "",
+            "; ".join(_reference(paper) for paper in info.paper.split("; ")),
+            info.package or "built in",
+        )
+        for info in found
+    ]
+    _write_table(("name", "title", "policy", "action spaces", "in auto", "paper", "from"), rows)
+
+
+def _show_one(info: AlgorithmInfo) -> None:
+    sys.stdout.write(
+        f"{info.name}: {info.title}\n{info.summary}\n\n"
+        f"paper          {info.paper}\n"
+        f"policy         {'on' if info.on_policy else 'off'}\n"
+        f"action spaces  {_spaces(info)}\n"
+        f"in auto        {'yes' if info.automatic else 'no'}\n"
+        f"from           {info.package or 'built in'}, {info.implementation}\n\n"
+    )
+    for knob in info.hyperparameters:
+        sys.stdout.write(_knob_text(knob))
+    sys.stdout.write(
+        "\nscope member: each member of a cohort has its own; cohort: all members share it;\n"
+        "network: all members share it, and another value means fresh weights\n"
+    )
+
+
+def _knob_text(knob: Hyperparameter) -> str:
+    search, searched = knob.search, ""
+    if search is not None:
+        logarithmic = " in its logarithm" if search.logarithmic else ""
+        searched = f", searched {_value(search.low)} to {_value(search.high)}{logarithmic}"
+    lines = [f"{knob.name}: {_value(knob.default)}", f"    {knob.meaning}"]
+    lines.append(f"    range {_range(knob)}{searched}, scope {knob.scope}")
+    lines += [f"    source {knob.source}"] if knob.source else []
+    return "\n".join(lines) + "\n"
+
+
+def _write_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Folded to the width of a terminal; a line a row in a pipe."""
+    if not sys.stdout.isatty():
+        from podracer_client.display.listing import columns
+
+        sys.stdout.write(columns(titles, rows) + "\n")
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
+    for index, title in enumerate(titles):
+        table.add_column(title, no_wrap=index == 0, overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    Console(file=sys.stdout, markup=False, emoji=False, highlight=False).print(table)
+
+
+def _spaces(info: AlgorithmInfo) -> str:
+    names = [kind.__name__.removesuffix("Space") for kind in info.action_spaces]
+    return ", ".join("bounded Box" if name == "Box" and info.bounded_actions else name for name in names)
+
+
+def _reference(paper: str) -> str:
+    """`Authors year, title, where` without the title."""
+    parts = paper.split(", ")
+    return ", ".join(parts if len(parts) < 3 else [parts[0], parts[-1]])
+
+
+def _range(knob: Hyperparameter) -> str:
+    """What the value may be."""
+    if knob.choices:
+        return ", ".join(knob.choices)
+    if knob.kind == "bool":
+        return "true, false"
+    each = "each " if knob.kind == "sizes" else ""
+    return f"{each}{_value(knob.bounds[0])} to {_value(knob.bounds[1])}" if knob.bounds else "any number"
+
+
+def _value(value: object) -> str:
+    """As it is written in a job file."""
+    match value:
+        case bool():
+            return str(value).lower()
+        case int():
+            return f"{value:_}"
+        case float():
+            return f"{int(value):_}" if value.is_integer() else f"{value:g}"
+        case tuple():
+            return str(list(value))
+        case _:
+            return str(value)

@@ -1,0 +1,63 @@
+"""Deep Deterministic Policy Gradient of M agents at once: docs/algorithms/ddpg.md has the equations."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+import gymnasium
+import torch
+from torch import Tensor
+
+from podracer_core.algorithms.cohort import CohortConfig
+from podracer_core.algorithms.off_policy import Batch, OffPolicy
+from podracer_core.algorithms.values import action_values, squared_error
+from podracer_core.networks import DeterministicHead
+from podracer_core.networks.box_heads import make_exploration
+
+
+class DDPG(OffPolicy):
+    """Lillicrap et al., 2016 (arXiv:1509.02971), algorithm 1, for bounded Box actions; see `Algorithm`."""
+
+    metrics = ("critic_loss", "actor_loss", "value")
+    has_actor_target = True
+
+    def __init__(
+        self,
+        cohort: CohortConfig,
+        observation_space: gymnasium.Space[Any],
+        action_space: gymnasium.Space[Any],
+        device: torch.device | str = "cpu",
+    ) -> None:
+        super().__init__(cohort, observation_space, action_space, device)
+        self.head = cast("DeterministicHead", self.actor.head)
+        self.critic = self.add_critic("critic", observation_space, 1, action_size=self.head.action_size)
+
+    @classmethod
+    def make_head(
+        cls,
+        shared: Mapping[str, Any],
+        observation_space: gymnasium.Space[Any],
+        action_space: gymnasium.Space[Any],
+        device: torch.device | str,
+    ) -> DeterministicHead:
+        return DeterministicHead(action_space, make_exploration(shared, observation_space, action_space), device)
+
+    def learn(self, batch: Batch) -> Sequence[Tensor]:
+        rate = self.hyperparameters["learning_rate"]
+        next_action = self.policy.target(batch.next_observation).tanh()
+        next_value = action_values(self.critic.target, batch.next_observation, next_action).squeeze(1)
+        target = batch.reward + batch.discount * next_value
+        with torch.enable_grad():
+            values = action_values(self.critic.network, batch.observation, batch.action)
+            critic_loss, error = squared_error(values, target, batch.weight)
+        self.minimize(self.critic, critic_loss, rate)
+        self.set_priorities(batch, error.detach().squeeze(1))
+
+        with torch.enable_grad():
+            action = self.policy.network(batch.observation).tanh()
+            value = action_values(self.critic.frozen, batch.observation, action).squeeze(1)
+            actor_loss = -(value * batch.weight).sum(1)
+        self.minimize(self.policy, actor_loss, rate * self.hyperparameters["actor_learning_rate_scale"])
+        self.follow(self.policy, self.critic)
+        return critic_loss.detach(), actor_loss.detach(), -actor_loss.detach()

@@ -1,0 +1,51 @@
+"""The running statistics behind an actor's observation normalizer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from torch import Tensor
+
+from podracer_core.networks import NetworkActor, RunningNormalizer
+
+_PREFIX = "observations."
+
+
+class ObservationStatistics:
+    """Mean and scale of everything that the members have seen; the actor has a copy that changes when told.
+
+    An actor that does not normalize (`limit` is None: it was told not to, or sees images) has none, and keeps its
+    mean and scale.
+    """
+
+    def __init__(self, actor: NetworkActor) -> None:
+        self._actor = actor
+        size = actor.mean.shape[-1]
+        self._running = None if actor.limit is None else RunningNormalizer(actor.members, size, actor.device)
+
+    def update(self, observation: Tensor, valid: Tensor, active: Tensor) -> None:
+        """Take in observations [M, B, *obs], raw, where `valid` [M, B], of the `active` [M] members."""
+        if self._running is not None:
+            self._running.update(observation.flatten(2), valid, active)
+            self._freeze(self._running)
+
+    def member_state(self, member: int) -> dict[str, Tensor]:
+        """Copies of one member's statistics and of what the actor uses."""
+        state = {
+            "observation_mean": self._actor.mean[member, 0].clone(),
+            "observation_scale": self._actor.scale[member, 0].clone(),
+        }
+        if self._running is not None:
+            state |= {f"{_PREFIX}{name}": value for name, value in self._running.member_state(member).items()}
+        return state
+
+    def load_member_state(self, member: int, state: Mapping[str, Tensor]) -> None:
+        """Overwrite one member with what `member_state` gave; other entries are ignored."""
+        if self._running is not None:
+            own = {name.removeprefix(_PREFIX): value for name, value in state.items() if name.startswith(_PREFIX)}
+            self._running.load_member_state(member, own)
+            self._freeze(self._running)
+
+    def _freeze(self, running: RunningNormalizer) -> None:
+        self._actor.mean.copy_(running.mean.unsqueeze(1))
+        self._actor.scale.copy_(running.scale().unsqueeze(1))

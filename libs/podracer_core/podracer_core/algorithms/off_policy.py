@@ -1,0 +1,353 @@
+"""The frame of every off-policy algorithm: replay, the pace of learning, exploration, state. It knows no loss."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import gymnasium
+import torch
+from torch import Tensor
+
+from podracer_core.algorithms.algorithm import Algorithm, MemberState
+from podracer_core.algorithms.cohort import CohortConfig, check_member_hyperparameters
+from podracer_core.algorithms.perturbation import perturb_actor
+from podracer_core.algorithms.trained_network import TrainedNetwork
+from podracer_core.buffers.replay import Replay
+from podracer_core.buffers.rollout import Rollout
+from podracer_core.catalogue.algorithms import find_algorithm
+from podracer_core.networks import ActionHead, Architecture, NetworkActor, RunningNormalizer
+from podracer_core.optimizers import StackedAdam
+from podracer_core.random_numbers import normal
+from podracer_core.random_streams import replay_keys, update_noise_keys
+
+ACTOR_NETWORK, CRITIC_NETWORK = 0, 100
+"""Identities of the initial weights' random streams; an ensemble's networks count on from there."""
+
+_LEAST_PRIORITY = 1e-6
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """B transitions of every member, as losses take them.
+
+    observation, next_observation  [M, B, obs]  normalized
+    action                         [M, B, *action]
+    reward, discount               [M, B]  a target is reward + discount * V(next_observation)
+    weight                         [M, B]  of each row in its member's loss; without priorities they add up to 1
+    place                          [M, B]  where the transitions lie in the replay buffer
+    """
+
+    observation: Tensor
+    action: Tensor
+    reward: Tensor
+    discount: Tensor
+    next_observation: Tensor
+    weight: Tensor
+    place: Tensor
+
+
+class OffPolicy(Algorithm):
+    """An algorithm gives `make_head`, networks (built in its constructor, kept in `networks` by name) and `learn`.
+
+    hyperparameters   name -> float32 [M], those of scope "member"
+    shared            the others
+    networks          name -> what learns; "actor" is always there, and its networks are what `actor` acts with
+    optimizers        name -> optimizer of each network, and of whatever else learns
+    memory            name -> tensor [M, …] that an agent's future depends on besides; changed in place
+    """
+
+    on_policy = False
+    max_lag = 1 << 62  # whoever took them, and whenever: all transitions are welcome
+    metrics: ClassVar[tuple[str, ...]]
+    """Names of what `learn` returns, in that order."""
+
+    has_actor_target: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        cohort: CohortConfig,
+        observation_space: gymnasium.Space[Any],
+        action_space: gymnasium.Space[Any],
+        device: torch.device | str = "cpu",
+    ) -> None:
+        info, members = find_algorithm(cohort.algorithm), len(cohort.members)
+        self.cohort, self.device, self.version = cohort, torch.device(device), 0
+        self.info, self.shared = info, cohort.shared_values(info)
+        self.horizon = self.shared["horizon"]
+        self.hyperparameters = {
+            name: torch.tensor(values, device=self.device) for name, values in cohort.member_values(info).items()
+        }
+        self.active = torch.ones(members, dtype=torch.bool, device=self.device)
+        self.seeds = torch.tensor([member.seed for member in cohort.members], device=self.device)
+        self._step_count = torch.zeros(members, dtype=torch.int64, device=self.device)
+        self._transition_count = torch.zeros_like(self._step_count)
+        self.update_count = torch.zeros_like(self._step_count)
+        self.gradient_steps, self._owed_steps = 0, 0.0
+        self._replay: Replay | None = None
+        self._stored: list[Mapping[str, Tensor] | None] | None = None
+
+        head = self.make_head(self.shared, observation_space, action_space, self.device)
+        architecture = self._actor_architecture(self.shared, observation_space, head)
+        self.policy = TrainedNetwork(
+            members,
+            architecture,
+            self.device,
+            count=self.actor_ensemble(self.shared),
+            with_target=self.has_actor_target,
+        )
+        self.policy.initialize(self.seeds, ACTOR_NETWORK)
+        self.networks: dict[str, TrainedNetwork] = {"actor": self.policy}
+        self.optimizers: dict[str, StackedAdam] = {"actor": self.policy.optimizer}
+        self.memory = {"active": self.active, "transition_count": self._transition_count}
+        self._normalizes = self.shared["normalize_observations"] and architecture.image is None
+        self._observations = RunningNormalizer(members, architecture.inputs, self.device)
+        self.actor: NetworkActor = NetworkActor.build(
+            self.policy.frozen, head, observation_space, members, normalize=self._normalizes
+        )
+        self._set_exploration()
+
+    @classmethod
+    @abstractmethod
+    def make_head(
+        cls,
+        shared: Mapping[str, Any],
+        observation_space: gymnasium.Space[Any],
+        action_space: gymnasium.Space[Any],
+        device: torch.device | str,
+    ) -> ActionHead:
+        """What the actor's outputs mean. Raises InvalidInput for an action space that does not fit."""
+
+    @abstractmethod
+    def learn(self, batch: Batch) -> Sequence[Tensor]:
+        """One gradient step of every member; returns `metrics`, [M] each. Gradients are off; it turns them on."""
+
+    def random_fraction(self, transitions: Tensor) -> Tensor:
+        """Share of uniformly random actions after so many transitions of each member, [M] -> [M]."""
+        return (transitions < self.shared["learning_starts"]).float()
+
+    @classmethod
+    def actor_ensemble(cls, shared: Mapping[str, Any]) -> int:
+        """Networks that each member's actor has."""
+        return 1
+
+    @classmethod
+    def make_actor(
+        cls,
+        cohort: CohortConfig,
+        observation_space: gymnasium.Space[Any],
+        action_space: gymnasium.Space[Any],
+        device: torch.device | str = "cpu",
+    ) -> NetworkActor:
+        shared = cohort.shared_values(find_algorithm(cohort.algorithm))
+        head = cls.make_head(shared, observation_space, action_space, device)
+        return NetworkActor.idle(
+            cls._actor_architecture(shared, observation_space, head),
+            head,
+            observation_space,
+            len(cohort.members),
+            device,
+            normalize=shared["normalize_observations"],
+            ensemble=cls.actor_ensemble(shared),
+        )
+
+    def add_critic(
+        self, name: str, space: gymnasium.Space[Any], count: int, outputs: int = 1, action_size: int = 0
+    ) -> TrainedNetwork:
+        """`count` critics for each member, with targets; they see observations and actions of `action_size`."""
+        architecture = Architecture.of(
+            space, self.shared["hidden_sizes"], outputs, self.shared["activation"], action_size
+        )
+        critic = TrainedNetwork(self.members, architecture, self.device, count=count, with_target=True)
+        critic.initialize(self.seeds, CRITIC_NETWORK)
+        self.networks[name], self.optimizers[name] = critic, critic.optimizer
+        return critic
+
+    @torch.no_grad()
+    def update(self, rollout: Rollout) -> dict[str, Tensor]:
+        replay = self._replay_for(rollout)
+        replay.add(rollout)
+        self._renew_normalizer(rollout)
+        self._transition_count += rollout.valid.sum((0, 2))
+        self._step_count.copy_(rollout.first_step).add_(rollout.horizon)
+        totals = torch.zeros(len(self.metrics), self.members, device=self.device)
+        steps = self._due_steps(replay, rollout.horizon)
+        for _ in range(steps):
+            totals += torch.stack(list(self.learn(self._sample(replay))))
+            self.update_count += 1
+            self.gradient_steps += 1
+        self._set_exploration()
+        self.version += 1
+        values = totals / steps if steps else torch.full_like(totals, torch.nan)
+        return dict(zip(self.metrics, values, strict=True)) | {"active": self.active.clone()}
+
+    def noise(self, *shape: int) -> Tensor:
+        """Standard normal numbers [M, *shape] for this gradient step, from each member's own stream."""
+        numbers = torch.Size(shape).numel()
+        counter = self.update_count.unsqueeze(1) * numbers + torch.arange(numbers, device=self.device)
+        return normal(update_noise_keys(self.seeds).unsqueeze(1), counter).view(-1, *shape)
+
+    def minimize(self, network: TrainedNetwork, loss: Tensor, rate: Tensor, mask: Tensor | None = None) -> None:
+        """A gradient step of all active members (that are in `mask`) down loss [M], at rate [M].
+
+        A member whose gradient is not finite stays as it was, for good.
+        """
+        wanted = self.active if mask is None else self.active & mask
+        took = network.minimize(loss, rate, wanted, self.hyperparameters["max_gradient_norm"])
+        self.active &= took | ~wanted
+
+    def follow(self, *networks: TrainedNetwork, mask: Tensor | None = None) -> None:
+        """Move the targets of active members by their `target_rate`."""
+        rate = self.hyperparameters["target_rate"] * (self.active if mask is None else self.active & mask)
+        for network in networks:
+            network.follow(rate)
+
+    def set_priorities(self, batch: Batch, error: Tensor) -> None:
+        """The temporal-difference errors [M, B] of this batch decide how often its transitions come again: p = |δ| + ε
+        (Schaul et al., 2016, section 3.3)."""
+        if self._replay is not None and self._replay.priorities is not None:
+            # What a broken member has to say must not poison the sums.
+            priority = error.abs().nan_to_num(nan=0.0, posinf=1e6).clamp(max=1e6) + _LEAST_PRIORITY
+            exponent = self.hyperparameters["priority_exponent"].unsqueeze(1)
+            self._replay.set_priorities(batch.place, priority.pow(exponent))
+
+    @property
+    def replay(self) -> Replay | None:
+        """None before the first rollout."""
+        return self._replay
+
+    def _replay_for(self, rollout: Rollout) -> Replay:
+        if self._replay is None:
+            self._replay = Replay(
+                self.shared["replay_capacity"],
+                rollout,
+                shared=self.shared["replay"] == "shared",
+                prioritized=self.shared["prioritized"],
+            )
+            if self._stored is not None:
+                self._replay.load_member_states(self._stored)
+                self._stored = None
+        return self._replay
+
+    def _due_steps(self, replay: Replay, horizon: int) -> int:
+        """Gradient steps to take now: `updates_per_step` for each transition of a member, the rest is owed."""
+        if len(replay) * replay.num_envs < max(1, self.shared["learning_starts"]):
+            return 0
+        self._owed_steps += self.shared["updates_per_step"] * horizon * replay.num_envs
+        steps = int(self._owed_steps)
+        self._owed_steps -= steps
+        return steps
+
+    def _sample(self, replay: Replay) -> Batch:
+        size, steps, gamma = self.shared["batch_size"], self.shared["n_step"], self.hyperparameters["gamma"]
+        key, counter = replay_keys(self.seeds), self.update_count * size
+        if replay.priorities is None:
+            found = replay.sample(size, key, counter, gamma, steps)
+        else:
+            first = self.hyperparameters["importance_exponent"]
+            progress = (self._transition_count / self.shared["importance_steps"]).clamp(max=1.0)
+            exponent = first + (1 - first) * progress
+            found = replay.sample_prioritized(size, key, counter, gamma, steps, exponent)
+        count = (found.weight > 0).sum(1, keepdim=True).clamp(min=1)
+        return Batch(
+            self.actor.normalize(found.observation),
+            found.action,
+            found.reward,
+            found.discount,
+            self.actor.normalize(found.next_observation),
+            found.weight / count,
+            found.place,
+        )
+
+    def _set_exploration(self) -> None:
+        if "random_fraction" in self.actor.settings:
+            self.actor.settings["random_fraction"].copy_(self.random_fraction(self._transition_count).unsqueeze(1))
+        if "noise_scale" in self.actor.settings:
+            self.actor.settings["noise_scale"].copy_(self.hyperparameters["noise_scale"].unsqueeze(1))
+
+    def _renew_normalizer(self, rollout: Rollout) -> None:
+        if self._normalizes:
+            rows = rollout.observation[:-1].transpose(0, 1).flatten(1, 2).flatten(2)
+            self._observations.update(rows, rollout.valid.transpose(0, 1).flatten(1), self.active)
+            self._freeze_normalizer()
+
+    def _freeze_normalizer(self) -> None:
+        if self._normalizes:
+            self.actor.mean.copy_(self._observations.mean.unsqueeze(1))
+            self.actor.scale.copy_(self._observations.scale().unsqueeze(1))
+
+    @staticmethod
+    def _actor_architecture(
+        shared: Mapping[str, Any], space: gymnasium.Space[Any], head: ActionHead
+    ) -> Architecture:
+        return Architecture.of(space, shared["hidden_sizes"], head.output_size, shared["activation"])
+
+    def member_state(self, member: int) -> MemberState:
+        normalizer = {
+            "observation_mean": self.actor.mean[member, 0].clone(),
+            "observation_scale": self.actor.scale[member, 0].clone(),
+        }
+        normalizer |= {f"observations.{k}": v for k, v in self._observations.member_state(member).items()}
+        groups = {name: network.member_state(member) for name, network in self.networks.items()}
+        groups["actor"] |= {name: setting[member].clone() for name, setting in self.actor.settings.items()}
+        return groups | {
+            "optimizer": {
+                f"{name}.{key}": value
+                for name, optimizer in self.optimizers.items()
+                for key, value in optimizer.member_state(member).items()
+            },
+            "normalizer": normalizer,
+            "algorithm": {name: tensor[member].clone() for name, tensor in self.memory.items()},
+            "random": {
+                "seed": self.seeds[member].clone(),
+                "update_count": self.update_count[member].clone(),
+                "step_count": self._step_count[member].clone(),
+                "gradient_steps": torch.tensor(self.gradient_steps),
+                "owed_steps": torch.tensor(self._owed_steps, dtype=torch.float64),
+            },
+        }
+
+    @torch.no_grad()
+    def load_member_state(self, member: int, state: Mapping[str, Mapping[str, Tensor]]) -> None:
+        for name, network in self.networks.items():
+            if name in state:
+                settings = self.actor.settings if name == "actor" else {}
+                network.load_member_state(member, {k: v for k, v in state[name].items() if k not in settings})
+        if "optimizer" in state:
+            for name, optimizer in self.optimizers.items():
+                optimizer.load_member_state(member, _below(name, state["optimizer"]))
+        if "normalizer" in state:
+            self._observations.load_member_state(member, _below("observations", state["normalizer"]))
+            self._freeze_normalizer()
+        for name, value in state.get("algorithm", {}).items():
+            self.memory[name][member] = value
+        if "random" in state:
+            self.seeds[member] = state["random"]["seed"]
+            self.update_count[member] = state["random"]["update_count"]
+            self._step_count[member] = state["random"]["step_count"]
+            self.gradient_steps = int(state["random"]["gradient_steps"])
+            self._owed_steps = float(state["random"]["owed_steps"])
+        self._set_exploration()
+
+    def replay_state(self, member: int) -> dict[str, Tensor]:
+        return {} if self._replay is None else self._replay.member_state(member)
+
+    def load_replay_states(self, states: Sequence[Mapping[str, Tensor] | None]) -> None:
+        self._stored = list(states)
+
+    def set_hyperparameters(self, member: int, values: Mapping[str, float]) -> None:
+        check_member_hyperparameters(self.info, values)
+        for name, value in values.items():
+            self.hyperparameters[name][member] = value
+        self._set_exploration()
+
+    def perturb_member(self, member: int, scale: float, seed: int) -> None:
+        perturb_actor(self.actor, member, scale, seed)
+
+
+def _below(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Those whose names begin with `prefix` and a dot, without these."""
+    start = f"{prefix}."
+    return {name.removeprefix(start): tensor for name, tensor in tensors.items() if name.startswith(start)}

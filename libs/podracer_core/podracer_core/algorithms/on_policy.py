@@ -1,0 +1,295 @@
+"""What the algorithms that learn from their present policy's rollouts have in common: all but their losses."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import gymnasium
+import torch
+from torch import Tensor
+
+from podracer_core.algorithms.advantages import generalized_advantages, normalized_advantages
+from podracer_core.algorithms.algorithm import Algorithm, MemberState
+from podracer_core.algorithms.cohort import CohortConfig, check_member_hyperparameters
+from podracer_core.algorithms.learning_rate import scheduled_rate
+from podracer_core.algorithms.minibatch import Minibatch, RolloutRows
+from podracer_core.algorithms.observation_statistics import ObservationStatistics
+from podracer_core.algorithms.perturbation import perturb_actor
+from podracer_core.algorithms.state_values import StateValues
+from podracer_core.buffers.rollout import Rollout
+from podracer_core.catalogue.algorithms import AlgorithmInfo
+from podracer_core.networks import (
+    ACTOR,
+    CRITIC,
+    ActorCritic,
+    Architecture,
+    NetworkActor,
+    PolicyHead,
+    make_policy_head,
+)
+from podracer_core.optimizers import StackedAdam, clip_gradient_
+
+
+class OnPolicy(Algorithm):
+    """An actor and a critic that learn from a rollout and forget it; see `Algorithm` for the interface.
+
+    A member's loss, over rows with weights w that add up to 1, is
+        sum(w * policy_loss) + value_coefficient * sum(w * value_loss) - entropy_coefficient * sum(w * H).
+    Each algorithm says what these losses are, with their derivatives, and how it goes through the rows.
+
+    info            the algorithm's entry in the catalogue
+    policy_metrics  names of what `_policy_loss` reports beside the loss
+    """
+
+    on_policy = True
+    max_lag = 2
+    info: ClassVar[AlgorithmInfo]
+    policy_metrics: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(
+        self,
+        cohort: CohortConfig,
+        observation_space: gymnasium.Space[Any],
+        action_space: gymnasium.Space[Any],
+        device: torch.device | str = "cpu",
+    ) -> None:
+        members = len(cohort.members)
+        shared = cohort.shared_values(self.info)
+        self.cohort, self.device, self.version = cohort, torch.device(device), 0
+        self.horizon: int = shared["horizon"]
+        self._shared = shared
+        self._hyperparameters = {
+            name: torch.tensor(values, device=self.device) for name, values in cohort.member_values(self.info).items()
+        }
+        self._head = make_policy_head(action_space, self.device)
+        architecture = _architecture(shared, observation_space, self._head)
+        self._sees_images = architecture.image is not None
+
+        self._networks = ActorCritic(members, architecture, self._head, self.device)
+        self._optimizer = StackedAdam(self._networks.member_parameters, self._networks.member_gradients)
+        self.actor: NetworkActor = NetworkActor.build(
+            self._networks.actor,
+            self._head,
+            observation_space,
+            members,
+            normalize=shared["normalize_observations"],
+            settings=self._networks.settings,
+        )
+        # A CPU works through a minibatch in parts whose hidden layers stay in its cache; the gradients add up.
+        self._part_rows = architecture.shared_rows(members) if self.device.type == "cpu" else 1 << 62
+        self._observations = ObservationStatistics(self.actor)
+        self._values = StateValues(self._networks.critic, self.actor.normalize, self._part_rows, members)
+        self.active = torch.ones(members, dtype=torch.bool, device=self.device)
+        self._seeds = torch.tensor([member.seed for member in cohort.members], device=self.device)
+        self._step_count = torch.zeros(members, dtype=torch.int64, device=self.device)
+        self._transition_count = torch.zeros(members, dtype=torch.int64, device=self.device)
+        self._networks.initialize(self._seeds, shared["initial_log_std"])
+
+    @classmethod
+    def make_actor(
+        cls,
+        cohort: CohortConfig,
+        observation_space: gymnasium.Space[Any],
+        action_space: gymnasium.Space[Any],
+        device: torch.device | str = "cpu",
+    ) -> NetworkActor:
+        shared, head = cohort.shared_values(cls.info), make_policy_head(action_space, device)
+        return NetworkActor.idle(
+            _architecture(shared, observation_space, head),
+            head,
+            observation_space,
+            len(cohort.members),
+            device,
+            normalize=shared["normalize_observations"],
+        )
+
+    @abstractmethod
+    def _minibatches(self, rows: RolloutRows) -> Iterator[Minibatch]:
+        """What each gradient step of an update learns from."""
+
+    @abstractmethod
+    def _policy_loss(self, log_prob: Tensor, minibatch: Minibatch) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
+        """The loss of each row, its derivative in log_prob, and `policy_metrics`; all [M, B]."""
+
+    def _value_loss(self, value: Tensor, minibatch: Minibatch) -> tuple[Tensor, Tensor]:
+        """The critic's loss of each row and its derivative in the value, [M, B] each."""
+        error = value - minibatch.target
+        return 0.5 * error.square(), error
+
+    def _goes_on(self, metrics: Mapping[str, Tensor]) -> Tensor:
+        """Which members take a step whose minibatch gave `metrics` (weighted means), and go on; bool [M]."""
+        return self.active
+
+    @torch.no_grad()
+    def update(self, rollout: Rollout) -> dict[str, Tensor]:
+        rows, metrics = self._prepare(rollout)
+        rate = scheduled_rate(
+            self._shared["learning_rate_schedule"],
+            self._hyperparameters["learning_rate"],
+            self._transition_count,
+            self._shared["schedule_steps"],
+        )
+        names = ("policy_loss", "value_loss", "entropy", *self.policy_metrics, "gradient_norm")
+        totals = torch.zeros(len(names) + 1, self.members, device=self.device)
+        learning = self.active.clone()
+        for minibatch in self._minibatches(rows):
+            self._step(minibatch, rate, learning, totals)
+        observation = rollout.observation[:-1].transpose(0, 1).flatten(1, 2)
+        self._observations.update(observation, rollout.valid.transpose(0, 1).flatten(1), self.active)
+        self._step_count.copy_(rollout.first_step).add_(rollout.horizon)
+        self._transition_count += rollout.valid.sum((0, 2))
+        self.version += 1
+        metrics |= dict(zip(names, totals[:-1] / totals[-1], strict=True))
+        return metrics | {"active": self.active.clone()}
+
+    def _prepare(self, rollout: Rollout) -> tuple[RolloutRows, dict[str, Tensor]]:
+        """Advantages and targets of all rows, and first metrics."""
+        members, valid = rollout.members, rollout.valid
+
+        def by_member(tensor: Tensor) -> Tensor:
+            return tensor.transpose(0, 1).reshape(members, rollout.horizon * rollout.num_envs, -1)
+
+        value, next_value = self._values.of(rollout)
+        observation = by_member(rollout.observation[:-1])
+        if not self._sees_images:  # whose pixels become numbers when they are needed: they take four times the memory
+            observation = self.actor.normalize(observation)
+        action = by_member(rollout.action)
+        action_mask = None if rollout.action_mask is None else by_member(rollout.action_mask[:-1])
+        proximal, importance = rollout.log_prob, None
+        if rollout.policy_version != self.version:
+            proximal = self._log_prob(observation, rollout, action_mask)
+            importance = (proximal - rollout.log_prob).exp().clamp(max=1.0)
+        advantage = generalized_advantages(
+            rollout.reward,
+            value,
+            next_value,
+            rollout.terminated,
+            rollout.truncated,
+            valid,
+            self._hyperparameters["gamma"],
+            self._hyperparameters["gae_lambda"],
+            importance,
+        )
+
+        weight, error = valid.float(), advantage
+        if importance is not None:
+            weight, error = torch.where(valid, importance, 0.0), importance * advantage
+        target = torch.where(valid, value + error, 0.0)
+        numbers = [by_member(rows).squeeze(-1) for rows in (proximal, advantage, target, value, weight, error, valid)]
+        proximal, advantage, target, value, weight, error, valid = numbers
+        explained = 1 - _variance(error, valid) / _variance(target, valid)
+        if self._shared["normalize_values"]:
+            target, value = self._values.renew(target, value, valid, self.active)
+        if self._shared["normalize_advantages"]:
+            advantage = normalized_advantages(advantage, valid)
+        numbers = [proximal, advantage, target, value, weight]
+        rows = RolloutRows(self._head, observation, action, action_mask, numbers, valid)
+        return rows, {"explained_variance": explained}
+
+    def _log_prob(self, observation: Tensor, rollout: Rollout, action_mask: Tensor | None) -> Tensor:
+        """Of the rollout's actions under the present policy, [T, M, E]: the proximal one of a stale rollout."""
+        action = rollout.action.transpose(0, 1).flatten(1, 2)
+        parts = observation.split(self._part_rows, 1)
+        output = torch.cat([self.actor.output(self._seen(part)) for part in parts], 1)
+        if action_mask is not None:
+            output = self._head.allow(output, action_mask)
+        log_prob = self._head.density(output, self.actor.settings, action).log_prob
+        return log_prob.view(rollout.members, rollout.horizon, -1).transpose(0, 1)
+
+    def _step(self, minibatch: Minibatch, rate: Tensor, learning: Tensor, totals: Tensor) -> None:
+        """One gradient step of all `learning` [M] members. Updates `learning`, `active` and the sums of metrics."""
+        self._networks.parameters.zero_gradient()
+        minibatch = replace(minibatch, weight=minibatch.weight / minibatch.weight.sum(1, keepdim=True).clamp(min=1e-8))
+        parts = [self._backward(part) for part in minibatch.split(self._part_rows)]
+        metrics = torch.stack([part for part, _ in parts]).sum(0)
+        self._networks.gather_gradient(torch.stack([gradient for _, gradient in parts]).sum(0))
+        gradient_norm = clip_gradient_(self._optimizer.gradient, self._hyperparameters["max_gradient_norm"])
+        learning &= self._goes_on(dict(zip(self.policy_metrics, metrics[3:], strict=True)))
+        finite = gradient_norm.isfinite()
+        # A member that diverges stays as it was before the step that would have broken it.
+        self.active &= finite | ~learning
+        learning &= finite
+        self._optimizer.step(rate, learning)
+        totals += torch.where(
+            learning, torch.cat([metrics, torch.stack([gradient_norm, torch.ones_like(gradient_norm)])]), 0.0
+        )
+
+    def _backward(self, minibatch: Minibatch) -> tuple[Tensor, Tensor]:
+        """Add the gradient of every member's loss to the networks'; returns the metrics' weighted sums [K, M], and the
+        gradient in log_std [M, A].
+
+        The derivatives are written out, down to the network's outputs: see `Density`.
+        """
+        with torch.enable_grad():
+            output = self._networks(self._seen(minibatch.observation))
+        policy, value = output.detach()[:, ACTOR], output.detach()[:, CRITIC, :, 0]
+        if minibatch.action_mask is not None:
+            policy = self._head.allow(policy, minibatch.action_mask)
+        density = self._head.density(policy, self._networks.settings, minibatch.action)
+        policy_loss, policy_slope, policy_metrics = self._policy_loss(density.log_prob, minibatch)
+        value_loss, value_slope = self._value_loss(value, minibatch)
+        weight = minibatch.weight
+
+        gradient = torch.zeros_like(output)
+        entropy_slope = -self._hyperparameters["entropy_coefficient"].unsqueeze(1) * weight
+        gradient[:, ACTOR], log_std_gradient = density.gradient(weight * policy_slope, entropy_slope)
+        gradient[:, CRITIC, :, 0] = self._hyperparameters["value_coefficient"].unsqueeze(1) * weight * value_slope
+        output.backward(gradient)  # type: ignore[no-untyped-call]
+        rows = torch.stack([policy_loss, value_loss, density.entropy, *policy_metrics])
+        return (rows * weight).sum(-1), log_std_gradient
+
+    def _seen(self, observation: Tensor) -> Tensor:
+        """What the networks take of rows [M, B, obs]."""
+        return self.actor.normalize(observation) if self._sees_images else observation
+
+    def member_state(self, member: int) -> MemberState:
+        values = self._values.statistics.member_state(member)
+        return {
+            **self._networks.member_state(member),
+            "optimizer": self._optimizer.member_state(member),
+            "normalizer": self._observations.member_state(member) | {f"values.{k}": v for k, v in values.items()},
+            "algorithm": {
+                "active": self.active[member].clone(),
+                "transition_count": self._transition_count[member].clone(),
+            },
+            "random": {"seed": self._seeds[member].clone(), "step_count": self._step_count[member].clone()},
+        }
+
+    @torch.no_grad()
+    def load_member_state(self, member: int, state: Mapping[str, Mapping[str, Tensor]]) -> None:
+        self._networks.load_member_state(member, state)
+        if "optimizer" in state:
+            self._optimizer.load_member_state(member, state["optimizer"])
+        if "normalizer" in state:
+            self._observations.load_member_state(member, state["normalizer"])
+            values = {name.removeprefix("values."): value for name, value in state["normalizer"].items()}
+            self._values.statistics.load_member_state(member, values)
+        if "algorithm" in state:
+            self.active[member] = state["algorithm"]["active"]
+            self._transition_count[member] = state["algorithm"]["transition_count"]
+        if "random" in state:
+            self._seeds[member] = state["random"]["seed"]
+            self._step_count[member] = state["random"]["step_count"]
+
+    def set_hyperparameters(self, member: int, values: Mapping[str, float]) -> None:
+        check_member_hyperparameters(self.info, values)
+        for name, value in values.items():
+            self._hyperparameters[name][member] = value
+
+    def perturb_member(self, member: int, scale: float, seed: int) -> None:
+        perturb_actor(self.actor, member, scale, seed)
+
+
+def _architecture(shared: Mapping[str, Any], space: gymnasium.Space[Any], head: PolicyHead) -> Architecture:
+    return Architecture.of(space, shared["hidden_sizes"], head.output_size, shared["activation"])
+
+
+def _variance(values: Tensor, valid: Tensor) -> Tensor:
+    """Of each member's valid rows: values, valid [M, B] -> [M]."""
+    weight = valid / valid.sum(1, keepdim=True).clamp(min=1)
+    rows = torch.where(valid, values, 0.0)
+    mean = (weight * rows).sum(1, keepdim=True)
+    return (weight * (rows - mean).square()).sum(1)

@@ -1,0 +1,63 @@
+"""Randomized Ensembled Double Q-learning of M agents at once: docs/algorithms/redq.md has the equations."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import gymnasium
+import torch
+from torch import Tensor
+
+from podracer_core.algorithms.cohort import CohortConfig
+from podracer_core.algorithms.off_policy import Batch
+from podracer_core.algorithms.sac import SAC
+from podracer_core.errors import FieldViolation, InvalidInput
+from podracer_core.random_numbers import permutation
+from podracer_core.random_streams import subset_keys
+
+
+class REDQ(SAC):
+    """Chen et al., 2021 (arXiv:2101.05982), algorithm 1: SAC with N critics, of which a random M give each target, G
+    gradient steps for each transition, and one step of the actor after every G of them.
+
+    N is `ensemble_size`, M `subset_size`, G `updates_per_step`.
+    """
+
+    def __init__(
+        self,
+        cohort: CohortConfig,
+        observation_space: gymnasium.Space[Any],
+        action_space: gymnasium.Space[Any],
+        device: torch.device | str = "cpu",
+    ) -> None:
+        super().__init__(cohort, observation_space, action_space, device)
+        if self.shared["subset_size"] > self.critic_count:
+            message = f"subset_size must be at most ensemble_size, {self.critic_count}, not {self.shared['subset_size']}"
+            raise InvalidInput(message, violations=[FieldViolation("subset_size", message)])
+        self._actor_interval = max(1, round(self.shared["updates_per_step"]))
+        nothing = torch.zeros(self.members, device=self.device)
+        self._last_actor_metrics = (nothing, nothing, nothing)
+
+    @property
+    def critic_count(self) -> int:
+        size: int = self.shared["ensemble_size"]
+        return size
+
+    def learn(self, batch: Batch) -> Sequence[Tensor]:
+        noise, next_noise = self.noise(2, batch.reward.shape[1], self.head.action_size).unbind(1)
+        critic_loss, _ = self.learn_critic(batch, next_noise)
+        self.follow(self.critic)
+        if (self.gradient_steps + 1) % self._actor_interval == 0:
+            self._last_actor_metrics = self.learn_actor(batch, noise)
+        return critic_loss, *self._last_actor_metrics, self.temperature.value
+
+    def pessimistic(self, values: Tensor) -> Tensor:
+        """The least of M of the N values, drawn anew for each gradient step and member (equation 1)."""
+        order = permutation(subset_keys(self.seeds), self.update_count, self.critic_count)
+        chosen = order[:, : self.shared["subset_size"], None].expand(-1, -1, values.shape[2])
+        return values.gather(1, chosen).amin(1)
+
+    def optimistic(self, values: Tensor) -> Tensor:
+        """The mean of all N (algorithm 1, line 12)."""
+        return values.mean(1)

@@ -1,0 +1,112 @@
+"""Soft Actor-Critic of M agents at once: docs/algorithms/sac.md has the equations and all deviations."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+import gymnasium
+import torch
+from torch import Tensor
+
+from podracer_core.algorithms.cohort import CohortConfig
+from podracer_core.algorithms.off_policy import Batch, OffPolicy
+from podracer_core.algorithms.temperature import Temperature
+from podracer_core.algorithms.values import action_values, squared_error
+from podracer_core.networks import SquashedGaussianHead
+from podracer_core.networks.box_heads import make_exploration
+
+
+class SAC(OffPolicy):
+    """Haarnoja et al., 2018 (arXiv:1812.05905), for bounded Box actions; see `Algorithm` for the interface."""
+
+    metrics = ("critic_loss", "actor_loss", "value", "entropy", "temperature")
+
+    def __init__(
+        self,
+        cohort: CohortConfig,
+        observation_space: gymnasium.Space[Any],
+        action_space: gymnasium.Space[Any],
+        device: torch.device | str = "cpu",
+    ) -> None:
+        super().__init__(cohort, observation_space, action_space, device)
+        self.head = cast("SquashedGaussianHead", self.actor.head)
+        self.critic = self.add_critic("critic", observation_space, self.critic_count, action_size=self.head.action_size)
+        self.temperature = Temperature(
+            self.hyperparameters["initial_temperature"], learns=self.shared["learn_temperature"]
+        )
+        self.optimizers["temperature"] = self.temperature.optimizer
+        self.memory["log_temperature"] = self.temperature.log
+
+    @classmethod
+    def make_head(
+        cls,
+        shared: Mapping[str, Any],
+        observation_space: gymnasium.Space[Any],
+        action_space: gymnasium.Space[Any],
+        device: torch.device | str,
+    ) -> SquashedGaussianHead:
+        return SquashedGaussianHead(action_space, make_exploration(shared, observation_space, action_space), device)
+
+    @property
+    def critic_count(self) -> int:
+        """N: critics of each member."""
+        return 2
+
+    def learn(self, batch: Batch) -> Sequence[Tensor]:
+        noise, next_noise = self.noise(2, batch.reward.shape[1], self.head.action_size).unbind(1)
+        critic_loss, _ = self.learn_critic(batch, next_noise)
+        actor_loss, value, entropy = self.learn_actor(batch, noise)
+        self.follow(self.critic)
+        return critic_loss, actor_loss, value, entropy, self.temperature.value
+
+    def learn_critic(self, batch: Batch, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """Equations 5 and 6: towards r + γ (min_i Q̄_i(s', a') - α log π(a' | s')), a' ~ π(s').
+
+        Returns the loss [M] and the targets [M, B].
+        """
+        next_action, log_prob = self.head.sample_with_log_prob(self.policy.frozen(batch.next_observation), noise)
+        next_value = self.pessimistic(action_values(self.critic.target, batch.next_observation, next_action))
+        target = batch.reward + batch.discount * (next_value - self.temperature.value.unsqueeze(1) * log_prob)
+        with torch.enable_grad():
+            values = action_values(self.critic.network, batch.observation, batch.action)
+            loss, error = squared_error(values, target, batch.weight)
+        self.minimize(self.critic, loss, self.hyperparameters["learning_rate"])
+        self.set_priorities(batch, error.detach().abs().mean(1))
+        return loss.detach(), target
+
+    def learn_actor(
+        self, batch: Batch, noise: Tensor, scale: Tensor | float = 1.0, mask: Tensor | None = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Equation 9: down α log π(a | s) - Q(s, a), a ~ π(s) by the reparametrization trick; then the temperature.
+
+        The loss is multiplied by `scale`, for the members in `mask` bool [M]. Returns loss, value and entropy, [M] each.
+        """
+        alpha = self.temperature.value.unsqueeze(1)
+        with torch.enable_grad():
+            action, log_prob = self.head.sample_with_log_prob(self.policy.network(batch.observation), noise)
+            value = self.optimistic(action_values(self.critic.frozen, batch.observation, action))
+            loss = scale * ((alpha * log_prob - value) * batch.weight).sum(1)
+        self.minimize(self.policy, loss, self.actor_rate, mask)
+        entropy = -(log_prob.detach() * batch.weight).sum(1) / batch.weight.sum(1).clamp(min=1e-8)
+        learning = self.active if mask is None else self.active & mask
+        self.temperature.update(entropy, self.target_entropy, self.hyperparameters["learning_rate"], learning)
+        return loss.detach(), (value.detach() * batch.weight).sum(1), entropy
+
+    def pessimistic(self, values: Tensor) -> Tensor:
+        """What a target is made of: values [M, N, B] of the target critics -> [M, B]."""
+        return values.amin(1)
+
+    def optimistic(self, values: Tensor) -> Tensor:
+        """What the actor climbs: values [M, N, B] of the critics -> [M, B]."""
+        return values.amin(1)
+
+    @property
+    def target_entropy(self) -> Tensor:
+        """Section 6: minus the number of action dimensions, times `target_entropy_scale`, [M]."""
+        return -self.head.action_size * self.hyperparameters["target_entropy_scale"]
+
+    @property
+    def actor_rate(self) -> Tensor:
+        """The actor's step size, [M]."""
+        return self.hyperparameters["learning_rate"] * self.hyperparameters["actor_learning_rate_scale"]

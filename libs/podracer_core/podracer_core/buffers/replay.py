@@ -1,0 +1,293 @@
+"""What off-policy algorithms learn from: the last transitions of every member, on the learner's device."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from podracer_core.buffers.memory import require_memory
+from podracer_core.buffers.priorities import PriorityTree
+from podracer_core.buffers.rollout import Rollout
+from podracer_core.errors import InvalidInput
+from podracer_core.random_numbers import random_bits, uniform
+
+# Cut-off episodes whose last observation is kept, as a part of all transitions.
+_CUT_OFF_PART = 16
+_NOT_CUT_OFF = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Transitions:
+    """A minibatch of B transitions of every member; with n-step returns the sums of up to n steps.
+
+    observation       [M, B, *obs]  raw
+    action            [M, B, *action]
+    reward            [M, B]  sum of gamma^k r[t + k] over the steps that are summed
+    discount          [M, B]  gamma^steps, 0 where the episode terminated: a target is reward + discount * V(next)
+    next_observation  [M, B, *obs]  raw, the true successor of the last of these steps
+    weight            [M, B]  0 where a row is not valid, else the importance weight of prioritized sampling, or 1
+    place             [M, B]  where they lie, for `Replay.set_priorities`
+    """
+
+    observation: Tensor
+    action: Tensor
+    reward: Tensor
+    discount: Tensor
+    next_observation: Tensor
+    weight: Tensor
+    place: Tensor
+
+
+class Replay:
+    """A ring of `rows` steps of M members in E environments: tensors [T, M, E, …], T being rows + 1.
+
+    Every observation is stored once: the successor of row t is row t + 1, and only of episodes that were cut off
+    (where it is the next episode's) the true one lies in a ring aside. Nothing here waits for the device.
+
+    size       int64 [M]: rows that each member may draw from (a loaded member may have more than a fresh one)
+    shared     whether members draw from everybody's transitions
+    """
+
+    def __init__(self, capacity: int, example: Rollout, *, shared: bool = False, prioritized: bool = False) -> None:
+        """Room for `capacity` transitions of each member, of the shapes of `example`, but at least for two rollouts.
+
+        Raises InvalidInput (REPLAY_TOO_LARGE) where the device has not enough free memory for it.
+        """
+        members, num_envs = example.members, example.num_envs
+        self.rows = max(-(-capacity // num_envs), 2 * example.horizon)
+        self.shared, self.members, self.num_envs = shared, members, num_envs
+        self.device = example.reward.device
+        self._cut_off_room = max(-(-self.rows * members * num_envs // _CUT_OFF_PART), 2 * example.env_steps)
+        flat = (self.rows + 1) * members * num_envs
+        observation_bytes = example.observation[0, 0, 0].nbytes
+        action_bytes = example.action[0, 0, 0].nbytes
+        size_bytes = flat * (observation_bytes + action_bytes + 15) + self._cut_off_room * observation_bytes
+        require_memory(
+            size_bytes,
+            self.device,
+            f"a replay buffer of {self.rows * num_envs:,} transitions for each of {members} members",
+            field="replay_capacity",
+        )
+
+        def empty(like: Tensor, dtype: torch.dtype | None = None, count: int = flat) -> Tensor:
+            return torch.zeros(count, *like.shape[3:], dtype=dtype or like.dtype, device=self.device)
+
+        self._observation, self._action = empty(example.observation), empty(example.action)
+        self._reward = empty(example.reward)
+        self._terminated, self._truncated = empty(example.terminated), empty(example.truncated)
+        self._valid = empty(example.valid)
+        # Of a cut-off row: the number of its true successor, counted from the first that was ever stored.
+        self._cut_off = torch.full((flat,), _NOT_CUT_OFF, dtype=torch.int64, device=self.device)
+        self._final_observation = empty(example.observation, count=self._cut_off_room + 1)  # the last is a bin
+        self._cut_off_count = torch.zeros((), dtype=torch.int64, device=self.device)
+        self._next_row = 0  # of the next transition; its observation, the newest, is there already
+        self._stored = 0  # rows ever
+        self.size = torch.zeros(members, dtype=torch.int64, device=self.device)
+        self._member = torch.arange(members, device=self.device).view(-1, 1)
+        self.priorities = PriorityTree(members, (self.rows + 1) * num_envs, self.device) if prioritized else None
+
+    def __len__(self) -> int:
+        """Rows that are stored now."""
+        return min(self._stored, self.rows)
+
+    def add(self, rollout: Rollout) -> None:
+        """Append a rollout. A row whose stored successor is not what came next leaves the losses (a lost worker)."""
+        if rollout.members != self.members or rollout.num_envs != self.num_envs:
+            raise InvalidInput(
+                f"a rollout of {rollout.members} x {rollout.num_envs} environments does not fit a replay buffer of "
+                f"{self.members} x {self.num_envs}"
+            )
+        horizon = rollout.horizon
+        if horizon > self.rows:
+            raise InvalidInput(f"a rollout of {horizon} steps does not fit a replay buffer of {self.rows} rows")
+        self._check_join(rollout.observation[0])
+        rows = (self._next_row + torch.arange(horizon + 1, device=self.device)) % (self.rows + 1)
+        for name in ("action", "reward", "terminated", "truncated", "valid"):
+            self._by_row(getattr(self, f"_{name}")).index_copy_(0, rows[:-1], getattr(rollout, name))
+        self._by_row(self._observation).index_copy_(0, rows, rollout.observation)
+        self._by_row(self._cut_off).index_copy_(0, rows[:-1], self._store_cut_off(rollout))
+        if self.priorities is not None:
+            self.priorities.set_newest(self._leaves(rows[:-1]))
+            self.priorities.clear(self._leaves(rows[-1:]))
+        self._next_row = (self._next_row + horizon) % (self.rows + 1)
+        self._stored += horizon
+        self.size = (self.size + horizon).clamp(max=self.rows)
+
+    def sample(self, batch_size: int, key: Tensor, counter: Tensor, gamma: Tensor, steps: int = 1) -> Transitions:
+        """B = `batch_size` transitions of every member, with replacement, evenly.
+
+        key, counter int64 [M]: each member's own random numbers, counter … counter + B - 1. gamma [M]. `steps` is n of
+        n-step returns: rewards of up to n steps are summed, fewer where an episode ends or the stored rows do.
+        """
+        draws = counter.view(-1, 1) + torch.arange(batch_size, device=self.device)
+        bits = random_bits(key.view(-1, 1), draws)
+        drawn_from = self.size.max().expand_as(self.size) if self.shared else self.size
+        rows = drawn_from.view(-1, 1)
+        columns = self.num_envs * (self.members if self.shared else 1)
+        # (32 random bits * bound) / 2^32: an even choice out of at most 2^31.
+        chosen = (((bits >> 32) & 0xFFFFFFFF) * (rows * columns)) >> 32
+        age, column = chosen.div(columns, rounding_mode="floor"), chosen % columns
+        row = (self._next_row - 1 - age) % (self.rows + 1)
+        owner = column.div(self.num_envs, rounding_mode="floor") if self.shared else self._member
+        place = (row * self.members + owner) * self.num_envs + column % self.num_envs
+        return self._gather(place, age, gamma, steps, torch.ones_like(place, dtype=torch.float32))
+
+    def sample_prioritized(
+        self, batch_size: int, key: Tensor, counter: Tensor, gamma: Tensor, steps: int, exponent: Tensor
+    ) -> Transitions:
+        """As `sample`, with the probabilities P(i) of Schaul et al., 2016 (arXiv:1511.05952), equation 1.
+
+        The weights are (N P(i))^-exponent over their greatest in the batch (section 3.4); exponent is beta [M], N the
+        transitions that the member has. One draw from each of B equal parts of the whole, as in algorithm 1.
+        """
+        assert self.priorities is not None, "sample_prioritized needs a replay buffer made with prioritized=True"
+        draws = counter.view(-1, 1) + torch.arange(batch_size, device=self.device)
+        part = (torch.arange(batch_size, device=self.device) + uniform(key.view(-1, 1), draws)) / batch_size
+        leaf, probability = self.priorities.find(part)
+        row, environment = leaf.div(self.num_envs, rounding_mode="floor"), leaf % self.num_envs
+        age = (self._next_row - 1 - row) % (self.rows + 1)
+        count = (self.size * self.num_envs).view(-1, 1)
+        weight = (count * probability).clamp(min=1e-12).pow(-exponent.view(-1, 1))
+        weight = torch.where(probability > 0, weight, 0.0)
+        weight = weight / weight.amax(1, keepdim=True).clamp(min=1e-12)
+        place = (row * self.members + self._member) * self.num_envs + environment
+        return self._gather(place, age, gamma, steps, weight)
+
+    def set_priorities(self, place: Tensor, priority: Tensor) -> None:
+        """New priorities [M, B], already to the power of alpha, of transitions at `place` [M, B]."""
+        assert self.priorities is not None, "set_priorities needs a replay buffer made with prioritized=True"
+        row = place.div(self.members * self.num_envs, rounding_mode="floor")
+        self.priorities.set(row * self.num_envs + place % self.num_envs, priority)
+
+    def member_state(self, member: int) -> dict[str, Tensor]:
+        """Copies of one member's transitions, oldest first, [T, E, …]; their last observations [T + 1, E, …]."""
+        rows = int(self.size[member])
+        order = (self._next_row - rows + torch.arange(rows + 1, device=self.device)) % (self.rows + 1)
+        state = {"observation": self._by_row(self._observation)[order, member].clone()}
+        for name in ("action", "reward", "terminated", "truncated"):
+            state[name] = self._by_row(getattr(self, f"_{name}"))[order[:-1], member].clone()
+        cut_off = self._by_row(self._cut_off)[order[:-1], member]
+        there = self._still_there(cut_off)
+        state["valid"] = self._by_row(self._valid)[order[:-1], member] & (there | (cut_off == _NOT_CUT_OFF))
+        state["final_rows"] = self._final_observation[cut_off[there] % self._cut_off_room]
+        state["cut_off"] = there
+        return state
+
+    def load_member_states(self, states: list[Mapping[str, Tensor] | None]) -> None:
+        """Fill an empty buffer with what `member_state` gave, the newest rows last; None: this member has none.
+
+        Raises InvalidInput where a state has other environments or shapes.
+        """
+        if self._stored:
+            raise InvalidInput("transitions are loaded into an empty replay buffer only")
+        kept = [0 if state is None else min(state["reward"].shape[0], self.rows) for state in states]
+        if not any(kept):
+            return
+        rows = max(kept)
+        for member, (state, count) in enumerate(zip(states, kept, strict=True)):
+            if state is not None and count:
+                self._load_member(member, state, rows - count, count)
+        self._next_row = self._stored = rows
+        self.size = torch.tensor(kept, device=self.device)
+        if self.priorities is not None:
+            leaves = self._leaves(torch.arange(rows, device=self.device))
+            oldest = (rows - self.size).view(-1, 1) * self.num_envs
+            self.priorities.set(leaves.expand(self.members, -1), (leaves >= oldest).float())
+
+    def _load_member(self, member: int, state: Mapping[str, Tensor], first: int, count: int) -> None:
+        for name in ("observation", "action", "reward", "terminated", "truncated", "valid"):
+            part = state[name][-(count + (name == "observation")) :]
+            own = self._by_row(getattr(self, f"_{name}"))[first : first + part.shape[0], member]
+            if own.shape != part.shape or own.dtype != part.dtype:
+                raise InvalidInput(
+                    f"the stored transitions' {name} has the shape {list(part.shape)}, {list(own.shape)} are expected"
+                )
+            own.copy_(part)
+        cut_off = state["cut_off"][-count:].to(self.device)
+        number = self._cut_off_count + cut_off.flatten().cumsum(0).view_as(cut_off) - 1
+        numbers = torch.where(cut_off, number, _NOT_CUT_OFF)
+        self._by_row(self._cut_off)[first : first + count, member] = numbers
+        newest = numbers[cut_off][-self._cut_off_room :]
+        finals = state["final_rows"].to(self.device)
+        self._final_observation[newest % self._cut_off_room] = finals[finals.shape[0] - newest.shape[0] :]
+        self._cut_off_count += int(cut_off.sum())
+
+    def _by_row(self, tensor: Tensor) -> Tensor:
+        """[T, M, E, …] of a flat tensor."""
+        return tensor.view(-1, self.members, self.num_envs, *tensor.shape[1:])
+
+    def _leaves(self, rows: Tensor) -> Tensor:
+        """The priority leaves of whole rows, [R * E]."""
+        return (rows.unsqueeze(1) * self.num_envs + torch.arange(self.num_envs, device=self.device)).flatten()
+
+    def _check_join(self, observation: Tensor) -> None:
+        """The rows before must lead to `observation` [M, E, *obs], unless they ended an episode."""
+        if not self._stored:
+            return
+        previous = (self._next_row - 1) % (self.rows + 1)
+        newest = self._by_row(self._observation)[self._next_row]
+        same = (newest == observation).flatten(2).all(2)
+        self._by_row(self._valid)[previous] &= same | self._by_row(self._terminated)[previous] | (
+            self._by_row(self._cut_off)[previous] != _NOT_CUT_OFF
+        )
+
+    def _store_cut_off(self, rollout: Rollout) -> Tensor:
+        """Put the true successors of cut-off rows aside; returns their numbers [T, M, E]."""
+        cut_off = rollout.truncated & ~rollout.terminated
+        order = cut_off.flatten().cumsum(0).view_as(cut_off) + self._cut_off_count
+        numbers = torch.where(cut_off, order - 1, _NOT_CUT_OFF)
+        if self.device.type == "cpu":  # which ones is known at once, and they are few
+            if cut_off.any():
+                self._final_observation[numbers[cut_off] % self._cut_off_room] = rollout.final_observation[cut_off]
+        else:
+            slots = torch.where(cut_off, numbers % self._cut_off_room, self._cut_off_room)
+            self._final_observation.index_copy_(0, slots.flatten(), rollout.final_observation.flatten(0, 2))
+        self._cut_off_count += cut_off.sum()
+        return numbers
+
+    def _still_there(self, number: Tensor) -> Tensor:
+        """Whether a true successor has been put aside and not overwritten since."""
+        return (number != _NOT_CUT_OFF) & (number >= self._cut_off_count - self._cut_off_room)
+
+    def _gather(self, place: Tensor, age: Tensor, gamma: Tensor, steps: int, weight: Tensor) -> Transitions:
+        """place, age, weight [M, B]: where each window of at most `steps` rows begins, and how many rows follow it."""
+        shape, stride = place.shape, self.members * self.num_envs
+
+        def take(tensor: Tensor, where: Tensor) -> Tensor:
+            return tensor.index_select(0, where.flatten()).view(*shape, *tensor.shape[1:])
+
+        discount = gamma.view(-1, 1)
+        last, reward = place, take(self._reward, place)
+        terminated = take(self._terminated, place)
+        valid, factor = take(self._valid, place), discount
+        if steps > 1:
+            factor = discount.expand_as(reward)
+            running = ~(terminated | take(self._truncated, place))
+            for step in range(1, steps):
+                running = running & (age >= step)
+                following = (last + stride) % self._reward.shape[0]
+                last = torch.where(running, following, last)
+                reward = reward + torch.where(running, factor * take(self._reward, last), 0.0)
+                factor = torch.where(running, factor * discount, factor)
+                terminated = take(self._terminated, last)
+                valid = valid & take(self._valid, last)
+                running = running & ~(terminated | take(self._truncated, last))
+        cut_off = take(self._cut_off, last)
+        next_observation = take(self._observation, (last + stride) % self._reward.shape[0])
+        if self.device.type != "cpu" or bool((cut_off != _NOT_CUT_OFF).any()):
+            aside = cut_off != _NOT_CUT_OFF
+            final = take(self._final_observation, torch.where(aside, cut_off % self._cut_off_room, 0))
+            next_observation = torch.where(aside.view(*shape, *[1] * (final.dim() - 2)), final, next_observation)
+            valid = valid & (self._still_there(cut_off) | ~aside)
+        return Transitions(
+            observation=take(self._observation, place),
+            action=take(self._action, place),
+            reward=reward,
+            discount=torch.where(terminated, 0.0, factor),
+            next_observation=next_observation,
+            weight=torch.where(valid, weight, 0.0),
+            place=place,
+        )

@@ -1,0 +1,180 @@
+"""The hyperparameters that several algorithms share.
+
+Only what a member may have to itself has a search range, and of that only what has an effect where all else is at its
+default: the priority exponent would be searched in vain while replay is uniform.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from podracer_core.catalogue.hyperparameters import Hyperparameter, SearchRange
+from podracer_core.errors import InvalidInput
+
+__all__ = ["EXPLORATION_NOISE", "H_TERM", "OFF_POLICY", "SCHEDULE", "adapted"]
+
+_DDPG_PAPER = "Lillicrap et al. 2016, arXiv:1509.02971"
+_SAC_PAPER = "Haarnoja et al. 2018, arXiv:1812.05905"
+_PRIORITIES = "Schaul et al. 2016, Prioritized Experience Replay, arXiv:1511.05952"
+_GSDE = "Raffin et al. 2021, arXiv:2005.05719"
+_H_TERM = "ElegantRL's H-term (Hamiltonian) add-on"
+_OURS = "ours: what a cohort needs"
+
+OFF_POLICY = (
+    Hyperparameter(
+        "learning_rate", "float", 3e-4, "member",
+        "step size of Adam",
+        source=_SAC_PAPER, bounds=(1e-7, 1.0), search=SearchRange(1e-4, 3e-3, logarithmic=True),
+    ),
+    Hyperparameter(
+        "gamma", "float", 0.99, "member",
+        "discount of a reward one step later",
+        source=_SAC_PAPER, bounds=(0.0, 1.0), search=SearchRange(0.9, 0.999),
+    ),
+    Hyperparameter(
+        "target_rate", "float", 0.005, "member",
+        "share of the way that a target network goes to the learned one when it moves; 1 copies it",
+        source=_SAC_PAPER, bounds=(1e-6, 1.0), search=SearchRange(1e-3, 5e-2, logarithmic=True),
+    ),
+    Hyperparameter(
+        "max_gradient_norm", "float", 0.0, "member",
+        "each network's gradient is scaled down to this norm; 0: gradients are not scaled",
+        source=_SAC_PAPER, bounds=(0.0, 1e6),
+    ),
+    Hyperparameter(
+        "batch_size", "int", 256, "cohort",
+        "transitions of one member in a gradient step",
+        source=_SAC_PAPER, bounds=(1, 1 << 20),
+    ),
+    Hyperparameter(
+        "horizon", "int", 1, "cohort",
+        "steps that every environment takes between two updates",
+        source=_SAC_PAPER, bounds=(1, 65536),
+    ),
+    Hyperparameter(
+        "updates_per_step", "float", 1.0, "cohort",
+        "gradient steps for each transition of one member",
+        source=_SAC_PAPER, bounds=(1e-3, 1000.0),
+    ),
+    Hyperparameter(
+        "learning_starts", "int", 1000, "cohort",
+        "transitions of a member before it learns; until then its actions are uniformly random",
+        source=_SAC_PAPER, bounds=(0, 1 << 40),
+    ),
+    Hyperparameter(
+        "replay_capacity", "int", 1_000_000, "cohort",
+        "transitions that a member keeps",
+        source=_SAC_PAPER, bounds=(2, (1 << 31) - 1),
+    ),
+    Hyperparameter(
+        "replay", "choice", "member", "cohort",
+        "member: each learns from its own transitions; shared: all members learn from everybody's",
+        source=_OURS, choices=("member", "shared"),
+    ),
+    Hyperparameter(
+        "n_step", "int", 1, "cohort",
+        "rewards that are summed before a target bootstraps",
+        source="Hessel et al. 2018, Rainbow, arXiv:1710.02298", bounds=(1, 1024),
+    ),
+    Hyperparameter(
+        "prioritized", "bool", False, "cohort",
+        "transitions with a large error are replayed more often",
+        source=_PRIORITIES,
+    ),
+    Hyperparameter(
+        "priority_exponent", "float", 0.6, "member",
+        "how much the error counts when transitions are drawn: 0 not at all, 1 in proportion",
+        source=_PRIORITIES, bounds=(0.0, 1.0),
+    ),
+    Hyperparameter(
+        "importance_exponent", "float", 0.4, "member",
+        "of the importance weights at the start; grows linearly to 1",
+        source=_PRIORITIES, bounds=(0.0, 1.0),
+    ),
+    Hyperparameter(
+        "importance_steps", "int", 100_000, "cohort",
+        "transitions of a member after which the importance exponent is 1",
+        source=_PRIORITIES, bounds=(1, 1 << 40),
+    ),
+    Hyperparameter(
+        "hidden_sizes", "sizes", (256, 256), "network",
+        "width of every hidden layer of each network",
+        source=_SAC_PAPER, bounds=(1, 16384),
+    ),
+    Hyperparameter(
+        "activation", "choice", "relu", "network",
+        "what follows a hidden layer",
+        source=_SAC_PAPER, choices=("relu", "tanh", "elu"),
+    ),
+    Hyperparameter(
+        "normalize_observations", "bool", False, "network",
+        "by a running mean and variance, clipped to ±10",
+        source=_DDPG_PAPER,
+    ),
+)  # fmt: skip
+"""Of everything that learns from replay."""
+
+EXPLORATION_NOISE = (
+    Hyperparameter(
+        "exploration", "choice", "independent", "network",
+        "independent: fresh noise each step; correlated: Ornstein-Uhlenbeck; state_dependent: a linear map of features",
+        source=f"{_DDPG_PAPER}; Rückstieß et al. 2008; {_GSDE}",
+        choices=("independent", "correlated", "state_dependent"),
+    ),
+    Hyperparameter(
+        "exploration_period", "int", 8, "cohort",
+        "steps over which the noise stays alike: the time constant of the correlated noise, or the steps between two "
+        "new matrices of the state-dependent one",
+        source=_GSDE, bounds=(1, 65536),
+    ),
+)  # fmt: skip
+"""Of continuous actors: what their noise is like."""
+
+H_TERM = (
+    Hyperparameter(
+        "h_term", "choice", "off", "cohort",
+        "adds the Hamiltonian term to the actor's objective, over stored segments or over k steps",
+        source=_H_TERM, choices=("off", "segment", "k_step"),
+    ),
+    Hyperparameter(
+        "h_term_weight", "float", 0.125, "member",
+        "weight of the H-term",
+        source=_H_TERM, bounds=(0.0, 100.0),
+    ),
+    Hyperparameter(
+        "h_term_steps", "int", 4, "cohort",
+        "steps that one H-term looks at",
+        source=_H_TERM, bounds=(1, 1024),
+    ),
+    Hyperparameter(
+        "h_term_discount", "float", 0.8, "member",
+        "weight of a step of the H-term relative to the one before",
+        source=_H_TERM, bounds=(0.0, 1.0),
+    ),
+)  # fmt: skip
+"""Of the algorithms that the H-term can be added to."""
+
+SCHEDULE = (
+    Hyperparameter(
+        "learning_rate_schedule", "choice", "constant", "cohort",
+        "how the learning rate falls to 0",
+        source="Huang et al. 2022, The 37 Implementation Details of PPO", choices=("constant", "linear", "cosine"),
+    ),
+    Hyperparameter(
+        "schedule_steps", "int", 1_000_000, "cohort",
+        "transitions of a member over which the learning rate falls",
+        source=_OURS, bounds=(1, 1 << 40),
+    ),
+)  # fmt: skip
+"""Of on-policy algorithms: a learning rate that falls."""
+
+
+def adapted(knobs: tuple[Hyperparameter, ...], source: str, **defaults: Any) -> tuple[Hyperparameter, ...]:
+    """`knobs` with other `defaults`, which are from `source`. Raises InvalidInput for a name that is not among them."""
+    unknown = defaults.keys() - {knob.name for knob in knobs}
+    if unknown:
+        raise InvalidInput(f"no hyperparameter {', '.join(sorted(unknown))} to adapt")
+    return tuple(
+        replace(knob, default=defaults[knob.name], source=source) if knob.name in defaults else knob for knob in knobs
+    )

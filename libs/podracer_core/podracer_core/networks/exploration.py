@@ -1,0 +1,63 @@
+"""How exploration noise hangs together over time. Whatever the kind, each single number is standard normal, so a
+policy's density does not change."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from podracer_core.random_numbers import normal
+
+ExplorationKind = Literal["independent", "correlated", "state_dependent"]
+
+# Older noise than this weighs less than a thousandth.
+_FORGOTTEN = math.log(1000.0)
+
+
+class Exploration:
+    """Noise [M, E, A] for every step, from each environment's own stream of random numbers.
+
+    independent      anew at every step
+    correlated       a stationary Ornstein-Uhlenbeck process (Uhlenbeck and Ornstein, 1930) with the time constant
+                     `period` in steps: the weighted sum of the last steps' noise, so nothing has to be remembered
+    state_dependent  a random linear function of the observation that changes every `period` steps (Rückstieß et al.,
+                     2008; Raffin et al., 2021, arXiv:2005.05719): the same state gets the same noise
+
+    size   random numbers that `draw` gives for a step: A, or (obs + 1) * A for the matrix
+    """
+
+    def __init__(self, kind: ExplorationKind, period: int, observation_size: int, action_size: int) -> None:
+        self._kind, self._period, self._action_size = kind, period, action_size
+        self.size = action_size * (observation_size + 1 if kind == "state_dependent" else 1)
+        decay = math.exp(-1.0 / period)
+        length = max(1, math.ceil(_FORGOTTEN * period)) if kind == "correlated" else 1
+        weights = torch.tensor([decay**age for age in range(length)], dtype=torch.float64)
+        self._weights = (weights / weights.square().sum().sqrt()).float()
+
+    def draw(self, key: Tensor, first_step: Tensor, horizon: int) -> Tensor:
+        """key int64 [M, E], first_step int64 [M] -> [T, M, E, size]."""
+        past = len(self._weights) - 1
+        step = first_step.view(1, -1, 1, 1) + torch.arange(-past, horizon, device=key.device).view(-1, 1, 1, 1)
+        if self._kind == "state_dependent":
+            step = step.div(self._period, rounding_mode="floor")
+        noise = normal(key.unsqueeze(-1), step * self.size + torch.arange(self.size, device=key.device))
+        if self._kind != "correlated":
+            return noise
+        window = torch.zeros(horizon, past + horizon, device=key.device)
+        newest_last = self._weights.flip(0).to(key.device)
+        for row in range(horizon):
+            window[row, row : row + past + 1] = newest_last
+        return (window @ noise.flatten(1)).view(horizon, *noise.shape[1:])
+
+    def shape(self, noise: Tensor, observation: Tensor) -> Tensor:
+        """What `draw` gave for a step [M, B, size], observation [M, B, obs] normalized -> noise [M, B, A]."""
+        if self._kind != "state_dependent":
+            return noise
+        matrix = noise.view(*noise.shape[:-1], -1, self._action_size)
+        # The constant keeps the length above zero; dividing by it keeps every number standard normal.
+        features = torch.cat([observation, torch.ones_like(observation[..., :1])], -1)
+        features = features / torch.linalg.vector_norm(features, dim=-1, keepdim=True)
+        return (features.unsqueeze(-2) @ matrix).squeeze(-2)

@@ -1,0 +1,200 @@
+"""G networks of one shape: an observation (and perhaps an action) in, numbers out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import gymnasium
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from podracer_core.errors import InvalidInput
+from podracer_core.networks.initialization import orthogonal, uniform_fan_in
+from podracer_core.networks.stacked_cnn import ImageShape, StackedCNN, cnn_shapes
+from podracer_core.networks.stacked_mlp import StackedMLP, mlp_shapes
+from podracer_core.networks.stacked_parameters import StackedParameters
+from podracer_core.random_streams import initialization_keys
+
+_HIDDEN_GAIN = 2.0**0.5
+_CONVOLUTIONS = 1000  # their layers' numbers begin here
+
+
+@dataclass(frozen=True, slots=True)
+class Architecture:
+    """The shape of a network: convolutions where it sees images, then `hidden_sizes`, then `outputs`.
+
+    inputs       numbers in an observation
+    image        what these are where they are an image's pixels
+    action_size  numbers of an action that join what is seen (a critic's), 0 for none
+    """
+
+    inputs: int
+    image: ImageShape | None
+    hidden_sizes: tuple[int, ...]
+    outputs: int
+    activation: str = "tanh"
+    action_size: int = 0
+
+    @classmethod
+    def of(
+        cls,
+        space: gymnasium.Space[Any],
+        hidden_sizes: Sequence[int],
+        outputs: int,
+        activation: str = "tanh",
+        action_size: int = 0,
+    ) -> Architecture:
+        """For observations from `space`: a Box, and the pixels of an image where it is uint8 of three dimensions."""
+        image = image_shape(space)
+        return cls(observation_size(space), image, tuple(hidden_sizes), outputs, activation, action_size)
+
+    @property
+    def dense_sizes(self) -> tuple[int, ...]:
+        """Of the layers after the convolutions: inputs, hidden sizes, outputs."""
+        seen = self.inputs if self.image is None else self.image.features
+        return (seen + self.action_size, *self.hidden_sizes, self.outputs)
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Names and shapes of one network's parameters."""
+        convolutions = {} if self.image is None else cnn_shapes(self.image)
+        return convolutions | mlp_shapes(self.dense_sizes)
+
+    def shared_rows(self, members: int) -> int:
+        """Rows that a CPU works through at a time, so that the hidden layers of 2 M networks stay in its cache."""
+        row_bytes = 2 * members * max(*self.dense_sizes, 16384 if self.image else 0) * 4
+        return max(256 if self.image is None else 32, (4 << 20) // row_bytes)
+
+
+class StackedNetwork:
+    """The networks over parameters [G, …] by name, as `Architecture.shapes` lists them."""
+
+    def __init__(self, architecture: Architecture, tensors: dict[str, Tensor]) -> None:
+        self.architecture, self.tensors = architecture, tensors
+        layers = [f"layers.{layer}" for layer in range(len(architecture.dense_sizes) - 1)]
+        self.dense = StackedMLP(
+            tuple(tensors[f"{layer}.weight"] for layer in layers),
+            tuple(tensors[f"{layer}.bias"] for layer in layers),
+            architecture.activation,
+        )
+        self.convolutions = None if architecture.image is None else StackedCNN(architecture.image, tensors)
+
+    @classmethod
+    def of(cls, architecture: Architecture, parameters: StackedParameters) -> StackedNetwork:
+        """Over `parameters` (which may have others too); gradients flow into them."""
+        return cls(architecture, {name: parameters[name] for name in architecture.shapes()})
+
+    def __call__(self, observation: Tensor, action: Tensor | None = None) -> Tensor:
+        """observation [G, B, obs], action [G, B, A] for a critic -> [G, B, outputs]."""
+        seen = observation if self.convolutions is None else self.convolutions(observation)
+        return self.dense(seen if action is None else torch.cat([seen, action], -1))
+
+    @property
+    def weights(self) -> tuple[Tensor, ...]:
+        """Of the dense layers, [G, in, out] each."""
+        return self.dense.weights
+
+    @property
+    def biases(self) -> tuple[Tensor, ...]:
+        """Of the dense layers, [G, 1, out] each."""
+        return self.dense.biases
+
+    def every(self, start: int = 0, step: int = 1) -> StackedNetwork:
+        """The networks start, start + step, … as a view without gradients: it follows every change of this one."""
+        return self.map(lambda tensor: tensor.detach()[start::step])
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> StackedNetwork:
+        """The same networks over changed parameters."""
+        return StackedNetwork(self.architecture, {name: change(tensor) for name, tensor in self.tensors.items()})
+
+    def initialize(
+        self,
+        seeds: Tensor,
+        identity: int,
+        kind: Literal["orthogonal", "fan_in"],
+        last_gain: float = 1.0,
+        last_columns: int | None = None,
+    ) -> None:
+        """Fresh weights from each network's own seed: seeds int64 [G]; `identity` tells an algorithm's networks apart.
+
+        orthogonal  gain sqrt(2), `last_gain` for the last layer, of which `last_columns` outputs are used; zero biases
+        fan_in      weights and biases evenly within 1 / sqrt(inputs), torch's own default for linear layers
+        """
+        last = len(self.weights) - 1
+        for name in (name.removesuffix(".weight") for name in self.tensors if name.endswith(".weight")):
+            weight, bias = self.tensors[f"{name}.weight"].detach(), self.tensors[f"{name}.bias"].detach()
+            # Dense layers keep their numbers whether convolutions stand before them or not.
+            layer = int(name.rpartition(".")[2]) + (_CONVOLUTIONS if name.startswith("convolutions") else 0)
+            keys = initialization_keys(seeds, identity, layer)
+            # [G, in, out], or [G, out, in, k, k] of a convolution, which is drawn as [G, in * k * k, out].
+            dense = weight.dim() == 3
+            rows, columns = weight.shape[1:] if dense else (math.prod(weight.shape[2:]), weight.shape[1])
+            if kind == "orthogonal":
+                if name == f"layers.{last}":
+                    used = last_columns or columns
+                    drawn = weight.clone()
+                    drawn[..., :used] = orthogonal(keys, rows, used, last_gain)
+                else:
+                    drawn = orthogonal(keys, rows, columns, _HIDDEN_GAIN)
+                bias.zero_()
+            else:
+                drawn, drawn_bias = uniform_fan_in(keys, rows, columns)
+                bias.copy_(drawn_bias.view_as(bias))
+            weight.copy_(drawn if dense else drawn.transpose(1, 2).reshape(weight.shape))
+
+    def module(self, group: int) -> nn.Module:
+        """One of the networks for use with torch alone: [B, obs] -> [B, outputs]."""
+        return _NetworkModule(self, group)
+
+
+class _NetworkModule(nn.Module):
+    _ACTIVATIONS = {"tanh": nn.Tanh, "relu": nn.ReLU, "elu": nn.ELU}  # noqa: RUF012
+
+    def __init__(self, network: StackedNetwork, group: int) -> None:
+        super().__init__()
+        architecture = network.architecture
+        self._image = architecture.image
+        self.convolutions = nn.Sequential()
+        if network.convolutions is not None:
+            for layer, stride in enumerate(network.convolutions.strides):
+                weight = network.tensors[f"convolutions.{layer}.weight"][group].detach()
+                convolution = nn.Conv2d(weight.shape[1], weight.shape[0], weight.shape[2], stride)
+                convolution.weight.data.copy_(weight)
+                assert convolution.bias is not None
+                convolution.bias.data.copy_(network.tensors[f"convolutions.{layer}.bias"][group].detach())
+                self.convolutions.extend([convolution, nn.ReLU()])
+        layers: list[nn.Module] = []
+        for stacked, bias in zip(network.weights, network.biases, strict=True):
+            linear = nn.Linear(stacked.shape[1], stacked.shape[2])
+            linear.weight.data.copy_(stacked[group].detach().t())
+            linear.bias.data.copy_(bias[group].detach().view(-1))
+            layers += [linear, self._ACTIVATIONS[architecture.activation]()]
+        self.dense = nn.Sequential(*layers[:-1])
+
+    def forward(self, observation: Tensor) -> Tensor:
+        if self._image is not None:
+            image = self._image
+            if image.channels_last:
+                pixels = observation.view(-1, image.height, image.width, image.channels).permute(0, 3, 1, 2)
+            else:
+                pixels = observation.view(-1, image.channels, image.height, image.width)
+            observation = self.convolutions(pixels).flatten(1)
+        output: Tensor = self.dense(observation)
+        return output
+
+
+def image_shape(space: gymnasium.Space[Any]) -> ImageShape | None:
+    """Of a uint8 Box of three dimensions; None for any other space."""
+    if isinstance(space, gymnasium.spaces.Box) and space.dtype == np.uint8 and len(space.shape) == 3:
+        return ImageShape.of(space.shape)
+    return None
+
+
+def observation_size(space: gymnasium.Space[Any]) -> int:
+    """Numbers in one observation. Raises InvalidInput for a space without a fixed numeric shape."""
+    if not isinstance(space, gymnasium.spaces.Box):
+        raise InvalidInput(f"this network reads Box observations, not {space}", reason="UNSUPPORTED_OBSERVATION_SPACE")
+    return math.prod(space.shape)
