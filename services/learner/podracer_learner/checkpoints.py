@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
+
+from torch import Tensor
 
 from podracer.common.v1 import agent_pb2
 from podracer_core.algorithms.algorithm import MemberState
@@ -22,20 +24,25 @@ from podracer_core.storage.object_store import ObjectStore
 from podracer_core.training.environment_states import EnvironmentState
 from podracer_learner.messages import reference_message
 
-__all__ = ["CheckpointWriter", "MemberWrite", "base_env_steps", "read_references"]
+__all__ = ["REPLAY", "CheckpointWriter", "MemberWrite", "base_env_steps", "read_references"]
+
+REPLAY = "replay/0"
+"""The group of a checkpoint that holds transitions."""
 
 _PARALLEL = 8
 
 
 @dataclass(frozen=True, slots=True)
 class MemberWrite:
-    """One checkpoint to write: whose, at how many steps of this lease, what, and how it was judged."""
+    """One checkpoint to write: whose, at how many steps of this lease, what, and how it was judged; with its transitions
+    where the job asks for them."""
 
     member: int
     env_steps: int
     state: MemberState
     environment: EnvironmentState | None = None
     evaluation: EvaluationResult | None = None
+    replay: Mapping[str, Tensor] = field(default_factory=dict)
 
 
 class CheckpointWriter:
@@ -76,6 +83,8 @@ class CheckpointWriter:
         groups: dict[str, Any] = dict(write.state)
         if write.environment is not None:
             groups["environment"] = write.environment
+        if write.replay:
+            groups[REPLAY] = write.replay
         prefix = checkpoint_prefix(project, self._job_uid, name, env_steps, self._fence)
         reference = save_checkpoint(self._store, prefix, groups, self._metadata(write, env_steps))
         return reference_message(reference, env_steps, self._fence)

@@ -29,6 +29,7 @@ from podracer_learner.lease_guard import FencedStore, LeaseGuard
 from podracer_learner.messages import problem_message
 from podracer_learner.peers import Peers
 from podracer_learner.renewal import Renewal
+from podracer_learner.replays import ReplayCache
 from podracer_learner.round_setup import set_up_round
 from podracer_learner.status import LearnerStatus
 from podracer_learner.train import TrainRun
@@ -56,6 +57,7 @@ class LeaseLoop:
         """`request`: what every LeaseWork of this process has in common."""
         self._config, self._peers, self._store = config, peers, store
         self._status, self._commands, self._request = status, commands, request
+        self._replays = ReplayCache()
         self._stub = pod_service_pb2_grpc.PodServiceStub(peers.orchestrator)
 
     def run(self, stop: threading.Event) -> None:
@@ -109,10 +111,12 @@ class LeaseLoop:
                 result = pod_service_pb2.InspectResult(description=description)
                 held.control.complete(pod_service_pb2.CompleteWorkRequest(inspect=result))
             case "train":
-                setup = set_up_round(lease.train, self._config, self._peers, held.store, check)
+                setup = set_up_round(lease.train, self._config, self._peers, held.store, check, self._replays)
                 try:
                     patience_s = self._config.peer_patience
-                    completed = TrainRun(held, setup, stop, self._status, self._commands, patience_s).run()
+                    run = TrainRun(held, setup, stop, self._status, self._commands, patience_s)
+                    completed = run.run()
+                    self._replays.keep(setup.algorithm, list(lease.train.cohort.members), run.outcomes)
                 finally:
                     setup.close()
                 if not completed:

@@ -14,6 +14,7 @@ from podracer.orchestrator.v1 import pod_service_pb2
 from podracer_core.algorithms.algorithm import Algorithm
 from podracer_core.algorithms.cohort import CohortConfig
 from podracer_core.algorithms.registry import algorithm_class
+from podracer_core.catalogue.algorithms import find_algorithm
 from podracer_core.catalogue.environments import EnvironmentSpec
 from podracer_core.catalogue.messages import environment_from_message, space_from_message
 from podracer_core.catalogue.spaces import Space
@@ -36,6 +37,7 @@ from podracer_core.training.source import InProcessSource, RolloutSource
 from podracer_learner.config import LearnerConfig
 from podracer_learner.evaluators import RemoteJudge
 from podracer_learner.peers import Peers
+from podracer_learner.replays import ReplayCache
 from podracer_learner.starts import load_starts
 from podracer_learner.workers import RemoteSource, WorkerPlan
 
@@ -43,6 +45,7 @@ __all__ = ["RoundSetup", "set_up_round"]
 
 _BATCHED_ENVS = 256  # of a cohort, where one process steps them all at once
 _PROCESS_ENVS = 128  # where each takes its own Python call
+_REPLAYING_ENVS = 8  # of a member
 _DEFAULT_EPISODES = 32
 _DEFAULT_EVALUATION_FRACTION = 0.2
 _UNLIMITED_EPISODE_STEPS = 1000
@@ -73,6 +76,7 @@ def set_up_round(
     peers: Peers,
     store: ObjectStore,
     check: Callable[[], None],
+    replays: ReplayCache,
 ) -> RoundSetup:
     """Build the cohort, put every member where it begins, and open what collects and evaluates.
 
@@ -80,7 +84,7 @@ def set_up_round(
     start, InvalidInput for work that cannot be right.
     """
     make = _set_up_fused if config.layout == "fused" else functools.partial(_set_up_split, peers=peers, check=check)
-    return make(work, config, store)
+    return make(work, config, store, replays)
 
 
 def round_plan(work: pod_service_pb2.TrainWork) -> RoundPlan:
@@ -99,7 +103,9 @@ def round_plan(work: pod_service_pb2.TrainWork) -> RoundPlan:
     )
 
 
-def _set_up_fused(work: pod_service_pb2.TrainWork, config: LearnerConfig, store: ObjectStore) -> RoundSetup:
+def _set_up_fused(
+    work: pod_service_pb2.TrainWork, config: LearnerConfig, store: ObjectStore, replays: ReplayCache
+) -> RoundSetup:
     cohort, spec = cohort_from_message(work.cohort), environment_from_message(work.cohort.environment)
     if spec.entry_point and not config.allow_user_code:
         raise InvalidInput(
@@ -113,7 +119,7 @@ def _set_up_fused(work: pod_service_pb2.TrainWork, config: LearnerConfig, store:
     try:
         spaces = environment.observation_space, environment.action_space
         algorithm = algorithm_class(cohort.algorithm)(cohort, *spaces, device)
-        starts = load_starts(algorithm, work.cohort.members, store)
+        starts = load_starts(algorithm, work.cohort.members, store, replays)
         collector = Collector(
             environment,
             algorithm.actor,
@@ -142,6 +148,7 @@ def _set_up_split(
     work: pod_service_pb2.TrainWork,
     config: LearnerConfig,
     store: ObjectStore,
+    replays: ReplayCache,
     *,
     peers: Peers,
     check: Callable[[], None],
@@ -153,7 +160,7 @@ def _set_up_split(
     spaces = _array_spaces(description)
     device = "cuda" if config.device == "auto" and torch.cuda.is_available() else config.device.replace("auto", "cpu")
     algorithm = algorithm_class(cohort.algorithm)(cohort, *spaces, device)
-    starts = load_starts(algorithm, work.cohort.members, store)
+    starts = load_starts(algorithm, work.cohort.members, store, replays)
     plan = WorkerPlan(
         work.cohort,
         _envs_per_member(work, spec),
@@ -192,9 +199,14 @@ def _array_spaces(
 
 
 def _envs_per_member(work: pod_service_pb2.TrainWork, spec: EnvironmentSpec) -> int:
-    """As the job says, else so many that one batch is well filled and a member still sees enough of each rollout."""
+    """As the job says, else so many that one batch is well filled and a member still sees enough of each rollout.
+
+    An algorithm that replays needs few: what counts is how often it learns between two steps.
+    """
     if work.cohort.envs_per_member:
         return work.cohort.envs_per_member
+    if not find_algorithm(work.cohort.algorithm).on_policy:
+        return _REPLAYING_ENVS
     members = len(work.cohort.members)
     if batched_class(spec) is not None:
         return max(16, _BATCHED_ENVS // members)

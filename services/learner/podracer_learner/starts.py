@@ -14,7 +14,8 @@ from podracer_core.errors import InvalidInput
 from podracer_core.storage.object_store import ObjectStore
 from podracer_core.training.environment_states import EnvironmentState
 from podracer_core.training.start import ParentKind, inherit, resume
-from podracer_learner.checkpoints import read_references
+from podracer_learner.checkpoints import REPLAY, read_references
+from podracer_learner.replays import ReplayCache
 
 __all__ = ["Starts", "load_starts"]
 
@@ -37,13 +38,16 @@ class Starts:
     environments: list[EnvironmentState | None]
 
 
-def load_starts(algorithm: Algorithm, agents: Sequence[agent_pb2.AgentSpec], store: ObjectStore) -> Starts:
-    """Put every member where it begins. Raises DataCorrupted or NotFound for a checkpoint that is not as committed,
+def load_starts(
+    algorithm: Algorithm, agents: Sequence[agent_pb2.AgentSpec], store: ObjectStore, replays: ReplayCache
+) -> Starts:
+    """Put every member where it begins, with its transitions where `replays` or its checkpoint has them. Raises DataCorrupted or NotFound for a checkpoint that is not as committed,
     InvalidInput for one that does not fit."""
     references = [_references(agent) for agent in agents]
     loaded = iter(read_references(store, [reference for found in references for reference in found]))
     step_count = torch.zeros(len(agents), dtype=torch.int64)
     environments: list[EnvironmentState | None] = []
+    transitions = [replays.find(agent) for agent in agents]
     for member, (agent, found) in enumerate(zip(agents, references, strict=True)):
         checkpoints = [next(loaded) for _ in found]
         environments.append(None)
@@ -52,8 +56,14 @@ def load_starts(algorithm: Algorithm, agents: Sequence[agent_pb2.AgentSpec], sto
             resume(algorithm, member, own.groups)
             step_count[member] = own.groups.get("random", {}).get("step_count", step_count[member])
             environments[member] = dict(own.groups["environment"]) if "environment" in own.groups else None
+            transitions[member] = transitions[member] or own.groups.get(REPLAY)
         elif checkpoints:
             _inherit(algorithm, member, agent.initialization, checkpoints)
+            if agent.initialization.inherit_replay:
+                transitions[member] = checkpoints[0].groups.get(REPLAY)
+    replays.forget()
+    if any(transitions):
+        algorithm.load_replay_states(transitions)
     return Starts(step_count, environments)
 
 

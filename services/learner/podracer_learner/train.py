@@ -72,6 +72,7 @@ class TrainRun:
         self._committed_at = self._reported_at = time.monotonic()
         self._pace = deque([(self._session.elapsed_s, 0)], maxlen=_PACE_REPORTS)  # seconds and steps
         self._all_failed = False
+        self.outcomes: Sequence[MemberOutcome] = []  # once the work is completed
 
     def run(self) -> bool:
         """Train and complete the work. False where it was interrupted: then what there is has been committed."""
@@ -99,7 +100,7 @@ class TrainRun:
     def checkpoint_now(self, members: Sequence[int]) -> list[agent_pb2.CheckpointReference]:
         """Write and commit these members as they are."""
         outcomes = [outcome for outcome in self._session.outcomes() if outcome.member in members]
-        references = self._write([_final_write(outcome) for outcome in outcomes])
+        references = self._write([self._final_write(outcome) for outcome in outcomes])
         self._held.control.commit(
             [self._member_checkpoint(one, reference) for one, reference in zip(outcomes, references, strict=True)]
         )
@@ -198,7 +199,7 @@ class TrainRun:
 
     def _complete(self, outcomes: Sequence[MemberOutcome]) -> None:
         writes = [self._candidate_write(one.candidate, outcomes) for one in outcomes if one.candidate is not None]
-        writes += [_final_write(outcome) for outcome in outcomes]
+        writes += [self._final_write(outcome) for outcome in outcomes]
         # Where a member's last state is its candidate, the one checkpoint with the evaluation is both.
         self._write(list({(write.member, write.env_steps): write for write in reversed(writes)}.values()))
         elapsed_s = self._session.elapsed_s
@@ -208,6 +209,7 @@ class TrainRun:
             env_steps_per_second=sum(outcome.env_steps for outcome in outcomes) / elapsed_s,
         )
         self._held.control.complete(pod_service_pb2.CompleteWorkRequest(train=result))
+        self.outcomes = outcomes
 
     def _result(self, outcome: MemberOutcome) -> pod_service_pb2.MemberResult:
         agent = self.agents[outcome.member]
@@ -230,7 +232,22 @@ class TrainRun:
         snapshot, outcome = judgement.snapshot, outcomes[judgement.member]
         assert snapshot is not None, "a candidate is judged by its snapshot"
         environment = outcome.environment if outcome.env_steps == judgement.env_steps else None
-        return MemberWrite(judgement.member, judgement.env_steps, snapshot.state, environment, judgement.result)
+        return MemberWrite(
+            judgement.member,
+            judgement.env_steps,
+            snapshot.state,
+            environment,
+            judgement.result,
+            self._replay(judgement.member),
+        )
+
+    def _final_write(self, outcome: MemberOutcome) -> MemberWrite:
+        replay = self._replay(outcome.member)
+        return MemberWrite(outcome.member, outcome.env_steps, outcome.state, outcome.environment, replay=replay)
+
+    def _replay(self, member: int) -> dict[str, Tensor]:
+        """The transitions of a member, where the job wants them in its checkpoints."""
+        return self._setup.algorithm.replay_state(member) if self._held.lease.train.keep_replay else {}
 
     def _write(self, writes: Sequence[MemberWrite]) -> list[agent_pb2.CheckpointReference]:
         """Write what this lease has not written yet."""
@@ -250,7 +267,3 @@ class TrainRun:
     ) -> pod_service_pb2.MemberProgress:
         evaluation_s = self._session.selection.spent_s if self._session.selection else 0.0
         return member_progress(self.agents[member], env_steps, elapsed_s, evaluation_s, len(self.agents), failed)
-
-
-def _final_write(outcome: MemberOutcome) -> MemberWrite:
-    return MemberWrite(outcome.member, outcome.env_steps, outcome.state, outcome.environment)

@@ -90,8 +90,39 @@ def test_lambda_one_and_zero() -> None:
 
 def test_importance_of_one_changes_nothing_and_less_cuts_the_trace() -> None:
     assert advantages(NEVER, NEVER, ALWAYS, importance=column(1.0, 1.0, 1.0)) == [-0.1875, -4.75, -7.0]
-    # delta = 1, 0.5 * -3, -7 and c[1] = 0.25 * 0.5: A[1] = -1.5 - 0.875 = -2.375, A[0] = 1 - 0.59375
-    assert advantages(NEVER, NEVER, ALWAYS, importance=column(1.0, 0.5, 1.0)) == [0.40625, -2.375, -7.0]
+    # delta = 1, -3, -7 and rho[1] = 0.5: A[1] = -3 + 0.25 * -7 = -4.75, A[0] = 1 + 0.25 * 0.5 * -4.75
+    assert advantages(NEVER, NEVER, ALWAYS, importance=column(1.0, 0.5, 1.0)) == [0.40625, -4.75, -7.0]
+
+
+def test_importance_gives_the_targets_and_gradients_of_v_trace() -> None:
+    """Espeholt et al., 2018: v[s] = V[s] + sum over t >= s of gamma^(t-s) (c[s] … c[t-1]) delta_V[t] with
+    delta_V = rho (r + gamma V' - V) and c = lambda rho; the policy's gradient has rho (r + gamma v' - V) at lambda 1."""
+    torch.manual_seed(0)
+    horizon, gamma = 6, 0.9
+    reward, value = torch.randn(2, horizon, 1, 1)
+    next_value = torch.cat([value[1:], torch.randn(1, 1, 1)])
+    importance = torch.rand(horizon, 1, 1)
+    no, yes = torch.zeros(horizon, 1, 1).bool(), torch.ones(horizon, 1, 1).bool()
+    error = importance * (reward + gamma * next_value - value)
+    for lam in (1.0, 0.7):
+        target = value.clone()
+        for s in range(horizon):
+            product = 1.0
+            for t in range(s, horizon):
+                target[s] += gamma ** (t - s) * product * error[t]
+                product = product * lam * importance[t]
+        mine = generalized_advantages(
+            reward, value, next_value, no, no, yes, torch.tensor([gamma]), torch.tensor([lam]), importance
+        )
+        torch.testing.assert_close(value + importance * mine, target)
+        if lam == 1.0:
+            next_target = torch.cat([target[1:], next_value[-1:]])
+            torch.testing.assert_close(mine, reward + gamma * next_target - value)
+
+
+def test_what_is_not_valid_has_no_importance_that_matters() -> None:
+    broken = column(1.0, torch.nan, 1.0)
+    assert advantages(NEVER, flags(0, 1, 0), flags(1, 0, 1), importance=broken) == [1.0, 0.0, -7.0]
 
 
 def test_members_do_not_mix() -> None:

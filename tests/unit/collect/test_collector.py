@@ -87,8 +87,8 @@ def test_log_probs_are_those_of_the_acting_policy(name: str) -> None:
     rollout = mine.collect(HORIZON)
     actor = mine.actor
     for t in range(HORIZON):
-        output = actor.network(actor.normalize(rollout.observation[t]))  # type: ignore[attr-defined]
-        density = actor.head.density(output, actor.log_std, rollout.action[t])  # type: ignore[attr-defined]
+        output = actor.output(actor.normalize(rollout.observation[t]))  # type: ignore[attr-defined]
+        density = actor.head.density(output, actor.settings, rollout.action[t])  # type: ignore[attr-defined]
         torch.testing.assert_close(density.log_prob, rollout.log_prob[t], rtol=1e-4, atol=1e-5)
 
 

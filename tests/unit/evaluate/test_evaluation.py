@@ -16,7 +16,7 @@ from podracer_core.environments.pendulum import Pendulum
 from podracer_core.environments.vec_environment import VecEnvironment
 from podracer_core.errors import InvalidInput
 from podracer_core.evaluate import EvaluationResult, Evaluator
-from podracer_core.networks import StochasticActor
+from podracer_core.networks import NetworkActor
 from podracer_core.random_streams import evaluation_seeds
 
 ENVIRONMENTS: dict[str, Callable[..., VecEnvironment]] = {"CartPole": CartPole, "Pendulum": Pendulum}
@@ -24,7 +24,7 @@ SEEDS = evaluation_seeds(0, 0, 40)
 BOTH = pytest.mark.parametrize("name", ENVIRONMENTS)
 
 
-def actor(name: str, *seeds: int) -> StochasticActor:
+def actor(name: str, *seeds: int) -> NetworkActor:
     """Policies with weights of some size, so that they act differently."""
     environment = ENVIRONMENTS[name](1)
     cohort = CohortConfig("ppo", tuple(MemberConfig(str(seed), seed) for seed in seeds))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import gymnasium
@@ -9,79 +10,183 @@ import numpy as np
 import pytest
 import torch
 
-from podracer_core.algorithms.cohort import CohortConfig, MemberConfig
-from podracer_core.algorithms.ppo import PPO
 from podracer_core.errors import InvalidInput
+from podracer_core.networks import (
+    ActionHead,
+    Architecture,
+    DeterministicHead,
+    Exploration,
+    NetworkActor,
+    SquashedGaussianHead,
+    ValueHead,
+    make_policy_head,
+)
+from podracer_core.random_streams import action_keys
 
-OBSERVATION = gymnasium.spaces.Box(-np.inf, np.inf, (2, 3), np.float32)
-ACTIONS: dict[str, gymnasium.Space[Any]] = {
-    "discrete": gymnasium.spaces.Discrete(4, start=3),
-    "box": gymnasium.spaces.Box(np.array([[-2.0], [0.0]], np.float32), np.array([[2.0], [1.0]], np.float32)),
+Space = gymnasium.Space[Any]
+MEMBERS, ENVS = 3, 4
+OBSERVATIONS: dict[str, Space] = {
+    "vector": gymnasium.spaces.Box(-np.inf, np.inf, (2, 3), np.float32),
+    "channels_last": gymnasium.spaces.Box(0, 255, (36, 37, 3), np.uint8),
+    "channels_first": gymnasium.spaces.Box(0, 255, (1, 36, 37), np.uint8),
 }
+BOX = gymnasium.spaces.Box(np.array([[-2.0], [0.0]], np.float32), np.array([[2.0], [1.0]], np.float32))
+DISCRETE = gymnasium.spaces.Discrete(4, start=3)
+EXPLORATION = Exploration("independent", 1, 6, 2)
+# What acts: its action space, its head, networks a member.
+HEADS: dict[str, tuple[Space, Callable[[Space], ActionHead], int]] = {
+    "discrete": (DISCRETE, make_policy_head, 1),
+    "multi_discrete": (gymnasium.spaces.MultiDiscrete([3, 2, 4], start=[5, 0, 1]), make_policy_head, 1),
+    "multi_binary": (gymnasium.spaces.MultiBinary(5), make_policy_head, 1),
+    "box": (BOX, make_policy_head, 1),
+    "deterministic": (BOX, lambda space: DeterministicHead(space, EXPLORATION), 1),
+    "squashed_gaussian": (BOX, lambda space: SquashedGaussianHead(space, EXPLORATION), 1),
+    "values": (DISCRETE, lambda space: ValueHead(space, dueling=False), 1),
+    "dueling_values": (DISCRETE, lambda space: ValueHead(space, dueling=True), 1),
+    "ensemble_of_values": (DISCRETE, lambda space: ValueHead(space, dueling=False), 2),
+    "dueling_ensemble_of_values": (DISCRETE, lambda space: ValueHead(space, dueling=True), 5),
+}
+EVERY = pytest.mark.parametrize("kind", HEADS)
+SEEN = pytest.mark.parametrize("seen", OBSERVATIONS)
 
 
-def trained(kind: str) -> PPO:
-    """Not trained, but with weights, a spread and a normalizer that leave nothing at its neutral value."""
+def idle(kind: str, seen: str, members: int = MEMBERS) -> NetworkActor:
+    space, make_head, ensemble = HEADS[kind]
+    head = make_head(space)
+    architecture = Architecture.of(OBSERVATIONS[seen], (8, 9), head.output_size)
+    return NetworkActor.idle(architecture, head, OBSERVATIONS[seen], members, "cpu", normalize=True, ensemble=ensemble)
+
+
+def trained(kind: str, seen: str = "vector") -> NetworkActor:
+    """Not trained, but with weights, settings and a normalizer that leave nothing at its neutral value."""
     torch.manual_seed(0)
-    members = tuple(MemberConfig(str(seed), seed) for seed in (5, 6, 7))
-    algorithm = PPO(CohortConfig("ppo", members, {"hidden_sizes": (8, 9)}), OBSERVATION, ACTIONS[kind])
-    for tensor in (*algorithm.actor.network.weights, *algorithm.actor.network.biases, algorithm.actor.mean):
-        tensor.normal_()
-    algorithm.actor.scale.uniform_(0.5, 2.0)
-    return algorithm
+    actor = idle(kind, seen)
+    for name, tensor in actor.network.tensors.items():
+        tensor.normal_(std=0.1 if name.startswith("convolutions") else 0.5)
+    for setting in actor.settings.values():
+        setting.uniform_(0.2, 0.8)
+    if seen == "vector":
+        actor.mean.normal_()
+        actor.scale.uniform_(0.5, 2.0)
+    return actor
 
 
-@pytest.mark.parametrize("kind", ACTIONS)
-def test_policy_equals_the_greedy_actor(kind: str) -> None:
-    actor = trained(kind).actor
-    observation = 5 * torch.randn(3, 11, 2, 3)
+def observations(seen: str, *rows: int) -> torch.Tensor:
+    shape = OBSERVATIONS[seen].shape
+    assert shape is not None
+    if seen == "vector":
+        return 5 * torch.randn(*rows, *shape)
+    return torch.randint(256, (*rows, *shape), dtype=torch.uint8)
+
+
+@EVERY
+@SEEN
+def test_policy_equals_the_greedy_actor(kind: str, seen: str) -> None:
+    actor, space = trained(kind, seen), HEADS[kind][0]
+    observation = observations(seen, MEMBERS, 11)
     greedy = actor.greedy(observation)
-    for member in range(3):
+    start = torch.as_tensor(getattr(space, "start", 0))  # the environment adds it to what an actor gives
+    for member in range(MEMBERS):
         action = actor.policy(member)(observation[member])
-        expected = greedy[member] + (3 if kind == "discrete" else 0)
-        torch.testing.assert_close(action, expected, rtol=1e-5, atol=1e-5)
-        assert ACTIONS[kind].contains(action[0].numpy() if kind == "box" else int(action[0]))
+        torch.testing.assert_close(action, greedy[member] + start, rtol=1e-4, atol=1e-4)
+        assert space.contains(action[0].numpy() if action.dim() > 1 else int(action[0]))
+        torch.testing.assert_close(
+            actor.greedy(observation)[member],
+            actor.member(member).greedy(observation[member : member + 1])[0],
+            rtol=1e-4,
+            atol=1e-4,
+        )
+    assert greedy.flatten(1).unique().numel() > 1, "else nothing is compared"
 
 
-@pytest.mark.parametrize("kind", ACTIONS)
+@EVERY
 def test_policy_exports_with_any_batch_size(kind: str) -> None:
-    policy = trained(kind).actor.policy(1)
+    policy = trained(kind).policy(1)
     batch = torch.export.Dim("batch")
     program = torch.export.export(policy, (torch.zeros(2, 2, 3),), dynamic_shapes=({0: batch},)).module()
     for size in (1, 2, 5):
-        observation = torch.randn(size, 2, 3)
+        observation = observations("vector", size)
         assert torch.equal(program(observation), policy(observation))
 
 
-@pytest.mark.parametrize("kind", ACTIONS)
-def test_a_worker_needs_only_the_actor_state(kind: str) -> None:
-    algorithm = trained(kind)
-    worker = PPO.make_actor(algorithm.cohort, OBSERVATION, ACTIONS[kind])
-    worker.load_state(algorithm.actor_state())
-    observation = torch.randn(3, 4, 2, 3)
-    noise = worker.draw_noise(torch.arange(12).view(3, 4), torch.tensor([0, 5, 9]), 6)
-    assert noise.shape == (6, 3, 4, worker.head.noise_size)
-    for mine, theirs in zip(worker.act(observation, noise[0]), algorithm.actor.act(observation, noise[0]), strict=True):
+@pytest.mark.parametrize("seen", ["channels_last", "channels_first"])
+def test_policies_of_images_export_too(seen: str) -> None:
+    policy = trained("discrete", seen).policy(1)
+    example, batch = observations(seen, 2), torch.export.Dim("batch")
+    program = torch.export.export(policy, (example,), dynamic_shapes=({0: batch},)).module()
+    for size in (1, 5):
+        observation = observations(seen, size)
+        assert torch.equal(program(observation), policy(observation))
+
+
+@EVERY
+@SEEN
+def test_a_worker_needs_only_the_actor_state(kind: str, seen: str) -> None:
+    actor, worker = trained(kind, seen), idle(kind, seen)
+    worker.load_state(actor.state())
+    observation = observations(seen, MEMBERS, ENVS)
+    noise = worker.draw_noise(action_keys(torch.arange(MEMBERS), ENVS), torch.tensor([0, 5, 9]), 6)
+    assert noise.shape == (6, MEMBERS, ENVS, worker.head.noise_size)
+    for mine, theirs in zip(worker.act(observation, noise[0]), actor.act(observation, noise[0]), strict=True):
         assert torch.equal(mine, theirs)
+        assert mine.shape[:2] == (MEMBERS, ENVS)
     with pytest.raises(InvalidInput, match="another cohort"):
-        PPO.make_actor(algorithm.cohort, gymnasium.spaces.Box(-1, 1, (5,)), ACTIONS[kind]).load_state(worker.state())
+        idle(kind, seen, members=2).load_state(actor.state())
+
+
+@EVERY
+def test_repeated_members_act_as_the_one_that_they_are(kind: str) -> None:
+    actor, observation = trained(kind), observations("vector", MEMBERS, 2 * ENVS)
+    repeated = actor.repeat(2).greedy(observation.view(2 * MEMBERS, ENVS, 2, 3))
+    torch.testing.assert_close(repeated.view(MEMBERS, 2 * ENVS, *repeated.shape[2:]), actor.greedy(observation))
+
+
+@pytest.mark.parametrize("kind", ["discrete", "multi_discrete", "dueling_ensemble_of_values"])
+def test_masks_are_obeyed_greedily_and_at_random(kind: str) -> None:
+    actor, observation = trained(kind), observations("vector", MEMBERS, ENVS)
+    sizes = [3, 2, 4] if kind == "multi_discrete" else [4]
+    only = [size - 1 for size in sizes]  # the last choice of each part is the only one
+    mask = torch.cat([torch.arange(size) == last for size, last in zip(sizes, only, strict=True)])
+    mask = mask.expand(MEMBERS, ENVS, -1)
+    noise = actor.draw_noise(action_keys(torch.arange(MEMBERS), ENVS), torch.zeros(MEMBERS).long(), 20)
+    for chosen in (actor.greedy(observation, mask), *(actor.act(observation, row, mask)[0] for row in noise)):
+        assert (chosen.view(MEMBERS, ENVS, -1) == torch.tensor(only)).all()
+
+
+def test_pixels_become_zero_to_one_and_are_not_clipped() -> None:
+    actor = idle("discrete", "channels_last")
+    assert actor.limit is None
+    normalized = actor.normalize(observations("channels_last", MEMBERS, ENVS))
+    assert normalized.shape == (MEMBERS, ENVS, 36 * 37 * 3)
+    assert normalized.min() == 0
+    assert normalized.max() == 1
 
 
 def test_an_evaluator_needs_only_two_groups_of_a_checkpoint() -> None:
-    algorithm = trained("box")
-    cohort = CohortConfig("ppo", (MemberConfig("x", 0),), {"hidden_sizes": (8, 9)})
-    evaluator = PPO.make_actor(cohort, OBSERVATION, ACTIONS["box"])
-    state = algorithm.member_state(2)
-    evaluator.load_member_state(0, {group: state[group] for group in ("actor", "normalizer")})
-    observation = torch.randn(3, 4, 2, 3)
-    assert torch.equal(evaluator.greedy(observation[2:]), algorithm.actor.greedy(observation)[2:])
+    actor = trained("box")
+    groups = {
+        "actor": {name: tensor[2].clone() for name, tensor in (actor.network.tensors | actor.settings).items()},
+        "normalizer": {"observation_mean": actor.mean[2, 0], "observation_scale": actor.scale[2, 0]},
+    }
+    evaluator = idle("box", "vector", members=1)
+    evaluator.load_member_state(0, groups)
+    observation = observations("vector", MEMBERS, ENVS)
+    torch.testing.assert_close(evaluator.greedy(observation[2:]), actor.greedy(observation)[2:])
     with pytest.raises(InvalidInput, match="observation_mean"):
-        evaluator.load_member_state(0, {"actor": state["actor"]})
+        evaluator.load_member_state(0, {"actor": groups["actor"]})
+
+
+def test_an_ensembles_state_has_a_members_networks_together() -> None:
+    actor = trained("ensemble_of_values")
+    state = actor.state()
+    assert state["layers.0.weight"].shape == (MEMBERS, 2, 6, 8)
+    observation = observations("vector", MEMBERS, ENVS)
+    assert torch.equal(actor.member(1).greedy(observation[1:2])[0], actor.greedy(observation)[1])
 
 
 def test_noise_belongs_to_the_agents_own_step() -> None:
-    actor = trained("box").actor
-    key = torch.arange(12).view(3, 4)
+    actor = trained("box")
+    key = action_keys(torch.arange(MEMBERS), ENVS)
     long = actor.draw_noise(key, torch.tensor([0, 10, 0]), 8)
     late = actor.draw_noise(key, torch.tensor([3, 13, 3]), 5)
     assert torch.equal(long[3:], late)
@@ -89,8 +194,8 @@ def test_noise_belongs_to_the_agents_own_step() -> None:
 
 
 def test_snapshots_do_not_follow_the_learner() -> None:
-    algorithm = trained("discrete")
-    snapshot, observation = algorithm.actor.member(1), torch.randn(1, 4, 2, 3)
+    actor = trained("discrete")
+    snapshot, observation = actor.member(1), observations("vector", 1, ENVS)
     before = snapshot.greedy(observation)
-    algorithm.actor.network.weights[0].neg_()
+    actor.network.weights[0].neg_()
     assert torch.equal(snapshot.greedy(observation), before)

@@ -19,7 +19,10 @@ def stacked(activation: str) -> tuple[StackedParameters, StackedMLP]:
     torch.manual_seed(0)
     parameters = StackedParameters(GROUPS, mlp_shapes(SIZES))
     parameters.flat.normal_()
-    return parameters, StackedMLP.of(parameters, len(SIZES) - 1, activation)
+    layers = range(len(SIZES) - 1)
+    weights = tuple(parameters[f"layers.{layer}.weight"] for layer in layers)
+    biases = tuple(parameters[f"layers.{layer}.bias"] for layer in layers)
+    return parameters, StackedMLP(weights, biases, activation)
 
 
 def single(network: StackedMLP, group: int) -> nn.Sequential:
@@ -86,14 +89,6 @@ def test_results_are_the_same_with_and_without_gradients() -> None:
     with torch.no_grad():
         plain = network(inputs)
     assert torch.equal(plain, network(inputs))
-
-
-def test_every_is_a_view_that_follows() -> None:
-    parameters, network = stacked("tanh")
-    view = network.every(1, 2)
-    parameters.flat.mul_(0.5)
-    inputs = torch.randn(1, ROWS, SIZES[0])
-    assert torch.equal(view(inputs), network(inputs.expand(GROUPS, -1, -1))[1:2].detach())
 
 
 def test_group_state_round_trip_and_refusals() -> None:

@@ -80,8 +80,7 @@ class Stage:
     def step(self) -> bool:
         self.elapsed_s += 1.0
         self.steps += 10
-        self.algorithm.actor.log_std += 1.0  # marks the weights of this moment
-        self.algorithm.actor.mean += 1.0
+        self.algorithm.actor.mean += 1.0  # marks the actor of this moment
         return self.selection.step()
 
 

@@ -27,7 +27,7 @@ def generalized_advantages(
     advantage 0, and the rows before it do not look past it.
 
     importance [T, M, E] is rho = min(1, pi / mu) of a rollout that an older policy mu took: then this is V-trace
-    (Espeholt et al., 2018, arXiv:1802.01561, equations 1 and 4) with c = lambda * rho, which is the above where pi = mu:
+    (Espeholt et al., 2018, arXiv:1802.01561, section 4.1) with c = lambda * rho, which is the above where pi = mu:
         A[t] = delta[t] + gamma * lambda * (1 - ended[t]) * rho[t + 1] * A[t + 1]
     The policy's gradient weighs A[t] with rho[t], and the value's target is V(s[t]) + rho[t] * A[t].
     """

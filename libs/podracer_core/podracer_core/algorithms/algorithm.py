@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import gymnasium
@@ -79,6 +79,14 @@ class Algorithm(ABC):
     @abstractmethod
     def perturb_member(self, member: int, scale: float, seed: int) -> None:
         """Add noise to one member's actor: each layer's weights get `scale` times their own standard deviation."""
+
+    def replay_state(self, member: int) -> dict[str, Tensor]:
+        """Copies of the transitions that one member learns from; empty where the algorithm keeps none."""
+        return {}
+
+    def load_replay_states(self, states: Sequence[Mapping[str, Tensor] | None]) -> None:
+        """Begin with what `replay_state` gave, one a member (None: it has nothing yet), before the first update."""
+        return
 
     @property
     def members(self) -> int:

@@ -50,14 +50,14 @@ class DDPG(OffPolicy):
         target = batch.reward + batch.discount * next_value
         with torch.enable_grad():
             values = action_values(self.critic.network, batch.observation, batch.action)
-            critic_loss, error = squared_error(values, target, batch.weight)
-        self.minimize(self.critic, critic_loss, rate)
-        self.set_priorities(batch, error.detach().squeeze(1))
+        critic_loss, slope, error = squared_error(values, target, batch.weight)
+        self.minimize(self.critic, values, slope, rate)
+        self.set_priorities(batch, error)
 
         with torch.enable_grad():
             action = self.policy.network(batch.observation).tanh()
             value = action_values(self.critic.frozen, batch.observation, action).squeeze(1)
-            actor_loss = -(value * batch.weight).sum(1)
-        self.minimize(self.policy, actor_loss, rate * self.hyperparameters["actor_learning_rate_scale"])
+            actor_loss = -(value * batch.weight).sum(1) + self.h_term_loss()
+        self.minimize(self.policy, actor_loss, None, rate * self.hyperparameters["actor_learning_rate_scale"])
         self.follow(self.policy, self.critic)
-        return critic_loss.detach(), actor_loss.detach(), -actor_loss.detach()
+        return critic_loss, actor_loss.detach(), (value.detach() * batch.weight).sum(1)

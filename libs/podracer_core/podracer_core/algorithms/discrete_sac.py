@@ -63,10 +63,11 @@ class DiscreteSAC(OffPolicy):
         with torch.enable_grad():
             values = ensemble_outputs(self.critic.network, batch.observation)  # [M, 2, B, n]
             chosen = batch.action.view(self.members, 1, -1, 1).expand(-1, 2, -1, -1)
-            loss, error = squared_error(values.gather(-1, chosen).squeeze(-1), target, batch.weight)
-        self.minimize(self.critic, loss, self.hyperparameters["learning_rate"])
-        self.set_priorities(batch, error.detach().abs().mean(1))
-        return loss.detach()
+            values = values.gather(-1, chosen).squeeze(-1)
+        loss, slope, error = squared_error(values, target, batch.weight)
+        self.minimize(self.critic, values, slope, self.hyperparameters["learning_rate"])
+        self.set_priorities(batch, error)
+        return loss
 
     def learn_actor(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
         """Down Σ_a π(a | s) (α log π(a | s) - min_i Q_i(s, a)) (equation 12); then the temperature (equation 11).
@@ -79,7 +80,7 @@ class DiscreteSAC(OffPolicy):
             log_probs = self.policy.network(batch.observation).log_softmax(-1)
             loss = ((log_probs.exp() * (alpha * log_probs - values)).sum(-1) * batch.weight).sum(1)
         rate = self.hyperparameters["learning_rate"]
-        self.minimize(self.policy, loss, rate * self.hyperparameters["actor_learning_rate_scale"])
+        self.minimize(self.policy, loss, None, rate * self.hyperparameters["actor_learning_rate_scale"])
         log_probs = log_probs.detach()
         probs = log_probs.exp()
         row_sum = batch.weight.sum(1).clamp(min=1e-8)

@@ -59,12 +59,12 @@ class DQN(OffPolicy):
             values = self.head.values(ensemble_outputs(self.policy.network, batch.observation))  # [M, N, B, n]
             chosen = batch.action.view(self.members, 1, -1, 1).expand(-1, values.shape[1], -1, -1)
             values = values.gather(-1, chosen).squeeze(-1)  # [M, N, B]
-            loss, error = squared_error(values, target, batch.weight)
-        self.minimize(self.policy, loss, self.hyperparameters["learning_rate"])
-        self.set_priorities(batch, error.detach().abs().mean(1))
+        loss, slope, error = squared_error(values, target, batch.weight)
+        self.minimize(self.policy, values, slope, self.hyperparameters["learning_rate"])
+        self.set_priorities(batch, error)
         if (self.gradient_steps + 1) % self.shared["target_interval"] == 0:
             self.follow(self.policy)
-        return loss.detach(), (values.detach().mean(1) * batch.weight).sum(1)
+        return loss, (values.detach().mean(1) * batch.weight).sum(1)
 
     def next_value(self, observation: Tensor) -> Tensor:
         """max_a Q̄(s', a), or with `double` Q̄(s', argmax_a Q(s', a)) (van Hasselt et al., 2016, arXiv:1509.06461,

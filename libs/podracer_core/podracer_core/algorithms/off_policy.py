@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -13,9 +13,10 @@ from torch import Tensor
 
 from podracer_core.algorithms.algorithm import Algorithm, MemberState
 from podracer_core.algorithms.cohort import CohortConfig, check_member_hyperparameters
+from podracer_core.algorithms.h_term import HTerm
 from podracer_core.algorithms.perturbation import perturb_actor
 from podracer_core.algorithms.trained_network import TrainedNetwork
-from podracer_core.buffers.replay import Replay
+from podracer_core.buffers.replay import Replay, Transitions
 from podracer_core.buffers.rollout import Rollout
 from podracer_core.catalogue.algorithms import find_algorithm
 from podracer_core.networks import ActionHead, Architecture, NetworkActor, RunningNormalizer
@@ -27,6 +28,7 @@ ACTOR_NETWORK, CRITIC_NETWORK = 0, 100
 """Identities of the initial weights' random streams; an ensemble's networks count on from there."""
 
 _LEAST_PRIORITY = 1e-6
+_BATCHES_AT_ONCE = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,12 +84,15 @@ class OffPolicy(Algorithm):
         }
         self.active = torch.ones(members, dtype=torch.bool, device=self.device)
         self.seeds = torch.tensor([member.seed for member in cohort.members], device=self.device)
+        self._limits_gradients = bool((self.hyperparameters["max_gradient_norm"] > 0).any())
+        self._open_streams()
         self._step_count = torch.zeros(members, dtype=torch.int64, device=self.device)
         self._transition_count = torch.zeros_like(self._step_count)
         self.update_count = torch.zeros_like(self._step_count)
         self.gradient_steps, self._owed_steps = 0, 0.0
         self._replay: Replay | None = None
         self._stored: list[Mapping[str, Tensor] | None] | None = None
+        self._h_term = HTerm.of(self.shared, self.hyperparameters, self.seeds)
 
         head = self.make_head(self.shared, observation_space, action_space, self.device)
         architecture = self._actor_architecture(self.shared, observation_space, head)
@@ -169,15 +174,18 @@ class OffPolicy(Algorithm):
     def update(self, rollout: Rollout) -> dict[str, Tensor]:
         replay = self._replay_for(rollout)
         replay.add(rollout)
+        if self._h_term is not None:
+            self._h_term.observe(rollout)
         self._renew_normalizer(rollout)
         self._transition_count += rollout.valid.sum((0, 2))
         self._step_count.copy_(rollout.first_step).add_(rollout.horizon)
         totals = torch.zeros(len(self.metrics), self.members, device=self.device)
         steps = self._due_steps(replay, rollout.horizon)
-        for _ in range(steps):
-            totals += torch.stack(list(self.learn(self._sample(replay))))
-            self.update_count += 1
-            self.gradient_steps += 1
+        for first in range(0, steps, _BATCHES_AT_ONCE):
+            for batch in self._batches(replay, min(steps - first, _BATCHES_AT_ONCE)):
+                totals += torch.stack(list(self.learn(batch)))
+                self.update_count += 1
+                self.gradient_steps += 1
         self._set_exploration()
         self.version += 1
         values = totals / steps if steps else torch.full_like(totals, torch.nan)
@@ -187,15 +195,30 @@ class OffPolicy(Algorithm):
         """Standard normal numbers [M, *shape] for this gradient step, from each member's own stream."""
         numbers = torch.Size(shape).numel()
         counter = self.update_count.unsqueeze(1) * numbers + torch.arange(numbers, device=self.device)
-        return normal(update_noise_keys(self.seeds).unsqueeze(1), counter).view(-1, *shape)
+        return normal(self._noise_keys, counter).view(-1, *shape)
 
-    def minimize(self, network: TrainedNetwork, loss: Tensor, rate: Tensor, mask: Tensor | None = None) -> None:
-        """A gradient step of all active members (that are in `mask`) down loss [M], at rate [M].
+    def h_term_loss(self) -> Tensor | float:
+        """What the H-term adds to the actor's loss in this gradient step, [M]; 0 where it is off."""
+        if self._h_term is None:
+            return 0.0
+        return self._h_term.actor_loss(self.policy.network, self.actor, self.shared["batch_size"], self.update_count)
+
+    def minimize(
+        self,
+        network: TrainedNetwork,
+        output: Tensor,
+        slope: Tensor | None,
+        rate: Tensor,
+        mask: Tensor | None = None,
+    ) -> None:
+        """A gradient step of all active members (that are in `mask`), at rate [M], down a loss whose derivative in
+        `output` is `slope`; None: output is the loss itself, [M].
 
         A member whose gradient is not finite stays as it was, for good.
         """
         wanted = self.active if mask is None else self.active & mask
-        took = network.minimize(loss, rate, wanted, self.hyperparameters["max_gradient_norm"])
+        limit = self.hyperparameters["max_gradient_norm"] if self._limits_gradients else None
+        took = network.minimize(output, slope, rate, wanted, limit)
         self.active &= took | ~wanted
 
     def follow(self, *networks: TrainedNetwork, mask: Tensor | None = None) -> None:
@@ -217,6 +240,9 @@ class OffPolicy(Algorithm):
     def replay(self) -> Replay | None:
         """None before the first rollout."""
         return self._replay
+
+    def _open_streams(self) -> None:
+        self._replay_keys, self._noise_keys = replay_keys(self.seeds), update_noise_keys(self.seeds).unsqueeze(1)
 
     def _replay_for(self, rollout: Rollout) -> Replay:
         if self._replay is None:
@@ -240,26 +266,37 @@ class OffPolicy(Algorithm):
         self._owed_steps -= steps
         return steps
 
-    def _sample(self, replay: Replay) -> Batch:
+    def _batches(self, replay: Replay, count: int) -> Iterator[Batch]:
+        """The batches of the next `count` gradient steps, drawn at once; one by one where each changes the priorities
+        of the next."""
         size, steps, gamma = self.shared["batch_size"], self.shared["n_step"], self.hyperparameters["gamma"]
-        key, counter = replay_keys(self.seeds), self.update_count * size
         if replay.priorities is None:
-            found = replay.sample(size, key, counter, gamma, steps)
-        else:
-            first = self.hyperparameters["importance_exponent"]
-            progress = (self._transition_count / self.shared["importance_steps"]).clamp(max=1.0)
-            exponent = first + (1 - first) * progress
-            found = replay.sample_prioritized(size, key, counter, gamma, steps, exponent)
-        count = (found.weight > 0).sum(1, keepdim=True).clamp(min=1)
-        return Batch(
-            self.actor.normalize(found.observation),
-            found.action,
-            found.reward,
-            found.discount,
-            self.actor.normalize(found.next_observation),
-            found.weight / count,
-            found.place,
+            drawn = replay.sample(count * size, self._replay_keys, self.update_count * size, gamma, steps)
+            yield from self._prepare(drawn, count)
+            return
+        first = self.hyperparameters["importance_exponent"]
+        exponent = first + (1 - first) * (self._transition_count / self.shared["importance_steps"]).clamp(max=1.0)
+        for _ in range(count):
+            counter = self.update_count * size
+            drawn = replay.sample_prioritized(size, self._replay_keys, counter, gamma, steps, exponent)
+            yield from self._prepare(drawn, 1)
+
+    def _prepare(self, drawn: Transitions, count: int) -> Iterator[Batch]:
+        """Cut transitions [M, count * B] into `count` batches."""
+        size = self.shared["batch_size"]
+        weight = drawn.weight.unflatten(1, (count, size))
+        weight = (weight / (weight > 0).sum(2, keepdim=True).clamp(min=1)).flatten(1)
+        columns = (
+            self.actor.normalize(drawn.observation),
+            drawn.action,
+            drawn.reward,
+            drawn.discount,
+            self.actor.normalize(drawn.next_observation),
+            weight,
+            drawn.place,
         )
+        for parts in zip(*(column.split(size, 1) for column in columns), strict=True):
+            yield Batch(*parts)
 
     def _set_exploration(self) -> None:
         if "random_fraction" in self.actor.settings:
@@ -325,6 +362,7 @@ class OffPolicy(Algorithm):
             self.memory[name][member] = value
         if "random" in state:
             self.seeds[member] = state["random"]["seed"]
+            self._open_streams()
             self.update_count[member] = state["random"]["update_count"]
             self._step_count[member] = state["random"]["step_count"]
             self.gradient_steps = int(state["random"]["gradient_steps"])
@@ -341,6 +379,7 @@ class OffPolicy(Algorithm):
         check_member_hyperparameters(self.info, values)
         for name, value in values.items():
             self.hyperparameters[name][member] = value
+        self._limits_gradients = bool((self.hyperparameters["max_gradient_norm"] > 0).any())
         self._set_exploration()
 
     def perturb_member(self, member: int, scale: float, seed: int) -> None:

@@ -119,6 +119,11 @@ class OnPolicy(Algorithm):
         error = value - minibatch.target
         return 0.5 * error.square(), error
 
+    def _further_gradients(self, rows: int) -> list[Tensor]:
+        """Add the gradients of what else the actor learns from in a step of `rows` rows to the networks'; returns those
+        in log_std, [M, A] each."""
+        return []
+
     def _goes_on(self, metrics: Mapping[str, Tensor]) -> Tensor:
         """Which members take a step whose minibatch gave `metrics` (weighted means), and go on; bool [M]."""
         return self.active
@@ -205,7 +210,8 @@ class OnPolicy(Algorithm):
         minibatch = replace(minibatch, weight=minibatch.weight / minibatch.weight.sum(1, keepdim=True).clamp(min=1e-8))
         parts = [self._backward(part) for part in minibatch.split(self._part_rows)]
         metrics = torch.stack([part for part, _ in parts]).sum(0)
-        self._networks.gather_gradient(torch.stack([gradient for _, gradient in parts]).sum(0))
+        gradients = [gradient for _, gradient in parts] + self._further_gradients(minibatch.weight.shape[1])
+        self._networks.gather_gradient(torch.stack(gradients).sum(0))
         gradient_norm = clip_gradient_(self._optimizer.gradient, self._hyperparameters["max_gradient_norm"])
         learning &= self._goes_on(dict(zip(self.policy_metrics, metrics[3:], strict=True)))
         finite = gradient_norm.isfinite()

@@ -11,10 +11,13 @@ from torch import Tensor
 
 from podracer_core.algorithms.algorithm import MemberState
 from podracer_core.algorithms.cohort import CohortConfig
+from podracer_core.algorithms.h_term import HTerm
 from podracer_core.algorithms.minibatch import Minibatch, RolloutRows
 from podracer_core.algorithms.on_policy import OnPolicy
 from podracer_core.algorithms.surrogate import clipped_surrogate, clipped_value_error
+from podracer_core.buffers.rollout import Rollout
 from podracer_core.catalogue.algorithms import find_algorithm
+from podracer_core.networks import ACTOR
 from podracer_core.random_numbers import permutation
 from podracer_core.random_streams import minibatch_keys
 
@@ -34,8 +37,14 @@ class PPO(OnPolicy):
     ) -> None:
         super().__init__(cohort, observation_space, action_space, device)
         self._epoch_count = torch.zeros(self.members, dtype=torch.int64, device=self.device)
+        self._h_term = HTerm.of(self._shared, self._hyperparameters, self._seeds)
         # Known to the host, so that who does not clip values does not pay for it.
         self._clips_values = [value_range > 0 for value_range in cohort.member_values(self.info)["value_clip_range"]]
+
+    def update(self, rollout: Rollout) -> dict[str, Tensor]:
+        if self._h_term is not None:
+            self._h_term.observe(rollout)
+        return super().update(rollout)
 
     def _minibatches(self, rows: RolloutRows) -> Iterator[Minibatch]:
         """`epochs` passes, each in a new order of the member's own."""
@@ -60,6 +69,23 @@ class PPO(OnPolicy):
             return super()._value_loss(value, minibatch)
         clip_range = self._hyperparameters["value_clip_range"]
         return clipped_value_error(value, minibatch.value, minibatch.target, clip_range)
+
+    def _further_gradients(self, rows: int) -> list[Tensor]:
+        """Of the H-term: its derivatives in the log-probabilities are autograd's, the heads' are written out."""
+        if self._h_term is None:
+            return []
+        windows = self._h_term.draw(rows, self._optimizer.step_count.long())
+        with torch.enable_grad():
+            actor = self._networks.both.map(lambda tensor: tensor[ACTOR::2])
+            output = actor(self.actor.normalize(windows.observation))
+        policy = output.detach()
+        if windows.action_mask is not None:
+            policy = self._head.allow(policy, windows.action_mask)
+        density = self._head.density(policy, self._networks.settings, windows.action)
+        slope = self._h_term.slope(windows, density.log_prob)
+        gradient, log_std_gradient = density.gradient(slope, torch.zeros_like(slope))
+        output.backward(gradient)  # type: ignore[no-untyped-call]
+        return [log_std_gradient]
 
     def _goes_on(self, metrics: Mapping[str, Tensor]) -> Tensor:
         target_kl = self._hyperparameters["target_kl"]

@@ -70,10 +70,10 @@ class SAC(OffPolicy):
         target = batch.reward + batch.discount * (next_value - self.temperature.value.unsqueeze(1) * log_prob)
         with torch.enable_grad():
             values = action_values(self.critic.network, batch.observation, batch.action)
-            loss, error = squared_error(values, target, batch.weight)
-        self.minimize(self.critic, loss, self.hyperparameters["learning_rate"])
-        self.set_priorities(batch, error.detach().abs().mean(1))
-        return loss.detach(), target
+        loss, slope, error = squared_error(values, target, batch.weight)
+        self.minimize(self.critic, values, slope, self.hyperparameters["learning_rate"])
+        self.set_priorities(batch, error)
+        return loss, target
 
     def learn_actor(
         self, batch: Batch, noise: Tensor, scale: Tensor | float = 1.0, mask: Tensor | None = None
@@ -86,8 +86,8 @@ class SAC(OffPolicy):
         with torch.enable_grad():
             action, log_prob = self.head.sample_with_log_prob(self.policy.network(batch.observation), noise)
             value = self.optimistic(action_values(self.critic.frozen, batch.observation, action))
-            loss = scale * ((alpha * log_prob - value) * batch.weight).sum(1)
-        self.minimize(self.policy, loss, self.actor_rate, mask)
+            loss = scale * ((alpha * log_prob - value) * batch.weight).sum(1) + self.h_term_loss()
+        self.minimize(self.policy, loss, None, self.actor_rate, mask)
         entropy = -(log_prob.detach() * batch.weight).sum(1) / batch.weight.sum(1).clamp(min=1e-8)
         learning = self.active if mask is None else self.active & mask
         self.temperature.update(entropy, self.target_entropy, self.hyperparameters["learning_rate"], learning)

@@ -1,5 +1,7 @@
-"""PPO's two clipped objectives, each with its derivative. Both are written so that NaN stays NaN, and the member that it
-belongs to is noticed."""
+"""PPO's two clipped objectives, each with its derivative.
+
+Both are written so that NaN stays NaN, and the member that it belongs to is noticed.
+"""
 
 from __future__ import annotations
 

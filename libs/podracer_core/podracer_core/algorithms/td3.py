@@ -48,13 +48,13 @@ class TD3(OffPolicy):
         target = batch.reward + batch.discount * self.next_value(batch)
         with torch.enable_grad():
             values = action_values(self.critic.network, batch.observation, batch.action)
-            critic_loss, error = squared_error(values, target, batch.weight)
-        self.minimize(self.critic, critic_loss, self.hyperparameters["learning_rate"])
-        self.set_priorities(batch, error.detach().abs().mean(1))
+        critic_loss, slope, error = squared_error(values, target, batch.weight)
+        self.minimize(self.critic, values, slope, self.hyperparameters["learning_rate"])
+        self.set_priorities(batch, error)
         if (self.gradient_steps + 1) % self.shared["policy_delay"] == 0:
             self._actor_loss = self.learn_actor(batch)
             self.follow(self.policy, self.critic)
-        return critic_loss.detach(), self._actor_loss, (values.detach()[:, 0] * batch.weight).sum(1)
+        return critic_loss, self._actor_loss, (values.detach()[:, 0] * batch.weight).sum(1)
 
     def next_value(self, batch: Batch) -> Tensor:
         """min_i Q̄_i(s', clip(π̄(s') + clip(ε, ±c), ±1)), [M, B]: target policy smoothing (equation 14) and the smaller
@@ -70,7 +70,7 @@ class TD3(OffPolicy):
         with torch.enable_grad():
             action = self.policy.network(batch.observation).tanh()
             value = action_values(self.critic.first, batch.observation, action).squeeze(1)
-            loss = -(value * batch.weight).sum(1)
+            loss = -(value * batch.weight).sum(1) + self.h_term_loss()
         rate = self.hyperparameters["learning_rate"] * self.hyperparameters["actor_learning_rate_scale"]
-        self.minimize(self.policy, loss, rate)
+        self.minimize(self.policy, loss, None, rate)
         return loss.detach()

@@ -54,16 +54,24 @@ class TrainedNetwork:
             self.frozen.every(index, self.count).initialize(seeds, identity + index, "fan_in")
         self._target.flat.copy_(self._parameters.flat)
 
-    def minimize(self, loss: Tensor, learning_rate: Tensor, active: Tensor, max_norm: Tensor) -> Tensor:
-        """One step of Adam down the loss [M]; returns which members could take it, bool [M]: those that are `active`
-        and whose gradient is finite. max_norm [M]: gradients are scaled down to it; 0 leaves them."""
+    @torch.no_grad()
+    def minimize(
+        self, output: Tensor, slope: Tensor | None, learning_rate: Tensor, active: Tensor, max_norm: Tensor | None
+    ) -> Tensor:
+        """One step of Adam down a loss whose derivative in `output` is `slope` (None: output is the loss itself, [M]).
+
+        Returns which members could take it, bool [M]: those that are `active` and whose gradient is finite. max_norm
+        [M]: gradients are scaled down to it where it is above 0.
+        """
         self._parameters.zero_gradient()
-        torch.autograd.backward(loss, torch.ones_like(loss))
+        torch.autograd.backward(output, torch.ones_like(output) if slope is None else slope)
         self._parameters.gather_gradient()
-        with torch.no_grad():
+        if max_norm is None:
+            norm = torch.linalg.vector_norm(self._gradients, dim=1)
+        else:
             norm = clip_gradient_(self._gradients, torch.where(max_norm > 0, max_norm, torch.inf))
-            learns = active & norm.isfinite()
-            self.optimizer.step(learning_rate, learns)
+        learns = active & norm.isfinite()
+        self.optimizer.step(learning_rate, learns)
         return learns
 
     @torch.no_grad()

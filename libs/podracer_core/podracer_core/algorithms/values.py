@@ -26,16 +26,19 @@ def action_values(network: StackedNetwork, observation: Tensor, action: Tensor) 
     return ensemble_outputs(network, observation, action).squeeze(-1)
 
 
-def squared_error(values: Tensor, target: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+def squared_error(values: Tensor, target: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """values [M, N, B] against target [M, B], rows weighted by weight [M, B].
 
-    Returns the loss [M], half the weighted squares summed over rows and networks, and the errors [M, N, B]. Raises
-    InvalidInput for other shapes: a [B] against a [B, 1] would become a [B, B].
+    Returns the loss [M], half the weighted squares summed over rows and networks, its derivative in the values
+    [M, N, B], and the mean size of the networks' errors [M, B]. Raises InvalidInput for other shapes: a [B] against a
+    [B, 1] would become a [B, B].
     """
     members, _, rows = values.shape
     if target.shape != (members, rows) or weight.shape != (members, rows):
         raise InvalidInput(
-            f"values [M, N, B] {list(values.shape)} do not fit targets {list(target.shape)} and weights {list(weight.shape)}"
+            f"values [M, N, B] {list(values.shape)} do not fit targets {list(target.shape)} and weights "
+            f"{list(weight.shape)}"
         )
-    error = values - target.unsqueeze(1)
-    return 0.5 * (error.square() * weight.unsqueeze(1)).sum((1, 2)), error
+    error = values.detach() - target.unsqueeze(1)
+    slope = error * weight.unsqueeze(1)
+    return 0.5 * (error * slope).sum((1, 2)), slope, error.abs().mean(1)

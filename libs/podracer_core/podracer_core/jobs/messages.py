@@ -219,6 +219,7 @@ def _evolution_to_message(evolution: Evolution) -> evolution_pb2.Evolution:
         replaced_fraction=evolution.replaced_fraction,
         exploration=evolution.exploration,
         lineage_limit=evolution.lineage_limit or 0,
+        keep_replay=evolution.keep_replay,
     )
     if evolution.round.seconds is not None:
         message.round_time.CopyFrom(seconds_to_duration(evolution.round.seconds))
@@ -241,6 +242,7 @@ def evolution_from_message(message: evolution_pb2.Evolution) -> Evolution:
         replaced_fraction=message.replaced_fraction if has_fraction else default.replaced_fraction,
         exploration=message.exploration if has_exploration else default.exploration,
         lineage_limit=message.lineage_limit or None,
+        keep_replay=message.keep_replay,
     )
 
 

@@ -131,6 +131,7 @@ class Evolution:
     replaced_fraction   part of a rung, from the bottom, that may be replaced
     exploration         probability of a fresh agent in place of an exploited one
     lineage_limit       places that one lineage may hold; None: half of the leaderboard, rounded up
+    keep_replay         checkpoints of off-policy agents hold their transitions, which children inherit
     """
 
     scheduler: Literal["tournament", "generational"] = "tournament"
@@ -141,6 +142,7 @@ class Evolution:
     replaced_fraction: float = 0.25
     exploration: float = 0.1
     lineage_limit: int | None = None
+    keep_replay: bool = False
 
     @property
     def places(self) -> int:

@@ -77,8 +77,10 @@ class ActorCritic:
         if "critic" in state:
             critic = self.parameters.group_state(2 * member + CRITIC)
             for name, value in state["critic"].items():
-                columns = 1 if name.startswith(self._last_layer) else None
-                if name not in critic or value.shape != critic[name][:, :columns].shape:
+                own = critic.get(name)
+                if own is not None and name.startswith(self._last_layer):
+                    own = own[:, :1]
+                if own is None or value.shape != own.shape:
                     raise InvalidInput(f"the critic's {name} has another name or shape than in this network")
-                critic[name][:, :columns] = value
+                own.copy_(value)
             self.parameters.load_group_state(2 * member + CRITIC, critic)

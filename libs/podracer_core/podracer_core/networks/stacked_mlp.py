@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,27 +13,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from podracer_core.errors import InvalidInput
-from podracer_core.networks.stacked_parameters import StackedParameters
+from podracer_core.networks.activation import ACTIVATIONS, Activation
 from podracer_core.networks.wide_mlp import WideMLP, is_wide, wide_forward
-
-_aten = torch.ops.aten
-
-
-@dataclass(frozen=True, slots=True)
-class Activation:
-    """A nonlinearity in place, and its gradient, in place, from its result (so the input need not be kept)."""
-
-    forward: Callable[[Tensor], Tensor]
-    backward: Callable[[Tensor, Tensor], Tensor]  # (gradient, result) -> gradient
-
-
-ACTIVATIONS: dict[str, Activation] = {
-    "tanh": Activation(torch.tanh_, lambda g, y: _aten.tanh_backward.grad_input(g, y, grad_input=g)),
-    "relu": Activation(torch.relu_, lambda g, y: _aten.threshold_backward.grad_input(g, y, 0, grad_input=g)),
-    "elu": Activation(
-        torch.nn.functional.elu_, lambda g, y: _aten.elu_backward.grad_input(g, 1, 1, 1, True, y, grad_input=g)
-    ),
-}
 
 
 def mlp_shapes(sizes: Sequence[int]) -> dict[str, tuple[int, ...]]:
@@ -57,24 +38,6 @@ class StackedMLP:
         if self.activation not in ACTIVATIONS:
             raise InvalidInput(f"activation must be one of {sorted(ACTIVATIONS)}, not {self.activation!r}")
 
-    @classmethod
-    def of(cls, parameters: StackedParameters, layers: int, activation: str = "tanh") -> StackedMLP:
-        """The network over parameters that were laid out by `mlp_shapes`; gradients flow into them."""
-        names = [f"layers.{layer}" for layer in range(layers)]
-        return cls(
-            tuple(parameters[f"{name}.weight"] for name in names),
-            tuple(parameters[f"{name}.bias"] for name in names),
-            activation,
-        )
-
-    def every(self, start: int, step: int) -> StackedMLP:
-        """The networks start, start + step, … as a view without gradients: it follows every change of this one."""
-        return StackedMLP(
-            tuple(weight.detach()[start::step] for weight in self.weights),
-            tuple(bias.detach()[start::step] for bias in self.biases),
-            self.activation,
-        )
-
     def __call__(self, inputs: Tensor) -> Tensor:
         """inputs [G, B, in] -> [G, B, out], differentiable once in the inputs and in the parameters."""
         activation, wide = ACTIVATIONS[self.activation], is_wide(inputs, self.weights)
@@ -83,7 +46,7 @@ class StackedMLP:
             output: Tensor = function.apply(activation, inputs, *self.weights, *self.biases)  # type: ignore[no-untyped-call]
             return output
         if wide:
-            return wide_forward(inputs, self.weights, self.biases, activation.forward)
+            return wide_forward(inputs, self.weights, self.biases, activation)
         hidden = inputs
         for weight, bias in zip(self.weights[:-1], self.biases[:-1], strict=True):
             hidden = ACTIVATIONS[self.activation].forward(torch.baddbmm(bias, hidden, weight))

@@ -8,16 +8,20 @@ not do: it goes to MKL too.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from podracer_core.networks.activation import Activation
+
 # Below this many multiplications oneDNN's start-up time outweighs its speed.
 _LEAST_PRODUCT = 1 << 21
 _LEAST_WIDTH = 128
+# torch's name of what `StackedMLP` may call relu; others are applied afterwards.
+_FUSED = "relu"
 
 
 def is_wide(inputs: Tensor, weights: Sequence[Tensor]) -> bool:
@@ -30,21 +34,19 @@ def is_wide(inputs: Tensor, weights: Sequence[Tensor]) -> bool:
     )
 
 
-def wide_forward(
-    inputs: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor], activate: Callable[[Tensor], Tensor]
-) -> Tensor:
+def wide_forward(inputs: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor], activation: Activation) -> Tensor:
     """inputs [G, B, in] -> [G, B, out]."""
-    return torch.stack([_layers(inputs[g], weights, biases, activate, g)[-1] for g in range(inputs.shape[0])])
+    return torch.stack([_layers(inputs[g], weights, biases, activation, g)[-1] for g in range(inputs.shape[0])])
 
 
 class WideMLP(torch.autograd.Function):
     """All G networks as one node of the graph; the same as `StackedMLP`'s, network by network."""
 
     @staticmethod
-    def forward(ctx: Any, activation: Any, inputs: Tensor, *parameters: Tensor) -> Tensor:
+    def forward(ctx: Any, activation: Activation, inputs: Tensor, *parameters: Tensor) -> Tensor:
         layers = len(parameters) // 2
         weights, biases = parameters[:layers], parameters[layers:]
-        ctx.results = [_layers(inputs[g], weights, biases, activation.forward, g) for g in range(inputs.shape[0])]
+        ctx.results = [_layers(inputs[g], weights, biases, activation, g) for g in range(inputs.shape[0])]
         ctx.activation, ctx.weights = activation, weights
         return torch.stack([results.pop() for results in ctx.results])
 
@@ -74,22 +76,33 @@ class WideMLP(torch.autograd.Function):
 
 
 def _layers(
-    inputs: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor], activate: Callable[[Tensor], Tensor], g: int
+    inputs: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor], activation: Activation, g: int
 ) -> list[Tensor]:
     """What goes into each layer of network g, and what comes out of the last."""
     results = [inputs]
     for weight, bias in zip(weights[:-1], biases[:-1], strict=True):
-        results.append(activate(_product(results[-1], weight[g], bias[g, 0])))
-    return [*results, _product(results[-1], weights[-1][g], biases[-1][g, 0])]
+        results.append(_activated(results[-1], weight[g], bias[g, 0], activation))
+    return [*results, torch.addmm(biases[-1][g, 0], results[-1], weights[-1][g])]
 
 
-def _product(left: Tensor, right: Tensor, bias: Tensor | None = None) -> Tensor:
-    """left [B, I] @ right [I, O] + bias [O]."""
-    if left.shape[1] < _LEAST_WIDTH // 2 or right.shape[1] < _LEAST_WIDTH // 2:
-        return torch.mm(left, right) if bias is None else torch.addmm(bias, left, right)
-    product: Tensor = torch.ops.mkldnn._linear_pointwise(left, right.t(), bias, "none", [], "")
+def _activated(inputs: Tensor, weight: Tensor, bias: Tensor, activation: Activation) -> Tensor:
+    if min(weight.shape) < _LEAST_WIDTH:
+        return activation.forward(torch.addmm(bias, inputs, weight))
+    fused = activation.name == _FUSED
+    hidden: Tensor = _linear(inputs, weight.t(), bias, _FUSED if fused else "none", [], "")
+    return hidden if fused else activation.forward(hidden)
+
+
+def _product(left: Tensor, right: Tensor) -> Tensor:
+    """left [B, I] @ right [I, O]."""
+    if min(*left.shape, right.shape[1]) < _LEAST_WIDTH:
+        return torch.mm(left, right)
+    product: Tensor = _linear(left, right.t(), None, "none", [], "")
     return product
 
 
 def _is_available() -> bool:
-    return torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+    return _linear is not None and torch.backends.mkldnn.is_available()
+
+
+_linear: Any = getattr(torch.ops.mkldnn, "_linear_pointwise", None)

@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 
 BETA1, BETA2 = 0.9, 0.999
+# Parameters of a member from which on a CPU does better to go through them once than to do all members at once.
+_FUSED_SIZE = 1 << 15
 
 
 class StackedAdam:
@@ -26,6 +28,9 @@ class StackedAdam:
     @torch.no_grad()
     def step(self, learning_rate: Tensor, active: Tensor) -> None:
         """One update. learning_rate [M], active [M] bool."""
+        if self.parameters.device.type == "cpu" and self.parameters.shape[1] >= _FUSED_SIZE:
+            self._step_fused(learning_rate, active)
+            return
         step_count = self.step_count + 1.0
         first_moment = torch.lerp(self.first_moment, self.gradient, 1.0 - BETA1)
         second_moment = torch.mul(self.second_moment, BETA2).addcmul_(self.gradient, self.gradient, value=1.0 - BETA2)
@@ -40,6 +45,27 @@ class StackedAdam:
         torch.where(column, first_moment, self.first_moment, out=self.first_moment)
         torch.where(column, second_moment, self.second_moment, out=self.second_moment)
         torch.where(active, step_count, self.step_count, out=self.step_count)
+
+    def _step_fused(self, learning_rate: Tensor, active: Tensor) -> None:
+        """The same, member by member in one pass over the memory: what large networks on a CPU wait for."""
+        for member in active.nonzero().flatten().tolist():
+            count = self.step_count[member].float()  # exact up to 2^24 steps, which no agent takes
+            torch._fused_adam_(
+                [self.parameters[member]],
+                [self.gradient[member]],
+                [self.first_moment[member]],
+                [self.second_moment[member]],
+                [],
+                [count.add_(1)],
+                lr=learning_rate[member],
+                beta1=BETA1,
+                beta2=BETA2,
+                weight_decay=0.0,
+                eps=self.epsilon,
+                amsgrad=False,
+                maximize=False,
+            )
+            self.step_count[member] += 1
 
     def member_state(self, member: int) -> dict[str, Tensor]:
         """Copies of one member's moments [P] and step count []."""

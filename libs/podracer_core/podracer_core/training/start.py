@@ -19,7 +19,7 @@ MemberGroups = Mapping[str, Mapping[str, Tensor]]
 ParentKind = Literal["copy", "noise", "fuse"]
 
 _RESUMED = ("actor", "critic", "optimizer", "normalizer", "algorithm", "random")
-_INHERITED = ("actor", "critic", "normalizer")
+_INHERITED = ("actor", "critic", "normalizer", "algorithm")
 
 
 def resume(algorithm: Algorithm, member: int, checkpoint: MemberGroups) -> None:
@@ -39,7 +39,7 @@ def inherit(
 ) -> None:
     """Start from parents' checkpoints, each with its weight: one to copy (with noise or without), several to fuse.
 
-    Hyperparameters and random streams stay the member's own. Raises InvalidInput for a wrong number of parents, and
+    What the algorithm has learned or counted besides (a temperature, where its schedules stand) comes along. Hyperparameters and random streams stay the member's own. Raises InvalidInput for a wrong number of parents, and
     for parents of other network sizes.
     """
     if len(parents) < 2 if kind == "fuse" else len(parents) != 1:

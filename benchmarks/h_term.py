@@ -1,0 +1,154 @@
+"""PPO with and without the H-term, in both forms: eight agents with seeds of their own learn as one cohort each.
+
+For every agent: the final greedy mean of 32 episodes, and the area under its curve, the mean of a greedy look at 16
+episodes after every LOOKS-th part of the training (of the returns, so more is better). Over the agents the mean, the
+variance and the least and greatest of both. The agents of a seed start with the same weights and see the same first
+episodes with and without the term. And what it costs: environment steps/s of collecting and learning, without the looks,
+beside what PPO does without it, each of a process of its own, in turn.
+
+On CartPole-v1 every reward is 1: the k-step form takes all steps for equally good, and the segment form never finds a
+segment above the mean, so it does nothing there but cost time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import time
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from report import finish, print_table, versions
+
+LOOKS, LOOK_EPISODES, FINAL_EPISODES = 20, 16, 32
+TITLES = {"off": "PPO", "segment": "with the segment form", "k_step": "with the k-step form"}
+# num_envs are each agent's, as are env_steps; the rest are what docs/algorithms/ppo.md has found to work.
+RECIPES: dict[str, dict[str, Any]] = {
+    "Pendulum-v1": {
+        "num_envs": 16,
+        "env_steps": 160_000,
+        "hyperparameters": {"horizon": 200, "minibatch_size": 400, "epochs": 10, "learning_rate": 1e-3, "gamma": 0.95},
+    },
+    "CartPole-v1": {
+        "num_envs": 32,
+        "env_steps": 102_400,
+        "hyperparameters": {"horizon": 32, "minibatch_size": 256, "epochs": 4, "learning_rate": 1e-3},
+    },
+}
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """What one worker process measures."""
+
+    environment: str
+    form: str
+    env_steps: int
+    agents: int
+    threads: int
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="an eighth of the steps, Pendulum only: under a minute")
+    parser.add_argument("--seeds", type=int, default=8, help="agents in a cohort, each with a seed of its own")
+    parser.add_argument("--threads", type=int, default=1, help="torch threads")
+    parser.add_argument("--worker", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.worker:
+        print(json.dumps(_train(Measurement(**json.loads(options.worker)))))
+        return
+    print(versions("torch", "gymnasium"), f"· {options.threads} torch threads, {options.seeds} seeds")
+    figures: dict[str, Any] = {}
+    for environment, recipe in RECIPES.items():
+        if options.quick and environment != "Pendulum-v1":
+            continue
+        env_steps = recipe["env_steps"] // (8 if options.quick else 1)
+        found = {
+            form: _in_process(Measurement(environment, form, env_steps, options.seeds, options.threads))
+            for form in TITLES
+        }
+        _print(environment, env_steps, found)
+        figures[environment] = {form: _summary(runs) for form, runs in found.items()}
+    finish("h_term", figures, {})
+
+
+def _print(environment: str, env_steps: int, found: dict[str, dict[str, Any]]) -> None:
+    for key, title in (("final", "final greedy return"), ("area", "area under the curve")):
+        print_table(
+            f"{environment}, {env_steps:,} steps an agent: {title} over the seeds",
+            ["", "mean", "variance", "least", "greatest"],
+            [[TITLES[form], *_statistics(runs[key]).values()] for form, runs in found.items()],
+        )
+    without = found["off"]["steps_per_second"]
+    print_table(
+        f"{environment}: environment steps/s of the cohort",
+        ["", "steps/s", "÷ PPO"],
+        [[TITLES[f], r["steps_per_second"], r["steps_per_second"] / without] for f, r in found.items()],
+    )
+
+
+def _statistics(values: list[float]) -> dict[str, float]:
+    return {
+        "mean": statistics.mean(values),
+        "variance": statistics.variance(values) if len(values) > 1 else 0.0,
+        "least": min(values),
+        "greatest": max(values),
+    }
+
+
+def _summary(runs: dict[str, Any]) -> dict[str, Any]:
+    return {**runs, "final_statistics": _statistics(runs["final"]), "area_statistics": _statistics(runs["area"])}
+
+
+def _in_process(measurement: Measurement) -> dict[str, Any]:
+    command = [sys.executable, __file__, "--worker", json.dumps(asdict(measurement))]
+    output = subprocess.run(command, check=True, capture_output=True, text=True, timeout=900).stdout
+    return dict(json.loads(output.splitlines()[-1]))
+
+
+def _train(measurement: Measurement) -> dict[str, Any]:
+    import torch
+
+    from podracer_core.algorithms.cohort import CohortConfig, MemberConfig
+    from podracer_core.algorithms.registry import algorithm_class
+    from podracer_core.catalogue.environments import EnvironmentSpec
+    from podracer_core.collect import Collector
+    from podracer_core.environments.registry import make_vec_environment
+    from podracer_core.evaluate import Evaluator
+    from podracer_core.random_streams import CONFIRMATION, SCREENING, evaluation_seeds
+
+    torch.set_num_threads(measurement.threads)
+    recipe, seeds = RECIPES[measurement.environment], list(range(measurement.agents))
+    members = tuple(MemberConfig(f"agent-{seed}", seed) for seed in seeds)
+    cohort = CohortConfig("ppo", members, recipe["hyperparameters"] | {"h_term": measurement.form})
+
+    def make_environment(num_envs: int) -> Any:
+        return make_vec_environment(EnvironmentSpec(id=measurement.environment), num_envs)
+
+    environment = make_environment(measurement.agents * recipe["num_envs"])
+    algorithm = algorithm_class("ppo")(cohort, environment.observation_space, environment.action_space)
+    collector = Collector(environment, algorithm.actor, torch.tensor(seeds))
+    evaluator = Evaluator(make_environment)
+    looks, taken, seconds = [], 0, 0.0
+    while taken < measurement.env_steps:
+        start = time.perf_counter()
+        algorithm.update(collector.collect(algorithm.horizon, policy_version=algorithm.version))
+        seconds += time.perf_counter() - start
+        taken += algorithm.horizon * recipe["num_envs"]
+        if taken >= (len(looks) + 1) * measurement.env_steps / LOOKS:
+            fresh = evaluation_seeds(0, SCREENING, LOOK_EPISODES, first=LOOK_EPISODES * len(looks))
+            looks.append([result.mean for result in evaluator.evaluate(algorithm.actor, fresh)])
+    final = evaluator.evaluate(algorithm.actor, evaluation_seeds(0, CONFIRMATION, FINAL_EPISODES))
+    return {
+        "final": [result.mean for result in final],
+        "area": [statistics.mean(curve) for curve in zip(*looks, strict=True)],
+        "steps_per_second": taken * measurement.agents / seconds,
+    }
+
+
+if __name__ == "__main__":
+    main()
