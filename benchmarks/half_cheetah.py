@@ -66,7 +66,10 @@ def main() -> None:
     print_table(
         "Greedy return of 10 episodes",
         ["algorithm", "best", "last", "environment steps", "seconds"],
-        [[name, max(row[1] for row in curve), curve[-1][1], curve[-1][0], curve[-1][3]] for name, curve in curves.items()],
+        [
+            [name, max(row[1] for row in curve), curve[-1][1], curve[-1][0], curve[-1][3]]
+            for name, curve in curves.items()
+        ],
     )
     finish(
         "half_cheetah",
@@ -134,7 +137,9 @@ def plot() -> None:
             alpha=0.2,
         )
         axes.axhline(target, color=line.get_color(), linestyle=":", linewidth=1)
-    axes.set(xlabel="environment steps", ylabel="greedy return, mean of 10 episodes", title="HalfCheetah-v5, one seed each")
+    axes.set(
+        xlabel="environment steps", ylabel="greedy return, mean of 10 episodes", title="HalfCheetah-v5, one seed each"
+    )
     axes.grid(alpha=0.3)
     axes.legend()
     figure.tight_layout()

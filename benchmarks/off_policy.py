@@ -33,12 +33,16 @@ from report import Target, finish, print_table, spread, versions
 RECIPE: dict[str, Any] = {
     "threads": 1,
     "num_envs": 8,
-    "look_steps": 1600,
+    "look_steps": 400,
     "hyperparameters": {
         "hidden_sizes": (64, 64),
-        "batch_size": 256,
-        "updates_per_step": 0.25,
-        "learning_rate": 2e-3,
+        "batch_size": 128,
+        "horizon": 2,
+        "updates_per_step": 0.5,
+        "learning_rate": 3e-3,
+        "target_rate": 0.02,
+        "learning_starts": 400,
+        "replay_capacity": 20_000,
     },
 }
 # (a), the peers': Pendulum-v1 in hyperparams/sac.yml of rl-baselines3-zoo; it sets nothing else but 20,000 steps.
@@ -49,6 +53,7 @@ STEP_LIMIT = 100_000  # of (a): who has not arrived by then has failed
 # (b)
 HIDDEN_SIZES, BATCH_SIZE, LEARNING_STARTS = (256, 256), 256, 100
 WARM_UP_STEPS = 250
+HORIZON = 8  # ours takes so many steps, then makes so many updates; the peers one and one, their libraries' default
 COHORT = 4
 TITLES = {"ours": "Podracer", "cohort": f"Podracer, cohort of {COHORT}", "sb3": "Stable-Baselines3", "sbx": "SBX (JAX)"}
 
@@ -237,23 +242,23 @@ def _make_ours(measurement: Measurement, members: int, num_envs: int, hyperparam
 
 
 def _speed_ours(measurement: Measurement) -> dict[str, float]:
-    """Environment steps/s of all members together; with one environment each, a round is `horizon` steps of each."""
+    """Environment steps/s of all members together, each with one environment."""
     settings = {"hidden_sizes": HIDDEN_SIZES, "batch_size": BATCH_SIZE, "learning_starts": LEARNING_STARTS}
-    settings |= {"updates_per_step": 1.0, "horizon": 1}
+    settings |= {"updates_per_step": 1.0, "horizon": HORIZON}
     members = COHORT if measurement.system == "cohort" else 1
     algorithm, collector, environment = _make_ours(measurement, members, 1, settings)
 
     def step() -> None:
         algorithm.update(collector.collect(algorithm.horizon, policy_version=algorithm.version))
 
-    for _ in range(WARM_UP_STEPS):
+    for _ in range(WARM_UP_STEPS // HORIZON):
         step()
     rounds, start = 0, time.perf_counter()
     while (elapsed := time.perf_counter() - start) < measurement.seconds:
         step()
         rounds += 1
     environment.close()
-    return {"steps_per_second": rounds * members / elapsed}
+    return {"steps_per_second": rounds * HORIZON * members / elapsed}
 
 
 def _solve_ours(measurement: Measurement) -> dict[str, float]:

@@ -46,11 +46,7 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install
         (folder / package).mkdir()
         for name, text in {"__init__": "", **modules}.items():
             (folder / package / f"{name}.py").write_text(text)
-        metadata = folder / f"{package}-1.2.dist-info"
-        metadata.mkdir()
-        (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution}\nVersion: 1.2\n")
-        lines = [f"{name} = {value}" for name, value in entry_points.items()]
-        (metadata / "entry_points.txt").write_text("\n".join(["[podracer.algorithms]", *lines]) + "\n")
+        write_metadata(folder, distribution, "1.2", {"podracer.algorithms": entry_points})
         _forget()
 
     yield install
@@ -58,6 +54,19 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install
         if str(folder) in str(getattr(sys.modules[name], "__file__", "")):
             del sys.modules[name]
     _forget()
+
+
+def write_metadata(
+    folder: Path, distribution: str, version: str, entry_points: Mapping[str, Mapping[str, str]]
+) -> None:
+    """What an installer leaves in a folder of sys.path beside the package; entry points are group -> name -> value."""
+    metadata = folder / f"{distribution.replace('-', '_')}-{version}.dist-info"
+    metadata.mkdir(parents=True)
+    (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution}\nVersion: {version}\n")
+    lines: list[str] = []
+    for group, entries in entry_points.items():
+        lines += [f"[{group}]", *(f"{name} = {value}" for name, value in entries.items())]
+    (metadata / "entry_points.txt").write_text("\n".join(lines) + "\n")
 
 
 def _forget() -> None:

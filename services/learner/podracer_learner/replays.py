@@ -20,7 +20,9 @@ class ReplayCache:
     def __init__(self) -> None:
         self._kept: dict[tuple[str, int], Mapping[str, Tensor]] = {}  # by agent, and its environment steps then
 
-    def keep(self, algorithm: Algorithm, agents: Sequence[agent_pb2.AgentSpec], outcomes: Sequence[MemberOutcome]) -> None:
+    def keep(
+        self, algorithm: Algorithm, agents: Sequence[agent_pb2.AgentSpec], outcomes: Sequence[MemberOutcome]
+    ) -> None:
         """Remember these in place of the ones before."""
         self._kept = {
             (agents[outcome.member].name, base_env_steps(agents[outcome.member]) + outcome.env_steps): state

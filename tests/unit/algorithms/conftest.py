@@ -133,7 +133,7 @@ class Densities:
 
     def log_prob(self, action: torch.Tensor) -> torch.Tensor:
         columns = action.reshape(*action.shape[:2], -1).unbind(-1)
-        return torch.stack([p.log_prob(column) for p, column in zip(self.parts, columns, strict=True)]).sum(0)
+        return torch.stack([p.log_prob(column.float()) for p, column in zip(self.parts, columns, strict=True)]).sum(0)
 
     def entropy(self) -> torch.Tensor:
         return torch.stack([part.entropy() for part in self.parts]).sum(0)

@@ -17,7 +17,6 @@ Make = Callable[..., OnPolicy]
 MakeRollout = Callable[..., Rollout]
 SIZE = 11
 PLAIN = {"normalize_observations": False, "normalize_values": False}
-KINDS = pytest.mark.parametrize("kind", ["discrete", "box"])
 
 
 def test_the_loss_by_hand(make_on_policy: Make) -> None:
@@ -38,12 +37,12 @@ def test_the_loss_by_hand(make_on_policy: Make) -> None:
 def test_advantages_are_those_of_the_longest_return_in_the_rollout(
     make_on_policy: Make, make_rollout: MakeRollout
 ) -> None:
-    """R[t] = r[t] + gamma r[t+1] + … + gamma^n V, up to the rollout's or the episode's end; the paper's algorithm S3."""
+    """R[t] = r[t] + gamma r[t+1] + … + gamma^n V up to the rollout's or the episode's end, the paper's algorithm S3."""
     algorithm = make_on_policy("a2c", "discrete", gae_lambda=1.0, **PLAIN)
     for m in range(3):
         algorithm.set_hyperparameters(m, {"gae_lambda": 1.0})
     rollout = make_rollout(algorithm.actor)
-    rows, _ = algorithm._prepare(rollout)
+    rows, _ = algorithm._preparation.rows(rollout, algorithm.active, stale=False)
     (batch,) = rows.minibatches(rows.count)
     value = algorithm._values(rollout.observation)
     final_value = algorithm._values(rollout.final_observation)
@@ -62,21 +61,18 @@ def test_advantages_are_those_of_the_longest_return_in_the_rollout(
                 torch.testing.assert_close(batch.advantage[m, row], advantage, rtol=1e-4, atol=1e-5)
 
 
-@KINDS
-@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize(("kind", "masked"), [("discrete", False), ("discrete", True), ("box", False)])
 def test_an_update_is_one_step_along_autograds_gradient(
     make_on_policy: Make, make_rollout: MakeRollout, densities: Callable[..., Any], kind: str, masked: bool
 ) -> None:
-    """The mean over the whole rollout of -log pi A + c_v (V - R)^2 / 2 - c_e H, scaled to the norm's limit, then Adam."""
-    if masked and kind == "box":
-        pytest.skip("has no masks")
+    """The mean over the rollout of -log pi A + c_v (V - R)^2 / 2 - c_e H, its gradient scaled down, then Adam."""
     algorithm = make_on_policy("a2c", kind, **PLAIN)
     torch.manual_seed(0)
     networks = algorithm._networks
     parameters = networks.parameters
     parameters.flat.normal_(std=0.4)
     rollout = make_rollout(algorithm.actor, masked=kind if masked else "")
-    rows, _ = algorithm._prepare(rollout)
+    rows, _ = algorithm._preparation.rows(rollout, algorithm.active, stale=False)
     (batch,) = rows.minibatches(rows.count)
 
     parameters.zero_gradient()

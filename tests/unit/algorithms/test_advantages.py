@@ -96,7 +96,7 @@ def test_importance_of_one_changes_nothing_and_less_cuts_the_trace() -> None:
 
 def test_importance_gives_the_targets_and_gradients_of_v_trace() -> None:
     """Espeholt et al., 2018: v[s] = V[s] + sum over t >= s of gamma^(t-s) (c[s] … c[t-1]) delta_V[t] with
-    delta_V = rho (r + gamma V' - V) and c = lambda rho; the policy's gradient has rho (r + gamma v' - V) at lambda 1."""
+    delta_V = rho (r + gamma V' - V) and c = lambda rho; the policy's gradient has rho (r + gamma v' - V) (lambda 1)."""
     torch.manual_seed(0)
     horizon, gamma = 6, 0.9
     reward, value = torch.randn(2, horizon, 1, 1)

@@ -114,6 +114,26 @@ def test_resuming_from_member_states_is_exact(
         assert torch.equal(tensor, resumed.actor_state()[key])
 
 
+@EVERY
+def test_a_checkpoint_holds_all_of_it_and_enough_to_act(
+    make_on_policy: Make, make_rollout: MakeRollout, tmp_path: Path, name: str, kind: str
+) -> None:
+    algorithm = make_on_policy(name, kind)
+    algorithm.update(make_rollout(algorithm.actor))
+    store = FolderStore(tmp_path)
+    save_checkpoint(store, "checkpoint/", algorithm.member_state(1), {})
+    groups = load_checkpoint(store, "checkpoint/").groups
+    resumed = make_on_policy(name, kind)
+    resumed.load_member_state(1, groups)
+    assert same_state(resumed, 1, algorithm, 1)
+    space = algorithm_spaces(kind)
+    alone = type(algorithm).make_actor(replace(algorithm.cohort, members=algorithm.cohort.members[1:2]), *space)
+    alone.load_member_state(0, {group: groups[group] for group in ("actor", "normalizer")})
+    observation = make_rollout(algorithm.actor, 3).observation[0, 1:2]
+    whole = algorithm.actor.member(1).greedy(observation)
+    assert torch.equal(alone.greedy(observation), whole)
+
+
 @SOME
 def test_rows_that_are_not_valid_leave_every_loss(
     make_on_policy: Make, make_rollout: MakeRollout, name: str, kind: str
@@ -208,7 +228,7 @@ def test_of_a_stale_rollout_what_the_policy_would_hardly_do_counts_less(
     algorithm = make_on_policy(name, kind)
     rollout = make_rollout(algorithm.actor)
     rollout.log_prob[1, :, 2] += 14.0  # exp(-14) = 8e-7
-    rows, _ = algorithm._prepare(replace(rollout, policy_version=-1))
+    rows, _ = algorithm._preparation.rows(rollout, algorithm.active, stale=True)
     (minibatch,) = rows.minibatches(rows.count)
     weight = minibatch.weight.view(3, 5, 4)
     assert (weight[:, 1, 2] < 1e-5).all()
@@ -267,7 +287,9 @@ def test_the_first_ratio_is_one_with_masks_too(
     assert rollout.action_mask is not None
     observation = algorithm.actor.normalize(rollout.observation[:-1].transpose(0, 1).flatten(1, 2))
     mask = rollout.action_mask[:-1].transpose(0, 1).flatten(1, 2)
-    torch.testing.assert_close(algorithm._log_prob(observation, rollout, mask), rollout.log_prob, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(
+        algorithm._preparation._log_prob(observation, rollout, mask), rollout.log_prob, rtol=1e-4, atol=1e-5
+    )
 
 
 @EVERY

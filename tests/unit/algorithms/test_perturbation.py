@@ -48,4 +48,4 @@ def test_the_noise_follows_from_the_seed_alone() -> None:
         perturb_actor(made, member, 0.1, seed)
     for mine, theirs, another in zip(first.network.weights, second.network.weights, other.network.weights, strict=True):
         assert torch.equal(mine[:2], theirs[4:])
-        assert not torch.isclose(mine[:2], another[:2]).any()
+        assert not torch.allclose(mine[:2], another[:2], rtol=0.1)

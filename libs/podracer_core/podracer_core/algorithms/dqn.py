@@ -50,7 +50,7 @@ class DQN(OffPolicy):
 
     def random_fraction(self, transitions: Tensor) -> Tensor:
         """ε-greedy: from 1 to `final_exploration` over `exploration_steps` transitions, after the first random ones."""
-        progress = (transitions - self.shared["learning_starts"]) / self.shared["exploration_steps"]
+        progress: Tensor = (transitions - self.shared["learning_starts"]) / self.shared["exploration_steps"]
         return 1.0 - (1.0 - self.hyperparameters["final_exploration"]) * progress.clamp(0.0, 1.0)
 
     def learn(self, batch: Batch) -> Sequence[Tensor]:

@@ -13,7 +13,7 @@ from podracer_core.buffers.rollout import Rollout
 from podracer_core.buffers.trajectories import Pieces, Trajectories
 from podracer_core.errors import InvalidInput
 from podracer_core.networks import DeterministicHead, NetworkActor, SquashedGaussianHead, StackedNetwork
-from podracer_core.random_numbers import random_bits
+from podracer_core.random_numbers import derive_key, random_bits
 from podracer_core.random_streams import hamiltonian_keys
 
 LEAST_TRANSITIONS = 4096
@@ -125,8 +125,8 @@ class HTerm:
             raise InvalidInput("an H-term draws from rollouts, and has observed none")
         steps = torch.arange(self._steps, device=number.device)
         windows = max(1, batch_size // self._steps)
-        counter = number.view(-1, 1) * windows + torch.arange(windows, device=number.device)
-        bits = random_bits(hamiltonian_keys(self._seeds).view(-1, 1), counter)
+        keys = derive_key(hamiltonian_keys(self._seeds), number)
+        bits = random_bits(keys.view(-1, 1), torch.arange(windows, device=number.device))
         available = found.cumulative[:, -1:]
         # (32 random bits * available) / 2^32: an even choice among those that are available.
         rank = (((bits >> 32) & 0xFFFFFFFF) * available) >> 32

@@ -41,7 +41,7 @@ class ModSAC(SAC):
     def learn(self, batch: Batch) -> Sequence[Tensor]:
         noise, next_noise = self.noise(2, batch.reward.shape[1], self.head.action_size).unbind(1)
         critic_loss, target = self.learn_critic(batch, next_noise)
-        self._running_loss.lerp_(_relative(critic_loss, target), self.hyperparameters["reliability_rate"])
+        self._running_loss.lerp_(_relative(critic_loss, target, batch.weight), self.hyperparameters["reliability_rate"])
         reliability = (-self._running_loss.square()).exp()
         self._critic_steps += 1
         due = self._actor_steps < self._critic_steps / (2 - reliability)
@@ -51,7 +51,12 @@ class ModSAC(SAC):
         return critic_loss, actor_loss, value, entropy, self.temperature.value, reliability
 
 
-def _relative(loss: Tensor, target: Tensor) -> Tensor:
-    """The loss [M] in units of the variance of its targets [M, B], at most 10: 1 where the critic knows nothing."""
-    relative = loss / target.var(1).clamp(min=1e-8)
+def _relative(loss: Tensor, target: Tensor, weight: Tensor) -> Tensor:
+    """The loss [M] in units of the variance of those targets [M, B] that have a weight [M, B], at most 10: 1 where the
+    critic knows nothing."""
+    there = weight > 0
+    count = there.sum(1, keepdim=True)
+    mean = torch.where(there, target, 0.0).sum(1, keepdim=True) / count.clamp(min=1)
+    variance = torch.where(there, target - mean, 0.0).square().sum(1) / (count[:, 0] - 1).clamp(min=1)
+    relative = loss / variance.clamp(min=1e-8)
     return relative.clamp(max=10.0).nan_to_num(nan=10.0)

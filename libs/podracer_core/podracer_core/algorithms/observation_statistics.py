@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
+from podracer_core.buffers.rollout import Rollout
 from podracer_core.networks import NetworkActor, RunningNormalizer
 
 _PREFIX = "observations."
@@ -23,10 +24,11 @@ class ObservationStatistics:
         size = actor.mean.shape[-1]
         self._running = None if actor.limit is None else RunningNormalizer(actor.members, size, actor.device)
 
-    def update(self, observation: Tensor, valid: Tensor, active: Tensor) -> None:
-        """Take in observations [M, B, *obs], raw, where `valid` [M, B], of the `active` [M] members."""
+    def update(self, rollout: Rollout, active: Tensor) -> None:
+        """Take in what the `active` [M] members have acted on in a rollout."""
         if self._running is not None:
-            self._running.update(observation.flatten(2), valid, active)
+            observation = rollout.observation[:-1].transpose(0, 1).flatten(1, 2).flatten(2)
+            self._running.update(observation, rollout.valid.transpose(0, 1).flatten(1), active)
             self._freeze(self._running)
 
     def member_state(self, member: int) -> dict[str, Tensor]:

@@ -19,6 +19,7 @@ from podracer_core.algorithms.trained_network import TrainedNetwork
 from podracer_core.buffers.replay import Replay, Transitions
 from podracer_core.buffers.rollout import Rollout
 from podracer_core.catalogue.algorithms import find_algorithm
+from podracer_core.errors import FieldViolation, InvalidInput
 from podracer_core.networks import ActionHead, Architecture, NetworkActor, RunningNormalizer
 from podracer_core.optimizers import StackedAdam
 from podracer_core.random_numbers import normal
@@ -79,6 +80,9 @@ class OffPolicy(Algorithm):
         self.cohort, self.device, self.version = cohort, torch.device(device), 0
         self.info, self.shared = info, cohort.shared_values(info)
         self.horizon = self.shared["horizon"]
+        if self.shared["prioritized"] and self.shared["replay"] == "shared":
+            message = "prioritized replay is each member's own; expected replay: member"
+            raise InvalidInput(message, violations=[FieldViolation("replay", message)])
         self.hyperparameters = {
             name: torch.tensor(values, device=self.device) for name, values in cohort.member_values(info).items()
         }
@@ -131,7 +135,8 @@ class OffPolicy(Algorithm):
 
     def random_fraction(self, transitions: Tensor) -> Tensor:
         """Share of uniformly random actions after so many transitions of each member, [M] -> [M]."""
-        return (transitions < self.shared["learning_starts"]).float()
+        starts: int = self.shared["learning_starts"]
+        return (transitions < starts).float()
 
     @classmethod
     def actor_ensemble(cls, shared: Mapping[str, Any]) -> int:
@@ -253,13 +258,17 @@ class OffPolicy(Algorithm):
                 prioritized=self.shared["prioritized"],
             )
             if self._stored is not None:
-                self._replay.load_member_states(self._stored)
+                self._replay.load_member_states(
+                    [state if state is not None and self._replay.fits(state) else None for state in self._stored]
+                )
                 self._stored = None
         return self._replay
 
     def _due_steps(self, replay: Replay, horizon: int) -> int:
         """Gradient steps to take now: `updates_per_step` for each transition of a member, the rest is owed."""
-        if len(replay) * replay.num_envs < max(1, self.shared["learning_starts"]):
+        # A buffer that holds fewer transitions than learning waits for is full some time, and then that is enough.
+        awaited = min(max(1, self.shared["learning_starts"]), replay.rows * replay.num_envs)
+        if len(replay) * replay.num_envs < awaited:
             return 0
         self._owed_steps += self.shared["updates_per_step"] * horizon * replay.num_envs
         steps = int(self._owed_steps)
@@ -284,7 +293,7 @@ class OffPolicy(Algorithm):
     def _prepare(self, drawn: Transitions, count: int) -> Iterator[Batch]:
         """Cut transitions [M, count * B] into `count` batches."""
         size = self.shared["batch_size"]
-        weight = drawn.weight.unflatten(1, (count, size))
+        weight = drawn.weight.view(-1, count, size)
         weight = (weight / (weight > 0).sum(2, keepdim=True).clamp(min=1)).flatten(1)
         columns = (
             self.actor.normalize(drawn.observation),
@@ -295,7 +304,7 @@ class OffPolicy(Algorithm):
             weight,
             drawn.place,
         )
-        for parts in zip(*(column.split(size, 1) for column in columns), strict=True):
+        for parts in zip(*(torch.split(column, size, 1) for column in columns), strict=True):
             yield Batch(*parts)
 
     def _set_exploration(self) -> None:
@@ -316,9 +325,7 @@ class OffPolicy(Algorithm):
             self.actor.scale.copy_(self._observations.scale().unsqueeze(1))
 
     @staticmethod
-    def _actor_architecture(
-        shared: Mapping[str, Any], space: gymnasium.Space[Any], head: ActionHead
-    ) -> Architecture:
+    def _actor_architecture(shared: Mapping[str, Any], space: gymnasium.Space[Any], head: ActionHead) -> Architecture:
         return Architecture.of(space, shared["hidden_sizes"], head.output_size, shared["activation"])
 
     def member_state(self, member: int) -> MemberState:

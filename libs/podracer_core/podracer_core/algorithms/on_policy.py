@@ -11,13 +11,13 @@ import gymnasium
 import torch
 from torch import Tensor
 
-from podracer_core.algorithms.advantages import generalized_advantages, normalized_advantages
 from podracer_core.algorithms.algorithm import Algorithm, MemberState
 from podracer_core.algorithms.cohort import CohortConfig, check_member_hyperparameters
 from podracer_core.algorithms.learning_rate import scheduled_rate
 from podracer_core.algorithms.minibatch import Minibatch, RolloutRows
 from podracer_core.algorithms.observation_statistics import ObservationStatistics
 from podracer_core.algorithms.perturbation import perturb_actor
+from podracer_core.algorithms.preparation import Preparation
 from podracer_core.algorithms.state_values import StateValues
 from podracer_core.buffers.rollout import Rollout
 from podracer_core.catalogue.algorithms import AlgorithmInfo
@@ -66,7 +66,6 @@ class OnPolicy(Algorithm):
         }
         self._head = make_policy_head(action_space, self.device)
         architecture = _architecture(shared, observation_space, self._head)
-        self._sees_images = architecture.image is not None
 
         self._networks = ActorCritic(members, architecture, self._head, self.device)
         self._optimizer = StackedAdam(self._networks.member_parameters, self._networks.member_gradients)
@@ -82,6 +81,9 @@ class OnPolicy(Algorithm):
         self._part_rows = architecture.shared_rows(members) if self.device.type == "cpu" else 1 << 62
         self._observations = ObservationStatistics(self.actor)
         self._values = StateValues(self._networks.critic, self.actor.normalize, self._part_rows, members)
+        self._preparation = Preparation(
+            self.actor, self._head, self._values, shared, self._hyperparameters, self._part_rows
+        )
         self.active = torch.ones(members, dtype=torch.bool, device=self.device)
         self._seeds = torch.tensor([member.seed for member in cohort.members], device=self.device)
         self._step_count = torch.zeros(members, dtype=torch.int64, device=self.device)
@@ -130,7 +132,8 @@ class OnPolicy(Algorithm):
 
     @torch.no_grad()
     def update(self, rollout: Rollout) -> dict[str, Tensor]:
-        rows, metrics = self._prepare(rollout)
+        stale = rollout.policy_version != self.version
+        rows, metrics = self._preparation.rows(rollout, self.active, stale=stale)
         rate = scheduled_rate(
             self._shared["learning_rate_schedule"],
             self._hyperparameters["learning_rate"],
@@ -142,67 +145,13 @@ class OnPolicy(Algorithm):
         learning = self.active.clone()
         for minibatch in self._minibatches(rows):
             self._step(minibatch, rate, learning, totals)
-        observation = rollout.observation[:-1].transpose(0, 1).flatten(1, 2)
-        self._observations.update(observation, rollout.valid.transpose(0, 1).flatten(1), self.active)
+        # They count from the next rollout on: this one was collected, and learned from, with the old ones.
+        self._observations.update(rollout, self.active)
         self._step_count.copy_(rollout.first_step).add_(rollout.horizon)
         self._transition_count += rollout.valid.sum((0, 2))
         self.version += 1
         metrics |= dict(zip(names, totals[:-1] / totals[-1], strict=True))
         return metrics | {"active": self.active.clone()}
-
-    def _prepare(self, rollout: Rollout) -> tuple[RolloutRows, dict[str, Tensor]]:
-        """Advantages and targets of all rows, and first metrics."""
-        members, valid = rollout.members, rollout.valid
-
-        def by_member(tensor: Tensor) -> Tensor:
-            return tensor.transpose(0, 1).reshape(members, rollout.horizon * rollout.num_envs, -1)
-
-        value, next_value = self._values.of(rollout)
-        observation = by_member(rollout.observation[:-1])
-        if not self._sees_images:  # whose pixels become numbers when they are needed: they take four times the memory
-            observation = self.actor.normalize(observation)
-        action = by_member(rollout.action)
-        action_mask = None if rollout.action_mask is None else by_member(rollout.action_mask[:-1])
-        proximal, importance = rollout.log_prob, None
-        if rollout.policy_version != self.version:
-            proximal = self._log_prob(observation, rollout, action_mask)
-            importance = (proximal - rollout.log_prob).exp().clamp(max=1.0)
-        advantage = generalized_advantages(
-            rollout.reward,
-            value,
-            next_value,
-            rollout.terminated,
-            rollout.truncated,
-            valid,
-            self._hyperparameters["gamma"],
-            self._hyperparameters["gae_lambda"],
-            importance,
-        )
-
-        weight, error = valid.float(), advantage
-        if importance is not None:
-            weight, error = torch.where(valid, importance, 0.0), importance * advantage
-        target = torch.where(valid, value + error, 0.0)
-        numbers = [by_member(rows).squeeze(-1) for rows in (proximal, advantage, target, value, weight, error, valid)]
-        proximal, advantage, target, value, weight, error, valid = numbers
-        explained = 1 - _variance(error, valid) / _variance(target, valid)
-        if self._shared["normalize_values"]:
-            target, value = self._values.renew(target, value, valid, self.active)
-        if self._shared["normalize_advantages"]:
-            advantage = normalized_advantages(advantage, valid)
-        numbers = [proximal, advantage, target, value, weight]
-        rows = RolloutRows(self._head, observation, action, action_mask, numbers, valid)
-        return rows, {"explained_variance": explained}
-
-    def _log_prob(self, observation: Tensor, rollout: Rollout, action_mask: Tensor | None) -> Tensor:
-        """Of the rollout's actions under the present policy, [T, M, E]: the proximal one of a stale rollout."""
-        action = rollout.action.transpose(0, 1).flatten(1, 2)
-        parts = observation.split(self._part_rows, 1)
-        output = torch.cat([self.actor.output(self._seen(part)) for part in parts], 1)
-        if action_mask is not None:
-            output = self._head.allow(output, action_mask)
-        log_prob = self._head.density(output, self.actor.settings, action).log_prob
-        return log_prob.view(rollout.members, rollout.horizon, -1).transpose(0, 1)
 
     def _step(self, minibatch: Minibatch, rate: Tensor, learning: Tensor, totals: Tensor) -> None:
         """One gradient step of all `learning` [M] members. Updates `learning`, `active` and the sums of metrics."""
@@ -230,7 +179,7 @@ class OnPolicy(Algorithm):
         The derivatives are written out, down to the network's outputs: see `Density`.
         """
         with torch.enable_grad():
-            output = self._networks(self._seen(minibatch.observation))
+            output = self._networks(self._preparation.seen(minibatch.observation))
         policy, value = output.detach()[:, ACTOR], output.detach()[:, CRITIC, :, 0]
         if minibatch.action_mask is not None:
             policy = self._head.allow(policy, minibatch.action_mask)
@@ -246,10 +195,6 @@ class OnPolicy(Algorithm):
         output.backward(gradient)  # type: ignore[no-untyped-call]
         rows = torch.stack([policy_loss, value_loss, density.entropy, *policy_metrics])
         return (rows * weight).sum(-1), log_std_gradient
-
-    def _seen(self, observation: Tensor) -> Tensor:
-        """What the networks take of rows [M, B, obs]."""
-        return self.actor.normalize(observation) if self._sees_images else observation
 
     def member_state(self, member: int) -> MemberState:
         values = self._values.statistics.member_state(member)
@@ -291,11 +236,3 @@ class OnPolicy(Algorithm):
 
 def _architecture(shared: Mapping[str, Any], space: gymnasium.Space[Any], head: PolicyHead) -> Architecture:
     return Architecture.of(space, shared["hidden_sizes"], head.output_size, shared["activation"])
-
-
-def _variance(values: Tensor, valid: Tensor) -> Tensor:
-    """Of each member's valid rows: values, valid [M, B] -> [M]."""
-    weight = valid / valid.sum(1, keepdim=True).clamp(min=1)
-    rows = torch.where(valid, values, 0.0)
-    mean = (weight * rows).sum(1, keepdim=True)
-    return (weight * (rows - mean).square()).sum(1)

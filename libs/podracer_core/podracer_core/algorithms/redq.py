@@ -33,7 +33,9 @@ class REDQ(SAC):
     ) -> None:
         super().__init__(cohort, observation_space, action_space, device)
         if self.shared["subset_size"] > self.critic_count:
-            message = f"subset_size must be at most ensemble_size, {self.critic_count}, not {self.shared['subset_size']}"
+            message = (
+                f"subset_size must be at most ensemble_size, {self.critic_count}, not {self.shared['subset_size']}"
+            )
             raise InvalidInput(message, violations=[FieldViolation("subset_size", message)])
         self._actor_interval = max(1, round(self.shared["updates_per_step"]))
         nothing = torch.zeros(self.members, device=self.device)

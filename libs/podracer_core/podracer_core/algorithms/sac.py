@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import gymnasium
 import torch
@@ -20,7 +20,7 @@ from podracer_core.networks.box_heads import make_exploration
 class SAC(OffPolicy):
     """Haarnoja et al., 2018 (arXiv:1812.05905), for bounded Box actions; see `Algorithm` for the interface."""
 
-    metrics = ("critic_loss", "actor_loss", "value", "entropy", "temperature")
+    metrics: ClassVar[tuple[str, ...]] = ("critic_loss", "actor_loss", "value", "entropy", "temperature")
 
     def __init__(
         self,

@@ -29,7 +29,9 @@ def clipped_value_error(value: Tensor, old: Tensor, target: Tensor, clip_range: 
     derivative is zero where the clipped error is the larger one, which then does not depend on v, and v - R elsewhere.
     """
     limit = clip_range.unsqueeze(1)
-    error = value - target
-    clipped = old + torch.minimum(torch.maximum(value - old, -limit), limit) - target
-    free, held = error.square(), torch.where(limit > 0, clipped.square(), 0.0)
+    error, moved = value - target, value - old
+    free = error.square()
+    # Only outside the range: inside, rounding alone would decide which of the two is larger.
+    outside = (limit > 0) & (moved.abs() > limit)
+    held = torch.where(outside, (old + torch.copysign(limit, moved) - target).square(), free)
     return 0.5 * torch.maximum(free, held), torch.where(held > free, 0.0, error)

@@ -70,7 +70,7 @@ class TrainedNetwork:
             norm = torch.linalg.vector_norm(self._gradients, dim=1)
         else:
             norm = clip_gradient_(self._gradients, torch.where(max_norm > 0, max_norm, torch.inf))
-        learns = active & norm.isfinite()
+        learns: Tensor = active & norm.isfinite()
         self.optimizer.step(learning_rate, learns)
         return learns
 

@@ -18,7 +18,7 @@ def ensemble_outputs(network: StackedNetwork, observation: Tensor, action: Tenso
         return tensor if count == 1 else tensor.unsqueeze(1).expand(-1, count, -1, -1).flatten(0, 1)
 
     output = network(repeated(observation), None if action is None else repeated(action))
-    return output.unflatten(0, (members, count))
+    return output.view(members, count, *output.shape[1:])
 
 
 def action_values(network: StackedNetwork, observation: Tensor, action: Tensor) -> Tensor:

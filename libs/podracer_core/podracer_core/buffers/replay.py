@@ -179,7 +179,7 @@ class Replay:
     def load_member_states(self, states: list[Mapping[str, Tensor] | None]) -> None:
         """Fill an empty buffer with what `member_state` gave, the newest rows last; None: this member has none.
 
-        Raises InvalidInput where a state has other environments or shapes.
+        Raises InvalidInput where a state does not fit.
         """
         if self._stored:
             raise InvalidInput("transitions are loaded into an empty replay buffer only")
@@ -188,6 +188,10 @@ class Replay:
             return
         rows = max(kept)
         for member, (state, count) in enumerate(zip(states, kept, strict=True)):
+            if state is not None and not self.fits(state):
+                raise InvalidInput(
+                    f"member {member}'s transitions are of another number of environments or other shapes"
+                )
             if state is not None and count:
                 self._load_member(member, state, rows - count, count)
         self._next_row = self._stored = rows
@@ -197,14 +201,18 @@ class Replay:
             oldest = (rows - self.size).view(-1, 1) * self.num_envs
             self.priorities.set(leaves.expand(self.members, -1), (leaves >= oldest).float())
 
+    def fits(self, state: Mapping[str, Tensor]) -> bool:
+        """Whether transitions of one member are of as many environments, and of the same shapes."""
+        names = ("observation", "action", "reward", "terminated", "truncated", "valid")
+        return all(
+            name in state and state[name].shape[1:] == self._by_row(own)[0, 0].shape and state[name].dtype == own.dtype
+            for name, own in ((name, getattr(self, f"_{name}")) for name in names)
+        )
+
     def _load_member(self, member: int, state: Mapping[str, Tensor], first: int, count: int) -> None:
         for name in ("observation", "action", "reward", "terminated", "truncated", "valid"):
             part = state[name][-(count + (name == "observation")) :]
             own = self._by_row(getattr(self, f"_{name}"))[first : first + part.shape[0], member]
-            if own.shape != part.shape or own.dtype != part.dtype:
-                raise InvalidInput(
-                    f"the stored transitions' {name} has the shape {list(part.shape)}, {list(own.shape)} are expected"
-                )
             own.copy_(part)
         cut_off = state["cut_off"][-count:].to(self.device)
         number = self._cut_off_count + cut_off.flatten().cumsum(0).view_as(cut_off) - 1
@@ -230,8 +238,8 @@ class Replay:
         previous = (self._next_row - 1) % (self.rows + 1)
         newest = self._by_row(self._observation)[self._next_row]
         same = (newest == observation).flatten(2).all(2)
-        self._by_row(self._valid)[previous] &= same | self._by_row(self._terminated)[previous] | (
-            self._by_row(self._cut_off)[previous] != _NOT_CUT_OFF
+        self._by_row(self._valid)[previous] &= (
+            same | self._by_row(self._terminated)[previous] | (self._by_row(self._cut_off)[previous] != _NOT_CUT_OFF)
         )
 
     def _store_cut_off(self, rollout: Rollout) -> Tensor:

@@ -35,7 +35,7 @@ OFF_POLICY = (
     Hyperparameter(
         "target_rate", "float", 0.005, "member",
         "share of the way that a target network goes to the learned one when it moves; 1 copies it",
-        source=_SAC_PAPER, bounds=(1e-6, 1.0), search=SearchRange(1e-3, 5e-2, logarithmic=True),
+        source=_SAC_PAPER, bounds=(1e-6, 1.0), search=SearchRange(1e-3, 1e-1, logarithmic=True),
     ),
     Hyperparameter(
         "max_gradient_norm", "float", 0.0, "member",

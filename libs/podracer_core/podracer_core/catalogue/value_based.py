@@ -19,8 +19,10 @@ _HYPERPARAMETERS = (
         OFF_POLICY,
         _OURS,
         learning_rate=1e-3,
+        target_rate=0.05,
         max_gradient_norm=10.0,
         batch_size=128,
+        updates_per_step=0.5,
         hidden_sizes=(128, 128),
     ),
     Hyperparameter(

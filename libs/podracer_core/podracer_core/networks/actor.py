@@ -126,7 +126,8 @@ class NetworkActor(Actor):
     ) -> NetworkActor:
         """An actor without a learner; its weights are zero until it loads a state."""
         tensors = {
-            name: torch.zeros(members * ensemble, *shape, device=device) for name, shape in architecture.shapes().items()
+            name: torch.zeros(members * ensemble, *shape, device=device)
+            for name, shape in architecture.shapes().items()
         }
         return cls.build(StackedNetwork(architecture, tensors), head, space, members, normalize=normalize)
 
@@ -141,7 +142,7 @@ class NetworkActor(Actor):
         if self._ensemble == 1:
             return self.head.combine(self.network(normalized).unsqueeze(1))
         outputs = self.network(normalized.repeat_interleave(self._ensemble, 0))
-        return self.head.combine(outputs.unflatten(0, (self.members, self._ensemble)))
+        return self.head.combine(outputs.view(self.members, self._ensemble, *outputs.shape[1:]))
 
     def act(self, observation: Tensor, noise: Tensor, action_mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
         normalized = self.normalize(observation)
@@ -175,7 +176,7 @@ class NetworkActor(Actor):
 
     def _by_member(self, tensor: Tensor) -> Tensor:
         """A network's parameter [M * N, …] -> [M, N, …]."""
-        return tensor.detach().unflatten(0, (-1, self._ensemble))
+        return tensor.detach().reshape(-1, self._ensemble, *tensor.shape[1:])
 
     def _tensors(self) -> dict[str, Tensor]:
         """Views [M, …] of everything; of an ensemble's networks [M, N, …]."""

@@ -19,7 +19,9 @@ class BoxUnits:
     low, high, scale, offset   float32 [size], size being the numbers in an action
     """
 
-    def __init__(self, space: gymnasium.spaces.Box, device: torch.device | str = "cpu", *, bounded: bool = False) -> None:
+    def __init__(
+        self, space: gymnasium.spaces.Box, device: torch.device | str = "cpu", *, bounded: bool = False
+    ) -> None:
         """With `bounded` every dimension must have two finite bounds; raises InvalidInput where one has not."""
         self.space, self.shape, self.size = space, space.shape, math.prod(space.shape)
         low = np.asarray(space.low, np.float64).reshape(-1)

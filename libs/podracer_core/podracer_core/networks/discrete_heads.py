@@ -84,7 +84,8 @@ class MultiCategoricalDensity(Density):
 
     def __init__(self, output: Tensor, action: Tensor, sizes: list[int]) -> None:
         self._parts = [
-            CategoricalDensity(part, action[..., dimension]) for dimension, part in enumerate(output.split(sizes, -1))
+            CategoricalDensity(part, action[..., dimension])
+            for dimension, part in enumerate(output.split_with_sizes(sizes, -1))
         ]
         self.log_prob = torch.stack([part.log_prob for part in self._parts]).sum(0)
         self.entropy = torch.stack([part.entropy for part in self._parts]).sum(0)
@@ -117,7 +118,7 @@ class MultiCategoricalHead(PolicyHead):
         return action, self.density(output, settings, action).log_prob
 
     def mode(self, output: Tensor) -> Tensor:
-        return torch.stack([part.argmax(-1) for part in output.split(self._sizes, -1)], -1)
+        return torch.stack([part.argmax(-1) for part in output.split_with_sizes(self._sizes, -1)], -1)
 
     def density(self, output: Tensor, settings: Settings, action: Tensor) -> Density:
         return MultiCategoricalDensity(output, action, self._sizes)
@@ -191,7 +192,8 @@ class GreedyChoice(nn.Module):
     def forward(self, output: Tensor) -> Tensor:
         """See the class."""
         chosen = [
-            part.argmax(-1) + start for part, start in zip(output.split(self._sizes, -1), self._starts, strict=True)
+            part.argmax(-1) + start
+            for part, start in zip(output.split_with_sizes(self._sizes, -1), self._starts, strict=True)
         ]
         return chosen[0] if self._single else torch.stack(chosen, -1)
 

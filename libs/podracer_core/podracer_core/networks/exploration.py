@@ -60,4 +60,4 @@ class Exploration:
         # The constant keeps the length above zero; dividing by it keeps every number standard normal.
         features = torch.cat([observation, torch.ones_like(observation[..., :1])], -1)
         features = features / torch.linalg.vector_norm(features, dim=-1, keepdim=True)
-        return (features.unsqueeze(-2) @ matrix).squeeze(-2)
+        return torch.matmul(features.unsqueeze(-2), matrix).squeeze(-2)

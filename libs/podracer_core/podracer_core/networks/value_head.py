@@ -48,7 +48,7 @@ class ValueHead(ActionHead):
 
     def sample(self, output: Tensor, settings: Settings, noise: Tensor, observation: Tensor) -> tuple[Tensor, Tensor]:
         choice, which = noise.unbind(-1)
-        allowed = output > FORBIDDEN / 2
+        allowed = ~(output <= FORBIDDEN / 2)  # of a broken member too, whose values are NaN
         # The k-th allowed action, k drawn evenly.
         place = (which * allowed.sum(-1)).floor().unsqueeze(-1)
         random = (allowed.cumsum(-1) <= place).sum(-1)

@@ -56,7 +56,9 @@ class WideMLP(torch.autograd.Function):
         weights, layers = ctx.weights, len(ctx.weights)
         learns, needs_input = ctx.needs_input_grad[2], ctx.needs_input_grad[1]
         weight_gradients = [torch.empty_like(weight) if learns else None for weight in weights]
-        bias_gradients = [weight.new_empty(weight.shape[0], 1, weight.shape[2]) if learns else None for weight in weights]
+        bias_gradients = [
+            weight.new_empty(weight.shape[0], 1, weight.shape[2]) if learns else None for weight in weights
+        ]
         input_gradients = []
         for g, results in enumerate(ctx.results):
             above = gradient[g]
@@ -102,7 +104,7 @@ def _product(left: Tensor, right: Tensor) -> Tensor:
 
 
 def _is_available() -> bool:
-    return _linear is not None and torch.backends.mkldnn.is_available()
+    return _linear is not None and bool(torch.backends.mkldnn.is_available())  # type: ignore[no-untyped-call]
 
 
 _linear: Any = getattr(torch.ops.mkldnn, "_linear_pointwise", None)

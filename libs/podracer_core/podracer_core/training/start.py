@@ -18,13 +18,14 @@ MemberGroups = Mapping[str, Mapping[str, Tensor]]
 
 ParentKind = Literal["copy", "noise", "fuse"]
 
-_RESUMED = ("actor", "critic", "optimizer", "normalizer", "algorithm", "random")
-_INHERITED = ("actor", "critic", "normalizer", "algorithm")
+# Groups of a checkpoint that are not the algorithm's own; whatever else there is belongs to it.
+_BESIDE = ("environment", "replay")
+_PERSONAL = ("random", "optimizer")
 
 
 def resume(algorithm: Algorithm, member: int, checkpoint: MemberGroups) -> None:
     """Go on from the agent's own checkpoint: weights, optimizer, statistics and random streams."""
-    algorithm.load_member_state(member, {group: checkpoint[group] for group in _RESUMED if group in checkpoint})
+    algorithm.load_member_state(member, _own_groups(checkpoint))
 
 
 def inherit(
@@ -44,8 +45,11 @@ def inherit(
     """
     if len(parents) < 2 if kind == "fuse" else len(parents) != 1:
         raise InvalidInput(f"to {kind} takes {'two parents or more' if kind == 'fuse' else 'one parent'}")
-    wanted = (*_INHERITED, "optimizer") if keep_optimizer else _INHERITED
-    states = [{group: checkpoint[group] for group in wanted if group in checkpoint} for checkpoint, _ in parents]
+    left_out = [group for group in _PERSONAL if not (keep_optimizer and group == "optimizer")]
+    states = [
+        {group: tensors for group, tensors in _own_groups(checkpoint).items() if group not in left_out}
+        for checkpoint, _ in parents
+    ]
     if kind != "fuse":
         algorithm.load_member_state(member, states[0])
     else:
@@ -53,6 +57,10 @@ def inherit(
         algorithm.load_member_state(member, _weighted_mean(states, weights if any(weights) else [1.0] * len(states)))
     if kind == "noise":
         algorithm.perturb_member(member, noise_scale, noise_seed)
+
+
+def _own_groups(checkpoint: MemberGroups) -> dict[str, Mapping[str, Tensor]]:
+    return {group: tensors for group, tensors in checkpoint.items() if group.partition("/")[0] not in _BESIDE}
 
 
 def _weighted_mean(states: Sequence[MemberGroups], weights: Sequence[float]) -> dict[str, dict[str, Tensor]]:

@@ -1,0 +1,83 @@
+"""The off-policy algorithms learn: three agents with seeds of their own reach the target, each within so many steps."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from support.learning import best_bounds
+
+from podracer_core.catalogue.environments import EnvironmentSpec
+from podracer_core.environments.cartpole import CartPole
+from podracer_core.environments.pendulum import Pendulum
+from podracer_core.environments.registry import make_vec_environment
+from podracer_core.environments.vec_environment import VecEnvironment
+
+SMALL = {"hidden_sizes": (64, 64)}
+CARTPOLE = SMALL | {
+    "batch_size": 64,
+    "horizon": 4,
+    "updates_per_step": 0.5,
+    "learning_rate": 2e-3,
+    "target_rate": 0.05,
+    "exploration_steps": 5_000,
+    "replay_capacity": 50_000,
+}
+PENDULUM = SMALL | {
+    "batch_size": 128,
+    "horizon": 2,
+    "updates_per_step": 0.5,
+    "learning_starts": 400,
+    "replay_capacity": 20_000,
+}
+PENDULUM_SAC = PENDULUM | {"learning_rate": 3e-3, "target_rate": 0.02}
+DETERMINISTIC = PENDULUM | {"learning_rate": 2e-3, "target_rate": 0.01}
+REDQ = PENDULUM | {"updates_per_step": 5, "learning_rate": 1e-3, "batch_size": 64}
+
+
+def assert_learned(
+    name: str,
+    make_environment: Callable[[int], VecEnvironment],
+    envs: int,
+    shared: dict[str, Any],
+    target: float,
+    env_steps: int,
+    every: int,
+) -> None:
+    torch.set_num_threads(1)
+    best = best_bounds(name, make_environment, envs, shared, target, env_steps, every)
+    assert all(agent.reached_at is not None for agent in best), best
+
+
+@pytest.mark.parametrize("name", ["dqn", "double_dqn", "dueling_dqn", "d3qn"])
+def test_cartpole_to_475_within_100_000_steps(name: str) -> None:
+    assert_learned(name, CartPole, 8, CARTPOLE, 475.0, 100_000, 2_000)
+
+
+@pytest.mark.parametrize(
+    ("name", "shared"),
+    [
+        ("ddpg", DETERMINISTIC | {"actor_learning_rate_scale": 0.5}),
+        ("td3", DETERMINISTIC),
+        ("sac", PENDULUM_SAC),
+        ("modsac", PENDULUM_SAC),
+    ],
+)
+def test_pendulum_to_minus_200_within_20_000_steps(name: str, shared: dict[str, Any]) -> None:
+    assert_learned(name, Pendulum, 8, shared, -200.0, 20_000, 1_000)
+
+
+def test_redq_takes_pendulum_to_minus_200_within_10_000_steps() -> None:
+    assert_learned("redq", Pendulum, 4, REDQ, -200.0, 10_000, 500)
+
+
+@pytest.fixture
+def in_a_folder_of_its_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def gymnasium_environment(name: str) -> Callable[[int], VecEnvironment]:
+    return functools.partial(make_vec_environment, EnvironmentSpec(id=name), processes=1)

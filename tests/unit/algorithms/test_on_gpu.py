@@ -1,0 +1,47 @@
+"""The off-policy algorithms on a CUDA device: the same numbers as on a CPU, and no gradient step waits for the device."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from podracer_core.algorithms.cohort import CohortConfig, MemberConfig
+from podracer_core.algorithms.registry import algorithm_class
+from podracer_core.catalogue.algorithms import BUILT_IN
+from podracer_core.catalogue.spaces import DiscreteSpace
+from podracer_core.collect import Collector
+from podracer_core.environments.cartpole import CartPole
+from podracer_core.environments.pendulum import Pendulum
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+OFF_POLICY = sorted(name for name, info in BUILT_IN.items() if not info.on_policy)
+MEMBERS, ENVS = 3, 4
+
+
+def trained(name: str, device: str, updates: int) -> torch.Tensor:
+    """The actors' weights after some updates."""
+    shared = {"hidden_sizes": (32, 32), "batch_size": 16, "horizon": 2, "learning_starts": 16, "prioritized": True}
+    cohort = CohortConfig(name, tuple(MemberConfig(str(seed), seed) for seed in range(MEMBERS)), shared)
+    discrete = BUILT_IN[name].action_spaces == (DiscreteSpace,)
+    environment = (CartPole if discrete else Pendulum)(MEMBERS * ENVS, device)
+    algorithm = algorithm_class(name)(cohort, environment.observation_space, environment.action_space, device)
+    collector = Collector(environment, algorithm.actor, torch.arange(MEMBERS, device=device))
+    for update in range(updates):
+        rollout = collector.collect(algorithm.horizon, policy_version=algorithm.version)
+        if update == updates - 1 and device == "cuda":
+            torch.cuda.synchronize()
+            torch.cuda.set_sync_debug_mode("error")
+        try:
+            algorithm.update(rollout)
+        finally:
+            if device == "cuda":
+                torch.cuda.set_sync_debug_mode("default")
+    return torch.cat([tensor.flatten().float().cpu() for tensor in algorithm.actor.state().values()])
+
+
+@pytest.mark.parametrize("name", OFF_POLICY)
+def test_the_same_as_on_a_cpu_and_without_a_wait(name: str) -> None:
+    torch.testing.assert_close(trained(name, "cuda", 4), trained(name, "cpu", 4), rtol=1e-3, atol=1e-4)
