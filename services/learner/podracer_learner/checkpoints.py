@@ -34,7 +34,7 @@ _PARALLEL = 8
 
 @dataclass(frozen=True, slots=True)
 class MemberWrite:
-    """One checkpoint to write: whose, at how many steps of this lease, what, and how it was judged; with its transitions
+    """One checkpoint to write: whose, at how many steps of this lease, what, how it was judged, and the transitions
     where the job asks for them."""
 
     member: int

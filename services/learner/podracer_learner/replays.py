@@ -15,7 +15,7 @@ __all__ = ["ReplayCache"]
 
 
 class ReplayCache:
-    """Of the last lease only, in memory. What a job wants to survive this process is in its checkpoints (`keep_replay`)."""
+    """Of the last lease only, in memory. What is to survive this process is in the checkpoints (`keep_replay`)."""
 
     def __init__(self) -> None:
         self._kept: dict[tuple[str, int], Mapping[str, Tensor]] = {}  # by agent, and its environment steps then

@@ -39,6 +39,11 @@ HYPERPARAMETERS: tuple[dict[str, float], ...] = (
 )
 
 
+def spaces_of(kind: str) -> tuple[gymnasium.Space[Any], gymnasium.Space[Any]]:
+    """Of observations and actions."""
+    return IMAGE_SPACE if kind == "image" else OBSERVATION_SPACE, ACTION_SPACES[kind]
+
+
 def build(name: str, kind: str, *members: int, **shared: Any) -> OnPolicy:
     """The members with these numbers, all of them by default; the algorithm takes of the settings what it knows."""
     known = find_algorithm(name).defaults()
@@ -52,9 +57,7 @@ def build(name: str, kind: str, *members: int, **shared: Any) -> OnPolicy:
         ),
         {key: value for key, value in SHARED.items() if key in known} | shared,
     )
-    algorithm = algorithm_class(name)(
-        cohort, IMAGE_SPACE if kind == "image" else OBSERVATION_SPACE, ACTION_SPACES[kind]
-    )
+    algorithm = algorithm_class(name)(cohort, *spaces_of(kind))
     assert isinstance(algorithm, OnPolicy)
     return algorithm
 
@@ -148,6 +151,12 @@ def one_thread() -> None:
 def make_on_policy() -> Callable[..., OnPolicy]:
     """make_on_policy(name, kind, *member_numbers, **shared): kind is a key of ACTION_SPACES."""
     return build
+
+
+@pytest.fixture
+def spaces() -> Callable[[str], tuple[gymnasium.Space[Any], gymnasium.Space[Any]]]:
+    """spaces(kind): of observations and actions"""
+    return spaces_of
 
 
 @pytest.fixture

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 import torch
-from support.learning import best_bounds
 
 from podracer_core.catalogue.environments import EnvironmentSpec
 from podracer_core.environments.cartpole import CartPole
 from podracer_core.environments.pendulum import Pendulum
 from podracer_core.environments.registry import make_vec_environment
 from podracer_core.environments.vec_environment import VecEnvironment
+from support.learning import best_bounds
 
 SMALL = {"hidden_sizes": (64, 64)}
 CARTPOLE = SMALL | {
@@ -74,9 +74,39 @@ def test_redq_takes_pendulum_to_minus_200_within_10_000_steps() -> None:
     assert_learned("redq", Pendulum, 4, REDQ, -200.0, 10_000, 500)
 
 
-@pytest.fixture
-def in_a_folder_of_its_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_discrete_sac_takes_cartpole_to_475_within_100_000_steps() -> None:
+    shared = CARTPOLE | {"actor_learning_rate_scale": 0.15, "target_entropy_scale": 0.5}
+    del shared["exploration_steps"]
+    assert_learned("discrete_sac", CartPole, 8, shared, 475.0, 100_000, 2_000)
+
+
+@pytest.mark.slow
+def test_correlated_exploration_takes_sac_over_the_mountain_within_50_000_steps() -> None:
+    shared = SMALL | {
+        "batch_size": 256,
+        "horizon": 8,
+        "updates_per_step": 0.25,
+        "learning_starts": 5_000,
+        "learning_rate": 1e-3,
+        "target_rate": 0.01,
+        "exploration": "correlated",
+        "exploration_period": 32,
+        "normalize_observations": True,
+    }
+    assert_learned("sac", gymnasium_environment("MountainCarContinuous-v0"), 8, shared, 90.0, 50_000, 2_500)
+
+
+@pytest.mark.slow
+def test_d3qn_takes_acrobot_to_minus_100_within_300_000_steps() -> None:
+    shared = CARTPOLE | {
+        "updates_per_step": 0.25,
+        "learning_rate": 1e-3,
+        "target_rate": 0.02,
+        "exploration_steps": 10_000,
+        "n_step": 3,
+        "replay_capacity": 300_000,
+    }
+    assert_learned("d3qn", gymnasium_environment("Acrobot-v1"), 8, shared, -100.0, 300_000, 4_000)
 
 
 def gymnasium_environment(name: str) -> Callable[[int], VecEnvironment]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import gymnasium
 import pytest
@@ -14,7 +16,9 @@ from podracer_core.algorithms.on_policy import OnPolicy
 from podracer_core.algorithms.ppo import PPO
 from podracer_core.algorithms.registry import algorithm_class
 from podracer_core.buffers import Rollout
+from podracer_core.checkpoint import load_checkpoint, save_checkpoint
 from podracer_core.errors import InvalidInput
+from podracer_core.storage.folder import FolderStore
 
 Make = Callable[..., OnPolicy]
 MakeRollout = Callable[..., Rollout]
@@ -116,7 +120,7 @@ def test_resuming_from_member_states_is_exact(
 
 @EVERY
 def test_a_checkpoint_holds_all_of_it_and_enough_to_act(
-    make_on_policy: Make, make_rollout: MakeRollout, tmp_path: Path, name: str, kind: str
+    make_on_policy: Make, make_rollout: MakeRollout, spaces: Callable[[str], Any], tmp_path: Path, name: str, kind: str
 ) -> None:
     algorithm = make_on_policy(name, kind)
     algorithm.update(make_rollout(algorithm.actor))
@@ -126,8 +130,7 @@ def test_a_checkpoint_holds_all_of_it_and_enough_to_act(
     resumed = make_on_policy(name, kind)
     resumed.load_member_state(1, groups)
     assert same_state(resumed, 1, algorithm, 1)
-    space = algorithm_spaces(kind)
-    alone = type(algorithm).make_actor(replace(algorithm.cohort, members=algorithm.cohort.members[1:2]), *space)
+    alone = type(algorithm).make_actor(replace(algorithm.cohort, members=algorithm.cohort.members[1:2]), *spaces(kind))
     alone.load_member_state(0, {group: groups[group] for group in ("actor", "normalizer")})
     observation = make_rollout(algorithm.actor, 3).observation[0, 1:2]
     whole = algorithm.actor.member(1).greedy(observation)

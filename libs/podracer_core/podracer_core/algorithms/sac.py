@@ -80,7 +80,7 @@ class SAC(OffPolicy):
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Equation 9: down α log π(a | s) - Q(s, a), a ~ π(s) by the reparametrization trick; then the temperature.
 
-        The loss is multiplied by `scale`, for the members in `mask` bool [M]. Returns loss, value and entropy, [M] each.
+        The loss is multiplied by `scale`; only members in `mask` bool [M] move. Returns loss, value, entropy, [M] each.
         """
         alpha = self.temperature.value.unsqueeze(1)
         with torch.enable_grad():

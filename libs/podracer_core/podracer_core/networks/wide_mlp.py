@@ -1,9 +1,9 @@
 """Wide layers on a CPU: one network after the other through oneDNN.
 
-`torch.bmm` in float32 goes to MKL, which on some processors uses half of what they can do: a product of 256 x 256 x 256
-took 330 µs there and 157 µs in oneDNN, on an AMD EPYC with AVX-512 (torch 2.13, one thread). A call takes one matrix, so
-this is a loop over networks, each of which is long enough (over 30 µs) not to notice. `torch.nn.functional.linear` would
-not do: it goes to MKL too.
+`torch.bmm` in float32 goes to MKL, which on some processors uses half of what they can do: a product of three times 256
+took 330 µs there and 157 µs in oneDNN, on an AMD EPYC with AVX-512 (torch 2.13, one thread). A call takes one matrix,
+so this is a loop over networks, each of which is long enough (over 30 µs) not to notice. `torch.nn.functional.linear`
+would not do: it goes to MKL too.
 """
 
 from __future__ import annotations

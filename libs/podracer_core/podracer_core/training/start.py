@@ -40,8 +40,9 @@ def inherit(
 ) -> None:
     """Start from parents' checkpoints, each with its weight: one to copy (with noise or without), several to fuse.
 
-    What the algorithm has learned or counted besides (a temperature, where its schedules stand) comes along. Hyperparameters and random streams stay the member's own. Raises InvalidInput for a wrong number of parents, and
-    for parents of other network sizes.
+    What the algorithm has learned or counted besides (a temperature, where its schedules stand) comes along.
+    Hyperparameters and random streams stay the member's own. Raises InvalidInput for a wrong number of parents, and for
+    parents of other network sizes.
     """
     if len(parents) < 2 if kind == "fuse" else len(parents) != 1:
         raise InvalidInput(f"to {kind} takes {'two parents or more' if kind == 'fuse' else 'one parent'}")
