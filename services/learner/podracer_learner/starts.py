@@ -41,8 +41,10 @@ class Starts:
 def load_starts(
     algorithm: Algorithm, agents: Sequence[agent_pb2.AgentSpec], store: ObjectStore, replays: ReplayCache
 ) -> Starts:
-    """Put every member where it begins, with its transitions where `replays` or its checkpoint has them. Raises DataCorrupted or NotFound for a checkpoint that is not as committed,
-    InvalidInput for one that does not fit."""
+    """Put every member where it begins, with its transitions where `replays` or its checkpoint has them.
+
+    Raises DataCorrupted or NotFound for a checkpoint that is not as committed, InvalidInput for one that does not fit.
+    """
     references = [_references(agent) for agent in agents]
     loaded = iter(read_references(store, [reference for found in references for reference in found]))
     step_count = torch.zeros(len(agents), dtype=torch.int64)

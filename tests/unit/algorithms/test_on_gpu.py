@@ -1,4 +1,4 @@
-"""The off-policy algorithms on a CUDA device: the same numbers as on a CPU, and no gradient step waits for the device."""
+"""The off-policy algorithms on a CUDA device: the numbers of a CPU, and no gradient step waits for the device."""
 
 from __future__ import annotations
 

@@ -14,13 +14,14 @@ from torch import Tensor
 from podracer_core.algorithms.algorithm import Algorithm, MemberState
 from podracer_core.algorithms.cohort import CohortConfig, check_member_hyperparameters
 from podracer_core.algorithms.h_term import HTerm
+from podracer_core.algorithms.observation_statistics import ObservationStatistics
 from podracer_core.algorithms.perturbation import perturb_actor
 from podracer_core.algorithms.trained_network import TrainedNetwork
 from podracer_core.buffers.replay import Replay, Transitions
 from podracer_core.buffers.rollout import Rollout
 from podracer_core.catalogue.algorithms import find_algorithm
 from podracer_core.errors import FieldViolation, InvalidInput
-from podracer_core.networks import ActionHead, Architecture, NetworkActor, RunningNormalizer
+from podracer_core.networks import ActionHead, Architecture, NetworkActor
 from podracer_core.optimizers import StackedAdam
 from podracer_core.random_numbers import normal
 from podracer_core.random_streams import replay_keys, update_noise_keys
@@ -111,11 +112,10 @@ class OffPolicy(Algorithm):
         self.networks: dict[str, TrainedNetwork] = {"actor": self.policy}
         self.optimizers: dict[str, StackedAdam] = {"actor": self.policy.optimizer}
         self.memory = {"active": self.active, "transition_count": self._transition_count}
-        self._normalizes = self.shared["normalize_observations"] and architecture.image is None
-        self._observations = RunningNormalizer(members, architecture.inputs, self.device)
         self.actor: NetworkActor = NetworkActor.build(
-            self.policy.frozen, head, observation_space, members, normalize=self._normalizes
+            self.policy.frozen, head, observation_space, members, normalize=self.shared["normalize_observations"]
         )
+        self._observations = ObservationStatistics(self.actor)
         self._set_exploration()
 
     @classmethod
@@ -181,7 +181,7 @@ class OffPolicy(Algorithm):
         replay.add(rollout)
         if self._h_term is not None:
             self._h_term.observe(rollout)
-        self._renew_normalizer(rollout)
+        self._observations.update(rollout, self.active)
         self._transition_count += rollout.valid.sum((0, 2))
         self._step_count.copy_(rollout.first_step).add_(rollout.horizon)
         totals = torch.zeros(len(self.metrics), self.members, device=self.device)
@@ -313,27 +313,11 @@ class OffPolicy(Algorithm):
         if "noise_scale" in self.actor.settings:
             self.actor.settings["noise_scale"].copy_(self.hyperparameters["noise_scale"].unsqueeze(1))
 
-    def _renew_normalizer(self, rollout: Rollout) -> None:
-        if self._normalizes:
-            rows = rollout.observation[:-1].transpose(0, 1).flatten(1, 2).flatten(2)
-            self._observations.update(rows, rollout.valid.transpose(0, 1).flatten(1), self.active)
-            self._freeze_normalizer()
-
-    def _freeze_normalizer(self) -> None:
-        if self._normalizes:
-            self.actor.mean.copy_(self._observations.mean.unsqueeze(1))
-            self.actor.scale.copy_(self._observations.scale().unsqueeze(1))
-
     @staticmethod
     def _actor_architecture(shared: Mapping[str, Any], space: gymnasium.Space[Any], head: ActionHead) -> Architecture:
         return Architecture.of(space, shared["hidden_sizes"], head.output_size, shared["activation"])
 
     def member_state(self, member: int) -> MemberState:
-        normalizer = {
-            "observation_mean": self.actor.mean[member, 0].clone(),
-            "observation_scale": self.actor.scale[member, 0].clone(),
-        }
-        normalizer |= {f"observations.{k}": v for k, v in self._observations.member_state(member).items()}
         groups = {name: network.member_state(member) for name, network in self.networks.items()}
         groups["actor"] |= {name: setting[member].clone() for name, setting in self.actor.settings.items()}
         return groups | {
@@ -342,7 +326,7 @@ class OffPolicy(Algorithm):
                 for name, optimizer in self.optimizers.items()
                 for key, value in optimizer.member_state(member).items()
             },
-            "normalizer": normalizer,
+            "normalizer": self._observations.member_state(member),
             "algorithm": {name: tensor[member].clone() for name, tensor in self.memory.items()},
             "random": {
                 "seed": self.seeds[member].clone(),
@@ -363,8 +347,7 @@ class OffPolicy(Algorithm):
             for name, optimizer in self.optimizers.items():
                 optimizer.load_member_state(member, _below(name, state["optimizer"]))
         if "normalizer" in state:
-            self._observations.load_member_state(member, _below("observations", state["normalizer"]))
-            self._freeze_normalizer()
+            self._observations.load_member_state(member, state["normalizer"])
         for name, value in state.get("algorithm", {}).items():
             self.memory[name][member] = value
         if "random" in state:
