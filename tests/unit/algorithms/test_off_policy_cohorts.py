@@ -106,8 +106,9 @@ def test_same_seed_twice_gives_equal_weights_bit_for_bit(name: str, replay: str)
 @pytest.mark.parametrize("replay", ["plain", "n_step", "normalized"])
 @ALL
 def test_resuming_from_member_states_and_their_replay_is_exact(name: str, replay: str) -> None:
-    """Of prioritized replay the priorities do not go with the transitions."""
-    through, resumed = (build(name, updates_per_step=0.13, **REPLAYS[replay]) for _ in range(2))
+    """Also where agents of other seeds were. Of prioritized replay the priorities do not go with the transitions."""
+    through = build(name, alike=True, updates_per_step=0.13, **REPLAYS[replay])
+    resumed = build(name, 2, 0, 1, alike=True, updates_per_step=0.13, **REPLAYS[replay])
     parts = list(pieces(history(through, 9 * HORIZON)))
     for part in parts[:5]:
         through.update(part)
@@ -204,10 +205,13 @@ def test_states_and_rollouts_of_another_shape_are_refused(name: str) -> None:
     algorithm, wider = build(name), build(name, hidden_sizes=(8, 10))
     with pytest.raises(InvalidInput, match="expected"):
         algorithm.load_member_state(0, wider.member_state(0))
+    for company in ((0,), (0, 1)):  # one member's rollout must not become everybody's
+        with pytest.raises(InvalidInput, match=f"a rollout of {len(company)} members came to a cohort of 3"):
+            algorithm.update(history(build(name, *company), HORIZON))
     algorithm.update(history(algorithm, HORIZON))
-    for other in (history(build(name, 0, 1), HORIZON), history(algorithm, HORIZON, envs=ENVS + 1)):
-        with pytest.raises(InvalidInput, match="environments does not fit"):
-            algorithm.update(other)
+    with pytest.raises(InvalidInput, match="3 x 5 environments does not fit"):
+        algorithm.update(history(algorithm, HORIZON, envs=ENVS + 1))
+    assert algorithm.active.all()
 
 
 @ALL

@@ -133,6 +133,24 @@ def test_batches_are_the_same_however_many_are_drawn_at_once(steps: int) -> None
         assert torch.equal(alone.reward, reward)
 
 
+def test_batches_are_normalized_as_the_actor_sees_them() -> None:
+    algorithm = build("sac", normalize_observations=True)
+    rollout = history(algorithm, 10)
+    rollout.observation.mul_(3).add_(5)
+    rollout.final_observation.mul_(3).add_(5)
+    train(algorithm, rollout)
+    replay, actor = algorithm.replay, algorithm.actor
+    assert (actor.mean - 5).abs().max() < 2
+    assert (actor.scale - 3).abs().max() < 2
+    drawn = replay.sample(7, algorithm._replay_keys, algorithm.update_count * 7, algorithm.hyperparameters["gamma"])
+    (batch,) = algorithm._batches(replay, 1)
+    for name in ("observation", "next_observation"):
+        expected = ((getattr(drawn, name) - actor.mean) / actor.scale).clamp(-10, 10)
+        torch.testing.assert_close(getattr(batch, name), expected)
+    assert torch.equal(batch.reward, drawn.reward)
+    assert torch.equal(batch.action, drawn.action)
+
+
 # Prioritized replay
 
 
@@ -161,6 +179,12 @@ def test_priorities_are_the_members_errors_to_the_power_of_its_exponent() -> Non
     torch.testing.assert_close(probability, expected, rtol=1e-4, atol=1e-7)
     assert 3 in leaf[0]
     assert 3 not in leaf[2]
+    # Where there is no error at all, everything comes up alike.
+    with torch.no_grad():
+        algorithm.set_priorities(batch, torch.zeros(3, 20))
+    leaf, probability = replay.priorities.find((torch.arange(20) + 0.5).expand(3, -1) / 20)
+    torch.testing.assert_close(probability, torch.full((3, 20), 0.05))
+    assert leaf.tolist() == [list(range(20))] * 3
 
 
 @ALL

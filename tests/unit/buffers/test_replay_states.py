@@ -70,11 +70,17 @@ def test_a_member_without_a_state_draws_from_what_comes_later() -> None:
     assert resumed.member_state(1)["reward"].shape == (0, 4)
     assert (draw(resumed).weight[1] == 0).all()  # nothing is there yet
     resumed.add(next(rollouts(shape, 1, first=10)))
-    assert resumed.size.tolist() == [12, 2, 12]
-    drawn = draw(resumed)
-    assert told(drawn.observation)[1].unique().tolist() == [10, 11]
-    assert told(drawn.observation)[0].unique().tolist() == list(range(12))
-    assert (drawn.weight == 1).all()
+    # Members of different ages go on together, too: what is newest of each lies side by side.
+    for replay in (resumed, round_trip([resumed.member_state(m) for m in range(3)], shape)):
+        assert replay.size.tolist() == [12, 2, 12]
+        drawn = draw(replay)
+        assert told(drawn.observation)[1].unique().tolist() == [10, 11]
+        assert told(drawn.observation)[0].unique().tolist() == list(range(12))
+        assert (drawn.weight == 1).all()
+        replay.add(next(rollouts(shape, 1, first=12)))
+        drawn = draw(replay)
+        assert told(drawn.observation)[1].unique().tolist() == [10, 11, 12, 13]
+        assert (drawn.weight == 1).all()
 
 
 def test_no_state_at_all_leaves_an_empty_buffer() -> None:

@@ -250,6 +250,8 @@ class OffPolicy(Algorithm):
         self._replay_keys, self._noise_keys = replay_keys(self.seeds), update_noise_keys(self.seeds).unsqueeze(1)
 
     def _replay_for(self, rollout: Rollout) -> Replay:
+        if rollout.members != self.members:  # one member's would become everybody's unnoticed
+            raise InvalidInput(f"a rollout of {rollout.members} members came to a cohort of {self.members}")
         if self._replay is None:
             self._replay = Replay(
                 self.shared["replay_capacity"],
