@@ -10,7 +10,7 @@ import gymnasium
 import pytest
 import torch
 
-from podracer_core.algorithms.off_policy import Batch
+from podracer_core.algorithms.experience import Batch
 from podracer_core.algorithms.registry import algorithm_class
 from podracer_core.errors import InvalidInput
 from support.off_policy import OBSERVATION_SPACE, build, make_batch, set_linear, set_outputs

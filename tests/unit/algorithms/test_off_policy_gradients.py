@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import Categorical, Normal, TanhTransform
 
-from podracer_core.algorithms.off_policy import Batch
+from podracer_core.algorithms.experience import Batch
 from podracer_core.random_numbers import permutation
 from podracer_core.random_streams import subset_keys
 from support.off_policy import ACTION_SIZE, MEMBERS, ROWS, build, make_batch, plain_gradient, plain_network

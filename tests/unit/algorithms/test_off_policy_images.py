@@ -39,7 +39,7 @@ def test_pixels_become_zero_to_one_and_are_not_normalized(name: str) -> None:
     algorithm = build(name, image=True, normalize_observations=True, **SMALL)
     rollout = history(algorithm, 3, envs=2)
     algorithm.update(rollout)
-    batch = next(algorithm._batches(algorithm.replay, 1))
+    batch = next(algorithm.batches(1))
     assert batch.observation.shape == (3, 3, 36 * 36 * 3)
     assert batch.observation.min() == 0
     assert batch.observation.max() == 1

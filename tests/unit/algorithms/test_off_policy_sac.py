@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.distributions import Normal, TanhTransform, TransformedDistribution
 
-from podracer_core.algorithms.off_policy import Batch
+from podracer_core.algorithms.experience import Batch
 from podracer_core.algorithms.temperature import Temperature
 from support.off_policy import ACTION_SIZE, ROWS, build, make_batch, set_linear, set_outputs
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from podracer_core.buffers import Replay
+from podracer_core.random_streams import replay_keys
 from support.off_policy import CONTINUOUS, EVERY, VALUE_BASED, build, cut, history, pieces, train
 
 ALL = pytest.mark.parametrize("name", EVERY)
@@ -129,7 +130,7 @@ def test_batches_are_the_same_however_many_are_drawn_at_once(steps: int) -> None
     counter = torch.zeros(3, dtype=torch.int64)
     gamma = algorithm.hyperparameters["gamma"]
     for number, reward in enumerate(seen):
-        alone = algorithm.replay.sample(7, algorithm._replay_keys, counter + 7 * number, gamma)
+        alone = algorithm.replay.sample(7, replay_keys(algorithm.seeds), counter + 7 * number, gamma)
         assert torch.equal(alone.reward, reward)
 
 
@@ -142,8 +143,10 @@ def test_batches_are_normalized_as_the_actor_sees_them() -> None:
     replay, actor = algorithm.replay, algorithm.actor
     assert (actor.mean - 5).abs().max() < 2
     assert (actor.scale - 3).abs().max() < 2
-    drawn = replay.sample(7, algorithm._replay_keys, algorithm.update_count * 7, algorithm.hyperparameters["gamma"])
-    (batch,) = algorithm._batches(replay, 1)
+    drawn = replay.sample(
+        7, replay_keys(algorithm.seeds), algorithm.update_count * 7, algorithm.hyperparameters["gamma"]
+    )
+    (batch,) = algorithm.batches(1)
     for name in ("observation", "next_observation"):
         expected = ((getattr(drawn, name) - actor.mean) / actor.scale).clamp(-10, 10)
         torch.testing.assert_close(getattr(batch, name), expected)
@@ -169,7 +172,7 @@ def test_priorities_are_the_members_errors_to_the_power_of_its_exponent() -> Non
     error = torch.rand(3, 20, generator=torch.Generator().manual_seed(0)) - 0.5
     error[:, 3] = 0.0
     with torch.no_grad():
-        batch = next(algorithm._batches(replay, 1))
+        batch = next(algorithm.batches(1))
         batch = type(batch)(**{name: getattr(batch, name) for name in batch.__slots__ if name != "place"}, place=place)
         algorithm.set_priorities(batch, error)
     part = (torch.arange(4000) + 0.5) / 4000
@@ -194,7 +197,7 @@ def test_what_was_learned_from_comes_again_by_its_error(name: str) -> None:
     rollout = history(algorithm, 5)
     rollout.reward[2, :, 1] = 1000.0
     algorithm.update(rollout)
-    batch = next(algorithm._batches(algorithm.replay, 1))
+    batch = next(algorithm.batches(1))
     assert ((batch.reward == 1000).float().mean(1) > 0.6).all()
     # So its weight is small: the largest of the batch belongs to what came up against the odds.
     own = batch.weight.masked_fill(batch.reward != 1000, 0).amax(1)
@@ -218,7 +221,7 @@ def test_the_importance_exponent_grows_to_one() -> None:
     algorithm.update(cut(rollout, 5, 10))  # 40 transitions
     assert seen[-1] == [1.0, 1.0, 1.0]
     algorithm._transition_count.copy_(torch.tensor([0, 20, 10]))
-    list(algorithm._batches(algorithm.replay, 1))
+    list(algorithm.batches(1))
     assert seen[-1] == pytest.approx([0.4, 0.5, 0.4 + 0.6 * 0.25])
 
 
@@ -227,7 +230,7 @@ def test_weights_add_up_to_one_without_priorities_also_where_rows_are_not_valid(
     rollout = history(algorithm, 5)
     rollout.valid[1:3, 0] = False
     algorithm.update(rollout)
-    for batch in algorithm._batches(algorithm.replay, 10):
+    for batch in algorithm.batches(10):
         torch.testing.assert_close(batch.weight.sum(1), torch.ones(3))
         assert (batch.weight[1:] == 1 / 7).all()
 

@@ -8,7 +8,7 @@ import gymnasium
 import pytest
 import torch
 
-from podracer_core.algorithms.off_policy import Batch
+from podracer_core.algorithms.experience import Batch
 from podracer_core.algorithms.registry import algorithm_class
 from podracer_core.algorithms.values import squared_error
 from podracer_core.errors import InvalidInput

@@ -197,12 +197,24 @@ def test_an_unfinished_buffer_gives_only_what_is_there() -> None:
     assert (drawn.weight == 1).all()
 
 
-def test_transitions_that_are_loaded_begin_alike() -> None:
+def test_transitions_that_are_loaded_keep_their_priorities() -> None:
     buffer = replay()
-    prioritize(buffer, torch.rand(MEMBERS, 8))
+    priority = torch.tensor([[1.0, 1, 1, 1, 1, 1, 1, 5], [1.0] * 8, [8.0, 1, 1, 1, 1, 1, 1, 1]])
+    prioritize(buffer, priority)
     loaded = Replay(16, rollout(0), prioritized=True)
     loaded.load_member_states([buffer.member_state(0), None, buffer.member_state(2)])
-    drawn = draw(loaded, 8)
+    drawn = draw(loaded, 1200)
     for member in (0, 2):
-        assert own_number(drawn)[member].sort().values.tolist() == list(range(8))
-    assert (drawn.weight == torch.tensor([[1.0], [0.0], [1.0]])).all()
+        counts = own_number(drawn)[member].bincount(minlength=8).float()
+        torch.testing.assert_close(counts, 1200 * priority[member] / priority[member].sum(), rtol=0, atol=1.001)
+    assert (drawn.weight[1] == 0).all()
+    loaded.add(rollout(4))  # what is new comes with the greatest that the member ever had
+    counts = own_number(draw(loaded, 520))[0].bincount(minlength=16).float()
+    torch.testing.assert_close(counts, torch.tensor([10.0] * 7 + [50.0] * 9), rtol=0, atol=1.001)
+
+
+def test_transitions_without_priorities_begin_alike() -> None:
+    state = {name: value for name, value in replay().member_state(0).items() if "priority" not in name}
+    loaded = Replay(16, rollout(0), prioritized=True)
+    loaded.load_member_states([state, None, None])
+    assert own_number(draw(loaded, 8))[0].sort().values.tolist() == list(range(8))

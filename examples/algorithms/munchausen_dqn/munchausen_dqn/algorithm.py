@@ -9,7 +9,8 @@ import gymnasium
 import torch
 from torch import Tensor
 
-from podracer_core.algorithms.off_policy import Batch, OffPolicy
+from podracer_core.algorithms.experience import Batch
+from podracer_core.algorithms.off_policy import OffPolicy
 from podracer_core.algorithms.values import squared_error
 from podracer_core.networks import ValueHead
 

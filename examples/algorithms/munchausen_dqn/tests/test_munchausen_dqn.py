@@ -10,7 +10,7 @@ import torch
 from munchausen_dqn.algorithm import MunchausenDQN
 
 from podracer_core.algorithms.cohort import CohortConfig, MemberConfig
-from podracer_core.algorithms.off_policy import Batch
+from podracer_core.algorithms.experience import Batch
 from podracer_core.collect import Collector
 from podracer_core.environments.cartpole import CartPole
 

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from podracer_core.algorithms.cohort import CohortConfig
-from podracer_core.algorithms.off_policy import Batch, OffPolicy
+from podracer_core.algorithms.experience import Batch
+from podracer_core.algorithms.off_policy import OffPolicy
 from podracer_core.algorithms.values import action_values, squared_error
 from podracer_core.networks import DeterministicHead
 from podracer_core.networks.box_heads import make_exploration

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from podracer_core.algorithms.cohort import CohortConfig
-from podracer_core.algorithms.off_policy import Batch, OffPolicy
+from podracer_core.algorithms.experience import Batch
+from podracer_core.algorithms.off_policy import OffPolicy
 from podracer_core.algorithms.temperature import Temperature
 from podracer_core.algorithms.values import ensemble_outputs, squared_error
 from podracer_core.networks import CategoricalHead

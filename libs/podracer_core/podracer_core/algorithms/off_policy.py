@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import gymnasium
@@ -13,14 +12,14 @@ from torch import Tensor
 
 from podracer_core.algorithms.algorithm import Algorithm, MemberState
 from podracer_core.algorithms.cohort import CohortConfig, check_member_hyperparameters
+from podracer_core.algorithms.experience import Batch, Experience
 from podracer_core.algorithms.h_term import HTerm
 from podracer_core.algorithms.observation_statistics import ObservationStatistics
 from podracer_core.algorithms.perturbation import perturb_actor
 from podracer_core.algorithms.trained_network import TrainedNetwork
-from podracer_core.buffers.replay import Replay, Transitions
+from podracer_core.buffers.replay import Replay
 from podracer_core.buffers.rollout import Rollout
 from podracer_core.catalogue.algorithms import find_algorithm
-from podracer_core.errors import FieldViolation, InvalidInput
 from podracer_core.networks import ActionHead, Architecture, NetworkActor
 from podracer_core.optimizers import StackedAdam
 from podracer_core.random_numbers import normal
@@ -29,28 +28,7 @@ from podracer_core.random_streams import replay_keys, update_noise_keys
 ACTOR_NETWORK, CRITIC_NETWORK = 0, 100
 """Identities of the initial weights' random streams; an ensemble's networks count on from there."""
 
-_LEAST_PRIORITY = 1e-6
 _BATCHES_AT_ONCE = 16
-
-
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """B transitions of every member, as losses take them.
-
-    observation, next_observation  [M, B, obs]  normalized
-    action                         [M, B, *action]
-    reward, discount               [M, B]  a target is reward + discount * V(next_observation)
-    weight                         [M, B]  of each row in its member's loss; without priorities they add up to 1
-    place                          [M, B]  where the transitions lie in the replay buffer
-    """
-
-    observation: Tensor
-    action: Tensor
-    reward: Tensor
-    discount: Tensor
-    next_observation: Tensor
-    weight: Tensor
-    place: Tensor
 
 
 class OffPolicy(Algorithm):
@@ -81,9 +59,6 @@ class OffPolicy(Algorithm):
         self.cohort, self.device, self.version = cohort, torch.device(device), 0
         self.info, self.shared = info, cohort.shared_values(info)
         self.horizon = self.shared["horizon"]
-        if self.shared["prioritized"] and self.shared["replay"] == "shared":
-            message = "prioritized replay is each member's own; expected replay: member"
-            raise InvalidInput(message, violations=[FieldViolation("replay", message)])
         self.hyperparameters = {
             name: torch.tensor(values, device=self.device) for name, values in cohort.member_values(info).items()
         }
@@ -94,9 +69,7 @@ class OffPolicy(Algorithm):
         self._step_count = torch.zeros(members, dtype=torch.int64, device=self.device)
         self._transition_count = torch.zeros_like(self._step_count)
         self.update_count = torch.zeros_like(self._step_count)
-        self.gradient_steps, self._owed_steps = 0, 0.0
-        self._replay: Replay | None = None
-        self._stored: list[Mapping[str, Tensor] | None] | None = None
+        self.gradient_steps = 0
         self._h_term = HTerm.of(self.shared, self.hyperparameters, self.seeds)
 
         head = self.make_head(self.shared, observation_space, action_space, self.device)
@@ -116,6 +89,7 @@ class OffPolicy(Algorithm):
             self.policy.frozen, head, observation_space, members, normalize=self.shared["normalize_observations"]
         )
         self._observations = ObservationStatistics(self.actor)
+        self._experience = Experience(self.shared, self.hyperparameters, self.actor, members)
         self._set_exploration()
 
     @classmethod
@@ -177,17 +151,16 @@ class OffPolicy(Algorithm):
 
     @torch.no_grad()
     def update(self, rollout: Rollout) -> dict[str, Tensor]:
-        replay = self._replay_for(rollout)
-        replay.add(rollout)
+        self._experience.add(rollout)
         if self._h_term is not None:
             self._h_term.observe(rollout)
         self._observations.update(rollout, self.active)
         self._transition_count += rollout.valid.sum((0, 2))
         self._step_count.copy_(rollout.first_step).add_(rollout.horizon)
         totals = torch.zeros(len(self.metrics), self.members, device=self.device)
-        steps = self._due_steps(replay, rollout.horizon)
+        steps = self._experience.due_steps(rollout.horizon)
         for first in range(0, steps, _BATCHES_AT_ONCE):
-            for batch in self._batches(replay, min(steps - first, _BATCHES_AT_ONCE)):
+            for batch in self.batches(min(steps - first, _BATCHES_AT_ONCE)):
                 totals += torch.stack(list(self.learn(batch)))
                 self.update_count += 1
                 self.gradient_steps += 1
@@ -233,81 +206,20 @@ class OffPolicy(Algorithm):
             network.follow(rate)
 
     def set_priorities(self, batch: Batch, error: Tensor) -> None:
-        """The temporal-difference errors [M, B] of this batch decide how often its transitions come again: p = |δ| + ε
-        (Schaul et al., 2016, section 3.3)."""
-        if self._replay is not None and self._replay.priorities is not None:
-            # What a broken member has to say must not poison the sums.
-            priority = error.abs().nan_to_num(nan=0.0, posinf=1e6).clamp(max=1e6) + _LEAST_PRIORITY
-            exponent = self.hyperparameters["priority_exponent"].unsqueeze(1)
-            self._replay.set_priorities(batch.place, priority.pow(exponent))
+        """Where replay is prioritized, the errors [M, B] of this batch decide how often its transitions come again."""
+        self._experience.set_priorities(batch, error)
+
+    def batches(self, count: int) -> Iterator[Batch]:
+        """What the next `count` gradient steps learn from."""
+        return self._experience.batches(count, self._replay_keys, self.update_count, self._transition_count)
 
     @property
     def replay(self) -> Replay | None:
         """None before the first rollout."""
-        return self._replay
+        return self._experience.replay
 
     def _open_streams(self) -> None:
         self._replay_keys, self._noise_keys = replay_keys(self.seeds), update_noise_keys(self.seeds).unsqueeze(1)
-
-    def _replay_for(self, rollout: Rollout) -> Replay:
-        if rollout.members != self.members:  # one member's would become everybody's unnoticed
-            raise InvalidInput(f"a rollout of {rollout.members} members came to a cohort of {self.members}")
-        if self._replay is None:
-            self._replay = Replay(
-                self.shared["replay_capacity"],
-                rollout,
-                shared=self.shared["replay"] == "shared",
-                prioritized=self.shared["prioritized"],
-            )
-            if self._stored is not None:
-                self._replay.load_member_states(
-                    [state if state is not None and self._replay.fits(state) else None for state in self._stored]
-                )
-                self._stored = None
-        return self._replay
-
-    def _due_steps(self, replay: Replay, horizon: int) -> int:
-        """Gradient steps to take now: `updates_per_step` for each transition of a member, the rest is owed."""
-        # A buffer that holds fewer transitions than learning waits for is full some time, and then that is enough.
-        awaited = min(max(1, self.shared["learning_starts"]), replay.rows * replay.num_envs)
-        if len(replay) * replay.num_envs < awaited:
-            return 0
-        self._owed_steps += self.shared["updates_per_step"] * horizon * replay.num_envs
-        steps = int(self._owed_steps)
-        self._owed_steps -= steps
-        return steps
-
-    def _batches(self, replay: Replay, count: int) -> Iterator[Batch]:
-        """The batches of the next `count` gradient steps, drawn at once; one by one where each changes the priorities
-        of the next."""
-        size, steps, gamma = self.shared["batch_size"], self.shared["n_step"], self.hyperparameters["gamma"]
-        if replay.priorities is None:
-            drawn = replay.sample(count * size, self._replay_keys, self.update_count * size, gamma, steps)
-            yield from self._prepare(drawn, count)
-            return
-        first = self.hyperparameters["importance_exponent"]
-        exponent = first + (1 - first) * (self._transition_count / self.shared["importance_steps"]).clamp(max=1.0)
-        for _ in range(count):
-            counter = self.update_count * size
-            drawn = replay.sample_prioritized(size, self._replay_keys, counter, gamma, steps, exponent)
-            yield from self._prepare(drawn, 1)
-
-    def _prepare(self, drawn: Transitions, count: int) -> Iterator[Batch]:
-        """Cut transitions [M, count * B] into `count` batches."""
-        size = self.shared["batch_size"]
-        weight = drawn.weight.view(-1, count, size)
-        weight = (weight / (weight > 0).sum(2, keepdim=True).clamp(min=1)).flatten(1)
-        columns = (
-            self.actor.normalize(drawn.observation),
-            drawn.action,
-            drawn.reward,
-            drawn.discount,
-            self.actor.normalize(drawn.next_observation),
-            weight,
-            drawn.place,
-        )
-        for parts in zip(*(torch.split(column, size, 1) for column in columns), strict=True):
-            yield Batch(*parts)
 
     def _set_exploration(self) -> None:
         if "random_fraction" in self.actor.settings:
@@ -335,7 +247,7 @@ class OffPolicy(Algorithm):
                 "update_count": self.update_count[member].clone(),
                 "step_count": self._step_count[member].clone(),
                 "gradient_steps": torch.tensor(self.gradient_steps),
-                "owed_steps": torch.tensor(self._owed_steps, dtype=torch.float64),
+                "owed_steps": torch.tensor(self._experience.owed_steps, dtype=torch.float64),
             },
         }
 
@@ -358,14 +270,14 @@ class OffPolicy(Algorithm):
             self.update_count[member] = state["random"]["update_count"]
             self._step_count[member] = state["random"]["step_count"]
             self.gradient_steps = int(state["random"]["gradient_steps"])
-            self._owed_steps = float(state["random"]["owed_steps"])
+            self._experience.owed_steps = float(state["random"]["owed_steps"])
         self._set_exploration()
 
     def replay_state(self, member: int) -> dict[str, Tensor]:
-        return {} if self._replay is None else self._replay.member_state(member)
+        return {} if self.replay is None else self.replay.member_state(member)
 
     def load_replay_states(self, states: Sequence[Mapping[str, Tensor] | None]) -> None:
-        self._stored = list(states)
+        self._experience.load(states)
 
     def set_hyperparameters(self, member: int, values: Mapping[str, float]) -> None:
         check_member_hyperparameters(self.info, values)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from podracer_core.algorithms.cohort import CohortConfig
-from podracer_core.algorithms.off_policy import Batch
+from podracer_core.algorithms.experience import Batch
 from podracer_core.algorithms.sac import SAC
 from podracer_core.errors import FieldViolation, InvalidInput
 from podracer_core.random_numbers import permutation

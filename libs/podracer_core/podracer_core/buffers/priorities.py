@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 from torch import Tensor
 
@@ -42,6 +44,18 @@ class PriorityTree:
         everywhere = leaf.expand(self._levels[0].shape[0], -1)
         self._write(everywhere, torch.zeros_like(everywhere, dtype=torch.float32))
 
+    def member_state(self, member: int, leaf: Tensor) -> dict[str, Tensor]:
+        """Copies of the priorities of `leaf` int64 [B], and of the greatest that the member ever had, []."""
+        return {"priority": self._levels[0][member, leaf], "greatest_priority": self._greatest[member, 0].clone()}
+
+    def load_member_state(self, member: int, leaf: Tensor, state: Mapping[str, Tensor]) -> None:
+        """Overwrite one member's `leaf` int64 [B] with what `member_state` gave for as many, or with 1."""
+        priority = state.get("priority", torch.ones_like(leaf, dtype=torch.float32)).to(leaf.device)
+        self._greatest[member] = state.get("greatest_priority", self._greatest[member, 0])
+        everyone = self._levels[0][:, leaf]
+        everyone[member] = priority
+        self._write(leaf.expand_as(everyone), everyone)
+
     def find(self, part: Tensor) -> tuple[Tensor, Tensor]:
         """part [M, B] in [0, 1) of the whole sum -> the leaf there, int64 [M, B], and its probability [M, B]."""
         total = self._levels[-1].sum(1, keepdim=True)
@@ -58,6 +72,11 @@ class PriorityTree:
             remaining = (remaining - (before - own)).clamp(min=0.0)
             node = node * _FAN_OUT + child
         return node, own / total.clamp(min=1e-30)
+
+    @staticmethod
+    def size_bytes(members: int, leaves: int) -> int:
+        """About what a tree takes."""
+        return members * leaves * 4 * (_FAN_OUT + 1) // _FAN_OUT
 
     def _write(self, leaf: Tensor, priority: Tensor) -> None:
         self._levels[0].scatter_(1, leaf, priority)

@@ -65,6 +65,8 @@ class Replay:
         observation_bytes = example.observation[0, 0, 0].nbytes
         action_bytes = example.action[0, 0, 0].nbytes
         size_bytes = flat * (observation_bytes + action_bytes + 15) + self._cut_off_room * observation_bytes
+        if prioritized:
+            size_bytes += PriorityTree.size_bytes(members, flat // members)
         require_memory(
             size_bytes,
             self.device,
@@ -103,11 +105,13 @@ class Replay:
         horizon = rollout.horizon
         if horizon > self.rows:
             raise InvalidInput(f"a rollout of {horizon} steps does not fit a replay buffer of {self.rows} rows")
-        self._check_join(rollout.observation[0])
+        self._check_join(_finite(rollout.observation[0]))
         rows = (self._next_row + torch.arange(horizon + 1, device=self.device)) % (self.rows + 1)
-        for name in ("action", "reward", "terminated", "truncated", "valid"):
+        for name in ("action", "terminated", "truncated", "valid"):
             self._by_row(getattr(self, f"_{name}")).index_copy_(0, rows[:-1], getattr(rollout, name))
-        self._by_row(self._observation).index_copy_(0, rows, rollout.observation)
+        # No weight of zero would keep the NaN of a broken row out of a gradient.
+        self._by_row(self._reward).index_copy_(0, rows[:-1], torch.where(rollout.valid, rollout.reward, 0.0))
+        self._by_row(self._observation).index_copy_(0, rows, _finite(rollout.observation))
         self._by_row(self._cut_off).index_copy_(0, rows[:-1], self._store_cut_off(rollout))
         if self.priorities is not None:
             self.priorities.set_newest(self._leaves(rows[:-1]))
@@ -174,6 +178,8 @@ class Replay:
         state["valid"] = self._by_row(self._valid)[order[:-1], member] & (there | (cut_off == _NOT_CUT_OFF))
         state["final_rows"] = self._final_observation[cut_off[there] % self._cut_off_room]
         state["cut_off"] = there
+        if self.priorities is not None:
+            state |= self.priorities.member_state(member, self._leaves(order[:-1]))
         return state
 
     def load_member_states(self, states: list[Mapping[str, Tensor] | None]) -> None:
@@ -196,10 +202,6 @@ class Replay:
                 self._load_member(member, state, rows - count, count)
         self._next_row = self._stored = rows
         self.size = torch.tensor(kept, device=self.device)
-        if self.priorities is not None:
-            leaves = self._leaves(torch.arange(rows, device=self.device))
-            oldest = (rows - self.size).view(-1, 1) * self.num_envs
-            self.priorities.set(leaves.expand(self.members, -1), (leaves >= oldest).float())
 
     def fits(self, state: Mapping[str, Tensor]) -> bool:
         """Whether transitions of one member are of as many environments, and of the same shapes."""
@@ -222,6 +224,11 @@ class Replay:
         finals = state["final_rows"].to(self.device)
         self._final_observation[newest % self._cut_off_room] = finals[finals.shape[0] - newest.shape[0] :]
         self._cut_off_count += int(cut_off.sum())
+        if self.priorities is not None:
+            leaves = self._leaves(torch.arange(first, first + count, device=self.device))
+            known = {"priority": state["priority"][-len(leaves) :]} if "priority" in state else {}
+            known |= {name: state[name] for name in ("greatest_priority",) if name in state}
+            self.priorities.load_member_state(member, leaves, known)
 
     def _by_row(self, tensor: Tensor) -> Tensor:
         """[T, M, E, …] of a flat tensor."""
@@ -249,10 +256,11 @@ class Replay:
         numbers = torch.where(cut_off, order - 1, _NOT_CUT_OFF)
         if self.device.type == "cpu":  # which ones is known at once, and they are few
             if cut_off.any():
-                self._final_observation[numbers[cut_off] % self._cut_off_room] = rollout.final_observation[cut_off]
+                final = _finite(rollout.final_observation[cut_off])
+                self._final_observation[numbers[cut_off] % self._cut_off_room] = final
         else:
             slots = torch.where(cut_off, numbers % self._cut_off_room, self._cut_off_room)
-            self._final_observation.index_copy_(0, slots.flatten(), rollout.final_observation.flatten(0, 2))
+            self._final_observation.index_copy_(0, slots.flatten(), _finite(rollout.final_observation.flatten(0, 2)))
         self._cut_off_count += cut_off.sum()
         return numbers
 
@@ -299,3 +307,8 @@ class Replay:
             weight=torch.where(valid, weight, 0.0),
             place=place,
         )
+
+
+def _finite(observation: Tensor) -> Tensor:
+    """Zeros where there is NaN; pixels as they are."""
+    return observation.nan_to_num() if observation.is_floating_point() else observation

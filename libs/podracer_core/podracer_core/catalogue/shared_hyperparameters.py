@@ -39,7 +39,7 @@ OFF_POLICY = (
     ),
     Hyperparameter(
         "max_gradient_norm", "float", 0.0, "member",
-        "each network's gradient is scaled down to this norm; 0: gradients are not scaled",
+        "the gradient of a member's actor, and of all its critics together, is scaled down to this norm; 0: never",
         source=_SAC_PAPER, bounds=(0.0, 1e6),
     ),
     Hyperparameter(

@@ -1,0 +1,143 @@
+"""What an off-policy algorithm learns from: its replay buffer, when a gradient step is due, and the batch for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from podracer_core.buffers.replay import Replay, Transitions
+from podracer_core.buffers.rollout import Rollout
+from podracer_core.errors import FieldViolation, InvalidInput
+from podracer_core.networks import NetworkActor
+
+_LEAST_PRIORITY = 1e-6
+_GREATEST_ERROR = 1e6
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """B transitions of every member, as losses take them.
+
+    observation, next_observation  [M, B, obs]  normalized
+    action                         [M, B, *action]
+    reward, discount               [M, B]  a target is reward + discount * V(next_observation)
+    weight                         [M, B]  of each row in its member's loss; without priorities they add up to 1
+    place                          [M, B]  where the transitions lie in the replay buffer
+    """
+
+    observation: Tensor
+    action: Tensor
+    reward: Tensor
+    discount: Tensor
+    next_observation: Tensor
+    weight: Tensor
+    place: Tensor
+
+
+class Experience:
+    """A cohort's transitions, drawn as its hyperparameters say.
+
+    replay       None before the first rollout
+    owed_steps   gradient steps that are due but for a fraction
+    """
+
+    def __init__(
+        self, shared: Mapping[str, Any], hyperparameters: Mapping[str, Tensor], actor: NetworkActor, members: int
+    ) -> None:
+        """The tensors of `hyperparameters` [M] may change, and what `actor` normalizes with. Raises InvalidInput for
+        hyperparameters that exclude each other."""
+        if shared["prioritized"] and shared["replay"] == "shared":
+            message = "prioritized replay is each member's own; expected replay: member"
+            raise InvalidInput(message, violations=[FieldViolation("replay", message)])
+        self._shared, self._hyperparameters = shared, hyperparameters
+        self._actor, self._members = actor, members
+        self._stored: list[Mapping[str, Tensor] | None] = []
+        self.replay: Replay | None = None
+        self.owed_steps = 0.0
+
+    def add(self, rollout: Rollout) -> None:
+        """Take in a rollout. The first one decides the shapes; raises InvalidInput where there is no memory for them,
+        and for a rollout of other members."""
+        if rollout.members != self._members:  # one member's would become everybody's unnoticed
+            raise InvalidInput(f"a rollout of {rollout.members} members came to a cohort of {self._members}")
+        if self.replay is None:
+            self.replay = Replay(
+                self._shared["replay_capacity"],
+                rollout,
+                shared=self._shared["replay"] == "shared",
+                prioritized=self._shared["prioritized"],
+            )
+            fitting = (state if state is not None and self.replay.fits(state) else None for state in self._stored)
+            self.replay.load_member_states(list(fitting))
+            self._stored = []
+        self.replay.add(rollout)
+
+    def load(self, states: Sequence[Mapping[str, Tensor] | None]) -> None:
+        """Begin with what members had in a replay buffer before (None: nothing yet); what does not fit is left out."""
+        if self.replay is not None or len(states) != self._members:
+            raise InvalidInput(f"transitions of {self._members} members are loaded before the first rollout, or never")
+        self._stored = list(states)
+
+    def due_steps(self, horizon: int) -> int:
+        """Gradient steps to take now: `updates_per_step` for each transition of a member, the rest is owed."""
+        replay = self._filled()
+        # A buffer that holds fewer transitions than learning waits for is full some time, and then that is enough.
+        awaited = min(max(1, self._shared["learning_starts"]), replay.rows * replay.num_envs)
+        if len(replay) * replay.num_envs < awaited:
+            return 0
+        self.owed_steps += self._shared["updates_per_step"] * horizon * replay.num_envs
+        steps = int(self.owed_steps)
+        self.owed_steps -= steps
+        return steps
+
+    def batches(self, count: int, key: Tensor, update_count: Tensor, transition_count: Tensor) -> Iterator[Batch]:
+        """The batches of the next `count` gradient steps, drawn at once; one by one where each changes the priorities
+        of the next.
+
+        key int64 [M]: each member's own random numbers; update_count [M] is its place in them and must go on with
+        every batch; transition_count [M]: transitions that it has seen.
+        """
+        replay = self._filled()
+        size, steps, gamma = self._shared["batch_size"], self._shared["n_step"], self._hyperparameters["gamma"]
+        if replay.priorities is None:
+            yield from self._cut(replay.sample(count * size, key, update_count * size, gamma, steps), count)
+            return
+        first = self._hyperparameters["importance_exponent"]
+        exponent = first + (1 - first) * (transition_count / self._shared["importance_steps"]).clamp(max=1.0)
+        for _ in range(count):
+            yield from self._cut(replay.sample_prioritized(size, key, update_count * size, gamma, steps, exponent), 1)
+
+    def set_priorities(self, batch: Batch, error: Tensor) -> None:
+        """The temporal-difference errors [M, B] of this batch decide how often its transitions come again: p = |δ| + ε
+        (Schaul et al., 2016, section 3.3)."""
+        if self.replay is not None and self.replay.priorities is not None:
+            # What a broken member has to say must not poison the sums.
+            size = error.abs().nan_to_num(nan=0.0, posinf=_GREATEST_ERROR).clamp(max=_GREATEST_ERROR)
+            exponent = self._hyperparameters["priority_exponent"].unsqueeze(1)
+            self.replay.set_priorities(batch.place, (size + _LEAST_PRIORITY).pow(exponent))
+
+    def _filled(self) -> Replay:
+        if self.replay is None:
+            raise InvalidInput("nothing can be drawn before the first rollout")
+        return self.replay
+
+    def _cut(self, drawn: Transitions, count: int) -> Iterator[Batch]:
+        """Transitions [M, count * B] as `count` batches."""
+        size = self._shared["batch_size"]
+        weight = drawn.weight.view(-1, count, size)
+        weight = (weight / (weight > 0).sum(2, keepdim=True).clamp(min=1)).flatten(1)
+        columns = (
+            self._actor.normalize(drawn.observation),
+            drawn.action,
+            drawn.reward,
+            drawn.discount,
+            self._actor.normalize(drawn.next_observation),
+            weight,
+            drawn.place,
+        )
+        for parts in zip(*(torch.split(column, size, 1) for column in columns), strict=True):
+            yield Batch(*parts)
