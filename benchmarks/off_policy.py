@@ -6,7 +6,8 @@
     counts as it does for the user of SBX; starting Python, importing and making the agent count for nobody.
 (b) steps/s with the same settings: one environment, exactly one update a step, batch 256, networks of 256-256 relu, on
     Pendulum-v1 and HalfCheetah-v5. Here the first WARM_UP_STEPS, with them SBX's compiling, come before the clock.
-    A cohort of 4 of ours, each with an environment, batch and networks of its own, beside one: time per step of all.
+    A cohort of 4 of ours, each with an environment, batch and networks of its own, beside one: time per step of all;
+    the same with the recipe of (a).
 
 Every figure is measured in a process of its own, the systems in turn, with the same number of threads. Each system uses
 its own environment of that id: our Pendulum is a batched tensor program, our HalfCheetah runs in a second process.
@@ -98,7 +99,25 @@ def main() -> None:
         ["system", "seconds", "environment steps", "threads"],
         [_solved_row(name, runs) for name, runs in results.items()],
     )
-    finish("off_policy", {**_figures(speeds), "to_target": results}, _targets(speeds, results))
+    recipe = _measure_recipe(options)
+    print_table(
+        "(a) the recipe: environment steps/s, median (least – greatest)",
+        ["system", "steps/s"],
+        [[TITLES[system], spread(found)] for system, found in recipe.items()],
+    )
+    targets = _targets(speeds, results)
+    time_ratio = COHORT * _paired(recipe["ours"], recipe["cohort"])
+    targets["a_cohort_time_over_one"] = Target(time_ratio, 2.5, at_most=True)
+    finish("off_policy", {**_figures(speeds), "to_target": results, "recipe_steps_per_second": recipe}, targets)
+
+
+def _measure_recipe(options: argparse.Namespace) -> dict[str, list[float]]:
+    speeds: dict[str, list[float]] = {"ours": [], "cohort": []}
+    for seed in range(options.seeds):
+        for system, found in speeds.items():
+            what = Measurement("recipe", system, "sac", "Pendulum-v1", RECIPE["threads"], seed, 2.0)
+            found.append(_in_process(what)["steps_per_second"])
+    return speeds
 
 
 def _measure_speeds(options: argparse.Namespace) -> Speeds:
@@ -261,6 +280,23 @@ def _speed_ours(measurement: Measurement) -> dict[str, float]:
     return {"steps_per_second": rounds * HORIZON * members / elapsed}
 
 
+def _speed_recipe(measurement: Measurement) -> dict[str, float]:
+    """Environment steps/s of all members together with the recipe of (a)."""
+    settings, members = RECIPE["hyperparameters"], COHORT if measurement.system == "cohort" else 1
+    algorithm, collector, environment = _make_ours(measurement, members, RECIPE["num_envs"], settings)
+
+    def step() -> None:
+        algorithm.update(collector.collect(algorithm.horizon, policy_version=algorithm.version))
+
+    while algorithm.gradient_steps < WARM_UP_STEPS:
+        step()
+    rounds, start = 0, time.perf_counter()
+    while (elapsed := time.perf_counter() - start) < measurement.seconds:
+        step()
+        rounds += 1
+    return {"steps_per_second": rounds * algorithm.horizon * environment.num_envs / elapsed}
+
+
 def _solve_ours(measurement: Measurement) -> dict[str, float]:
     from podracer_core.environments.pendulum import Pendulum
     from podracer_core.evaluate import Evaluator
@@ -363,6 +399,8 @@ WORKERS: dict[tuple[str, str], Callable[[Measurement], dict[str, float]]] = {
     ("speed", "cohort"): _speed_ours,
     ("speed", "sb3"): _speed_peer,
     ("speed", "sbx"): _speed_peer,
+    ("recipe", "ours"): _speed_recipe,
+    ("recipe", "cohort"): _speed_recipe,
     ("solve", "ours"): _solve_ours,
     ("solve", "sb3"): _solve_peer,
     ("solve", "sbx"): _solve_peer,

@@ -9,9 +9,9 @@ from pathlib import Path
 import torch
 
 from podracer.evaluator.v1 import evaluator_service_pb2
-from podracer_core.checkpoint import Checkpoint, export_policy, load_actor
+from podracer_core.checkpoint import Checkpoint, export_policy, load_policy
 from podracer_core.checkpoint.export import SUFFIX_OF, Format
-from podracer_core.checkpoint.policy import observation_shape
+from podracer_core.checkpoint.policy import random_observations
 from podracer_core.errors import PreconditionFailed
 from podracer_evaluator.checkpoints import describe
 
@@ -50,8 +50,7 @@ def exported_policy(checkpoint: Checkpoint, number: int) -> tuple[evaluator_serv
 def _difference(checkpoint: Checkpoint, path: Path, chosen: Format) -> float:
     """Largest difference between the actions of the file and of the trained policy, on random observations."""
     module = torch.export.load(path).module() if chosen == "torch_export" else torch.jit.load(path)  # type: ignore[no-untyped-call]
-    generator = torch.Generator().manual_seed(0)
-    observation = torch.randn(_PROBES, *observation_shape(checkpoint), generator=generator)
+    observation = random_observations(checkpoint, _PROBES)
     with torch.inference_mode():
-        trained = load_actor(checkpoint).greedy(observation.unsqueeze(0))[0]
+        trained = load_policy(checkpoint)(observation)
         return float((module(observation).double() - trained.double()).abs().max())

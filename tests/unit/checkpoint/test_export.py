@@ -26,6 +26,7 @@ from podracer_core.checkpoint import (
     load_policy,
     save_checkpoint,
 )
+from podracer_core.checkpoint.policy import random_observations
 from podracer_core.environments.spaces import from_gymnasium
 from podracer_core.errors import InvalidInput
 from podracer_core.storage.folder import FolderStore
@@ -90,6 +91,39 @@ def test_an_export_acts_alike_with_torch_alone(
         start = torch.tensor(checkpoint.metadata["action_space"].get("start", 0))  # the environment adds it
         torch.testing.assert_close(action, greedy + start, rtol=1e-6, atol=1e-5)
     assert [entry.name for entry in tmp_path.iterdir() if entry.name.startswith(".")] == []
+
+
+@pytest.mark.parametrize("format_", ["torch_export", "torchscript"])
+@pytest.mark.parametrize(
+    ("name", "observation_space", "action_space", "more"),
+    [
+        ("sac", OBSERVATIONS, gymnasium.spaces.Box(-2.0, 2.0, (2,)), {}),
+        ("d3qn", OBSERVATIONS, gymnasium.spaces.Discrete(4, start=2), {"ensemble_size": 3}),
+        ("dqn", gymnasium.spaces.Box(0, 255, (36, 40, 3), np.uint8), gymnasium.spaces.Discrete(3), {}),
+        ("ppo", gymnasium.spaces.Box(0, 255, (4, 36, 36), np.uint8), gymnasium.spaces.MultiBinary(2), {}),
+    ],
+)
+def test_every_kind_of_policy_can_be_exported(
+    tmp_path: Path, name: str, observation_space: Space, action_space: Space, more: dict[str, Any], format_: Any
+) -> None:
+    shared = {"hidden_sizes": [16, 8]} | more
+    algorithm = algorithm_class(name)(
+        CohortConfig(name, (MemberConfig("a", 1),), shared), observation_space, action_space
+    )
+    metadata = {
+        "algorithm": name,
+        "hyperparameters": shared,
+        "observation_space": spaces.to_json(from_gymnasium(observation_space)),
+        "action_space": spaces.to_json(from_gymnasium(action_space)),
+    }
+    made = Checkpoint(algorithm.member_state(0), metadata, {})
+    path = export_policy(made, tmp_path / "policy", format_)
+    loaded = torch.export.load(path).module() if format_ == "torch_export" else torch.jit.load(path)
+    observation = random_observations(made, 5)
+    assert observation.dtype == (torch.uint8 if observation_space.dtype == np.uint8 else torch.float32)
+    greedy = algorithm.actor.greedy(observation.unsqueeze(0))[0]
+    start = getattr(action_space, "start", 0) if name == "d3qn" else 0
+    torch.testing.assert_close(loaded(observation), greedy + start, rtol=1e-6, atol=1e-5)
 
 
 def test_an_export_tells_where_it_is_from(checkpoint: Checkpoint, tmp_path: Path) -> None:

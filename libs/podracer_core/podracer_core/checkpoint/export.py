@@ -3,7 +3,8 @@
 torch_export   `torch.export.load(path).module()(observation)`
 torchscript    `torch.jit.load(path)(observation)`, for C++ and old versions of torch
 
-Both take raw observations [B, *obs] with any B of 1 or more and give actions [B, *action] in the environment's units.
+Both take raw observations [B, *obs] (images as uint8) with any B of 1 or more and give actions [B, *action] in the
+environment's units.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Literal, get_args
 import torch
 
 from podracer_core.checkpoint.load import Checkpoint
-from podracer_core.checkpoint.policy import load_policy, observation_shape
+from podracer_core.checkpoint.policy import load_policy, random_observations
 from podracer_core.errors import InvalidInput
 from podracer_core.networks import Policy
 
@@ -42,7 +43,7 @@ def export_policy(checkpoint: Checkpoint, path: Path, format: Format = "torch_ex
     if format not in writers:
         raise InvalidInput(f"unknown format {format!r}: expected {' or '.join(get_args(Format))}", format=format)
     policy = load_policy(checkpoint)
-    example = torch.zeros(2, *observation_shape(checkpoint))
+    example = random_observations(checkpoint, 2)
     extra = json.dumps(dict(checkpoint.metadata))
     try:
         with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as folder:

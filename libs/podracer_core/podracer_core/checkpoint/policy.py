@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 
 from podracer_core.algorithms.cohort import CohortConfig, MemberConfig
@@ -44,9 +45,13 @@ def load_policy(checkpoint: Checkpoint) -> Policy:
     return load_actor(checkpoint).policy(0)
 
 
-def observation_shape(checkpoint: Checkpoint) -> tuple[int, ...]:
-    """Shape of one observation as the policy takes it."""
-    return observation_array_space(to_gymnasium(_space(checkpoint, "observation_space"))).shape
+def random_observations(checkpoint: Checkpoint, count: int) -> torch.Tensor:
+    """Made-up ones as the policy takes them, always the same: [count, *obs], uint8 for images, else float32."""
+    space = observation_array_space(to_gymnasium(_space(checkpoint, "observation_space")))
+    generator, shape = torch.Generator().manual_seed(0), (count, *space.shape)
+    if space.dtype == np.uint8:
+        return torch.randint(256, shape, dtype=torch.uint8, generator=generator)
+    return torch.randn(shape, generator=generator)
 
 
 def _space(checkpoint: Checkpoint, name: str) -> spaces.Space:
