@@ -142,3 +142,27 @@ def test_bad_observations_do_not_reach_another_member(name: str) -> None:
     assert same_state(sick, 0, healthy, 0)
     assert same_state(sick, 2, healthy, 2)
     assert finite(sick, 1)
+
+
+@pytest.mark.parametrize("name", ["sac", "dqn"])
+def test_what_breaks_in_one_member_reaches_nobody_through_shared_replay(name: str) -> None:
+    algorithm = build(name, replay="shared")
+    rollout = with_reward(history(algorithm, 4 * HORIZON), 1, torch.inf)
+    rollout.valid[:, 2] = False
+    if rollout.action.is_floating_point():
+        rollout.action[:, 2] = torch.nan
+    rollout.observation[3, 2] = torch.inf
+    train(algorithm, rollout)
+    assert algorithm.active.all()
+    assert all(finite(algorithm, member) for member in range(3))
+
+
+@pytest.mark.parametrize("name", ["sac", "td3"])
+def test_a_row_that_is_not_valid_may_hold_anything(name: str) -> None:
+    algorithm = build(name)
+    rollout = history(algorithm, 4 * HORIZON)
+    rollout.valid[3, 1], rollout.truncated[3, 1] = False, True
+    rollout.action[3, 1], rollout.reward[3, 1] = torch.nan, torch.nan
+    rollout.final_observation[3, 1] = torch.inf
+    train(algorithm, rollout)
+    assert algorithm.active.all()

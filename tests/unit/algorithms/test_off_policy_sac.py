@@ -5,11 +5,14 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import gymnasium
 import pytest
 import torch
 from torch.distributions import Normal, TanhTransform, TransformedDistribution
 
+from podracer_core.algorithms.cohort import CohortConfig, MemberConfig
 from podracer_core.algorithms.experience import Batch
+from podracer_core.algorithms.sac import SAC
 from podracer_core.algorithms.temperature import Temperature
 from support.off_policy import ACTION_SIZE, ROWS, build, make_batch, set_linear, set_outputs
 
@@ -253,3 +256,20 @@ def test_discrete_sac_expects_over_all_actions() -> None:
     torch.testing.assert_close(metrics["value"], value, rtol=0, atol=1e-4)
     torch.testing.assert_close(metrics["entropy"], ENTROPY, rtol=1e-5, atol=1e-6)
     torch.testing.assert_close(metrics["actor_loss"], -ALPHA * ENTROPY - value, rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["sac", "discrete_sac"])
+def test_a_temperature_that_is_not_learned_is_the_members_own_hyperparameter(name: str) -> None:
+    algorithm = build(name, learn_temperature=False)
+    state = algorithm.member_state(2)
+    algorithm.load_member_state(1, {group: tensors for group, tensors in state.items() if group != "random"})
+    torch.testing.assert_close(algorithm.temperature.value, torch.tensor([0.2, 1.0, 0.01]))
+    algorithm.set_hyperparameters(0, {"initial_temperature": 0.7})
+    torch.testing.assert_close(algorithm.temperature.value, torch.tensor([0.7, 1.0, 0.01]))
+
+
+def test_a_single_number_is_a_box_too() -> None:
+    cohort = CohortConfig("sac", (MemberConfig("a", 1),), {"hidden_sizes": (4,)})
+    box = gymnasium.spaces.Box(-2.0, 2.0, ())
+    algorithm = SAC(cohort, gymnasium.spaces.Box(-1.0, 1.0, (3,)), box)
+    assert algorithm.actor.greedy(torch.zeros(1, 5, 3)).shape == (1, 5)

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from podracer_core.buffers import Replay
+from podracer_core.errors import InvalidInput
 from podracer_core.random_streams import replay_keys
 from support.off_policy import CONTINUOUS, EVERY, VALUE_BASED, build, cut, history, pieces, train
 
@@ -252,3 +253,25 @@ def test_rows_that_are_not_valid_leave_every_loss(name: str) -> None:
         for network in clean.networks:
             mine, other = (each.networks[network].member_state(member) for each in (clean, dirty))
             assert all(torch.equal(mine[key], other[key]) for key in mine)
+
+
+def test_all_members_wait_for_the_one_with_the_fewest_transitions() -> None:
+    full = build("dqn", learning_starts=20)
+    full.update(history(full, 8))
+    algorithm = build("dqn", learning_starts=20, updates_per_step=1.0)
+    algorithm.load_replay_states([full.replay_state(0), None, full.replay_state(2)])
+    assert algorithm.replay_state(0)["reward"].shape == (8, 4), "it has them before the first rollout too"
+    assert algorithm.replay_state(1) == {}
+    for start in range(0, 10, 2):
+        algorithm.update(cut(history(algorithm, 10, seed=1), start, start + 2))
+        # 2 steps in 4 environments each time: the third update completes 20 of member 1's own.
+        assert (algorithm.gradient_steps > 0) == (start >= 4)
+
+
+def test_transitions_come_before_the_first_rollout_or_never() -> None:
+    algorithm = build("dqn")
+    with pytest.raises(InvalidInput, match="of 3 members"):
+        algorithm.load_replay_states([None])
+    algorithm.update(history(algorithm, 5))
+    with pytest.raises(InvalidInput, match="before the first rollout"):
+        algorithm.load_replay_states([None, None, None])

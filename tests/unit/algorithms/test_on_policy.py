@@ -161,7 +161,7 @@ def test_rows_that_are_not_valid_leave_every_loss(
             )
         )
         assert algorithm.active.all()
-        assert algorithm.member_state(1)["algorithm"]["transition_count"] == 4 * 5 - 8
+        assert algorithm.member_state(1)["random"]["transition_count"] == 4 * 5 - 8
         return torch.stack([weights(algorithm, m) for m in range(3)])
 
     for policy_version in (0, -1):
@@ -312,7 +312,7 @@ def test_the_learning_rate_falls_with_the_members_own_transitions(
         for m in range(3):
             stood_still = torch.equal(falling.member_state(m)["actor"]["layers.0.weight"], before[m])
             assert stood_still == (update >= 2)
-            assert falling.member_state(m)["algorithm"]["transition_count"] == 20 * (update + 1)
+            assert falling.member_state(m)["random"]["transition_count"] == 20 * (update + 1)
 
 
 def test_a_child_takes_its_parents_state_but_keeps_its_own_randomness(
@@ -375,3 +375,21 @@ def test_the_registry_finds_them_and_names_the_nearest() -> None:
     assert algorithm_class("a2c").__name__ == "A2C"
     with pytest.raises(InvalidInput, match="did you mean ppo"):
         algorithm_class("pop")
+
+
+@pytest.mark.parametrize("name", ["ppo", "a2c"])
+def test_images_need_no_episode_that_was_cut_off(make_on_policy: Make, make_rollout: MakeRollout, name: str) -> None:
+    algorithm = make_on_policy(name, "image")
+    rollout = make_rollout(algorithm.actor)
+    rollout.truncated.zero_()
+    assert algorithm.update(rollout)["active"].all()
+
+
+@pytest.mark.parametrize("target_kl", [0.0, 0.02])
+def test_a_broken_member_is_frozen_whether_it_may_stop_early_or_not(
+    make_on_policy: Make, make_rollout: MakeRollout, target_kl: float
+) -> None:
+    algorithm = make_on_policy("ppo", "discrete", minibatch_size=1000, target_kl=target_kl)
+    rollout = make_rollout(algorithm.actor)
+    rollout.observation[2, 1, 0, 0] = torch.nan
+    assert algorithm.update(rollout)["active"].tolist() == [True, False, True]

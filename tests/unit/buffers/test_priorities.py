@@ -82,12 +82,12 @@ def test_thousands_of_updates_leave_no_error_in_the_sums() -> None:
 
 def test_new_leaves_get_the_greatest_priority_so_far_of_their_member() -> None:
     tree = PriorityTree(2, 200)
-    tree.set_newest(torch.tensor([3]))
+    tree.set_newest(torch.tensor([3]), torch.ones(2, 1, dtype=torch.bool))
     _, probability = tree.find(torch.zeros(2, 1))
     assert probability.flatten().tolist() == [1.0, 1.0]
     tree.set(torch.tensor([[3], [3]]), torch.tensor([[4.0], [0.5]]))
     tree.set(torch.tensor([[3], [3]]), torch.tensor([[2.0], [0.25]]))
-    tree.set_newest(torch.tensor([150, 151]))
+    tree.set_newest(torch.tensor([150, 151]), torch.ones(2, 2, dtype=torch.bool))
     # Member 0 has had 4; member 1 never more than the 1 that the first leaf got.
     sums = counted(tree, 10, 2)
     assert sums[0].nonzero().flatten().tolist() == [3, 150, 151]

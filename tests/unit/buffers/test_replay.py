@@ -149,7 +149,7 @@ def test_rows_that_are_not_valid_have_no_weight() -> None:
     parts[1].valid[1, 1, 2] = False
     parts[1].truncated[1, 1, 2] = True
     drawn = draw(filled(shape, parts), 2000)
-    broken = drawn.action[..., 0] == number(5, 1, 2)
+    broken = drawn.observation[..., 0] == number(5, 1, 2)
     assert broken[1].any()
     assert torch.equal(drawn.weight, (~broken).float())
 

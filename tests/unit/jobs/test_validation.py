@@ -227,3 +227,24 @@ class TestActionSpaces:
     def test_what_a_job_names_is_what_it_gets(self) -> None:
         chosen = (AlgorithmShare("a2c", 2.0),)
         assert searched_algorithms(Search(chosen), DiscreteSpace(2)) == chosen
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "space", "field"),
+    [
+        ("redq", {"ensemble_size": Fixed(2), "subset_size": Fixed(5)}, "subset_size"),
+        ("redq", {"ensemble_size": Choice((1, 10))}, "subset_size"),
+        ("redq", {"subset_size": IntegerUniform(2, 11)}, "subset_size"),
+        ("td3", {"replay": Fixed("shared"), "prioritized": Choice((False, True))}, "replay"),
+    ],
+)
+def test_values_that_are_wrong_only_together(algorithm: str, space: dict[str, Range], field: str) -> None:
+    search = Search((AlgorithmShare(algorithm),), tuple(Dimension(key, value) for key, value in space.items()))
+    job = replace(JOB, environment=EnvironmentSpec(id="Pendulum-v1"), search=search)
+    assert _fields(job) == [f"search.space.{field}"]
+
+
+def test_values_that_go_together_are_right() -> None:
+    space = {"ensemble_size": Choice((2, 10)), "subset_size": Fixed(2), "replay": Fixed("shared")}
+    search = Search((AlgorithmShare("redq"),), tuple(Dimension(key, value) for key, value in space.items()))
+    validate(replace(JOB, environment=EnvironmentSpec(id="Pendulum-v1"), search=search))

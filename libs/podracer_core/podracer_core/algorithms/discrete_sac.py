@@ -36,8 +36,9 @@ class DiscreteSAC(OffPolicy):
         self.temperature = Temperature(
             self.hyperparameters["initial_temperature"], learns=self.shared["learn_temperature"]
         )
-        self.optimizers["temperature"] = self.temperature.optimizer
-        self.memory["log_temperature"] = self.temperature.log
+        if self.temperature.learns:
+            self.optimizers["temperature"] = self.temperature.optimizer
+            self.memory["log_temperature"] = self.temperature.log
 
     @classmethod
     def make_head(

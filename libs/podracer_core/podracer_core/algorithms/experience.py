@@ -55,6 +55,7 @@ class Experience:
             raise InvalidInput(message, violations=[FieldViolation("replay", message)])
         self._shared, self._hyperparameters = shared, hyperparameters
         self._actor, self._members = actor, members
+        self._sees_images = actor.network.architecture.image is not None
         self._stored: list[Mapping[str, Tensor] | None] = []
         self.replay: Replay | None = None
         self.owed_steps = 0.0
@@ -82,12 +83,21 @@ class Experience:
             raise InvalidInput(f"transitions of {self._members} members are loaded before the first rollout, or never")
         self._stored = list(states)
 
+    def member_state(self, member: int) -> dict[str, Tensor]:
+        """Copies of one member's transitions, before the first rollout of those it will begin with; empty without."""
+        if self.replay is not None:
+            return self.replay.member_state(member)
+        return dict(self._stored[member] or {}) if self._stored else {}
+
     def due_steps(self, horizon: int) -> int:
-        """Gradient steps to take now: `updates_per_step` for each transition of a member, the rest is owed."""
+        """Gradient steps to take now: `updates_per_step` for each transition of a member, the rest is owed.
+
+        All members wait for the one with the fewest transitions.
+        """
         replay = self._filled()
         # A buffer that holds fewer transitions than learning waits for is full some time, and then that is enough.
         awaited = min(max(1, self._shared["learning_starts"]), replay.rows * replay.num_envs)
-        if len(replay) * replay.num_envs < awaited:
+        if replay.least_rows * replay.num_envs < awaited:
             return 0
         self.owed_steps += self._shared["updates_per_step"] * horizon * replay.num_envs
         steps = int(self.owed_steps)
@@ -104,7 +114,10 @@ class Experience:
         replay = self._filled()
         size, steps, gamma = self._shared["batch_size"], self._shared["n_step"], self._hyperparameters["gamma"]
         if replay.priorities is None:
-            yield from self._cut(replay.sample(count * size, key, update_count * size, gamma, steps), count)
+            # Of images 16 batches would take more memory than they save time.
+            at_once = 1 if self._sees_images else count
+            for _ in range(0, count, at_once):
+                yield from self._cut(replay.sample(at_once * size, key, update_count * size, gamma, steps), at_once)
             return
         first = self._hyperparameters["importance_exponent"]
         exponent = first + (1 - first) * (transition_count / self._shared["importance_steps"]).clamp(max=1.0)
@@ -131,13 +144,16 @@ class Experience:
         weight = drawn.weight.view(-1, count, size)
         weight = (weight / (weight > 0).sum(2, keepdim=True).clamp(min=1)).flatten(1)
         columns = (
-            self._actor.normalize(drawn.observation),
+            drawn.observation,
             drawn.action,
             drawn.reward,
             drawn.discount,
-            self._actor.normalize(drawn.next_observation),
+            drawn.next_observation,
             weight,
             drawn.place,
         )
-        for parts in zip(*(torch.split(column, size, 1) for column in columns), strict=True):
-            yield Batch(*parts)
+        normalize = self._actor.normalize
+        for observation, action, reward, discount, following, share, place in zip(
+            *(torch.split(column, size, 1) for column in columns), strict=True
+        ):
+            yield Batch(normalize(observation), action, reward, discount, normalize(following), share, place)

@@ -259,11 +259,13 @@ class OffPolicy(Algorithm):
                 network.load_member_state(member, {k: v for k, v in state[name].items() if k not in settings})
         if "optimizer" in state:
             for name, optimizer in self.optimizers.items():
-                optimizer.load_member_state(member, _below(name, state["optimizer"]))
+                if own := _below(name, state["optimizer"]):
+                    optimizer.load_member_state(member, own)
         if "normalizer" in state:
             self._observations.load_member_state(member, state["normalizer"])
         for name, value in state.get("algorithm", {}).items():
-            self.memory[name][member] = value
+            if name in self.memory:  # a parent that learned its temperature knows more than a child that does not
+                self.memory[name][member] = value
         if "random" in state:
             self.seeds[member] = state["random"]["seed"]
             self._open_streams()
@@ -274,7 +276,7 @@ class OffPolicy(Algorithm):
         self._set_exploration()
 
     def replay_state(self, member: int) -> dict[str, Tensor]:
-        return {} if self.replay is None else self.replay.member_state(member)
+        return self._experience.member_state(member)
 
     def load_replay_states(self, states: Sequence[Mapping[str, Tensor] | None]) -> None:
         self._experience.load(states)

@@ -162,11 +162,11 @@ class OnPolicy(Algorithm):
         gradients = [gradient for _, gradient in parts] + self._further_gradients(minibatch.weight.shape[1])
         self._networks.gather_gradient(torch.stack(gradients).sum(0))
         gradient_norm = clip_gradient_(self._optimizer.gradient, self._hyperparameters["max_gradient_norm"])
-        learning &= self._goes_on(dict(zip(self.policy_metrics, metrics[3:], strict=True)))
-        finite = gradient_norm.isfinite()
+        finite = gradient_norm.isfinite() & ~metrics.isnan().any(0)
         # A member that diverges stays as it was before the step that would have broken it.
         self.active &= finite | ~learning
         learning &= finite
+        learning &= self._goes_on(dict(zip(self.policy_metrics, metrics[3:], strict=True)))
         self._optimizer.step(rate, learning)
         totals += torch.where(
             learning, torch.cat([metrics, torch.stack([gradient_norm, torch.ones_like(gradient_norm)])]), 0.0
@@ -202,11 +202,13 @@ class OnPolicy(Algorithm):
             **self._networks.member_state(member),
             "optimizer": self._optimizer.member_state(member),
             "normalizer": self._observations.member_state(member) | {f"values.{k}": v for k, v in values.items()},
-            "algorithm": {
-                "active": self.active[member].clone(),
+            "algorithm": {"active": self.active[member].clone()},
+            # A child has its own: its learning rate does not begin where its parent's has ended.
+            "random": {
+                "seed": self._seeds[member].clone(),
+                "step_count": self._step_count[member].clone(),
                 "transition_count": self._transition_count[member].clone(),
             },
-            "random": {"seed": self._seeds[member].clone(), "step_count": self._step_count[member].clone()},
         }
 
     @torch.no_grad()
@@ -220,10 +222,10 @@ class OnPolicy(Algorithm):
             self._values.statistics.load_member_state(member, values)
         if "algorithm" in state:
             self.active[member] = state["algorithm"]["active"]
-            self._transition_count[member] = state["algorithm"]["transition_count"]
         if "random" in state:
             self._seeds[member] = state["random"]["seed"]
             self._step_count[member] = state["random"]["step_count"]
+            self._transition_count[member] = state["random"]["transition_count"]
 
     def set_hyperparameters(self, member: int, values: Mapping[str, float]) -> None:
         check_member_hyperparameters(self.info, values)

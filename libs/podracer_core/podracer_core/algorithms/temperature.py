@@ -14,11 +14,12 @@ class Temperature:
     Its logarithm is what Adam moves, so it stays above zero; J's derivative in log alpha is taken with alpha = 1 in
     front, as in the authors' code: the step does not shrink with alpha.
 
-    log   float32 [M, 1]
+    log      float32 [M, 1], of what is learned
+    learns   otherwise alpha is `initial`, also when that is changed
     """
 
     def __init__(self, initial: Tensor, *, learns: bool) -> None:
-        self._learns = learns
+        self.learns, self._initial = learns, initial
         self.log = initial.log().unsqueeze(1)
         self._gradient = torch.zeros_like(self.log)
         self.optimizer = StackedAdam(self.log, self._gradient, epsilon=1e-8)
@@ -26,10 +27,10 @@ class Temperature:
     @property
     def value(self) -> Tensor:
         """alpha, [M]."""
-        return self.log[:, 0].exp()
+        return self.log[:, 0].exp() if self.learns else self._initial
 
     def update(self, entropy: Tensor, target: Tensor, learning_rate: Tensor, active: Tensor) -> None:
         """One step: up where the policy's entropy [M] is below `target` [M], down where it is above."""
-        if self._learns:
+        if self.learns:
             self._gradient[:, 0] = entropy - target
             self.optimizer.step(learning_rate, active & entropy.isfinite())

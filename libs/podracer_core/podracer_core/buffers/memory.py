@@ -2,29 +2,64 @@
 
 from __future__ import annotations
 
-import os
+from pathlib import Path
 
 import torch
 
 from podracer_core.errors import FieldViolation, InvalidInput
 
+_MEMORY_INFO = Path("/proc/meminfo")
+_GROUP_LIMIT, _GROUP_USE = Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")
+
 
 def free_bytes(device: torch.device) -> int | None:
-    """Memory that may still be allocated on `device`; None where nobody can tell."""
+    """Memory that may still be allocated on `device`, in a container no more than it has left; None where nobody can
+    tell."""
     if device.type == "cuda":
-        return int(torch.cuda.mem_get_info(device)[0])
-    try:
-        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (ValueError, OSError):  # not a POSIX system
-        return None
+        held = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)  # by torch, and free
+        return int(torch.cuda.mem_get_info(device)[0]) + int(held)
+    known = [number for number in (_available_bytes(), _group_bytes()) if number is not None]
+    return min(known, default=None)
 
 
-def require_memory(size_bytes: int, device: torch.device, what: str, *, field: str) -> None:
-    """Raises InvalidInput (REPLAY_TOO_LARGE), naming the hyperparameter `field`, unless `size_bytes` are free."""
+def require_memory(
+    size_bytes: int, device: torch.device, what: str, *, field: str, unit_bytes: float | None = None
+) -> None:
+    """Raises InvalidInput (REPLAY_TOO_LARGE), naming the hyperparameter `field`, unless `size_bytes` are free.
+
+    unit_bytes   what one more in `field` takes: then the message says how many would fit
+    """
     free = free_bytes(device)
     if free is not None and size_bytes > free:
+        advice = f"a smaller {field} fits"
+        if unit_bytes:
+            advice += f", such as {_rounded_down(0.7 * free / unit_bytes):_}"
         message = (
-            f"{what} takes {size_bytes / 2**30:.1f} GiB, {free / 2**30:.1f} GiB are free on {device.type}; "
-            f"a smaller {field} fits"
+            f"{what} takes {size_bytes / 2**30:.1f} GiB, {free / 2**30:.1f} GiB are free on {device.type}; {advice}"
         )
         raise InvalidInput(message, violations=[FieldViolation(field, message)], reason="REPLAY_TOO_LARGE")
+
+
+def _rounded_down(number: float) -> int:
+    """To its first digit."""
+    digits = len(str(int(number))) - 1
+    unit: int = 10**digits
+    return int(number) // unit * unit
+
+
+def _available_bytes() -> int | None:
+    """What Linux would give without swapping, the page cache included."""
+    try:
+        lines = _MEMORY_INFO.read_text().splitlines()
+    except OSError:  # not Linux
+        return None
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")), None)
+
+
+def _group_bytes() -> int | None:
+    """What a container has left of its limit."""
+    try:
+        limit, use = _GROUP_LIMIT.read_text().strip(), _GROUP_USE.read_text().strip()
+    except OSError:  # no limits here
+        return None
+    return int(limit) - int(use) if limit.isdigit() and use.isdigit() else None

@@ -34,10 +34,10 @@ class PriorityTree:
         self._greatest = torch.maximum(self._greatest, priority.amax(1, keepdim=True))
         self._write(leaf, priority)
 
-    def set_newest(self, leaf: Tensor) -> None:
-        """Leaves int64 [B], the same of every member, get the greatest priority so far."""
-        everywhere = leaf.expand(self._levels[0].shape[0], -1)
-        self._write(everywhere, self._greatest.expand_as(everywhere))
+    def set_newest(self, leaf: Tensor, valid: Tensor) -> None:
+        """Leaves int64 [B], the same of every member, get the greatest priority so far, or none where not `valid`
+        [M, B]."""
+        self._write(leaf.expand(self._levels[0].shape[0], -1), torch.where(valid, self._greatest, 0.0))
 
     def clear(self, leaf: Tensor) -> None:
         """Leaves int64 [B] of every member are not drawn any more."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -47,8 +47,9 @@ class Replay:
     Every observation is stored once: the successor of row t is row t + 1, and only of episodes that were cut off
     (where it is the next episode's) the true one lies in a ring aside. Nothing here waits for the device.
 
-    size       int64 [M]: rows that each member may draw from (a loaded member may have more than a fresh one)
-    shared     whether members draw from everybody's transitions
+    size        int64 [M]: rows that each member may draw from (a loaded member may have more than a fresh one)
+    least_rows  the least of these, on the host
+    shared      whether members draw from everybody's transitions
     """
 
     def __init__(self, capacity: int, example: Rollout, *, shared: bool = False, prioritized: bool = False) -> None:
@@ -72,6 +73,7 @@ class Replay:
             self.device,
             f"a replay buffer of {self.rows * num_envs:,} transitions for each of {members} members",
             field="replay_capacity",
+            unit_bytes=size_bytes / (self.rows * num_envs),
         )
 
         def empty(like: Tensor, dtype: torch.dtype | None = None, count: int = flat) -> Tensor:
@@ -87,6 +89,7 @@ class Replay:
         self._cut_off_count = torch.zeros((), dtype=torch.int64, device=self.device)
         self._next_row = 0  # of the next transition; its observation, the newest, is there already
         self._stored = 0  # rows ever
+        self.least_rows = 0
         self.size = torch.zeros(members, dtype=torch.int64, device=self.device)
         self._member = torch.arange(members, device=self.device).view(-1, 1)
         self.priorities = PriorityTree(members, (self.rows + 1) * num_envs, self.device) if prioritized else None
@@ -107,17 +110,28 @@ class Replay:
             raise InvalidInput(f"a rollout of {horizon} steps does not fit a replay buffer of {self.rows} rows")
         self._check_join(_finite(rollout.observation[0]))
         rows = (self._next_row + torch.arange(horizon + 1, device=self.device)) % (self.rows + 1)
-        for name in ("action", "terminated", "truncated", "valid"):
-            self._by_row(getattr(self, f"_{name}")).index_copy_(0, rows[:-1], getattr(rollout, name))
+        valid = rollout.valid
+        if self.shared:  # one member's infinite reward must not reach the others
+            valid = valid & rollout.reward.isfinite()
+        wide = valid.view(*valid.shape, *[1] * (rollout.action.dim() - 3))
         # No weight of zero would keep the NaN of a broken row out of a gradient.
-        self._by_row(self._reward).index_copy_(0, rows[:-1], torch.where(rollout.valid, rollout.reward, 0.0))
+        columns = {
+            "action": torch.where(wide, rollout.action, torch.zeros_like(rollout.action)),
+            "reward": torch.where(valid, rollout.reward, 0.0),
+            "terminated": rollout.terminated,
+            "truncated": rollout.truncated,
+            "valid": valid,
+        }
+        for name, column in columns.items():
+            self._by_row(getattr(self, f"_{name}")).index_copy_(0, rows[:-1], column)
         self._by_row(self._observation).index_copy_(0, rows, _finite(rollout.observation))
         self._by_row(self._cut_off).index_copy_(0, rows[:-1], self._store_cut_off(rollout))
         if self.priorities is not None:
-            self.priorities.set_newest(self._leaves(rows[:-1]))
+            self.priorities.set_newest(self._leaves(rows[:-1]), valid.transpose(0, 1).flatten(1))
             self.priorities.clear(self._leaves(rows[-1:]))
         self._next_row = (self._next_row + horizon) % (self.rows + 1)
         self._stored += horizon
+        self.least_rows = min(self.least_rows + horizon, self.rows)
         self.size = (self.size + horizon).clamp(max=self.rows)
 
     def sample(self, batch_size: int, key: Tensor, counter: Tensor, gamma: Tensor, steps: int = 1) -> Transitions:
@@ -156,9 +170,9 @@ class Replay:
         count = (self.size * self.num_envs).view(-1, 1)
         weight = (count * probability).clamp(min=1e-12).pow(-exponent.view(-1, 1))
         weight = torch.where(probability > 0, weight, 0.0)
-        weight = weight / weight.amax(1, keepdim=True).clamp(min=1e-12)
         place = (row * self.members + self._member) * self.num_envs + environment
-        return self._gather(place, age, gamma, steps, weight)
+        drawn = self._gather(place, age, gamma, steps, weight)
+        return replace(drawn, weight=drawn.weight / drawn.weight.amax(1, keepdim=True).clamp(min=1e-12))
 
     def set_priorities(self, place: Tensor, priority: Tensor) -> None:
         """New priorities [M, B], already to the power of alpha, of transitions at `place` [M, B]."""
@@ -170,9 +184,9 @@ class Replay:
         """Copies of one member's transitions, oldest first, [T, E, …]; their last observations [T + 1, E, …]."""
         rows = int(self.size[member])
         order = (self._next_row - rows + torch.arange(rows + 1, device=self.device)) % (self.rows + 1)
-        state = {"observation": self._by_row(self._observation)[order, member].clone()}
+        state = {"observation": self._by_row(self._observation)[order, member]}
         for name in ("action", "reward", "terminated", "truncated"):
-            state[name] = self._by_row(getattr(self, f"_{name}"))[order[:-1], member].clone()
+            state[name] = self._by_row(getattr(self, f"_{name}"))[order[:-1], member]
         cut_off = self._by_row(self._cut_off)[order[:-1], member]
         there = self._still_there(cut_off)
         state["valid"] = self._by_row(self._valid)[order[:-1], member] & (there | (cut_off == _NOT_CUT_OFF))
@@ -201,6 +215,7 @@ class Replay:
             if state is not None and count:
                 self._load_member(member, state, rows - count, count)
         self._next_row = self._stored = rows
+        self.least_rows = min(kept)
         self.size = torch.tensor(kept, device=self.device)
 
     def fits(self, state: Mapping[str, Tensor]) -> bool:
@@ -310,5 +325,7 @@ class Replay:
 
 
 def _finite(observation: Tensor) -> Tensor:
-    """Zeros where there is NaN; pixels as they are."""
-    return observation.nan_to_num() if observation.is_floating_point() else observation
+    """Zeros where there is NaN or infinity; pixels as they are."""
+    if not observation.is_floating_point():
+        return observation
+    return observation.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)

@@ -94,6 +94,8 @@ def _problem(info: AlgorithmInfo, space: Space) -> str:
 
 def _spaces(info: AlgorithmInfo) -> str:
     names = [kind.__name__.removesuffix("Space") for kind in info.action_spaces]
+    if info.bounded_actions:
+        names = ["a bounded Box" if name == "Box" else name for name in names]
     return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
 
 

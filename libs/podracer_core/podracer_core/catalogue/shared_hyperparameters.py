@@ -126,7 +126,7 @@ EXPLORATION_NOISE = (
         "exploration_period", "int", 8, "cohort",
         "steps over which the noise stays alike: the time constant of the correlated noise, or the steps between two "
         "new matrices of the state-dependent one",
-        source=_GSDE, bounds=(1, 65536),
+        source=_GSDE, bounds=(1, 1024),
     ),
 )  # fmt: skip
 """Of continuous actors: what their noise is like."""

@@ -4,7 +4,7 @@ torch_export   `torch.export.load(path).module()(observation)`
 torchscript    `torch.jit.load(path)(observation)`, for C++ and old versions of torch
 
 Both take raw observations [B, *obs] (images as uint8) with any B of 1 or more and give actions [B, *action] in the
-environment's units.
+environment's units. They know no action masks: where some actions are not allowed, the caller has to see to it.
 """
 
 from __future__ import annotations

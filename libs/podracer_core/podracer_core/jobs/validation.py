@@ -17,6 +17,7 @@ from podracer_core.catalogue.hyperparameters import Hyperparameter
 from podracer_core.catalogue.spaces import Space, describe
 from podracer_core.config.quantities import MAX_SECONDS
 from podracer_core.errors import FieldViolation, InvalidInput
+from podracer_core.jobs.combinations import impossible_combinations
 from podracer_core.jobs.spec import (
     AlgorithmShare,
     Choice,
@@ -206,6 +207,10 @@ def _check_search(check: _Check, search: Search, action_space: Space | None) -> 
             apart = {other.algorithm for other in same} - {dimension.algorithm}
             settled = bool(names) or action_space is not None
             _check_dimension(check, dimension, infos, apart, settled=settled)
+    if not check.violations:  # else what is wrong by itself would be said again
+        for info in infos:
+            for hyperparameter, problem in impossible_combinations(search, info):
+                check.that(False, f"search.space.{hyperparameter}", problem)
 
 
 def _check_action_space(check: _Check, search: Search, action_space: Space) -> None:

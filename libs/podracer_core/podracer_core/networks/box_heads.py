@@ -145,7 +145,12 @@ def make_exploration(
 ) -> Exploration:
     """From the hyperparameters `exploration` and `exploration_period`."""
     kind, period = shared["exploration"], shared["exploration_period"]
-    return Exploration(kind, period, observation_size(observation_space), math.prod(action_space.shape or (0,)))
+    return Exploration(
+        kind,
+        period,
+        observation_size(observation_space),
+        math.prod((0,) if action_space.shape is None else action_space.shape),
+    )
 
 
 def _log_tanh_slope(raw: Tensor) -> Tensor:

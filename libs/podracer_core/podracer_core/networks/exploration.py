@@ -36,6 +36,7 @@ class Exploration:
         length = max(1, math.ceil(_FORGOTTEN * period)) if kind == "correlated" else 1
         weights = torch.tensor([decay**age for age in range(length)], dtype=torch.float64)
         self._weights = (weights / weights.square().sum().sqrt()).float()
+        self._newest_last: dict[torch.device, Tensor] = {}  # the same, where it is used
 
     def draw(self, key: Tensor, first_step: Tensor, horizon: int) -> Tensor:
         """key int64 [M, E], first_step int64 [M] -> [T, M, E, size]."""
@@ -46,11 +47,9 @@ class Exploration:
         noise = normal(key.unsqueeze(-1), step * self.size + torch.arange(self.size, device=key.device))
         if self._kind != "correlated":
             return noise
-        window = torch.zeros(horizon, past + horizon, device=key.device)
-        newest_last = self._weights.flip(0).to(key.device)
-        for row in range(horizon):
-            window[row, row : row + past + 1] = newest_last
-        return (window @ noise.flatten(1)).view(horizon, *noise.shape[1:])
+        if key.device not in self._newest_last:
+            self._newest_last[key.device] = self._weights.flip(0).to(key.device)
+        return (noise.unfold(0, past + 1, 1) * self._newest_last[key.device]).sum(-1)
 
     def shape(self, noise: Tensor, observation: Tensor) -> Tensor:
         """What `draw` gave for a step [M, B, size], observation [M, B, obs] normalized -> noise [M, B, A]."""

@@ -82,4 +82,4 @@ class StackedCNN:
             weight = self.tensors[f"convolutions.{layer}.weight"].flatten(0, 1)
             bias = self.tensors[f"convolutions.{layer}.bias"].flatten()
             hidden = torch.conv2d(hidden, weight, bias, stride, groups=groups).relu()
-        return hidden.reshape(rows, groups, -1).transpose(0, 1)
+        return hidden.reshape(rows, groups, self.image.features).transpose(0, 1)

@@ -40,7 +40,7 @@ def inherit(
 ) -> None:
     """Start from parents' checkpoints, each with its weight: one to copy (with noise or without), several to fuse.
 
-    What the algorithm has learned or counted besides (a temperature, where its schedules stand) comes along.
+    What the algorithm has learned besides (a temperature) comes along.
     Hyperparameters and random streams stay the member's own. Raises InvalidInput for a wrong number of parents, and for
     parents of other network sizes.
     """
