@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import re
 import tempfile
@@ -16,7 +17,7 @@ import grpc
 
 from podracer.orchestrator.v1 import artifact_service_pb2 as artifact_pb2
 from podracer.orchestrator.v1 import artifact_service_pb2_grpc
-from podracer_core.errors import DataCorrupted, Exhausted, FieldViolation, InvalidInput, NotFound
+from podracer_core.errors import DataCorrupted, Exhausted, FieldViolation, InvalidInput, NotFound, PodracerError
 from podracer_core.rpc.tokens import Role
 from podracer_core.storage.layout import artifact_key
 from podracer_core.storage.manifest import FILE_NAME, ManifestFile, read_manifest
@@ -35,6 +36,7 @@ METHODS: Mapping[str, set[Role]] = {
 MAX_UPLOAD_BYTES = 1 << 30
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _FILE = "content"
+_READ_ON_S = 2.0
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -50,6 +52,13 @@ class ArtifactServicer(artifact_service_pb2_grpc.ArtifactServiceServicer):
     async def Upload(
         self, request_iterator: AsyncIterator[artifact_pb2.UploadRequest], context: Context
     ) -> artifact_pb2.UploadResponse:
+        try:
+            return await self._upload(request_iterator)
+        except PodracerError:
+            await _read_on(request_iterator)
+            raise
+
+    async def _upload(self, request_iterator: AsyncIterator[artifact_pb2.UploadRequest]) -> artifact_pb2.UploadResponse:
         first = await anext(aiter(request_iterator), artifact_pb2.UploadRequest())
         row = self._row(first.header if first.WhichOneof("part") == "header" else artifact_pb2.UploadHeader())
         await self._transactions.read(
@@ -154,6 +163,14 @@ class ArtifactServicer(artifact_service_pb2_grpc.ArtifactServiceServicer):
 
     async def _message(self, found: Found) -> artifact_pb2.Artifact:
         return _message(found, await self._files(found))
+
+
+async def _read_on(requests: AsyncIterator[artifact_pb2.UploadRequest]) -> None:
+    """Let a client finish what it is sending, for a while: who is cut off in the middle learns no reason."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(_READ_ON_S):
+            async for _ in requests:
+                pass
 
 
 async def _receive(requests: AsyncIterator[artifact_pb2.UploadRequest], draft: IO[bytes], row: ArtifactRow) -> None:
