@@ -22,7 +22,7 @@ $(VENV)/.ready: constraints.txt requirements-dev.txt libs/*/pyproject.toml servi
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt torch setuptools
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --requirement requirements-dev.txt
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --no-build-isolation $(addprefix --editable ,libs/podracer_core[torch,mujoco] $(filter-out libs/podracer_core,$(PACKAGES)))
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --no-build-isolation $(addprefix --editable ,libs/podracer_core[torch,mujoco,mujoco-warp,trading,video] $(filter-out libs/podracer_core,$(PACKAGES)))
 	@touch $@
 	@echo "Ready."
 

@@ -58,7 +58,7 @@ def plan_of(job: JobRow) -> JobPlan:
 def _plan(stored: bytes) -> JobPlan:
     spec = read_spec(stored)
     objective, evolution, pod = spec.objective, spec.evolution, spec.pod
-    is_built_in = spec.environment.id in BUILT_IN and BUILT_IN[spec.environment.id].backend == "torch"
+    is_built_in = spec.environment.id in BUILT_IN
     min_pods = pod.min_count or 1
     return JobPlan(
         budget=_budget(objective),

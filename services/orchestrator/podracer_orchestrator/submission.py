@@ -46,9 +46,12 @@ def checked(spec: job_pb2.JobSpec) -> job_pb2.JobSpec:
 
 
 def description_of(spec: job_pb2.JobSpec) -> environment_pb2.EnvironmentDescription | None:
-    """What is known of a built-in environment without starting it; None for any other."""
+    """What is known of a built-in environment without starting it; None for any other.
+
+    Arguments may change its spaces, or be wrong, so with these it has to be started.
+    """
     info = BUILT_IN.get(spec.environment.id)
-    if info is None or info.observation_space is None or info.action_space is None:
+    if info is None or info.observation_space is None or info.action_space is None or spec.environment.kwargs.fields:
         return None
     return environment_pb2.EnvironmentDescription(
         observation_space=space_to_message(info.observation_space),

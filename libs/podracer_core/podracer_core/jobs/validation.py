@@ -176,10 +176,11 @@ def _check_environment(check: _Check, spec: JobSpec) -> Space | None:
     if not spec.environment.id:
         return None  # a user's own entry point: inspection tells
     try:
-        return find_environment(spec.environment.id).action_space
+        info = find_environment(spec.environment.id)
     except InvalidInput as error:
         check.violations += error.violations
         return None
+    return None if spec.environment.kwargs else info.action_space  # arguments may change it
 
 
 def _check_search(check: _Check, search: Search, action_space: Space | None) -> None:
