@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
+import json
 import subprocess
 import sys
+from dataclasses import replace
+from pathlib import Path
 
 import gymnasium
 import pytest
 
-from podracer_core.catalogue.environments import BUILT_IN, ENTRY_POINT_GROUP, EnvironmentSpec, find_environment
+from podracer_core.catalogue.environments import ENTRY_POINT_GROUP, EnvironmentSpec, find_environment
+from podracer_core.catalogue.environments.classic_control import CLASSIC_CONTROL
+from podracer_core.catalogue.environments.stored_file import StoredFile
 from podracer_core.environments.spaces import from_gymnasium, to_gymnasium
-from podracer_core.errors import InvalidInput
+from podracer_core.errors import InvalidInput, PreconditionFailed
+
+FILE = StoredFile("projects/p/artifacts/a/content", "0a" * 32, 1234, "prices.csv")
 
 
-@pytest.mark.parametrize("environment_id", BUILT_IN)
+@pytest.mark.parametrize("environment_id", [info.id for info in CLASSIC_CONTROL])
 def test_the_table_says_what_gymnasium_says(environment_id: str) -> None:
     info = find_environment(environment_id)
     reference = gymnasium.make(environment_id)
@@ -29,7 +36,7 @@ def test_the_table_says_what_gymnasium_says(environment_id: str) -> None:
 
 
 def test_gymnasiums_other_ids_need_inspection() -> None:
-    info = find_environment("Acrobot-v1")
+    info = find_environment("FrozenLake-v1")
     assert info.needs_inspection
     assert info.backend == "gymnasium"
 
@@ -50,7 +57,7 @@ def test_a_wrong_id_is_answered_with_the_nearest(wrong: str, nearest: str) -> No
 
 def test_without_gymnasium_an_id_of_its_form_is_taken_on_trust(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    assert find_environment("Ant-v5").needs_inspection
+    assert find_environment("FrozenLake-v1").needs_inspection
     with pytest.raises(InvalidInput, match="did you mean Pendulum-v1"):
         find_environment("Pendulumv1")
 
@@ -75,6 +82,10 @@ def test_installed_environments_are_found(monkeypatch: pytest.MonkeyPatch) -> No
         ({"id": "CartPole-v1", "code_path": "x"}, "code goes with an entry_point"),
         ({"id": "CartPole-v1", "max_episode_steps": 0}, "at least 1"),
         ({"id": "CartPole-v1", "kwargs": {"a": object()}}, "JSON"),
+        ({"id": "CartPole-v1", "code": FILE}, "code goes with an entry_point"),
+        ({"entry_point": "a:B", "code": FILE, "code_path": "x"}, "one is too much"),
+        ({"id": "CartPole-v1", "data": {"a b": "x"}}, "data.a b: is not the name of an argument"),
+        ({"id": "CartPole-v1", "data": {"a": "x"}, "kwargs": {"a": 1}}, "data.a: is in environment.kwargs too"),
     ],
 )
 def test_specs_that_cannot_be_right(fields: dict[str, object], complaint: str) -> None:
@@ -86,6 +97,42 @@ def test_spec_as_json() -> None:
     spec = EnvironmentSpec(entry_point="a.b:C", code_path="/x", kwargs={"size": [1, 2]}, max_episode_steps=7)
     assert EnvironmentSpec(**spec.to_json()) == spec
     assert spec.name == "a.b:C"
+
+
+def test_a_package_folder_is_imported_from_the_folder_around_it(tmp_path: Path) -> None:
+    (tmp_path / "my_pkg").mkdir()
+    spec = EnvironmentSpec(entry_point="my_pkg:Env", code_path=str(tmp_path / "my_pkg"))
+    assert spec.to_json()["code_path"] == str(tmp_path / "my_pkg")
+    (tmp_path / "my_pkg" / "__init__.py").touch()
+    assert spec.to_json()["code_path"] == str(tmp_path)
+
+
+def test_data_sets_are_arguments() -> None:
+    spec = EnvironmentSpec(id="CartPole-v1", kwargs={"size": 3}, data={"table": "/x/prices.csv"})
+    assert spec.to_json()["kwargs"] == {"size": 3, "table": "/x/prices.csv"}
+    assert spec.stored_files == ()
+
+
+def test_files_in_the_store_have_to_be_brought_first() -> None:
+    spec = EnvironmentSpec(entry_point="a:B", code=FILE, data={"table": FILE, "map": "/x"})
+    assert spec.stored_files == (FILE, FILE)
+    with pytest.raises(PreconditionFailed, match="files that have not been brought here"):
+        spec.to_json()
+
+
+def test_what_a_checkpoint_remembers() -> None:
+    spec = EnvironmentSpec(entry_point="a:B", code=FILE, kwargs={"n": [1]}, data={"table": FILE, "map": "/x"})
+    assert EnvironmentSpec.from_metadata(json.loads(json.dumps(spec.to_metadata()))) == spec
+    old = {"id": "CartPole-v1", "entry_point": "", "code_path": "", "kwargs": {}, "max_episode_steps": None}
+    assert EnvironmentSpec.from_metadata(old) == EnvironmentSpec(id="CartPole-v1")
+
+
+@pytest.mark.parametrize(
+    ("name", "ending"),
+    [("prices.csv", ".csv"), ("a.2019.csv", ".2019.csv"), ("x.tar.gz", ".tar.gz"), ("x", ""), ("", "")],
+)
+def test_a_local_copy_has_the_ending_of_the_file(name: str, ending: str) -> None:
+    assert replace(FILE, name=name).local_name == FILE.sha256 + ending
 
 
 def test_the_catalogue_is_light() -> None:

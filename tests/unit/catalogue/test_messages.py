@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 
 from podracer.common.v1 import agent_pb2, environment_pb2
 from podracer_core.catalogue.environments import BUILT_IN, EnvironmentSpec
+from podracer_core.catalogue.environments.stored_file import StoredFile
 from podracer_core.catalogue.messages import (
     HyperparameterValue,
     description_to_message,
@@ -29,6 +31,8 @@ from podracer_core.catalogue.spaces import (
 )
 from podracer_core.errors import InvalidInput
 
+CODE = StoredFile("projects/p/artifacts/a/content", "0a" * 32, 1234, "code.zip")
+TABLE = StoredFile("projects/p/artifacts/b/content", "0b" * 32, 0, "prices.csv")
 SPACES: list[Space] = [
     BoxSpace(-1.0, 1.0, (3,)),
     BoxSpace((-math.inf, 0.0), (math.inf, 2.5), (2,), "float64"),
@@ -67,7 +71,8 @@ def test_what_is_no_space_is_refused() -> None:
     [
         EnvironmentSpec(id="Pendulum-v1"),
         EnvironmentSpec(id="Pendulum-v1", max_episode_steps=50),
-        EnvironmentSpec(entry_point="a.b:C", code_path="/x", kwargs={"n": 3, "f": 0.5, "s": ["x", 1, {"y": None}]}),
+        EnvironmentSpec(entry_point="a.b:C", kwargs={"n": 3, "f": 0.5, "s": ["x", 1, {"y": None}]}),
+        EnvironmentSpec(entry_point="a.b:C", code=CODE, data={"table": TABLE, "map": CODE}),
     ],
 )
 def test_environments(spec: EnvironmentSpec) -> None:
@@ -81,6 +86,23 @@ def test_environments(spec: EnvironmentSpec) -> None:
 def test_an_environment_that_cannot_be_right_is_refused() -> None:
     with pytest.raises(InvalidInput):
         environment_from_message(environment_pb2.EnvironmentSpec())
+
+
+@pytest.mark.parametrize(
+    "local", [{"entry_point": "a:B", "code_path": "/x"}, {"id": "CartPole-v1", "data": {"table": "/x/prices.csv"}}]
+)
+def test_what_is_only_here_has_no_form_on_the_wire(local: dict[str, Any]) -> None:
+    with pytest.raises(InvalidInput, match="has to be uploaded first"):
+        environment_to_message(EnvironmentSpec(**local))
+
+
+def test_a_reference_that_cannot_be_right_is_named() -> None:
+    message = environment_to_message(EnvironmentSpec(entry_point="a:B", code=CODE, data={"table": TABLE}))
+    message.data["table"].sha256 = "nonsense"
+    message.data["table"].name = "../prices.csv"
+    with pytest.raises(InvalidInput) as refused:
+        environment_from_message(message)
+    assert [violation.field for violation in refused.value.violations] == ["data.table.sha256", "data.table.name"]
 
 
 def test_a_description() -> None:

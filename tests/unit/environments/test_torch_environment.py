@@ -1,7 +1,8 @@
-"""What every environment written in torch promises, shown on the two that there are and on one made for the test."""
+"""What every environment written in torch promises, shown on ours and on one made for the test."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import fields
 
@@ -11,9 +12,12 @@ import pytest
 import torch
 from torch import Tensor
 
+from podracer_core.environments.acrobot import Acrobot
 from podracer_core.environments.cartpole import CartPole
 from podracer_core.environments.episode_starts import EpisodeStarts, State
+from podracer_core.environments.mountain_car import MountainCar, MountainCarContinuous
 from podracer_core.environments.pendulum import Pendulum
+from podracer_core.environments.point_chasing import PointChasing, PointChasingDiscrete
 from podracer_core.environments.torch_environment import TorchEnvironment
 from podracer_core.environments.vec_environment import Step, allocate_step
 from podracer_core.errors import InvalidInput
@@ -38,14 +42,23 @@ class Countdown(TorchEnvironment):
         out[:, 0] = state["left"]
 
 
-ENVIRONMENTS: list[Callable[..., TorchEnvironment]] = [CartPole, Pendulum, Countdown]
+BUILT_IN: list[Callable[..., TorchEnvironment]] = [
+    *(CartPole, Pendulum, Acrobot, MountainCar, MountainCarContinuous, PointChasing, PointChasingDiscrete),
+    functools.partial(Acrobot, torque_noise_max=0.5),
+    functools.partial(PointChasingDiscrete, dimensions=3, factored=True),
+]
+ENVIRONMENTS = [*BUILT_IN, Countdown]
 
 
 def _actions(environment: TorchEnvironment, steps: int, seed: int = 0) -> Tensor:
     generator = torch.Generator().manual_seed(seed)
-    if isinstance(environment.action_space, gymnasium.spaces.Discrete):
-        return torch.randint(0, 2, (steps, environment.num_envs), generator=generator)
-    return torch.randn(steps, environment.num_envs, 1, generator=generator)
+    shape = (steps, environment.num_envs, *environment.action_space.shape)
+    match environment.action_space:
+        case gymnasium.spaces.Discrete():
+            return torch.randint(0, int(environment.action_space.n), shape, generator=generator)
+        case gymnasium.spaces.MultiDiscrete():
+            return torch.randint(0, 3, shape, generator=generator)
+    return torch.randn(shape, generator=generator)
 
 
 def _values(step: Step) -> list[Tensor]:
@@ -240,6 +253,27 @@ def test_first_states_are_spread_as_in_gymnasium() -> None:
     assert torch.corrcoef(physics.t())[0, 1].abs() < 0.06
 
 
+def test_the_other_first_states() -> None:
+    seeds = torch.arange(4000)
+    acrobot = Acrobot(4000)
+    acrobot.reset(seeds)
+    physics = acrobot.state()["state.physics"]
+    assert 0.0999 < physics.abs().max() <= 0.1
+    assert physics.mean(0).abs().max() < 0.004
+    for car in (MountainCar(4000), MountainCarContinuous(4000)):
+        position, velocity = car.reset(seeds).unbind(1)
+        assert -0.6 <= position.min() < -0.5999
+        assert -0.4001 < position.max() <= -0.4
+        assert (position.mean() + 0.5).abs() < 0.004
+        assert (velocity == 0).all()
+    target, target_velocity, chaser, chaser_velocity = PointChasing(4000).reset(seeds).view(4000, 4, 2).unbind(1)
+    assert (target_velocity == 0).all()
+    assert (chaser_velocity == 0).all()
+    both = torch.cat([target, chaser + 8], 1)
+    assert both.mean(0).abs().max() < 0.06
+    assert (torch.cov(both.t()) - torch.eye(4)).abs().max() < 0.08
+
+
 def test_episodes_start_differently() -> None:
     """The ring of prepared starts must neither repeat nor skip one, however many episodes end in between."""
     environment = Countdown(3, max_episode_steps=1)
@@ -272,7 +306,7 @@ def test_wrong_use_is_named(make: Callable[..., TorchEnvironment]) -> None:
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-@pytest.mark.parametrize("make", [CartPole, Pendulum])
+@pytest.mark.parametrize("make", BUILT_IN)
 def test_a_captured_step_replays_like_the_cpu(make: Callable[..., TorchEnvironment]) -> None:
     cpu, gpu = make(64, max_episode_steps=9), make(64, device="cuda", max_episode_steps=9)
     actions = _actions(cpu, 50)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from importlib.metadata import EntryPoint, entry_points
 
 from podracer_core.catalogue.algorithm_info import AlgorithmInfo
+from podracer_core.catalogue.entry_points import package_of
 
 __all__ = ["ENTRY_POINT_GROUP", "InstalledAlgorithm", "installed_algorithms"]
 
@@ -33,7 +34,7 @@ def installed_algorithms(built_in: Iterable[str]) -> list[InstalledAlgorithm]:
     taken = set(built_in)
     found = []
     for entry in entries:
-        others = sorted({_package(other) for other in entries if other.name == entry.name} - {_package(entry)})
+        others = sorted({package_of(other) for other in entries if other.name == entry.name} - {package_of(entry)})
         if entry.name in taken:
             found.append(_broken(entry, "the name is a built-in algorithm's; choose another"))
         elif others:
@@ -52,13 +53,8 @@ def _load(entry: EntryPoint) -> InstalledAlgorithm:
         return _broken(entry, f"{entry.value} is a {type(info).__name__}; expected an AlgorithmInfo")
     if info.name != entry.name:
         return _broken(entry, f"{entry.value} is named {info.name!r}; the entry point must have the same name")
-    return InstalledAlgorithm(entry.name, replace(info, package=_package(entry)))
+    return InstalledAlgorithm(entry.name, replace(info, package=package_of(entry)))
 
 
 def _broken(entry: EntryPoint, problem: str) -> InstalledAlgorithm:
-    return InstalledAlgorithm(entry.name, None, f"algorithm {entry.name!r} of package {_package(entry)}: {problem}")
-
-
-def _package(entry: EntryPoint) -> str:
-    """Name and version of the distribution, as in `my-package 1.2`."""
-    return f"{entry.dist.name} {entry.dist.version}" if entry.dist else entry.value
+    return InstalledAlgorithm(entry.name, None, f"algorithm {entry.name!r} of package {package_of(entry)}: {problem}")

@@ -9,6 +9,7 @@ from google.protobuf import json_format, struct_pb2
 
 from podracer.common.v1 import agent_pb2, environment_pb2, tensor_pb2
 from podracer_core.catalogue.environments import EnvironmentSpec
+from podracer_core.catalogue.environments.stored_file import StoredFile
 from podracer_core.catalogue.spaces import (
     Bound,
     BoxSpace,
@@ -19,13 +20,17 @@ from podracer_core.catalogue.spaces import (
     Space,
     TupleSpace,
 )
-from podracer_core.errors import InvalidInput
+from podracer_core.errors import FieldViolation, InvalidInput
 
 __all__ = [
     "HyperparameterValue",
     "description_to_message",
     "environment_from_message",
     "environment_to_message",
+    "file_from_message",
+    "file_to_message",
+    "files_from_messages",
+    "files_to_messages",
     "hyperparameter_from_message",
     "hyperparameter_to_message",
     "hyperparameters_from_message",
@@ -103,12 +108,18 @@ def space_from_message(message: environment_pb2.Space) -> Space:
 
 
 def environment_to_message(spec: EnvironmentSpec) -> environment_pb2.EnvironmentSpec:
-    """An environment's name and arguments as a message."""
+    """An environment's name, arguments and stored files as a message.
+
+    Raises InvalidInput for one whose code or data are local files: these have to be uploaded first.
+    """
+    if spec.code_path:
+        raise InvalidInput(f"the code of {spec.name} is a folder here; it has to be uploaded first")
     message = environment_pb2.EnvironmentSpec(
         id=spec.id,
         entry_point=spec.entry_point,
-        code_path=spec.code_path,
+        code=None if spec.code is None else file_to_message(spec.code),
         max_episode_steps=spec.max_episode_steps or 0,
+        data=files_to_messages(spec.data),
     )
     if spec.kwargs:
         message.kwargs.update(dict(spec.kwargs))
@@ -120,10 +131,39 @@ def environment_from_message(message: environment_pb2.EnvironmentSpec) -> Enviro
     return EnvironmentSpec(
         id=message.id,
         entry_point=message.entry_point,
-        code_path=message.code_path,
         kwargs=_arguments(message.kwargs),
         max_episode_steps=message.max_episode_steps or None,
+        code=file_from_message(message.code, "environment.code") if message.HasField("code") else None,
+        data=files_from_messages(message.data),
     )
+
+
+def files_to_messages(files: Mapping[str, str | StoredFile]) -> dict[str, tensor_pb2.ObjectReference]:
+    """Data sets by name. Raises InvalidInput for one that is a local file: it has to be uploaded first."""
+    local = [name for name, file in files.items() if isinstance(file, str)]
+    if local:
+        raise InvalidInput(f"the data set {local[0]} is a file here; it has to be uploaded first")
+    return {name: file_to_message(file) for name, file in files.items() if isinstance(file, StoredFile)}
+
+
+def files_from_messages(messages: Mapping[str, tensor_pb2.ObjectReference]) -> dict[str, StoredFile]:
+    """The inverse of `files_to_messages`. Raises InvalidInput that names `data.<name>`."""
+    return {name: file_from_message(message, f"data.{name}") for name, message in messages.items()}
+
+
+def file_to_message(file: StoredFile) -> tensor_pb2.ObjectReference:
+    """A file in the object store as a message."""
+    return tensor_pb2.ObjectReference(key=file.key, sha256=file.sha256, size_bytes=file.size_bytes, name=file.name)
+
+
+def file_from_message(message: tensor_pb2.ObjectReference, field: str) -> StoredFile:
+    """The inverse of `file_to_message`. Raises InvalidInput whose violations begin with `field`."""
+    try:
+        return StoredFile(message.key, message.sha256, message.size_bytes, message.name)
+    except InvalidInput as error:
+        violations = [FieldViolation(f"{field}.{one.field}", one.message) for one in error.violations]
+        text = "; ".join(map(str, violations))
+        raise InvalidInput(text, violations=violations, reason=error.reason) from error
 
 
 def description_to_message(

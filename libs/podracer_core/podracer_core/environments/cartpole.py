@@ -59,6 +59,7 @@ class CartPole(TorchEnvironment):
         )
         self._sutton_barto_reward = sutton_barto_reward
         self._limits = torch.tensor([[_POSITION_LIMIT], [_ANGLE_LIMIT]], dtype=torch.float64, device=self.device)
+        self._push_left = torch.tensor(-_FORCE / _TOTAL_MASS, dtype=torch.float64, device=self.device)
         self._inertia = torch.tensor(_HALF_LENGTH * 4.0 / 3.0, dtype=torch.float64, device=self.device)
         self._acceleration = torch.empty(2, num_envs, dtype=torch.float64, device=self.device)
         self._cart_acceleration, self._pole_acceleration = self._acceleration.unbind()
@@ -77,7 +78,7 @@ class CartPole(TorchEnvironment):
         physics = state["physics"]
         _, _, angle, angular_velocity = physics.unbind()
         cosine, sine = angle.cos(), angle.sin()
-        force = action.double().mul_(2 * _FORCE / _TOTAL_MASS).sub_(_FORCE / _TOTAL_MASS)
+        force = torch.add(self._push_left, action, alpha=2 * _FORCE / _TOTAL_MASS)
         # Both equations share (force + m l ω² sin θ) / (M + m).
         push = force.addcmul_(angular_velocity.square(), sine, value=_POLE_RATIO)
         inertia = self._inertia.addcmul(cosine, cosine, value=-_HALF_LENGTH * _POLE_MASS / _TOTAL_MASS)

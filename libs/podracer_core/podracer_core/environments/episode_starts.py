@@ -34,47 +34,59 @@ class EpisodeStarts:
         """`draw` makes states from keys [K], `observe` writes their observations; `observation` is one of N."""
         self._draw = draw
         self._observe = observe
-        slots = observation.shape[0] * self.DEPTH
-        self._first_observation = observation.new_empty(slots, *observation.shape[1:])
+        self._num_envs = observation.shape[0]
+        self._observation = observation.new_empty(self._num_envs * self.DEPTH, *observation.shape[1:])
+        # Slot first, so that a start is read from one place: the slots that a step takes lie far apart.
         self._state: State = {}
-        self._episode = torch.full((slots,), -1, dtype=torch.int64)
-        self._slot = torch.arange(slots) % self.DEPTH
-        self._steps_left = 0
+        self._filled = False
+        self._taken: list[tuple[Tensor, Tensor]] = []  # (environments, episodes) of the steps since the last filling
 
     def forget(self) -> None:
         """Forget everything: the streams have changed."""
-        self._episode.fill_(-1)
-        self._steps_left = 0
+        self._filled = False
+        self._taken = []
 
     def take(self, rows: Tensor, episode: Tensor, stream: Tensor, state: State, observation: Tensor) -> None:
         """Start the next episode of the environments `rows` [K].
 
         Counts `episode` [N] up, and writes into `state` (environment axis last) and `observation` [N, *obs].
         """
-        if self._steps_left == 0:
+        if not self._filled:
             self._fill(episode, stream)
-            self._steps_left = self.DEPTH
-        self._steps_left -= 1
+        elif len(self._taken) == self.DEPTH:
+            self._refill(stream)
         number = episode.index_select(0, rows).add_(1)
         episode.index_copy_(0, rows, number)
-        slot = number.bitwise_and_(self.DEPTH - 1).add_(rows, alpha=self.DEPTH)
-        observation.index_copy_(0, rows, self._first_observation.index_select(0, slot))
+        self._taken.append((rows, number))
+        slot = self._slot(rows, number)
+        observation.index_copy_(0, rows, self._observation.index_select(0, slot))
         for name, value in state.items():
-            value.index_copy_(-1, rows, self._state[name].index_select(-1, slot))
+            value.movedim(-1, 0).index_copy_(0, rows, self._state[name].index_select(0, slot))
+
+    def _slot(self, rows: Tensor, number: Tensor) -> Tensor:
+        return number.bitwise_and(self.DEPTH - 1).add_(rows, alpha=self.DEPTH)
 
     def _fill(self, episode: Tensor, stream: Tensor) -> None:
-        """Draw what the slots should hold and do not: the episodes after `episode`."""
-        following = episode.repeat_interleave(self.DEPTH).add_(1)
-        following += (self._slot - following).bitwise_and_(self.DEPTH - 1)
-        stale = (following != self._episode).nonzero().squeeze(1)
-        number = following.index_select(0, stale)
-        self._episode.index_copy_(0, stale, number)
-        owner = stale.div(self.DEPTH, rounding_mode="floor")
-        fresh = self._draw(derive_key(stream.index_select(0, owner), number))
-        observation = self._first_observation.new_empty(stale.numel(), *self._first_observation.shape[1:])
+        """Draw the next DEPTH episodes of every environment."""
+        rows = torch.arange(self._num_envs).repeat_interleave(self.DEPTH)
+        number = episode[:, None].add(torch.arange(1, self.DEPTH + 1)).flatten()
+        self._draw_into_slots(rows, number, stream)
+        self._filled = True
+
+    def _refill(self, stream: Tensor) -> None:
+        """Draw, into the slots taken since the last time, the episodes that come DEPTH later."""
+        rows, numbers = (torch.cat(parts) for parts in zip(*self._taken, strict=True))
+        self._taken = []
+        self._draw_into_slots(rows, numbers.add_(self.DEPTH), stream)
+
+    def _draw_into_slots(self, rows: Tensor, number: Tensor, stream: Tensor) -> None:
+        slot = self._slot(rows, number)
+        fresh = self._draw(derive_key(stream.index_select(0, rows), number))
+        observation = self._observation.new_empty(slot.numel(), *self._observation.shape[1:])
         self._observe(fresh, observation)
-        self._first_observation.index_copy_(0, stale, observation)
+        self._observation.index_copy_(0, slot, observation)
         for name, value in fresh.items():
+            by_slot = value.movedim(-1, 0)
             if name not in self._state:
-                self._state[name] = value.new_empty(*value.shape[:-1], self._episode.numel())
-            self._state[name].index_copy_(-1, stale, value)
+                self._state[name] = by_slot.new_empty(self._observation.shape[0], *by_slot.shape[1:])
+            self._state[name].index_copy_(0, slot, by_slot)

@@ -1,8 +1,9 @@
 """The frame of every environment written in torch: seeding, time limits, autoreset, broken worlds, state.
 
-A new environment gives three functions of batched tensors: `initial_state`, `dynamics` and `observe`. It never sees an
-episode end, a seed or another environment. The same code runs on CPU and CUDA; no step waits for a CUDA device, and
-every tensor that outlives a step is written in place, so that a rollout can be captured in a CUDA graph.
+A new environment gives two functions of batched tensors, `initial_state` and `dynamics`, and `observe` where an agent
+does not see the state as it is. It never sees an episode end, a seed or another environment. The same code runs on CPU
+and CUDA; no step waits for a CUDA device, and every tensor that outlives a step is written in place, so that a rollout
+can be captured in a CUDA graph.
 """
 
 from __future__ import annotations
@@ -70,9 +71,16 @@ class TorchEnvironment(VecEnvironment):
         May write into `state` and return it: the old one is not needed again.
         """
 
-    @abstractmethod
     def observe(self, state: State, out: Tensor) -> None:
-        """Write the observations of K states into `out` [K, *obs]."""
+        """Write the observations of K states into `out` [K, *obs].
+
+        Left as it is: the variable named "observation", or the only one there is, its last axis first.
+        """
+        if "observation" not in state and len(state) != 1:
+            names = ", ".join(state)
+            raise InvalidInput(f"{type(self).__name__} must define observe, or call one of {names} observation")
+        variable = state["observation"] if "observation" in state else next(iter(state.values()))
+        out.copy_(variable.movedim(-1, 0).reshape(out.shape))
 
     @torch.no_grad()
     def reset(self, seeds: Tensor) -> Tensor:
@@ -93,6 +101,7 @@ class TorchEnvironment(VecEnvironment):
         """See `VecEnvironment.step`."""
         if not self._state:
             raise InvalidInput("reset or load_state must come before step")
+        self.check_action(action)
         out = out or self._own_step
         state, reward, terminated = self.dynamics(self._state, action)
         self._write_state(state)
@@ -103,7 +112,7 @@ class TorchEnvironment(VecEnvironment):
         if self.max_episode_steps is None:
             out.truncated.zero_()
         else:
-            out.truncated.copy_(self._elapsed >= self.max_episode_steps)
+            torch.ge(self._elapsed, self.max_episode_steps, out=out.truncated)
         out.valid.fill_(True)
         if self.can_diverge:
             self._set_aside_broken_worlds(out)
@@ -148,7 +157,8 @@ class TorchEnvironment(VecEnvironment):
 
     def _write_state(self, state: State) -> None:
         if not self._state:
-            self._state = {name: value.clone(memory_format=torch.contiguous_format) for name, value in state.items()}
+            # A clone keeps the order in memory, so that `initial_state` may have variables lie world after world.
+            self._state = {name: value.clone() for name, value in state.items()}
         for name, value in self._state.items():
             if state[name] is not value:
                 value.copy_(state[name])

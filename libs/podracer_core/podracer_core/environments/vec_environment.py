@@ -8,6 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import gymnasium
@@ -51,8 +52,9 @@ class VecEnvironment(ABC):
 
     `observation_space` and `action_space` are those of a single environment. Actions: Discrete int64 [N] in 0 … n-1
     (the environment adds `start`), MultiDiscrete and MultiBinary int64 [N, k], Box float32 [N, *shape], which the
-    environment clips to its bounds. Tensors that `reset` and `step` return live until the next step; who keeps them
-    passes `out` or copies.
+    environment clips to its bounds. Every `step` begins with `check_action`. It looks at the shape and the type only:
+    a number outside 0 … n-1 is the caller's mistake, and what comes of it is not defined. Tensors that `reset` and
+    `step` return live until the next step; who keeps them passes `out` or copies.
     """
 
     num_envs: int
@@ -60,7 +62,10 @@ class VecEnvironment(ABC):
     observation_space: gymnasium.Space[Any]
     action_space: gymnasium.Space[Any]
     max_episode_steps: int | None
-    deterministic_evaluation: bool = False  # true where all episodes are alike, as in a back-test
+    # True where all episodes of an environment made for evaluation are alike, as in a back-test. The class says so, and
+    # its constructor takes `evaluation: bool`.
+    deterministic_evaluation: bool = False
+    preparation: str = ""  # what it did to the user's data before anything was stepped, for people
     has_action_mask: bool = False  # true where every step has an `action_mask`; it never changes
 
     @property
@@ -83,6 +88,22 @@ class VecEnvironment(ABC):
     @abstractmethod
     def step(self, action: Tensor, out: Step | None = None) -> Step:
         """Act once in every environment; writes into `out` (contiguous tensors, as `allocate_step` makes) if given."""
+
+    def check_action(self, action: Tensor) -> None:
+        """InvalidInput unless `action` has the shape and the type of a batch of actions; waits for no device."""
+        shape, dtype = self._action_form
+        if action.shape != shape or action.dtype != dtype:
+            right = f"{dtype} {list(shape)}"
+            raise InvalidInput(
+                f"actions for {self.num_envs} × {self.action_space} must be {right}, "
+                f"not {action.dtype} {list(action.shape)}"
+            )
+
+    @cached_property
+    def _action_form(self) -> tuple[torch.Size, torch.dtype]:
+        is_box = isinstance(self.action_space, gymnasium.spaces.Box)
+        shape = torch.Size((self.num_envs, *(self.action_space.shape or ())))
+        return shape, torch.float32 if is_box else torch.int64
 
     @abstractmethod
     def state(self) -> dict[str, Tensor]:

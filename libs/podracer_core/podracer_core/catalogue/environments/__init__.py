@@ -1,7 +1,24 @@
 """Environments by name, without torch and without starting any."""
 
-from podracer_core.catalogue.environments.find import BUILT_IN, ENTRY_POINT_GROUP, find_environment
-from podracer_core.catalogue.environments.info import EnvironmentInfo
+from podracer_core.catalogue.environments.find import (
+    BUILT_IN,
+    broken_environments,
+    find_environment,
+    gymnasium_environments,
+    known_environments,
+)
+from podracer_core.catalogue.environments.info import ArgumentInfo, EnvironmentInfo
+from podracer_core.catalogue.environments.installed import ENTRY_POINT_GROUP
 from podracer_core.catalogue.environments.spec import EnvironmentSpec
 
-__all__ = ["BUILT_IN", "ENTRY_POINT_GROUP", "EnvironmentInfo", "EnvironmentSpec", "find_environment"]
+__all__ = [
+    "BUILT_IN",
+    "ENTRY_POINT_GROUP",
+    "ArgumentInfo",
+    "EnvironmentInfo",
+    "EnvironmentSpec",
+    "broken_environments",
+    "find_environment",
+    "gymnasium_environments",
+    "known_environments",
+]

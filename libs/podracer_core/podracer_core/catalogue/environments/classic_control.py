@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import math
 
-from podracer_core.catalogue.environments.info import EnvironmentInfo
+from podracer_core.catalogue.environments.info import ArgumentInfo, EnvironmentInfo
 from podracer_core.catalogue.spaces import BoxSpace, DiscreteSpace
 
 __all__ = ["CLASSIC_CONTROL"]
 
 _CART_POLE_HIGH = (4.8, math.inf, 24 * math.pi / 180, math.inf)
+_ACROBOT_HIGH = (1.0, 1.0, 1.0, 1.0, 4 * math.pi, 9 * math.pi)
+_MOUNTAIN_CAR_LOW = (-1.2, -0.07)
+_MOUNTAIN_CAR_HIGH = (0.6, 0.07)
+_GOAL_VELOCITY = ArgumentInfo("goal_velocity", "how fast the car must at least be at the top", 0.0)
 
 CLASSIC_CONTROL = (
     EnvironmentInfo(
@@ -21,6 +25,9 @@ CLASSIC_CONTROL = (
         action_space=DiscreteSpace(2),
         max_episode_steps=500,
         factory="podracer_core.environments.cartpole:CartPole",
+        arguments=(
+            ArgumentInfo("sutton_barto_reward", "reward -1 for falling and 0 otherwise, instead of 1 a step", False),
+        ),
     ),
     EnvironmentInfo(
         id="Pendulum-v1",
@@ -31,5 +38,43 @@ CLASSIC_CONTROL = (
         action_space=BoxSpace(-2.0, 2.0, (1,)),
         max_episode_steps=200,
         factory="podracer_core.environments.pendulum:Pendulum",
+        arguments=(ArgumentInfo("g", "acceleration of gravity, m/s²", 10.0),),
+    ),
+    EnvironmentInfo(
+        id="Acrobot-v1",
+        description="Swing the end of a double pendulum up by a motor in its middle joint; -1 a step, -100 is good",
+        backend="torch",
+        devices=("cpu", "cuda"),
+        observation_space=BoxSpace(tuple(-high for high in _ACROBOT_HIGH), _ACROBOT_HIGH, (6,)),
+        action_space=DiscreteSpace(3),
+        max_episode_steps=500,
+        factory="podracer_core.environments.acrobot:Acrobot",
+        arguments=(
+            ArgumentInfo("book_or_nips", "equations of Sutton and Barto's book, or nips: of the paper", "book"),
+            ArgumentInfo("dt", "seconds a step", 0.2),
+            ArgumentInfo("torque_noise_max", "N m; a number uniform in ± this is added to the torque", 0.0),
+        ),
+    ),
+    EnvironmentInfo(
+        id="MountainCar-v0",
+        description="Rock a weak car out of a valley, by one of three pushes; -1 a step, -110 is good",
+        backend="torch",
+        devices=("cpu", "cuda"),
+        observation_space=BoxSpace(_MOUNTAIN_CAR_LOW, _MOUNTAIN_CAR_HIGH, (2,)),
+        action_space=DiscreteSpace(3),
+        max_episode_steps=200,
+        factory="podracer_core.environments.mountain_car:MountainCar",
+        arguments=(_GOAL_VELOCITY,),
+    ),
+    EnvironmentInfo(
+        id="MountainCarContinuous-v0",
+        description="Rock a weak car out of a valley, burning little fuel; 100 at the top, 90 is good",
+        backend="torch",
+        devices=("cpu", "cuda"),
+        observation_space=BoxSpace(_MOUNTAIN_CAR_LOW, _MOUNTAIN_CAR_HIGH, (2,)),
+        action_space=BoxSpace(-1.0, 1.0, (1,)),
+        max_episode_steps=999,
+        factory="podracer_core.environments.mountain_car:MountainCarContinuous",
+        arguments=(_GOAL_VELOCITY,),
     ),
 )

@@ -7,7 +7,24 @@ from typing import Literal
 
 from podracer_core.catalogue.spaces import Space
 
-__all__ = ["EnvironmentInfo"]
+__all__ = ["ArgumentInfo", "EnvironmentInfo"]
+
+
+@dataclass(frozen=True, slots=True)
+class ArgumentInfo:
+    """A keyword argument of an environment's constructor: what a job may give in `environment.kwargs`.
+
+    default    a JSON value (a tuple stands for a list); no default where `required`
+    example    what a job file could say, where `required`
+    is_file    the path of a file here, which a job names under `data` and takes with it, not in `environment.kwargs`
+    """
+
+    name: str
+    meaning: str
+    default: object = None
+    required: bool = False
+    example: object = None
+    is_file: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,7 +32,9 @@ class EnvironmentInfo:
     """What is known of an environment without starting it.
 
     The spaces are None where `needs_inspection`. `factory` is the "module:Name" of the class that implements a
-    batched environment in this process, empty where processes with a Gymnasium environment do.
+    batched environment in this process, empty where processes with a Gymnasium environment do. `arguments` are what
+    that class takes besides `num_envs`, `device` and `max_episode_steps`. `package` is the name and the version of the
+    distribution that it comes from, empty where it is built in.
     """
 
     id: str
@@ -26,6 +45,8 @@ class EnvironmentInfo:
     action_space: Space | None = None
     max_episode_steps: int | None = None
     factory: str = ""
+    arguments: tuple[ArgumentInfo, ...] = ()
+    package: str = ""
 
     @property
     def needs_inspection(self) -> bool:

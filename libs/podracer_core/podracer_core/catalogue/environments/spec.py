@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import Any, Self
 
-from podracer_core.errors import FieldViolation, InvalidInput
+from podracer_core.catalogue.environments.stored_file import StoredFile
+from podracer_core.errors import FieldViolation, InvalidInput, PreconditionFailed
 
 __all__ = ["EnvironmentSpec"]
 
@@ -20,10 +22,14 @@ class EnvironmentSpec:
     """The environment that a job names: an `id`, or the `entry_point` of the user's own class or function.
 
     id                   a built-in, a name in the entry point group `podracer.environments`, or a Gymnasium id
-    entry_point          "package.module:Name", called with `kwargs`; it returns a `gymnasium.Env`
-    code_path            a folder that is importable while the entry point is loaded, in the environment's process only
-    kwargs               JSON values
+    entry_point          "package.module:Name", called with the arguments; it returns a `gymnasium.Env`
+    code_path            a folder that is importable while the entry point is loaded, in the environment's process only:
+                         one that holds packages, or a package folder itself (with an `__init__.py`)
+    kwargs               arguments of the constructor, JSON values
     max_episode_steps    truncates episodes; None leaves the environment's own limit
+    code                 packed code in the object store; whoever starts the environment makes it a `code_path` first
+    data                 data sets by argument of the constructor: paths of files here, or files in the object store,
+                         which become paths likewise
     """
 
     id: str = ""
@@ -31,41 +37,94 @@ class EnvironmentSpec:
     code_path: str = ""
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     max_episode_steps: int | None = None
+    code: StoredFile | None = None
+    data: Mapping[str, str | StoredFile] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         violations = list(self._violations())
         if violations:
             raise InvalidInput("; ".join(str(violation) for violation in violations), violations=violations)
 
-    def _violations(self) -> list[FieldViolation]:
-        found = []
+    def _violations(self) -> Iterator[FieldViolation]:
         if bool(self.id) == bool(self.entry_point):
-            found.append(FieldViolation("environment", "give either an id or an entry_point"))
+            yield FieldViolation("environment", "give either an id or an entry_point")
         if self.entry_point and not _ENTRY_POINT.match(self.entry_point):
             message = f"{self.entry_point!r} is not of the form package.module:Name"
-            found.append(FieldViolation("environment.entry_point", message))
-        if self.code_path and not self.entry_point:
-            found.append(FieldViolation("environment.code", "code goes with an entry_point"))
+            yield FieldViolation("environment.entry_point", message)
+        if (self.code_path or self.code) and not self.entry_point:
+            yield FieldViolation("environment.code", "code goes with an entry_point")
+        if self.code_path and self.code:
+            yield FieldViolation("environment.code", "is in the object store and in a folder: one is too much")
         if self.max_episode_steps is not None and self.max_episode_steps < 1:
             message = f"must be at least 1, not {self.max_episode_steps}"
-            found.append(FieldViolation("environment.max_episode_steps", message))
+            yield FieldViolation("environment.max_episode_steps", message)
         try:
             json.dumps(dict(self.kwargs))
         except (TypeError, ValueError) as error:
-            found.append(FieldViolation("environment.kwargs", f"must be JSON values: {error}"))
-        return found
+            yield FieldViolation("environment.kwargs", f"must be JSON values: {error}")
+        for name in self.data:
+            if not name.isidentifier():
+                yield FieldViolation(f"data.{name}", "is not the name of an argument")
+            elif name in self.kwargs:
+                yield FieldViolation(f"data.{name}", f"is in environment.kwargs too: {name} can have one value only")
 
     @property
     def name(self) -> str:
         """What to call it in a message."""
         return self.id or self.entry_point
 
+    @property
+    def stored_files(self) -> tuple[StoredFile, ...]:
+        """The files that have to be brought here before it can be started; none where everything is here."""
+        data = (file for file in self.data.values() if isinstance(file, StoredFile))
+        return (*data,) if self.code is None else (self.code, *data)
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """Arguments of the constructor: `kwargs`, and the path of each data set.
+
+        Raises PreconditionFailed (FILES_MISSING) where a file is still in the object store.
+        """
+        if self.stored_files:
+            raise PreconditionFailed(f"{self.name} needs files that have not been brought here", reason="FILES_MISSING")
+        return {**self.kwargs, **self.data}
+
     def to_json(self) -> dict[str, Any]:
-        """The fields as JSON values: `EnvironmentSpec(**spec.to_json())` is equal to it."""
+        """What the environment's own process is told, as JSON values; `kwargs` are all of its `arguments`, and
+        `code_path` is what goes on its import path. Raises as `arguments` does."""
+        return {
+            "id": self.id,
+            "entry_point": self.entry_point,
+            "code_path": self._import_path,
+            "kwargs": self.arguments,
+            "max_episode_steps": self.max_episode_steps,
+        }
+
+    def to_metadata(self) -> dict[str, Any]:
+        """What a checkpoint remembers of it, as JSON values: `from_metadata` is the inverse."""
+        data = {name: file.to_json() if isinstance(file, StoredFile) else file for name, file in self.data.items()}
         return {
             "id": self.id,
             "entry_point": self.entry_point,
             "code_path": self.code_path,
             "kwargs": dict(self.kwargs),
             "max_episode_steps": self.max_episode_steps,
+            "code": None if self.code is None else self.code.to_json(),
+            "data": data,
         }
+
+    @classmethod
+    def from_metadata(cls, metadata: Mapping[str, Any]) -> Self:
+        """From a checkpoint. Raises InvalidInput or TypeError where it is not what `to_metadata` gives."""
+        values = dict(metadata)
+        code, data = values.pop("code", None), values.pop("data", {})
+        return cls(
+            **values,
+            code=None if code is None else StoredFile(**code),
+            data={name: file if isinstance(file, str) else StoredFile(**file) for name, file in data.items()},
+        )
+
+    @property
+    def _import_path(self) -> str:
+        is_package = bool(self.code_path) and Path(self.code_path, "__init__.py").is_file()
+        return str(Path(self.code_path).absolute().parent) if is_package else self.code_path

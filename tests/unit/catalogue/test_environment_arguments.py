@@ -1,0 +1,49 @@
+"""What the catalogue says of a built-in environment's arguments is what its class takes."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import pkgutil
+
+import pytest
+
+from podracer_core.catalogue.environments import BUILT_IN
+from podracer_core.environments.stock_trading.settings import StockTradingConfig
+
+# Stock trading's are the fields of a dataclass: its own tests compare them.
+NAMED = [name for name in BUILT_IN if name != "StockTrading-v0"]
+OURS = ("num_envs", "device", "max_episode_steps")  # every environment takes these; jobs set them elsewhere
+CONFIGS = {"StockTrading-v0": StockTradingConfig}  # of those that take their arguments as `**options`
+
+
+@pytest.mark.parametrize("environment_id", NAMED)
+def test_names_and_defaults(environment_id: str) -> None:
+    info = BUILT_IN[environment_id]
+    parameters = dict(inspect.signature(pkgutil.resolve_name(info.factory)).parameters)
+    num_envs, device, limit = (parameters.pop(name) for name in OURS)
+    parameters.pop("evaluation", None)  # the evaluator's to say
+    assert num_envs.default is inspect.Parameter.empty
+    assert device.default == "cpu"
+    assert limit.default == info.max_episode_steps
+    if environment_id in CONFIGS:
+        (options,) = parameters.values()
+        assert options.kind is inspect.Parameter.VAR_KEYWORD
+        parameters = dict(inspect.signature(CONFIGS[environment_id]).parameters)
+    assert {each.name: _default(each.default, each.required) for each in info.arguments} == {
+        name: _default(parameter.default, parameter.default is inspect.Parameter.empty)
+        for name, parameter in parameters.items()
+    }
+
+
+@pytest.mark.parametrize("environment_id", BUILT_IN)
+def test_a_job_can_say_them(environment_id: str) -> None:
+    for argument in BUILT_IN[environment_id].arguments:
+        json.dumps(argument.default)
+        assert argument.meaning
+        assert not argument.meaning.endswith(".")
+        assert argument.required == (argument.example is not None)
+
+
+def _default(value: object, required: bool) -> object:
+    return "required" if required else list(value) if isinstance(value, tuple) else value
