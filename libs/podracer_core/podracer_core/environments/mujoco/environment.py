@@ -1,0 +1,230 @@
+"""The frame of every MuJoCo environment: seeds, episodes, time limits, autoreset, broken worlds, state.
+
+The same code runs in float64 on C MuJoCo and in float32 on MuJoCo Warp. On a CUDA device a step never waits for the
+device, and whatever outlives it is written in place, so that it can be captured in a CUDA graph.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping
+
+import gymnasium
+import numpy as np
+import torch
+from torch import Tensor
+
+from podracer_core.environments.episode_starts import EpisodeStarts, State
+from podracer_core.environments.mujoco.physics import Physics
+from podracer_core.environments.vec_environment import Step, VecEnvironment, allocate_step
+from podracer_core.errors import InvalidInput
+from podracer_core.random_numbers import derive_key, normal, uniform
+
+__all__ = ["MuJoCoEnvironment"]
+
+
+class MuJoCoEnvironment(VecEnvironment):
+    """N worlds of one MuJoCo model.
+
+    A task gives `initial_state`, `observe` and `outcome`, as functions of the live views `qpos` [N, nq], `qvel`
+    [N, nv], `ctrl` [N, nu] and those of `physics.field`. Actions are clipped to the actuators' range; NaN acts as 0.
+    A world that breaks (NaN, a full buffer) counts as truncated and not valid with reward 0, shows zeros as its final
+    observation, starts its next episode, and is counted in `broken_count` int64 [N].
+    """
+
+    observation_space: gymnasium.spaces.Box
+    action_space: gymnasium.spaces.Box
+
+    def __init__(self, physics: Physics, frame_skip: int, max_episode_steps: int | None, observation_size: int) -> None:
+        """`frame_skip` physics steps are one step of the environment."""
+        if frame_skip < 1:
+            raise InvalidInput(f"frame_skip must be at least 1, not {frame_skip}", frame_skip=frame_skip)
+        self.physics = physics
+        self.num_envs = physics.num_envs
+        self.device = physics.device
+        self.max_episode_steps = max_episode_steps
+        self.frame_skip = frame_skip
+        self.dt = float(physics.model.opt.timestep) * frame_skip  # seconds
+        self.qpos, self.qvel, self.ctrl = (physics.field(name) for name in ("qpos", "qvel", "ctrl"))
+        low, high = physics.model.actuator_ctrlrange.astype(np.float32).T
+        self.action_space = gymnasium.spaces.Box(low, high, dtype=np.float32)
+        self.observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (observation_size,), dtype=np.float32)
+        self._low, self._high = (torch.tensor(bound, device=self.device) for bound in (low, high))
+        self._qpos0 = torch.as_tensor(physics.model.qpos0, dtype=physics.dtype, device=self.device)
+        self._coordinates = torch.arange(physics.model.nq + physics.model.nv, device=self.device)
+        self._seed = torch.zeros(self.num_envs, dtype=torch.int64, device=self.device)
+        self._stream = derive_key(self._seed)
+        self._episode = torch.zeros_like(self._seed)
+        self._elapsed = torch.zeros_like(self._seed)
+        self.broken_count = torch.zeros_like(self._seed)
+        self._position = torch.zeros(self.num_envs, dtype=physics.dtype, device=self.device)
+        self.never = torch.zeros(self.num_envs, dtype=torch.bool, device=self.device)  # for tasks that do not end
+        self._own_step = allocate_step(self)
+        self._replay = physics.captured(lambda: self._advance(self._own_step))
+        self._started = False
+        self._starts: EpisodeStarts | None = None
+        if self.device.type == "cpu":
+            # What `EpisodeStarts` fills in. It keeps states only: what they look like, the engine has to say.
+            self._first = {"qpos": torch.empty_like(self.qpos).t(), "qvel": torch.empty_like(self.qvel).t()}
+            self._nothing = torch.empty(self.num_envs, 0)
+            self._starts = EpisodeStarts(self._draw, lambda state, out: None, self._nothing)
+
+    @abstractmethod
+    def initial_state(self, key: Tensor) -> tuple[Tensor, Tensor]:
+        """`qpos` [K, nq] and `qvel` [K, nv] of K first states, drawn from `key` int64 [K], one stream an episode."""
+
+    @abstractmethod
+    def observe(self, out: Tensor) -> None:
+        """Write the observations of the present states into `out` float32 [N, obs]."""
+
+    @abstractmethod
+    def outcome(self, velocity: Tensor) -> tuple[Tensor, Tensor]:
+        """The reward [N] of the step just made under `ctrl`, and whether it ended the task, bool [N].
+
+        `velocity` [N]: by how much `position` changed, per second.
+        """
+
+    def position(self) -> Tensor:
+        """[N], in metres: how far a world has come along x."""
+        return self.qpos[:, 0]
+
+    def noisy_state(self, key: Tensor, scale: float, *, normal_velocity: bool = False) -> tuple[Tensor, Tensor]:
+        """The model's own state and zero velocity, with noise on every coordinate.
+
+        Uniform in ± `scale`, or for velocities normal with the standard deviation `scale`.
+        """
+        positions, velocities = torch.split(self._coordinates, [self.qpos.shape[1], self.qvel.shape[1]])
+        key = key[:, None]
+        qpos = uniform(key, positions).to(self.qpos.dtype).mul_(2 * scale).sub_(scale).add_(self._qpos0)
+        if normal_velocity:
+            return qpos, normal(key, velocities).to(self.qvel.dtype).mul_(scale)
+        return qpos, uniform(key, velocities).to(self.qvel.dtype).mul_(2 * scale).sub_(scale)
+
+    @torch.no_grad()
+    def reset(self, seeds: Tensor) -> Tensor:
+        """See `VecEnvironment.reset`."""
+        if seeds.shape != (self.num_envs,):
+            raise InvalidInput(f"seeds must have the shape [{self.num_envs}], not {list(seeds.shape)}")
+        self._seed.copy_(seeds)
+        self._open_streams()
+        self._episode.zero_()
+        self._elapsed.zero_()
+        self.broken_count.zero_()
+        states = self.initial_state(derive_key(self._stream, self._episode))
+        self.physics.restart(self.never.logical_not(), *states)
+        return self._go_on()
+
+    @torch.no_grad()
+    def step(self, action: Tensor, out: Step | None = None) -> Step:
+        """See `VecEnvironment.step`."""
+        if not self._started:
+            raise InvalidInput("reset or load_state must come before step")
+        self.check_action(action)
+        self.ctrl.copy_(action.nan_to_num(nan=0.0).clamp_(self._low, self._high))
+        if self.device.type == "cpu":
+            out = out or self._own_step
+            self._advance(out)
+            return out
+        self._replay()
+        return self._own_step if out is None else _copy(self._own_step, out)
+
+    def state(self) -> dict[str, Tensor]:
+        """See `VecEnvironment.state`: the counters, and "physics.NAME" of all that `Physics.state` names."""
+        copies = {name: value.clone() for name, value in self._counters().items()}
+        return copies | {f"physics.{name}": value for name, value in self.physics.state().items()}
+
+    @torch.no_grad()
+    def load_state(self, state: Mapping[str, Tensor]) -> Tensor:
+        """See `VecEnvironment.load_state`."""
+        for name, value in self.state().items():
+            if name not in state or state[name].shape != value.shape or state[name].dtype != value.dtype:
+                found = f"{state[name].dtype} {list(state[name].shape)}" if name in state else "nothing"
+                raise InvalidInput(f"state[{name!r}] must be {value.dtype} {list(value.shape)}, not {found}")
+        for name, value in self._counters().items():
+            value.copy_(state[name])
+        self._open_streams()
+        prefix = "physics."
+        physics = {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
+        self.physics.load_state(physics)
+        return self._go_on()
+
+    def close(self) -> None:
+        """Give back the engine."""
+        self.physics.close()
+
+    def _counters(self) -> dict[str, Tensor]:
+        return {
+            "seed": self._seed,
+            "episode": self._episode,
+            "elapsed": self._elapsed,
+            "broken_count": self.broken_count,
+        }
+
+    def _open_streams(self) -> None:
+        self._stream.copy_(derive_key(self._seed))
+        if self._starts is not None:
+            self._starts.forget()
+
+    def _go_on(self) -> Tensor:
+        """From the states that the engine has just been given."""
+        self._started = True
+        self._position.copy_(self.position())
+        self.observe(self._own_step.observation)
+        return self._own_step.observation
+
+    def _advance(self, out: Step) -> None:
+        """One step under the present `ctrl`, always of the same tensors."""
+        self.physics.step(self.frame_skip)
+        reward, terminated = self.outcome((self.position() - self._position).div_(self.dt))
+        out.reward.copy_(reward)
+        out.terminated.copy_(terminated)
+        self.observe(out.final_observation)
+        self._elapsed += 1
+        if self.max_episode_steps is None:
+            out.truncated.zero_()
+        else:
+            torch.ge(self._elapsed, self.max_episode_steps, out=out.truncated)
+        self._set_aside_broken_worlds(out)
+        done = out.terminated | out.truncated
+        # A CPU knows at once that nothing has ended; elsewhere the host must not wait for the device.
+        if self.device.type == "cpu" and not done.any():
+            out.observation.copy_(out.final_observation)
+            self._position.copy_(self.position())
+        else:
+            self._restart(done)
+            self.observe(out.observation)
+
+    def _set_aside_broken_worlds(self, out: Step) -> None:
+        finite = out.final_observation.sum(1).add_(out.reward).isfinite()
+        torch.gt(finite, self.physics.broken(), out=out.valid)  # finite and not broken
+        broken = out.valid.logical_not()
+        if self.device.type == "cpu" and not broken.any():
+            return
+        out.terminated.logical_and_(out.valid)
+        out.truncated.logical_or_(broken)
+        out.reward.masked_fill_(broken, 0)
+        out.final_observation.masked_fill_(broken[:, None], 0)
+        self.broken_count += broken
+
+    def _restart(self, rows: Tensor) -> None:
+        """Start the next episode where `rows`; a CPU works on these only."""
+        if self._starts is not None:
+            index = rows.nonzero().squeeze(1)
+            self._elapsed.index_fill_(0, index, 0)
+            self._starts.take(index, self._episode, self._stream, self._first, self._nothing)
+            self.physics.restart(rows, self._first["qpos"].t(), self._first["qvel"].t())
+        else:
+            self._elapsed.masked_fill_(rows, 0)
+            self._episode += rows
+            self.physics.restart(rows, *self.initial_state(derive_key(self._stream, self._episode)))
+        self._position.copy_(self.position())
+
+    def _draw(self, key: Tensor) -> State:
+        qpos, qvel = self.initial_state(key)
+        return {"qpos": qpos.t(), "qvel": qvel.t()}
+
+
+def _copy(step: Step, out: Step) -> Step:
+    for name in ("observation", "reward", "terminated", "truncated", "final_observation", "valid"):
+        getattr(out, name).copy_(getattr(step, name))
+    return out
