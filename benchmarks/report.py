@@ -13,14 +13,16 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Target:
-    """A figure and what it has to reach; `at_most` where smaller is better."""
+    """A figure and what it has to reach; `at_most` where smaller is better. None was not measured, and is not met."""
 
-    value: float
+    value: float | None
     target: float
     at_most: bool = False
 
     @property
     def met(self) -> bool:
+        if self.value is None:
+            return False
         return self.value <= self.target if self.at_most else self.value >= self.target
 
 
@@ -32,7 +34,7 @@ def versions(*packages: str) -> str:
 
 def print_table(title: str, header: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     """A plain table; floats are shown with three significant digits or thousands separators."""
-    cells = [[_text(cell) for cell in row] for row in rows]
+    cells = [[number_text(cell) for cell in row] for row in rows]
     widths = [max(len(line[column]) for line in [list(header), *cells]) for column in range(len(header))]
     print(f"\n{title}")
     for line in [list(header), ["-" * width for width in widths], *cells]:
@@ -42,7 +44,7 @@ def print_table(title: str, header: Sequence[str], rows: Sequence[Sequence[objec
 
 def spread(values: Sequence[float]) -> str:
     """`median (least – greatest)`."""
-    return f"{_text(statistics.median(values))} ({_text(min(values))} – {_text(max(values))})"
+    return f"{number_text(statistics.median(values))} ({number_text(min(values))} – {number_text(max(values))})"
 
 
 def finish(name: str, figures: Mapping[str, object], targets: Mapping[str, Target]) -> None:
@@ -51,7 +53,7 @@ def finish(name: str, figures: Mapping[str, object], targets: Mapping[str, Targe
         "Targets",
         ["target", "value", "to reach", "met"],
         [
-            [key, t.value, f"{'≤' if t.at_most else '≥'} {_text(t.target)}", "yes" if t.met else "NO"]
+            [key, _measured(t), f"{'≤' if t.at_most else '≥'} {number_text(t.target)}", _met(t)]
             for key, t in targets.items()
         ],
     )
@@ -63,7 +65,16 @@ def finish(name: str, figures: Mapping[str, object], targets: Mapping[str, Targe
     print(json.dumps(closing))
 
 
-def _text(cell: object) -> str:
+def _measured(target: Target) -> object:
+    return "not measured" if target.value is None else target.value
+
+
+def _met(target: Target) -> str:
+    return "–" if target.value is None else "yes" if target.met else "NO"
+
+
+def number_text(cell: object) -> str:
+    """A cell of a table: three significant digits, or thousands separators."""
     if isinstance(cell, float):
         return f"{cell:,.0f}" if abs(cell) >= 1000 else f"{cell:.3g}"
     return f"{cell:,}" if isinstance(cell, int) and not isinstance(cell, bool) else str(cell)

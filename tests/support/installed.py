@@ -33,7 +33,8 @@ INFO = AlgorithmInfo(
 def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install]:
     """`install("my-package", {"mine": "my_package.catalogue:INFO"}, catalogue=CATALOGUE)`: a distribution on sys.path.
 
-    The keyword arguments are the modules of its package, which is called as the distribution with _ for -.
+    Other keyword arguments than `group`, that of the entry points, are the modules of its package, which is called as
+    the distribution with _ for -.
     """
     folder = tmp_path / "site-packages"
     folder.mkdir()
@@ -41,12 +42,14 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install
     before = set(sys.modules)
     _forget()
 
-    def install(distribution: str, entry_points: Mapping[str, str], **modules: str) -> None:
+    def install(
+        distribution: str, entry_points: Mapping[str, str], group: str = "podracer.algorithms", **modules: str
+    ) -> None:
         package = distribution.replace("-", "_")
         (folder / package).mkdir()
         for name, text in {"__init__": "", **modules}.items():
             (folder / package / f"{name}.py").write_text(text)
-        write_metadata(folder, distribution, "1.2", {"podracer.algorithms": entry_points})
+        write_metadata(folder, distribution, "1.2", {group: entry_points})
         _forget()
 
     yield install

@@ -22,11 +22,13 @@ def make_vec_environment(
     num_envs: int,
     device: torch.device | str = "cpu",
     *,
+    evaluation: bool = False,
     processes: int | None = None,
     step_timeout_s: float = 60.0,
 ) -> VecEnvironment:
     """N environments as `spec` says: in this process if they are batched themselves, else in processes of their own.
 
+    `evaluation` says that episodes are to judge, not to learn from, for classes with `deterministic_evaluation`.
     `processes` and `step_timeout_s` are `PreprocessVecEnv`'s. Raises InvalidInput for an unknown id or impossible
     kwargs, UserCodeFailed if the user's environment does not start.
     """
@@ -36,13 +38,16 @@ def make_vec_environment(
             gymnasium_spec(spec), num_envs, device, processes=processes, step_timeout_s=step_timeout_s
         )
     limit = {} if spec.max_episode_steps is None else {"max_episode_steps": spec.max_episode_steps}
+    arguments = limit | spec.arguments
+    if evaluation and batched.deterministic_evaluation:
+        arguments["evaluation"] = True
     try:
-        inspect.signature(batched).bind(num_envs, device=device, **limit, **spec.kwargs)
+        inspect.signature(batched).bind(num_envs, device=device, **arguments)
     except TypeError as error:
         message = f"{spec.name} does not take these: {error}"
         raise InvalidInput(message, violations=[FieldViolation("environment.kwargs", message)]) from error
     constructor: Any = batched
-    environment: VecEnvironment = constructor(num_envs, device=device, **limit, **spec.kwargs)
+    environment: VecEnvironment = constructor(num_envs, device=device, **arguments)
     return environment
 
 

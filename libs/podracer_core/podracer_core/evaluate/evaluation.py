@@ -23,7 +23,9 @@ _DEFAULT_STEP_LIMIT = 100_000
 class Evaluator:
     """Runs greedy episodes in environments that `make_environment(num_envs)` makes; they are kept for the next time.
 
-    An environment without a time limit of its own is cut off after `step_limit` steps.
+    They are made for evaluation: where `deterministic_evaluation` is true all of a policy's episodes are alike, and one
+    is played for all seeds, so that the interval of the mean has no width. An environment without a time limit of its
+    own is cut off after `step_limit` steps.
     """
 
     def __init__(
@@ -31,6 +33,7 @@ class Evaluator:
     ) -> None:
         self._make_environment, self._step_limit = make_environment, step_limit
         self._environments: dict[int, VecEnvironment] = {}
+        self._all_alike = False
 
     def evaluate(
         self, actor: Actor, seeds: Sequence[int], *, first_row: int = 0, block_rows: int = BLOCK_ROWS
@@ -42,6 +45,16 @@ class Evaluator:
         """
         if not seeds:
             raise InvalidInput("an evaluation needs at least one seed")
+        if not self._all_alike:
+            self._all_alike = self._environment(actor.members * len(seeds)).deterministic_evaluation
+        if self._all_alike:
+            one_each = self._play(actor, seeds[:1], 0, block_rows)
+            return tuple(result.repeated(tuple(seeds)) for result in one_each)
+        return self._play(actor, seeds, first_row, block_rows)
+
+    def _play(
+        self, actor: Actor, seeds: Sequence[int], first_row: int, block_rows: int
+    ) -> tuple[EvaluationResult, ...]:
         members, episodes = actor.members, len(seeds)
         environment = self._environment(members * episodes)
         blocks = -(-(first_row + episodes) // block_rows)

@@ -70,6 +70,11 @@ class EvaluationResult:
         """True while the interval cannot tell on which side of `threshold` the mean lies."""
         return self.lower_bound < threshold <= self.upper_bound
 
+    def repeated(self, seeds: tuple[int, ...]) -> EvaluationResult:
+        """One episode's result as that of all `seeds`, which would play the same episode."""
+        count = len(seeds)
+        return EvaluationResult(self.returns * count, self.lengths * count, seeds, self.invalid * count)
+
     def __add__(self, other: EvaluationResult) -> EvaluationResult:
         """Both together."""
         return EvaluationResult(

@@ -1,0 +1,153 @@
+"""StockTrading-v0: N accounts that trade the K stocks of a price table.
+
+After Yang et al. 2020, "Deep Reinforcement Learning for Automated Stock Trading: An Ensemble Strategy", and Li et al.
+2021, "FinRL-Podracer". Different here: a decision is filled at the next bar's open, the order of the stocks plays no
+part, halted stocks are not traded, and nothing looks ahead.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+import torch
+from torch import Tensor
+
+from podracer_core.environments.stock_trading.market import Market, prepare
+from podracer_core.environments.stock_trading.orders import Broker
+from podracer_core.environments.stock_trading.settings import Split, StockTradingConfig
+from podracer_core.environments.stock_trading.split import check_split
+from podracer_core.environments.torch_environment import State, TorchEnvironment
+from podracer_core.random_numbers import integers, uniform
+
+__all__ = ["StockTrading"]
+
+_TINY = 1e-9  # instead of a zero that nothing is divided by in the end
+
+
+class StockTrading(TorchEnvironment):
+    """Buy and sell K stocks, long only, without credit.
+
+    State: "bar" int64 [N] (indexes the market), "cash" and "value" float64 [N] (the account at the close of the bar),
+    "shares" float64 [K, N] (whole numbers), and with a cool-down "rest" int32 [K, N], the bars left of it.
+
+    Observation float32 [N, 1 + K + K·F + …]: cash, and shares at their mean training close, both as parts of the
+    initial cash; closes of all stocks, then each indicator of all stocks, standardized; turbulence; rest / cool_down.
+
+    Action [N, K] in ±1: times `max_stock`, rounded toward zero, is the number of shares to buy or to sell.
+
+    Reward: (account value at the close of t + 1 - at the close of t) / initial_cash * reward_scale.
+    """
+
+    deterministic_evaluation = True
+
+    def __init__(
+        self,
+        num_envs: int,
+        device: torch.device | str = "cpu",
+        max_episode_steps: int | None = None,
+        evaluation: bool = False,
+        **options: Any,
+    ) -> None:
+        """`options` are `StockTradingConfig`'s, as JSON values.
+
+        `max_episode_steps` limits training episodes, which else take half of the split's steps where they start at
+        random, and all where not. An evaluation goes through its whole split. Raises InvalidInput for options and
+        tables that cannot be right, PreconditionFailed where the extra `trading` is not installed.
+        """
+        self.config = config = StockTradingConfig.from_options(options)
+        self.market = market = prepare(config, torch.device(device))
+        self.preparation = str(market.report)
+        # Both are looked at now: training should not begin where no evaluation will be possible.
+        bars = {split: check_split(market.splits, split, market.times, config) for split in _traded_splits(config)}
+        self.split = _traded_splits(config)[evaluation]
+        self.bars = bars[self.split]
+        self._draws_start = config.random_start and not evaluation
+        self._draws_holdings = config.random_holdings and not evaluation
+        steps = len(self.bars) - 1
+        if not evaluation:
+            steps = min(steps, max_episode_steps or (max(1, steps // 2) if self._draws_start else steps))
+        self._set_up(market, config)
+        stocks = len(market.tickers)
+        size = 1 + stocks + self._features.shape[1] + (stocks if config.cool_down else 0)
+        super().__init__(
+            num_envs,
+            device,
+            observation_space=gymnasium.spaces.Box(-np.inf, np.inf, (size,), np.float32),
+            action_space=gymnasium.spaces.Box(-1.0, 1.0, (stocks,), np.float32),
+            max_episode_steps=steps,
+        )
+        self._never = torch.zeros(num_envs, dtype=torch.bool, device=self.device)
+
+    def initial_state(self, key: Tensor) -> State:
+        """Cash alone at the first bar; in training any bar and any part of the cash in shares, as the options say."""
+        bar = torch.full_like(key, self.bars.start)
+        if self._draws_start and self.max_episode_steps is not None:
+            bar += integers(key, 0, len(self.bars) - self.max_episode_steps)
+        value = torch.full(key.shape, self.config.initial_cash, dtype=torch.float64, device=key.device)
+        cash, shares = value.clone(), value.new_zeros(len(key), len(self.market.tickers))
+        if self._draws_holdings:
+            weight = uniform(key[:, None], self._stock_counter).double().mul_(self._can_be_held.index_select(0, bar))
+            price = self.market.close.index_select(0, bar)
+            budget = uniform(key, 1).double().mul_(value).div_(weight.sum(1).clamp_(min=_TINY))
+            shares = weight.mul_(budget[:, None]).div_(price.clamp(min=_TINY)).floor_()
+            cash -= (shares * price).sum(1)
+        state = {"bar": bar, "cash": cash, "value": value, "shares": shares.t()}
+        return state | ({"rest": torch.zeros_like(shares, dtype=torch.int32).t()} if self.config.cool_down else {})
+
+    def dynamics(self, state: State, action: Tensor) -> tuple[State, Tensor, Tensor]:
+        """Fill the orders, then go on to the next bar's close. An account never ends by itself."""
+        config, bar, cash = self.config, state["bar"], state["cash"]
+        price, next_close, can_trade = self._quotes.index_select(0, bar).chunk(3, dim=1)  # [N, K] each
+        shares = state["shares"].t()  # they lie account after account, as the rows of the market do
+        orders = action.double().clamp_(-1, 1).mul_(config.max_stock)
+        if config.cool_down:
+            orders.masked_fill_(state["rest"].t() > 0, 0.0)
+        if self._is_turbulent is not None:
+            orders = torch.where(self._is_turbulent.index_select(0, bar)[:, None], -shares, orders)
+        traded = self._broker.execute(orders.mul_(can_trade), price, cash, shares)
+        if config.cool_down:
+            state["rest"].sub_(1).clamp_(min=0).masked_fill_(traded.t() != 0, config.cool_down)
+        value = (shares * next_close).sum(1).add_(cash)
+        reward = (value - state["value"]).mul_(config.reward_scale / config.initial_cash)
+        state["value"].copy_(value)
+        bar.add_(1)
+        return state, reward, self._never
+
+    def observe(self, state: State, out: Tensor) -> None:
+        """See the class."""
+        stocks = len(self.market.tickers)
+        out[:, 0] = state["cash"] / self.config.initial_cash
+        out[:, 1 : 1 + stocks] = state["shares"].t() * self._share_scale
+        features = out[:, 1 + stocks : 1 + stocks + self._features.shape[1]]
+        torch.index_select(self._features, 0, state["bar"], out=features)
+        if self.config.cool_down:
+            out[:, -stocks:] = (state["rest"] / self.config.cool_down).t()
+
+    def _set_up(self, market: Market, config: StockTradingConfig) -> None:
+        """Tables whose row t holds all that a decision on bar t needs."""
+        following = (
+            torch.arange(len(market.times), device=market.close.device).add_(1).clamp_(max=len(market.times) - 1)
+        )
+        next_close = market.close[following]
+        if config.fill == "next_open":
+            price, can_trade = market.open[following], market.traded[following]
+        else:
+            price, can_trade = market.close, market.traded
+        self._quotes = torch.cat([price, next_close, (can_trade & market.known).double()], dim=1)  # [T, 3K]
+        by_feature = market.features.transpose(1, 2).flatten(1)
+        self._features = torch.cat([by_feature, market.turbulence_feature], dim=1)
+        self._can_be_held = market.known & market.traded
+        self._share_scale = market.mean_close / config.initial_cash
+        self._stock_counter = torch.arange(2, 2 + len(market.tickers), device=market.close.device)
+        self._is_turbulent: Tensor | None = None
+        if market.turbulence is not None and config.turbulence_threshold is not None:
+            self._is_turbulent = market.turbulence > config.turbulence_threshold
+        self._broker = Broker(config.buy_cost, config.sell_cost, config.minimum_trade)
+
+
+def _traded_splits(config: StockTradingConfig) -> tuple[Split, Split]:
+    """What training and what evaluation trades."""
+    default: Split = "validation" if config.split == "train" else config.split
+    return config.split, config.evaluation_split or default

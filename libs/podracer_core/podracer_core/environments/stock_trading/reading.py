@@ -1,0 +1,149 @@
+"""A price table's file, in any of three formats, as NumPy columns."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from podracer_core.environments.stock_trading.extras import trading_library
+from podracer_core.environments.stock_trading.settings import COLUMNS, refusal
+from podracer_core.errors import InvalidInput
+
+__all__ = ["RawTable", "read_table"]
+
+# What other tools call these columns.
+_ALIASES = {
+    "ticker": ("tic", "symbol", "code", "stock", "instrument", "ts_code"),
+    "time": ("date", "datetime", "timestamp", "trade_date", "day"),
+    "volume": ("vol",),
+}
+
+
+class RawTable(NamedTuple):
+    """The rows of a file in its order.
+
+    ticker    [R] str objects
+    time      [R] datetime64[us], UTC where the file says a zone
+    prices    [R, 4] float64: open, high, low, close
+    volume    [R] float64
+    """
+
+    ticker: NDArray[np.object_]
+    time: NDArray[np.datetime64]
+    prices: NDArray[np.float64]
+    volume: NDArray[np.float64]
+
+
+def read_table(path: str, columns: Mapping[str, str]) -> RawTable:
+    """Read the file; its format is told by its first bytes. `columns` are names in the file, where they differ.
+
+    Raises InvalidInput for a file that cannot be read, a missing column and a cell of the wrong type.
+    """
+    names = {name: columns.get(name, name) for name in COLUMNS}
+    table = _open(path, names)
+    missing = [name for name in COLUMNS if names[name] not in table.column_names]
+    if missing:
+        raise _missing(path, missing, names, table.column_names)
+    twice = [column for column in names.values() if table.column_names.count(column) > 1]
+    if twice:
+        raise refusal("table", f"{path} has more than one column {twice[0]!r}")
+    if table.num_rows == 0:
+        raise refusal("table", f"{path} has no rows")
+    arrow = trading_library("pyarrow")
+    kinds = dict.fromkeys(COLUMNS, arrow.float64()) | {"ticker": arrow.string(), "time": arrow.timestamp("us")}
+    cells = {name: _column(table.column(names[name]), names[name], kind) for name, kind in kinds.items()}
+    return RawTable(
+        cells["ticker"].to_numpy(zero_copy_only=False).astype(object),
+        cells["time"].to_numpy(zero_copy_only=False),
+        np.stack([cells[name].to_numpy(zero_copy_only=False) for name in ("open", "high", "low", "close")], axis=1),
+        cells["volume"].to_numpy(zero_copy_only=False),
+    )
+
+
+def _open(path: str, names: Mapping[str, str]) -> Any:
+    arrow = trading_library("pyarrow")
+    try:
+        with Path(path).open("rb") as file:
+            start = file.read(6)
+        if start[:4] == b"PAR1":
+            return trading_library("pyarrow.parquet").ParquetFile(path).read()
+        if start in (b"ARROW1", b"FEA1"):
+            return trading_library("pyarrow.feather").read_table(path)
+        if start[:4] == b"\xff\xff\xff\xff":
+            return arrow.ipc.open_stream(path).read_all()
+        csv = trading_library("pyarrow.csv")
+        # As text, so that a cell of the wrong type can be named, and ticker 000001 keeps its zeros.
+        as_text = csv.ConvertOptions(column_types=dict.fromkeys(names.values(), arrow.string()))
+        return csv.read_csv(path, csv.ReadOptions(use_threads=False), convert_options=as_text)
+    except OSError as error:
+        raise refusal("table", f"cannot read the table {path}: {error.strerror or error}") from error
+    except arrow.ArrowException as error:
+        message = f"{path} is not a table in CSV (UTF-8, with a line of column names), Parquet or Arrow: {error}"
+        raise refusal("table", message) from error
+
+
+def _missing(path: str, missing: list[str], names: Mapping[str, str], found: list[str]) -> InvalidInput:
+    """Names the columns that there are, and the mapping that is most likely meant."""
+    told = ", ".join(repr(names[name]) for name in missing)
+    message = f"{path} has no column {told}; it has {', '.join(found)}"
+    meant = {}
+    for name in missing:
+        free = {column.lower(): column for column in found if column not in names.values()}
+        likely = [alias for alias in (name, *_ALIASES.get(name, ())) if alias in free]
+        likely += difflib.get_close_matches(name, free, n=1)
+        if likely:
+            meant[name] = free[likely[0]]
+    if meant:
+        pairs = ", ".join(f"{name}: {column}" for name, column in meant.items())
+        message += f". Say what is what with columns: {{{pairs}}}"
+    return refusal("columns", message)
+
+
+def _column(cells: Any, name: str, kind: Any) -> Any:
+    """One column as `kind`. Raises InvalidInput that names the first row whose cell is empty or something else."""
+    arrow, compute = trading_library("pyarrow"), trading_library("pyarrow.compute")
+    types = arrow.types
+    cells = cells.combine_chunks()
+    if types.is_dictionary(cells.type):
+        cells = cells.dictionary_decode()
+    is_text = types.is_string(cells.type) or types.is_large_string(cells.type)
+    if is_text:
+        cells = compute.utf8_trim_whitespace(cells)
+    elif types.is_timestamp(kind) and not types.is_temporal(cells.type):
+        message = f"column {name!r} holds {cells.type}; dates such as 2019-12-31 or timestamps are expected"
+        raise refusal("table", message)
+    empty = compute.fill_null(compute.equal(cells, ""), True) if is_text else compute.is_null(cells)
+    row = compute.index(empty, True).as_py()
+    if row >= 0:
+        raise refusal("table", f"row {row + 1}: {name!r} is empty")
+    if _casts(cells, kind):
+        return compute.cast(cells, kind)
+    row = _first_misfit(cells, kind)
+    right = "a date such as 2019-12-31, or 2019-12-31 09:30" if types.is_timestamp(kind) else "a number"
+    raise refusal("table", f"row {row + 1}: {name!r} is {cells[row].as_py()!r}; {right} is expected")
+
+
+def _casts(cells: Any, kind: Any) -> bool:
+    arrow, compute = trading_library("pyarrow"), trading_library("pyarrow.compute")
+    try:
+        compute.cast(cells, kind)
+    except (arrow.ArrowInvalid, arrow.ArrowNotImplementedError):
+        return False
+    return True
+
+
+def _first_misfit(cells: Any, kind: Any) -> int:
+    """The first row that cannot be cast, by bisection."""
+    low, high = 0, len(cells)
+    while high - low > 1:
+        middle = (low + high) // 2
+        if _casts(cells.slice(low, middle - low), kind):
+            low = middle
+        else:
+            high = middle
+    return low

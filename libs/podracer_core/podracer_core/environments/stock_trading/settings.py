@@ -1,0 +1,162 @@
+"""Every knob of StockTrading-v0, and how a job's `environment.kwargs` become them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from podracer_core.config.build import Builder
+from podracer_core.config.document import Node
+from podracer_core.errors import FieldViolation, InvalidInput
+
+__all__ = ["COLUMNS", "FIELD", "Indicator", "Split", "StockTradingConfig", "refusal"]
+
+FIELD = "environment.kwargs"
+COLUMNS = ("ticker", "time", "open", "high", "low", "close", "volume")
+
+Split = Literal["train", "validation", "test", "all"]
+Indicator = Literal["macd", "rsi", "cci", "adx", "bollinger", "turbulence"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StockTradingConfig:
+    """What the table is and how it is traded; `docs/environments/stock_trading.md` tells each in full.
+
+    Table:
+    table                 path of a CSV, Parquet or Arrow file with the columns `COLUMNS`
+    columns               names in the file where they differ: {ticker: tic}
+    adjust                auto: smooth unadjusted ex-rights dates; none: leave prices as they are
+    daily_limit           a fall over night beyond it (0.1: 10 %) is an ex-rights date; None: as the market itself shows
+    gaps                  what to do where a ticker has no row: forward_fill, drop_day, or refuse with error
+
+    Split, by date (`train_end`, `validation_end`: last day of each) or else by the fractions of all bars:
+    split                 what training trades
+    evaluation_split      what evaluation trades; None: validation where `split` is train, else the same
+
+    State:
+    indicators            in this order behind the close; windows in bars
+
+    Account:
+    initial_cash          in the table's currency
+    max_stock             shares of one stock that one decision buys or sells at most
+    buy_cost, sell_cost   fractions of the traded value
+    minimum_trade         a smaller order is not placed
+    cool_down             bars for which a stock rests after a trade
+    turbulence_threshold  above it everything is sold and nothing bought; None: off
+    fill                  next_open: a decision on bar t fills at the open of t + 1; same_close: at the close of t
+    reward_scale          100: the reward is the change of the account's value in per cent of `initial_cash`
+
+    Training episodes (an evaluation always starts at the first bar, with cash alone):
+    random_start          at any bar from which the episode fits
+    random_holdings       with part of `initial_cash` in shares
+    """
+
+    table: str
+    columns: Mapping[str, str] = field(default_factory=dict)
+    adjust: Literal["auto", "none"] = "auto"
+    daily_limit: float | None = None
+    gaps: Literal["forward_fill", "drop_day", "error"] = "error"
+
+    train_end: str | None = None
+    validation_end: str | None = None
+    train_fraction: float = 0.7
+    validation_fraction: float = 0.15
+    split: Split = "train"
+    evaluation_split: Split | None = None
+
+    indicators: tuple[Indicator, ...] = ("macd", "rsi", "cci", "adx", "bollinger", "turbulence")
+    rsi_window: int = 14
+    cci_window: int = 14
+    adx_window: int = 14
+    bollinger_window: int = 20
+    turbulence_window: int = 252
+
+    initial_cash: float = 1_000_000.0
+    max_stock: int = 100
+    buy_cost: float = 0.001
+    sell_cost: float = 0.001
+    minimum_trade: int = 1
+    cool_down: int = 0
+    turbulence_threshold: float | None = None
+    fill: Literal["next_open", "same_close"] = "next_open"
+    reward_scale: float = 100.0
+
+    random_start: bool = True
+    random_holdings: bool = True
+
+    def __post_init__(self) -> None:
+        violations = list(self._violations())
+        if violations:
+            raise InvalidInput("; ".join(map(str, violations)), violations=violations)
+
+    @classmethod
+    def from_options(cls, options: Mapping[str, Any]) -> StockTradingConfig:
+        """From JSON values. Raises InvalidInput with every unknown name (and the nearest known one) and wrong value."""
+        builder = Builder("", {})
+        config = builder.dataclass(cls, _node(options), FIELD)
+        if builder.problems:
+            violations = [FieldViolation(problem.field, problem.message) for problem in builder.problems]
+            raise InvalidInput("; ".join(map(str, violations)), violations=violations)
+        return config  # type: ignore[no-any-return]
+
+    @property
+    def uses_turbulence(self) -> bool:
+        """Whether it has to be computed."""
+        return "turbulence" in self.indicators or self.turbulence_threshold is not None
+
+    def _violations(self) -> Iterator[FieldViolation]:
+        for name in self.columns:
+            if name not in COLUMNS:
+                yield FieldViolation("columns", f"has {name!r}; its keys are among {', '.join(COLUMNS)}")
+        if len(set(self.indicators)) < len(self.indicators):
+            yield FieldViolation("indicators", "names one twice")
+        for name, least in (
+            *((f"{indicator}_window", 2) for indicator in ("rsi", "cci", "adx", "bollinger", "turbulence")),
+            *(("max_stock", 1), ("minimum_trade", 1), ("cool_down", 0)),
+        ):
+            if getattr(self, name) < least:
+                yield FieldViolation(name, f"must be {least} or more, not {getattr(self, name)}")
+        for name in ("buy_cost", "sell_cost"):
+            if not 0 <= getattr(self, name) < 1:
+                message = f"is a fraction of the traded value, 0 or more and below 1, not {getattr(self, name):g}"
+                yield FieldViolation(name, message)
+        for name in ("initial_cash", "reward_scale", "turbulence_threshold"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                yield FieldViolation(name, f"must be above 0, not {value:g}")
+        if self.daily_limit is not None and not 0 < self.daily_limit < 1:
+            yield FieldViolation(
+                "daily_limit", f"is a fraction between 0 and 1 (0.1 for 10 %), not {self.daily_limit:g}"
+            )
+        if self.minimum_trade > self.max_stock:
+            message = (
+                f"of {self.minimum_trade} shares is more than max_stock ({self.max_stock}): no order could be placed"
+            )
+            yield FieldViolation("minimum_trade", message)
+        yield from self._split_violations()
+
+    def _split_violations(self) -> Iterator[FieldViolation]:
+        if self.validation_end is not None and self.train_end is None:
+            yield FieldViolation("validation_end", "needs train_end beside it")
+        for name in ("train_fraction", "validation_fraction"):
+            if not 0 <= getattr(self, name) <= 1:
+                yield FieldViolation(name, f"must lie in 0 to 1, not {getattr(self, name):g}")
+        if self.train_fraction + self.validation_fraction > 1 + 1e-9:
+            total = self.train_fraction + self.validation_fraction
+            yield FieldViolation("validation_fraction", f"and train_fraction together are {total:g}, more than 1")
+
+
+def refusal(name: str, message: str) -> InvalidInput:
+    """The error that blames one argument of the constructor."""
+    return InvalidInput(message, violations=[FieldViolation(f"{FIELD}.{name}", message)])
+
+
+def _node(value: Any) -> Node:
+    """JSON values (and paths) as the configuration reader takes them; line numbers mean nothing here."""
+    if isinstance(value, Mapping):
+        return Node({str(key): _node(inner) for key, inner in value.items()}, 0, 0)
+    if isinstance(value, list | tuple):
+        return Node(tuple(_node(inner) for inner in value), 0, 0)
+    return Node(os.fspath(value) if isinstance(value, os.PathLike) else value, 0, 0)

@@ -1,0 +1,79 @@
+"""Train, validation and test: three stretches of time, one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from podracer_core.environments.stock_trading.settings import Split, StockTradingConfig, refusal
+
+__all__ = ["check_split", "split_bars"]
+
+
+def split_bars(times: NDArray[np.datetime64], first: int, config: StockTradingConfig) -> Mapping[Split, range]:
+    """The bars of each split; those before `first` belong to none.
+
+    Raises InvalidInput for a text that is no date, dates in the wrong order, and a training split without two bars.
+    """
+    train_end, validation_end = _ends(times, first, config)
+    bars: Mapping[Split, range] = {
+        "train": range(first, train_end),
+        "validation": range(train_end, validation_end),
+        "test": range(validation_end, len(times)),
+        "all": range(first, len(times)),
+    }
+    check_split(bars, "train", times, config)
+    return bars
+
+
+def check_split(
+    bars: Mapping[Split, range], split: Split, times: NDArray[np.datetime64], config: StockTradingConfig
+) -> range:
+    """The bars of `split`. Raises InvalidInput where it has no two, as one step needs."""
+    if len(bars[split]) >= 2:
+        return bars[split]
+    usable = times[bars["all"].start :]
+    there = f"usable bars run from {_day(usable[0])} to {_day(usable[-1])}" if len(usable) else "no bar is usable"
+    if config.train_end is None:
+        to_blame = "validation_fraction" if split == "validation" else "train_fraction"
+    else:
+        to_blame = "validation_end" if split == "test" and config.validation_end is not None else "train_end"
+    message = f"the {split} split has {len(bars[split])} bars and needs two at least: {there}"
+    raise refusal(to_blame, f"{message} (indicators need {bars['all'].start} bars before)")
+
+
+def _ends(times: NDArray[np.datetime64], first: int, config: StockTradingConfig) -> tuple[int, int]:
+    """The first bars of validation and of test."""
+    if config.train_end is None:
+        count = len(times) - first
+        ends = [
+            round(count * config.train_fraction),
+            round(count * (config.train_fraction + config.validation_fraction)),
+        ]
+        return first + ends[0], first + ends[1]
+    train_end = _bars_until(times, "train_end", config.train_end)
+    if config.validation_end is None:
+        return max(first, train_end), len(times)
+    validation_end = _bars_until(times, "validation_end", config.validation_end)
+    if np.datetime64(config.validation_end) <= np.datetime64(config.train_end):
+        message = f"is {config.validation_end}, not after train_end ({config.train_end}): validation follows training"
+        raise refusal("validation_end", f"validation_end {message}")
+    return max(first, train_end), max(first, validation_end)
+
+
+def _bars_until(times: NDArray[np.datetime64], name: str, text: str) -> int:
+    """How many bars there are up to the end of that day, or up to that minute."""
+    try:
+        moment = np.datetime64(text)
+    except ValueError:
+        moment = np.datetime64("NaT")
+    if np.isnat(moment):
+        raise refusal(name, f"{name} is {text!r}; a date such as 2018-12-31 is expected")
+    # The whole of what the text names: its day, its minute.
+    return int(np.searchsorted(times, (moment + 1).astype(times.dtype), side="left"))
+
+
+def _day(time: np.datetime64) -> str:
+    return str(time.astype("datetime64[D]"))

@@ -1,0 +1,110 @@
+"""A price table that has been checked: every row a bar of one ticker, all bars of a ticker in the order of time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from podracer_core.environments.stock_trading.reading import RawTable
+from podracer_core.environments.stock_trading.settings import refusal
+
+__all__ = ["PriceTable", "checked"]
+
+# Relative. Prices that went through float32 may leave [low, high] by a rounding.
+_ROUNDING = 1e-6
+
+
+@dataclass(frozen=True, slots=True)
+class PriceTable:
+    """R bars of K tickers, ticker after ticker.
+
+    tickers   [K], sorted
+    bounds    [K + 1]: the bars of ticker k are the rows bounds[k] to bounds[k + 1]
+    time      [R] datetime64[us], rising within a ticker
+    prices    [R, 4] float64: open, high, low, close
+    volume    [R] float64
+    """
+
+    tickers: tuple[str, ...]
+    bounds: NDArray[np.int64]
+    time: NDArray[np.datetime64]
+    prices: NDArray[np.float64]
+    volume: NDArray[np.float64]
+
+    def rows(self, ticker: int) -> slice:
+        """The bars of one ticker."""
+        return slice(int(self.bounds[ticker]), int(self.bounds[ticker + 1]))
+
+    @property
+    def is_first(self) -> NDArray[np.bool_]:
+        """[R], true for the first bar of each ticker."""
+        first = np.zeros(len(self.time), dtype=np.bool_)
+        first[self.bounds[:-1]] = True
+        return first
+
+
+def checked(raw: RawTable) -> PriceTable:
+    """The same rows, grouped by ticker. Raises InvalidInput that names the first row, ticker and time where a price
+    is impossible, or a time is there twice or earlier than the one before."""
+    open_, high, low, close = raw.prices.T
+    for column, values in (("open", open_), ("high", high), ("low", low), ("close", close)):
+        _refuse_first(raw, ~(np.isfinite(values) & (values > 0)), column, values, "a price above 0")
+    _refuse_first(raw, ~(np.isfinite(raw.volume) & (raw.volume >= 0)), "volume", raw.volume, "0 or more")
+    _refuse_first(raw, high < low * (1 - _ROUNDING), "high", high, "not below low", low)
+    for column, values in (("open", open_), ("close", close)):
+        _refuse_first(raw, values > high * (1 + _ROUNDING), column, values, "not above high", high)
+        _refuse_first(raw, values < low * (1 - _ROUNDING), column, values, "not below low", low)
+    tickers, code = np.unique(raw.ticker.astype(str), return_inverse=True)
+    _refuse_duplicates(raw, code)
+    order = np.argsort(code, kind="stable")
+    _refuse_disorder(raw, code, order)
+    bounds = np.searchsorted(code[order], np.arange(len(tickers) + 1))
+    return PriceTable(tuple(map(str, tickers)), bounds, raw.time[order], raw.prices[order], raw.volume[order])
+
+
+def _refuse_first(
+    raw: RawTable,
+    wrong: NDArray[np.bool_],
+    column: str,
+    values: NDArray[np.float64],
+    right: str,
+    bound: NDArray[np.float64] | None = None,
+) -> None:
+    if not wrong.any():
+        return
+    row = int(np.argmax(wrong))
+    limit = "" if bound is None else f" ({bound[row]:g})"
+    raise refusal("table", f"{_place(raw, row)}: {column} is {values[row]:g}; {right}{limit} is expected")
+
+
+def _refuse_duplicates(raw: RawTable, code: NDArray[np.int64]) -> None:
+    order = np.lexsort((raw.time, code))
+    first, second = order[:-1], order[1:]
+    same = (code[first] == code[second]) & (raw.time[first] == raw.time[second])
+    if same.any():
+        # The sort is stable, so of two equal rows the later one of the file stands second.
+        index = np.flatnonzero(same)[np.argmin(second[same])]
+        again = f"row {first[index] + 1} has the same ticker and time"
+        raise refusal("table", f"{_place(raw, int(second[index]))} is there twice: {again}")
+
+
+def _refuse_disorder(raw: RawTable, code: NDArray[np.int64], order: NDArray[np.int64]) -> None:
+    before, after = order[:-1], order[1:]
+    late = (code[before] == code[after]) & (raw.time[after] < raw.time[before])
+    if late.any():
+        index = np.flatnonzero(late)[np.argmin(after[late])]
+        earlier = f"{_moment(raw.time[before[index]])} (row {before[index] + 1})"
+        message = f"{_place(raw, int(after[index]))} comes after that ticker's {earlier}; sort the table by time"
+        raise refusal("table", message)
+
+
+def _place(raw: RawTable, row: int) -> str:
+    return f"row {row + 1} ({raw.ticker[row]}, {_moment(raw.time[row])})"
+
+
+def _moment(time: np.datetime64) -> str:
+    """A time as short as it can be said."""
+    text = str(time.astype("datetime64[s]"))
+    return text.removesuffix("T00:00:00").replace("T", " ")
