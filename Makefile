@@ -8,7 +8,7 @@ STUBS = libs/podracer_core/podracer
 RUN_FLAGS ?=
 BENCHMARKS = $(filter-out benchmarks/report.py,$(wildcard benchmarks/*.py))
 
-.PHONY: help setup run test test-slow test-gpu lint format types imports protos check-protos protos-baseline bench bench-quick clean
+.PHONY: help setup run test test-slow test-gpu lint format types imports protos check-protos protos-baseline bench bench-gpu bench-quick clean
 
 help:  ## show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -74,6 +74,9 @@ $(VENV)/.bench-ready: $(VENV)/.ready requirements-bench.txt
 
 bench: $(VENV)/.bench-ready  ## every benchmark, in full, beside its peers
 	@for script in $(BENCHMARKS); do $(BIN)/python $$script || exit 1; done
+
+bench-gpu: $(VENV)/.bench-ready  ## environments on a CUDA device
+	@$(BIN)/python benchmarks/cuda_environments.py
 
 bench-quick: $(VENV)/.bench-ready  ## every benchmark, under a minute each
 	@for script in $(BENCHMARKS); do $(BIN)/python $$script --quick || exit 1; done

@@ -30,7 +30,10 @@ from podracer_core.errors import (
     UserCodeFailed,
 )
 
-COMMANDS = ("run", "up", "algorithms", "submit", "jobs", "job", "watch", "cancel", "leaderboard", "export", "evaluate")
+COMMANDS = (
+    *("run", "up", "algorithms", "environments", "submit", "jobs", "job", "watch", "cancel"),
+    *("leaderboard", "export", "evaluate"),
+)
 
 
 @dataclass(frozen=True)

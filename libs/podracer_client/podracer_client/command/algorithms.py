@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from podracer_client.command.options import Json
+from podracer_client.display.catalogue import value_text, write_table
 
 if TYPE_CHECKING:
     from podracer_core.catalogue.algorithms import AlgorithmInfo
@@ -86,7 +87,7 @@ def _show_list(found: Sequence[AlgorithmInfo]) -> None:
         )
         for info in found
     ]
-    _write_table(("name", "title", "policy", "action spaces", "in auto", "paper", "from"), rows)
+    write_table(("name", "title", "policy", "action spaces", "in auto", "paper", "from"), rows)
 
 
 def _show_one(info: AlgorithmInfo) -> None:
@@ -110,29 +111,11 @@ def _knob_text(knob: Hyperparameter) -> str:
     search, searched = knob.search, ""
     if search is not None:
         logarithmic = " in its logarithm" if search.logarithmic else ""
-        searched = f", searched {_value(search.low)} to {_value(search.high)}{logarithmic}"
-    lines = [f"{knob.name}: {_value(knob.default)}", f"    {knob.meaning}"]
+        searched = f", searched {value_text(search.low)} to {value_text(search.high)}{logarithmic}"
+    lines = [f"{knob.name}: {value_text(knob.default)}", f"    {knob.meaning}"]
     lines.append(f"    range {_range(knob)}{searched}, scope {knob.scope}")
     lines += [f"    source {knob.source}"] if knob.source else []
     return "\n".join(lines) + "\n"
-
-
-def _write_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Folded to the width of a terminal; a line a row in a pipe."""
-    if not sys.stdout.isatty():
-        from podracer_client.display.listing import columns
-
-        sys.stdout.write(columns(titles, rows) + "\n")
-        return
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
-    for index, title in enumerate(titles):
-        table.add_column(title, no_wrap=index == 0, overflow="fold")
-    for row in rows:
-        table.add_row(*row)
-    Console(file=sys.stdout, markup=False, emoji=False, highlight=False).print(table)
 
 
 def _spaces(info: AlgorithmInfo) -> str:
@@ -153,19 +136,4 @@ def _range(knob: Hyperparameter) -> str:
     if knob.kind == "bool":
         return "true, false"
     each = "each " if knob.kind == "sizes" else ""
-    return f"{each}{_value(knob.bounds[0])} to {_value(knob.bounds[1])}" if knob.bounds else "any number"
-
-
-def _value(value: object) -> str:
-    """As it is written in a job file."""
-    match value:
-        case bool():
-            return str(value).lower()
-        case int():
-            return f"{value:_}"
-        case float():
-            return f"{int(value):_}" if value.is_integer() else f"{value:g}"
-        case tuple():
-            return str(list(value))
-        case _:
-            return str(value)
+    return f"{each}{value_text(knob.bounds[0])} to {value_text(knob.bounds[1])}" if knob.bounds else "any number"

@@ -6,7 +6,20 @@ from typing import Annotated
 
 import typer
 
-from podracer_client.command import algorithms, cancel, evaluate, export, job, jobs, leaderboard, run, submit, up, watch
+from podracer_client.command import (
+    algorithms,
+    cancel,
+    environments,
+    evaluate,
+    export,
+    job,
+    jobs,
+    leaderboard,
+    run,
+    submit,
+    up,
+    watch,
+)
 
 application = typer.Typer(
     name="podracer",
@@ -41,6 +54,7 @@ def podracer(
 application.command("run", rich_help_panel=_HERE)(run.run)
 application.command("up", rich_help_panel=_HERE)(up.up)
 application.command("algorithms", rich_help_panel=_HERE)(algorithms.algorithms)
+application.command("environments", rich_help_panel=_HERE)(environments.environments)
 application.command("submit", rich_help_panel=_SERVER)(submit.submit)
 application.command("jobs", rich_help_panel=_SERVER)(jobs.jobs)
 application.command("job", rich_help_panel=_SERVER)(job.job)

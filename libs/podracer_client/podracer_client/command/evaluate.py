@@ -31,10 +31,12 @@ def evaluate(
 ) -> None:
     """Evaluate a policy: its stored episodes once more, or fresh ones."""
     from podracer.evaluator.v1 import evaluator_service_pb2
+    from podracer_client.environment_files import bring_files
     from podracer_client.local.evaluator import private_evaluator
     from podracer_client.policies import checkpoint_folder
 
     with checkpoint_folder(checkpoint, server.connect) as folder, private_evaluator() as evaluator:
+        bring_files(evaluator, folder, server.connect)
         source = evaluator_service_pb2.CheckpointSource(folder=str(folder))
         request = evaluator_service_pb2.EvaluateCheckpointRequest(checkpoints=[source], episodes=episodes)
         response = evaluator.EvaluateCheckpoint(request, timeout=_TIMEOUT_S)

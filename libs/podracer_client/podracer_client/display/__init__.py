@@ -8,4 +8,5 @@ plain        log lines
 json_lines   one object a line
 summary      how a job ended, where its best policy is, and what to do next
 listing      aligned columns for `jobs`, `leaderboard`
+catalogue    the lists of `algorithms` and `environments`
 """

@@ -1,0 +1,188 @@
+"""`podracer environments`."""
+
+from __future__ import annotations
+
+import json as json_format
+import math
+import re
+import sys
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from podracer_client.command.options import Json
+from podracer_client.display.catalogue import value_text, write_table
+
+if TYPE_CHECKING:
+    from podracer_core.catalogue.environments import ArgumentInfo, EnvironmentInfo
+    from podracer_core.catalogue.spaces import BoxSpace, Space
+
+_UNKNOWN = "told when a job starts"
+_MOST_BOUNDS = 12  # numbers of a bound that are shown one by one
+
+
+def environments(
+    name: Annotated[
+        str | None, typer.Argument(metavar="[NAME]", help="Show this one with its arguments and a job to start from.")
+    ] = None,
+    gymnasium: Annotated[
+        bool, typer.Option("--gymnasium", help="List Gymnasium's instead, the newest version of each.")
+    ] = False,
+    json: Json = False,
+) -> None:
+    """List the environments, built in and of installed packages, or show one; needs no server."""
+    from podracer_core.catalogue.environments import (
+        broken_environments,
+        find_environment,
+        gymnasium_environments,
+        known_environments,
+    )
+
+    if name is not None:
+        found = [find_environment(name)]
+    else:
+        found = list((gymnasium_environments() if gymnasium else known_environments()).values())
+    if json:
+        from podracer_client.command.messages import write_json
+
+        for info in found:
+            write_json(environment_json(info) | ({} if name is None else {"job": job_text(info)}))
+    elif name is None:
+        (_show_gymnasium if gymnasium else _show_list)(found)
+    else:
+        _show_one(found[0])
+    if name is None and not gymnasium:
+        for problem in broken_environments():
+            sys.stderr.write(f"podracer: {problem}\n")
+
+
+def environment_json(info: EnvironmentInfo) -> dict[str, Any]:
+    """Everything that is known of an environment; spaces are null where only starting it tells."""
+    from podracer_core.catalogue.spaces import to_json
+
+    return {
+        "id": info.id,
+        "description": info.description,
+        "observation_space": info.observation_space and to_json(info.observation_space),
+        "action_space": info.action_space and to_json(info.action_space),
+        "max_episode_steps": info.max_episode_steps,
+        "backend": info.backend,
+        "devices": list(info.devices),
+        "package": info.package or None,
+        "factory": info.factory or None,
+        "arguments": [
+            {
+                "name": each.name,
+                "required": each.required,
+                "default": _strict(each.default),
+                "is_file": each.is_file,
+                "meaning": each.meaning,
+            }
+            for each in info.arguments
+        ],
+    }
+
+
+def _strict(value: object) -> object:
+    """With "inf" and "-inf" for what strict JSON cannot carry, as in spaces."""
+    if isinstance(value, tuple | list):
+        return [_strict(each) for each in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def job_text(info: EnvironmentInfo) -> str:
+    """A job file that trains in the environment, with nothing in it that could be left out."""
+    required = [each for each in info.arguments if each.required]
+    kwargs = _mapping((each.name, each.example) for each in required if not each.is_file)
+    data = _mapping((each.name, each.example) for each in required if each.is_file)
+    label = re.sub(r"[^a-z0-9]+", "-", re.sub(r"-v\d+$", "", info.id).lower()).strip("-")
+    environment = f"id: {_scalar(info.id)}" + (f", kwargs: {kwargs}" if kwargs else "")
+    lines = [f"name: {label}", f"environment: {{{environment}}}"]
+    lines += [f"data: {data}"] if data else []
+    return "\n".join([*lines, "objective: {max_duration: 10m}"]) + "\n"
+
+
+def _mapping(values: Iterable[tuple[str, object]]) -> str:
+    """In YAML's flow style; empty where there are none."""
+    pairs = ", ".join(f"{name}: {_scalar(value)}" for name, value in values)
+    return f"{{{pairs}}}" if pairs else ""
+
+
+def _scalar(value: object) -> str:
+    """In a YAML flow mapping; plain where that is safe."""
+    plain = isinstance(value, str) and re.fullmatch(r"[A-Za-z.][\w./-]*[A-Za-z]\w*", value)
+    return str(value) if plain else json_format.dumps(value, ensure_ascii=False)
+
+
+def _show_list(found: Sequence[EnvironmentInfo]) -> None:
+    from podracer_core.catalogue.spaces import describe
+
+    rows = [
+        (
+            info.id,
+            info.description,
+            describe(info.observation_space) if info.observation_space else _UNKNOWN,
+            describe(info.action_space) if info.action_space else _UNKNOWN,
+            _limit(info),
+            info.backend,
+            ", ".join(info.devices),
+            info.package or "built in",
+        )
+        for info in found
+    ]
+    titles = ("id", "what it is", "observation", "action", "time limit", "backend", "devices", "from")
+    write_table(titles, rows)
+
+
+def _show_gymnasium(found: Sequence[EnvironmentInfo]) -> None:
+    """Without the columns in which all would be alike. The time limit is registered with the id."""
+    rows = [(info.id, info.description.rpartition(" ")[2], _limit(info, "none"), info.package) for info in found]
+    write_table(("id", "class", "time limit", "from"), rows)
+
+
+def _show_one(info: EnvironmentInfo) -> None:
+    factory = f", {info.factory}" if info.factory else ""
+    sys.stdout.write(
+        f"{info.id}: {info.description}\n\n"
+        f"observation  {_space_text(info.observation_space)}\n"
+        f"action       {_space_text(info.action_space)}\n"
+        f"time limit   {_limit(info)}\n"
+        f"backend      {info.backend}\n"
+        f"devices      {', '.join(info.devices)}\n"
+        f"from         {info.package or 'built in'}{factory}\n"
+    )
+    if info.arguments:
+        sys.stdout.write("\narguments, in environment.kwargs:\n" + "".join(map(_argument_text, info.arguments)))
+    sys.stdout.write(f"\na job to start from:\n\n{job_text(info)}")
+
+
+def _argument_text(argument: ArgumentInfo) -> str:
+    value = "required" if argument.required else value_text(argument.default)
+    place = "; a file, so it stands under data" if argument.is_file else ""
+    return f"  {argument.name}: {value}{place}\n      {argument.meaning}\n"
+
+
+def _limit(info: EnvironmentInfo, unknown: str = _UNKNOWN) -> str:
+    if info.max_episode_steps is None:
+        return unknown if info.needs_inspection else "none"
+    return f"{info.max_episode_steps:,} steps"
+
+
+def _space_text(space: Space | None) -> str:
+    from podracer_core.catalogue.spaces import BoxSpace, describe
+
+    if space is None:
+        return _UNKNOWN
+    return f"{describe(space)} {_bounds_text(space)}" if isinstance(space, BoxSpace) else describe(space)
+
+
+def _bounds_text(space: BoxSpace) -> str:
+    low, high = (bound if isinstance(bound, tuple) else (bound,) for bound in (space.low, space.high))
+    if max(len(low), len(high)) > _MOST_BOUNDS:
+        return f"{space.dtype}, each number with bounds of its own, from {min(low):g} to {max(high):g}"
+    return f"{space.dtype} from {_numbers(low)} to {_numbers(high)}"
+
+
+def _numbers(bound: tuple[float, ...]) -> str:
+    return f"{bound[0]:g}" if len(bound) == 1 else f"[{', '.join(f'{number:g}' for number in bound)}]"

@@ -1,0 +1,195 @@
+"""`podracer environments`: all of them, or one with its arguments and a job, without a server and without torch."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import gymnasium
+import pytest
+
+from podracer_client.command import environments as command
+from podracer_client.command.environments import environments, job_text
+from podracer_client.command.failures import exit_code
+from podracer_core.catalogue.environments import BUILT_IN, ENTRY_POINT_GROUP, ArgumentInfo, EnvironmentInfo
+from podracer_core.catalogue.spaces import BoxSpace, DiscreteSpace, from_json
+from podracer_core.errors import InvalidInput
+from podracer_core.jobs.job_file import parse_job
+from support.installed import Install, install
+
+__all__ = ["install"]
+
+
+def test_all_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    environments()
+    titles, *lines = capsys.readouterr().out.splitlines()
+    assert re.split(r"  +", titles) == [
+        *("id", "what it is", "observation", "action", "time limit", "backend", "devices", "from"),
+    ]
+    assert [line.split()[0] for line in lines] == list(BUILT_IN)
+    (line,) = (line for line in lines if line.startswith("Pendulum-v1 "))
+    for expected in ("Swing a pendulum", "Box(3,)", "Box(1,)", "200 steps", "torch", "cpu, cuda", "built in"):
+        assert f"  {expected}" in line
+
+
+def test_a_terminal_gets_a_table(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "120")
+    monkeypatch.setenv("NO_COLOR", "1")
+    environments()
+    lines = re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out).splitlines()
+    assert max(map(len, lines)) <= 120
+    for name in BUILT_IN:
+        assert any(line.startswith(f"{name} ") for line in lines)
+
+
+def test_one_is_shown_with_arguments_and_a_job(capsys: pytest.CaptureFixture[str]) -> None:
+    environments("Pendulum-v1")
+    shown = capsys.readouterr().out
+    assert shown.startswith("Pendulum-v1: Swing a pendulum")
+    assert "\nobservation  Box(3,) float32 from [-1, -1, -8] to [1, 1, 8]\n" in shown
+    assert "\naction       Box(1,) float32 from -2 to 2\n" in shown
+    assert "\ntime limit   200 steps\n" in shown
+    assert "\nfrom         built in, podracer_core.environments.pendulum:Pendulum\n" in shown
+    assert "\n  g: 10\n      acceleration of gravity" in shown
+    assert shown.endswith("\n\nname: pendulum\nenvironment: {id: Pendulum-v1}\nobjective: {max_duration: 10m}\n")
+
+
+@pytest.mark.parametrize("environment_id", BUILT_IN)
+def test_the_job_can_be_submitted(environment_id: str, tmp_path: Path) -> None:
+    info = BUILT_IN[environment_id]
+    required = [each for each in info.arguments if each.required]
+    for file in (str(each.example) for each in required if each.is_file):
+        (tmp_path / file).touch()
+    job = parse_job(job_text(info), folder=tmp_path)
+    assert job.environment.id == environment_id
+    assert set(job.environment.kwargs) == {each.name for each in required if not each.is_file}
+    assert set(job.data) == {each.name for each in required if each.is_file}
+
+
+def test_what_has_to_be_given_is_in_the_job(capsys: pytest.CaptureFixture[str]) -> None:
+    info = EnvironmentInfo(
+        *("my_maze:Big-v3", "a maze", "installed", ("cpu",)),
+        BoxSpace(tuple(float(-n) for n in range(20)), 1.0, (20,)),
+        DiscreteSpace(2),
+        arguments=(
+            ArgumentInfo("table", "where the map is", required=True, example="./maps/it's.csv"),
+            ArgumentInfo("sizes", "of the rooms", required=True, example=[3, 4]),
+            ArgumentInfo("name", "what to call it", ""),
+            ArgumentInfo("seed", "of the walls", None),
+            ArgumentInfo("doors", "how many each", (1, math.inf)),
+        ),
+    )
+    job = parse_job(job_text(info))
+    assert (job.name, job.environment.id) == ("my-maze-big", info.id)
+    assert job.environment.kwargs == {"table": "./maps/it's.csv", "sizes": [3, 4]}
+    command._show_one(info)
+    shown = capsys.readouterr().out
+    assert "observation  Box(20,) float32, each number with bounds of its own, from -19 to 1\n" in shown
+    assert "time limit   none\n" in shown
+    for line in ("  table: required", '  name: ""', "  seed: null", "  doors: [1, .inf]"):
+        assert f"{line}\n      " in shown
+
+
+def test_json_is_one_object_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    environments(json=True)
+    found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [each["id"] for each in found] == list(BUILT_IN)
+    assert all("job" not in each and each["package"] is None for each in found)
+
+    environments("CartPole-v1", json=True)
+    (line,) = capsys.readouterr().out.splitlines()
+    cartpole, info = json.loads(line), BUILT_IN["CartPole-v1"]
+    assert (from_json(cartpole["observation_space"]), from_json(cartpole["action_space"])) == (
+        *(info.observation_space, info.action_space),
+    )
+    assert cartpole["max_episode_steps"] == 500
+    assert (cartpole["backend"], cartpole["devices"]) == ("torch", ["cpu", "cuda"])
+    assert cartpole["arguments"][0]["name"] == "sutton_barto_reward"
+    assert cartpole["job"] == job_text(info)
+
+
+def test_gymnasiums_are_listed_apart(capsys: pytest.CaptureFixture[str]) -> None:
+    """The newest of each, without those that are built in or that only say where they have gone."""
+    gymnasium.register("Maze-v2", "no_such_package.envs:Maze", max_episode_steps=7, kwargs={"size": 5, "key": object()})
+    gymnasium.register("Maze-v10", "no_such_package.envs:Maze", kwargs={"size": 5, "key": object()})
+    try:
+        environments(gymnasium=True)
+        titles, *lines = capsys.readouterr().out.splitlines()
+        environments("Maze-v2", json=True)
+        maze = json.loads(capsys.readouterr().out)
+    finally:
+        for name in ("Maze-v2", "Maze-v10"):
+            gymnasium.registry.pop(name)
+    assert re.split(r"  +", titles) == ["id", "class", "time limit", "from"]
+    rows = {line.split()[0]: re.split(r"  +", line)[1:] for line in lines}
+    assert rows["LunarLander-v3"] == [
+        *("gymnasium.envs.box2d.lunar_lander:LunarLander", "1,000 steps", f"gymnasium {gymnasium.__version__}"),
+    ]
+    assert rows["Maze-v10"] == ["no_such_package.envs:Maze", "none", "no_such_package"]
+    for absent in ("Maze-v2", "CartPole-v0", "CartPole-v1", "Ant-v4", "GymV21Environment-v0"):
+        assert absent not in rows
+    assert maze["observation_space"] is None
+    assert maze["max_episode_steps"] == 7
+    assert [(each["name"], each["default"]) for each in maze["arguments"]] == [("size", 5)]
+
+
+def test_those_of_packages_are_listed_and_broken_ones_named(
+    install: Install, capsys: pytest.CaptureFixture[str]
+) -> None:
+    install("my-package", {"Maze": "my_package.envs:Maze", "Hall": "my_package.envs:Hall"}, group=ENTRY_POINT_GROUP)
+    install("rival", {"Hall": "rival:Hall", "CartPole-v1": "rival:CartPole"}, group=ENTRY_POINT_GROUP)
+    environments()
+    captured = capsys.readouterr()
+    last = re.split(r"  +", captured.out.splitlines()[-1])
+    assert last == [
+        *("Maze", "installed: my_package.envs:Maze", "told when a job starts", "told when a job starts"),
+        *("told when a job starts", "installed", "cpu", "my-package 1.2"),
+    ]
+    assert captured.err.splitlines() == [
+        "podracer: environment 'CartPole-v1' of package rival 1.2: the id is a built-in environment's; choose another",
+        "podracer: environment 'Hall' of package my-package 1.2: rival 1.2 offers one of the same id; "
+        "remove one of them",
+        "podracer: environment 'Hall' of package rival 1.2: my-package 1.2 offers one of the same id; "
+        "remove one of them",
+    ]
+    environments("Maze")
+    assert "from         my-package 1.2, my_package.envs:Maze\n" in capsys.readouterr().out
+    with pytest.raises(InvalidInput, match="offers one of the same id"):
+        environments("Hall")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "answer"),
+    [
+        ("cartpole", "unknown environment 'cartpole'; did you mean CartPole-v1 or "),
+        ("pendulum-v3", "unknown environment 'pendulum-v3'; did you mean Pendulum-v1 or "),
+        ("qqqqqq", "unknown environment 'qqqqqq'; `podracer environments` lists what there is"),
+    ],
+)
+def test_an_unknown_id_is_answered_with_the_nearest(wrong: str, answer: str) -> None:
+    with pytest.raises(InvalidInput, match=re.escape(answer)) as caught:
+        environments(wrong)
+    assert exit_code(caught.value) == 2
+
+
+def test_nothing_heavy_is_imported() -> None:
+    code = (
+        "import sys\n"
+        "sys.argv = ['podracer', 'environments', *sys.argv[1:], '--json']\n"
+        "from podracer_client.command import main\n"
+        "try: main()\n"
+        "except SystemExit as end: assert not end.code\n"
+        "heavy = {'torch', 'numpy', 'gymnasium', 'mujoco', 'pyarrow'} & set(sys.modules)\n"
+        "assert not heavy, heavy\n"
+    )
+    for arguments in ([], ["CartPole-v1"]):
+        result = subprocess.run(
+            [sys.executable, "-c", code, *arguments], capture_output=True, text=True, timeout=60, check=False
+        )
+        assert result.returncode == 0, result.stderr
+        assert json.loads(result.stdout.splitlines()[0])["id"] == "CartPole-v1"
