@@ -36,7 +36,11 @@ def job_files() -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize(("name", "text"), job_files(), ids=[name for name, _ in job_files()])
 def test_a_job_file_in_a_document_is_valid(name: str, text: str, tmp_path: Path) -> None:
-    (tmp_path / "code").mkdir()
+    for package in re.findall(r"^  code: (\S+)", text, re.MULTILINE):
+        (tmp_path / package).mkdir()
+        (tmp_path / package / "__init__.py").touch()
+    for data_set in re.findall(r"^data: \{\w+: (\S+)\}", text, re.MULTILINE):
+        (tmp_path / data_set).touch()
     assert parse_job(text, name, tmp_path).name
 
 

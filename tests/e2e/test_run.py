@@ -80,7 +80,7 @@ def test_a_used_budget_is_a_success_and_counts_exactly(run: Callable, tmp_path: 
 
 def test_any_gymnasium_environment(run: Callable, tmp_path: Path) -> None:
     (tmp_path / "job.yaml").write_text(
-        "name: car\nenvironment: {id: MountainCarContinuous-v0}\nobjective: {max_env_steps: 4_096}\n"
+        "name: lake\nenvironment: {id: FrozenLake-v1}\nobjective: {max_env_steps: 4_096}\n"
         "evolution: {population: 1, leaderboard_size: 1, round: {env_steps: 4_096}}\n"
         "search: {space: {horizon: 32, minibatch_size: 128}}\n"
         "pod: {members: 1, envs_per_member: 8}\nevaluation: {episodes: 8}\n"

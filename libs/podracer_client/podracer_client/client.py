@@ -22,6 +22,7 @@ from podracer_client.artifacts import receive_artifact
 from podracer_client.connection import Connection, find_connection
 from podracer_client.job import Job
 from podracer_client.names import DEFAULT_PROJECT, job_name
+from podracer_client.uploads import upload_files
 from podracer_core.errors import InvalidInput
 from podracer_core.jobs.job_file import load_job_file
 from podracer_core.jobs.messages import spec_to_message
@@ -118,13 +119,21 @@ class Client:
     def submit(self, job: str | Path | JobSpec, *, job_id: str = "", request_id: str | None = None) -> Job:
         """Create a job from a job file or a JobSpec; checked here first, with the same rules as on the server.
 
-        Raises InvalidInput with every bad field, AlreadyExists for a taken `job_id`.
+        Its code and data are uploaded before. Raises InvalidInput with every bad field, AlreadyExists for a taken
+        `job_id`.
         """
-        spec = job if isinstance(job, JobSpec) else load_job_file(Path(job))
+        spec = self.upload_files(job if isinstance(job, JobSpec) else load_job_file(Path(job)))
         request = job_service_pb2.CreateJobRequest(
             job_id=job_id, spec=spec_to_message(spec), request_id=request_id or secrets.token_hex(16)
         )
         return Job(self, self.job_service.CreateJob(request).job)
+
+    def upload_files(self, spec: JobSpec) -> JobSpec:
+        """`spec` with its code folder and its data sets in the server's object store, as a server takes it.
+
+        Raises InvalidInput where one of them cannot be sent.
+        """
+        return upload_files(self.artifact_service, spec)
 
     def job(self, name: str) -> Job:
         """The job of that name or id. Raises NotFound."""

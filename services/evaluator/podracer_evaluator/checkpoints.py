@@ -9,6 +9,8 @@ from pathlib import Path
 
 from podracer.common.v1 import agent_pb2, environment_pb2
 from podracer.evaluator.v1 import evaluator_service_pb2
+from podracer_core.attachments.cache import FileCache
+from podracer_core.attachments.placement import place_environment
 from podracer_core.catalogue import spaces
 from podracer_core.catalogue.environments import EnvironmentSpec, find_environment
 from podracer_core.catalogue.messages import (
@@ -55,20 +57,24 @@ def load_source(
 
 
 def evaluate_checkpoint(
-    checkpoint: Checkpoint, request: evaluator_service_pb2.EvaluateCheckpointRequest
+    checkpoint: Checkpoint, request: evaluator_service_pb2.EvaluateCheckpointRequest, cache: FileCache
 ) -> evaluator_service_pb2.EvaluateCheckpointResponse:
-    """Greedy episodes of a stored policy; with the stored evaluation's seeds unless the request says otherwise."""
+    """Greedy episodes of a stored policy; with the stored evaluation's seeds unless the request says otherwise.
+
+    The files of its environment are taken from `cache`; errors as of `place_environment`.
+    """
     description = describe(checkpoint)
     named = request.environment if request.HasField("environment") else description.environment
     spec = environment_from_message(named)
     stored = stored_evaluation(checkpoint)
     seeds = _seeds(request, stored)
     start = time.monotonic()
-    evaluator = Evaluator(lambda count: make_vec_environment(spec, count))
-    try:
-        (result,) = evaluator.evaluate(load_actor(checkpoint), seeds)
-    finally:
-        evaluator.close()
+    with place_environment(spec, cache) as placed:
+        evaluator = Evaluator(lambda count: make_vec_environment(placed.spec, count, evaluation=True))
+        try:
+            (result,) = evaluator.evaluate(load_actor(checkpoint), seeds)
+        finally:
+            evaluator.close()
     evaluation = _message(result, description)
     evaluation.purpose = request.purpose or agent_pb2.EVALUATION_PURPOSE_REQUESTED
     evaluation.duration.CopyFrom(seconds_to_duration(time.monotonic() - start))
@@ -93,7 +99,7 @@ def describe(checkpoint: Checkpoint) -> evaluator_service_pb2.CheckpointDescript
     """What a checkpoint says of itself. Raises InvalidInput where it lacks what an agent's checkpoint must have."""
     metadata = checkpoint.metadata
     try:
-        spec = EnvironmentSpec(**metadata["environment"])
+        spec = EnvironmentSpec.from_metadata(metadata["environment"])
         observation_space = spaces.from_json(metadata["observation_space"])
         action_space = spaces.from_json(metadata["action_space"])
         hyperparameters = {

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from podracer_core.process import ServiceSettings
+from podracer_core.attachments.settings import PodSettings
 
 __all__ = ["EvaluatorConfig"]
 
 
 @dataclass(frozen=True)
-class EvaluatorConfig(ServiceSettings):
+class EvaluatorConfig(PodSettings):
     """
     max_sessions    learners at a time
     store           URL of the object store, for checkpoints that are named by reference; unset: none

@@ -58,7 +58,7 @@ class PolicyEvaluation:
         self._judge.close()
 
     def _make_environment(self, count: int) -> VecEnvironment:
-        return make_vec_environment(self._spec, count, self._device)
+        return make_vec_environment(self._spec, count, self._device, evaluation=True)
 
     def _actor(self, members: int) -> Actor:
         if members not in self._actors:

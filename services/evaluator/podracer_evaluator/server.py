@@ -23,13 +23,14 @@ METHODS = {
     f"{_SERVICE}/EvaluateCheckpoint": (Role.POD, Role.CONTROL),
     f"{_SERVICE}/Inspect": (Role.POD, Role.CONTROL),
     f"{_SERVICE}/ExportPolicy": (Role.POD, Role.CONTROL),
+    f"{_SERVICE}/PutFile": (Role.POD, Role.CONTROL),
     f"{_SERVICE}/GetStatus": (Role.POD, Role.CONTROL),
 }
 
 
 def create_evaluator_server(config: EvaluatorConfig, work: WorkQueue) -> RpcServer:
     """A bound server whose computations run in whoever runs `work`."""
-    service = EvaluatorService(work, config.max_sessions, config.store, allow_folders=config.allow_folders)
+    service = EvaluatorService(work, config, config.file_cache())
     server = create_server(
         config.listen,
         [partial(evaluator_service_pb2_grpc.add_EvaluatorServiceServicer_to_server, service)],

@@ -8,9 +8,14 @@ from functools import partial
 import grpc
 
 from podracer.evaluator.v1 import evaluator_service_pb2, evaluator_service_pb2_grpc
+from podracer_core.attachments.cache import FileCache
+from podracer_core.attachments.placement import place_environment
+from podracer_core.attachments.transfer import FileReceiver
 from podracer_core.build import own_build
+from podracer_core.catalogue.messages import environment_from_message
 from podracer_core.rpc.sessions import SessionSlots
 from podracer_core.rpc.work_queue import WorkQueue
+from podracer_evaluator.config import EvaluatorConfig
 from podracer_evaluator.episode_counter import EpisodeCounter
 
 __all__ = ["EvaluatorService"]
@@ -25,9 +30,11 @@ class EvaluatorService(evaluator_service_pb2_grpc.EvaluatorServiceServicer):
     The modules that do it are imported late: they import torch, and the server listens before.
     """
 
-    def __init__(self, work: WorkQueue, max_sessions: int, store_url: str, *, allow_folders: bool) -> None:
-        self._work, self._store_url, self._allow_folders = work, store_url, allow_folders
-        self._slots = SessionSlots(max_sessions)
+    def __init__(self, work: WorkQueue, config: EvaluatorConfig, cache: FileCache) -> None:
+        self._work, self._cache = work, cache
+        self._store_url, self._allow_folders = config.store, config.allow_folders
+        self._files = FileReceiver(cache)
+        self._slots = SessionSlots(config.max_sessions)
         self._episodes = EpisodeCounter()
 
     def Evaluate(  # noqa: N802 - the name in the contract
@@ -35,7 +42,8 @@ class EvaluatorService(evaluator_service_pb2_grpc.EvaluatorServiceServicer):
     ) -> Iterator[evaluator_service_pb2.EvaluateResponse]:
         from podracer_evaluator.session import EvaluateSession
 
-        return self._slots.serve(partial(EvaluateSession, self._work, self._episodes), request_iterator, context)
+        make_session = partial(EvaluateSession, self._work, self._episodes, self._cache)
+        return self._slots.serve(make_session, request_iterator, context)
 
     def EvaluateCheckpoint(  # noqa: N802 - the name in the contract
         self, request: evaluator_service_pb2.EvaluateCheckpointRequest, context: grpc.ServicerContext
@@ -43,7 +51,7 @@ class EvaluatorService(evaluator_service_pb2_grpc.EvaluatorServiceServicer):
         from podracer_evaluator.checkpoints import evaluate_checkpoint, load_source
 
         checkpoint = load_source(request.checkpoints, self._store_url, allow_folders=self._allow_folders)
-        response = self._work.submit(partial(evaluate_checkpoint, checkpoint, request)).result()
+        response = self._work.submit(partial(evaluate_checkpoint, checkpoint, request, self._cache)).result()
         self._episodes.add(len(response.evaluation.returns))
         return response
 
@@ -53,7 +61,8 @@ class EvaluatorService(evaluator_service_pb2_grpc.EvaluatorServiceServicer):
         from podracer_core.training.inspection import inspected
 
         timeout_s = request.timeout.ToTimedelta().total_seconds() or _INSPECT_TIMEOUT_S
-        return evaluator_service_pb2.InspectResponse(description=inspected(request.environment, timeout_s))
+        with place_environment(environment_from_message(request.environment), self._cache) as placed:
+            return evaluator_service_pb2.InspectResponse(description=inspected(placed.spec, timeout_s))
 
     def ExportPolicy(  # noqa: N802 - the name in the contract
         self, request: evaluator_service_pb2.ExportPolicyRequest, context: grpc.ServicerContext
@@ -66,6 +75,11 @@ class EvaluatorService(evaluator_service_pb2_grpc.EvaluatorServiceServicer):
         yield evaluator_service_pb2.ExportPolicyResponse(header=header)
         for offset in range(0, len(data), _CHUNK_BYTES):
             yield evaluator_service_pb2.ExportPolicyResponse(data=data[offset : offset + _CHUNK_BYTES])
+
+    def PutFile(  # noqa: N802 - the name in the contract
+        self, request_iterator: Iterator[evaluator_service_pb2.PutFileRequest], context: grpc.ServicerContext
+    ) -> evaluator_service_pb2.PutFileResponse:
+        return evaluator_service_pb2.PutFileResponse(already_there=self._files.receive(request_iterator))
 
     def GetStatus(  # noqa: N802 - the name in the contract
         self, request: evaluator_service_pb2.GetStatusRequest, context: grpc.ServicerContext

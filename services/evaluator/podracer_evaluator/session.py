@@ -11,8 +11,12 @@ from torch import Tensor
 
 from podracer.common.v1 import agent_pb2, tensor_pb2
 from podracer.evaluator.v1 import evaluator_service_pb2
+from podracer_core.algorithms.cohort import CohortConfig
+from podracer_core.attachments.cache import FileCache
+from podracer_core.attachments.placement import PlacedEnvironment, place_environment
 from podracer_core.build import own_build, require_same_build
 from podracer_core.carriers.inline import TensorDecoder
+from podracer_core.catalogue.environments import EnvironmentSpec
 from podracer_core.catalogue.messages import environment_from_message
 from podracer_core.errors import InvalidInput, Unavailable
 from podracer_core.evaluate import EvaluationResult
@@ -44,9 +48,11 @@ class _Order:
 class EvaluateSession(Session):
     """See the contract of `Evaluate`."""
 
-    def __init__(self, work: WorkQueue, episodes: EpisodeCounter) -> None:
+    def __init__(self, work: WorkQueue, episodes: EpisodeCounter, cache: FileCache) -> None:
+        """`cache` has the files of users' environments."""
         super().__init__()
-        self._work, self._episodes = work, episodes
+        self._work, self._episodes, self._cache = work, episodes, cache
+        self._placed: PlacedEnvironment | None = None
         self._decoder = TensorDecoder()
         self._incoming: evaluator_service_pb2.EvaluationOrder | None = None  # waits for its chunks
         self._lock = threading.Lock()
@@ -84,7 +90,7 @@ class EvaluateSession(Session):
         require_same_build(request.build)
         cohort = cohort_from_message(request.cohort)
         environment = environment_from_message(request.cohort.environment)
-        self._submit(lambda: self._start(PolicyEvaluation(cohort, environment, request.device or "cpu")))
+        self._submit(lambda: self._start(cohort, environment, request.device or "cpu"))
 
     def _take_order(self, complete: bool) -> None:
         if not complete:
@@ -117,8 +123,9 @@ class EvaluateSession(Session):
 
         self._work.submit(guarded)
 
-    def _start(self, evaluation: PolicyEvaluation) -> None:
-        self._evaluation = evaluation
+    def _start(self, cohort: CohortConfig, environment: EnvironmentSpec, device: str) -> None:
+        self._placed = place_environment(environment, self._cache)
+        self._evaluation = PolicyEvaluation(cohort, self._placed.spec, device)
         opened = evaluator_service_pb2.EvaluateOpened(
             build=own_build(), carrier=tensor_pb2.CarrierChoice(kind=tensor_pb2.CARRIER_KIND_INLINE)
         )
@@ -150,6 +157,8 @@ class EvaluateSession(Session):
         evaluation, self._evaluation = self._evaluation, None
         if evaluation is not None:
             evaluation.close()
+        if self._placed is not None:
+            self._placed.close()
 
 
 def _evaluation(

@@ -64,7 +64,7 @@ class CheckpointWriter:
         self._hyperparameters = [defaults | dict(cohort.shared) | dict(one.hyperparameters) for one in cohort.members]
         observation_space, action_space = map(to_json, spaces)
         self._common = {
-            "environment": environment.to_json(),
+            "environment": environment.to_metadata(),
             "observation_space": observation_space,
             "action_space": action_space,
             "algorithm": cohort.algorithm,

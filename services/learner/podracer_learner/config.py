@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from podracer_core.attachments.settings import PodSettings
 from podracer_core.config import Seconds
-from podracer_core.process import ServiceSettings
 
 __all__ = ["LearnerConfig"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class LearnerConfig(ServiceSettings):
+class LearnerConfig(PodSettings):
     """
     orchestrator     address of the orchestrator
     pod              resource name of this pod: `projects/p/pods/x`

@@ -10,12 +10,20 @@ from podracer.common.v1 import agent_pb2, cohort_pb2
 from podracer.evaluator.v1 import evaluator_service_pb2, evaluator_service_pb2_grpc
 from podracer_core.build import own_build
 from podracer_core.carriers.inline import TensorEncoder
-from podracer_core.errors import DeadlineExpired, Exhausted, InvalidInput, PodracerError, Unavailable
+from podracer_core.errors import (
+    DeadlineExpired,
+    Exhausted,
+    InvalidInput,
+    PodracerError,
+    PreconditionFailed,
+    Unavailable,
+)
 from podracer_core.evaluate.messages import result_from_message
 from podracer_core.jobs.messages import seconds_from_duration
 from podracer_core.rpc.backoff import Backoff
 from podracer_core.rpc.streams import StreamCall
 from podracer_core.training.judge import EvaluationAnswer, EvaluationOrder, Judge
+from podracer_learner.user_files import Delivery, FetchedFiles, wants_files
 
 __all__ = ["RemoteJudge"]
 
@@ -35,13 +43,16 @@ class RemoteJudge(Judge):
     def __init__(
         self,
         cohort: cohort_pb2.CohortSpec,
+        files: FetchedFiles,
         stubs: Sequence[evaluator_service_pb2_grpc.EvaluatorServiceStub],
         check: Callable[[], None],
     ) -> None:
-        """Opens the first session. `check` is called while waiting; raises to give up."""
+        """Opens the first session. `files` are those of the environment. `check` is called while waiting; raises to
+        give up."""
         if not stubs:
             raise InvalidInput("the split layout needs evaluators (PODRACER_EVALUATORS)", reason="NO_EVALUATORS")
-        self._cohort, self._stubs, self._check = cohort, list(stubs), check
+        self._cohort, self._files, self._stubs, self._check = cohort, files, list(stubs), check
+        self._delivery: Delivery | None = None  # to the evaluator that is asked next
         self._encoder = TensorEncoder()
         self._waits = Backoff(*_REOPEN_S)
         self._retry_at = 0.0
@@ -86,12 +97,23 @@ class RemoteJudge(Judge):
         """What has come, without waiting."""
         answers, self._lost_looks = self._lost_looks, []
         try:
+            if self._delivery is not None:
+                if not self._delivery.done:
+                    return answers
+                delivery, self._delivery = self._delivery, None
+                delivery.result()
+                self._connect()
             if self._call is None:
                 if time.monotonic() < self._retry_at:
                     return answers
                 self._connect()
             while self._call is not None and (item := self._call.poll()) is not None:
                 answers += self._take(item)
+        except PreconditionFailed as error:
+            if not wants_files(error):
+                raise
+            self.close()
+            self._delivery = self._files.deliver(self._stubs[0].PutFile, evaluator_service_pb2.PutFileRequest)
         except _LOST as error:
             self._lose(error)
             answers += self._lost_looks
@@ -100,7 +122,9 @@ class RemoteJudge(Judge):
 
     def _wait(self, timeout_s: float) -> None:
         """Until something comes, which `_arrived` then sees."""
-        if self._call is None:
+        if self._delivery is not None:
+            self._delivery.wait(timeout_s)
+        elif self._call is None:
             time.sleep(min(timeout_s, max(self._retry_at - time.monotonic(), 0.0)))
         else:
             self._call.wait(timeout_s)

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import functools
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from podracer.common.v1 import environment_pb2
 from podracer.evaluator.v1 import evaluator_service_pb2
+from podracer.evaluator.v1.evaluator_service_pb2_grpc import EvaluatorServiceStub
 from podracer.orchestrator.v1 import pod_service_pb2
-from podracer_core.errors import InvalidInput, PodracerError, Unavailable
+from podracer_core.catalogue.messages import environment_from_message
+from podracer_core.errors import InvalidInput, PodracerError, PreconditionFailed, Unavailable
 from podracer_core.jobs.messages import seconds_from_duration
 from podracer_core.rpc.backoff import Backoff
 from podracer_core.training.inspection import inspected
 from podracer_learner.config import LearnerConfig
 from podracer_learner.peers import Peers
+from podracer_learner.user_files import FetchedFiles, UserFiles, wants_files
 
-__all__ = ["inspect_environment_for"]
+__all__ = ["inspect_environment_for", "require_user_code_allowed"]
 
 _TIMEOUT_S = 60.0
 _SLACK_S = 15.0
@@ -25,32 +29,63 @@ _POLL_S = 0.2
 
 
 def inspect_environment_for(
-    work: pod_service_pb2.InspectWork, config: LearnerConfig, peers: Peers, check: Callable[[], None]
+    work: pod_service_pb2.InspectWork, config: LearnerConfig, peers: Peers, files: UserFiles
 ) -> environment_pb2.EnvironmentDescription:
-    """What the environment is. Raises UserCodeFailed with the user's own traceback; `check` may raise to give up."""
+    """What the environment is. Raises UserCodeFailed with the user's own traceback, and what `files` does."""
     timeout_s = seconds_from_duration(work.timeout) or _TIMEOUT_S
-    if config.layout == "split":
-        return _waited_for(lambda: _by_evaluator(work, peers, timeout_s, config.peer_patience), check)
-    if work.environment.entry_point and not config.allow_user_code:
+    if config.layout == "fused":
+        require_user_code_allowed(work.environment, config)
+    with files.fetch(environment_from_message(work.environment)) as fetched:
+        if config.layout == "split":
+            request = evaluator_service_pb2.InspectRequest(environment=work.environment, timeout=work.timeout)
+            ask = functools.partial(_asked, request=request, fetched=fetched, timeout_s=timeout_s + _SLACK_S)
+            return _waited_for(lambda: _of_any(peers.evaluators, ask, config.peer_patience), files.check)
+        return _waited_for(lambda: _here(fetched, timeout_s), files.check)
+
+
+def require_user_code_allowed(environment: environment_pb2.EnvironmentSpec, config: LearnerConfig) -> None:
+    """Raise InvalidInput where this fused pod may not start the environment."""
+    if environment.entry_point and not config.allow_user_code:
         raise InvalidInput(
-            f"this fused pod does not run user code ({work.environment.entry_point}); use the split layout, or allow "
-            "it (PODRACER_ALLOW_USER_CODE)",
+            f"this fused pod does not run user code ({environment.entry_point}); use the split layout, or allow it "
+            "(PODRACER_ALLOW_USER_CODE)",
             reason="USER_CODE_NOT_ALLOWED",
         )
-    return _waited_for(lambda: inspected(work.environment, timeout_s), check)
 
 
-def _by_evaluator(
-    work: pod_service_pb2.InspectWork, peers: Peers, timeout_s: float, patience_s: float
+def _here(fetched: FetchedFiles, timeout_s: float) -> environment_pb2.EnvironmentDescription:
+    with fetched.place() as placed:
+        return inspected(placed.spec, timeout_s)
+
+
+def _asked(
+    evaluator: EvaluatorServiceStub,
+    request: evaluator_service_pb2.InspectRequest,
+    fetched: FetchedFiles,
+    timeout_s: float,
 ) -> environment_pb2.EnvironmentDescription:
-    """Ask whichever evaluator answers."""
-    request = evaluator_service_pb2.InspectRequest(environment=work.environment, timeout=work.timeout)
+    """What one evaluator says, which is brought the files that it lacks."""
+    try:
+        return evaluator.Inspect(request, timeout=timeout_s).description
+    except PreconditionFailed as error:
+        if not wants_files(error):
+            raise
+    fetched.deliver(evaluator.PutFile, evaluator_service_pb2.PutFileRequest).result()
+    return evaluator.Inspect(request, timeout=timeout_s).description
+
+
+def _of_any(
+    evaluators: Sequence[EvaluatorServiceStub],
+    ask: Callable[[EvaluatorServiceStub], environment_pb2.EnvironmentDescription],
+    patience_s: float,
+) -> environment_pb2.EnvironmentDescription:
+    """The answer of whichever evaluator gives one."""
     deadline = time.monotonic() + patience_s
     waits = Backoff(0.05, 1.0)
     while True:
-        for stub in peers.evaluators:
+        for evaluator in evaluators:
             try:
-                return stub.Inspect(request, timeout=timeout_s + _SLACK_S).description
+                return ask(evaluator)
             except Unavailable as error:
                 if time.monotonic() > deadline:
                     raise Unavailable(

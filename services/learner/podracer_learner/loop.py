@@ -33,6 +33,7 @@ from podracer_learner.replays import ReplayCache
 from podracer_learner.round_setup import set_up_round
 from podracer_learner.status import LearnerStatus
 from podracer_learner.train import TrainRun
+from podracer_learner.user_files import UserFiles
 
 __all__ = ["LeaseLoop"]
 
@@ -58,6 +59,7 @@ class LeaseLoop:
         self._config, self._peers, self._store = config, peers, store
         self._status, self._commands, self._request = status, commands, request
         self._replays = ReplayCache()
+        self._cache = config.file_cache()
         self._stub = pod_service_pb2_grpc.PodServiceStub(peers.orchestrator)
 
     def run(self, stop: threading.Event) -> None:
@@ -105,13 +107,14 @@ class LeaseLoop:
                 raise Interrupted("told to stop")
 
         lease = held.lease
+        files = UserFiles(held.store, self._cache, check)
         match lease.WhichOneof("work"):
             case "inspect":
-                description = inspect_environment_for(lease.inspect, self._config, self._peers, check)
+                description = inspect_environment_for(lease.inspect, self._config, self._peers, files)
                 result = pod_service_pb2.InspectResult(description=description)
                 held.control.complete(pod_service_pb2.CompleteWorkRequest(inspect=result))
             case "train":
-                setup = set_up_round(lease.train, self._config, self._peers, held.store, check, self._replays)
+                setup = set_up_round(lease.train, self._config, self._peers, files, self._replays)
                 try:
                     patience_s = self._config.peer_patience
                     run = TrainRun(held, setup, stop, self._status, self._commands, patience_s)

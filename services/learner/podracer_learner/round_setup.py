@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 import gymnasium
@@ -26,7 +26,7 @@ from podracer_core.environments.spaces import (
     observation_array_space,
     to_gymnasium,
 )
-from podracer_core.errors import InvalidInput, PodracerError
+from podracer_core.errors import InvalidInput
 from podracer_core.jobs.messages import seconds_from_duration
 from podracer_core.storage.object_store import ObjectStore
 from podracer_core.training.environment_states import resume_environments
@@ -36,9 +36,11 @@ from podracer_core.training.plan import RoundPlan
 from podracer_core.training.source import InProcessSource, RolloutSource
 from podracer_learner.config import LearnerConfig
 from podracer_learner.evaluators import RemoteJudge
+from podracer_learner.inspect_run import require_user_code_allowed
 from podracer_learner.peers import Peers
 from podracer_learner.replays import ReplayCache
 from podracer_learner.starts import load_starts
+from podracer_learner.user_files import FetchedFiles, UserFiles
 from podracer_learner.workers import RemoteSource, WorkerPlan
 
 __all__ = ["RoundSetup", "set_up_round"]
@@ -53,7 +55,8 @@ _UNLIMITED_EPISODE_STEPS = 1000
 
 @dataclass(frozen=True, slots=True)
 class RoundSetup:
-    """Everything that a round needs. `spaces` are those of the batch, `episode_steps` an episode's at most."""
+    """Everything that a round needs. `spaces` are those of the batch, `episode_steps` an episode's at most, `held` is
+    what `close` closes. `environment` is as the job names it: its files are in the object store."""
 
     cohort: CohortConfig
     environment: EnvironmentSpec
@@ -63,28 +66,33 @@ class RoundSetup:
     source: RolloutSource
     judge: Judge
     plan: RoundPlan
+    held: ExitStack
 
     def close(self) -> None:
-        """End sessions and environments."""
-        self.source.close()
-        self.judge.close()
+        """End sessions and environments, and then let go the files that these came from."""
+        self.held.close()
 
 
 def set_up_round(
     work: pod_service_pb2.TrainWork,
     config: LearnerConfig,
     peers: Peers,
-    store: ObjectStore,
-    check: Callable[[], None],
+    user_files: UserFiles,
     replays: ReplayCache,
 ) -> RoundSetup:
     """Build the cohort, put every member where it begins, and open what collects and evaluates.
 
-    `check` is called while waiting for others; raises to give up. Raises UserCodeFailed where the environment does not
-    start, InvalidInput for work that cannot be right.
+    `user_files` has the environment's files and the store. Raises UserCodeFailed where the environment does not start,
+    InvalidInput for work that cannot be right, and what `user_files` raises.
     """
-    make = _set_up_fused if config.layout == "fused" else functools.partial(_set_up_split, peers=peers, check=check)
-    return make(work, config, store, replays)
+    if config.layout == "fused":
+        require_user_code_allowed(work.cohort.environment, config)
+    with ExitStack() as held:
+        fetched = held.enter_context(user_files.fetch(environment_from_message(work.cohort.environment)))
+        if config.layout == "fused":
+            placed = held.enter_context(fetched.place()).spec
+            return _set_up_fused(work, config, user_files.store, replays, placed, held)
+        return _set_up_split(work, config, user_files, replays, peers, fetched, held)
 
 
 def round_plan(work: pod_service_pb2.TrainWork) -> RoundPlan:
@@ -104,34 +112,32 @@ def round_plan(work: pod_service_pb2.TrainWork) -> RoundPlan:
 
 
 def _set_up_fused(
-    work: pod_service_pb2.TrainWork, config: LearnerConfig, store: ObjectStore, replays: ReplayCache
+    work: pod_service_pb2.TrainWork,
+    config: LearnerConfig,
+    store: ObjectStore,
+    replays: ReplayCache,
+    placed: EnvironmentSpec,
+    held: ExitStack,
 ) -> RoundSetup:
+    """`placed` is the environment with its files; `held` takes what has to be closed, and goes to the round."""
     cohort, spec = cohort_from_message(work.cohort), environment_from_message(work.cohort.environment)
-    if spec.entry_point and not config.allow_user_code:
-        raise InvalidInput(
-            f"this fused pod does not run user code ({spec.entry_point}); use the split layout, or allow it "
-            "(PODRACER_ALLOW_USER_CODE)",
-            reason="USER_CODE_NOT_ALLOWED",
-        )
     device = _device(config.device, spec)
     envs = _envs_per_member(work, spec)
-    environment = make_vec_environment(spec, len(cohort.members) * envs, device)
-    try:
-        spaces = environment.observation_space, environment.action_space
-        algorithm = algorithm_class(cohort.algorithm)(cohort, *spaces, device)
-        starts = load_starts(algorithm, work.cohort.members, store, replays)
-        collector = Collector(
-            environment,
-            algorithm.actor,
-            torch.tensor([member.seed for member in cohort.members]),
-            first_step=starts.step_count,
-            session=starts.step_count,
-        )
-        resume_environments(collector, starts.environments)
-    except PodracerError:
-        environment.close()
-        raise
-    judge = InProcessJudge(functools.partial(make_vec_environment, spec))
+    environment = make_vec_environment(placed, len(cohort.members) * envs, device)
+    held.callback(environment.close)
+    spaces = environment.observation_space, environment.action_space
+    algorithm = algorithm_class(cohort.algorithm)(cohort, *spaces, device)
+    starts = load_starts(algorithm, work.cohort.members, store, replays)
+    collector = Collector(
+        environment,
+        algorithm.actor,
+        torch.tensor([member.seed for member in cohort.members]),
+        first_step=starts.step_count,
+        session=starts.step_count,
+    )
+    resume_environments(collector, starts.environments)
+    judge = InProcessJudge(functools.partial(make_vec_environment, placed, evaluation=True))
+    held.callback(judge.close)
     return RoundSetup(
         cohort,
         spec,
@@ -141,18 +147,20 @@ def _set_up_fused(
         InProcessSource(collector, algorithm),
         judge,
         round_plan(work),
+        held.pop_all(),
     )
 
 
 def _set_up_split(
     work: pod_service_pb2.TrainWork,
     config: LearnerConfig,
-    store: ObjectStore,
+    user_files: UserFiles,
     replays: ReplayCache,
-    *,
     peers: Peers,
-    check: Callable[[], None],
+    fetched: FetchedFiles,
+    held: ExitStack,
 ) -> RoundSetup:
+    """`fetched` are the environment's files; `held` takes what has to be closed, and goes to the round."""
     cohort, spec = cohort_from_message(work.cohort), environment_from_message(work.cohort.environment)
     if not work.cohort.HasField("environment_description"):
         raise InvalidInput("a split pod must be told the environment's spaces", reason="NO_ENVIRONMENT_DESCRIPTION")
@@ -160,23 +168,22 @@ def _set_up_split(
     spaces = _array_spaces(description)
     device = "cuda" if config.device == "auto" and torch.cuda.is_available() else config.device.replace("auto", "cpu")
     algorithm = algorithm_class(cohort.algorithm)(cohort, *spaces, device)
-    starts = load_starts(algorithm, work.cohort.members, store, replays)
+    starts = load_starts(algorithm, work.cohort.members, user_files.store, replays)
     plan = WorkerPlan(
         work.cohort,
+        fetched,
         _envs_per_member(work, spec),
         algorithm.horizon,
         lock_step=work.deterministic,
         patience_s=config.peer_patience,
-        check=check,
+        check=user_files.check,
     )
     source = RemoteSource(plan, peers.workers, starts)
-    try:
-        judge = RemoteJudge(work.cohort, peers.evaluators, check)
-        source.serve(algorithm)
-        source.opened()
-    except PodracerError:
-        source.close()
-        raise
+    held.callback(source.close)
+    judge = RemoteJudge(work.cohort, fetched, peers.evaluators, user_files.check)
+    held.callback(judge.close)
+    source.serve(algorithm)
+    source.opened()
     return RoundSetup(
         cohort,
         spec,
@@ -186,6 +193,7 @@ def _set_up_split(
         source,
         judge,
         round_plan(work),
+        held.pop_all(),
     )
 
 

@@ -14,9 +14,10 @@ from podracer.common.v1 import environment_pb2
 from podracer.worker.v1 import worker_service_pb2, worker_service_pb2_grpc
 from podracer_core.buffers.rollout import Rollout
 from podracer_core.carriers.inline import TensorDecoder
-from podracer_core.errors import DeadlineExpired, Exhausted, InvalidInput, Unavailable
+from podracer_core.errors import DeadlineExpired, Exhausted, InvalidInput, PreconditionFailed, Unavailable
 from podracer_core.rpc.backoff import Backoff
 from podracer_core.rpc.streams import StreamCall
+from podracer_learner.user_files import FetchedFiles, wants_files
 
 __all__ = ["Arrival", "Patience", "WorkerLink"]
 
@@ -29,6 +30,7 @@ STATE_PREFIX = "environment_state/"
 _LOST = (Unavailable, Exhausted, DeadlineExpired)
 _POLL_S = 0.2
 _REOPEN_S = (0.02, 1.0)
+_MAX_DELIVERIES = 3  # to a worker that loses them again at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,11 +64,13 @@ class WorkerLink:
         stub: worker_service_pb2_grpc.WorkerServiceStub,
         part: tuple[int, int],
         opening: Callable[[int, int], worker_service_pb2.OpenCollect],
+        files: FetchedFiles,
         patience: Patience,
     ) -> None:
-        """`part`: first environment within each member, and how many; `opening` makes such a part's first message."""
+        """`part`: first environment within each member, and how many; `opening` makes such a part's first message.
+        `files` are those of the environment, for a worker that lacks them."""
         self.address, self.first, self.count = address, *part
-        self._stub, self._opening, self._patience = stub, opening, patience
+        self._stub, self._opening, self._files, self._patience = stub, opening, files, patience
         self._call: StreamCall[worker_service_pb2.CollectRequest, Arrival | worker_service_pb2.CollectOpened] | None
         self._call = None
         self._again: Callable[[], Sequence[CollectRequest]] | None = None
@@ -137,6 +141,7 @@ class WorkerLink:
         if self._call is None:
             raise Unavailable("not connected")
         deadline = time.monotonic() + self._patience.silence_s
+        deliveries = 0
         while True:
             self._patience.check()
             remaining_s = deadline - time.monotonic()
@@ -145,6 +150,18 @@ class WorkerLink:
             except DeadlineExpired:
                 if remaining_s <= _POLL_S:
                     raise
+            except PreconditionFailed as error:
+                if not wants_files(error) or deliveries == _MAX_DELIVERIES:
+                    raise
+                deliveries += 1
+                self._bring_files()
+                deadline = time.monotonic() + self._patience.silence_s
+
+    def _bring_files(self) -> None:
+        """Send the worker what it lacks, and open the session once more."""
+        self.close()
+        self._files.deliver(self._stub.PutFile, worker_service_pb2.PutFileRequest).result(self._patience.check)
+        self.connect()
 
     def _pause(self, wait_s: float) -> None:
         deadline = time.monotonic() + wait_s

@@ -22,6 +22,7 @@ from podracer_core.training.environment_states import EnvironmentState, stack_st
 from podracer_core.training.source import RolloutSource
 from podracer_learner.pace_trial import PaceTrial
 from podracer_learner.starts import Starts
+from podracer_learner.user_files import FetchedFiles
 from podracer_learner.worker_link import Arrival, Patience, WorkerLink
 
 __all__ = ["RemoteSource", "WorkerPlan"]
@@ -36,12 +37,14 @@ _OF_ALL = ("first_step", "episodes", "policy_version", "action_mask")
 class WorkerPlan:
     """What all workers of a learner are asked for.
 
+    files       of the environment
     lock_step   always: a rollout begins only on the weights that answer the one before
     patience_s  how long a lost worker is waited for
     check       is called while waiting; raises to give up
     """
 
     cohort: cohort_pb2.CohortSpec
+    files: FetchedFiles
     envs_per_member: int
     horizon: int
     lock_step: bool
@@ -77,6 +80,7 @@ class RemoteSource(RolloutSource):
                 worker_service_pb2_grpc.WorkerServiceStub(channels[address]),
                 (edges[index], edges[index + 1] - edges[index]),
                 self._opening,
+                plan.files,
                 patience,
             )
             for index, address in enumerate(addresses)

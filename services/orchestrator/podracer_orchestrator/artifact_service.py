@@ -17,12 +17,13 @@ import grpc
 
 from podracer.orchestrator.v1 import artifact_service_pb2 as artifact_pb2
 from podracer.orchestrator.v1 import artifact_service_pb2_grpc
+from podracer_core.attachments.limits import MAX_DATA_BYTES, MAX_PACKED_BYTES
 from podracer_core.errors import DataCorrupted, Exhausted, FieldViolation, InvalidInput, NotFound, PodracerError
 from podracer_core.rpc.tokens import Role
 from podracer_core.storage.layout import artifact_key
 from podracer_core.storage.manifest import FILE_NAME, ManifestFile, read_manifest
 from podracer_core.storage.object_store import CHUNK_BYTES, ObjectStore
-from podracer_orchestrator import artifacts, names
+from podracer_orchestrator import artifacts, job_files, names
 from podracer_orchestrator.artifacts import Found
 from podracer_orchestrator.clock import Clock
 from podracer_orchestrator.tables import ArtifactRow
@@ -33,7 +34,7 @@ METHODS: Mapping[str, set[Role]] = {
     f"{SERVICE}{method.name}": {Role.CLIENT}
     for method in artifact_pb2.DESCRIPTOR.services_by_name["ArtifactService"].methods
 }
-MAX_UPLOAD_BYTES = 1 << 30
+MAX_UPLOAD_BYTES = MAX_DATA_BYTES
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _FILE = "content"
 _READ_ON_S = 2.0
@@ -126,8 +127,10 @@ class ArtifactServicer(artifact_service_pb2_grpc.ArtifactServiceServicer):
             violations.append(FieldViolation("header.size_bytes", f"is {header.size_bytes}, expected 0 or more"))
         if violations:
             raise InvalidInput("; ".join(map(str, violations)), violations=violations, reason="INVALID_UPLOAD")
-        if header.size_bytes > MAX_UPLOAD_BYTES:
-            raise Exhausted(f"{header.size_bytes} bytes are too many: at most {MAX_UPLOAD_BYTES} are stored")
+        kind = _kind_name(header.kind)
+        limit = MAX_PACKED_BYTES if kind == job_files.CODE else MAX_UPLOAD_BYTES
+        if header.size_bytes > limit:
+            raise Exhausted(f"{header.size_bytes} bytes are too many: of {kind} at most {limit} are stored")
         if header.artifact_id:
             names.check_label(header.artifact_id, "header.artifact_id")
         artifact_id = header.artifact_id or header.sha256
@@ -135,7 +138,7 @@ class ArtifactServicer(artifact_service_pb2_grpc.ArtifactServiceServicer):
             project=project,
             artifact_id=artifact_id,
             request_id=header.request_id or None,
-            kind=_kind_name(header.kind),
+            kind=kind,
             # The content is part of the key: an upload that fails half-way, or a second one, harms nobody's bytes.
             key=artifact_key(project, artifact_id, f"{header.sha256[:16]}-{_FILE}"),
             size_bytes=header.size_bytes,

@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 from podracer.common.v1 import agent_pb2
 from podracer_core.errors import AlreadyExists, NotFound, PreconditionFailed
 from podracer_core.storage.manifest import FILE_NAME, Manifest, ManifestFile
-from podracer_orchestrator import jobs, names
+from podracer_orchestrator import job_files, jobs, names
 from podracer_orchestrator.names import Name
 from podracer_orchestrator.tables import ArtifactRow, CheckpointRow, JobRow
 
@@ -95,13 +95,17 @@ def require_new(session: Session, project: str, artifact_id: str, sha256: str) -
 
 
 def remove_upload(session: Session, text: str) -> Found:
-    """Forget an uploaded artifact. Raises PreconditionFailed for a checkpoint: its job owns it."""
+    """Forget an uploaded artifact.
+
+    Raises PreconditionFailed (ARTIFACT_IN_USE) for a checkpoint, which its job owns, and for what a job needs.
+    """
     name = names.parse_any(KINDS, text)
     if name.kind != "artifact":
         raise PreconditionFailed(f"{text} belongs to its job: delete the job", reason="ARTIFACT_IN_USE")
     row = session.get(ArtifactRow, (name.project, name.id))
     if row is None:
         raise NotFound(f"there is no artifact {text}", name=text)
+    job_files.require_unused(session, row)
     session.delete(row)
     return uploaded(row)
 

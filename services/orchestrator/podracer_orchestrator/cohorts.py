@@ -14,6 +14,7 @@ from podracer_core.jobs.messages import seconds_from_duration, seconds_to_durati
 from podracer_orchestrator import events
 from podracer_orchestrator.budget import Grant, Round
 from podracer_orchestrator.changes import WORK, job_topic, touch
+from podracer_orchestrator.job_files import environment_of
 from podracer_orchestrator.job_plan import JobPlan, plan_of, read_spec
 from podracer_orchestrator.names import last_part
 from podracer_orchestrator.progress import checkpoint_reference, members_of
@@ -67,7 +68,7 @@ def train_work(session: Session, job: JobRow, work: WorkRow, lease: LeaseRow) ->
     spec, proposal = read_spec(job.spec), proposal_of(work)
     cohort = cohort_pb2.CohortSpec(
         algorithm=proposal.proposals[0].agent.algorithm,
-        environment=spec.environment,
+        environment=environment_of(spec),
         environment_description=description_of(job),
         envs_per_member=spec.pod.envs_per_member,
         seed=spec.seed,
@@ -99,7 +100,7 @@ def train_work(session: Session, job: JobRow, work: WorkRow, lease: LeaseRow) ->
 def inspect_work(job: JobRow) -> pod_pb2.InspectWork:
     """What a pod is told to inspect."""
     return pod_pb2.InspectWork(
-        environment=read_spec(job.spec).environment, timeout=seconds_to_duration(INSPECTION_TIMEOUT_S)
+        environment=environment_of(read_spec(job.spec)), timeout=seconds_to_duration(INSPECTION_TIMEOUT_S)
     )
 
 

@@ -19,6 +19,7 @@ from podracer_orchestrator.submission import changed
 from podracer_orchestrator.tables import (
     CheckpointRow,
     EventRow,
+    JobFileRow,
     JobRow,
     LeaseRow,
     MemberRow,
@@ -91,7 +92,7 @@ def remove(session: Session, job: JobRow) -> None:
     outbox.delete_leaderboard(session, job)
     works = select(WorkRow.id).where(WorkRow.job_uid == job.uid)
     session.execute(delete(MemberRow).where(MemberRow.work_id.in_(works)))
-    for table in (LeaseRow, WorkRow, CheckpointRow, EventRow, PodRow):
+    for table in (LeaseRow, WorkRow, CheckpointRow, EventRow, PodRow, JobFileRow):
         session.execute(delete(table).where(table.job_uid == job.uid))
     session.delete(job)
     touch(session, job_topic(job.uid), WORK, POOL)

@@ -17,7 +17,7 @@ from podracer_core.errors import FieldViolation, InvalidInput
 from podracer_core.jobs.messages import seconds_from_duration
 from podracer_core.rpc.tokens import Role
 from podracer_core.storage.layout import job_prefix
-from podracer_orchestrator import events, job_changes, jobs, names, pods, submission
+from podracer_orchestrator import events, job_changes, job_files, jobs, names, pods, submission
 from podracer_orchestrator.job_messages import event_message, job_message
 from podracer_orchestrator.lease_messages import pod_message
 from podracer_orchestrator.orchestrator import Orchestrator
@@ -50,9 +50,9 @@ class JobServicer(job_service_pb2_grpc.JobServiceServicer):
 
     async def CreateJob(self, request: service_pb2.CreateJobRequest, context: Context) -> service_pb2.CreateJobResponse:
         # Beside the loop: an id that is not built in has Gymnasium imported, once.
-        pods_are_here = self._orchestrator.pool_keeper.pods_are_here
-        new = await asyncio.to_thread(submission.new_job, request, pods_are_here=pods_are_here)
+        new = await asyncio.to_thread(submission.new_job, request)
         if request.validate_only:
+            await self._transactions.read(lambda session: job_files.find(session, new.project, new.spec))
             return service_pb2.CreateJobResponse(
                 job=job_pb2.Job(spec=new.spec, environment_description=new.description)
             )

@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 from podracer.common.v1 import cohort_pb2, environment_pb2
 from podracer.orchestrator.v1 import job_pb2
 from podracer_core.errors import AlreadyExists, NotFound
-from podracer_orchestrator import events, outbox
+from podracer_orchestrator import events, job_files, outbox
 from podracer_orchestrator.changes import POOL, WORK, job_topic, touch
 from podracer_orchestrator.job_state import FINAL_STATES, JobOutcome, JobSignal, JobState, next_state
 from podracer_orchestrator.names import job_name
@@ -32,7 +32,10 @@ class NewJob:
 
 
 def create(session: Session, new: NewJob, now: datetime) -> JobRow:
-    """Store a job, or return the one that the same request made before. Raises AlreadyExists for a taken id."""
+    """Store a job, or return the one that the same request made before.
+
+    Raises AlreadyExists for a taken id, InvalidInput for files that were not uploaded.
+    """
     if new.request_id:
         query = select(JobRow).where(JobRow.project == new.project, JobRow.request_id == new.request_id)
         if (former := session.scalar(query)) is not None:
@@ -52,6 +55,7 @@ def create(session: Session, new: NewJob, now: datetime) -> JobRow:
     )
     session.add(job)
     session.flush()
+    job_files.keep(session, job, new.spec)
     events.record(session, job, "JOB_CREATED", f"{job_name(job.project, job.job_id)} was accepted", now=now)
     if new.description is None:
         add_work(session, job, WorkKind.INSPECT, WorkState.READY, now)

@@ -22,7 +22,6 @@ from podracer_orchestrator.job_state import ACTIVE_STATES, JobState
 from podracer_orchestrator.lease_keeping import LeaseKeeper
 from podracer_orchestrator.names import job_name, pod_name
 from podracer_orchestrator.pool.backend import PodObserver, PodPlan, PoolBackend
-from podracer_orchestrator.pool.local import LocalPool
 from podracer_orchestrator.pool.pod import LEARNER
 from podracer_orchestrator.scheduling import Demand, share_pods
 from podracer_orchestrator.tables import JobRow, PodRow, PodState
@@ -61,11 +60,6 @@ class PoolKeeper(PodObserver):
         for name in former if backend.dies_with_us else ():
             await self._keeper.lose_pod(name, None, "it ended with the orchestrator before this one")
             await self._transactions.write(functools.partial(pods.set_state, name=name, state=PodState.STOPPED))
-
-    @property
-    def pods_are_here(self) -> bool:
-        """Whether pods run on this machine, under this user."""
-        return isinstance(self._backend, LocalPool)
 
     async def run(self) -> None:
         """Reconcile whenever something has changed, for ever."""

@@ -22,17 +22,12 @@ _ENDING_CHARACTERS = "abcdefghijkmnpqrstuvwxyz23456789"  # without those that ar
 Copy = Callable[[job_pb2.JobSpec, job_pb2.JobSpec], None]
 
 
-def new_job(request: service_pb2.CreateJobRequest, *, pods_are_here: bool = True) -> NewJob:
-    """Check a request and fill in its defaults. Raises InvalidInput with every bad field.
-
-    `pods_are_here`: pods run on this machine, so that a folder of it can be put on their import path.
-    """
+def new_job(request: service_pb2.CreateJobRequest) -> NewJob:
+    """Check a request and fill in its defaults. Raises InvalidInput with every bad field."""
     project = names.parse_parent(request.parent)
     if len(request.request_id) > MAX_REQUEST_ID:
         raise _bad("request_id", f"has {len(request.request_id)} characters, at most {MAX_REQUEST_ID} are allowed")
     spec = checked(request.spec)
-    if spec.environment.code_path and not pods_are_here:
-        raise _bad("environment.code_path", "works only where pods run on this machine; upload the code instead")
     if request.job_id:
         names.check_label(request.job_id, "job_id")
     return NewJob(project, request.job_id or _job_id(spec.display_name), spec, description_of(spec), request.request_id)
@@ -51,7 +46,9 @@ def description_of(spec: job_pb2.JobSpec) -> environment_pb2.EnvironmentDescript
     Arguments may change its spaces, or be wrong, so with these it has to be started.
     """
     info = BUILT_IN.get(spec.environment.id)
-    if info is None or info.observation_space is None or info.action_space is None or spec.environment.kwargs.fields:
+    if info is None or info.observation_space is None or info.action_space is None:
+        return None
+    if spec.environment.kwargs.fields or spec.data:
         return None
     return environment_pb2.EnvironmentDescription(
         observation_space=space_to_message(info.observation_space),

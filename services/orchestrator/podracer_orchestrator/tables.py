@@ -3,7 +3,8 @@
 jobs ──< works ──< work_members        what is asked for, the pieces of work, the members of a cohort
   │        └──< leases                 who holds which piece; the fence is the primary key and only grows
   ├──< checkpoints, events, outbox     what counts, what happened, what the leaderboard has not heard yet
-  └──< pods                            artifacts and settings stand alone
+  ├──< pods                            settings stand alone
+  └──< job_files >── artifacts         the uploaded files that a job needs
 """
 
 from __future__ import annotations
@@ -12,7 +13,17 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import JSON, BigInteger, ForeignKey, Index, Integer, LargeBinary, MetaData, UniqueConstraint
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    ForeignKey,
+    ForeignKeyConstraint,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    UniqueConstraint,
+)
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from podracer_core.database import UtcTime
@@ -257,6 +268,20 @@ class ArtifactRow(Base):
     size_bytes: Mapped[int]
     sha256: Mapped[str]
     create_time: Mapped[datetime]
+
+
+class JobFileRow(Base):
+    """An uploaded file that a job needs: it stays as long as the job does."""
+
+    __tablename__ = "job_files"
+    __table_args__ = (
+        ForeignKeyConstraint(["project", "artifact_id"], ["artifacts.project", "artifacts.artifact_id"]),
+        Index(None, "project", "artifact_id"),
+    )
+
+    job_uid: Mapped[str] = mapped_column(ForeignKey("jobs.uid"), primary_key=True)
+    project: Mapped[str] = mapped_column(primary_key=True)
+    artifact_id: Mapped[str] = mapped_column(primary_key=True)
 
 
 class SettingRow(Base):

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from podracer_core.process import ServiceSettings
+from podracer_core.attachments.settings import PodSettings
 
 __all__ = ["WorkerConfig"]
 
 
 @dataclass(frozen=True)
-class WorkerConfig(ServiceSettings):
+class WorkerConfig(PodSettings):
     """`max_sessions` learners at a time."""
 
     max_sessions: int = 1

@@ -19,13 +19,14 @@ __all__ = ["METHODS", "create_worker_server", "serve"]
 
 METHODS = {
     "/podracer.worker.v1.WorkerService/Collect": (Role.POD,),
+    "/podracer.worker.v1.WorkerService/PutFile": (Role.POD,),
     "/podracer.worker.v1.WorkerService/GetStatus": (Role.POD, Role.CONTROL),
 }
 
 
 def create_worker_server(config: WorkerConfig, work: WorkQueue) -> RpcServer:
     """A bound server whose sessions compute in whoever runs `work`."""
-    service = WorkerService(work, config.max_sessions)
+    service = WorkerService(work, config.max_sessions, config.file_cache())
     server = create_server(
         config.listen,
         [partial(worker_service_pb2_grpc.add_WorkerServiceServicer_to_server, service)],

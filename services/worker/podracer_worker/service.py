@@ -8,6 +8,8 @@ from functools import partial
 import grpc
 
 from podracer.worker.v1 import worker_service_pb2, worker_service_pb2_grpc
+from podracer_core.attachments.cache import FileCache
+from podracer_core.attachments.transfer import FileReceiver
 from podracer_core.build import own_build
 from podracer_core.rpc.sessions import SessionSlots
 from podracer_core.rpc.work_queue import WorkQueue
@@ -19,8 +21,9 @@ __all__ = ["WorkerService"]
 class WorkerService(worker_service_pb2_grpc.WorkerServiceServicer):
     """Sessions run in the threads of their calls, but for what computes: that goes to `work`."""
 
-    def __init__(self, work: WorkQueue, max_sessions: int) -> None:
-        self._work = work
+    def __init__(self, work: WorkQueue, max_sessions: int, cache: FileCache) -> None:
+        self._work, self._cache = work, cache
+        self._files = FileReceiver(cache)
         self._slots = SessionSlots(max_sessions)
         self._meter = StepMeter()
 
@@ -29,7 +32,13 @@ class WorkerService(worker_service_pb2_grpc.WorkerServiceServicer):
     ) -> Iterator[worker_service_pb2.CollectResponse]:
         from podracer_worker.session import CollectSession  # late: it imports torch
 
-        return self._slots.serve(partial(CollectSession, self._work, self._meter), request_iterator, context)
+        make_session = partial(CollectSession, self._work, self._meter, self._cache)
+        return self._slots.serve(make_session, request_iterator, context)
+
+    def PutFile(  # noqa: N802 - the name in the contract
+        self, request_iterator: Iterator[worker_service_pb2.PutFileRequest], context: grpc.ServicerContext
+    ) -> worker_service_pb2.PutFileResponse:
+        return worker_service_pb2.PutFileResponse(already_there=self._files.receive(request_iterator))
 
     def GetStatus(  # noqa: N802 - the name in the contract
         self, request: worker_service_pb2.GetStatusRequest, context: grpc.ServicerContext

@@ -5,12 +5,15 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 from torch import Tensor
 
 from podracer.common.v1 import environment_pb2, tensor_pb2
 from podracer.worker.v1 import worker_service_pb2
+from podracer_core.attachments.cache import FileCache
+from podracer_core.attachments.placement import PlacedEnvironment, place_environment
 from podracer_core.build import own_build, require_same_build
 from podracer_core.carriers.inline import TensorDecoder, TensorEncoder, decode_tensor
 from podracer_core.catalogue.environments import EnvironmentSpec, find_environment
@@ -33,9 +36,11 @@ _MAX_IN_FLIGHT = 8
 class CollectSession(Session):
     """See the contract of `Collect`. Weights are replaced as they come; a rollout takes the newest there are."""
 
-    def __init__(self, work: WorkQueue, meter: StepMeter) -> None:
+    def __init__(self, work: WorkQueue, meter: StepMeter, cache: FileCache) -> None:
+        """`cache` has the files of users' environments."""
         super().__init__()
-        self._work, self._meter = work, meter
+        self._work, self._meter, self._cache = work, meter, cache
+        self._placed: PlacedEnvironment | None = None
         self._decoder, self._encoder = TensorDecoder(), TensorEncoder()
         self._incoming: worker_service_pb2.ActorUpdate | None = None  # waits for its chunks
         self._collection: Collection | None = None
@@ -121,7 +126,8 @@ class CollectSession(Session):
         self._work.submit(guarded)
 
     def _start(self, plan: CollectionPlan) -> None:
-        self._collection = Collection(plan)
+        self._placed = place_environment(plan.environment, self._cache)
+        self._collection = Collection(replace(plan, environment=self._placed.spec))
         self.outbox.put(
             worker_service_pb2.CollectResponse(
                 opened=worker_service_pb2.CollectOpened(
@@ -179,6 +185,8 @@ class CollectSession(Session):
         collection, self._collection = self._collection, None
         if collection is not None:
             collection.close()
+        if self._placed is not None:
+            self._placed.close()
 
 
 def _description(spec: EnvironmentSpec, environment: VecEnvironment) -> environment_pb2.EnvironmentDescription:

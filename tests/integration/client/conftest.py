@@ -43,6 +43,7 @@ class ControlPlane(
         self.pods: list[job_pb2.Pod] = []
         self.news: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self.requests: list[Any] = []
+        self.uploads: dict[str, bytes] = {}
         self.page_size = 2
 
     def add(self, spec: job_pb2.JobSpec, state: int = job_pb2.JOB_STATE_RUNNING) -> job_pb2.Job:
@@ -101,6 +102,22 @@ class ControlPlane(
     def ListEvents(self, request: Any, context: Any) -> Any:  # noqa: N802
         return job_service_pb2.ListEventsResponse(events=[job_pb2.Event(kind="JOB_CREATED", message="created")])
 
+    def GetArtifact(self, request: Any, context: Any) -> Any:  # noqa: N802
+        sha256 = request.name.rpartition("/")[2]
+        if sha256 not in self.uploads:
+            raise NotFound(f"there is no artifact {request.name}")
+        artifact = artifact_service_pb2.Artifact(name=request.name, sha256=sha256, uri=f"artifacts/{sha256}/content")
+        return artifact_service_pb2.GetArtifactResponse(artifact=artifact)
+
+    def Upload(self, request_iterator: Any, context: Any) -> Any:  # noqa: N802
+        header = next(request_iterator).header
+        self.requests.append(header)
+        content = b"".join(request.data for request in request_iterator)
+        assert (hashlib.sha256(content).hexdigest(), len(content)) == (header.sha256, header.size_bytes)
+        self.uploads[header.sha256] = content
+        artifact = artifact_service_pb2.Artifact(sha256=header.sha256, uri=f"artifacts/{header.sha256}/content")
+        return artifact_service_pb2.UploadResponse(artifact=artifact)
+
     def Download(self, request: Any, context: Any) -> Iterator[Any]:  # noqa: N802
         response = artifact_service_pb2.DownloadResponse
         yield response(artifact=artifact_service_pb2.Artifact(name=request.name))
@@ -131,7 +148,10 @@ METHODS = {
             ["CreateJob", "GetJob", "ListJobs", "UpdateJob", "CancelJob", "WatchJob", "ListPods", "ListEvents"]
         )
     },
-    "/podracer.orchestrator.v1.ArtifactService/Download": {Role.CLIENT},
+    **{
+        f"/podracer.orchestrator.v1.ArtifactService/{method}": {Role.CLIENT}
+        for method in ("Download", "GetArtifact", "Upload")
+    },
     "/podracer.leaderboard.v1.LeaderboardService/GetLeaderboard": {Role.CLIENT},
     "/podracer.leaderboard.v1.LeaderboardService/ListAgents": {Role.CLIENT},
 }

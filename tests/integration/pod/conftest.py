@@ -25,14 +25,20 @@ from google.protobuf import duration_pb2
 
 from podracer.common.v1 import agent_pb2, cohort_pb2, environment_pb2
 from podracer.orchestrator.v1 import pod_service_pb2, pod_service_pb2_grpc
-from podracer_core.catalogue.environments import BUILT_IN
-from podracer_core.catalogue.messages import description_to_message, hyperparameter_to_message
+from podracer_core.catalogue.environments import BUILT_IN, EnvironmentSpec
+from podracer_core.catalogue.messages import (
+    description_to_message,
+    environment_to_message,
+    hyperparameter_to_message,
+)
 from podracer_core.errors import Fenced
 from podracer_core.jobs.messages import seconds_from_duration
 from podracer_core.rpc.auth import Authorizer, current_caller
 from podracer_core.rpc.channel import open_channel
 from podracer_core.rpc.server import RpcServer, create_server
 from podracer_core.rpc.tokens import FileToken, LeaseTokens, Role, TokenFiles, create_tokens
+from podracer_core.storage.object_store import open_store
+from support.code import store_code
 
 _SERVICE = "/podracer.orchestrator.v1.PodService"
 JOB = "projects/p/jobs/j"
@@ -178,6 +184,7 @@ class PodLab:
             "PODRACER_TOKENS": str(self.tokens),
             "PODRACER_THREADS": "1",
             "PODRACER_STORE": self.store,
+            "PODRACER_CACHE_DIR": f"{self.folder}/{name}.cache",  # as on machines of their own
             "OMP_NUM_THREADS": "1",
         }
         environment |= {f"PODRACER_{key.upper()}": value for key, value in settings.items()}
@@ -215,6 +222,11 @@ class PodLab:
         channel = open_channel(self.addresses[name], FileToken(self.tokens / "pod"))
         self._channels.append(channel)
         return channel
+
+    def put_code(self, folder: Path, entry_point: str) -> environment_pb2.EnvironmentSpec:
+        """An environment whose code folder is in the object store."""
+        code = store_code(open_store(self.store), folder, entry_point)
+        return environment_to_message(EnvironmentSpec(entry_point=entry_point, code=code))
 
     def kill(self, name: str, number: int = signal.SIGKILL) -> None:
         self.processes[name].send_signal(number)
@@ -294,19 +306,15 @@ def make_train_work(
     target: float | None = None,
     episodes: int = 8,
     hyperparameters: dict[str, Any] | None = None,
-    entry_point: str = "",
-    code_path: str = "",
+    user: environment_pb2.EnvironmentSpec | None = None,
     seed: int = 7,
     **fields: Any,
 ) -> pod_service_pb2.TrainWork:
-    """A TRAIN grant of fresh agents a0, a1, …"""
+    """A TRAIN grant of fresh agents a0, a1, …, in a built-in environment or in a `user`'s own."""
     cohort = cohort_pb2.CohortSpec(algorithm="ppo", envs_per_member=envs, seed=seed)
-    if entry_point:
-        cohort.environment.entry_point, cohort.environment.code_path = entry_point, code_path
-    else:
-        cohort.environment.id = environment
+    cohort.environment.CopyFrom(user or environment_pb2.EnvironmentSpec(id=environment))
     info = BUILT_IN.get(environment)
-    if info is not None and not entry_point and info.observation_space and info.action_space:
+    if info is not None and user is None and info.observation_space and info.action_space:
         description = description_to_message(
             info.observation_space, info.action_space, info.max_episode_steps, info.backend
         )

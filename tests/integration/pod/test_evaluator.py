@@ -19,9 +19,11 @@ from podracer.evaluator.v1 import evaluator_service_pb2 as pb
 from podracer.evaluator.v1 import evaluator_service_pb2_grpc
 from podracer.orchestrator.v1 import pod_service_pb2
 from podracer_core.algorithms.registry import algorithm_class
+from podracer_core.attachments.pack import pack_code
 from podracer_core.build import own_build
 from podracer_core.carriers.inline import TensorEncoder
 from podracer_core.catalogue.environments import BUILT_IN, EnvironmentSpec
+from podracer_core.catalogue.messages import environment_to_message
 from podracer_core.catalogue.spaces import to_json
 from podracer_core.checkpoint import save_checkpoint
 from podracer_core.collect import Collector
@@ -39,6 +41,7 @@ from podracer_core.evaluate import Evaluator
 from podracer_core.evaluate.messages import result_to_json
 from podracer_core.storage.object_store import open_store
 from podracer_core.training.messages import cohort_from_message
+from support.code import bring_file
 
 MakeWork = Callable[..., pod_service_pb2.TrainWork]
 PREFIX = "projects/p/jobs/u/agents/a0/checkpoints/64-1/"
@@ -360,6 +363,14 @@ class TestCheckpoints:
             stub.EvaluateCheckpoint(pb.EvaluateCheckpointRequest(checkpoints=[source]))
 
 
+def user_environment(
+    stub: evaluator_service_pb2_grpc.EvaluatorServiceStub, folder: Path, entry_point: str
+) -> environment_pb2.EnvironmentSpec:
+    """A user's environment whose code the evaluator has been brought."""
+    code = bring_file(stub.PutFile, pb.PutFileRequest, pack_code(folder, entry_point), "code.zip")
+    return environment_to_message(EnvironmentSpec(entry_point=entry_point, code=code))
+
+
 class TestInspect:
     def test_a_built_in(self, stub: evaluator_service_pb2_grpc.EvaluatorServiceStub) -> None:
         request = pb.InspectRequest(environment=environment_pb2.EnvironmentSpec(id="CartPole-v1"))
@@ -369,9 +380,9 @@ class TestInspect:
         assert description.backend == "torch"
 
     def test_one_of_gymnasium(self, stub: evaluator_service_pb2_grpc.EvaluatorServiceStub) -> None:
-        request = pb.InspectRequest(environment=environment_pb2.EnvironmentSpec(id="MountainCarContinuous-v0"))
+        request = pb.InspectRequest(environment=environment_pb2.EnvironmentSpec(id="FrozenLake-v1"))
         description = stub.Inspect(request, timeout=30).description
-        assert list(description.action_space.box.shape) == [1]
+        assert description.action_space.discrete.n == 4
         assert description.backend == "gymnasium"
 
     def test_a_users_own_that_raises(
@@ -380,7 +391,7 @@ class TestInspect:
         (tmp_path / "maze.py").write_text(
             "class Maze:\n    def __init__(self, size):\n        raise KeyError('walls')\n"
         )
-        spec = environment_pb2.EnvironmentSpec(entry_point="maze:Maze", code_path=str(tmp_path))
+        spec = user_environment(stub, tmp_path, "maze:Maze")
         spec.kwargs.update({"size": 3})
         with pytest.raises(UserCodeFailed) as failed:
             stub.Inspect(pb.InspectRequest(environment=spec), timeout=30)
@@ -390,7 +401,7 @@ class TestInspect:
         self, stub: evaluator_service_pb2_grpc.EvaluatorServiceStub, tmp_path: Path
     ) -> None:
         (tmp_path / "slow.py").write_text("import time\nclass Slow:\n    def __init__(self):\n        time.sleep(60)\n")
-        spec = environment_pb2.EnvironmentSpec(entry_point="slow:Slow", code_path=str(tmp_path))
+        spec = user_environment(stub, tmp_path, "slow:Slow")
         request = pb.InspectRequest(environment=spec, timeout=duration_pb2.Duration(seconds=2))
         start = time.monotonic()
         with pytest.raises(UserCodeFailed):

@@ -20,9 +20,11 @@ from podracer.common.v1 import cohort_pb2
 from podracer.orchestrator.v1 import pod_service_pb2
 from podracer.worker.v1 import worker_service_pb2, worker_service_pb2_grpc
 from podracer_core.algorithms.registry import algorithm_class
+from podracer_core.attachments.pack import pack_code
 from podracer_core.build import own_build
 from podracer_core.carriers.inline import TensorDecoder, TensorEncoder
 from podracer_core.catalogue.environments import EnvironmentSpec
+from podracer_core.catalogue.messages import environment_to_message
 from podracer_core.collect import Collector
 from podracer_core.environments.registry import make_vec_environment
 from podracer_core.errors import (
@@ -36,6 +38,7 @@ from podracer_core.errors import (
 )
 from podracer_core.rpc.channel import open_channel
 from podracer_core.training.messages import cohort_from_message
+from support.code import bring_file
 
 MakeWork = Callable[..., pod_service_pb2.TrainWork]
 Request = worker_service_pb2.CollectRequest
@@ -278,11 +281,15 @@ def test_weights_of_another_cohort_are_refused(converse: Callable[[], Conversati
 
 
 def test_a_users_environment_that_does_not_start_is_told_with_its_own_traceback(
-    converse: Callable[[], Conversation], train_work: MakeWork, tmp_path: Path
+    worker: Any, converse: Callable[[], Conversation], train_work: MakeWork, tmp_path: Path
 ) -> None:
     (tmp_path / "broken.py").write_text("class Broken:\n    def __init__(self):\n        raise ValueError('no maze')\n")
+    stub = worker_service_pb2_grpc.WorkerServiceStub(worker.channel("worker"))
+    packed = pack_code(tmp_path, "broken:Broken")
+    code = bring_file(stub.PutFile, worker_service_pb2.PutFileRequest, packed, "code.zip")
+    user = environment_to_message(EnvironmentSpec(entry_point="broken:Broken", code=code))
     conversation = converse()
-    conversation.open(train_work(members=1, entry_point="broken:Broken", code_path=str(tmp_path)).cohort)
+    conversation.open(train_work(members=1, user=user).cohort)
     with pytest.raises(UserCodeFailed) as failed:
         conversation.read()
     assert "ValueError: no maze" in failed.value.user_traceback

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 
-from podracer_core.catalogue.environments import EnvironmentSpec
+from podracer_core.environments.acrobot import Acrobot
 from podracer_core.environments.cartpole import CartPole
+from podracer_core.environments.mountain_car import MountainCarContinuous
 from podracer_core.environments.pendulum import Pendulum
-from podracer_core.environments.registry import make_vec_environment
 from podracer_core.environments.vec_environment import VecEnvironment
 from support.learning import best_bounds
 
@@ -93,7 +92,7 @@ def test_correlated_exploration_takes_sac_over_the_mountain_within_50_000_steps(
         "exploration_period": 32,
         "normalize_observations": True,
     }
-    assert_learned("sac", gymnasium_environment("MountainCarContinuous-v0"), 8, shared, 90.0, 50_000, 2_500)
+    assert_learned("sac", MountainCarContinuous, 8, shared, 90.0, 50_000, 2_500)
 
 
 @pytest.mark.slow
@@ -106,8 +105,4 @@ def test_d3qn_takes_acrobot_to_minus_100_within_300_000_steps() -> None:
         "n_step": 3,
         "replay_capacity": 300_000,
     }
-    assert_learned("d3qn", gymnasium_environment("Acrobot-v1"), 8, shared, -100.0, 300_000, 4_000)
-
-
-def gymnasium_environment(name: str) -> Callable[[int], VecEnvironment]:
-    return functools.partial(make_vec_environment, EnvironmentSpec(id=name), processes=1)
+    assert_learned("d3qn", Acrobot, 8, shared, -100.0, 300_000, 4_000)

@@ -16,9 +16,9 @@ import torch
 from podracer_core.catalogue.environments import EnvironmentSpec
 from podracer_core.environments.action_masks import check_mask, sample_allowed
 from podracer_core.environments.cartpole import CartPole
+from podracer_core.environments.episode_seeds import episode_seed
 from podracer_core.environments.inspection import inspect_environment
 from podracer_core.environments.preprocess import PreprocessVecEnv
-from podracer_core.environments.preprocess_child import episode_seed
 from podracer_core.environments.vec_environment import allocate_step
 from podracer_core.errors import InvalidInput, UserCodeFailed
 
@@ -113,7 +113,8 @@ def test_environments_without_masks(start: Start, name: str) -> None:
     environment.reset(torch.arange(2))
     assert environment.action_mask is None
     assert allocate_step(environment).action_mask is None
-    action = torch.zeros(2, *environment.action_space.shape, dtype=torch.int64)
+    is_box = isinstance(environment.action_space, gymnasium.spaces.Box)
+    action = torch.zeros(2, *environment.action_space.shape, dtype=torch.float32 if is_box else torch.int64)
     assert environment.step(action).action_mask is None
     inspect_environment(user_spec(name))
 

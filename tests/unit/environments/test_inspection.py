@@ -16,6 +16,7 @@ from podracer_core.environments.inspection import inspect_environment
 from podracer_core.environments.pendulum import Pendulum
 from podracer_core.environments.preprocess import PreprocessVecEnv
 from podracer_core.environments.registry import make_vec_environment
+from podracer_core.environments.spaces import to_gymnasium
 from podracer_core.errors import InvalidInput, UserCodeFailed
 
 FOLDER = str(Path(__file__).parent)
@@ -25,17 +26,23 @@ def user_spec(name: str, **kwargs: Any) -> EnvironmentSpec:
     return EnvironmentSpec(entry_point=f"user_environments:{name}", code_path=FOLDER, kwargs=kwargs)
 
 
-@pytest.mark.parametrize("environment_id", BUILT_IN)
+@pytest.mark.parametrize("environment_id", [name for name, info in BUILT_IN.items() if not info.needs_inspection])
 def test_built_in(environment_id: str) -> None:
-    found = inspect_environment(EnvironmentSpec(environment_id))
-    assert found.max_episode_steps == BUILT_IN[environment_id].max_episode_steps
-    assert type(found.action_space) is type(BUILT_IN[environment_id].action_space)
+    found, info = inspect_environment(EnvironmentSpec(environment_id)), BUILT_IN[environment_id]
+    assert found.max_episode_steps == info.max_episode_steps
+    assert info.observation_space is not None
+    assert info.action_space is not None
+    # As arrays, because the bounds of the table are not rounded to float32.
+    assert to_gymnasium(found.observation_space) == to_gymnasium(info.observation_space)
+    assert to_gymnasium(found.action_space) == to_gymnasium(info.action_space)
 
 
 def test_gymnasiums() -> None:
-    found = inspect_environment(EnvironmentSpec("MountainCarContinuous-v0"))
-    assert found.action_space == BoxSpace(-1.0, 1.0, (1,))
-    assert found.max_episode_steps == 999
+    found = inspect_environment(EnvironmentSpec("FrozenLake-v1"))
+    assert found == (DiscreteSpace(16), DiscreteSpace(4), 100)
+    car = inspect_environment(EnvironmentSpec(entry_point="gymnasium.envs.classic_control:Continuous_MountainCarEnv"))
+    assert car.action_space == BoxSpace(-1.0, 1.0, (1,))
+    assert car.max_episode_steps is None
 
 
 def test_a_users() -> None:
@@ -66,6 +73,7 @@ def test_user_code_that_hangs() -> None:
 @pytest.mark.parametrize(
     ("trouble", "complaint"),
     [
+        ("fractions", "the observation of step has the type float64; its space has uint8, without fractions"),
         ("bounds", r"the observation of reset is 2e\+06 at \[0\], outside the bounds \[-1e\+06, 1e\+06\]"),
         ("nan", "the observation of step has NaN"),
         ("shape", r"the observation of step has the shape \[\]; its space has \[2\]"),
@@ -83,10 +91,10 @@ def test_what_a_spec_names_is_made() -> None:
     pendulum = make_vec_environment(EnvironmentSpec("Pendulum-v1", max_episode_steps=50), 2)
     assert isinstance(pendulum, Pendulum)
     assert pendulum.max_episode_steps == 50
-    acrobot = make_vec_environment(EnvironmentSpec("Acrobot-v1"), 3, processes=2)
-    assert isinstance(acrobot, PreprocessVecEnv)
-    assert len(acrobot.process_ids) == 2
-    acrobot.close()
+    lake = make_vec_environment(EnvironmentSpec("FrozenLake-v1"), 3, processes=2)
+    assert isinstance(lake, PreprocessVecEnv)
+    assert len(lake.process_ids) == 2
+    lake.close()
 
 
 def test_what_cannot_be_made() -> None:

@@ -20,8 +20,8 @@ import torch
 
 from podracer_core.catalogue.environments import EnvironmentSpec
 from podracer_core.environments.child_process import scrubbed_environment
+from podracer_core.environments.episode_seeds import episode_seed
 from podracer_core.environments.preprocess import PreprocessVecEnv
-from podracer_core.environments.preprocess_child import episode_seed
 from podracer_core.environments.vec_environment import Step, allocate_step
 from podracer_core.errors import InvalidInput, PreconditionFailed, UserCodeFailed
 
@@ -87,6 +87,22 @@ def test_mountain_car_continuous(start: Start) -> None:
     assert environment.max_episode_steps == 999
     actions = torch.rand(50, 4, 1, generator=torch.Generator().manual_seed(0)) * 2 - 1
     assert _compare_with_gymnasium(environment, "MountainCarContinuous-v0", actions) == 0
+
+
+def test_a_limit_of_the_users_own(start: Start) -> None:
+    """The lower one counts, whoever keeps it; a task may end in the same step."""
+    limit = EnvironmentSpec(
+        entry_point="user_environments:limited", code_path=FOLDER, kwargs={"limit": 5}, max_episode_steps=7
+    )
+    environment = start(limit, 6, processes=2)
+    assert environment.max_episode_steps == 5
+    environment.reset(torch.arange(6))
+    both = 0
+    for _ in range(60):
+        step = environment.step(torch.zeros(6, dtype=torch.int64))
+        assert torch.equal(step.truncated, step.final_observation[:, 1] == 5)
+        both += int((step.truncated & step.terminated).sum())
+    assert both > 0
 
 
 def _run(environment: PreprocessVecEnv, steps: int) -> list[list[torch.Tensor]]:
@@ -350,7 +366,7 @@ def test_processes_outlive_the_thread_that_started_them(start: Start) -> None:
 def test_a_hung_environment_does_not_delay_closing(start: Start) -> None:
     environment = start(user_spec("Counter", trouble="hang", trouble_at=1), 1)
     environment.reset(torch.arange(1))
-    environment._children[0].send("step")
+    environment._processes.children[0].send("step")
     began = time.monotonic()
     environment.close()
     environment.close()
@@ -392,7 +408,7 @@ else:
     with concurrent.futures.ThreadPoolExecutor(1) as thread:
         environment = thread.submit(PreprocessVecEnv, spec, 4, processes=2).result()
 environment.reset(torch.arange(4))
-environment._children[0].send("step")
+environment._processes.children[0].send("step")
 print(*environment.process_ids, flush=True)
 time.sleep(600)
 """

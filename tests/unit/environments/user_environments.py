@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
+import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -21,6 +24,8 @@ class Counter(gymnasium.Env[Any, Any]):
         self.observation_space = spaces.Box(-1e6, 1e6, (2,), np.float64)
         self.action_space = action_space or spaces.Discrete(3, start=1)
         self._trouble, self._trouble_at = trouble, trouble_at
+        if trouble == "fractions":
+            self.observation_space = spaces.Box(0, 255, (2,), np.uint8)
         if trouble == "construction":
             raise ValueError("no map for this maze")
 
@@ -44,6 +49,8 @@ class Counter(gymnasium.Env[Any, Any]):
             return np.array([np.nan, 0.0])
         if self._trouble == "shape" and self._steps == self._trouble_at:
             return np.float64(0.0)
+        if self._trouble == "fractions":
+            return np.array([0.5, 1.0]) if self._steps else np.zeros(2, np.uint8)
         if self._trouble == "bounds":
             return np.array([2e6, 0.0])
         return np.array([self._number, float(self._steps)])
@@ -71,6 +78,67 @@ class DieOnce(Counter):
         if not self._flag.exists():
             self._flag.touch()
             os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Hostile(Counter):
+    """Does something terrible in the first step or `where` else, but only if nobody has done so before."""
+
+    def __init__(self, what: str, flag: str, where: str = "step") -> None:
+        super().__init__()
+        self._what, self._where, self._flag = what, where, Path(flag)
+        self._resets = 0
+        self._misbehave("construction")
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        self._resets += 1
+        if self._resets == 2:  # the first one may only be looking for action masks
+            self._misbehave("reset")
+        return super().reset(seed=seed)
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self._misbehave("step")
+        return super().step(action)
+
+    def close(self) -> None:
+        self._misbehave("close")
+
+    def _misbehave(self, where: str) -> None:
+        if where != self._where or self._flag.exists():
+            return
+        self._flag.touch()
+        match self._what:
+            case "raise":
+                raise _Unspeakable
+            case "exit":
+                os._exit(7)
+            case "segfault":
+                ctypes.string_at(0)
+            case "loop":
+                while True:
+                    pass
+            case "write to every descriptor":
+                for descriptor in range(3, 64):
+                    try:
+                        os.write(descriptor, b"all my numbers\n")
+                    except OSError:
+                        continue
+            case "close every descriptor":
+                os.closerange(3, 64)
+            case "fork and exit":
+                if os.fork():
+                    os._exit(7)
+                time.sleep(600)
+            case "print megabytes":
+                print("a long line " * 250_000)
+            case "start a process and a thread":
+                sleeper = subprocess.Popen(["sleep", "600"], close_fds=False)
+                self._flag.write_text(str(sleeper.pid))
+                threading.Thread(target=time.sleep, args=(600,)).start()
+
+
+class _Unspeakable(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
 
 
 class NeverEnds(Counter):
@@ -113,6 +181,49 @@ class Images(Counter):
 
     def _observation(self) -> Any:
         return np.full((4, 5, 3), self._steps, dtype=np.uint8)
+
+
+class HugeImages(Images):
+    def __init__(self) -> None:
+        super().__init__()
+        self.observation_space = spaces.Box(0, 255, (1024, 1024, 3), np.uint8)
+
+    def _observation(self) -> Any:
+        return np.full((1024, 1024, 3), self._steps, dtype=np.uint8)
+
+
+class OldStep(Counter):
+    """As environments were before Gymnasium."""
+
+    def step(self, action: Any) -> Any:
+        observation, reward, terminated, _, info = super().step(action)
+        return observation, reward, terminated, info
+
+
+class Film(Counter):
+    """Pictures of the step's number; `trouble` is what render does wrong."""
+
+    def __init__(self, render_mode: str | None = None, trouble: str = "", length: int = 4) -> None:
+        super().__init__()
+        self.render_mode = None if trouble == "ignores render_mode" else render_mode
+        self.metadata = {"render_modes": ["rgb_array"], "render_fps": 10}
+        self._film_trouble, self._film_length = trouble, length
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        observation, _, _, _, info = super().step(action)
+        return observation, 1.5, self._steps >= self._film_length, False, info
+
+    def render(self) -> Any:
+        if self._film_trouble == "raise":
+            raise RuntimeError("no light")
+        width = 50 + 2 * self._steps if self._film_trouble == "size" else 51
+        picture = np.full((40, width, 3), 60 * self._steps, dtype=np.uint8)
+        return [picture] if self._film_trouble == "list" else picture
+
+
+def limited(limit: int) -> Any:
+    """A time limit of its own, in a wrapper that we take off."""
+    return gymnasium.wrappers.TimeLimit(gymnasium.wrappers.OrderEnforcing(Counter()), limit)
 
 
 class Secretive(Counter):

@@ -102,6 +102,7 @@ def test_algorithms_may_have_shares() -> None:
 def test_a_users_environment_is_found_beside_the_file(tmp_path: Path) -> None:
     (tmp_path / "jobs").mkdir()
     (tmp_path / "my_pkg").mkdir()
+    (tmp_path / "my_pkg" / "__init__.py").touch()
     path = tmp_path / "jobs" / "job.yaml"
     environment = "{entry_point: my_pkg.envs:MyEnv, code: ../my_pkg, kwargs: {size: 3}, max_episode_steps: 50}"
     path.write_text(f"name: j\nenvironment: {environment}\nobjective: {{max_duration: 1h}}")
@@ -161,12 +162,46 @@ def test_a_mistake_is_told_with_its_line(line: str, mistake: str) -> None:
         ("{id: Pendulum-v1, max_episode_steps: 0}", ["job.yaml:2: environment.max_episode_steps: must be at least 1"]),
         ("{entry_point: no colon}", ["job.yaml:2: environment.entry_point: 'no colon' is not of the form"]),
         ("{entry_point: a:B, code: ./none}", ["job.yaml:2: environment.code: expected a folder; there is none at"]),
+        ("{entry_point: a:B, code: .}", ["job.yaml:2: environment.code: "]),
     ],
 )
 def test_mistakes_in_the_environment(environment: str, mistakes: list[str], tmp_path: Path) -> None:
     found = _mistakes(f"name: j\nenvironment: {environment}\nobjective: {{target_return: 1}}", tmp_path)
     assert len(found) == len(mistakes)
     assert all(text.startswith(start) for text, start in zip(found, mistakes, strict=True)), found
+
+
+def test_data_sets_are_found_beside_the_file(tmp_path: Path) -> None:
+    (tmp_path / "prices.csv").touch()
+    spec = parse_job(SHORT + "data: {table: ./prices.csv}", folder=tmp_path)
+    assert spec.data == {"table": str((tmp_path / "prices.csv").resolve())}
+
+
+@pytest.mark.parametrize(
+    ("data", "mistake"),
+    [
+        ("{table: gone.csv}", "data.table: expected a file; there is nothing at "),
+        ("{table: folder}", "data.table: expected a file; there is a folder at "),
+        ("{table: large.csv}", "data.table: {folder}/large.csv has 1024.0 MiB, the limit is 1024.0 MiB"),
+        ("{table: 3}", "data.table: expected a path, got 3"),
+        ("[a.csv]", "data: expected a mapping, got a list"),
+        ("{two words: prices.csv}", "data.two words: is not the name of an argument"),
+    ],
+)
+def test_mistakes_in_the_data(data: str, mistake: str, tmp_path: Path) -> None:
+    (tmp_path / "prices.csv").touch()
+    (tmp_path / "folder").mkdir()
+    with (tmp_path / "large.csv").open("wb") as large:
+        large.truncate((1 << 30) + 1)
+    (found,) = _mistakes(SHORT + f"data: {data}", tmp_path)
+    assert found.startswith(f"job.yaml:4: {mistake.replace('{folder}', str(tmp_path))}")
+
+
+def test_a_data_set_that_is_an_argument_already(tmp_path: Path) -> None:
+    (tmp_path / "prices.csv").touch()
+    text = "name: j\nenvironment: {id: Pendulum-v1, kwargs: {table: x}}\nobjective: {max_duration: 1h}\n"
+    found = _mistakes(text + "data: {table: prices.csv}", tmp_path)
+    assert found == ["job.yaml:4: data.table: is in environment.kwargs too: table can have one value only"]
 
 
 def test_all_mistakes_are_told_at_once(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from podracer.orchestrator.v1 import job_pb2
 from podracer_core.catalogue.environments import EnvironmentSpec
+from podracer_core.catalogue.environments.stored_file import StoredFile
 from podracer_core.errors import InvalidInput
 from podracer_core.jobs import spec as words
 from podracer_core.jobs.messages import (
@@ -15,9 +16,12 @@ from podracer_core.jobs.messages import (
     spec_to_message,
 )
 
+FILE = StoredFile("projects/p/artifacts/a/content", "0a" * 32, 1234, "prices.csv")
 FULL = words.JobSpec(
     name="full",
-    environment=EnvironmentSpec(id="Pendulum-v1", kwargs={"g": 9.81, "n": 3, "s": "x", "b": True}, max_episode_steps=7),
+    environment=EnvironmentSpec(
+        entry_point="a.b:C", kwargs={"g": 9.81, "n": 3, "s": "x", "b": True}, max_episode_steps=7, code=FILE
+    ),
     objective=words.Objective(-200.0, "mean", 1_000_000, 600.5, 77.25),
     search=words.Search(
         (words.AlgorithmShare("ppo", 2.0),),
@@ -35,6 +39,7 @@ FULL = words.JobSpec(
     evaluation=words.EvaluationPlan(100),
     seed=-5,
     weight=2.5,
+    data={"table": FILE},
     labels={"team": "blue"},
 )
 PLAIN = words.JobSpec("plain", EnvironmentSpec(id="CartPole-v1"), words.Objective(target_return=475.0))

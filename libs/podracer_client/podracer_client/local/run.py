@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from queue import Empty, SimpleQueue
 
@@ -75,6 +75,8 @@ def run_job(
     with ExitStack() as stack:
         state = stack.enter_context(StateFolder.open(folder))
         run_folder = stack.enter_context(RunFolder())
+        # It is the user's own job, on the user's own machine.
+        options = replace(options or ServiceOptions(), allow_user_code=True)
         services = LocalServices(state, run_folder, options, inbox.put)
         stack.enter_context(
             Interrupts(lambda: inbox.put(_Interrupted()), lambda: leave_at_once(services, state, run_folder))
@@ -221,7 +223,8 @@ class _Run:
 
 def _resume_or_create(client: Client, spec: JobSpec, inbox: SimpleQueue[_Message]) -> Job:
     """The folder's unfinished job of the same spec, else a new one; other unfinished jobs give way."""
-    wanted = spec_from_message(spec_to_message(spec))  # what a server makes of it, defaults written out
+    stored = client.upload_files(spec)
+    wanted = spec_from_message(spec_to_message(stored))  # what a server makes of it, defaults written out
     mine: Job | None = None
     for job in client.jobs(_UNFINISHED):
         if mine is None and spec_from_message(job.message.spec) == wanted:
@@ -230,6 +233,6 @@ def _resume_or_create(client: Client, spec: JobSpec, inbox: SimpleQueue[_Message
             job.suspend()
             inbox.put(ProcessNews("jobs", f"the unfinished {job.name} is suspended while this one runs"))
     if mine is None:
-        return client.submit(spec)
+        return client.submit(stored)
     inbox.put(ProcessNews("jobs", f"going on with {mine.name}"))
     return mine.resume() if mine.message.state == job_pb2.JOB_STATE_SUSPENDED else mine

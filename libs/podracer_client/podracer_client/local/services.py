@@ -29,11 +29,17 @@ _LEADERBOARD_SHARE_S = 0.6
 
 @dataclass(frozen=True, slots=True)
 class ServiceOptions:
-    """Where the services listen; empty: on sockets of the run folder. `max_pods` 0: what the machine has room for."""
+    """How the services run.
+
+    orchestrator_listen, leaderboard_listen  where they listen; empty: on sockets of the run folder
+    max_pods                                 0: what the machine has room for
+    allow_user_code                          fused pods start users' own environments too
+    """
 
     orchestrator_listen: str = ""
     leaderboard_listen: str = ""
     max_pods: int = 0
+    allow_user_code: bool = False
 
 
 class LocalServices:
@@ -54,7 +60,7 @@ class LocalServices:
         leaderboard_listen = _fixed_port(options.leaderboard_listen) or run_folder.socket("leaderboard")
         self.leaderboard = ManagedProcess(leaderboard_plan(state, leaderboard_listen), on_news)
         self.orchestrator = ManagedProcess(
-            _orchestrator_plan(state, run_folder, orchestrator_listen, leaderboard_listen, options.max_pods), on_news
+            _orchestrator_plan(state, run_folder, orchestrator_listen, leaderboard_listen, options), on_news
         )
 
     def start(self) -> None:
@@ -107,7 +113,7 @@ def leaderboard_plan(state: StateFolder, listen: str) -> ProcessPlan:
 
 
 def _orchestrator_plan(
-    state: StateFolder, run_folder: RunFolder, listen: str, leaderboard: str, max_pods: int
+    state: StateFolder, run_folder: RunFolder, listen: str, leaderboard: str, options: ServiceOptions
 ) -> ProcessPlan:
     environment = {
         **inherited_environment(),
@@ -120,8 +126,10 @@ def _orchestrator_plan(
         "PODRACER_STATE_DIR": str(state.path),
         "PODRACER_RUN_DIR": str(run_folder.path),
     }
-    if max_pods:
-        environment["PODRACER_MAX_PODS"] = str(max_pods)
+    if options.max_pods:
+        environment["PODRACER_MAX_PODS"] = str(options.max_pods)
+    if options.allow_user_code:
+        environment["PODRACER_ALLOW_USER_CODE"] = "true"
     command = (sys.executable, "-m", "podracer_orchestrator")
     return ProcessPlan("orchestrator", command, environment, state.logs / "orchestrator.log")
 

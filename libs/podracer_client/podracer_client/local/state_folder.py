@@ -16,7 +16,7 @@ from podracer_core.errors import FieldViolation, InvalidInput, NotFound, Precond
 class StateFolder:
     """Locked while open: `with StateFolder.open(path) as state`.
 
-    lock  connection.json  tokens/{client,pod,control}  orchestrator.sqlite  leaderboard.sqlite  objects/  logs/
+    lock  connection.json  tokens/{client,pod,control}  orchestrator.sqlite  leaderboard.sqlite  objects/  cache/  logs/
     """
 
     def __init__(self, path: Path, lock: int) -> None:

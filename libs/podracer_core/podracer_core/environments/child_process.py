@@ -1,12 +1,13 @@
 """Start, ask and end a process that runs user code. Its memory, its prints and its death are its own.
 
 The child gets a scrubbed environment, one end of a socket pair and the descriptor of the shared memory. It dies with
-us: by the kernel's parent-death signal where that works, and when its socket hangs up.
+us: by the kernel's parent-death signal where that works, and when its socket hangs up. What it has started itself dies
+with it, unless that has left its process group.
 """
 
 from __future__ import annotations
 
-import json
+import contextlib
 import os
 import re
 import signal
@@ -19,6 +20,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from podracer_core.environments.channel import Channel
 from podracer_core.errors import InvalidInput, PodracerError, UserCodeFailed
 
 __all__ = ["ChildLost", "ChildProcess", "scrubbed_environment"]
@@ -26,6 +28,8 @@ __all__ = ["ChildLost", "ChildProcess", "scrubbed_environment"]
 _MODULE = "podracer_core.environments.preprocess_child"
 _SECRET = re.compile(r"^(PODRACER|AWS|MINIO|KUBERNETES|OTEL)_|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL|PRIVATE|API_?KEY")
 _CLOSING_S = 3.0
+_LOOK_S = 0.005
+_ALIVE_CHECK_S = 2.0  # how late we notice a death that the socket does not tell of
 
 
 class ChildLost(PodracerError):
@@ -35,22 +39,23 @@ class ChildLost(PodracerError):
 
 
 class ChildProcess:
-    """One process and our end of its socket. `name` is the environment's, for messages."""
+    """One process and our end of its socket. `name` is the environment's, for messages; `spins` is `Channel`'s."""
 
-    def __init__(self, name: str, memory: int) -> None:
+    def __init__(self, name: str, memory: int, *, spins: bool = False) -> None:
         self._name = name
         self._command = ""
-        self._received = b""
-        self._connection, theirs = socket.socketpair()
+        ours, theirs = socket.socketpair()
+        self._channel = Channel(ours, spins=spins)
         # The kernel sends the parent-death signal when the starting thread ends, so only the main thread asks for it.
         die_with_thread = threading.current_thread() is threading.main_thread()
+        numbers = (theirs.fileno(), memory, os.getpid(), int(die_with_thread), int(spins))
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", _MODULE]
-                + [str(number) for number in (theirs.fileno(), memory, os.getpid(), int(die_with_thread))],
+                [sys.executable, "-P", "-m", _MODULE, *map(str, numbers)],
                 pass_fds=(theirs.fileno(), memory),
                 stdin=subprocess.DEVNULL,
                 env=scrubbed_environment(os.environ),
+                process_group=0,
             )
 
     @property
@@ -58,55 +63,61 @@ class ChildProcess:
         """The process id."""
         return self._process.pid
 
-    def send(self, command: str, **arguments: Any) -> None:
-        """Begin a command; `receive` gives its answer."""
+    def send(self, command: str, payload: bytes = b"", **arguments: Any) -> None:
+        """Begin a command; `receive` gives its answer. "step" is the empty message."""
         self._command = command
-        line = json.dumps({"command": command, **arguments}).encode() + b"\n"
         try:
-            self._connection.sendall(line)
-        except ConnectionError as error:
+            self._channel.send({} if command == "step" else {"command": command, **arguments}, payload)
+        except OSError as error:
             raise self._lost() from error
 
     def receive(self, deadline: float) -> dict[str, Any]:
+        """The answer to the last command, without its payload; see `receive_payload`."""
+        return self.receive_payload(deadline)[0]
+
+    def receive_payload(self, deadline: float) -> tuple[dict[str, Any], bytes]:
         """The answer to the last command.
 
         Raises ChildLost if the process dies or `deadline` (of `time.monotonic`) passes, which kills it; UserCodeFailed
         or InvalidInput if the user's code is to blame.
         """
-        while b"\n" not in self._received:
-            self._connection.settimeout(max(deadline - time.monotonic(), 1e-3))
+        while True:
             try:
-                part = self._connection.recv(1 << 16)
+                answer, payload = self._channel.receive(min(deadline, time.monotonic() + _ALIVE_CHECK_S))
+                break
             except TimeoutError:
-                self.kill()
-                raise ChildLost(f"{self._name}: no answer to {self._command!r} in time") from None
-            except ConnectionError as error:
+                if self._has_ended():  # something that it had started holds the socket open
+                    raise self._lost() from None
+                if time.monotonic() >= deadline:
+                    self.kill()
+                    raise ChildLost(f"{self._name}: no answer to {self._command!r} in time") from None
+            except OSError as error:
                 raise self._lost() from error
-            if not part:
-                raise self._lost()
-            self._received += part
-        line, _, self._received = self._received.partition(b"\n")
-        answer: dict[str, Any] = json.loads(line)
+            except ValueError as error:
+                self.kill()
+                message = f"{self._name}: the process wrote into its connection with us in {self._command!r}: {error}"
+                raise ChildLost(message) from error
         if "error" in answer:
             raise self._failure(**answer["error"])
-        return answer
+        return answer, payload
 
     def hang_up(self) -> None:
         """Ask the process to end."""
-        self._connection.close()
+        self._channel.close()
 
     def end(self, deadline: float) -> None:
         """Hang up and wait for the process to end, until `deadline` (of `time.monotonic`); then kill it."""
         self.hang_up()
-        try:
-            self._process.wait(max(deadline - time.monotonic(), 0))
-        except subprocess.TimeoutExpired:
-            self.kill()
+        while not self._has_ended() and time.monotonic() < deadline:
+            time.sleep(_LOOK_S)
+        self.kill()
 
     def kill(self) -> None:
-        """End the process at once."""
+        """End the process and those of its group at once."""
         self.hang_up()
-        self._process.kill()
+        if self._process.returncode is None:  # not reaped yet, so the group's number cannot be another's
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
 
     @staticmethod
@@ -119,14 +130,25 @@ class ChildProcess:
             child.end(deadline)
         children.clear()
 
+    def _has_ended(self) -> bool:
+        """Without reaping it."""
+        if self._process.returncode is not None:
+            return True
+        try:
+            return os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+        except ChildProcessError:  # the whole process ignores SIGCHLD
+            return True
+
     def _lost(self) -> ChildLost:
         """Why the socket hung up."""
-        try:
-            status = self._process.wait(_CLOSING_S)
-        except subprocess.TimeoutExpired:
-            self.kill()
+        deadline = time.monotonic() + _CLOSING_S
+        while not self._has_ended() and time.monotonic() < deadline:
+            time.sleep(_LOOK_S)
+        ended = self._has_ended()
+        self.kill()
+        if not ended:
             return ChildLost(f"{self._name}: the process closed its connection in {self._command!r}")
-        self.hang_up()
+        status = self._process.returncode
         how = f"killed by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
         return ChildLost(f"{self._name}: the process was {how} in {self._command!r}")
 

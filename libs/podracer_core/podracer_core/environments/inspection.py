@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from typing import NamedTuple
@@ -17,6 +18,7 @@ from podracer_core.errors import UserCodeFailed
 __all__ = ["Inspection", "inspect_environment"]
 
 _STEPS = 10
+_logger = logging.getLogger(__name__)
 
 
 class Inspection(NamedTuple):
@@ -37,13 +39,15 @@ def inspect_environment(spec: EnvironmentSpec, timeout_s: float = 60.0) -> Inspe
         environment = make_vec_environment(spec, 1)
         spaces = from_gymnasium(environment.observation_space), from_gymnasium(environment.action_space)
         environment.close()
+        if environment.preparation:
+            _logger.info("%s: %s", spec.name, environment.preparation)
         return Inspection(*spaces, environment.max_episode_steps)
     spec = gymnasium_spec(spec)
     memory = create_memory()
     children = [ChildProcess(spec.name, memory)]
     deadline = time.monotonic() + timeout_s
     try:
-        children[0].send("open", environment=spec.to_json(), count=1)
+        children[0].send("open", environment=spec.to_json(), count=1, pictures=False)
         opened = children[0].receive(deadline)
         children[0].send("inspect", steps=_STEPS)
         children[0].receive(deadline)

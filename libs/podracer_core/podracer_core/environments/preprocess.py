@@ -1,32 +1,37 @@
-"""Any Gymnasium environment as a batch: a few processes with many environments each, over shared memory."""
+"""Users' environments as a batch: a few processes with many environments each, over shared memory."""
 
 from __future__ import annotations
 
-import itertools
-import os
-import time
+import contextlib
 import weakref
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import gymnasium
+import numpy as np
+import safetensors.torch
 import torch
 from torch import Tensor
 
 from podracer_core.catalogue.environments import EnvironmentSpec
 from podracer_core.catalogue.spaces import from_json
-from podracer_core.environments.child_process import ChildLost, ChildProcess
-from podracer_core.environments.shared_arrays import SharedArrays, create_memory, map_memory, size_memory
+from podracer_core.environments.row_processes import Asked, RowProcesses, core_count
+from podracer_core.environments.shared_arrays import SharedArrays, map_memory, size_memory
 from podracer_core.environments.spaces import observation_array_space, to_gymnasium
 from podracer_core.environments.vec_environment import Step, VecEnvironment
-from podracer_core.errors import InvalidInput, PodracerError, PreconditionFailed, UserCodeFailed
+from podracer_core.errors import InvalidInput, PodracerError, PreconditionFailed
 
 __all__ = ["PreprocessVecEnv"]
 
 _LOSSES_IN_A_ROW = 3
+_COUNTERS = ("seed", "episode")
+_INNER = "environment."  # begins the names of what a batched environment's own state holds
 
 
 class PreprocessVecEnv(VecEnvironment):
-    """N Gymnasium environments, row i always in process i * P // N, and the same results whatever P is.
+    """N environments of a user's, row i always in process i * P // N, and the same results whatever P is.
+
+    What the spec names is a `gymnasium.Env`, of which every row has one, or a `VecEnvironment` (a `TorchEnvironment`,
+    say), of which every process has one.
 
     Observations: a Box keeps its shape (uint8 as it is, all else float32); anything else is flattened into a float32
     vector. Rewards are float32. Episode k of row i is reset with a seed mixed from (seeds[i], k), episode 0 with
@@ -47,24 +52,31 @@ class PreprocessVecEnv(VecEnvironment):
         processes: int | None = None,
         step_timeout_s: float = 60.0,
         start_timeout_s: float = 120.0,
+        pictures: bool = False,
     ) -> None:
-        """Start `processes` processes (None: one a core, at most `num_envs`) and make the environments in them."""
-        wanted = _core_count() if processes is None else processes
+        """Start `processes` processes (None: one a core, at most `num_envs`) and make the environments in them.
+
+        `pictures`: have environment 0 drawn after every reset and step, for `frame`.
+        """
+        wanted = core_count() if processes is None else processes
         if num_envs < 1 or wanted < 1:
             raise InvalidInput(f"num_envs and processes must be at least 1, not {num_envs} and {wanted}")
         self.num_envs = num_envs
         self.device = torch.device(device)
-        self._spec = spec
-        self._step_timeout_s, self._start_timeout_s = step_timeout_s, start_timeout_s
-        count = min(wanted, num_envs)
-        edges = [num_envs * index // count for index in range(count + 1)]
-        self._rows = [slice(first, last) for first, last in itertools.pairwise(edges)]
+        self._name = spec.name
+        self._pictures = pictures
         self._losses_in_a_row = 0
-        self._memory = create_memory()
-        self._children: list[ChildProcess] = []
-        self._finalizer = weakref.finalize(self, _give_back, self._children, self._memory)
+        self._processes = RowProcesses(
+            spec,
+            num_envs,
+            min(wanted, num_envs),
+            pictures=pictures,
+            step_timeout_s=step_timeout_s,
+            start_timeout_s=start_timeout_s,
+        )
+        self._finalizer = weakref.finalize(self, self._processes.close)
         try:
-            self._arrays = self._start_children()
+            self._arrays = self._open()
         except PodracerError:
             self.close()
             raise
@@ -97,27 +109,54 @@ class PreprocessVecEnv(VecEnvironment):
         self._arrays.episode[:] = 0
         return self._start_episodes()
 
-    @torch.no_grad()
     def step(self, action: Tensor, out: Step | None = None) -> Step:
         """See `VecEnvironment.step`; raises UserCodeFailed when the user's code does, and is closed then."""
+        self.check_action(action)
+        self._action.copy_(action.detach())
         if self._bounds is not None:
             # A diverged member may act NaN; the user's code should not have to bear it.
-            action = action.to("cpu", torch.float32).nan_to_num(nan=0.0).clamp(*self._bounds)
-        self._action.copy_(action)
+            self._action.nan_to_num_(nan=0.0).clamp_(*self._bounds)
         self._command("step")
         if out is None and self.device.type == "cpu":
             return self._step
         return _copy(self._step, out, self.device)
 
     def state(self) -> dict[str, Tensor]:
-        """Seeds and episode numbers: what goes on inside a user's environment cannot be stored."""
-        return {name: torch.from_numpy(getattr(self._arrays, name).copy()) for name in ("seed", "episode")}
+        """Seeds and episode numbers; of a batched environment also all that its own `state` tells.
+
+        What goes on inside a `gymnasium.Env` cannot be stored.
+        """
+        counters = {name: torch.from_numpy(getattr(self._arrays, name).copy()) for name in _COUNTERS}
+        if not self._batched:
+            return counters
+        parts = [safetensors.torch.load(payload) for _, payload in self._ask("state").answers]
+        inner = {_INNER + name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+        return counters | inner
 
     def load_state(self, state: Mapping[str, Tensor]) -> Tensor:
-        """Start the episodes after those that `state` saw: they count as truncated, and go on nowhere."""
-        self._arrays.seed[:] = state["seed"].cpu().numpy()
-        self._arrays.episode[:] = state["episode"].cpu().numpy() + 1
-        return self._start_episodes()
+        """Go on where `state` was taken; of a `gymnasium.Env`, start the episodes after those that it saw instead: they
+        count as truncated, and go on nowhere.
+        """
+        for name in _COUNTERS:
+            getattr(self._arrays, name)[:] = state[name].cpu().numpy()
+        if not self._batched:
+            np.add(self._arrays.episode, 1, out=self._arrays.episode)
+            return self._start_episodes()
+        inner = {name.removeprefix(_INNER): state[name].cpu() for name in state if name.startswith(_INNER)}
+        parts = ({name: value[rows].contiguous() for name, value in inner.items()} for rows in self._processes.rows)
+        self._ask("load_state", [safetensors.torch.save(part) for part in parts])
+        return self._step.observation.to(self.device)
+
+    def frame(self) -> Tensor:
+        """The picture of environment 0 as the last reset or step left it, before any new episode: uint8 [H, W, 3].
+
+        Only with `pictures`.
+        """
+        if not self._pictures:
+            raise PreconditionFailed("pictures=True is needed to see the environment")
+        with self._closed_by_failure():
+            answer, payload = self._processes.ask_first("frame")
+        return torch.from_numpy(np.frombuffer(bytearray(payload), np.uint8)).view(answer["shape"])
 
     def close(self) -> None:
         """End the processes and give back the memory."""
@@ -126,37 +165,22 @@ class PreprocessVecEnv(VecEnvironment):
     @property
     def process_ids(self) -> list[int]:
         """The ids of the processes, in the order of their rows."""
-        return [child.pid for child in self._children]
+        return [child.pid for child in self._processes.children]
 
-    def _start_children(self) -> SharedArrays:
-        for _ in self._rows:
-            self._children.append(ChildProcess(self._spec.name, self._memory))
-        for child, rows in zip(self._children, self._rows, strict=True):
-            self._send_open(child, rows)
-        deadline = time.monotonic() + self._start_timeout_s
-        try:
-            answers = [child.receive(deadline) for child in self._children]
-            self._children[0].send("find_masks")
-            self._mask_size = int(self._children[0].receive(deadline)["mask_size"])
-        except ChildLost as lost:
-            raise UserCodeFailed(lost.message, environment=self._spec.name) from lost
-        answer = answers[0]
-        self.observation_space = observation_array_space(to_gymnasium(from_json(answer["observation_space"])))
-        self.action_space = to_gymnasium(from_json(answer["action_space"]))
-        self.max_episode_steps = answer["max_episode_steps"]
-        self.has_action_mask = self._mask_size > 0
-        layout = self.num_envs, self.observation_space, self.action_space, self._mask_size
-        size_memory(self._memory, *layout)
-        for child, rows in zip(self._children, self._rows, strict=True):
-            self._send_map(child, rows)
-            child.receive(deadline)
-        return map_memory(self._memory, *layout)
-
-    def _send_open(self, child: ChildProcess, rows: slice) -> None:
-        child.send("open", environment=self._spec.to_json(), count=rows.stop - rows.start)
-
-    def _send_map(self, child: ChildProcess, rows: slice) -> None:
-        child.send("map", num_envs=self.num_envs, first=rows.start, mask_size=self._mask_size)
+    def _open(self) -> SharedArrays:
+        """Start the processes, and learn what their environments are."""
+        opened = self._processes.start()
+        self.observation_space = observation_array_space(to_gymnasium(from_json(opened["observation_space"])))
+        self.action_space = to_gymnasium(from_json(opened["action_space"]))
+        self.max_episode_steps = opened["max_episode_steps"]
+        self.deterministic_evaluation = opened.get("deterministic_evaluation", False)
+        self.frames_per_second: float | None = opened.get("frames_per_second")
+        self.has_action_mask = opened["mask_size"] > 0
+        self._batched = opened.get("batched", False)
+        layout = self.num_envs, self.observation_space, self.action_space, opened["mask_size"]
+        size_memory(self._processes.memory, *layout)
+        self._processes.map()
+        return map_memory(self._processes.memory, *layout)
 
     def _start_episodes(self) -> Tensor:
         self._command("start")
@@ -164,66 +188,45 @@ class PreprocessVecEnv(VecEnvironment):
 
     def _command(self, command: str) -> None:
         """Have all processes do `command`, and replace those that are lost over it."""
+        with self._closed_by_failure():
+            lost = self._processes.ask(command).lost
+            if lost:
+                self._losses_in_a_row += 1
+                for index, reason in lost.items():
+                    self._replace(index, reason)
+            else:
+                self._losses_in_a_row = 0
+
+    def _ask(self, command: str, payloads: Sequence[bytes] = ()) -> Asked:
+        """Have all processes do `command`, to which a new process in place of a lost one would have no answer."""
+        with self._closed_by_failure():
+            asked = self._processes.ask(command, payloads)
+            for reason in asked.lost.values():
+                raise self._processes.failed(reason)
+        return asked
+
+    @contextlib.contextmanager
+    def _closed_by_failure(self) -> Iterator[None]:
         if not self._finalizer.alive:
-            raise PreconditionFailed(f"{self._spec.name}: the environments are closed")
+            raise PreconditionFailed(f"{self._name}: the environments are closed")
         try:
-            lost = self._ask_all(command)
-            self._losses_in_a_row = self._losses_in_a_row + 1 if lost else 0
-            for index, error in lost.items():
-                self._replace(index, error)
+            yield
         except PodracerError:
             self.close()
             raise
 
-    def _ask_all(self, command: str) -> dict[int, ChildLost]:
-        """Process index → why it was lost."""
-        lost: dict[int, ChildLost] = {}
-        for index, child in enumerate(self._children):
-            try:
-                child.send(command)
-            except ChildLost as error:
-                lost[index] = error
-        deadline = time.monotonic() + self._step_timeout_s
-        for index, child in enumerate(self._children):
-            if index not in lost:
-                try:
-                    child.receive(deadline)
-                except ChildLost as error:
-                    lost[index] = error
-        return lost
-
-    def _replace(self, index: int, error: ChildLost) -> None:
+    def _replace(self, index: int, reason: str) -> None:
         """Put a new process in the place of a lost one, and set its rows aside for this step."""
         if self._losses_in_a_row >= _LOSSES_IN_A_ROW:
-            message = f"{error.message}, {self._losses_in_a_row} times in a row"
-            raise UserCodeFailed(message, environment=self._spec.name) from error
-        rows, arrays = self._rows[index], self._arrays
+            raise self._processes.failed(f"{reason}, {self._losses_in_a_row} times in a row")
+        rows, arrays = self._processes.rows[index], self._arrays
         arrays.final_observation[rows] = arrays.observation[rows]
         arrays.reward[rows] = 0
         arrays.terminated[rows] = False
         arrays.truncated[rows] = True
         arrays.valid[rows] = False
         arrays.episode[rows] += 1
-        child = self._children[index] = ChildProcess(self._spec.name, self._memory)
-        deadline = time.monotonic() + self._start_timeout_s
-        try:
-            self._send_open(child, rows)
-            child.receive(deadline)
-            self._send_map(child, rows)
-            child.receive(deadline)
-            child.send("start")
-            child.receive(deadline)
-        except ChildLost as again:
-            raise UserCodeFailed(again.message, environment=self._spec.name) from again
-
-
-def _core_count() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _give_back(children: list[ChildProcess], memory: int) -> None:
-    ChildProcess.end_all(children)
-    os.close(memory)
+        self._processes.replace(index)
 
 
 def _copy(step: Step, out: Step | None, device: torch.device) -> Step:

@@ -8,10 +8,11 @@ from typing import Any
 
 import gymnasium
 import numpy as np
+from numpy.typing import NDArray
 
 from podracer_core.errors import InvalidInput
 
-__all__ = ["check_in_space", "check_reset", "check_step"]
+__all__ = ["check_frame", "check_in_space", "check_reset", "check_step"]
 
 _TOLERANCE = 1e-5  # relative, for bounds: float32 of a float64 bound may lie just outside
 
@@ -57,12 +58,22 @@ def check_step(space: gymnasium.Space[Any], result: Any) -> bool:
     return bool(terminated or truncated)
 
 
+def check_frame(frame: Any) -> NDArray[np.uint8]:
+    """`frame` itself; InvalidInput unless it is a picture, uint8 [height, width, 3]."""
+    if not (isinstance(frame, np.ndarray) and frame.dtype == np.uint8 and frame.ndim == 3 and frame.shape[2] == 3):
+        found = f"{frame.dtype} {list(frame.shape)}" if isinstance(frame, np.ndarray) else type(frame).__name__
+        raise InvalidInput(f"render must return an array uint8 [height, width, 3], not {found}")
+    return frame
+
+
 def _check_box(space: gymnasium.spaces.Box, value: Any, what: str) -> None:
     array = np.asarray(value)
     if array.dtype.kind not in "biuf":
         raise InvalidInput(f"{what} must be an array of numbers, not {_short(value)}")
     if array.shape != space.shape:
         raise InvalidInput(f"{what} has the shape {list(array.shape)}; its space has {list(space.shape)}")
+    if space.dtype.kind in "iu" and array.dtype.kind == "f":
+        raise InvalidInput(f"{what} has the type {array.dtype}; its space has {space.dtype}, without fractions")
     if not np.isfinite(array).all():
         raise InvalidInput(f"{what} has NaN or infinity in it: {_short(value)}")
     low, high = space.low.astype(np.float64), space.high.astype(np.float64)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from podracer_core.attachments.code_folder import code_files
+from podracer_core.attachments.limits import MAX_DATA_BYTES, mebibytes
 from podracer_core.catalogue.environments import EnvironmentSpec
 from podracer_core.config import Builder, Document, Node, build, load_yaml, parse_yaml
 from podracer_core.config.build import INVALID
@@ -15,6 +18,7 @@ from podracer_core.errors import InvalidInput
 from podracer_core.jobs.spec import (
     AlgorithmShare,
     Choice,
+    DataSets,
     Dimension,
     Fixed,
     IntegerUniform,
@@ -36,14 +40,14 @@ _RANGE_EXPECTED = (
 def load_job_file(path: Path) -> JobSpec:
     """Read, build and validate a job file.
 
-    Raises InvalidInput with every mistake, each with file, line, field and what was expected. A `code` folder is
-    relative to the file.
+    Raises InvalidInput with every mistake, each with file, line, field and what was expected. A `code` folder and the
+    files of `data` are relative to the job file; they are looked at here and read when the job is submitted.
     """
     return _job(load_yaml(path), path.parent)
 
 
 def parse_job(text: str, source: str = "job.yaml", folder: Path = Path()) -> JobSpec:
-    """The same from a text; `source` is what messages call it, `folder` what a `code` folder is relative to."""
+    """The same from a text; `source` is what messages call it, `folder` what `code` and `data` are relative to."""
     return _job(parse_yaml(text, source), folder)
 
 
@@ -51,7 +55,10 @@ def _job(document: Document, folder: Path) -> JobSpec:
     def environment(builder: Builder, node: Node, path: str) -> Any:
         return _environment(builder, node, path, folder)
 
-    builders = {EnvironmentSpec: environment, Search: _search, PodCount: _pod_count, Pod: _pod}
+    def data(builder: Builder, node: Node, path: str) -> Any:
+        return _data(builder, node, path, folder)
+
+    builders = {EnvironmentSpec: environment, DataSets: data, Search: _search, PodCount: _pod_count, Pod: _pod}
     spec = build(JobSpec, document, builders)
     try:
         validate(spec)
@@ -86,12 +93,39 @@ def _environment(builder: Builder, node: Node, path: str, folder: Path) -> Any:
             return builder.report(node.find("code"), f"{path}.code", f"expected a folder; there is none at {code}")
         code_path = str(code)
     try:
-        return EnvironmentSpec(section.id, section.entry_point, code_path, section.kwargs, section.max_episode_steps)
+        spec = EnvironmentSpec(section.id, section.entry_point, code_path, section.kwargs, section.max_episode_steps)
+        if code_path:
+            code_files(Path(code_path), spec.entry_point)
+        return spec
     except InvalidInput as error:
         for violation in error.violations:
             inner = violation.field.removeprefix(f"{path}.")
             builder.report(node.find(inner), violation.field, violation.message, at_key=True)
         return INVALID
+
+
+def _data(builder: Builder, node: Node, path: str, folder: Path) -> Any:
+    """`argument: file`, relative to the job file."""
+    paths = builder.value(Mapping[str, Path], node, path)
+    if paths is INVALID:
+        return INVALID
+    files = {name: (folder / file.expanduser()).resolve() for name, file in paths.items()}
+    problems = {name: problem for name, file in files.items() if (problem := _data_problem(file))}
+    for name, problem in problems.items():
+        builder.report(node.find(name), f"{path}.{name}", problem)
+    return INVALID if problems else {name: str(file) for name, file in files.items()}
+
+
+def _data_problem(file: Path) -> str:
+    """Why a data set cannot be sent, or nothing."""
+    if not file.is_file():
+        what = "a folder" if file.is_dir() else "nothing"
+        return f"expected a file; there is {what} at {file}"
+    if not os.access(file, os.R_OK):
+        return f"{file} cannot be read: permission denied"
+    if (size_bytes := file.stat().st_size) > MAX_DATA_BYTES:
+        return f"{file} has {mebibytes(size_bytes)}, the limit is {mebibytes(MAX_DATA_BYTES)}"
+    return ""
 
 
 @dataclass(frozen=True)

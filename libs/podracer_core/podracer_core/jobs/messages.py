@@ -12,6 +12,8 @@ from podracer.orchestrator.v1 import job_pb2
 from podracer_core.catalogue.messages import (
     environment_from_message,
     environment_to_message,
+    files_from_messages,
+    files_to_messages,
     hyperparameter_from_message,
     hyperparameter_to_message,
 )
@@ -19,6 +21,7 @@ from podracer_core.errors import FieldViolation, InvalidInput
 from podracer_core.jobs.spec import (
     AlgorithmShare,
     Choice,
+    DataSets,
     Dimension,
     EvaluationPlan,
     Evolution,
@@ -75,7 +78,7 @@ def seconds_from_duration(duration: duration_pb2.Duration) -> float:
 
 
 def spec_to_message(spec: JobSpec) -> job_pb2.JobSpec:
-    """The whole job. `spec_from_message` is its inverse."""
+    """The whole job. `spec_from_message` is its inverse. Raises InvalidInput while its files are not uploaded."""
     return job_pb2.JobSpec(
         display_name=spec.name,
         environment=environment_to_message(spec.environment),
@@ -86,6 +89,7 @@ def spec_to_message(spec: JobSpec) -> job_pb2.JobSpec:
         evaluation=job_pb2.EvaluationSpec(episodes=spec.evaluation.episodes),
         seed=spec.seed,
         weight=spec.weight,
+        data=files_to_messages(spec.data),
         labels=dict(spec.labels),
     )
 
@@ -104,15 +108,16 @@ def spec_from_message(message: job_pb2.JobSpec) -> JobSpec:
     evaluation = EvaluationPlan(message.evaluation.episodes or EvaluationPlan().episodes)
     environment = part("environment", lambda: environment_from_message(message.environment), None)
     search = part("search", lambda: search_from_message(message.search), Search())
+    data: DataSets = part("data", lambda: files_from_messages(message.data), {})
     unsupported = {
-        "environment.code": message.environment.HasField("code"),
         "evaluation.evaluator": bool(message.evaluation.evaluator),
         "continuous": message.HasField("continuous"),
-        "data": bool(message.data),
     }
     violations += [
         FieldViolation(field, "is not supported by this server yet") for field, set_ in unsupported.items() if set_
     ]
+    if message.environment.data:
+        violations.append(FieldViolation("environment.data", "stands in the job's own `data`"))
     if violations or environment is None:
         raise InvalidInput("; ".join(map(str, violations)), violations=violations)
     return JobSpec(
@@ -125,6 +130,7 @@ def spec_from_message(message: job_pb2.JobSpec) -> JobSpec:
         evaluation=evaluation,
         seed=message.seed,
         weight=message.weight or 1.0,
+        data=data,
         labels=dict(message.labels),
     )
 

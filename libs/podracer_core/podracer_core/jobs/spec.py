@@ -10,10 +10,14 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from podracer_core.catalogue.environments import EnvironmentSpec
+from podracer_core.catalogue.environments.stored_file import StoredFile
 from podracer_core.config import ByteSize, Seconds
 
 HyperparameterValue = float | int | bool | str | tuple[int, ...]
 """A number, a flag, a word, or whole numbers in order (`hidden_sizes`)."""
+
+DataSets = Mapping[str, str | StoredFile]
+"""Data sets by argument of the environment's constructor: paths of files here, or once uploaded files in the store."""
 
 
 @dataclass(frozen=True)
@@ -208,6 +212,7 @@ class JobSpec:
     name     a DNS label: lower-case letters, digits and `-`
     seed     of everything
     weight   share of a pool that several jobs use, relative to the others
+    data     what the environment's constructor gets as paths, besides `environment.kwargs`
     labels   free words for the user's own use
     """
 
@@ -220,4 +225,5 @@ class JobSpec:
     evaluation: EvaluationPlan = field(default_factory=EvaluationPlan)
     seed: int = 0
     weight: float = 1.0
+    data: DataSets = field(default_factory=dict)
     labels: Mapping[str, str] = field(default_factory=dict)

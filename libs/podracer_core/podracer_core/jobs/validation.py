@@ -5,7 +5,9 @@ from __future__ import annotations
 import difflib
 import math
 import re
+from dataclasses import replace
 
+from podracer_core.attachments.limits import MAX_DATA_BYTES, MAX_PACKED_BYTES
 from podracer_core.catalogue.algorithms import (
     AlgorithmInfo,
     automatic_algorithms,
@@ -13,6 +15,7 @@ from podracer_core.catalogue.algorithms import (
     find_algorithm,
 )
 from podracer_core.catalogue.environments import find_environment
+from podracer_core.catalogue.environments.stored_file import StoredFile
 from podracer_core.catalogue.hyperparameters import Hyperparameter
 from podracer_core.catalogue.spaces import Space, describe
 from podracer_core.config.quantities import MAX_SECONDS
@@ -57,6 +60,7 @@ def validate(spec: JobSpec) -> None:
     _check_objective(check, spec.objective)
     _check_evolution(check, spec.evolution)
     _check_pod(check, spec.pod, spec.evolution.population)
+    _check_files(check, spec)
     action_space = _check_environment(check, spec)
     _check_search(check, spec.search, action_space)
     check.finish()
@@ -180,7 +184,19 @@ def _check_environment(check: _Check, spec: JobSpec) -> Space | None:
     except InvalidInput as error:
         check.violations += error.violations
         return None
-    return None if spec.environment.kwargs else info.action_space  # arguments may change it
+    return None if spec.environment.kwargs or spec.data else info.action_space  # arguments may change it
+
+
+def _check_files(check: _Check, spec: JobSpec) -> None:
+    if spec.environment.code is not None:
+        check.between(spec.environment.code.size_bytes, 1, MAX_PACKED_BYTES, "environment.code.size_bytes")
+    for name, file in spec.data.items():
+        if isinstance(file, StoredFile):
+            check.between(file.size_bytes, 0, MAX_DATA_BYTES, f"data.{name}.size_bytes")
+    try:
+        replace(spec.environment, data=spec.data)
+    except InvalidInput as error:
+        check.violations += error.violations
 
 
 def _check_search(check: _Check, search: Search, action_space: Space | None) -> None:

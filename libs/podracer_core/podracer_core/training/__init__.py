@@ -12,7 +12,7 @@ session     the loop
 
     algorithm = PPO(cohort, environment.observation_space, environment.action_space)
     source = InProcessSource(Collector(environment, algorithm.actor, seeds), algorithm)
-    judge = InProcessJudge(partial(make_vec_environment, spec))
+    judge = InProcessJudge(partial(make_vec_environment, spec, evaluation=True))
     session = TrainingSession(algorithm, source, judge, RoundPlan(duration_s=10, target=475, statistic="mean"))
     while not session.finished:
         session.step()

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from podracer.common.v1 import environment_pb2
-from podracer_core.catalogue.environments import find_environment
-from podracer_core.catalogue.messages import description_to_message, environment_from_message
+from podracer_core.catalogue.environments import EnvironmentSpec, find_environment
+from podracer_core.catalogue.messages import description_to_message
 from podracer_core.environments.inspection import inspect_environment
+from podracer_core.environments.registry import batched_class
 
 __all__ = ["inspected"]
 
 
-def inspected(message: environment_pb2.EnvironmentSpec, timeout_s: float) -> environment_pb2.EnvironmentDescription:
+def inspected(spec: EnvironmentSpec, timeout_s: float) -> environment_pb2.EnvironmentDescription:
     """Start the environment in a process of its own and describe it. Errors as of `inspect_environment`."""
-    spec = environment_from_message(message)
     found = inspect_environment(spec, timeout_s)
     backend = find_environment(spec.id).backend if spec.id else "gymnasium"
-    return description_to_message(found.observation_space, found.action_space, found.max_episode_steps, backend)
+    description = description_to_message(found.observation_space, found.action_space, found.max_episode_steps, backend)
+    batched = batched_class(spec)
+    description.deterministic_evaluation = batched is not None and batched.deterministic_evaluation
+    return description

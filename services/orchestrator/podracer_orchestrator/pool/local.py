@@ -19,7 +19,14 @@ from podracer_orchestrator.pool.process import PodProcess
 
 logger = logging.getLogger(__name__)
 
-PASSED_ON = ("PODRACER_LOG_LEVEL", "PODRACER_LOG_JSON", "PODRACER_SHM_DIR", "PODRACER_ALLOW_USER_CODE")
+PASSED_ON = (
+    "PODRACER_LOG_LEVEL",
+    "PODRACER_LOG_JSON",
+    "PODRACER_SHM_DIR",
+    "PODRACER_ALLOW_USER_CODE",
+    "PODRACER_CACHE_DIR",
+    "PODRACER_CACHE_SIZE",
+)
 """Settings of ours that are also the pods' settings; no other PODRACER_ variable reaches them."""
 
 
@@ -109,7 +116,8 @@ def _commands(
     # Threads that spin while they wait for one another starve whatever else runs on the same cores.
     inherited = {"OMP_WAIT_POLICY": "PASSIVE"} | _KEPT_MEMORY
     inherited |= {key: value for key, value in os.environ.items() if not key.startswith("PODRACER_")}
-    common = inherited | {key: os.environ[key] for key in PASSED_ON if key in os.environ}
+    common = inherited | {"PODRACER_CACHE_DIR": str(settings.state_dir / "cache")}  # one for all pods
+    common |= {key: os.environ[key] for key in PASSED_ON if key in os.environ}
     common |= {"PODRACER_TOKENS": str(settings.tokens), "PODRACER_THREADS": str(plan.threads)}
 
     def address(role: str) -> str:

@@ -281,29 +281,54 @@ class EnvironmentSpec(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    @_typing.final
+    class DataEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        @_builtins.property
+        def value(self) -> _tensor_pb2.ObjectReference: ...
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _tensor_pb2.ObjectReference | None = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _typing.Literal["value", b"value"]  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     ID_FIELD_NUMBER: _builtins.int
     ENTRY_POINT_FIELD_NUMBER: _builtins.int
     CODE_FIELD_NUMBER: _builtins.int
     KWARGS_FIELD_NUMBER: _builtins.int
     MAX_EPISODE_STEPS_FIELD_NUMBER: _builtins.int
-    CODE_PATH_FIELD_NUMBER: _builtins.int
+    DATA_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     """A built-in id, an id that Gymnasium knows, or one of an installed package: `Pendulum-v1`."""
     entry_point: _builtins.str
     """`package.module:Class` of a user's environment."""
     max_episode_steps: _builtins.int
     """Time limit in steps. 0: the environment's own."""
-    code_path: _builtins.str
-    """A folder on the same machine that is put on the import path of the environment's processes; honoured only by a
-    local pool. Excludes `code`.
-    """
     @_builtins.property
     def code(self) -> _tensor_pb2.ObjectReference:
-        """Archive of the user's code, uploaded through ArtifactService. Unset: the entry point is importable already."""
+        """Archive of the user's code: a zip, uploaded through ArtifactService as CODE, whose root is put on the import path of the
+        environment's own processes and nowhere else. Goes with `entry_point`. Unset: the entry point is importable already.
+        """
 
     @_builtins.property
     def kwargs(self) -> _struct_pb2.Struct:
         """Arguments of the constructor. Unset: none."""
+
+    @_builtins.property
+    def data(self) -> _containers.MessageMap[_builtins.str, _tensor_pb2.ObjectReference]:
+        """Data sets by argument of the constructor, which gets the path of a local copy. In a job they stand in JobSpec.data, and
+        the orchestrator brings them here for the pods; a job that sets this is refused.
+        """
 
     def __init__(
         self,
@@ -313,11 +338,11 @@ class EnvironmentSpec(_message.Message):
         code: _tensor_pb2.ObjectReference | None = ...,
         kwargs: _struct_pb2.Struct | None = ...,
         max_episode_steps: _builtins.int = ...,
-        code_path: _builtins.str = ...,
+        data: _abc.Mapping[_builtins.str, _tensor_pb2.ObjectReference] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "kwargs", b"kwargs"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "code_path", b"code_path", "entry_point", b"entry_point", "id", b"id", "kwargs", b"kwargs", "max_episode_steps", b"max_episode_steps"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "data", b"data", "entry_point", b"entry_point", "id", b"id", "kwargs", b"kwargs", "max_episode_steps", b"max_episode_steps"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -261,22 +261,28 @@ class ObjectReference(_message.Message):
     KEY_FIELD_NUMBER: _builtins.int
     SHA256_FIELD_NUMBER: _builtins.int
     SIZE_BYTES_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
     key: _builtins.str
     """Key relative to the store's root, no leading slash, at most 1,024 bytes. Required."""
     sha256: _builtins.str
     """SHA-256 of the object's bytes, 64 lower-case hexadecimal digits. Unset: not verified."""
     size_bytes: _builtins.int
     """Length in bytes; 0 where unknown."""
+    name: _builtins.str
+    """Name of the file that it was made from, without folders: letters, digits, `.`, `-` and `_`, at most 100. The ending of a
+    local copy's name is the ending of this one. Unset: it has none.
+    """
     def __init__(
         self,
         *,
         key: _builtins.str = ...,
         sha256: _builtins.str = ...,
         size_bytes: _builtins.int = ...,
+        name: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "sha256", b"sha256", "size_bytes", b"size_bytes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "name", b"name", "sha256", b"sha256", "size_bytes", b"size_bytes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

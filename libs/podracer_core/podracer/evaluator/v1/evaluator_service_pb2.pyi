@@ -12,6 +12,7 @@ from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from podracer.common.v1 import agent_pb2 as _agent_pb2
 from podracer.common.v1 import cohort_pb2 as _cohort_pb2
 from podracer.common.v1 import environment_pb2 as _environment_pb2
+from podracer.common.v1 import file_pb2 as _file_pb2
 from podracer.common.v1 import tensor_pb2 as _tensor_pb2
 import builtins as _builtins
 import sys
@@ -683,6 +684,58 @@ class ExportHeader(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ExportHeader: _TypeAlias = ExportHeader  # noqa: Y015
+
+@_typing.final
+class PutFileRequest(_message.Message):
+    """A piece of a file."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    HEADER_FIELD_NUMBER: _builtins.int
+    DATA_FIELD_NUMBER: _builtins.int
+    data: _builtins.bytes
+    """At most 1 MiB."""
+    @_builtins.property
+    def header(self) -> _file_pb2.FileHeader:
+        """What is coming."""
+
+    def __init__(
+        self,
+        *,
+        header: _file_pb2.FileHeader | None = ...,
+        data: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "header", b"header", "part", b"part"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "header", b"header", "part", b"part"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_part: _TypeAlias = _typing.Literal["header", "data"]  # noqa: Y015
+    _WhichOneofArgType_part: _TypeAlias = _typing.Literal["part", b"part"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_part) -> _WhichOneofReturnType_part | None: ...
+
+Global___PutFileRequest: _TypeAlias = PutFileRequest  # noqa: Y015
+
+@_typing.final
+class PutFileResponse(_message.Message):
+    """The file is there."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ALREADY_THERE_FIELD_NUMBER: _builtins.int
+    already_there: _builtins.bool
+    """It had been there before: the answer comes after the header, whose bytes need not be sent."""
+    def __init__(
+        self,
+        *,
+        already_there: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["already_there", b"already_there"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PutFileResponse: _TypeAlias = PutFileResponse  # noqa: Y015
 
 @_typing.final
 class GetStatusRequest(_message.Message):

@@ -55,6 +55,11 @@ class EvaluatorServiceStub:
                 request_serializer=podracer_dot_evaluator_dot_v1_dot_evaluator__service__pb2.ExportPolicyRequest.SerializeToString,
                 response_deserializer=podracer_dot_evaluator_dot_v1_dot_evaluator__service__pb2.ExportPolicyResponse.FromString,
                 _registered_method=True)
+        self.PutFile = channel.stream_unary(
+                '/podracer.evaluator.v1.EvaluatorService/PutFile',
+                request_serializer=podracer_dot_evaluator_dot_v1_dot_evaluator__service__pb2.PutFileRequest.SerializeToString,
+                response_deserializer=podracer_dot_evaluator_dot_v1_dot_evaluator__service__pb2.PutFileResponse.FromString,
+                _registered_method=True)
         self.GetStatus = channel.unary_unary(
                 '/podracer.evaluator.v1.EvaluatorService/GetStatus',
                 request_serializer=podracer_dot_evaluator_dot_v1_dot_evaluator__service__pb2.GetStatusRequest.SerializeToString,
@@ -76,14 +81,16 @@ class EvaluatorServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def EvaluateCheckpoint(self, request, context):
-        """Evaluates a checkpoint, or several acting together. Errors: NOT_FOUND, DATA_LOSS.
+        """Evaluates a checkpoint, or several acting together. Errors: NOT_FOUND, DATA_LOSS, FAILED_PRECONDITION (FILES_MISSING) where PutFile
+        has not brought the environment's code or data yet.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Inspect(self, request, context):
-        """Starts an environment and tells its spaces. Errors: FAILED_PRECONDITION (USER_CODE_FAILED) with the user's own traceback.
+        """Starts an environment and tells its spaces. Errors: FAILED_PRECONDITION (USER_CODE_FAILED) with the user's own traceback, or
+        (FILES_MISSING) as above.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -91,6 +98,13 @@ class EvaluatorServiceServicer:
 
     def ExportPolicy(self, request, context):
         """Makes a stand-alone policy from a checkpoint. Errors: NOT_FOUND, DATA_LOSS, FAILED_PRECONDITION for a policy that the format cannot hold.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def PutFile(self, request_iterator, context):
+        """Brings a file that an environment needs. As podracer.worker.v1.WorkerService.PutFile.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -125,6 +139,11 @@ def add_EvaluatorServiceServicer_to_server(servicer, server):
                     servicer.ExportPolicy,
                     request_deserializer=podracer_dot_evaluator_dot_v1_dot_evaluator__service__pb2.ExportPolicyRequest.FromString,
                     response_serializer=podracer_dot_evaluator_dot_v1_dot_evaluator__service__pb2.ExportPolicyResponse.SerializeToString,
+            ),
+            'PutFile': grpc.stream_unary_rpc_method_handler(
+                    servicer.PutFile,
+                    request_deserializer=podracer_dot_evaluator_dot_v1_dot_evaluator__service__pb2.PutFileRequest.FromString,
+                    response_serializer=podracer_dot_evaluator_dot_v1_dot_evaluator__service__pb2.PutFileResponse.SerializeToString,
             ),
             'GetStatus': grpc.unary_unary_rpc_method_handler(
                     servicer.GetStatus,
@@ -241,6 +260,33 @@ class EvaluatorService:
             '/podracer.evaluator.v1.EvaluatorService/ExportPolicy',
             podracer_dot_evaluator_dot_v1_dot_evaluator__service__pb2.ExportPolicyRequest.SerializeToString,
             podracer_dot_evaluator_dot_v1_dot_evaluator__service__pb2.ExportPolicyResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def PutFile(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_unary(
+            request_iterator,
+            target,
+            '/podracer.evaluator.v1.EvaluatorService/PutFile',
+            podracer_dot_evaluator_dot_v1_dot_evaluator__service__pb2.PutFileRequest.SerializeToString,
+            podracer_dot_evaluator_dot_v1_dot_evaluator__service__pb2.PutFileResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -39,11 +39,17 @@ class EvaluatorServiceStub:
     Errors: as for podracer.worker.v1.WorkerService.Collect.
     """
     EvaluateCheckpoint: _grpc.UnaryUnaryMultiCallable[_evaluator_service_pb2.EvaluateCheckpointRequest, _evaluator_service_pb2.EvaluateCheckpointResponse]
-    """Evaluates a checkpoint, or several acting together. Errors: NOT_FOUND, DATA_LOSS."""
+    """Evaluates a checkpoint, or several acting together. Errors: NOT_FOUND, DATA_LOSS, FAILED_PRECONDITION (FILES_MISSING) where PutFile
+    has not brought the environment's code or data yet.
+    """
     Inspect: _grpc.UnaryUnaryMultiCallable[_evaluator_service_pb2.InspectRequest, _evaluator_service_pb2.InspectResponse]
-    """Starts an environment and tells its spaces. Errors: FAILED_PRECONDITION (USER_CODE_FAILED) with the user's own traceback."""
+    """Starts an environment and tells its spaces. Errors: FAILED_PRECONDITION (USER_CODE_FAILED) with the user's own traceback, or
+    (FILES_MISSING) as above.
+    """
     ExportPolicy: _grpc.UnaryStreamMultiCallable[_evaluator_service_pb2.ExportPolicyRequest, _evaluator_service_pb2.ExportPolicyResponse]
     """Makes a stand-alone policy from a checkpoint. Errors: NOT_FOUND, DATA_LOSS, FAILED_PRECONDITION for a policy that the format cannot hold."""
+    PutFile: _grpc.StreamUnaryMultiCallable[_evaluator_service_pb2.PutFileRequest, _evaluator_service_pb2.PutFileResponse]
+    """Brings a file that an environment needs. As podracer.worker.v1.WorkerService.PutFile."""
     GetStatus: _grpc.UnaryUnaryMultiCallable[_evaluator_service_pb2.GetStatusRequest, _evaluator_service_pb2.GetStatusResponse]
     """What the evaluator does now."""
 
@@ -58,11 +64,17 @@ class EvaluatorServiceAsyncStub(EvaluatorServiceStub):
     Errors: as for podracer.worker.v1.WorkerService.Collect.
     """
     EvaluateCheckpoint: _aio.UnaryUnaryMultiCallable[_evaluator_service_pb2.EvaluateCheckpointRequest, _evaluator_service_pb2.EvaluateCheckpointResponse]  # type: ignore[assignment]
-    """Evaluates a checkpoint, or several acting together. Errors: NOT_FOUND, DATA_LOSS."""
+    """Evaluates a checkpoint, or several acting together. Errors: NOT_FOUND, DATA_LOSS, FAILED_PRECONDITION (FILES_MISSING) where PutFile
+    has not brought the environment's code or data yet.
+    """
     Inspect: _aio.UnaryUnaryMultiCallable[_evaluator_service_pb2.InspectRequest, _evaluator_service_pb2.InspectResponse]  # type: ignore[assignment]
-    """Starts an environment and tells its spaces. Errors: FAILED_PRECONDITION (USER_CODE_FAILED) with the user's own traceback."""
+    """Starts an environment and tells its spaces. Errors: FAILED_PRECONDITION (USER_CODE_FAILED) with the user's own traceback, or
+    (FILES_MISSING) as above.
+    """
     ExportPolicy: _aio.UnaryStreamMultiCallable[_evaluator_service_pb2.ExportPolicyRequest, _evaluator_service_pb2.ExportPolicyResponse]  # type: ignore[assignment]
     """Makes a stand-alone policy from a checkpoint. Errors: NOT_FOUND, DATA_LOSS, FAILED_PRECONDITION for a policy that the format cannot hold."""
+    PutFile: _aio.StreamUnaryMultiCallable[_evaluator_service_pb2.PutFileRequest, _evaluator_service_pb2.PutFileResponse]  # type: ignore[assignment]
+    """Brings a file that an environment needs. As podracer.worker.v1.WorkerService.PutFile."""
     GetStatus: _aio.UnaryUnaryMultiCallable[_evaluator_service_pb2.GetStatusRequest, _evaluator_service_pb2.GetStatusResponse]  # type: ignore[assignment]
     """What the evaluator does now."""
 
@@ -86,7 +98,9 @@ class EvaluatorServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _evaluator_service_pb2.EvaluateCheckpointRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_evaluator_service_pb2.EvaluateCheckpointResponse, _abc.Awaitable[_evaluator_service_pb2.EvaluateCheckpointResponse]]:
-        """Evaluates a checkpoint, or several acting together. Errors: NOT_FOUND, DATA_LOSS."""
+        """Evaluates a checkpoint, or several acting together. Errors: NOT_FOUND, DATA_LOSS, FAILED_PRECONDITION (FILES_MISSING) where PutFile
+        has not brought the environment's code or data yet.
+        """
 
     @_abc_1.abstractmethod
     def Inspect(
@@ -94,7 +108,9 @@ class EvaluatorServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _evaluator_service_pb2.InspectRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_evaluator_service_pb2.InspectResponse, _abc.Awaitable[_evaluator_service_pb2.InspectResponse]]:
-        """Starts an environment and tells its spaces. Errors: FAILED_PRECONDITION (USER_CODE_FAILED) with the user's own traceback."""
+        """Starts an environment and tells its spaces. Errors: FAILED_PRECONDITION (USER_CODE_FAILED) with the user's own traceback, or
+        (FILES_MISSING) as above.
+        """
 
     @_abc_1.abstractmethod
     def ExportPolicy(
@@ -103,6 +119,14 @@ class EvaluatorServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_evaluator_service_pb2.ExportPolicyResponse], _abc.AsyncIterator[_evaluator_service_pb2.ExportPolicyResponse]]:
         """Makes a stand-alone policy from a checkpoint. Errors: NOT_FOUND, DATA_LOSS, FAILED_PRECONDITION for a policy that the format cannot hold."""
+
+    @_abc_1.abstractmethod
+    def PutFile(
+        self,
+        request_iterator: _MaybeAsyncIterator[_evaluator_service_pb2.PutFileRequest],
+        context: _ServicerContext,
+    ) -> _typing.Union[_evaluator_service_pb2.PutFileResponse, _abc.Awaitable[_evaluator_service_pb2.PutFileResponse]]:
+        """Brings a file that an environment needs. As podracer.worker.v1.WorkerService.PutFile."""
 
     @_abc_1.abstractmethod
     def GetStatus(

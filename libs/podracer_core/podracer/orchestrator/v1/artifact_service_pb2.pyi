@@ -185,7 +185,7 @@ class UploadHeader(_message.Message):
     kind: Global___ArtifactKind.ValueType
     """Kind. Required."""
     size_bytes: _builtins.int
-    """Length. Required; at most 1 GiB."""
+    """Length. Required; at most 1 GiB, of CODE 64 MiB."""
     sha256: _builtins.str
     """SHA-256 of all bytes. Required."""
     request_id: _builtins.str

@@ -96,7 +96,8 @@ class ArtifactServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def DeleteArtifact(self, request, context):
-        """Deletes an uploaded artifact. Errors: FAILED_PRECONDITION for one that a job, an alias or a leaderboard needs.
+        """Deletes an uploaded artifact. Errors: FAILED_PRECONDITION (ARTIFACT_IN_USE) for one that a job, an alias or a leaderboard needs:
+        a job needs its code and data until it is deleted.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -44,7 +44,9 @@ class ArtifactServiceStub:
     ListArtifacts: _grpc.UnaryUnaryMultiCallable[_artifact_service_pb2.ListArtifactsRequest, _artifact_service_pb2.ListArtifactsResponse]
     """The artifacts below a project or a job."""
     DeleteArtifact: _grpc.UnaryUnaryMultiCallable[_artifact_service_pb2.DeleteArtifactRequest, _artifact_service_pb2.DeleteArtifactResponse]
-    """Deletes an uploaded artifact. Errors: FAILED_PRECONDITION for one that a job, an alias or a leaderboard needs."""
+    """Deletes an uploaded artifact. Errors: FAILED_PRECONDITION (ARTIFACT_IN_USE) for one that a job, an alias or a leaderboard needs:
+    a job needs its code and data until it is deleted.
+    """
 
 @_typing.type_check_only
 class ArtifactServiceAsyncStub(ArtifactServiceStub):
@@ -62,7 +64,9 @@ class ArtifactServiceAsyncStub(ArtifactServiceStub):
     ListArtifacts: _aio.UnaryUnaryMultiCallable[_artifact_service_pb2.ListArtifactsRequest, _artifact_service_pb2.ListArtifactsResponse]  # type: ignore[assignment]
     """The artifacts below a project or a job."""
     DeleteArtifact: _aio.UnaryUnaryMultiCallable[_artifact_service_pb2.DeleteArtifactRequest, _artifact_service_pb2.DeleteArtifactResponse]  # type: ignore[assignment]
-    """Deletes an uploaded artifact. Errors: FAILED_PRECONDITION for one that a job, an alias or a leaderboard needs."""
+    """Deletes an uploaded artifact. Errors: FAILED_PRECONDITION (ARTIFACT_IN_USE) for one that a job, an alias or a leaderboard needs:
+    a job needs its code and data until it is deleted.
+    """
 
 class ArtifactServiceServicer(metaclass=_abc_1.ABCMeta):
     """Files of jobs, for clients (role client): checkpoints, exported policies, reports, user code, data sets."""
@@ -107,6 +111,8 @@ class ArtifactServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _artifact_service_pb2.DeleteArtifactRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_artifact_service_pb2.DeleteArtifactResponse, _abc.Awaitable[_artifact_service_pb2.DeleteArtifactResponse]]:
-        """Deletes an uploaded artifact. Errors: FAILED_PRECONDITION for one that a job, an alias or a leaderboard needs."""
+        """Deletes an uploaded artifact. Errors: FAILED_PRECONDITION (ARTIFACT_IN_USE) for one that a job, an alias or a leaderboard needs:
+        a job needs its code and data until it is deleted.
+        """
 
 def add_ArtifactServiceServicer_to_server(servicer: ArtifactServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -426,7 +426,9 @@ class JobSpec(_message.Message):
 
     @_builtins.property
     def data(self) -> _containers.MessageMap[_builtins.str, _tensor_pb2.ObjectReference]:
-        """Data sets by name, uploaded through ArtifactService, passed to the environment by name."""
+        """Data sets by name, uploaded through ArtifactService as DATA_SET. The environment's constructor gets the path of a local copy
+        as the argument of that name; none may be in `environment.kwargs` too.
+        """
 
     @_builtins.property
     def labels(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:

@@ -40,6 +40,11 @@ class WorkerServiceStub:
                 request_serializer=podracer_dot_worker_dot_v1_dot_worker__service__pb2.CollectRequest.SerializeToString,
                 response_deserializer=podracer_dot_worker_dot_v1_dot_worker__service__pb2.CollectResponse.FromString,
                 _registered_method=True)
+        self.PutFile = channel.stream_unary(
+                '/podracer.worker.v1.WorkerService/PutFile',
+                request_serializer=podracer_dot_worker_dot_v1_dot_worker__service__pb2.PutFileRequest.SerializeToString,
+                response_deserializer=podracer_dot_worker_dot_v1_dot_worker__service__pb2.PutFileResponse.FromString,
+                _registered_method=True)
         self.GetStatus = channel.unary_unary(
                 '/podracer.worker.v1.WorkerService/GetStatus',
                 request_serializer=podracer_dot_worker_dot_v1_dot_worker__service__pb2.GetStatusRequest.SerializeToString,
@@ -54,7 +59,17 @@ class WorkerServiceServicer:
     def Collect(self, request_iterator, context):
         """One session: the learner opens it with an environment and a cohort, sends weights, and gets rollouts back.
         Errors: RESOURCE_EXHAUSTED with a retry hint while all sessions are taken; FAILED_PRECONDITION (USER_CODE_FAILED, with the traceback) for an
-        environment that does not start; FAILED_PRECONDITION (BUILD_MISMATCH) for another build; INVALID_ARGUMENT for an open that cannot be right.
+        environment that does not start; FAILED_PRECONDITION (BUILD_MISMATCH) for another build; FAILED_PRECONDITION (FILES_MISSING) where
+        PutFile has not brought the environment's code or data yet; INVALID_ARGUMENT for an open that cannot be right.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def PutFile(self, request_iterator, context):
+        """Brings a file that an environment needs, once: it is kept by its SHA-256. The first message is the header, the others its bytes.
+        Errors: INVALID_ARGUMENT for a wrong header; DATA_LOSS for other bytes than it announces; RESOURCE_EXHAUSTED with a retry hint
+        while others are on their way, or where the cache has no room.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -74,6 +89,11 @@ def add_WorkerServiceServicer_to_server(servicer, server):
                     servicer.Collect,
                     request_deserializer=podracer_dot_worker_dot_v1_dot_worker__service__pb2.CollectRequest.FromString,
                     response_serializer=podracer_dot_worker_dot_v1_dot_worker__service__pb2.CollectResponse.SerializeToString,
+            ),
+            'PutFile': grpc.stream_unary_rpc_method_handler(
+                    servicer.PutFile,
+                    request_deserializer=podracer_dot_worker_dot_v1_dot_worker__service__pb2.PutFileRequest.FromString,
+                    response_serializer=podracer_dot_worker_dot_v1_dot_worker__service__pb2.PutFileResponse.SerializeToString,
             ),
             'GetStatus': grpc.unary_unary_rpc_method_handler(
                     servicer.GetStatus,
@@ -109,6 +129,33 @@ class WorkerService:
             '/podracer.worker.v1.WorkerService/Collect',
             podracer_dot_worker_dot_v1_dot_worker__service__pb2.CollectRequest.SerializeToString,
             podracer_dot_worker_dot_v1_dot_worker__service__pb2.CollectResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def PutFile(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_unary(
+            request_iterator,
+            target,
+            '/podracer.worker.v1.WorkerService/PutFile',
+            podracer_dot_worker_dot_v1_dot_worker__service__pb2.PutFileRequest.SerializeToString,
+            podracer_dot_worker_dot_v1_dot_worker__service__pb2.PutFileResponse.FromString,
             options,
             channel_credentials,
             insecure,

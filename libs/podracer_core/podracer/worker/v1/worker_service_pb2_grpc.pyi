@@ -36,7 +36,13 @@ class WorkerServiceStub:
     Collect: _grpc.StreamStreamMultiCallable[_worker_service_pb2.CollectRequest, _worker_service_pb2.CollectResponse]
     """One session: the learner opens it with an environment and a cohort, sends weights, and gets rollouts back.
     Errors: RESOURCE_EXHAUSTED with a retry hint while all sessions are taken; FAILED_PRECONDITION (USER_CODE_FAILED, with the traceback) for an
-    environment that does not start; FAILED_PRECONDITION (BUILD_MISMATCH) for another build; INVALID_ARGUMENT for an open that cannot be right.
+    environment that does not start; FAILED_PRECONDITION (BUILD_MISMATCH) for another build; FAILED_PRECONDITION (FILES_MISSING) where
+    PutFile has not brought the environment's code or data yet; INVALID_ARGUMENT for an open that cannot be right.
+    """
+    PutFile: _grpc.StreamUnaryMultiCallable[_worker_service_pb2.PutFileRequest, _worker_service_pb2.PutFileResponse]
+    """Brings a file that an environment needs, once: it is kept by its SHA-256. The first message is the header, the others its bytes.
+    Errors: INVALID_ARGUMENT for a wrong header; DATA_LOSS for other bytes than it announces; RESOURCE_EXHAUSTED with a retry hint
+    while others are on their way, or where the cache has no room.
     """
     GetStatus: _grpc.UnaryUnaryMultiCallable[_worker_service_pb2.GetStatusRequest, _worker_service_pb2.GetStatusResponse]
     """What the worker does now."""
@@ -49,7 +55,13 @@ class WorkerServiceAsyncStub(WorkerServiceStub):
     Collect: _aio.StreamStreamMultiCallable[_worker_service_pb2.CollectRequest, _worker_service_pb2.CollectResponse]  # type: ignore[assignment]
     """One session: the learner opens it with an environment and a cohort, sends weights, and gets rollouts back.
     Errors: RESOURCE_EXHAUSTED with a retry hint while all sessions are taken; FAILED_PRECONDITION (USER_CODE_FAILED, with the traceback) for an
-    environment that does not start; FAILED_PRECONDITION (BUILD_MISMATCH) for another build; INVALID_ARGUMENT for an open that cannot be right.
+    environment that does not start; FAILED_PRECONDITION (BUILD_MISMATCH) for another build; FAILED_PRECONDITION (FILES_MISSING) where
+    PutFile has not brought the environment's code or data yet; INVALID_ARGUMENT for an open that cannot be right.
+    """
+    PutFile: _aio.StreamUnaryMultiCallable[_worker_service_pb2.PutFileRequest, _worker_service_pb2.PutFileResponse]  # type: ignore[assignment]
+    """Brings a file that an environment needs, once: it is kept by its SHA-256. The first message is the header, the others its bytes.
+    Errors: INVALID_ARGUMENT for a wrong header; DATA_LOSS for other bytes than it announces; RESOURCE_EXHAUSTED with a retry hint
+    while others are on their way, or where the cache has no room.
     """
     GetStatus: _aio.UnaryUnaryMultiCallable[_worker_service_pb2.GetStatusRequest, _worker_service_pb2.GetStatusResponse]  # type: ignore[assignment]
     """What the worker does now."""
@@ -65,7 +77,19 @@ class WorkerServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_abc.Iterator[_worker_service_pb2.CollectResponse], _abc.AsyncIterator[_worker_service_pb2.CollectResponse]]:
         """One session: the learner opens it with an environment and a cohort, sends weights, and gets rollouts back.
         Errors: RESOURCE_EXHAUSTED with a retry hint while all sessions are taken; FAILED_PRECONDITION (USER_CODE_FAILED, with the traceback) for an
-        environment that does not start; FAILED_PRECONDITION (BUILD_MISMATCH) for another build; INVALID_ARGUMENT for an open that cannot be right.
+        environment that does not start; FAILED_PRECONDITION (BUILD_MISMATCH) for another build; FAILED_PRECONDITION (FILES_MISSING) where
+        PutFile has not brought the environment's code or data yet; INVALID_ARGUMENT for an open that cannot be right.
+        """
+
+    @_abc_1.abstractmethod
+    def PutFile(
+        self,
+        request_iterator: _MaybeAsyncIterator[_worker_service_pb2.PutFileRequest],
+        context: _ServicerContext,
+    ) -> _typing.Union[_worker_service_pb2.PutFileResponse, _abc.Awaitable[_worker_service_pb2.PutFileResponse]]:
+        """Brings a file that an environment needs, once: it is kept by its SHA-256. The first message is the header, the others its bytes.
+        Errors: INVALID_ARGUMENT for a wrong header; DATA_LOSS for other bytes than it announces; RESOURCE_EXHAUSTED with a retry hint
+        while others are on their way, or where the cache has no room.
         """
 
     @_abc_1.abstractmethod

@@ -1,0 +1,1 @@
+"""A hovering drone as an environment for Podracer, in torch."""

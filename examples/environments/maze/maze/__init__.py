@@ -1,0 +1,1 @@
+"""A maze as an environment for Podracer."""

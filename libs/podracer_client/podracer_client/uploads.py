@@ -1,0 +1,87 @@
+"""A job's code and data on their way to the object store."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from podracer.orchestrator.v1 import artifact_service_pb2, artifact_service_pb2_grpc
+from podracer_client.names import DEFAULT_PROJECT
+from podracer_core.attachments.limits import CHUNK_BYTES
+from podracer_core.attachments.pack import pack_code
+from podracer_core.attachments.transfer import file_pieces, sha256_of
+from podracer_core.catalogue.environments.stored_file import StoredFile
+from podracer_core.errors import FieldViolation, InvalidInput, NotFound
+from podracer_core.jobs.spec import JobSpec
+
+__all__ = ["upload_files"]
+
+_CODE_NAME = "code.zip"
+_LEAST_TIMEOUT_S = 60.0
+_SLOWEST_BYTES_PER_S = 1 << 18
+_NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_.-]")
+
+Store = artifact_service_pb2_grpc.ArtifactServiceStub
+Header = artifact_service_pb2.UploadHeader
+
+
+def upload_files(store: Store, spec: JobSpec) -> JobSpec:
+    """`spec` with its code folder and its data sets in the object store instead of here.
+
+    What is there already, by its SHA-256, is not sent again. Raises InvalidInput that names the field where a file
+    cannot be sent, and what the server refuses.
+    """
+    environment = spec.environment
+    if environment.code_path:
+        code = _upload_code(store, Path(environment.code_path), environment.entry_point)
+        environment = replace(environment, code_path="", code=code)
+    data = {
+        name: _upload_data_set(store, name, Path(file)) if isinstance(file, str) else file
+        for name, file in spec.data.items()
+    }
+    return replace(spec, environment=environment, data=data)
+
+
+def _upload_code(store: Store, folder: Path, entry_point: str) -> StoredFile:
+    packed = pack_code(folder, entry_point)
+    kind = artifact_service_pb2.ARTIFACT_KIND_CODE
+    header = Header(kind=kind, sha256=hashlib.sha256(packed).hexdigest(), size_bytes=len(packed))
+    pieces = (packed[start : start + CHUNK_BYTES] for start in range(0, len(packed), CHUNK_BYTES))
+    return _upload(store, header, _CODE_NAME, pieces)
+
+
+def _upload_data_set(store: Store, name: str, path: Path) -> StoredFile:
+    kind = artifact_service_pb2.ARTIFACT_KIND_DATA_SET
+    try:
+        header = Header(kind=kind, sha256=sha256_of(path), size_bytes=path.stat().st_size)
+    except OSError as error:
+        problem = f"cannot read {path}: {error.strerror}"
+        raise InvalidInput(problem, violations=[FieldViolation(f"data.{name}", problem)]) from error
+    return _upload(store, header, _plain_name(path), file_pieces(path))
+
+
+def _upload(store: Store, header: Header, name: str, pieces: Iterator[bytes]) -> StoredFile:
+    """Store the file unless it is there; `name` is what it is called here."""
+    header.parent = DEFAULT_PROJECT
+    request = artifact_service_pb2.GetArtifactRequest(name=f"{DEFAULT_PROJECT}/artifacts/{header.sha256}")
+    try:
+        artifact = store.GetArtifact(request).artifact
+    except NotFound:
+        timeout_s = _LEAST_TIMEOUT_S + header.size_bytes / _SLOWEST_BYTES_PER_S
+        artifact = store.Upload(_requests(header, pieces), timeout=timeout_s).artifact
+    return StoredFile(artifact.uri, header.sha256, header.size_bytes, name)
+
+
+def _requests(header: Header, pieces: Iterator[bytes]) -> Iterator[artifact_service_pb2.UploadRequest]:
+    yield artifact_service_pb2.UploadRequest(header=header)
+    for piece in pieces:
+        yield artifact_service_pb2.UploadRequest(data=piece)
+
+
+def _plain_name(path: Path) -> str:
+    """The file's name in the characters that every machine has; its ending is what matters."""
+    name = _NOT_IN_NAMES.sub("_", path.name)[-99:]
+    return name if re.match(r"\w", name) else f"_{name}"

@@ -1,0 +1,250 @@
+"""Files by hash in a bounded folder of this machine, which several processes use at the same time.
+
+    <root>/<sha256>.csv     a data set, <sha256>.zip a code archive: verified when it came, then never written again
+    <root>/<sha256>-code/   an archive's files
+    <root>/.drafts/         what is being written, or removed
+    <root>/.lock            held while entries come and go
+
+Who uses an entry holds a shared lock on it, which the kernel gives back when its process ends, however that ends; what
+nobody has locked may go when room is needed, the longest unused first. An entry appears whole or not at all. A draft is
+locked by its writer: one that is not is a dead process's and is removed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import hashlib
+import os
+import shutil
+import stat
+import uuid
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from podracer_core.attachments.limits import mebibytes
+from podracer_core.attachments.unpack import announced_bytes, unpack_code
+from podracer_core.catalogue.environments.stored_file import StoredFile
+from podracer_core.errors import DataCorrupted, Exhausted, PermissionRefused, PodracerError, Unavailable
+
+__all__ = ["FileCache", "Held"]
+
+_DRAFTS, _LOCK = ".drafts", ".lock"
+_OPENING = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
+
+
+class Held:
+    """An entry that stays until `close`; closing twice is harmless. `path` is its file or folder."""
+
+    def __init__(self, path: Path, descriptor: int) -> None:
+        self.path = path
+        self.descriptor = descriptor  # on which the lock is
+
+    def close(self) -> None:
+        """Let it go."""
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+            self.descriptor = -1
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class FileCache:
+    """See the module. Every method raises Exhausted where there is no room, Unavailable where the disk fails, and
+    PermissionRefused where the folder is not only ours to write. Safe in any thread."""
+
+    def __init__(self, root: Path, limit_bytes: int) -> None:
+        """The folder is made when it is first used; it holds at most `limit_bytes`."""
+        self._root, self._limit_bytes = root, limit_bytes
+        self._drafts = root / _DRAFTS
+
+    def hold(self, file: StoredFile) -> Held | None:
+        """The file, or None where it is not here."""
+        with self._mapped_errors():
+            self._open_root()
+            return self._hold(self._root / file.local_name)
+
+    def add(self, file: StoredFile, chunks: Iterable[bytes]) -> Held:
+        """Take in the file's bytes. Raises DataCorrupted where they are not those of its hash and size."""
+        with self._mapped_errors(), self._draft(file.size_bytes) as draft:
+            digest, received = hashlib.sha256(), 0
+            with draft.path.open("r+b") as target:
+                for chunk in chunks:
+                    received += len(chunk)
+                    if received > file.size_bytes:
+                        break
+                    digest.update(chunk)
+                    target.write(chunk)
+                target.flush()
+                os.fsync(target.fileno())
+            if (received, digest.hexdigest()) != (file.size_bytes, file.sha256):
+                raise DataCorrupted(
+                    f"{file.key} has {received} bytes with SHA-256 {digest.hexdigest()}, expected {file.size_bytes} "
+                    f"with {file.sha256}",
+                    key=file.key,
+                )
+            return self._publish(draft, file.local_name)
+
+    def hold_unpacked(self, file: StoredFile) -> Held | None:
+        """The folder with the files of a code archive, or None where the archive is not here.
+
+        Raises InvalidInput (INVALID_CODE_ARCHIVE) as `unpack_code` does.
+        """
+        name = f"{file.sha256}-code"
+        with self._mapped_errors():
+            self._open_root()
+            if (folder := self._hold(self._root / name)) is not None:
+                return folder
+            archive = self._hold(self._root / file.local_name)
+            if archive is None:
+                return None
+            with archive, self._draft(announced_bytes(archive.path), is_folder=True) as draft:
+                unpack_code(archive.path, draft.path)
+                return self._publish(draft, name)
+
+    def _hold(self, path: Path) -> Held | None:
+        while True:
+            try:
+                descriptor = os.open(path, _OPENING)
+            except FileNotFoundError:
+                return None
+            held = Held(path, descriptor)
+            fcntl.flock(descriptor, fcntl.LOCK_SH)  # waits no longer than a removal takes
+            with contextlib.suppress(FileNotFoundError):
+                if os.path.samestat(path.stat(), os.fstat(descriptor)):
+                    os.utime(descriptor)  # it has been used now
+                    return held
+            held.close()  # it was removed while we opened it
+
+    @contextlib.contextmanager
+    def _draft(self, size_bytes: int, *, is_folder: bool = False) -> Iterator[Held]:
+        """A file or folder to write, with room for `size_bytes`; removed at the end unless it was published."""
+        self._open_root()
+        path = self._drafts / uuid.uuid4().hex
+        with self._alone():
+            self._remove_dead_drafts()
+            self._make_room(size_bytes)
+            if is_folder:
+                path.mkdir(0o700)
+            else:
+                path.touch(0o600)
+                os.truncate(path, size_bytes)  # from now on others count it
+            draft = Held(path, os.open(path, _OPENING))
+            fcntl.flock(draft.descriptor, fcntl.LOCK_SH)
+        try:
+            yield draft
+        finally:
+            _remove(path)
+            draft.close()
+
+    def _publish(self, draft: Held, name: str) -> Held:
+        """Make a draft an entry; its lock goes on."""
+        path = self._root / name
+        with self._alone():
+            if (present := self._hold(path)) is not None:
+                return present  # another process was first
+            draft.path.rename(path)
+            if not path.is_dir():
+                path.chmod(0o444)
+            return Held(path, os.dup(draft.descriptor))
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        """No other process adds or removes entries meanwhile."""
+        descriptor = os.open(self._root / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(descriptor)
+
+    def _open_root(self) -> None:
+        """Code is run from here: nobody else may be able to put any."""
+        self._root.mkdir(0o700, parents=True, exist_ok=True)
+        status = self._root.lstat()
+        if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o022:
+            raise PermissionRefused(
+                f"the cache {self._root} must be a folder of this user's own that nobody else may write; choose "
+                "another (PODRACER_CACHE_DIR)",
+                folder=self._root,
+            )
+        self._drafts.mkdir(0o700, exist_ok=True)
+
+    def _make_room(self, needed_bytes: int) -> None:
+        entries = [path for path in self._root.iterdir() if not path.name.startswith(".")]
+        sizes = {path: _size_bytes(path) for path in entries}
+        total = sum(sizes.values()) + sum(_size_bytes(path) for path in self._drafts.iterdir())
+        for path in sorted(entries, key=lambda path: path.stat().st_mtime_ns):
+            if total + needed_bytes <= self._limit_bytes:
+                return
+            if self._evict(path):
+                total -= sizes[path]
+        if total + needed_bytes > self._limit_bytes:
+            raise Exhausted(
+                f"the cache {self._root} has no room for {mebibytes(needed_bytes)}: {mebibytes(total)} of "
+                f"{mebibytes(self._limit_bytes)} are in use (PODRACER_CACHE_SIZE)",
+                reason="CACHE_FULL",
+                retry_after_s=1,
+            )
+
+    def _evict(self, path: Path) -> bool:
+        """Remove an entry unless somebody uses it."""
+        descriptor = os.open(path, _OPENING)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        else:
+            grave = self._drafts / uuid.uuid4().hex
+            path.rename(grave)
+            _remove(grave)
+            return True
+        finally:
+            os.close(descriptor)
+
+    def _remove_dead_drafts(self) -> None:
+        for draft in self._drafts.iterdir():
+            with contextlib.suppress(FileNotFoundError, BlockingIOError):
+                descriptor = os.open(draft, _OPENING)
+                try:
+                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    _remove(draft)
+                finally:
+                    os.close(descriptor)
+
+    @contextlib.contextmanager
+    def _mapped_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+            hint = "; free some space, or choose another folder (PODRACER_CACHE_DIR)" if full else ""
+            place = f" ({error.filename})" if error.filename else ""
+            kind: type[PodracerError] = PermissionRefused if isinstance(error, PermissionError) else Unavailable
+            raise kind(f"the cache {self._root}: {error.strerror}{place}{hint}") from error
+
+
+def _size_bytes(path: Path) -> int:
+    """Of a file, or of all files in a folder."""
+    with contextlib.suppress(FileNotFoundError):  # a draft that has just ended
+        if not path.is_dir():
+            return path.stat().st_size
+        return sum(Path(place, name).stat().st_size for place, _, names in os.walk(path) for name in names)
+    return 0
+
+
+def _remove(path: Path) -> None:
+    """A file or a folder; nothing happens where there is none."""
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)

@@ -1,0 +1,62 @@
+"""An environment whose files are in the cache, as it can be started here."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import replace
+from types import TracebackType
+from typing import Self
+
+from podracer_core.attachments.cache import FileCache, Held
+from podracer_core.catalogue.environments import EnvironmentSpec
+from podracer_core.catalogue.environments.stored_file import StoredFile
+from podracer_core.errors import PreconditionFailed
+
+__all__ = ["FILES_MISSING", "PlacedEnvironment", "place_environment"]
+
+FILES_MISSING = "FILES_MISSING"
+"""Reason of the error that says: bring the environment's files (PutFile), then ask again."""
+
+
+class PlacedEnvironment:
+    """`spec` names local paths only, and they stay until `close`; closing twice is harmless."""
+
+    def __init__(self, spec: EnvironmentSpec, holds: ExitStack) -> None:
+        self.spec = spec
+        self._holds = holds
+
+    def close(self) -> None:
+        """Let its files go: whatever was started from them must have ended."""
+        self._holds.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def place_environment(spec: EnvironmentSpec, cache: FileCache) -> PlacedEnvironment:
+    """`spec` with the folder of its code and the paths of its data sets.
+
+    Raises PreconditionFailed (FILES_MISSING) where one is not in the cache, InvalidInput (INVALID_CODE_ARCHIVE) for
+    code that must not be unpacked, and the cache's errors.
+    """
+    with ExitStack() as holds:
+        code_path = spec.code_path
+        if spec.code is not None:
+            code_path = _path_of(cache.hold_unpacked(spec.code), spec.code, holds)
+        data = {
+            name: _path_of(cache.hold(file), file, holds) if isinstance(file, StoredFile) else file
+            for name, file in spec.data.items()
+        }
+        placed = replace(spec, code=None, code_path=code_path, data=data)
+        return PlacedEnvironment(placed, holds.pop_all())
+
+
+def _path_of(held: Held | None, file: StoredFile, holds: ExitStack) -> str:
+    if held is None:
+        raise PreconditionFailed(f"the file {file.sha256} has not been brought here", reason=FILES_MISSING)
+    return str(holds.enter_context(held).path)

@@ -1,0 +1,111 @@
+"""Files from one service to another: the two ends of PutFile, which workers and evaluators have alike."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from podracer.common.v1 import file_pb2
+from podracer.evaluator.v1 import evaluator_service_pb2
+from podracer.worker.v1 import worker_service_pb2
+from podracer_core.attachments.cache import FileCache
+from podracer_core.attachments.limits import CHUNK_BYTES, MAX_DATA_BYTES
+from podracer_core.catalogue.environments.stored_file import StoredFile
+from podracer_core.errors import Exhausted, InvalidInput
+from podracer_core.rpc.backoff import Backoff
+
+__all__ = ["FileReceiver", "file_pieces", "put_file", "sha256_of"]
+
+_CONCURRENT = 2
+_LEAST_TIMEOUT_S = 30.0
+_SLOWEST_BYTES_PER_S = 1 << 20
+_RETRY_S = (0.1, 2.0)
+
+
+PutRequest = worker_service_pb2.PutFileRequest | evaluator_service_pb2.PutFileRequest
+
+
+class FileReceiver:
+    """The server's end. What it has taken in stays in the cache."""
+
+    def __init__(self, cache: FileCache) -> None:
+        self._cache = cache
+        self._places = threading.BoundedSemaphore(_CONCURRENT)
+
+    def receive(self, requests: Iterator[PutRequest]) -> bool:
+        """Take in one file; whether it was there already, in which case its bytes are not read.
+
+        Raises InvalidInput for a header that cannot be right and for other bytes than it announces, Exhausted while too
+        many come at once, and the cache's errors.
+        """
+        first = next(requests, None)
+        if first is None or first.WhichOneof("part") != "header":
+            raise InvalidInput("a file begins with its header", reason="INVALID_FILE")
+        file = _announced(first.header)
+        if (held := self._cache.hold(file)) is not None:
+            held.close()
+            return True
+        if not self._places.acquire(blocking=False):
+            message = f"{_CONCURRENT} files are on their way here already; try again in a second"
+            raise Exhausted(message, reason="TOO_MANY_FILES", retry_after_s=1)
+        try:
+            self._cache.add(file, _pieces(requests)).close()
+        finally:
+            self._places.release()
+        return False
+
+
+def put_file(put: Callable[..., Any], request: Callable[..., Any], file: StoredFile, path: Path) -> None:
+    """The caller's end: bring the file at `path`. `put` is a stub's PutFile, `request` makes its messages.
+
+    Tries again while the other side is busy, within the time that a slow network needs for the file.
+    """
+    deadline = time.monotonic() + _LEAST_TIMEOUT_S + file.size_bytes / _SLOWEST_BYTES_PER_S
+    waits = Backoff(*_RETRY_S)
+    while True:
+        header = file_pb2.FileHeader(sha256=file.sha256, size_bytes=file.size_bytes, name=file.name)
+        try:
+            put(_requests(request, header, path), timeout=max(deadline - time.monotonic(), 1e-3))
+            return
+        except Exhausted:
+            wait_s = next(waits)
+            if time.monotonic() + wait_s > deadline:
+                raise
+            time.sleep(wait_s)
+
+
+def file_pieces(path: Path) -> Iterator[bytes]:
+    """The content of a file in pieces that a message holds."""
+    with path.open("rb") as file:
+        while data := file.read(CHUNK_BYTES):
+            yield data
+
+
+def sha256_of(path: Path) -> str:
+    """Of the content of a file, in lower-case hexadecimal digits. Raises OSError."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _requests(request: Callable[..., Any], header: file_pb2.FileHeader, path: Path) -> Iterator[Any]:
+    yield request(header=header)
+    for data in file_pieces(path):
+        yield request(data=data)
+
+
+def _announced(header: file_pb2.FileHeader) -> StoredFile:
+    file = StoredFile(header.sha256, header.sha256, header.size_bytes, header.name)
+    if file.size_bytes > MAX_DATA_BYTES:
+        raise InvalidInput(f"{file.size_bytes} bytes are too many: at most {MAX_DATA_BYTES}", reason="INVALID_FILE")
+    return file
+
+
+def _pieces(requests: Iterator[PutRequest]) -> Iterator[bytes]:
+    for request in requests:
+        if request.WhichOneof("part") != "data" or len(request.data) > CHUNK_BYTES:
+            raise InvalidInput(f"expected data of at most {CHUNK_BYTES} bytes a message", reason="INVALID_FILE")
+        yield request.data

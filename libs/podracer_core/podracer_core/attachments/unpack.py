@@ -1,0 +1,132 @@
+"""A code archive as a folder. Whoever uploads may have made it: nothing in it is believed."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import struct
+import zipfile
+import zlib
+from pathlib import Path
+from typing import BinaryIO
+
+from podracer_core.attachments.limits import CHUNK_BYTES, MAX_FILES, MAX_PACKED_BYTES, MAX_UNPACKED_BYTES, mebibytes
+from podracer_core.errors import InvalidInput
+
+__all__ = ["announced_bytes", "unpack_code"]
+
+_END = struct.Struct("<4s4H2LH")  # the end of the central directory, without a comment
+_END_MAGIC = b"PK\x05\x06"
+_LARGE_MAGIC, _LARGE_BYTES = b"PK\x06\x07", 20  # the locator of zip64, which stands before it
+_MAX_DIRECTORY_BYTES = 8 << 20
+_MAX_PATH_BYTES = 1024
+_MAX_DEPTH = 32
+_BAD_CHARACTER = re.compile(r"[\x00-\x1f\x7f\\]")
+_ENCRYPTED = 0x1
+_BROKEN = (zipfile.BadZipFile, zlib.error, struct.error, EOFError, RuntimeError, ValueError, OverflowError)
+_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+
+
+def announced_bytes(archive: Path) -> int:
+    """What the archive says that it unpacks to; `unpack_code` writes no more. Raises InvalidInput as it does."""
+    with _opened(archive) as opened:
+        return sum(entry.file_size for entry in _checked(opened))
+
+
+def unpack_code(archive: Path, target: Path) -> None:
+    """Write the files of a zip below `target`, an empty folder: readable, not writable, and on the disk.
+
+    Raises InvalidInput (INVALID_CODE_ARCHIVE) for an absolute path, `..`, a link or a device, a path that is there
+    twice, too many files, more bytes than it announces or than are allowed, encryption, and for what is no zip.
+    """
+    with _opened(archive) as opened:
+        for entry in _checked(opened):
+            path = target / entry.filename
+            try:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                mode = 0o555 if entry.external_attr >> 16 & stat.S_IXUSR else 0o444
+                descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode)
+            except (FileExistsError, NotADirectoryError) as error:
+                raise _refused(f"{entry.filename!r} is a file and a folder") from error
+            with os.fdopen(descriptor, "wb") as file:
+                _copy(opened, entry, file)
+
+
+def _copy(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, file: BinaryIO) -> None:
+    left = entry.file_size
+    try:
+        with archive.open(entry) as source:
+            while data := source.read(CHUNK_BYTES):
+                left -= len(data)
+                if left < 0:
+                    raise _refused(f"{entry.filename!r} unpacks to more than it announces")
+                file.write(data)
+    except _BROKEN as error:
+        raise _refused(f"{entry.filename!r} cannot be unpacked: {error}") from error
+    if left:
+        raise _refused(f"{entry.filename!r} unpacks to less than it announces")
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def _opened(archive: Path) -> zipfile.ZipFile:
+    """Raises InvalidInput before anything large is read: the directory of a zip is read as a whole."""
+    size_bytes = archive.stat().st_size
+    if size_bytes > MAX_PACKED_BYTES:
+        raise _refused(f"it has {mebibytes(size_bytes)}, the limit is {mebibytes(MAX_PACKED_BYTES)}")
+    with archive.open("rb") as file:
+        file.seek(max(0, size_bytes - _END.size - _LARGE_BYTES))
+        tail = file.read()
+    if len(tail) < _END.size or not tail[-_END.size :].startswith(_END_MAGIC):
+        raise _refused("it is not a zip file without a comment")
+    *_, count, directory_bytes, _, comment_bytes = _END.unpack(tail[-_END.size :])
+    if comment_bytes or tail.startswith(_LARGE_MAGIC) or directory_bytes > _MAX_DIRECTORY_BYTES or count > MAX_FILES:
+        raise _refused(f"it has a comment, a directory of more than {mebibytes(_MAX_DIRECTORY_BYTES)}, or {_many()}")
+    try:
+        return zipfile.ZipFile(archive)
+    except _BROKEN as error:
+        raise _refused(f"it is not a zip file: {error}") from error
+
+
+def _checked(archive: zipfile.ZipFile) -> list[zipfile.ZipInfo]:
+    """The files of the archive; folders come by themselves."""
+    entries = archive.infolist()
+    if len(entries) > MAX_FILES:
+        raise _refused(f"it has {_many()}")
+    files = [entry for entry in entries if not _is_folder(entry)]
+    paths = set()
+    for entry in files:
+        if entry.filename in paths:
+            raise _refused(f"{entry.filename!r} is there twice")
+        paths.add(entry.filename)
+    size_bytes = sum(entry.file_size for entry in files)
+    if size_bytes > MAX_UNPACKED_BYTES:
+        raise _refused(f"it unpacks to {mebibytes(size_bytes)}, the limit is {mebibytes(MAX_UNPACKED_BYTES)}")
+    return files
+
+
+def _is_folder(entry: zipfile.ZipInfo) -> bool:
+    """Raises InvalidInput for what may stand in no archive."""
+    name, kind = entry.filename, stat.S_IFMT(entry.external_attr >> 16)
+    parts = name.removesuffix("/").split("/")
+    if name.startswith("/"):
+        raise _refused(f"{name[:200]!r} is an absolute path")
+    if ".." in parts:
+        raise _refused(f"{name[:200]!r} leads out of its folder")
+    too_long = len(name.encode(errors="replace")) > _MAX_PATH_BYTES or len(parts) > _MAX_DEPTH
+    if too_long or _BAD_CHARACTER.search(entry.orig_filename) or {"", "."} & set(parts) or re.match("[A-Za-z]:", name):
+        raise _refused(f"{name[:200]!r} is not a plain relative path")
+    if kind not in (0, stat.S_IFREG, stat.S_IFDIR) or (kind == stat.S_IFDIR and not entry.is_dir()):
+        raise _refused(f"{name[:200]!r} is a link or a device")
+    if entry.flag_bits & _ENCRYPTED or entry.compress_type not in _METHODS:
+        raise _refused(f"{name[:200]!r} is encrypted, or packed by another method than deflate")
+    return entry.is_dir()
+
+
+def _many() -> str:
+    return f"more than {MAX_FILES:_} entries"
+
+
+def _refused(problem: str) -> InvalidInput:
+    return InvalidInput(f"the code archive is refused: {problem}", reason="INVALID_CODE_ARCHIVE")

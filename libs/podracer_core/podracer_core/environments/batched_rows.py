@@ -1,0 +1,170 @@
+"""A user's own `VecEnvironment` as rows of a batch: one instance, which writes straight into the shared arrays."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any
+
+import numpy as np
+import safetensors.torch
+import torch
+from torch import Tensor
+
+from podracer_core.environments.batched_inspection import check_attributes, inspect_batched
+from podracer_core.environments.episode_seeds import episode_seed
+from podracer_core.environments.rows import Rows, describe_spaces
+from podracer_core.environments.vec_environment import Step, VecEnvironment
+from podracer_core.errors import FieldViolation, InvalidInput
+
+__all__ = ["BatchedRows"]
+
+_INSPECTED_ROWS = 3  # more than one, so that an axis too many or too few shows
+
+
+class BatchedRows(Rows):
+    """The instance sees only its own rows; with seeds for keys, that changes no number."""
+
+    def __init__(
+        self, kind: type[VecEnvironment], count: int, kwargs: Mapping[str, Any], max_episode_steps: int | None
+    ) -> None:
+        torch.set_num_threads(1)  # several processes share the cores
+        self._kind = kind
+        self._arguments = dict(kwargs)
+        if max_episode_steps is not None:
+            self._arguments["max_episode_steps"] = max_episode_steps
+        self._environment = self._make(count)
+        self._out: Step | None = None
+        self._action: Tensor | None = None
+        self.count = count
+        self.observation_space = self._environment.observation_space
+        self.action_space = self._environment.action_space
+
+    def describe(self) -> dict[str, Any]:
+        """See `Rows.describe`."""
+        return {
+            **describe_spaces(self.observation_space, self.action_space),
+            "batched": True,
+            "max_episode_steps": self._environment.max_episode_steps,
+            "deterministic_evaluation": bool(self._environment.deterministic_evaluation),
+        }
+
+    def inspect(self, steps: int) -> None:
+        """See `Rows.inspect`."""
+        environment = self._make(_INSPECTED_ROWS)
+        try:
+            inspect_batched(environment, steps, announce=self._announce)
+        finally:
+            environment.close()
+
+    def has_action_mask(self) -> bool:
+        """See `Rows.has_action_mask`."""
+        return self._environment.has_action_mask
+
+    def map(self, memory: int, num_envs: int, first: int, mask_size: int) -> None:
+        """See `Rows.map`."""
+        super().map(memory, num_envs, first, mask_size)
+        tensors: dict[str, Any] = {
+            field.name: torch.from_numpy(getattr(self.arrays, field.name)) for field in fields(Step)
+        }
+        if not mask_size:
+            tensors["action_mask"] = None
+        self._out = Step(**tensors)
+        self._action = torch.from_numpy(self.arrays.action)
+
+    def start(self) -> None:
+        """See `Rows.start`: where earlier episodes were lost with their process, it goes on with other seeds."""
+        pairs = zip(self.arrays.seed.tolist(), self.arrays.episode.tolist(), strict=True)
+        seeds = [episode_seed(seed, episode) if episode else seed for seed, episode in pairs]
+        self.doing = "reset"
+        self._show(self._environment.reset(torch.tensor(seeds, dtype=torch.int64)))
+
+    def step(self) -> None:
+        """See `Rows.step`."""
+        arrays, out = self.arrays, self._out
+        self.doing = "step"
+        if out is None or self._action is None:
+            raise InvalidInput("map must come before step")
+        step = self._environment.step(self._action, out)
+        if step is not out:
+            _copy(step, out)
+        total = np.add.reduce(arrays.reward)
+        if arrays.final_observation.dtype.kind == "f":
+            total += np.add.reduce(arrays.final_observation, axis=None) + np.add.reduce(arrays.observation, axis=None)
+        if not np.isfinite(total):
+            self._refuse_broken_rows()
+        np.add(arrays.episode, arrays.terminated | arrays.truncated, out=arrays.episode)
+
+    def state(self) -> bytes:
+        """See `Rows.state`: as safetensors."""
+        self.doing = "state"
+        state = self._environment.state()
+        for name, value in state.items():
+            if not isinstance(value, Tensor) or value.shape[:1] != (self.count,):
+                found = list(value.shape) if isinstance(value, Tensor) else type(value).__name__
+                raise InvalidInput(
+                    f"state()[{name!r}] must be a tensor whose first axis is the environment's ({self.count} here), "
+                    f"not {found}"
+                )
+        return safetensors.torch.save({name: value.contiguous() for name, value in state.items()})
+
+    def load_state(self, state: bytes) -> None:
+        """See `Rows.load_state`."""
+        self.doing = "load_state"
+        self._show(self._environment.load_state(safetensors.torch.load(state)))
+
+    def close(self) -> None:
+        """See `Rows.close`."""
+        self._environment.close()
+
+    def _announce(self, doing: str) -> None:
+        self.doing = doing
+
+    def _make(self, count: int) -> VecEnvironment:
+        try:
+            inspect.signature(self._kind).bind(count, device="cpu", **self._arguments)
+        except TypeError as error:
+            message = f"{self._kind.__name__}(num_envs, device=…) does not take these arguments: {error}"
+            raise InvalidInput(message, violations=[FieldViolation("environment.kwargs", message)]) from error
+        constructor: Any = self._kind
+        environment: VecEnvironment = constructor(count, device="cpu", **self._arguments)
+        check_attributes(environment, count)
+        return environment
+
+    def _show(self, observation: Tensor) -> None:
+        """Write what a reset gave into the arrays."""
+        shape = (self.count, *(self.observation_space.shape or ()))
+        if not isinstance(observation, Tensor) or observation.shape != shape:
+            found = list(observation.shape) if isinstance(observation, Tensor) else type(observation).__name__
+            raise InvalidInput(f"{self.doing} must return the observations, a tensor {list(shape)}, not {found}")
+        torch.from_numpy(self.arrays.observation).copy_(observation)
+        mask = self._environment.action_mask
+        if mask is not None and self._out is not None and self._out.action_mask is not None:
+            self._out.action_mask.copy_(mask)
+
+    def _refuse_broken_rows(self) -> None:
+        """The numbers of valid rows are finite; only the environment itself can start a broken world anew."""
+        arrays = self.arrays
+        finite = np.isfinite(arrays.reward)
+        for observations in (arrays.observation, arrays.final_observation):
+            finite &= np.isfinite(observations.reshape(self.count, -1)).all(axis=1)
+        if not finite.all():
+            raise InvalidInput(
+                f"step gave NaN or infinity in row {int(finite.argmin())}; a TorchEnvironment with can_diverge starts "
+                "such worlds anew, any other environment has to do that itself and say valid = False"
+            )
+
+
+def _copy(step: Any, out: Step) -> None:
+    """What an environment that ignores `out` has returned."""
+    if not isinstance(step, Step):
+        raise InvalidInput(f"step must return a Step, not {type(step).__name__}")
+    for field in fields(Step):
+        value, place = getattr(step, field.name), getattr(out, field.name)
+        if place is None:
+            continue
+        if not isinstance(value, Tensor) or value.shape != place.shape:
+            found = list(value.shape) if isinstance(value, Tensor) else type(value).__name__
+            raise InvalidInput(f"{field.name} of step must be a tensor {list(place.shape)}, not {found}")
+        place.copy_(value)

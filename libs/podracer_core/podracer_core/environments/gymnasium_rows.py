@@ -1,0 +1,258 @@
+"""Gymnasium environments as rows of a batch, one after the other; torch is not imported."""
+
+from __future__ import annotations
+
+import math
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.wrappers import OrderEnforcing, TimeLimit
+from numpy.typing import NDArray
+
+from podracer_core.environments.action_masks import action_mask_size, check_mask, info_mask, mask_method, sample_allowed
+from podracer_core.environments.episode_seeds import episode_seed
+from podracer_core.environments.row_codec import action_reader, observation_writer
+from podracer_core.environments.rows import Rows, describe_spaces
+from podracer_core.environments.shared_arrays import SharedArrays
+from podracer_core.environments.space_check import check_frame, check_reset, check_step
+from podracer_core.environments.spaces import observation_array_space
+from podracer_core.errors import InvalidInput
+
+__all__ = ["GymnasiumRows"]
+
+_FRAMES_PER_SECOND = 30.0
+_NO_LIMIT = np.iinfo(np.int64).max
+
+
+class GymnasiumRows(Rows):
+    """One environment a row. With `pictures`, row 0 is drawn after every reset and step."""
+
+    def __init__(
+        self, environments: Sequence[gymnasium.Env[Any, Any]], max_episode_steps: int | None, pictures: bool
+    ) -> None:
+        """`max_episode_steps` comes on top of the environments' own limits."""
+        registered = environments[0].spec
+        unwrapped = [_unwrap(environment) for environment in environments]
+        self._environments = [environment for environment, _ in unwrapped]
+        limits = [min(limit, max_episode_steps or _NO_LIMIT) for _, limit in unwrapped]
+        self._limits = limits
+        # A limit in a deeper wrapper is that wrapper's business, but it may be registered with the id.
+        registered_limit = registered.max_episode_steps if registered is not None else None
+        self._known_limit = limits[0] if limits[0] < _NO_LIMIT else registered_limit
+        # Counted in steps of the batch, so that nearly every step has only one number to look at.
+        self._steps = 0
+        self._last_step = np.full(len(limits), _NO_LIMIT)  # of the present episode in each row
+        self._nearest_last_step = _NO_LIMIT
+        self._mask_methods = [mask_method(made) for made in self._environments]
+        self._pictures = pictures
+        self._frame: Any = None
+        self.count = len(self._environments)
+        self.observation_space = self._environments[0].observation_space
+        self.action_space = self._environments[0].action_space
+        self._can_have_masks = action_mask_size(self.action_space) > 0
+        array_space = observation_array_space(self.observation_space)
+        self._write_observation = observation_writer(self.observation_space, array_space, lambda: self.doing)
+        self._read_actions = action_reader(self.action_space)
+
+    def describe(self) -> dict[str, Any]:
+        """See `Rows.describe`."""
+        first = self._environments[0]
+        if self._pictures and first.render_mode != "rgb_array":
+            raise InvalidInput(
+                f"it cannot be filmed: with render_mode='rgb_array' it came with {first.render_mode!r}; "
+                "an environment that can be filmed gives its pictures as arrays from render()"
+            )
+        return {
+            **describe_spaces(self.observation_space, self.action_space),
+            "max_episode_steps": self._known_limit,
+            "frames_per_second": float(first.metadata.get("render_fps") or _FRAMES_PER_SECOND),
+        }
+
+    def inspect(self, steps: int) -> None:
+        """See `Rows.inspect`: the first environment only."""
+        environment = self._environments[0]
+        self.action_space.seed(0)
+        taken = 0
+        masked: bool | None = None
+        result: Any = ()
+        for _ in range(steps):
+            if taken == 0:
+                self.doing = "reset"
+                result = environment.reset(seed=0)
+                check_reset(self.observation_space, result)
+            if masked is None:
+                masked = self._offers_masks(result[-1])
+            action = sample_allowed(self.action_space, self._mask(0, result[-1], masked))
+            self.doing = "step"
+            result = environment.step(action)
+            ended = check_step(self.observation_space, result) or taken + 1 == self._known_limit
+            taken = 0 if ended else taken + 1
+
+    def has_action_mask(self) -> bool:
+        """See `Rows.has_action_mask`: only a reset tells it of an environment without `action_masks`."""
+        if self._mask_methods[0] is not None:
+            return True
+        self.doing = "reset"
+        _, info = self._environments[0].reset(seed=0)
+        return self._offers_masks(info)
+
+    def map(self, memory: int, num_envs: int, first: int, mask_size: int) -> None:
+        """See `Rows.map`."""
+        super().map(memory, num_envs, first, mask_size)
+        self._flat_observation = self.arrays.final_observation.reshape(-1)
+
+    def start(self) -> None:
+        """See `Rows.start`."""
+        for row in range(self.count):
+            self._reset(row)
+        self._nearest_last_step = int(self._last_step.min())
+        self._draw()
+
+    def step(self) -> None:
+        """See `Rows.step`. Where the numbers have broken, the next episode starts too."""
+        rows = self.arrays
+        ended = self._act(rows)
+        self._steps += 1
+        if self._steps >= self._nearest_last_step:
+            np.logical_or(rows.truncated, self._last_step <= self._steps, out=rows.truncated)
+            ended = True
+        if not self._finite(rows):
+            self._set_aside_broken_rows(rows)
+            ended = True
+        self._draw()
+        rows.observation[:] = rows.final_observation
+        if ended:
+            for row in np.flatnonzero(rows.terminated | rows.truncated).tolist():
+                rows.episode[row] += 1
+                self._reset(row)
+            self._nearest_last_step = int(self._last_step.min())
+
+    def frame(self) -> NDArray[np.uint8]:
+        """See `Rows.frame`."""
+        frame: NDArray[np.uint8] = check_frame(self._frame)
+        return frame
+
+    def close(self) -> None:
+        """See `Rows.close`: each is closed, whatever the others do."""
+        for environment in self._environments:
+            try:
+                environment.close()
+            except Exception:  # noqa: BLE001 - user code may raise anything; there is nobody left to answer
+                traceback.print_exc(file=sys.stderr)
+
+    def _act(self, rows: SharedArrays) -> bool:
+        """Whether an environment has ended an episode itself."""
+        self.doing = "step"
+        ended = False
+        rows.terminated.fill(False)
+        rows.truncated.fill(False)
+        masked = rows.action_mask.shape[1] > 0
+        write, final_observation, rewards = self._write_observation, rows.final_observation, rows.reward
+        looks_at_info = self._can_have_masks
+        result: Any = None
+        try:
+            for row, (environment, action) in enumerate(
+                zip(self._environments, self._read_actions(rows.action), strict=True)
+            ):
+                result = environment.step(action)
+                observation, reward, terminated, truncated, info = result
+                write(final_observation, row, observation)
+                rewards[row] = reward
+                if terminated or truncated:
+                    rows.terminated[row] = terminated
+                    rows.truncated[row] = truncated
+                    ended = True
+                elif looks_at_info and (masked or info):  # a finished game may allow nothing
+                    self._write_mask(row, info)
+        except (TypeError, ValueError) as error:
+            if error.__traceback__ is not None and error.__traceback__.tb_next is None:
+                check_step(self.observation_space, result)  # not user code has raised: something strange came out of it
+            raise
+        return ended
+
+    def _finite(self, rows: SharedArrays) -> bool:
+        """Whether all numbers of the step are; false too where they are so large that it takes a closer look."""
+        squares = float(rows.reward.dot(rows.reward))
+        if self._flat_observation.dtype == np.float32:
+            squares += float(self._flat_observation.dot(self._flat_observation))
+        rows.valid.fill(True)
+        return math.isfinite(squares)
+
+    def _set_aside_broken_rows(self, rows: SharedArrays) -> None:
+        """A row with NaN or infinity in it counts as truncated and not valid, and shows zeros."""
+        finite = np.isfinite(rows.reward)
+        finite &= np.isfinite(rows.final_observation.reshape(self.count, -1)).all(axis=1)
+        rows.valid[:] = finite
+        broken = ~finite
+        rows.final_observation[broken] = 0
+        rows.reward[broken] = 0
+        rows.terminated[broken] = False
+        rows.truncated[broken] = True
+
+    def _reset(self, row: int) -> None:
+        rows = self.arrays
+        self.doing = "reset"
+        seed = episode_seed(int(rows.seed[row]), int(rows.episode[row]))
+        result: Any = self._environments[row].reset(seed=seed)
+        if not (isinstance(result, tuple) and len(result) == 2):
+            check_reset(self.observation_space, result)
+        observation, info = result
+        self._write_observation(rows.observation, row, observation)
+        if self._limits[row] < _NO_LIMIT:
+            self._last_step[row] = self._steps + self._limits[row]
+        self._write_mask(row, info)
+
+    def _draw(self) -> None:
+        if self._pictures:
+            doing, self.doing = self.doing, "render"
+            self._frame = self._environments[0].render()
+            self.doing = doing
+
+    def _write_mask(self, row: int, info: Any) -> None:
+        masks = self.arrays.action_mask
+        mask = self._mask(row, info, masks.shape[1] > 0)
+        if mask is not None:
+            masks[row] = mask
+
+    def _offers_masks(self, info: Any) -> bool:
+        """Whether the first environment has action masks; `info` is that of its first reset."""
+        offered = self._mask_methods[0] is not None or info_mask(info) is not None
+        return offered and self._can_have_masks
+
+    def _mask(self, row: int, info: Any, masked: bool) -> NDArray[np.bool_] | None:
+        """The actions that the environment of a row allows now, or None unless it has masks (`masked`)."""
+        if not masked:
+            if self._can_have_masks and info_mask(info) is not None:
+                raise InvalidInput(
+                    f"{self.doing} gave info['action_mask'], the first reset did not; give it always or never"
+                )
+            return None
+        method: Callable[[], Any] | None = self._mask_methods[row]
+        if method is None:
+            return check_mask(self.action_space, info_mask(info), f"info['action_mask'] of {self.doing}")
+        after, self.doing = self.doing, "action_masks"
+        mask = method()
+        self.doing = after
+        return check_mask(self.action_space, mask, f"the result of action_masks after {after}")
+
+
+def _unwrap(environment: gymnasium.Env[Any, Any]) -> tuple[gymnasium.Env[Any, Any], int]:
+    """The environment without the outer wrappers that `gymnasium.make` puts on, and the lowest of their time limits.
+
+    Each costs a call at every step, for what the rows see to themselves: they reset before they step and count steps.
+    """
+    lowest = _NO_LIMIT
+    while isinstance(environment, gymnasium.Wrapper):
+        if type(environment) is TimeLimit:
+            limit = getattr(environment, "_max_episode_steps", None)
+            if not isinstance(limit, int):
+                break
+            lowest = min(lowest, limit)
+        elif type(environment) is not OrderEnforcing:
+            break
+        environment = environment.env
+    return environment, lowest

@@ -1,0 +1,95 @@
+"""Some rows of a batch, in a process with user code: what `preprocess_child` asks of them, whatever is behind them.
+
+Neither torch nor user code is imported here.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any
+
+import gymnasium
+import numpy as np
+from numpy.typing import NDArray
+
+from podracer_core.catalogue.spaces import to_json
+from podracer_core.environments.action_masks import action_mask_size
+from podracer_core.environments.shared_arrays import SharedArrays, map_memory
+from podracer_core.environments.spaces import action_array_space, from_gymnasium, observation_array_space
+from podracer_core.errors import InvalidInput
+
+__all__ = ["Rows", "describe_spaces"]
+
+
+class Rows(ABC):
+    """`count` rows, whose arrays lie in the file `memory` from `map` on."""
+
+    count: int
+    observation_space: gymnasium.Space[Any]
+    action_space: gymnasium.Space[Any]
+    doing: str = "construction"  # what the user's code is doing, for the message when it fails
+    _arrays: SharedArrays | None = None
+
+    @abstractmethod
+    def describe(self) -> dict[str, Any]:
+        """Spaces, time limit and whatever else the other side wants to know of it, as JSON values."""
+
+    @abstractmethod
+    def inspect(self, steps: int) -> None:
+        """Reset and take random steps, looking at everything that comes back; InvalidInput if something is wrong."""
+
+    @abstractmethod
+    def has_action_mask(self) -> bool:
+        """Whether every reset and step gives masks."""
+
+    @abstractmethod
+    def start(self) -> None:
+        """Start the episode whose number stands in `episode`, in every row."""
+
+    @abstractmethod
+    def step(self) -> None:
+        """Act once in every row; where an episode ends, start the next one."""
+
+    def frame(self) -> NDArray[np.uint8]:
+        """The picture [height, width, 3] of row 0 as the last step left it, before any new episode."""
+        raise InvalidInput("a batched environment has no pictures; only a gymnasium.Env with rgb_array has")
+
+    def state(self) -> bytes:
+        """All that the future depends on; InvalidInput where nobody can know it."""
+        raise InvalidInput("a gymnasium.Env has no state that can be stored")
+
+    def load_state(self, state: bytes) -> None:
+        """Go back to `state`."""
+        raise InvalidInput("a gymnasium.Env has no state that can be stored")
+
+    def close(self) -> None:  # noqa: B027 - most rows have nothing to give back
+        """Let the user's code clean up."""
+
+    def mask_size(self) -> int:
+        """Flags in a mask, 0 where there are none."""
+        size = action_mask_size(self.action_space)
+        return size if size and self.has_action_mask() else 0
+
+    def map(self, memory: int, num_envs: int, first: int, mask_size: int) -> None:
+        """Attach the shared arrays of all `num_envs` rows of the batch; `first` is the first of these."""
+        space = observation_array_space(self.observation_space)
+        arrays = map_memory(memory, num_envs, space, self.action_space, mask_size)
+        own = slice(first, first + self.count)
+        self._arrays = SharedArrays(*(getattr(arrays, name)[own] for name in SharedArrays.__slots__))
+
+    @property
+    def arrays(self) -> SharedArrays:
+        """The rows' own part of the shared arrays."""
+        if self._arrays is None:
+            raise InvalidInput("map must come before start and step")
+        return self._arrays
+
+
+def describe_spaces(observation: gymnasium.Space[Any], action: gymnasium.Space[Any]) -> Mapping[str, Any]:
+    """Both as JSON values; InvalidInput if a batch cannot show or act in them."""
+    observation_array_space(observation)
+    return {
+        "observation_space": to_json(from_gymnasium(observation)),
+        "action_space": to_json(from_gymnasium(action_array_space(action))),
+    }

@@ -1,0 +1,71 @@
+"""The uploaded files that a job names, its code and its data sets: found when it is made, kept while it is there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from podracer.common.v1 import environment_pb2, tensor_pb2
+from podracer.orchestrator.v1 import job_pb2
+from podracer_core.errors import FieldViolation, InvalidInput, PreconditionFailed
+from podracer_orchestrator.names import artifact_name, job_name
+from podracer_orchestrator.tables import ArtifactRow, JobFileRow, JobRow
+
+CODE, DATA_SET = "CODE", "DATA_SET"
+
+
+def find(session: Session, project: str, spec: job_pb2.JobSpec) -> list[ArtifactRow]:
+    """The files that a spec names. Raises InvalidInput that names each one which was not uploaded as it says."""
+    found, violations = [], []
+    for field, reference, kind in _references(spec):
+        query = select(ArtifactRow).where(ArtifactRow.project == project, ArtifactRow.key == reference.key)
+        row = session.scalar(query)
+        if row is None or (row.sha256, row.size_bytes, row.kind) != (reference.sha256, reference.size_bytes, kind):
+            message = f"no {kind} artifact of projects/{project} has this key, SHA-256 and size: upload it first"
+            violations.append(FieldViolation(field, message))
+        else:
+            found.append(row)
+    if violations:
+        raise InvalidInput("; ".join(map(str, violations)), violations=violations, reason="NOT_UPLOADED")
+    return found
+
+
+def keep(session: Session, job: JobRow, spec: job_pb2.JobSpec) -> None:
+    """Keep a new job's files from being deleted before it is. Raises as `find` does."""
+    for artifact_id in sorted({row.artifact_id for row in find(session, job.project, spec)}):
+        session.add(JobFileRow(job_uid=job.uid, project=job.project, artifact_id=artifact_id))
+
+
+def require_unused(session: Session, row: ArtifactRow) -> None:
+    """Raise PreconditionFailed (ARTIFACT_IN_USE) while there is a job that names this file."""
+    query = (
+        select(JobRow)
+        .join(JobFileRow, JobFileRow.job_uid == JobRow.uid)
+        .where(JobFileRow.project == row.project, JobFileRow.artifact_id == row.artifact_id)
+        .limit(1)
+    )
+    job = session.scalar(query)
+    if job is not None:
+        name = artifact_name(row.project, row.artifact_id)
+        user = job_name(job.project, job.job_id)
+        raise PreconditionFailed(
+            f"{name} is needed by {user}: delete the job first", reason="ARTIFACT_IN_USE", job=user
+        )
+
+
+def environment_of(spec: job_pb2.JobSpec) -> environment_pb2.EnvironmentSpec:
+    """The environment as a pod is told it: with the job's data sets."""
+    environment = environment_pb2.EnvironmentSpec()
+    environment.CopyFrom(spec.environment)
+    for name, reference in spec.data.items():
+        environment.data[name].CopyFrom(reference)
+    return environment
+
+
+def _references(spec: job_pb2.JobSpec) -> Iterator[tuple[str, tensor_pb2.ObjectReference, str]]:
+    if spec.environment.HasField("code"):
+        yield "environment.code", spec.environment.code, CODE
+    for name, reference in sorted(spec.data.items()):
+        yield f"data.{name}", reference, DATA_SET

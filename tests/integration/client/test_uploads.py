@@ -1,0 +1,147 @@
+"""A job's code and data go to the server before the job does, once."""
+
+from __future__ import annotations
+
+import io
+import json
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from podracer.orchestrator.v1 import artifact_service_pb2, job_pb2
+from podracer_client.client import Client
+from podracer_client.environment_files import bring_files
+from podracer_core.catalogue.environments import EnvironmentSpec
+from podracer_core.errors import InvalidInput, NotFound
+from podracer_core.jobs.job_file import load_job_file
+from podracer_core.storage.manifest import Manifest
+from support.code import LINE, stored, write_files
+
+JOB = """
+name: line
+environment: {entry_point: my_pkg.envs:Line, code: ./my_pkg}
+objective: {max_env_steps: 100}
+data: {table: "../prices of 2019.csv"}
+"""
+
+
+@pytest.fixture
+def job_file(tmp_path: Path) -> Path:
+    write_files(tmp_path / "jobs", {"my_pkg/__init__.py": "", "my_pkg/envs.py": LINE, "job.yaml": JOB})
+    (tmp_path / "prices of 2019.csv").write_bytes(b"a,b\n" * 500_000)  # 2 MB
+    return tmp_path / "jobs" / "job.yaml"
+
+
+def spec_of(client: Client, job_file: Path) -> job_pb2.JobSpec:
+    return client.submit(job_file).message.spec
+
+
+def test_files_are_uploaded_once_and_named_in_the_job(client: Client, control_plane: Any, job_file: Path) -> None:
+    spec = spec_of(client, job_file)
+    code, table, *_ = control_plane.requests
+    assert (code.kind, table.kind) == (
+        artifact_service_pb2.ARTIFACT_KIND_CODE,
+        artifact_service_pb2.ARTIFACT_KIND_DATA_SET,
+    )
+    assert spec.environment.code.sha256 == code.sha256
+    assert spec.environment.code.key == f"artifacts/{code.sha256}/content"
+    assert spec.environment.code.size_bytes == code.size_bytes
+    assert spec.data["table"].sha256 == table.sha256
+    assert spec.data["table"].name == "prices_of_2019.csv"
+    archive = zipfile.ZipFile(io.BytesIO(control_plane.uploads[code.sha256]))
+    assert archive.namelist() == ["my_pkg/__init__.py", "my_pkg/envs.py"]
+    before = len(control_plane.requests)
+    assert spec_of(client, job_file) == spec
+    assert len(control_plane.requests) == before + 1, "only CreateJob"
+    (job_file.parent / "my_pkg" / "envs.py").write_text(LINE + "# changed\n")
+    changed = spec_of(client, job_file)
+    assert changed.environment.code.sha256 != spec.environment.code.sha256
+    assert changed.data == spec.data
+
+
+def test_reading_a_job_file_needs_no_server(job_file: Path) -> None:
+    spec = load_job_file(job_file)
+    assert spec.environment.code_path == str(job_file.parent / "my_pkg")
+    assert spec.data == {"table": str(job_file.parent.parent / "prices of 2019.csv")}
+
+
+def test_a_file_that_is_gone_by_then_is_named(client: Client, control_plane: Any, job_file: Path) -> None:
+    spec = load_job_file(job_file)
+    (job_file.parent.parent / "prices of 2019.csv").unlink()
+    with pytest.raises(InvalidInput, match=r"cannot read .*prices of 2019.csv: No such file") as refused:
+        client.submit(spec)
+    assert [violation.field for violation in refused.value.violations] == ["data.table"]
+    assert not control_plane.jobs
+
+
+def test_uploading_twice_changes_nothing(client: Client, job_file: Path) -> None:
+    uploaded = client.upload_files(load_job_file(job_file))
+    assert client.upload_files(uploaded) == uploaded
+    assert uploaded.environment.code_path == ""
+
+
+class TestBringFiles:
+    """For an evaluator that has none, from the store that the checkpoint lies in, or from a server."""
+
+    CODE = stored(b"the code", "code.zip", "projects/default/artifacts/x/content")
+
+    @pytest.fixture
+    def checkpoint(self, tmp_path: Path) -> Path:
+        folder = tmp_path / "objects" / "projects/default/jobs/u/agents/a/checkpoints/10-1"
+        metadata = {"environment": EnvironmentSpec(entry_point="a:B", code=self.CODE).to_metadata()}
+        return write_files(folder, {"manifest.json": Manifest((), metadata, {}).to_json()})
+
+    @pytest.fixture
+    def evaluator(self) -> Any:
+        received: list[tuple[str, bytes]] = []
+
+        def put(requests: Iterator[Any], timeout: float) -> None:
+            header, *pieces = requests
+            received.append((header.header.sha256, b"".join(piece.data for piece in pieces)))
+
+        return SimpleNamespace(PutFile=put, received=received)
+
+    def test_from_the_same_store(self, checkpoint: Path, evaluator: Any, tmp_path: Path) -> None:
+        write_files(tmp_path / "objects", {self.CODE.key: b"the code"})
+        bring_files(evaluator, checkpoint, lambda: pytest.fail("no server is needed"))
+        assert evaluator.received == [(self.CODE.sha256, b"the code")]
+
+    def test_from_a_server(self, checkpoint: Path, evaluator: Any) -> None:
+        @contextmanager
+        def connect() -> Iterator[Any]:
+            def download(name: str, target: Path) -> None:
+                assert name == "projects/default/artifacts/x"
+                write_files(target, {"content": b"the code"})
+
+            yield SimpleNamespace(download=download)
+
+        bring_files(evaluator, checkpoint, connect)
+        assert evaluator.received == [(self.CODE.sha256, b"the code")]
+
+    def test_from_nowhere(self, checkpoint: Path, evaluator: Any) -> None:
+        def connect() -> Any:
+            raise NotFound("no server is known")
+
+        with pytest.raises(
+            NotFound, match=r"needs projects/default/artifacts/x, which is not in .* no server is known"
+        ):
+            bring_files(evaluator, checkpoint, connect)
+
+    def test_an_environment_without_files_needs_nothing(self, evaluator: Any, tmp_path: Path) -> None:
+        metadata = {"environment": EnvironmentSpec(id="CartPole-v1").to_metadata()}
+        write_files(tmp_path, {"manifest.json": Manifest((), metadata, {}).to_json()})
+        bring_files(evaluator, tmp_path, lambda: pytest.fail("no server is needed"))
+        assert evaluator.received == []
+
+    def test_what_is_no_policy_is_told(self, evaluator: Any, tmp_path: Path) -> None:
+        write_files(tmp_path, {"manifest.json": json.dumps({"schema": "podracer/manifest/v1"}).encode()})
+        with pytest.raises(Exception, match=r"manifest.json is not a manifest"):
+            bring_files(evaluator, tmp_path, lambda: pytest.fail("no server is needed"))
+        write_files(tmp_path, {"manifest.json": Manifest((), {}, {}).to_json()})
+        with pytest.raises(InvalidInput, match="is not an agent's checkpoint"):
+            bring_files(evaluator, tmp_path, lambda: pytest.fail("no server is needed"))

@@ -1,0 +1,252 @@
+"""A user's code and data on their way through a pod: from the store to the learner, and on to those without keys."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from podracer.common.v1 import environment_pb2, file_pb2
+from podracer.evaluator.v1 import evaluator_service_pb2, evaluator_service_pb2_grpc
+from podracer.orchestrator.v1 import pod_service_pb2
+from podracer.worker.v1 import worker_service_pb2, worker_service_pb2_grpc
+from podracer_core.attachments.pack import pack_code
+from podracer_core.catalogue.environments import EnvironmentSpec
+from podracer_core.catalogue.environments.stored_file import StoredFile
+from podracer_core.catalogue.messages import environment_to_message, file_to_message
+from podracer_core.checkpoint import load_checkpoint
+from podracer_core.errors import DataCorrupted, InvalidInput, PermissionRefused, PreconditionFailed, Unauthenticated
+from podracer_core.rpc.channel import open_channel
+from podracer_core.rpc.tokens import FileToken
+from podracer_core.storage.object_store import open_store
+from support.code import LINE, bring_file, make_zip, store_code, store_file, stored, write_files
+
+MakeWork = Callable[..., pod_service_pb2.TrainWork]
+
+
+@pytest.fixture
+def package(tmp_path: Path) -> Path:
+    return write_files(tmp_path / "my_pkg", {"__init__.py": "", "envs.py": LINE})
+
+
+def line(lab: Any, package: Path, table: bytes | None = None) -> environment_pb2.EnvironmentSpec:
+    """Line with its code, and perhaps its data, in the object store of a lab."""
+    store = open_store(lab.store)
+    code = store_code(store, package, "my_pkg.envs:Line")
+    data = {} if table is None else {"table": store_file(store, table, "table.txt")}
+    return environment_to_message(EnvironmentSpec(entry_point="my_pkg.envs:Line", code=code, data=data))
+
+
+def inspected(lab: Any, environment: environment_pb2.EnvironmentSpec) -> pod_service_pb2.CompleteWorkRequest:
+    granted = lab.orchestrator.offer(inspect=pod_service_pb2.InspectWork(environment=environment))
+    assert granted.over.wait(40), "the lease was not ended"
+    assert granted.completed is not None, granted.released
+    return granted.completed
+
+
+def entries(lab: Any, name: str) -> set[str]:
+    """What a process has in its cache."""
+    folder = Path(f"{lab.folder}/{name}.cache")
+    return {path.name for path in folder.iterdir() if not path.name.startswith(".")} if folder.exists() else set()
+
+
+def test_code_and_data_reach_the_environment(pod: Any, train_work: MakeWork, package: Path) -> None:
+    environment = line(pod, package, b"3.5")
+    description = inspected(pod, environment).inspect.description
+    assert description.action_space.discrete.n == 2
+    work = train_work(members=1, envs=4, steps=64, user=environment)
+    work.cohort.environment_description.CopyFrom(description)
+    granted = pod.orchestrator.offer(train=work)
+    assert granted.over.wait(40)
+    assert granted.completed is not None, granted.released
+    (member,) = granted.completed.train.members
+    assert 0 <= member.candidate.mean <= 8
+    checkpoint = load_checkpoint(open_store(pod.store), member.final.checkpoint.prefix, None)
+    remembered = EnvironmentSpec.from_metadata(checkpoint.metadata["environment"])
+    assert environment_to_message(remembered) == environment
+    assert 0 < checkpoint.groups["normalizer"]["observation_mean"].item() < 12, "it began at 3.5"
+    holders = ["learner", "worker0", "evaluator"] if "evaluator" in pod.processes else ["learner"]
+    code, table = environment.code.sha256, environment.data["table"].sha256
+    for holder in holders:
+        assert {f"{code}.zip", f"{table}.txt"} <= entries(pod, holder)
+    assert (f"{code}-code" in entries(pod, "learner")) == (holders == ["learner"]), "a split learner unpacks no code"
+
+
+def test_data_for_a_built_in_environment_needs_no_leave_for_user_code(lab: Any) -> None:
+    """Which argument is wrong is the environment's own to say, before any agent exists."""
+    lab.start_learner()
+    table = store_file(open_store(lab.store), b"a,b\n", "prices.csv")
+    spec = EnvironmentSpec(id="CartPole-v1", data={"table": table})
+    problem = inspected(lab, environment_to_message(spec)).problem
+    assert problem.reason == "INVALID_INPUT"
+    assert "CartPole-v1 does not take these: got an unexpected keyword argument 'table'" in problem.message
+
+
+def test_data_that_the_environment_cannot_read_fails_with_its_own_words(pod: Any, package: Path) -> None:
+    problem = inspected(pod, line(pod, package, b"no number")).problem
+    assert problem.reason == "USER_CODE_FAILED"
+    assert "could not convert string to float: 'no number'" in problem.message
+    assert 'my_pkg/envs.py", line' in problem.detail
+
+
+@pytest.mark.parametrize(
+    ("packed", "said"),
+    [
+        (make_zip(("my_pkg/__init__.py", b""), ("/etc/cron.d/x", b"")), "'/etc/cron.d/x' is an absolute path"),
+        (make_zip(("my_pkg/__init__.py", b""), ("../../x.py", b"")), "'../../x.py' leads out of its folder"),
+        (b"no zip", "it is not a zip file"),
+    ],
+)
+def test_a_hostile_archive_ends_the_job_with_one_clear_message(pod: Any, packed: bytes, said: str) -> None:
+    code = store_file(open_store(pod.store), packed, "code.zip")
+    environment = environment_to_message(EnvironmentSpec(entry_point="my_pkg.envs:Line", code=code))
+    problem = inspected(pod, environment).problem
+    assert problem.reason == "INVALID_CODE_ARCHIVE"
+    assert problem.message.startswith("the code archive is refused: ")
+    assert said in problem.message
+
+
+def test_what_the_store_does_not_have_ends_the_job(fused: Any, package: Path) -> None:
+    environment = line(fused, package)
+    environment.code.key = "projects/default/artifacts/gone/content"
+    environment.code.sha256 = "0" * 64
+    problem = inspected(fused, environment).problem
+    assert problem.reason == "NOT_FOUND"
+    assert "projects/default/artifacts/gone/content" in problem.message
+
+
+def test_other_bytes_than_the_job_names_end_it(fused: Any, package: Path) -> None:
+    environment = line(fused, package)
+    environment.code.sha256 = "0" * 64
+    problem = inspected(fused, environment).problem
+    assert problem.reason == "DATA_CORRUPTED"
+    assert f"expected {environment.code.size_bytes} with {'0' * 64}" in problem.message
+
+
+def test_code_sees_no_secret_and_no_setting(fused: Any, tmp_path: Path) -> None:
+    write_files(
+        tmp_path,
+        {"spy.py": "import os\ndef Spy():\n    raise ValueError(sorted(n for n in os.environ if 'PODRACER' in n))\n"},
+    )
+    problem = inspected(fused, fused.put_code(tmp_path, "spy:Spy")).problem
+    assert problem.message.endswith("ValueError: []")
+
+
+def test_a_learner_that_is_killed_while_it_fetches_leaves_nothing_behind(lab: Any) -> None:
+    """The data set is large enough to be caught half-way."""
+    size_bytes = 128 << 20
+    digest = hashlib.sha256()
+    for _ in range(size_bytes >> 20):
+        digest.update(bytes(1 << 20))
+    table = StoredFile("projects/default/artifacts/a/content", digest.hexdigest(), size_bytes)
+    open_store(lab.store).put(table.key, b"")
+    os.truncate(lab.store_folder / table.key, size_bytes)
+    environment = environment_to_message(EnvironmentSpec(id="CartPole-v1", data={"table": table}))
+    drafts = Path(f"{lab.folder}/learner.cache/.drafts")
+
+    lab.start_learner()
+    lab.orchestrator.offer(inspect=pod_service_pb2.InspectWork(environment=environment), term_s=2.0)
+    deadline = time.monotonic() + 30
+    while not (drafts.exists() and list(drafts.iterdir())):
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+    lab.kill("learner")
+    lab.processes["learner"].wait(10)
+    assert entries(lab, "learner") == set()
+    assert len(list(drafts.iterdir())) == 1
+
+    lab.start_learner()
+    assert "unexpected keyword argument 'table'" in inspected(lab, environment).problem.message
+    assert entries(lab, "learner") == {table.sha256}
+    assert list(drafts.iterdir()) == []
+
+
+def test_a_worker_that_lost_its_files_gets_them_again(lab: Any, train_work: MakeWork, package: Path) -> None:
+    lab.start_split()
+    environment = line(lab, package)
+    description = inspected(lab, environment).inspect.description
+    for count in range(2):
+        work = train_work(members=1, envs=4, steps=32, user=environment, seed=count)
+        work.cohort.environment_description.CopyFrom(description)
+        granted = lab.orchestrator.offer(train=work)
+        assert granted.over.wait(40)
+        assert granted.completed is not None, granted.released
+        for name in ("worker0", "evaluator"):
+            shutil.rmtree(f"{lab.folder}/{name}.cache")
+
+
+class TestPutFile:
+    """Straight to a worker and to an evaluator."""
+
+    @pytest.fixture(params=["worker", "evaluator"])
+    def peer(self, request: pytest.FixtureRequest, shared_lab: Any) -> tuple[Any, Any, str]:
+        """Its stub, the class of its requests, and its name."""
+        name = request.param
+        if name not in shared_lab.processes:
+            shared_lab.start(name)
+        if name == "worker":
+            stub = worker_service_pb2_grpc.WorkerServiceStub(shared_lab.channel(name))
+            return stub, worker_service_pb2.PutFileRequest, name
+        return (
+            evaluator_service_pb2_grpc.EvaluatorServiceStub(shared_lab.channel(name)),
+            evaluator_service_pb2.PutFileRequest,
+            name,
+        )
+
+    def test_once_is_enough(self, peer: Any, shared_lab: Any) -> None:
+        stub, request, name = peer
+        content = bytes(range(256)) * 20_000  # 5 MB
+        file = stored(content, "prices.csv")
+        header = request(header=file_pb2.FileHeader(sha256=file.sha256, size_bytes=file.size_bytes, name=file.name))
+        bring_file(stub.PutFile, request, content, "prices.csv")
+        assert Path(f"{shared_lab.folder}/{name}.cache/{file.local_name}").read_bytes() == content
+        sent = []
+
+        def requests() -> Any:
+            yield header
+            for _ in range(1000):
+                sent.append(1)
+                yield request(data=bytes(1 << 20))
+
+        assert stub.PutFile(requests(), timeout=30).already_there
+        assert len(sent) < 100
+
+    def test_wrong_bytes_are_refused(self, peer: Any, shared_lab: Any) -> None:
+        stub, request, name = peer
+        before = entries(shared_lab, name)
+        header = request(header=file_pb2.FileHeader(sha256="0" * 64, size_bytes=3))
+        with pytest.raises(DataCorrupted, match="expected 3 with 0000"):
+            stub.PutFile(iter([header, request(data=b"abc")]), timeout=30)
+        with pytest.raises(InvalidInput, match="begins with its header"):
+            stub.PutFile(iter([request(data=b"abc")]), timeout=30)
+        assert entries(shared_lab, name) == before
+
+    def test_only_a_pod_may(self, peer: Any, shared_lab: Any) -> None:
+        stub, request, name = peer
+        address, header = shared_lab.addresses[name], request(header=file_pb2.FileHeader())
+        stub_class = type(stub)
+        with open_channel(address) as channel, pytest.raises(Unauthenticated):
+            stub_class(channel).PutFile(iter([header]), timeout=30)
+        token = FileToken(shared_lab.tokens / "client")
+        with open_channel(address, token) as channel, pytest.raises(PermissionRefused):
+            stub_class(channel).PutFile(iter([header]), timeout=30)
+
+
+def test_an_evaluator_says_what_it_lacks(shared_lab: Any, package: Path) -> None:
+    if "evaluator" not in shared_lab.processes:
+        shared_lab.start("evaluator")
+    stub = evaluator_service_pb2_grpc.EvaluatorServiceStub(shared_lab.channel("evaluator"))
+    code = stored(pack_code(package, "my_pkg.envs:Line"), "code.zip")
+    environment = environment_pb2.EnvironmentSpec(entry_point="my_pkg.envs:Line", code=file_to_message(code))
+    with pytest.raises(PreconditionFailed) as missing:
+        stub.Inspect(evaluator_service_pb2.InspectRequest(environment=environment), timeout=30)
+    assert missing.value.reason == "FILES_MISSING"
+    bring_file(stub.PutFile, evaluator_service_pb2.PutFileRequest, pack_code(package, "my_pkg.envs:Line"), "code.zip")
+    response = stub.Inspect(evaluator_service_pb2.InspectRequest(environment=environment), timeout=30)
+    assert response.description.action_space.discrete.n == 2

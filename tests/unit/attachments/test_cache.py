@@ -1,0 +1,288 @@
+"""Files by hash: whole or not at all, bounded, for several processes, whatever happens to them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from podracer_core.attachments.cache import FileCache
+from podracer_core.catalogue.environments.stored_file import StoredFile
+from podracer_core.errors import DataCorrupted, Exhausted, InvalidInput, PermissionRefused, Unavailable
+from support.code import make_zip, stored
+
+MIB = 1 << 20
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return tmp_path / "deep" / "cache"
+
+
+@pytest.fixture
+def cache(root: Path) -> FileCache:
+    return FileCache(root, 10 * MIB)
+
+
+def content(letter: str, size_bytes: int = MIB) -> bytes:
+    return letter.encode() * size_bytes
+
+
+def add(cache: FileCache, data: bytes, name: str = "") -> StoredFile:
+    file = stored(data, name)
+    cache.add(file, [data]).close()
+    return file
+
+
+def entries(root: Path) -> set[str]:
+    return {path.name for path in root.iterdir() if not path.name.startswith(".")}
+
+
+def drafts(root: Path) -> list[Path]:
+    return list((root / ".drafts").iterdir())
+
+
+def has(cache: FileCache, file: StoredFile) -> bool:
+    held = cache.hold(file)
+    if held is not None:
+        held.close()
+    return held is not None
+
+
+def test_what_was_added_is_there_under_its_hash_and_ending(cache: FileCache, root: Path) -> None:
+    file = stored(b"a,b\n", "prices.2019.csv.gz")
+    assert cache.hold(file) is None
+    with cache.add(file, [b"a,", b"b\n"]) as held:
+        assert held.path == root / f"{file.sha256}.csv.gz"
+        assert held.path.read_bytes() == b"a,b\n"
+        assert held.path.stat().st_mode & 0o222 == 0
+    with cache.hold(file) as again:
+        assert again.path == held.path
+    assert drafts(root) == []
+    assert root.stat().st_mode & 0o777 == 0o700
+
+
+def test_an_empty_file(cache: FileCache) -> None:
+    assert cache.add(stored(b""), []).path.read_bytes() == b""
+
+
+@pytest.mark.parametrize("chunks", [[b"abcd"], [b"ab"], [b"abc", b"d"], [b"abx"], []])
+def test_other_bytes_than_announced_leave_nothing(cache: FileCache, root: Path, chunks: list[bytes]) -> None:
+    with pytest.raises(DataCorrupted, match="expected 3 with"):
+        cache.add(stored(b"abc"), chunks)
+    assert entries(root) == set()
+    assert drafts(root) == []
+
+
+def test_who_stops_half_way_leaves_nothing(cache: FileCache, root: Path) -> None:
+    def chunks() -> Iterator[bytes]:
+        yield b"a"
+        raise Unavailable("the store is away")
+
+    with pytest.raises(Unavailable):
+        cache.add(stored(b"abc"), chunks())
+    assert entries(root) == set()
+    assert drafts(root) == []
+
+
+def test_the_longest_unused_goes_first(cache: FileCache, root: Path) -> None:
+    files = [add(cache, content(letter, 3 * MIB)) for letter in "abc"]
+    for age, file in enumerate(reversed(files)):
+        os.utime(root / file.local_name, (1000 - age, 1000 - age))
+    assert has(cache, files[0])  # which uses it
+    newest = add(cache, content("d", 3 * MIB))
+    assert entries(root) == {file.sha256 for file in (files[0], files[2], newest)}
+
+
+def test_what_is_held_stays_and_the_next_goes(cache: FileCache, root: Path) -> None:
+    first, second = (add(cache, content(letter, 4 * MIB)) for letter in "ab")
+    os.utime(root / first.local_name, (1, 1))
+    with cache.hold(first) as held:
+        os.utime(root / first.local_name, (1, 1))
+        third = add(cache, content("c", 4 * MIB))
+        assert entries(root) == {first.sha256, third.sha256}
+        assert held.path.read_bytes()[:1] == b"a"
+    assert not has(cache, second)
+
+
+def test_no_room(cache: FileCache, root: Path) -> None:
+    with pytest.raises(Exhausted, match=r"no room for 11.0 MiB: 0.0 MiB of 10.0 MiB are in use .PODRACER_CACHE_SIZE"):
+        add(cache, content("x", 11 * MIB))
+    with cache.hold(add(cache, content("a", 6 * MIB))), pytest.raises(Exhausted, match="are in use"):
+        add(cache, content("b", 6 * MIB))
+    add(cache, content("b", 6 * MIB))
+    assert len(entries(root)) == 1
+
+
+def test_archives_are_unpacked_once(cache: FileCache, root: Path) -> None:
+    packed = make_zip(("a.py", b"1"), ("pkg/b.py", content("x")))
+    file = stored(packed, "code.zip")
+    assert cache.hold_unpacked(file) is None
+    add(cache, packed, "code.zip")
+    with cache.hold_unpacked(file) as held, cache.hold_unpacked(file) as again:
+        assert held.path == again.path == root / f"{file.sha256}-code"
+        assert (held.path / "a.py").read_bytes() == b"1"
+    assert drafts(root) == []
+
+
+def test_unpacked_code_counts_and_goes_too(cache: FileCache, root: Path) -> None:
+    packed = make_zip(("large.bin", content("x", 6 * MIB)))
+    file = add(cache, packed, "code.zip")
+    with cache.hold_unpacked(file), pytest.raises(Exhausted):
+        add(cache, content("a", 6 * MIB))
+    newer = add(cache, content("a", 6 * MIB))
+    assert newer.sha256 in entries(root)
+    assert f"{file.sha256}-code" not in entries(root)
+
+
+def test_a_bad_archive_leaves_nothing(cache: FileCache, root: Path) -> None:
+    file = add(cache, make_zip(("ok.py", b"1"), ("../x", b"1")), "code.zip")
+    with pytest.raises(InvalidInput, match="leads out of its folder"):
+        cache.hold_unpacked(file)
+    assert entries(root) == {file.local_name}
+    assert drafts(root) == []
+
+
+def test_a_folder_that_others_may_write_is_refused(cache: FileCache, root: Path) -> None:
+    root.mkdir(parents=True)
+    root.chmod(0o777)
+    for use in (
+        lambda: add(cache, b"abc"),
+        lambda: cache.hold(stored(b"abc")),
+        lambda: cache.hold_unpacked(stored(b"")),
+    ):
+        with pytest.raises(PermissionRefused, match="nobody else may write"):
+            use()
+
+
+def test_a_link_in_place_of_the_folder_is_refused(cache: FileCache, root: Path, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    root.parent.mkdir()
+    root.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(PermissionRefused):
+        add(cache, b"abc")
+
+
+def test_a_disk_that_fails_is_told(cache: FileCache, root: Path) -> None:
+    root.parent.mkdir()
+    root.write_text("a file where the folder should be")
+    with pytest.raises(Unavailable, match=r"the cache .*File exists"):
+        add(cache, b"abc")
+
+
+def test_several_threads_with_one_file(cache: FileCache, root: Path) -> None:
+    data, found = content("z"), []
+
+    def use() -> None:
+        held = cache.add(stored(data), [data[:10], data[10:]])
+        found.append(held.path.read_bytes() == data)
+        held.close()
+
+    threads = [threading.Thread(target=use) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [True] * 8
+    assert len(entries(root)) == 1
+
+
+WRITER = """
+import sys, time
+from pathlib import Path
+from podracer_core.attachments.cache import FileCache
+sys.path.insert(0, sys.argv[2])
+from support.code import make_zip, stored
+def slowly():
+    yield b"x" * 1000
+    print("writing", flush=True)
+    time.sleep(60)
+FileCache(Path(sys.argv[1]), 10 << 20).add(stored(b"x" * 2000), slowly())
+"""
+HOLDER = """
+import sys, time
+from pathlib import Path
+from podracer_core.attachments.cache import FileCache
+sys.path.insert(0, sys.argv[2])
+from support.code import stored
+held = FileCache(Path(sys.argv[1]), 10 << 20).hold(stored(b"a" * (6 << 20)))
+print("holding" if held else "nothing", flush=True)
+time.sleep(60)
+"""
+HAMMER = """
+import random, sys
+from pathlib import Path
+from podracer_core.attachments.cache import FileCache
+from podracer_core.errors import Exhausted
+sys.path.insert(0, sys.argv[2])
+from support.code import stored
+cache, chance = FileCache(Path(sys.argv[1]), 1 << 20), random.Random(int(sys.argv[3]))
+for _ in range(150):
+    data = bytes([chance.randrange(8)]) * (200 << 10)
+    file = stored(data)
+    try:
+        held = cache.hold(file) or cache.add(file, [data])
+    except Exhausted:
+        continue
+    assert held.path.read_bytes() == data
+    held.close()
+print("done", flush=True)
+"""
+
+
+def process(script: str, root: Path, *arguments: str) -> subprocess.Popen[str]:
+    tests = str(Path(__file__).parents[2])
+    command = [sys.executable, "-c", script, str(root), tests, *arguments]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+
+def killed(running: subprocess.Popen[str]) -> None:
+    running.send_signal(signal.SIGKILL)
+    running.wait(10)
+    assert running.stdout is not None
+    running.stdout.close()
+
+
+def test_a_writer_that_is_killed_half_way_leaves_nothing_that_counts(cache: FileCache, root: Path) -> None:
+    running = process(WRITER, root)
+    assert running.stdout is not None
+    assert running.stdout.readline() == "writing\n"
+    file = stored(b"x" * 2000)
+    assert cache.hold(file) is None
+    assert len(drafts(root)) == 1
+    add(cache, b"another")
+    assert len(drafts(root)) == 1, "a draft that is being written stays"
+    killed(running)
+    add(cache, b"x" * 2000)
+    assert has(cache, file)
+    assert drafts(root) == []
+
+
+def test_what_another_process_holds_stays_until_it_ends(cache: FileCache, root: Path) -> None:
+    file = add(cache, content("a", 6 * MIB))
+    running = process(HOLDER, root)
+    assert running.stdout is not None
+    assert running.stdout.readline() == "holding\n"
+    with pytest.raises(Exhausted):
+        add(cache, content("b", 6 * MIB))
+    killed(running)
+    add(cache, content("b", 6 * MIB))
+    assert not has(cache, file)
+
+
+def test_several_processes_at_once(root: Path) -> None:
+    running = [process(HAMMER, root, str(seed)) for seed in range(3)]
+    deadline = time.monotonic() + 60
+    for each in running:
+        assert each.stdout is not None
+        assert each.wait(deadline - time.monotonic()) == 0
+        assert each.stdout.read() == "done\n"
+        each.stdout.close()
+    assert sum(path.stat().st_size for path in root.iterdir() if path.is_file()) <= MIB

@@ -1,0 +1,119 @@
+"""PutFile without gRPC: the caller's messages go straight into the receiver."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from podracer.common.v1 import file_pb2
+from podracer.worker.v1 import worker_service_pb2
+from podracer_core.attachments import transfer
+from podracer_core.attachments.cache import FileCache
+from podracer_core.attachments.transfer import FileReceiver, put_file
+from podracer_core.errors import DataCorrupted, Exhausted, InvalidInput
+from support.code import stored
+
+DATA = bytes(range(256)) * 10_000  # 2.5 MB: three pieces
+FILE = stored(DATA, "prices.csv")
+Request = worker_service_pb2.PutFileRequest
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> FileCache:
+    return FileCache(tmp_path / "cache", 10 << 20)
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    (tmp_path / "prices.csv").write_bytes(DATA)
+    return tmp_path / "prices.csv"
+
+
+def header(**changes: Any) -> Request:
+    values = {"sha256": FILE.sha256, "size_bytes": FILE.size_bytes, "name": FILE.name}
+    return Request(header=file_pb2.FileHeader(**{**values, **changes}))
+
+
+def test_a_file_comes_across_once(cache: FileCache, source: Path) -> None:
+    receiver, answers, sizes = FileReceiver(cache), [], []
+
+    def put(requests: Iterator[Request], timeout: float) -> None:
+        def counted() -> Iterator[Request]:
+            for request in requests:
+                sizes.append(len(request.data))
+                yield request
+
+        assert 30 < timeout < 60
+        answers.append(receiver.receive(counted()))
+
+    put_file(put, Request, FILE, source)
+    with cache.hold(FILE) as held:
+        assert held.path.read_bytes() == DATA
+        assert held.path.suffix == ".csv"
+    assert max(sizes) == 1 << 20
+    sent = len(sizes)
+    put_file(put, Request, FILE, source)
+    assert answers == [False, True]
+    assert len(sizes) == sent + 1, "of a file that is there only the header is read"
+
+
+@pytest.mark.parametrize(
+    ("requests", "kind", "problem"),
+    [
+        ([], InvalidInput, "begins with its header"),
+        ([Request(data=b"x")], InvalidInput, "begins with its header"),
+        ([header(sha256="nonsense")], InvalidInput, "sha256: expected 64"),
+        ([header(name="../../etc/passwd")], InvalidInput, "name: expected letters"),
+        ([header(size_bytes=-1)], InvalidInput, "size_bytes: expected 0 or more"),
+        ([header(size_bytes=(1 << 30) + 1)], InvalidInput, "are too many"),
+        ([header(), header()], InvalidInput, "expected data of at most"),
+        ([header(), Request(data=bytes((1 << 20) + 1))], InvalidInput, "expected data of at most"),
+        ([header(), Request(data=DATA[:1000])], DataCorrupted, "expected 2560000 with"),
+        ([header(), *[Request(data=bytes(1 << 20))] * 3], DataCorrupted, "expected 2560000 with"),
+        ([header(size_bytes=1 << 30), Request(data=b"x")], Exhausted, "no room for 1024.0 MiB"),
+    ],
+)  # fmt: skip
+def test_what_is_refused(cache: FileCache, requests: list[Request], kind: type[Exception], problem: str) -> None:
+    with pytest.raises(kind, match=problem):
+        FileReceiver(cache).receive(iter(requests))
+    assert cache.hold(FILE) is None
+
+
+def test_only_so_many_at_once_and_the_caller_tries_again(
+    cache: FileCache, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transfer, "_RETRY_S", (0.01, 0.01))
+    receiver = FileReceiver(cache)
+    begun, go_on = threading.Semaphore(0), threading.Event()
+
+    def slow(letter: bytes) -> Iterator[Request]:
+        file = stored(letter)
+        yield Request(header=file_pb2.FileHeader(sha256=file.sha256, size_bytes=1))
+        begun.release()
+        go_on.wait(10)
+        yield Request(data=letter)
+
+    threads = [threading.Thread(target=receiver.receive, args=(slow(letter),)) for letter in (b"a", b"b")]
+    for thread in threads:
+        thread.start()
+        assert begun.acquire(timeout=10)
+    with pytest.raises(Exhausted, match="2 files are on their way"):
+        receiver.receive(iter([header(), Request(data=DATA)]))
+    tries = []
+
+    def put(requests: Iterator[Request], timeout: float) -> None:
+        tries.append(timeout)
+        if len(tries) == 3:
+            go_on.set()
+            for thread in threads:
+                thread.join(10)
+        receiver.receive(requests)
+
+    put_file(put, Request, FILE, source)
+    assert len(tries) == 3
+    with cache.hold(FILE) as held:
+        assert held.path.read_bytes() == DATA

@@ -1,0 +1,126 @@
+"""Every kind of space into rows of a batch and out of them, as Gymnasium itself flattens it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from podracer_core.environments.row_codec import action_reader, observation_writer
+from podracer_core.environments.spaces import action_array_space, observation_array_space
+from podracer_core.errors import InvalidInput
+
+NESTED = spaces.Tuple(
+    [
+        spaces.Dict([("z", spaces.Discrete(2)), ("y", spaces.Tuple([spaces.Box(0, 255, (2,), np.uint8)]))]),
+        spaces.MultiBinary((2, 3)),
+        spaces.Dict({"b": spaces.MultiDiscrete([2, 3], start=[1, 5]), "a": spaces.Box(-1, 1, (2, 2), np.float64)}),
+    ]
+)
+
+
+@pytest.mark.parametrize(
+    "space",
+    [
+        spaces.Discrete(5, start=-2),
+        spaces.MultiDiscrete([2, 3], start=[1, 5]),
+        spaces.MultiDiscrete(np.array([[2, 3], [4, 1]])),
+        spaces.MultiBinary(4),
+        spaces.MultiBinary((2, 3)),
+        NESTED,
+    ],
+    ids=str,
+)
+def test_flat_observations(space: gymnasium.Space[Any]) -> None:
+    array_space = observation_array_space(space)
+    array = np.full((3, *array_space.shape), 9, array_space.dtype)
+    write = observation_writer(space, array_space, lambda: "step")
+    space.seed(0)
+    for _ in range(20):
+        observation = space.sample()
+        write(array, 1, observation)
+        np.testing.assert_array_equal(array[1], spaces.utils.flatten(space, observation).astype(np.float32))
+        assert array_space.contains(array[1])
+    assert (array[[0, 2]] == 9).all()
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.uint8, np.int64, np.bool_])
+def test_boxes_keep_their_shape(dtype: Any) -> None:
+    space = spaces.Box(0, 1, (2, 3), dtype)
+    array_space = observation_array_space(space)
+    assert array_space.dtype == (np.uint8 if dtype == np.uint8 else np.float32)
+    array = np.full((2, 2, 3), 9, array_space.dtype)
+    write = observation_writer(space, array_space, lambda: "step")
+    observation = np.array([[1, 0, 1], [0, 0, 1]], dtype)
+    for given in (observation, observation.tolist(), observation.astype(np.int8)):
+        array.fill(9)
+        write(array, 0, given)
+        np.testing.assert_array_equal(array[0], observation)
+
+
+@pytest.mark.parametrize(
+    ("space", "observation", "complaint"),
+    [
+        (spaces.Box(0, 1, (2,)), np.zeros(3), r"step returned an observation of shape \[3\]; its space has \[2\]"),
+        (spaces.Box(0, 1, (2,)), 0.5, r"of shape \[\]; its space has \[2\]"),
+        (spaces.Box(0, 1, (2,)), [[1], [1, 2]], "an observation that is no array"),
+        (spaces.Box(0, 1, (2,)), np.array(["a", "b"]), "an observation of type <U1; its space needs float32"),
+        (spaces.Box(0, 1, (2,)), None, r"of shape \[\]"),
+        (spaces.Box(0, 255, (2,), np.uint8), np.array([0.1, 0.9]), "of type float64; its space needs uint8"),
+        (spaces.Box(0, 255, (2,), np.uint8), [1, 256], "with numbers outside the bounds of uint8"),
+        (spaces.Discrete(3), 3, "the observation of step is int 3, which is not in Discrete"),
+        (NESTED, {}, "the observation of step is dict {}, which is not in Tuple"),
+        (spaces.Dict({"a": spaces.Discrete(2)}), {"b": 1}, r"has the keys \['b'\]; its space has \['a'\]"),
+        (spaces.Dict({"a": spaces.Box(0, 1, (2,))}), {"a": np.zeros(3)}, r"of shape \[3\]; its space has \[2\]"),
+    ],
+)
+def test_what_does_not_fit(space: gymnasium.Space[Any], observation: Any, complaint: str) -> None:
+    array_space = observation_array_space(space)
+    write = observation_writer(space, array_space, lambda: "step")
+    with pytest.raises(InvalidInput, match=complaint):
+        write(np.zeros((1, *array_space.shape), array_space.dtype), 0, observation)
+
+
+@pytest.mark.parametrize(
+    ("space", "actions"),
+    [
+        (spaces.Discrete(3, start=4), np.array([0, 2])),
+        (spaces.MultiDiscrete([2, 3], start=[0, 5]), np.array([[0, 2], [1, 0]])),
+        (spaces.MultiBinary(2), np.array([[0, 1], [1, 1]])),
+        (spaces.Box(-1, 1, (1,)), np.array([[-1], [1]], np.float32)),
+        # float32(0.1) is above 0.1: it must not get through.
+        (spaces.Box(-0.1, 0.1, (1,), np.float64), np.array([[-0.1], [0.1]], np.float32)),
+    ],
+    ids=str,
+)
+def test_actions(space: gymnasium.Space[Any], actions: Any) -> None:
+    """Each is in its space, and a copy."""
+    read = list(action_reader(space)(actions))
+    assert len(read) == 2
+    assert all(space.contains(action) for action in read)
+    before = np.array(read)
+    actions += 1
+    np.testing.assert_array_equal(np.array(read), before)
+
+
+@pytest.mark.parametrize(
+    "space",
+    [
+        spaces.Text(5),
+        spaces.Sequence(spaces.Discrete(2)),
+        spaces.Graph(spaces.Box(0, 1, (2,)), None),
+        spaces.OneOf([spaces.Discrete(2)]),
+    ],
+    ids=lambda space: type(space).__name__,
+)
+def test_spaces_without_a_size_are_refused(space: gymnasium.Space[Any]) -> None:
+    nested = spaces.Dict({"a": spaces.Tuple([space])})
+    for each in (space, nested):
+        with pytest.raises(InvalidInput, match=f"a {type(space).__name__} space has no fixed size; supported are Box"):
+            observation_array_space(each)
+    for each in (space, nested, spaces.MultiBinary((2, 2))):
+        with pytest.raises(InvalidInput, match="are not supported; use Box, Discrete, or a vector"):
+            action_array_space(each)

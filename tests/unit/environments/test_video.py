@@ -1,0 +1,93 @@
+"""One episode as a file that a player can show."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from podracer_core.catalogue.environments import EnvironmentSpec
+from podracer_core.environments.preprocess import PreprocessVecEnv
+from podracer_core.environments.video import record_video
+from podracer_core.errors import InvalidInput, PreconditionFailed, UserCodeFailed
+
+imageio = pytest.importorskip("imageio.v3")
+pytest.importorskip("imageio_ffmpeg")
+FOLDER = str(Path(__file__).parent)
+
+
+def film_spec(**kwargs: Any) -> EnvironmentSpec:
+    return EnvironmentSpec(entry_point="user_environments:Film", code_path=FOLDER, kwargs=kwargs)
+
+
+def still(observation: Tensor, mask: Tensor | None) -> Tensor:
+    return torch.zeros(1, dtype=torch.int64)
+
+
+def test_cartpole(tmp_path: Path) -> None:
+    """The built-in one is played in Gymnasium's: the same episode, with as many pictures as it has states."""
+    pytest.importorskip("pygame")
+    reference = gymnasium.make("CartPole-v1")
+    reference.reset(seed=7)
+    steps = 1
+    while not reference.step(0)[2]:
+        steps += 1
+    path = tmp_path / "cart.mp4"
+    recording = record_video(EnvironmentSpec("CartPole-v1"), still, path, seed=7)
+    assert recording == (path, steps + 1, steps, True)
+    frames = imageio.imread(path)
+    assert frames.shape == (steps + 1, 400, 600, 3)
+    assert (frames[0] != frames[-1]).any()
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_the_last_picture_is_that_of_the_end(tmp_path: Path) -> None:
+    """Not of the next episode, which has begun by then. Odd sides are made even, as the format wants it."""
+    recording = record_video(film_spec(), still, tmp_path / "film.mp4")
+    assert (recording.frames, recording.episode_return, recording.complete) == (5, 6.0, True)
+    frames = imageio.imread(recording.path)
+    assert frames.shape == (5, 40, 52, 3)
+    brightness = frames.reshape(5, -1).mean(axis=1)
+    np.testing.assert_allclose(brightness, [0, 60, 120, 180, 240], atol=4)
+    assert imageio.immeta(recording.path)["fps"] == 10
+    cut = record_video(film_spec(), still, tmp_path / "film.mp4", step_limit=2)
+    assert (cut.frames, cut.complete) == (3, False)
+
+
+@pytest.mark.parametrize(
+    ("spec", "error", "complaint"),
+    [
+        (film_spec(trouble="list"), InvalidInput, r"render must return an array uint8 \[height, width, 3\], not list"),
+        (film_spec(trouble="size"), InvalidInput, r"a picture of \[40, 52, 3\] after one of \[40, 50, 3\]"),
+        (film_spec(trouble="raise"), UserCodeFailed, "render raised RuntimeError: no light"),
+        (film_spec(trouble="ignores render_mode"), InvalidInput, "filmed: with render_mode='rgb_array' it came"),
+        (
+            EnvironmentSpec(entry_point="user_environments:Counter", code_path=FOLDER),
+            InvalidInput,
+            "cannot be filmed: it takes no argument render_mode",
+        ),
+        (EnvironmentSpec("PointChasing-v0"), InvalidInput, "nothing draws PointChasing-v0: it is batched"),
+    ],
+)
+def test_what_cannot_be_filmed(tmp_path: Path, spec: EnvironmentSpec, error: type[Exception], complaint: str) -> None:
+    with pytest.raises(error, match=complaint):
+        record_video(spec, still, tmp_path / "film.mp4")
+    assert list(tmp_path.iterdir()) == [], "not half a film either"
+
+
+def test_other_mistakes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(InvalidInput, match=r"'film.gif' should end with .mp4"):
+        record_video(film_spec(), still, tmp_path / "film.gif")
+    monkeypatch.setitem(sys.modules, "imageio_ffmpeg", None)
+    with pytest.raises(PreconditionFailed, match=r"need the extra podracer-core\[video\]"):
+        record_video(film_spec(), still, tmp_path / "film.mp4")
+    environment = PreprocessVecEnv(film_spec(), 1)
+    with pytest.raises(PreconditionFailed, match="pictures=True"):
+        environment.frame()
+    environment.close()
