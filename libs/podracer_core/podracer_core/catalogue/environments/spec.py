@@ -22,7 +22,8 @@ class EnvironmentSpec:
     """The environment that a job names: an `id`, or the `entry_point` of the user's own class or function.
 
     id                   a built-in, a name in the entry point group `podracer.environments`, or a Gymnasium id
-    entry_point          "package.module:Name", called with the arguments; it returns a `gymnasium.Env`
+    entry_point          "package.module:Name", called with the arguments: it returns a `gymnasium.Env`, or is a
+                         `VecEnvironment` class
     code_path            a folder that is importable while the entry point is loaded, in the environment's process only:
                          one that holds packages, or a package folder itself (with an `__init__.py`)
     kwargs               arguments of the constructor, JSON values

@@ -2,7 +2,7 @@
 
 On the day on which a share goes without its dividend or bonus shares its price falls by their worth, and its holder is
 no poorer. In a market with a daily limit such a fall is told from a loss by its size: no trade can open further down
-than the limit.
+than the limit. Days are those of the table's times; of bars shorter than a day, only the first of each can be one.
 
 Prices are chained forward from the first bar of each ticker: all from an ex-rights date on are multiplied by (close
 before / open on the date), and volumes divided by it. For each ticker that is the usual back-adjusted series times one
@@ -21,8 +21,8 @@ from podracer_core.environments.stock_trading.table import PriceTable
 
 __all__ = ["ExRightsDate", "adjusted", "find_ex_rights"]
 
-# Markets' daily limits. The one that holds is guessed: the least that no close has risen beyond so far, as limits bind
-# both ways and ex-rights dates only ever look like falls.
+# Markets' daily limits. The one that holds is guessed: the least that no close has risen beyond so far, from the last
+# close of the day before, as limits bind both ways and ex-rights dates only ever look like falls.
 _LIMITS = np.array([0.10, 0.20, 0.30, 0.50])
 # Limits are rounded to the price's smallest step: 1 % of a price of 1, where the step is 0.01.
 _TOLERANCE = 0.005
@@ -61,17 +61,26 @@ def adjusted(table: PriceTable, daily_limit: float | None) -> PriceTable:
 
 def _factors(table: PriceTable, daily_limit: float | None) -> NDArray[np.float64]:
     """[R], 1 but on ex-rights dates."""
-    open_, close = table.prices[:, 0], table.prices[:, 3]
-    before = np.roll(close, 1)
-    limit = np.full(len(close), daily_limit) if daily_limit is not None else _limit_so_far(table)
-    is_ex_rights = ~table.is_first & (open_ / before - 1 < -(limit + _TOLERANCE))
+    first_of_day = _first_of_day(table)
+    before = np.roll(table.prices[:, 3], 1)[first_of_day]  # the close of the day before
+    limit = np.full(len(before), daily_limit) if daily_limit is not None else _limit_so_far(table, first_of_day)
+    open_ = table.prices[:, 0]
+    is_first_bar = first_of_day == np.arange(len(open_))
+    is_ex_rights = is_first_bar & ~table.is_first & (open_ / before - 1 < -(limit + _TOLERANCE))
     return np.where(is_ex_rights, before / open_, 1.0)
 
 
-def _limit_so_far(table: PriceTable) -> NDArray[np.float64]:
+def _first_of_day(table: PriceTable) -> NDArray[np.int64]:
+    """[R]: the row of the ticker's first bar on that day."""
+    day = table.time.astype("datetime64[D]")
+    starts = table.is_first | (day != np.roll(day, 1))
+    return np.maximum.accumulate(np.where(starts, np.arange(len(day)), 0))
+
+
+def _limit_so_far(table: PriceTable, first_of_day: NDArray[np.int64]) -> NDArray[np.float64]:
     """[R]: the limit that the whole market has kept on all bars before; infinite where it has kept none."""
     close = table.prices[:, 3]
-    rise = np.where(table.is_first, 0.0, close / np.roll(close, 1) - 1)
+    rise = np.where(table.is_first[first_of_day], 0.0, close / np.roll(close, 1)[first_of_day] - 1)
     times, bar = np.unique(table.time, return_inverse=True)
     highest = np.zeros(len(times))
     np.maximum.at(highest, bar, rise)

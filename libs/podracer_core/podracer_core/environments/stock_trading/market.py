@@ -21,6 +21,9 @@ from podracer_core.environments.stock_trading.turbulence import turbulence_of
 
 __all__ = ["Market", "PreparationReport", "prepare"]
 
+# Relative. A deviation below it is the rounding of something that stands still; to divide by it would make noise of it.
+_STANDS_STILL = 1e-6
+
 
 @dataclass(frozen=True, slots=True)
 class PreparationReport:
@@ -145,7 +148,9 @@ def _features(
     raw = np.concatenate([bars.close[:, :, None], bars.indicators], axis=2)
     rows = np.where(seen[:, :, None], raw[train.start : train.stop], np.nan)
     mean, deviation = np.nanmean(rows, axis=0), np.nanstd(rows, axis=0)
-    standardized = (raw - mean) / np.where(deviation > 0, deviation, 1.0)
+    scale = np.ones_like(mean)  # indicators have no unit
+    scale[:, 0] = mean[:, 0]
+    standardized = (raw - mean) / np.where(deviation > _STANDS_STILL * scale, deviation, scale)
     return np.where(known[:, :, None], standardized, 0.0), mean[:, 0]
 
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 __all__ = ["Broker"]
 
-# Keeps a purchase, whose cost is summed up with rounding, from overdrawing the account by the last bit.
+# Keeps what is left of a purchase, whose cost is summed up with rounding, from costing more than the cash.
 _MARGIN = 1 - 1e-12
 
 
@@ -40,7 +40,8 @@ class Broker:
         bought.mul_(part[:, None]).floor_()
         if self.minimum_trade > 1:
             bought.masked_fill_(bought < self.minimum_trade, 0.0)
-        cash.sub_((bought * price).sum(1), alpha=1 + self.buy_cost)
+        # A purchase for all of the cash may overdraw the account by its last bit: the subtraction rounds once, `cost` twice.
+        cash.sub_((bought * price).sum(1), alpha=1 + self.buy_cost).clamp_(min=0.0)
         traded = sold.add_(bought)
         shares.add_(traded)
         return traded

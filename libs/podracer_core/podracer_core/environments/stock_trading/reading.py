@@ -45,7 +45,7 @@ def read_table(path: str, columns: Mapping[str, str]) -> RawTable:
     Raises InvalidInput for a file that cannot be read, a missing column and a cell of the wrong type.
     """
     names = {name: columns.get(name, name) for name in COLUMNS}
-    table = _open(path, names)
+    table = _open(path)
     missing = [name for name in COLUMNS if names[name] not in table.column_names]
     if missing:
         raise _missing(path, missing, names, table.column_names)
@@ -65,7 +65,7 @@ def read_table(path: str, columns: Mapping[str, str]) -> RawTable:
     )
 
 
-def _open(path: str, names: Mapping[str, str]) -> Any:
+def _open(path: str) -> Any:
     arrow = trading_library("pyarrow")
     try:
         with Path(path).open("rb") as file:
@@ -76,21 +76,32 @@ def _open(path: str, names: Mapping[str, str]) -> Any:
             return trading_library("pyarrow.feather").read_table(path)
         if start[:4] == b"\xff\xff\xff\xff":
             return arrow.ipc.open_stream(path).read_all()
-        csv = trading_library("pyarrow.csv")
-        # As text, so that a cell of the wrong type can be named, and ticker 000001 keeps its zeros.
-        as_text = csv.ConvertOptions(column_types=dict.fromkeys(names.values(), arrow.string()))
-        return csv.read_csv(path, csv.ReadOptions(use_threads=False), convert_options=as_text)
+        return _open_csv(path, compression="gzip" if start[:2] == b"\x1f\x8b" else None)
     except OSError as error:
         raise refusal("table", f"cannot read the table {path}: {error.strerror or error}") from error
-    except arrow.ArrowException as error:
+    except (arrow.ArrowException, ValueError) as error:  # a text that is not UTF-8, or a path with a zero byte in it
         message = f"{path} is not a table in CSV (UTF-8, with a line of column names), Parquet or Arrow: {error}"
         raise refusal("table", message) from error
+
+
+def _open_csv(path: str, compression: str | None) -> Any:
+    """All columns as text, so that a cell of the wrong type can be named, and ticker 000001 keeps its zeros."""
+    arrow, csv = trading_library("pyarrow"), trading_library("pyarrow.csv")
+    reading = csv.ReadOptions(use_threads=False)
+    with arrow.input_stream(path, compression=compression) as file:
+        names = csv.open_csv(file, reading).schema.names
+    as_text = csv.ConvertOptions(column_types=dict.fromkeys(names, arrow.string()))
+    with arrow.input_stream(path, compression=compression) as file:
+        table = csv.read_csv(file, reading, convert_options=as_text)
+    return table.rename_columns([name.strip() for name in names])
 
 
 def _missing(path: str, missing: list[str], names: Mapping[str, str], found: list[str]) -> InvalidInput:
     """Names the columns that there are, and the mapping that is most likely meant."""
     told = ", ".join(repr(names[name]) for name in missing)
     message = f"{path} has no column {told}; it has {', '.join(found)}"
+    if len(found) == 1 and (other := next((mark for mark in ";\t|" if mark in found[0]), "")):
+        return refusal("table", f"{message}: columns of a CSV are separated by commas, not by {other!r}")
     meant = {}
     for name in missing:
         free = {column.lower(): column for column in found if column not in names.values()}
@@ -107,31 +118,36 @@ def _missing(path: str, missing: list[str], names: Mapping[str, str], found: lis
 def _column(cells: Any, name: str, kind: Any) -> Any:
     """One column as `kind`. Raises InvalidInput that names the first row whose cell is empty or something else."""
     arrow, compute = trading_library("pyarrow"), trading_library("pyarrow.compute")
-    types = arrow.types
+    types, is_time = arrow.types, arrow.types.is_timestamp(kind)
     cells = cells.combine_chunks()
     if types.is_dictionary(cells.type):
         cells = cells.dictionary_decode()
-    is_text = types.is_string(cells.type) or types.is_large_string(cells.type)
-    if is_text:
-        cells = compute.utf8_trim_whitespace(cells)
-    elif types.is_timestamp(kind) and not types.is_temporal(cells.type):
+    is_text = types.is_string(cells.type) or types.is_large_string(cells.type) or types.is_string_view(cells.type)
+    if is_text or (is_time and types.is_integer(cells.type)):
+        cells, is_text = compute.utf8_trim_whitespace(cells.cast(arrow.string())), True
+    elif is_time and not types.is_temporal(cells.type):
         message = f"column {name!r} holds {cells.type}; dates such as 2019-12-31 or timestamps are expected"
         raise refusal("table", message)
     empty = compute.fill_null(compute.equal(cells, ""), True) if is_text else compute.is_null(cells)
     row = compute.index(empty, True).as_py()
     if row >= 0:
         raise refusal("table", f"row {row + 1}: {name!r} is empty")
+    if is_text and is_time:
+        cells = compute.replace_substring_regex(cells, r"^(\d{4})(\d{2})(\d{2})\b", r"\1-\2-\3")
+        if _casts(cells, arrow.timestamp("us", "UTC")):  # each with a zone
+            cells = cells.cast(arrow.timestamp("us", "UTC"))
     if _casts(cells, kind):
-        return compute.cast(cells, kind)
+        # Volumes beyond 2^53 lose their last digits, times what is shorter than a microsecond.
+        return compute.cast(cells, kind, safe=False)
     row = _first_misfit(cells, kind)
-    right = "a date such as 2019-12-31, or 2019-12-31 09:30" if types.is_timestamp(kind) else "a number"
+    right = "a date such as 2019-12-31, or 2019-12-31 09:30" if is_time else "a number"
     raise refusal("table", f"row {row + 1}: {name!r} is {cells[row].as_py()!r}; {right} is expected")
 
 
 def _casts(cells: Any, kind: Any) -> bool:
     arrow, compute = trading_library("pyarrow"), trading_library("pyarrow.compute")
     try:
-        compute.cast(cells, kind)
+        compute.cast(cells, kind, safe=False)
     except (arrow.ArrowInvalid, arrow.ArrowNotImplementedError):
         return False
     return True
