@@ -133,7 +133,9 @@ def _envpool(row: Row) -> tuple[Advance, int] | None:
     name = next((name for name in ids if name in envpool.list_all_envs()), None)
     if name is None:
         return None
-    pool = envpool.make_gymnasium(name, num_envs=row.peer_envs, num_threads=row.threads, seed=0)
+    # Nobody here computes contact forces.
+    plain = {"post_constraint": False, "use_contact_force": False} if row.peer_kwargs else {}
+    pool = envpool.make_gymnasium(name, num_envs=row.peer_envs, num_threads=row.threads, seed=0, **plain)
     pool.reset()
     actions = _actions(pool.action_space, row.peer_envs)
     return lambda: pool.step(next(actions)), row.peer_envs

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import re
+import stat
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 from podracer.orchestrator.v1 import artifact_service_pb2, artifact_service_pb2_grpc
 from podracer_client.names import DEFAULT_PROJECT
-from podracer_core.attachments.limits import CHUNK_BYTES
+from podracer_core.attachments.limits import CHUNK_BYTES, MAX_DATA_BYTES, mebibytes
 from podracer_core.attachments.pack import pack_code
 from podracer_core.attachments.transfer import file_pieces, sha256_of
 from podracer_core.catalogue.environments.stored_file import StoredFile
@@ -56,11 +57,18 @@ def _upload_code(store: Store, folder: Path, entry_point: str) -> StoredFile:
 def _upload_data_set(store: Store, name: str, path: Path) -> StoredFile:
     kind = artifact_service_pb2.ARTIFACT_KIND_DATA_SET
     try:
-        header = Header(kind=kind, sha256=sha256_of(path), size_bytes=path.stat().st_size)
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode) or status.st_size > MAX_DATA_BYTES:
+            what = mebibytes(status.st_size) if stat.S_ISREG(status.st_mode) else "no file"
+            raise _refused(name, f"{path} is {what}, expected a file of at most {mebibytes(MAX_DATA_BYTES)}")
+        header = Header(kind=kind, sha256=sha256_of(path), size_bytes=status.st_size)
     except OSError as error:
-        problem = f"cannot read {path}: {error.strerror}"
-        raise InvalidInput(problem, violations=[FieldViolation(f"data.{name}", problem)]) from error
+        raise _refused(name, f"cannot read {path}: {error.strerror}") from error
     return _upload(store, header, _plain_name(path), file_pieces(path))
+
+
+def _refused(name: str, problem: str) -> InvalidInput:
+    return InvalidInput(problem, violations=[FieldViolation(f"data.{name}", problem)])
 
 
 def _upload(store: Store, header: Header, name: str, pieces: Iterator[bytes]) -> StoredFile:

@@ -19,7 +19,7 @@ from podracer_core.catalogue.environments import EnvironmentSpec
 from podracer_core.catalogue.messages import environment_from_message, space_from_message
 from podracer_core.catalogue.spaces import Space
 from podracer_core.collect import Collector
-from podracer_core.environments.registry import batched_class, make_vec_environment
+from podracer_core.environments.registry import batched_class, make_vec_environment, runs_on
 from podracer_core.environments.spaces import (
     action_array_space,
     from_gymnasium,
@@ -224,4 +224,5 @@ def _envs_per_member(work: pod_service_pb2.TrainWork, spec: EnvironmentSpec) -> 
 def _device(wanted: str, spec: EnvironmentSpec) -> str:
     if wanted != "auto":
         return wanted
-    return "cuda" if torch.cuda.is_available() and batched_class(spec) is not None else "cpu"
+    fits = torch.cuda.is_available() and batched_class(spec) is not None and runs_on(spec, "cuda")
+    return "cuda" if fits else "cpu"

@@ -56,6 +56,13 @@ def test_the_same_content_gives_the_same_bytes(package: Path, tmp_path: Path) ->
     assert pack_code(copy, ENTRY_POINT) != first
 
 
+def test_the_state_folder_of_podracer_is_left_out(package: Path) -> None:
+    """`code: .` where `podracer run` makes its runs/: tokens must not go along, nor what was uploaded before."""
+    first = pack_code(package, ENTRY_POINT)
+    write_files(package / "runs", {"lock": "1", "tokens/client": "x", "orchestrator.sqlite": "", "objects/a": "x"})
+    assert pack_code(package, ENTRY_POINT) == first
+
+
 def test_a_program_stays_one(package: Path) -> None:
     (package / "envs.py").chmod(0o755)
     modes = {file.path: file.executable for file in code_files(package, ENTRY_POINT)}
@@ -81,6 +88,19 @@ def _link_to_itself(package: Path) -> None:
     (package / "maps" / "again").symlink_to(package / "maps")
 
 
+def _too_deep(package: Path) -> None:
+    (package / "/".join("d" * 40)).mkdir(parents=True)
+
+
+def _many_ways(package: Path) -> None:
+    """No circle and no file, but 2²⁰ paths."""
+    for level in range(20):
+        (package / f"level{level}").mkdir()
+    for level in range(19):
+        for name in ("left", "right"):
+            (package / f"level{level}" / name).symlink_to(package / f"level{level + 1}")
+
+
 @pytest.mark.parametrize(
     ("spoil", "problem"),
     [
@@ -91,9 +111,11 @@ def _link_to_itself(package: Path) -> None:
         (lambda package: os.mkfifo(package / "pipe"), "pipe is neither a file nor a folder"),
         (lambda package: (package / "a\\b").touch(), "cannot stand in an archive"),
         (lambda package: (package / "a\nb").touch(), "cannot stand in an archive"),
+        (_too_deep, "the name 'd' cannot stand in an archive, or is too deep or too long"),
+        (_many_ways, "my_pkg has more than 10_000 folders, which is the limit"),
         (shutil.rmtree, "cannot read"),
     ],
-    ids=["outside", "itself", "nothing", "circle", "pipe", "backslash", "newline", "gone"],
+    ids=["outside", "itself", "nothing", "circle", "pipe", "backslash", "newline", "deep", "ways", "gone"],
 )
 def test_what_cannot_be_sent_is_refused(package: Path, spoil: Callable[[Path], object], problem: str) -> None:
     spoil(package)
@@ -106,6 +128,19 @@ def test_what_cannot_be_sent_is_refused(package: Path, spoil: Callable[[Path], o
 def test_a_file_that_cannot_be_read_is_refused(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "access", lambda path, mode: Path(path).name != "envs.py")
     with pytest.raises(InvalidInput, match=r"my_pkg/envs.py cannot be read: permission denied"):
+        pack_code(package, ENTRY_POINT)
+
+
+def test_a_file_that_changes_meanwhile(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is added to it, as to a log, stays out; where it has lost something, nothing is sent."""
+    files = code_files(package, ENTRY_POINT)
+    monkeypatch.setattr(pack, "code_files", lambda *_: files)
+    first = pack_code(package, ENTRY_POINT)
+    with (package / "envs.py").open("a") as log:
+        log.write("more")
+    assert pack_code(package, ENTRY_POINT) == first
+    (package / "envs.py").write_text("")
+    with pytest.raises(InvalidInput, match=r"envs.py was changed while it was packed"):
         pack_code(package, ENTRY_POINT)
 
 

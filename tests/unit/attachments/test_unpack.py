@@ -71,6 +71,13 @@ def _far_away() -> bytes:
     return bytes(packed)
 
 
+def _before_the_beginning() -> bytes:
+    """Its directory is said to lie further behind than it does, and so its file before the archive."""
+    packed = bytearray(make_zip(("a.py", b"1")))
+    struct.pack_into("<L", packed, len(packed) - 6, 0x7FFF)
+    return bytes(packed)
+
+
 @pytest.mark.parametrize(
     ("packed", "problem"),
     [
@@ -85,6 +92,9 @@ def _far_away() -> bytes:
         (make_zip(("a\nb.py", b"x")), "is not a plain relative path"),
         (make_zip(("x" * 1025, b"x")), "is not a plain relative path"),
         (make_zip(("d/" * 40 + "x", b"x")), "is not a plain relative path"),
+        (make_zip(("x" * 256, b"x")), "is not a plain relative path"),
+        (make_zip(("x" * 256 + "/a.py", b"x")), "is not a plain relative path"),
+        (make_zip(("a.py\0../b.py", b"x")), "is not a plain relative path"),
         (make_zip(("link", b"/etc/passwd"), kind=stat.S_IFLNK), "'link' is a link or a device"),
         (make_zip(("null", b""), kind=stat.S_IFCHR), "'null' is a link or a device"),
         (make_zip(("disk", b""), kind=stat.S_IFBLK), "'disk' is a link or a device"),
@@ -99,6 +109,7 @@ def _far_away() -> bytes:
         (_lying_about_sizes(300 << 20), "it unpacks to 300.0 MiB, the limit is 256.0 MiB"),
         (_damaged(), "'a.py' cannot be unpacked"),
         (_far_away(), "'a.py' cannot be unpacked"),
+        (_before_the_beginning(), "'a.py' cannot be unpacked"),
         (b"", "it is not a zip file"),
         (b"#!/bin/sh\nrm -rf /\n" * 10, "it is not a zip file"),
         (make_zip(("a.py", b"1"))[:-5], "it is not a zip file"),
@@ -136,6 +147,14 @@ def test_too_many_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     (tmp_path / "target").rmdir()
     with pytest.raises(InvalidInput, match="more than 10 entries"):
         unpacked(bytes(lying), tmp_path)
+
+
+def test_too_many_folders(tmp_path: Path) -> None:
+    """Each is a block on the disk that no announced byte tells of."""
+    packed = make_zip(*((f"{index}/{'d/' * 20}x", b"") for index in range(600)))
+    with pytest.raises(InvalidInput, match="it has more than 10_000 folders"):
+        unpacked(packed, tmp_path)
+    assert list((tmp_path / "target").iterdir()) == []
 
 
 def test_a_large_archive_or_directory_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
+import weakref
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +21,7 @@ from podracer_core.catalogue.environments import BUILT_IN, EnvironmentSpec
 from podracer_core.environments.mujoco.environment import MuJoCoEnvironment
 from podracer_core.environments.registry import make_vec_environment
 from podracer_core.environments.spaces import to_gymnasium
-from podracer_core.errors import InvalidInput
+from podracer_core.errors import InvalidInput, PreconditionFailed
 
 IDS = [info.id for info in BUILT_IN.values() if info.backend == "mujoco"]
 
@@ -183,7 +186,7 @@ def test_first_states_are_distributed_as_gymnasiums() -> None:
         ("Ant-v5", {"include_cfrc_ext_in_observation": True}, "must be false.*entry_point gymnasium.*:AntEnv"),
         ("Humanoid-v5", {"contact_cost_weight": 5e-7}, "contact_cost_weight: must be 0.*:HumanoidEnv"),
         ("HumanoidStandup-v5", {"impact_cost_weight": 1}, "impact_cost_weight: must be 0.*:HumanoidStandupEnv"),
-        ("HalfCheetah-v5", {"engine": "bullet"}, "engine must be auto, mujoco or warp, not 'bullet'"),
+        ("HalfCheetah-v5", {"engine": "bullet"}, "kwargs.engine: expected auto or mujoco or warp, got 'bullet'"),
         ("HalfCheetah-v5", {"frame_skip": 0}, "frame_skip must be at least 1"),
         ("HalfCheetah-v5", {"xml_file": "cheetah.xml"}, "there is no model .*half_cheetah.xml"),
         ("Ant-v5", {"main_body": "tail"}, "main_body must be a body of .*torso.*, not 'tail'"),
@@ -196,10 +199,57 @@ def test_refusals(environment_id: str, kwargs: dict[str, Any], complaint: str) -
         make(environment_id, 2, **kwargs)
 
 
-@pytest.mark.parametrize(("environment_id", "kwargs"), [("Swimmer-v5", {}), ("Ant-v5", {"engine": "mujoco"})])
-def test_c_mujoco_is_for_cpus(environment_id: str, kwargs: dict[str, Any]) -> None:
-    with pytest.raises(InvalidInput, match=r"steps \w+.xml on a CPU only, not on cuda"):
-        make_vec_environment(EnvironmentSpec(environment_id, kwargs=kwargs), 2, "cuda")
+def test_c_mujoco_is_for_cpus() -> None:
+    with pytest.raises(InvalidInput, match="Swimmer-v5 runs on the CPU only, not on cuda:0"):
+        make_vec_environment(EnvironmentSpec("Swimmer-v5"), 2, "cuda:0")
+    with pytest.raises(InvalidInput, match=r"C MuJoCo steps ant.xml on a CPU only, not on cuda"):
+        make_vec_environment(EnvironmentSpec("Ant-v5", kwargs={"engine": "mujoco"}), 2, "cuda")
+
+
+@pytest.mark.parametrize(
+    ("environment_id", "xml_file"), [("Pusher-v5", "ant.xml"), ("Ant-v5", "inverted_pendulum.xml")]
+)
+def test_a_model_without_what_the_task_needs(environment_id: str, xml_file: str) -> None:
+    with pytest.raises(InvalidInput, match=f"{environment_id} cannot be made with these"):
+        make(environment_id, 2, xml_file=xml_file)
+
+
+def test_a_closed_one_is_gone_at_once() -> None:
+    """Threads, or a GPU's memory, do not wait for the garbage collector."""
+    environment = make("Hopper-v5", 4)
+    environment.reset(torch.arange(4))
+    environment.step(torch.zeros(4, 3))
+    saved = environment.state()
+    environment.close()
+    environment.close()
+    for call, argument in (
+        ("reset", torch.arange(4)),
+        ("step", torch.zeros(4, 3)),
+        ("load_state", saved),
+    ):
+        with pytest.raises(PreconditionFailed, match="closed"):
+            getattr(environment, call)(argument)
+    gone = weakref.ref(environment), weakref.ref(environment.physics)
+    gc.disable()
+    try:
+        del environment
+        assert [each() for each in gone] == [None, None]
+    finally:
+        gc.enable()
+
+
+def test_two_threads_step_two_environments() -> None:
+    """A learner trains in one and judges in the other; MuJoCo's batches know nothing of each other."""
+
+    def returns(seed: int) -> Tensor:
+        environment = make("Ant-v5", 8)
+        environment.reset(torch.arange(8) + seed)
+        return torch.stack([environment.step(action).reward.clone() for action in actions_for(environment, 60)])
+
+    alone = [returns(seed) for seed in (0, 100)]
+    with ThreadPoolExecutor(2) as pool:
+        together = list(pool.map(returns, (0, 100)))
+    assert all(map(torch.equal, alone, together))
 
 
 def test_a_model_that_mujoco_cannot_read(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ def private_evaluator() -> Iterator[evaluator_service_pb2_grpc.EvaluatorServiceS
         token = create_tokens(run_folder.path / "tokens")[Role.POD]
         plan = ProcessPlan(
             "evaluator",
-            (sys.executable, "-m", "podracer_evaluator"),
+            (sys.executable, "-P", "-m", "podracer_evaluator"),
             {
                 **inherited_environment(),
                 "PODRACER_LISTEN": run_folder.socket("evaluator"),

@@ -101,7 +101,7 @@ def leaderboard_plan(state: StateFolder, listen: str) -> ProcessPlan:
     """How to start the leaderboard service of a state folder."""
     return ProcessPlan(
         "leaderboard",
-        (sys.executable, "-m", "podracer_leaderboard"),
+        (sys.executable, "-P", "-m", "podracer_leaderboard"),
         {
             **inherited_environment(),
             "PODRACER_LISTEN": listen,
@@ -130,7 +130,8 @@ def _orchestrator_plan(
         environment["PODRACER_MAX_PODS"] = str(options.max_pods)
     if options.allow_user_code:
         environment["PODRACER_ALLOW_USER_CODE"] = "true"
-    command = (sys.executable, "-m", "podracer_orchestrator")
+    # -P: the folder in which a user calls us holds modules of the user's.
+    command = (sys.executable, "-P", "-m", "podracer_orchestrator")
     return ProcessPlan("orchestrator", command, environment, state.logs / "orchestrator.log")
 
 

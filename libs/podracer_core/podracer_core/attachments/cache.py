@@ -114,7 +114,7 @@ class FileCache:
     def _hold(self, path: Path) -> Held | None:
         while True:
             try:
-                descriptor = os.open(path, _OPENING)
+                descriptor = _open(path)
             except FileNotFoundError:
                 return None
             held = Held(path, descriptor)
@@ -198,7 +198,7 @@ class FileCache:
 
     def _evict(self, path: Path) -> bool:
         """Remove an entry unless somebody uses it."""
-        descriptor = os.open(path, _OPENING)
+        descriptor = _open(path)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -214,7 +214,7 @@ class FileCache:
     def _remove_dead_drafts(self) -> None:
         for draft in self._drafts.iterdir():
             with contextlib.suppress(FileNotFoundError, BlockingIOError):
-                descriptor = os.open(draft, _OPENING)
+                descriptor = _open(draft)
                 try:
                     fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     _remove(draft)
@@ -233,6 +233,15 @@ class FileCache:
             raise kind(f"the cache {self._root}: {error.strerror}{place}{hint}") from error
 
 
+def _open(path: Path) -> int:
+    """To lock it. User code runs as the user that we are: where it has shut an entry, that is opened again."""
+    try:
+        return os.open(path, _OPENING)
+    except PermissionError:
+        path.chmod(0o500)
+        return os.open(path, _OPENING)
+
+
 def _size_bytes(path: Path) -> int:
     """Of a file, or of all files in a folder."""
     with contextlib.suppress(FileNotFoundError):  # a draft that has just ended
@@ -245,6 +254,11 @@ def _size_bytes(path: Path) -> int:
 def _remove(path: Path) -> None:
     """A file or a folder; nothing happens where there is none."""
     if path.is_dir():
+        path.chmod(0o700)
+        for place, folders, _ in os.walk(path):  # user code may have shut them
+            for folder in (Path(place, name) for name in folders):
+                if not folder.is_symlink():
+                    folder.chmod(0o700)
         shutil.rmtree(path)
     else:
         path.unlink(missing_ok=True)

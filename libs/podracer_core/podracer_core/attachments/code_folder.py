@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import stat
@@ -9,13 +10,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from podracer_core.attachments.archive_path import is_plain_path
 from podracer_core.attachments.limits import MAX_FILES, MAX_UNPACKED_BYTES, mebibytes
 from podracer_core.errors import FieldViolation, InvalidInput
 
 __all__ = ["CodeFile", "code_files", "refuse_code", "size_problem"]
 
 _SHOWN = 5
-_UNSENDABLE = re.compile(r"[\x00-\x1f\x7f\\\ud800-\udfff]")
+_STATE_FOLDER = ("lock", "tokens", "orchestrator.sqlite")  # what marks one of Podracer's, such as runs/
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,14 +34,15 @@ def code_files(folder: Path, entry_point: str) -> list[CodeFile]:
     """The files of a code folder by their path in the archive, in order.
 
     A folder with an `__init__.py` is a package itself, and stands in the archive by its name; any other holds packages.
-    Left out is what is hidden, `__pycache__` and compiled Python. Raises InvalidInput (`environment.code`) where it is
-    too large, cannot be read, leads outside by a link, or does not hold the module of `entry_point`.
+    Left out is what is hidden, `__pycache__`, compiled Python, and a state folder of Podracer's own. Raises
+    InvalidInput (`environment.code`) where it is too large, cannot be read, leads outside by a link, or does not hold
+    the module of `entry_point`.
     """
     try:
         root = folder.resolve(strict=True)
         prefix = f"{root.name}/" if (root / "__init__.py").is_file() else ""
         found: list[CodeFile] = []
-        for file in _walk(root, prefix, root, (root,)):
+        for file in _walk(root, prefix):
             found.append(file)
             if len(found) > MAX_FILES:
                 raise refuse_code(f"{folder} has more than {MAX_FILES:_} files, which is the limit; {_largest(found)}")
@@ -67,28 +70,40 @@ def _largest(files: Sequence[CodeFile]) -> str:
     return "its largest files: " + ", ".join(f"{file.path} ({mebibytes(file.size_bytes)})" for file in largest)
 
 
-def _walk(folder: Path, prefix: str, root: Path, open_folders: tuple[Path, ...]) -> Iterator[CodeFile]:
-    """`open_folders` are those that are being walked through, to find links that lead in circles."""
-    with os.scandir(folder) as entries:
-        names = sorted(entry.name for entry in entries)
-    for name in names:
-        if name.startswith(".") or name == "__pycache__" or name.endswith((".pyc", ".pyo")):
+def _walk(root: Path, prefix: str) -> Iterator[CodeFile]:
+    waiting = [(root, prefix, (root,))]  # the last: the folders that lead there, to find links in circles
+    for count in itertools.count(1):
+        if not waiting:
+            return
+        if count > MAX_FILES:
+            raise refuse_code(f"{root} has more than {MAX_FILES:_} folders, which is the limit")
+        folder, prefix, above = waiting.pop()
+        with os.scandir(folder) as entries:
+            names = sorted(entry.name for entry in entries)
+        if set(names).issuperset(_STATE_FOLDER):
             continue
-        path = folder / name
-        if _UNSENDABLE.search(name):
-            raise refuse_code(f"{folder}: the name {name!r} cannot stand in an archive")
-        real = _inside(path, root) if path.is_symlink() else path
-        status = real.stat()
-        if stat.S_ISDIR(status.st_mode):
-            if real in open_folders:
+        for name in names:
+            if name.startswith(".") or name == "__pycache__" or name.endswith((".pyc", ".pyo")):
+                continue
+            path = folder / name
+            if not is_plain_path(prefix + name):
+                raise refuse_code(f"{folder}: the name {name!r} cannot stand in an archive, or is too deep or too long")
+            real = _inside(path, root) if path.is_symlink() else path
+            status = real.stat()
+            if not stat.S_ISDIR(status.st_mode):
+                yield _file(prefix + name, path, real, status)
+            elif real in above:
                 raise refuse_code(f"{path} is a link to a folder that it lies in")
-            yield from _walk(real, f"{prefix}{name}/", root, (*open_folders, real))
-        elif not stat.S_ISREG(status.st_mode):
-            raise refuse_code(f"{path} is neither a file nor a folder")
-        elif not os.access(real, os.R_OK):
-            raise refuse_code(f"{path} cannot be read: permission denied")
-        else:
-            yield CodeFile(prefix + name, real, status.st_size, bool(status.st_mode & stat.S_IXUSR))
+            else:
+                waiting.append((real, f"{prefix}{name}/", (*above, real)))
+
+
+def _file(name: str, path: Path, real: Path, status: os.stat_result) -> CodeFile:
+    if not stat.S_ISREG(status.st_mode):
+        raise refuse_code(f"{path} is neither a file nor a folder")
+    if not os.access(real, os.R_OK):
+        raise refuse_code(f"{path} cannot be read: permission denied")
+    return CodeFile(name, real, status.st_size, bool(status.st_mode & stat.S_IXUSR))
 
 
 def _inside(link: Path, root: Path) -> Path:

@@ -5,7 +5,7 @@ MAX_PACKED_BYTES = 64 << 20
 
 MAX_UNPACKED_BYTES = 256 << 20
 MAX_FILES = 10_000
-"""What a code archive may unpack to."""
+"""What a code archive may unpack to; it may have as many folders."""
 
 MAX_DATA_BYTES = 1 << 30
 """Of a data set; what ArtifactService takes at most."""

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
-import re
 import stat
 import struct
 import zipfile
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
+from podracer_core.attachments.archive_path import count_folders, is_plain_path
 from podracer_core.attachments.limits import CHUNK_BYTES, MAX_FILES, MAX_PACKED_BYTES, MAX_UNPACKED_BYTES, mebibytes
 from podracer_core.errors import InvalidInput
 
@@ -19,10 +22,7 @@ __all__ = ["announced_bytes", "unpack_code"]
 _END = struct.Struct("<4s4H2LH")  # the end of the central directory, without a comment
 _END_MAGIC = b"PK\x05\x06"
 _LARGE_MAGIC, _LARGE_BYTES = b"PK\x06\x07", 20  # the locator of zip64, which stands before it
-_MAX_DIRECTORY_BYTES = 8 << 20
-_MAX_PATH_BYTES = 1024
-_MAX_DEPTH = 32
-_BAD_CHARACTER = re.compile(r"[\x00-\x1f\x7f\\]")
+_MAX_DIRECTORY_BYTES = 16 << 20  # MAX_FILES of the longest paths
 _ENCRYPTED = 0x1
 _BROKEN = (zipfile.BadZipFile, zlib.error, struct.error, EOFError, RuntimeError, ValueError, OverflowError)
 _METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
@@ -38,7 +38,8 @@ def unpack_code(archive: Path, target: Path) -> None:
     """Write the files of a zip below `target`, an empty folder: readable, not writable, and on the disk.
 
     Raises InvalidInput (INVALID_CODE_ARCHIVE) for an absolute path, `..`, a link or a device, a path that is there
-    twice, too many files, more bytes than it announces or than are allowed, encryption, and for what is no zip.
+    twice, too many files or folders, more bytes than it announces or than are allowed, encryption, and for what is no
+    zip.
     """
     with _opened(archive) as opened:
         for entry in _checked(opened):
@@ -55,19 +56,28 @@ def unpack_code(archive: Path, target: Path) -> None:
 
 def _copy(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, file: BinaryIO) -> None:
     left = entry.file_size
-    try:
-        with archive.open(entry) as source:
-            while data := source.read(CHUNK_BYTES):
-                left -= len(data)
-                if left < 0:
-                    raise _refused(f"{entry.filename!r} unpacks to more than it announces")
-                file.write(data)
-    except _BROKEN as error:
-        raise _refused(f"{entry.filename!r} cannot be unpacked: {error}") from error
+    with _refusing(f"{entry.filename!r} cannot be unpacked"), archive.open(entry) as source:
+        while data := source.read(CHUNK_BYTES):
+            left -= len(data)
+            if left < 0:
+                raise _refused(f"{entry.filename!r} unpacks to more than it announces")
+            file.write(data)
     if left:
         raise _refused(f"{entry.filename!r} unpacks to less than it announces")
     file.flush()
     os.fsync(file.fileno())
+
+
+@contextlib.contextmanager
+def _refusing(problem: str) -> Iterator[None]:
+    try:
+        yield
+    except _BROKEN as error:
+        raise _refused(f"{problem}: {error}") from error
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # it names a place before the beginning of the file
+            raise
+        raise _refused(problem) from error
 
 
 def _opened(archive: Path) -> zipfile.ZipFile:
@@ -83,10 +93,8 @@ def _opened(archive: Path) -> zipfile.ZipFile:
     *_, count, directory_bytes, _, comment_bytes = _END.unpack(tail[-_END.size :])
     if comment_bytes or tail.startswith(_LARGE_MAGIC) or directory_bytes > _MAX_DIRECTORY_BYTES or count > MAX_FILES:
         raise _refused(f"it has a comment, a directory of more than {mebibytes(_MAX_DIRECTORY_BYTES)}, or {_many()}")
-    try:
+    with _refusing("it is not a zip file"):
         return zipfile.ZipFile(archive)
-    except _BROKEN as error:
-        raise _refused(f"it is not a zip file: {error}") from error
 
 
 def _checked(archive: zipfile.ZipFile) -> list[zipfile.ZipInfo]:
@@ -100,6 +108,8 @@ def _checked(archive: zipfile.ZipFile) -> list[zipfile.ZipInfo]:
         if entry.filename in paths:
             raise _refused(f"{entry.filename!r} is there twice")
         paths.add(entry.filename)
+    if count_folders(paths) > MAX_FILES:
+        raise _refused(f"it has more than {MAX_FILES:_} folders")
     size_bytes = sum(entry.file_size for entry in files)
     if size_bytes > MAX_UNPACKED_BYTES:
         raise _refused(f"it unpacks to {mebibytes(size_bytes)}, the limit is {mebibytes(MAX_UNPACKED_BYTES)}")
@@ -114,8 +124,8 @@ def _is_folder(entry: zipfile.ZipInfo) -> bool:
         raise _refused(f"{name[:200]!r} is an absolute path")
     if ".." in parts:
         raise _refused(f"{name[:200]!r} leads out of its folder")
-    too_long = len(name.encode(errors="replace")) > _MAX_PATH_BYTES or len(parts) > _MAX_DEPTH
-    if too_long or _BAD_CHARACTER.search(entry.orig_filename) or {"", "."} & set(parts) or re.match("[A-Za-z]:", name):
+    # The other name is what stood there before `zipfile` cut it off at a NUL, or took that of an extra field.
+    if not all(is_plain_path(one.removesuffix("/")) for one in (name, entry.orig_filename)):
         raise _refused(f"{name[:200]!r} is not a plain relative path")
     if kind not in (0, stat.S_IFREG, stat.S_IFDIR) or (kind == stat.S_IFDIR and not entry.is_dir()):
         raise _refused(f"{name[:200]!r} is a link or a device")

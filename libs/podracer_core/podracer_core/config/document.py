@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
 import re
 import stat
 from collections.abc import Iterator, Mapping, Sequence
@@ -63,6 +64,15 @@ class Node:
     line: int
     key_line: int
     count: int = 1
+
+    @classmethod
+    def from_plain(cls, value: Any) -> Node:
+        """JSON values (and paths) as a tree; its line numbers mean nothing."""
+        if isinstance(value, Mapping):
+            return cls({str(key): cls.from_plain(inner) for key, inner in value.items()}, 0, 0)
+        if isinstance(value, list | tuple):
+            return cls(tuple(cls.from_plain(inner) for inner in value), 0, 0)
+        return cls(os.fspath(value) if isinstance(value, os.PathLike) else value, 0, 0)
 
     def plain(self) -> Any:
         """The value without lines: scalars, lists and dicts."""

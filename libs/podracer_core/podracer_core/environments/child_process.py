@@ -26,7 +26,10 @@ from podracer_core.errors import InvalidInput, PodracerError, UserCodeFailed
 __all__ = ["ChildLost", "ChildProcess", "scrubbed_environment"]
 
 _MODULE = "podracer_core.environments.preprocess_child"
-_SECRET = re.compile(r"^(PODRACER|AWS|MINIO|KUBERNETES|OTEL)_|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL|PRIVATE|API_?KEY")
+_SECRET = re.compile(
+    r"^(PODRACER|AWS|MINIO|KUBERNETES|OTEL)_|TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL|PRIVATE|API_?KEY"
+    r"|ACCESS_?KEY|_KEY$|DATABASE_URL|^KUBECONFIG$|^SSH_AUTH_SOCK$"
+)
 _CLOSING_S = 3.0
 _LOOK_S = 0.005
 _ALIVE_CHECK_S = 2.0  # how late we notice a death that the socket does not tell of

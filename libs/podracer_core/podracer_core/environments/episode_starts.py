@@ -88,5 +88,6 @@ class EpisodeStarts:
         for name, value in fresh.items():
             by_slot = value.movedim(-1, 0)
             if name not in self._state:
-                self._state[name] = by_slot.new_empty(self._observation.shape[0], *by_slot.shape[1:])
+                with torch.inference_mode(False):  # made in it, it could not be written to outside
+                    self._state[name] = by_slot.new_empty(self._observation.shape[0], *by_slot.shape[1:])
             self._state[name].index_copy_(0, slot, by_slot)

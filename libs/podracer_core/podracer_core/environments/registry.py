@@ -10,11 +10,14 @@ from typing import Any
 import torch
 
 from podracer_core.catalogue.environments import EnvironmentSpec, find_environment
+from podracer_core.environments.arguments import typed_arguments
 from podracer_core.environments.preprocess import PreprocessVecEnv
 from podracer_core.environments.vec_environment import VecEnvironment
 from podracer_core.errors import FieldViolation, InvalidInput
 
-__all__ = ["batched_class", "gymnasium_spec", "make_vec_environment"]
+__all__ = ["batched_class", "gymnasium_spec", "make_vec_environment", "runs_on"]
+
+_PLACES = {"cpu": "the CPU", "cuda": "CUDA devices"}
 
 
 def make_vec_environment(
@@ -29,26 +32,47 @@ def make_vec_environment(
     """N environments as `spec` says: in this process if they are batched themselves, else in processes of their own.
 
     `evaluation` says that episodes are to judge, not to learn from, for classes with `deterministic_evaluation`.
-    `processes` and `step_timeout_s` are `PreprocessVecEnv`'s. Raises InvalidInput for an unknown id or impossible
-    kwargs, UserCodeFailed if the user's environment does not start.
+    `processes` and `step_timeout_s` are `PreprocessVecEnv`'s. Raises InvalidInput for an unknown id, impossible kwargs,
+    or a device that it does not run on, UserCodeFailed if the user's environment does not start.
     """
     batched = batched_class(spec)
     if batched is None:
         return PreprocessVecEnv(
             gymnasium_spec(spec), num_envs, device, processes=processes, step_timeout_s=step_timeout_s
         )
+    if not runs_on(spec, device):
+        places = " or ".join(_PLACES[place] for place in find_environment(spec.id).devices)
+        raise InvalidInput(f"{spec.name} runs on {places} only, not on {device}", environment=spec.name, device=device)
     limit = {} if spec.max_episode_steps is None else {"max_episode_steps": spec.max_episode_steps}
     arguments = limit | spec.arguments
-    if evaluation and batched.deterministic_evaluation:
-        arguments["evaluation"] = True
+    if batched.deterministic_evaluation:
+        if "evaluation" in arguments:
+            message = f"{spec.name} is told by Podracer whether it is for training or for evaluation"
+            raise InvalidInput(message, violations=[FieldViolation("environment.kwargs.evaluation", message)])
+        arguments["evaluation"] = evaluation
     try:
         inspect.signature(batched).bind(num_envs, device=device, **arguments)
     except TypeError as error:
         message = f"{spec.name} does not take these: {error}"
         raise InvalidInput(message, violations=[FieldViolation("environment.kwargs", message)]) from error
+    if _is_built_in(spec):
+        arguments = typed_arguments(batched, arguments)
     constructor: Any = batched
-    environment: VecEnvironment = constructor(num_envs, device=device, **arguments)
+    try:
+        environment: VecEnvironment = constructor(num_envs, device=device, **arguments)
+    except (LookupError, TypeError, ValueError) as error:  # a model without the body that the task is about, say
+        message = f"{spec.name} cannot be made with these: {type(error).__name__}: {error}"
+        raise InvalidInput(message, violations=[FieldViolation("environment.kwargs", message)]) from error
     return environment
+
+
+def runs_on(spec: EnvironmentSpec, device: torch.device | str) -> bool:
+    """Whether a batched environment can be on `device`; an installed package's class is trusted to run anywhere."""
+    return not _is_built_in(spec) or torch.device(device).type in find_environment(spec.id).devices
+
+
+def _is_built_in(spec: EnvironmentSpec) -> bool:
+    return bool(spec.id) and find_environment(spec.id).backend in ("torch", "mujoco")
 
 
 def batched_class(spec: EnvironmentSpec) -> type[VecEnvironment] | None:

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from podracer_core.environments.episode_starts import EpisodeStarts, State
-from podracer_core.environments.vec_environment import Step, VecEnvironment, allocate_step
+from podracer_core.environments.vec_environment import Step, VecEnvironment, allocate_step, check_time_limit
 from podracer_core.errors import InvalidInput
 from podracer_core.random_numbers import derive_key
 
@@ -45,6 +45,7 @@ class TorchEnvironment(VecEnvironment):
     ) -> None:
         if num_envs < 1:
             raise InvalidInput(f"num_envs must be at least 1, not {num_envs}", num_envs=num_envs)
+        check_time_limit(max_episode_steps)
         self.num_envs = num_envs
         self.device = torch.device(device)
         self.observation_space = observation_space
@@ -158,7 +159,8 @@ class TorchEnvironment(VecEnvironment):
     def _write_state(self, state: State) -> None:
         if not self._state:
             # A clone keeps the order in memory, so that `initial_state` may have variables lie world after world.
-            self._state = {name: value.clone() for name, value in state.items()}
+            with torch.inference_mode(False):  # made in it, it could not be written to outside
+                self._state = {name: value.clone() for name, value in state.items()}
         for name, value in self._state.items():
             if state[name] is not value:
                 value.copy_(state[name])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import pkgutil
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -49,6 +50,9 @@ def _load(entry_point: str, code_path: str) -> Any:
     if code_path and code_path not in sys.path:
         if not Path(code_path).is_dir():
             raise InvalidInput(f"the code folder {code_path!r} does not exist", code_path=code_path)
+        module = re.split(r"[.:]", entry_point, maxsplit=1)[0]
+        if module in sys.modules:
+            raise InvalidInput(f"Python has a module {module} itself: give yours another name")
         sys.path.insert(0, code_path)
     return pkgutil.resolve_name(entry_point)
 

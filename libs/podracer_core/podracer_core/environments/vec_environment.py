@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 from podracer_core.environments.action_masks import action_mask_size
-from podracer_core.errors import InvalidInput
+from podracer_core.errors import FieldViolation, InvalidInput
 
-__all__ = ["Step", "VecEnvironment", "allocate_step"]
+__all__ = ["Step", "VecEnvironment", "allocate_step", "check_time_limit"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,3 +140,10 @@ def allocate_step(environment: VecEnvironment) -> Step:
         action_mask=action_mask,
         valid=flags(True),
     )
+
+
+def check_time_limit(max_episode_steps: int | None) -> None:
+    """InvalidInput unless it is None (no limit) or a number of steps, 1 at least."""
+    if max_episode_steps is not None and max_episode_steps < 1:
+        message = f"max_episode_steps must be at least 1, not {max_episode_steps}"
+        raise InvalidInput(message, violations=[FieldViolation("environment.max_episode_steps", message)])

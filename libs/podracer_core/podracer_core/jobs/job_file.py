@@ -119,7 +119,7 @@ def _data(builder: Builder, node: Node, path: str, folder: Path) -> Any:
 def _data_problem(file: Path) -> str:
     """Why a data set cannot be sent, or nothing."""
     if not file.is_file():
-        what = "a folder" if file.is_dir() else "nothing"
+        what = "a folder" if file.is_dir() else "another kind of thing" if file.exists() else "nothing"
         return f"expected a file; there is {what} at {file}"
     if not os.access(file, os.R_OK):
         return f"{file} cannot be read: permission denied"

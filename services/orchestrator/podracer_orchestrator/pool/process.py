@@ -40,7 +40,7 @@ class PodProcess:
             self._log.replace(self._log.with_suffix(".log.1"))
         with self._log.open("ab") as log:
             self._process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", self._module,
+                sys.executable, "-P", "-m", self._module,
                 env=environment, stdin=asyncio.subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
             )  # fmt: skip
 

@@ -116,3 +116,17 @@ def test_small_orders() -> None:
     price, cash = torch.ones(5, 1, dtype=torch.float64), torch.full((5,), 1000.0, dtype=torch.float64)
     traded = Broker(0.0, 0.0, minimum_trade=10).execute(wanted, price, cash, shares)
     assert traded[:, 0].tolist() == [0.0, 0.0, -9.0, 10.0, -4.0]
+
+
+def test_the_last_bit_of_the_cash() -> None:
+    """An account that can pay for exactly what it orders is left with nothing, never with less: a negative rest would
+    be divided among the next day's purchases as negative shares."""
+    price = torch.arange(1.0, 1001.0, dtype=torch.float64)[:, None] / 100
+    wanted = torch.arange(1000.0, dtype=torch.float64)[:, None] % 37 + 1
+    cash, shares = (price * wanted)[:, 0] * 1.001, torch.zeros_like(price)
+    broker = Broker(buy_cost=0.001, sell_cost=0.001, minimum_trade=1)
+    assert torch.equal(broker.execute(wanted, price, cash, shares), wanted)
+    assert (cash >= 0).all()
+    again = broker.execute(wanted, price, cash, shares)
+    assert not again.any()
+    assert torch.equal(shares, wanted)

@@ -79,6 +79,19 @@ def test_wrong_arguments_come_with_the_nearest_name(table: Path) -> None:
         make_vec_environment(EnvironmentSpec(id="StockTrading-v0"), 1)
 
 
+def test_a_job_cannot_have_evaluation_for_training(table: Path) -> None:
+    """Else it would train on the validation split without a word."""
+    with pytest.raises(InvalidInput, match="is told by Podracer whether") as caught:
+        made(table, 1, evaluation=True)
+    assert caught.value.violations[0].field == "environment.kwargs.evaluation"
+
+
+@pytest.mark.parametrize("limit", [0, -5])
+def test_episodes_of_no_length(table: Path, limit: int) -> None:
+    with pytest.raises(InvalidInput, match="max_episode_steps must be at least 1"):
+        made(table, 1, max_episode_steps=limit)
+
+
 def test_training_starts_anywhere(table: Path) -> None:
     environment = made(table, 500)
     environment.reset(derive_key(0, torch.arange(500)))

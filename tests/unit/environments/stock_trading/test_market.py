@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+from podracer_core.environments.stock_trading import turbulence
 from podracer_core.environments.stock_trading.environment import StockTrading
 from podracer_core.environments.stock_trading.ex_rights import adjusted, find_ex_rights
 from podracer_core.environments.stock_trading.indicators import bars_needed, indicators_of
@@ -102,6 +103,39 @@ def test_a_market_that_rises_beyond_ten_per_cent_has_no_such_limit(tmp_path: Pat
     assert days(0.40) == []
 
 
+def minutes(days: int, per_day: int = 40) -> list[Row]:
+    """Two tickers whose price moves by little within a day, and in bars of a minute."""
+    generator = np.random.default_rng(0)
+    close, rows = np.array([50.0, 80.0]), []
+    for bar in range(days * per_day):
+        opened = close
+        close = opened * np.exp(generator.normal(0, 0.001, 2))
+        time = f"2020-03-{2 + bar // per_day:02} 09:{bar % per_day:02}"
+        for name, start, end in zip("AB", opened, close, strict=True):
+            prices = {"open": start, "high": max(start, end), "low": min(start, end), "close": end}
+            rows.append({"ticker": name, "time": time, **prices, "volume": 7})
+    return rows
+
+
+def test_bars_of_minutes_have_the_limits_of_days(tmp_path: Path) -> None:
+    """A limit is one of the day, however small the steps in which a price gets beyond it; and shares go without their
+    dividend over night only."""
+
+    def found(rows: list[Row]) -> list[str]:
+        return [str(date) for date in find_ex_rights(table_of(tmp_path, rows), None)]
+
+    rows = minutes(5)
+    assert found(rows) == []
+    assert found(split_shares(rows, "A", "2020-03-05 09:20", 1.2)) == []
+    halved = split_shares(rows, "A", "2020-03-05", 2.0)
+    assert [date.split(" (")[0] for date in found(halved)] == ["A 2020-03-05 09:00"]
+    for last in ("2020-03-05 09:00", "2020-03-05 09:17"):  # nothing looks ahead, within the day neither
+        assert found([row for row in halved if row["time"] <= last]) == found(halved)
+    climbed = [row | {name: row[name] * 1.2 ** (1 + int(row["time"][-2:])) ** 0.05 for name in ("open", "high", "low",
+               "close")} if row["ticker"] == "B" and row["time"] >= "2020-03-03" else row for row in rows]  # fmt: skip
+    assert found(split_shares(climbed, "A", "2020-03-05", 1.2)) == []
+
+
 def test_adjust_none_leaves_prices_alone(tmp_path: Path) -> None:
     halved = split_shares(ROWS, "AAB", DAYS[40], 2.0)
     market = market_of(tmp_path, halved, adjust="none")
@@ -117,7 +151,7 @@ GAPS = {"AAB": [*DAYS[50:53]], "AAD": [DAYS[51], DAYS[119]]}
 
 def test_a_gap_is_an_error_by_default(tmp_path: Path) -> None:
     with pytest.raises(
-        InvalidInput, match=rf"AAB has no bar at {DAYS[50]}, where others have.* on 4 of 120 days"
+        InvalidInput, match=rf"AAB has no bar at {DAYS[50]}, where others have.* on 4 of 120 bars"
     ) as caught:
         market_of(tmp_path, without(ROWS, GAPS))
     assert "forward_fill" in caught.value.message
@@ -148,6 +182,7 @@ def test_a_halt_with_rows_of_no_volume_is_not_traded(tmp_path: Path) -> None:
     rows = [row | {"volume": 0} if (row["ticker"], row["time"]) == ("AAC", DAYS[60]) else row for row in ROWS]
     market = market_of(tmp_path, rows)
     assert (~market.traded).nonzero().tolist() == [[60, 2]]
+    assert "1 bars of no volume not traded" in str(market.report)
 
 
 def test_late_and_early_ends(tmp_path: Path) -> None:
@@ -224,7 +259,38 @@ def test_a_price_that_stands_still_has_finite_indicators(tmp_path: Path) -> None
     assert not market.features[:, 0].any()
 
 
-def test_turbulence(tmp_path: Path) -> None:
+def test_rounding_is_no_deviation(tmp_path: Path) -> None:
+    """The mean of many equal prices is off by its last bit; a ticker that begins to move later is not off by 10^14."""
+    prices = np.where(np.arange(120) < 100, 5.3, 5.3 * 1.01 ** (np.arange(120) - 99.0))
+    bars = dict(zip(DAYS, prices.tolist(), strict=True))
+    rows = [
+        row | dict.fromkeys(("open", "high", "low", "close"), bars[row["time"]]) if row["ticker"] == "AAA" else row
+        for row in ROWS
+    ]
+    indicators = ("macd", "rsi", "cci", "adx", "bollinger")
+    market = market_of(tmp_path, rows, indicators=indicators, train_end=DAYS[90])
+    closes = market.features[33:, 0, 0].double()
+    torch.testing.assert_close(closes, torch.from_numpy(prices[33:] / 5.3 - 1), atol=1e-6, rtol=0)
+    assert market.features[:, 0].abs().max() < 500
+
+
+def test_a_table_without_volumes_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match=r"no bar of the training split can be traded.*write 1"):
+        market_of(tmp_path, [row | {"volume": 0} for row in ROWS])
+
+
+def test_a_report_of_very_many_dates_is_cut(tmp_path: Path) -> None:
+    rows = ROWS
+    for day in DAYS[20:40]:
+        for ticker in ("AAA", "AAB", "AAC"):
+            rows = split_shares(rows, ticker, day, 1.25)
+    report = str(market_of(tmp_path, rows).report)
+    assert "60 ex-rights dates smoothed: AAA 2015-02-02" in report
+    assert report.count("factor") == 50
+    assert "and 10 more" in report
+
+
+def test_turbulence(monkeypatch: pytest.MonkeyPatch) -> None:
     close = np.exp(np.random.default_rng(0).normal(0, 0.02, (70, 3)).cumsum(axis=0))
     traded = np.ones_like(close, dtype=bool)
     found = turbulence_of(close, traded, 20)
@@ -241,6 +307,8 @@ def test_turbulence(tmp_path: Path) -> None:
     np.testing.assert_allclose(both[21:40], pair[21:40])
     assert both[40] != pytest.approx(pair[40])  # half of the window by now
     assert np.isfinite(both[21:]).all()
+    monkeypatch.setattr(turbulence, "_BLOCK_NUMBERS", 100)  # less than one bar needs
+    assert np.array_equal(turbulence_of(close, traded, 20), both, equal_nan=True)
 
 
 def test_splits(tmp_path: Path) -> None:
@@ -251,11 +319,16 @@ def test_splits(tmp_path: Path) -> None:
         "test": range(81, 120),
         "all": range(14, 120),
     }
+    months = market_of(tmp_path, ROWS, train_end="2015-03", validation_end="2015")
+    assert [str(months.times[bar])[:10] for bar in (months.splits["train"][-1], months.splits["validation"][-1])] == [
+        "2015-03-31",
+        DAYS[-1],
+    ]
     market = market_of(tmp_path, ROWS)
     assert market.splits["train"] == range(14, 88)  # 70 % of 106 bars
     assert market.splits["validation"] == range(88, 104)
     assert market.splits["test"] == range(104, 120)
-    assert "train 2015-01-23 to 2015-05-06 (74 bars); validation" in str(market.report)
+    assert "train from 2015-01-23 to 2015-05-06 (74 bars); validation" in str(market.report)
 
 
 def test_normalizers_see_training_rows_only(tmp_path: Path) -> None:

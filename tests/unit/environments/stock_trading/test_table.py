@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -48,8 +49,9 @@ def typed(**types: pa.DataType) -> pa.Table:
         ),
         lambda path: pa.feather.write_feather(typed(time=pa.timestamp("ns", "UTC")), str(path), compression="lz4"),
         lambda path: stream(typed(time=pa.timestamp("ms"), volume=pa.float64(), ticker=pa.large_string()), path),
+        lambda path: stream(typed(ticker=pa.string_view(), close=pa.string_view()), path),
     ],
-    ids=["parquet of text", "parquet", "arrow file", "arrow stream"],
+    ids=["parquet of text", "parquet", "arrow file", "arrow stream", "arrow stream of views"],
 )
 def test_formats_are_equal(tmp_path: Path, write: Callable[[Path], None]) -> None:
     write(tmp_path / "prices")
@@ -60,6 +62,63 @@ def test_formats_are_equal(tmp_path: Path, write: Callable[[Path], None]) -> Non
         assert np.array_equal(one, other)
     assert found.ticker[:3].tolist() == ["AAA", "AAB", "AAC"]
     assert str(found.time[0]) == "2015-01-05T00:00:00.000000"
+
+
+def read_again(path: Path, rows: list[Row]) -> None:
+    """The file at `path` gives what the same rows give as plain CSV."""
+    expected = read_table(str(write_csv(path.with_name("plain.csv"), rows)), {})
+    for one, other in zip(read_table(str(path), {}), expected, strict=True):
+        assert np.array_equal(one, other)
+
+
+@pytest.mark.parametrize("name", ["prices.csv.gz", "prices", "prices.parquet"])
+def test_a_file_is_told_by_its_bytes(tmp_path: Path, name: str) -> None:
+    """Inside a pod a file has no name that would tell; a wrong one tells nothing either."""
+    plain = write_csv(tmp_path / "prices.csv", ROWS).read_bytes()
+    for data in (plain, gzip.compress(plain), b"\xef\xbb\xbf" + plain):
+        (tmp_path / name).write_bytes(data)
+        read_again(tmp_path / name, ROWS)
+
+
+def test_spaces_around_column_names(tmp_path: Path) -> None:
+    header, _, rows = write_csv(tmp_path / "prices", ROWS).read_text().partition("\n")
+    (tmp_path / "prices").write_text(header.replace(",", ", ") + "\n" + rows)
+    read_again(tmp_path / "prices", ROWS)
+
+
+def test_further_columns_may_be_anything(tmp_path: Path) -> None:
+    """Names of companies, say, in another encoding."""
+    named = write_csv(tmp_path / "prices", [row | {"name": "银行"} for row in ROWS])
+    named.write_bytes(named.read_text().encode("gbk"))
+    read_again(named, ROWS)
+
+
+def test_dates_of_eight_digits(tmp_path: Path) -> None:
+    short = [row | {"time": row["time"].replace("-", "")} for row in ROWS]
+    read_again(write_csv(tmp_path / "prices", short), ROWS)
+    whole = pa.array([int(row["time"]) for row in short])
+    pa.parquet.write_table(typed().set_column(1, "time", whole), tmp_path / "prices")
+    read_again(tmp_path / "prices", ROWS)
+
+
+def test_times_with_a_zone_become_utc(tmp_path: Path) -> None:
+    def at(suffix: str) -> list[Row]:
+        return [row | {"time": f"{row['time']}{suffix}"} for row in ROWS]
+
+    for suffix in (" 01:30:00Z", "T09:30:00+08:00", " 09:30+08:00"):
+        read_again(write_csv(tmp_path / "prices", at(suffix)), at(" 01:30"))
+    mixed = at(" 09:30")[:20] + at(" 09:30+08:00")[20:]
+    with pytest.raises(InvalidInput, match=r"row 21: 'time' is '2015-01-13 09:30\+08:00'; a date such as"):
+        read_table(str(write_csv(tmp_path / "prices", mixed)), {})
+
+
+def test_types_that_lose_a_little(tmp_path: Path) -> None:
+    """Volumes beyond 2^53, and times of nanoseconds, are rounded."""
+    nanoseconds = typed(time=pa.timestamp("ns")).column("time").to_numpy() + np.timedelta64(5, "ns")
+    volumes = pa.array([2**60 + 1] * len(ROWS))
+    table = typed().set_column(1, "time", pa.array(nanoseconds)).set_column(6, "volume", volumes)
+    pa.parquet.write_table(table, tmp_path / "prices")
+    read_again(tmp_path / "prices", [row | {"volume": 2**60} for row in ROWS])
 
 
 def test_the_order_of_tickers_does_not_matter(tmp_path: Path) -> None:
@@ -143,6 +202,10 @@ def test_prices_that_went_through_float32_are_taken(tmp_path: Path) -> None:
         ),
         (lambda path: path.write_bytes(b"ticker,time\nAAA,1\nAAA\n"), r"Row #3: Expected 2 columns, got 1"),
         (lambda path: path.write_bytes(b"ticker,time\n\xff\xfe,1\n"), r"is not a table in CSV"),
+        (lambda path: path.write_bytes("名称,time\n1,1\n".encode("gbk")), r"is not a table in CSV \(UTF-8"),
+        (lambda path: path.write_bytes("ticker,time\n1,1\n".encode("utf-16")), r"is not a table in CSV \(UTF-8"),
+        (lambda path: path.write_bytes(b"ticker;time\nA;1\n"), r"separated by commas, not by ';'"),
+        (lambda path: path.write_bytes(b"\x1f\x8b and no more"), r"cannot read the table|is not a table in CSV"),
         (
             lambda path: path.write_bytes(b"ticker,time,open,high,low,close,close,volume\n"),
             r"has more than one column 'close'",
@@ -158,7 +221,11 @@ def test_bad_files(tmp_path: Path, write: Callable[[Path], None], complaint: str
 def test_a_parquet_of_other_types(tmp_path: Path) -> None:
     table = typed().set_column(1, "time", pa.array(range(len(ROWS))))
     pa.parquet.write_table(table, tmp_path / "prices")
-    with pytest.raises(InvalidInput, match="'time' holds int64; dates such as"):
+    with pytest.raises(InvalidInput, match="row 1: 'time' is '0'; a date such as"):
+        StockTrading(1, table=tmp_path / "prices")
+    table = typed().set_column(1, "time", pa.array([0.5] * len(ROWS)))
+    pa.parquet.write_table(table, tmp_path / "prices")
+    with pytest.raises(InvalidInput, match="'time' holds double; dates such as"):
         StockTrading(1, table=tmp_path / "prices")
 
 
@@ -194,9 +261,12 @@ def test_missing_columns(tmp_path: Path) -> None:
         ({"max_stock": 0}, "max_stock", "must be 1 or more, not 0"),
         ({"max_stock": 1.5}, "max_stock", "expected a whole number, got 1.5"),
         ({"cool_down": -1}, "cool_down", "must be 0 or more"),
+        ({"cool_down": 10**12}, "cool_down", "must be 1,000,000,000 or less"),
+        ({"max_stock": 10**30}, "max_stock", "must be 1,000,000,000,000 or less"),
         ({"minimum_trade": 101}, "minimum_trade", "of 101 shares is more than max_stock (100)"),
         ({"daily_limit": 10}, "daily_limit", "a fraction between 0 and 1 (0.1 for 10 %), not 10"),
         ({"rsi_window": 1}, "rsi_window", "must be 2 or more, not 1"),
+        ({"cci_window": 100_001}, "cci_window", "must be 100,000 or less, not 100001"),
         ({"turbulence_threshold": 0}, "turbulence_threshold", "must be above 0"),
         ({"train_fraction": 0.9, "validation_fraction": 0.2}, "validation_fraction", "together are 1.1, more than 1"),
         ({"validation_end": "2016-01-01"}, "validation_end", "needs train_end beside it"),
@@ -214,6 +284,10 @@ def test_bad_options(options: dict[str, Any], field: str, complaint: str) -> Non
     ("options", "field", "complaint"),
     [
         ({"train_end": "March 2015"}, "train_end", r"'March 2015'; a date such as 2018-12-31"),
+        ({"train_end": "today"}, "train_end", r"'today'; a date such as 2018-12-31"),
+        ({"train_end": "20150331"}, "train_end", r"'20150331'; a date such as 2018-12-31"),
+        ({"train_end": "2015-02-30"}, "train_end", r"'2015-02-30'; a date such as 2018-12-31"),
+        ({"train_end": "2015-03-31T10:00+08:00"}, "train_end", r"\+08:00'; a date such as 2018-12-31"),
         (
             {"train_end": "2015-04-01", "validation_end": "2015-03-31"},
             "validation_end",

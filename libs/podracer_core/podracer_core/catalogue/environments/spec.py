@@ -60,7 +60,7 @@ class EnvironmentSpec:
             message = f"must be at least 1, not {self.max_episode_steps}"
             yield FieldViolation("environment.max_episode_steps", message)
         try:
-            json.dumps(dict(self.kwargs))
+            json.dumps(dict(self.kwargs), allow_nan=False)
         except (TypeError, ValueError) as error:
             yield FieldViolation("environment.kwargs", f"must be JSON values: {error}")
         for name in self.data:

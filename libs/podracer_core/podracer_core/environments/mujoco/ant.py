@@ -88,6 +88,6 @@ def _body_index(physics: Physics, body: int | str) -> int:
     try:
         return int(physics.model.body(body).id)
     except (KeyError, IndexError) as error:
-        names = ", ".join(physics.model.body(index).name for index in range(physics.model.nbody))
+        names = ", ".join(filter(None, (physics.model.body(index).name for index in range(physics.model.nbody))))
         message = f"main_body must be a body of the model ({names}) or its number, not {body!r}"
         raise InvalidInput(message, violations=[FieldViolation("environment.kwargs.main_body", message)]) from error

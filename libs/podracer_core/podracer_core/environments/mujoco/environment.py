@@ -16,8 +16,8 @@ from torch import Tensor
 
 from podracer_core.environments.episode_starts import EpisodeStarts, State
 from podracer_core.environments.mujoco.physics import Physics
-from podracer_core.environments.vec_environment import Step, VecEnvironment, allocate_step
-from podracer_core.errors import InvalidInput
+from podracer_core.environments.vec_environment import Step, VecEnvironment, allocate_step, check_time_limit
+from podracer_core.errors import InvalidInput, PreconditionFailed
 from podracer_core.random_numbers import derive_key, normal, uniform
 
 __all__ = ["MuJoCoEnvironment"]
@@ -39,6 +39,7 @@ class MuJoCoEnvironment(VecEnvironment):
         """`frame_skip` physics steps are one step of the environment."""
         if frame_skip < 1:
             raise InvalidInput(f"frame_skip must be at least 1, not {frame_skip}", frame_skip=frame_skip)
+        check_time_limit(max_episode_steps)
         self.physics = physics
         self.num_envs = physics.num_envs
         self.device = physics.device
@@ -61,7 +62,7 @@ class MuJoCoEnvironment(VecEnvironment):
         self.never = torch.zeros(self.num_envs, dtype=torch.bool, device=self.device)  # for tasks that do not end
         self._own_step = allocate_step(self)
         self._replay = physics.captured(lambda: self._advance(self._own_step))
-        self._started = False
+        self._started = self._closed = False
         self._starts: EpisodeStarts | None = None
         if self.device.type == "cpu":
             # What `EpisodeStarts` fills in. It keeps states only: what they look like, the engine has to say.
@@ -103,6 +104,7 @@ class MuJoCoEnvironment(VecEnvironment):
     @torch.no_grad()
     def reset(self, seeds: Tensor) -> Tensor:
         """See `VecEnvironment.reset`."""
+        self._check_open()
         if seeds.shape != (self.num_envs,):
             raise InvalidInput(f"seeds must have the shape [{self.num_envs}], not {list(seeds.shape)}")
         self._seed.copy_(seeds)
@@ -118,6 +120,7 @@ class MuJoCoEnvironment(VecEnvironment):
     def step(self, action: Tensor, out: Step | None = None) -> Step:
         """See `VecEnvironment.step`."""
         if not self._started:
+            self._check_open()
             raise InvalidInput("reset or load_state must come before step")
         self.check_action(action)
         self.ctrl.copy_(action.nan_to_num(nan=0.0).clamp_(self._low, self._high))
@@ -136,6 +139,7 @@ class MuJoCoEnvironment(VecEnvironment):
     @torch.no_grad()
     def load_state(self, state: Mapping[str, Tensor]) -> Tensor:
         """See `VecEnvironment.load_state`."""
+        self._check_open()
         for name, value in self.state().items():
             if name not in state or state[name].shape != value.shape or state[name].dtype != value.dtype:
                 found = f"{state[name].dtype} {list(state[name].shape)}" if name in state else "nothing"
@@ -149,8 +153,17 @@ class MuJoCoEnvironment(VecEnvironment):
         return self._go_on()
 
     def close(self) -> None:
-        """Give back the engine."""
+        """Give back the engine: its threads, or a GPU's memory, go with the last who knows this environment.
+
+        Nobody waits for the garbage collector then, which knows nothing of a GPU's memory and may come late.
+        """
+        self._closed, self._started = True, False
+        self._starts, self._replay = None, _nothing  # both hold this environment
         self.physics.close()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise PreconditionFailed(f"{type(self).__name__}: the environments are closed")
 
     def _counters(self) -> dict[str, Tensor]:
         return {
@@ -222,6 +235,10 @@ class MuJoCoEnvironment(VecEnvironment):
     def _draw(self, key: Tensor) -> State:
         qpos, qvel = self.initial_state(key)
         return {"qpos": qpos.t(), "qvel": qvel.t()}
+
+
+def _nothing() -> None:
+    """A closed environment's step: none gets this far."""
 
 
 def _copy(step: Step, out: Step) -> Step:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 
 import torch
@@ -46,7 +47,11 @@ class GraphedStep:
                 wp.capture_launch(self._graph, stream=warp_stream(current))
 
     def _capture(self, current: torch.cuda.Stream) -> wp.Graph:
-        """The graph of one step; capturing runs nothing. The default stream cannot be captured, hence one aside."""
+        """The graph of one step; capturing runs nothing. The default stream cannot be captured, hence one aside.
+
+        Garbage goes first, as in `torch.cuda.graph`: memory of an earlier environment, freed meanwhile, would end it.
+        """
+        gc.collect()
         self._pool = torch.cuda.MemPool()
         aside = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         aside.wait_stream(current)

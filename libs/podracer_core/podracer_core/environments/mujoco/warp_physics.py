@@ -90,7 +90,7 @@ class WarpPhysics(Physics):
             self._rows = torch.zeros(num_envs, dtype=torch.bool, device=self.device)
             self._warp_rows = wp.from_torch(self._rows)
         self._model.opt.warn_overflow = 0  # the kernels' own printing; `broken` tells
-        self._model.callback.control = self._check_capacity
+        self._model.callback.control = _check_capacity
         self._overflow = wp.to_torch(self._data.overflow)
         self._broken = torch.zeros_like(self._rows)
         self._views = {name: self._view(name) for name in _STATE if name != "act" or self.model.na}
@@ -142,6 +142,11 @@ class WarpPhysics(Physics):
         """See `Physics.captured`: one CUDA graph. On a CPU the physics alone are replayed, by `step` and `restart`."""
         return GraphedStep(advance, self.device) if self.device.type == "cuda" else advance
 
+    def close(self) -> None:
+        """See `Physics.close`. Warp frees memory at once, so what still runs on a stream of torch's has to end first."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
     def _memory(self) -> dict[str, Tensor]:
         return {**self._views, **self._derived, "overflow": self._overflow, "broken": self._broken}
 
@@ -171,15 +176,6 @@ class WarpPhysics(Physics):
         if not self._derived.keys().isdisjoint(_AFTER_CONSTRAINTS):
             mjw.rne_postconstraint(self._model, self._data)
 
-    def _check_capacity(self, _model: mjw.Model, data: mjw.Data) -> None:
-        """MuJoCo Warp itself looks only after the last of an integrator's stages."""
-        wp.launch(
-            _MARK_OVERFLOW,
-            dim=self.num_envs,
-            inputs=[data.nefc, data.njmax, data.ncollision, data.nacon, data.naconmax],
-            outputs=[data.overflow],
-        )
-
     def _run(self, name: Hashable, work: Callable[[], None]) -> None:
         """Do Warp's `work`. On a CPU, where nobody captures the whole step, it is captured here and replayed."""
         with on_torch_stream(self.device):
@@ -191,6 +187,16 @@ class WarpPhysics(Physics):
                     work()
                 self._graphs[name] = capture.graph
             wp.capture_launch(self._graphs[name])
+
+
+def _check_capacity(_model: mjw.Model, data: mjw.Data) -> None:
+    """MuJoCo Warp itself looks only after the last of an integrator's stages."""
+    wp.launch(
+        _MARK_OVERFLOW,
+        dim=data.nworld,
+        inputs=[data.nefc, data.njmax, data.ncollision, data.nacon, data.naconmax],
+        outputs=[data.overflow],
+    )
 
 
 def _write_rows(view: Tensor, rows: Tensor, values: Tensor) -> None:

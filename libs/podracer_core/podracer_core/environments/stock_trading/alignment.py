@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from podracer_core.environments.stock_trading.settings import refusal
-from podracer_core.environments.stock_trading.table import PriceTable
+from podracer_core.environments.stock_trading.table import PriceTable, moment
 from podracer_core.errors import InvalidInput
 
 __all__ = ["AlignedBars", "align"]
@@ -47,7 +47,7 @@ def align(table: PriceTable, indicators: NDArray[np.float64], gaps: str) -> Alig
     if gaps == "drop_day":
         dropped = np.any(lacks, axis=1)
         if dropped.all():
-            message = "gaps: drop_day leaves nothing, as there is no day on which all tickers have a bar"
+            message = "gaps: drop_day leaves nothing, as there is no time at which all tickers have a bar"
             raise refusal("gaps", f"{message}; use forward_fill, or leave tickers out")
     times, row, lacks, dropped_times = times[~dropped], row[~dropped], lacks[~dropped], times[dropped]
     latest = np.maximum.accumulate(row, axis=0)  # rows of a ticker rise with time
@@ -66,10 +66,9 @@ def align(table: PriceTable, indicators: NDArray[np.float64], gaps: str) -> Alig
 
 def _gap(table: PriceTable, times: NDArray[np.datetime64], lacks: NDArray[np.bool_]) -> InvalidInput:
     bar, ticker = np.argwhere(lacks)[0]
-    days = int(lacks.any(axis=1).sum())
+    count = int(lacks.any(axis=1).sum())
     message = (
-        f"{table.tickers[ticker]} has no bar at {np.datetime_as_string(times[bar], 'm').removesuffix('T00:00')}, where "
-        f"others have; such gaps are on {days} of {len(times)} days. Choose gaps: forward_fill (that ticker is not "
-        "traded there) or gaps: drop_day (nothing is)"
+        f"{table.tickers[ticker]} has no bar at {moment(times[bar])}, where others have; such gaps are on {count} of "
+        f"{len(times)} bars. Choose gaps: forward_fill (that ticker is not traded there) or gaps: drop_day (nothing is)"
     )
     return refusal("gaps", message)

@@ -19,6 +19,7 @@ from podracer_core.environments.stock_trading.orders import Broker
 from podracer_core.environments.stock_trading.settings import Split, StockTradingConfig
 from podracer_core.environments.stock_trading.split import check_split
 from podracer_core.environments.torch_environment import State, TorchEnvironment
+from podracer_core.environments.vec_environment import check_time_limit
 from podracer_core.random_numbers import integers, uniform
 
 __all__ = ["StockTrading"]
@@ -56,6 +57,7 @@ class StockTrading(TorchEnvironment):
         random, and all where not. An evaluation goes through its whole split. Raises InvalidInput for options and
         tables that cannot be right, PreconditionFailed where the extra `trading` is not installed.
         """
+        check_time_limit(max_episode_steps)
         self.config = config = StockTradingConfig.from_options(options)
         self.market = market = prepare(config, torch.device(device))
         self.preparation = str(market.report)

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from podracer_core.environments.stock_trading.table import PriceTable
+from podracer_core.environments.stock_trading.table import PriceTable, moment
 
 __all__ = ["ExRightsDate", "adjusted", "find_ex_rights"]
 
@@ -39,7 +39,7 @@ class ExRightsDate:
     factor: float
 
     def __str__(self) -> str:
-        return f"{self.ticker} {self.time.astype('datetime64[D]')} ({self.move:+.1%}, factor {self.factor:.4f})"
+        return f"{self.ticker} {moment(self.time)} ({self.move:+.1%}, factor {self.factor:.4f})"
 
 
 def find_ex_rights(table: PriceTable, daily_limit: float | None) -> list[ExRightsDate]:

@@ -16,13 +16,14 @@ from podracer_core.environments.stock_trading.indicators import bars_needed, ind
 from podracer_core.environments.stock_trading.reading import read_table
 from podracer_core.environments.stock_trading.settings import Split, StockTradingConfig, refusal
 from podracer_core.environments.stock_trading.split import split_bars
-from podracer_core.environments.stock_trading.table import checked
+from podracer_core.environments.stock_trading.table import checked, moment
 from podracer_core.environments.stock_trading.turbulence import turbulence_of
 
 __all__ = ["Market", "PreparationReport", "prepare"]
 
 # Relative. A deviation below it is the rounding of something that stands still; to divide by it would make noise of it.
 _STANDS_STILL = 1e-6
+_DATES_SHOWN = 50  # in a report, ex-rights dates
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +32,7 @@ class PreparationReport:
 
     ex_rights       dates that were smoothed
     filled_bars     bars that tickers lacked, filled with their last close and not traded
+    bars_of_no_volume  rows of the table that cannot be traded
     dropped_times   of bars that were left out
     """
 
@@ -40,21 +42,30 @@ class PreparationReport:
     splits: Mapping[Split, range]
     ex_rights: tuple[ExRightsDate, ...]
     filled_bars: int
+    bars_of_no_volume: int
     dropped_times: NDArray[np.datetime64]
 
     def __str__(self) -> str:
-        days = self.times.astype("datetime64[D]")
-        told = [f"{self.table}: {len(self.tickers)} tickers, {len(days)} bars from {days[0]} to {days[-1]}"]
+        stretch = f"{len(self.times)} bars {self._stretch(range(len(self.times)))}"
+        told = [f"{self.table}: {len(self.tickers)} tickers, {stretch}"]
         for name in ("train", "validation", "test"):
             bars = self.splits[name]
-            told.append(f"{name} {days[bars[0]]} to {days[bars[-1]]} ({len(bars)} bars)" if bars else f"no {name} bars")
+            told.append(f"{name} {self._stretch(bars)} ({len(bars)} bars)" if bars else f"no {name} bars")
         if self.ex_rights:
-            told.append(f"{len(self.ex_rights)} ex-rights dates smoothed: {', '.join(map(str, self.ex_rights))}")
+            shown = [*map(str, self.ex_rights[:_DATES_SHOWN])]
+            more = len(self.ex_rights) - len(shown)
+            shown += [f"and {more} more"] if more else []
+            told.append(f"{len(self.ex_rights)} ex-rights dates smoothed: {', '.join(shown)}")
         if self.filled_bars:
             told.append(f"{self.filled_bars} missing bars filled and not traded")
+        if self.bars_of_no_volume:
+            told.append(f"{self.bars_of_no_volume} bars of no volume not traded")
         if len(self.dropped_times):
-            told.append(f"{len(self.dropped_times)} days dropped")
+            told.append(f"{len(self.dropped_times)} bars dropped for all tickers")
         return "; ".join(told)
+
+    def _stretch(self, bars: range) -> str:
+        return f"from {moment(self.times[bars[0]])} to {moment(self.times[bars[-1]])}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +111,7 @@ def prepare(config: StockTradingConfig, device: torch.device) -> Market:
     turbulence = turbulence_of(bars.close, bars.traded, config.turbulence_window) if config.uses_turbulence else None
     splits = split_bars(bars.times, _first_usable(bars, known, turbulence, config), config)
     features, mean_close = _features(bars, known, splits["train"], table.tickers)
+    _refuse_untraded(bars.traded & known, splits["train"])
 
     def tensor(values: NDArray[np.generic]) -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(values)).to(device)
@@ -117,7 +129,14 @@ def prepare(config: StockTradingConfig, device: torch.device) -> Market:
         tensor(known),
         tensor(mean_close),
         PreparationReport(
-            config.table, table.tickers, bars.times, splits, tuple(ex_rights), bars.filled_bars, bars.dropped_times
+            config.table,
+            table.tickers,
+            bars.times,
+            splits,
+            tuple(ex_rights),
+            bars.filled_bars,
+            int((table.volume == 0).sum()),
+            bars.dropped_times,
         ),
     )
 
@@ -134,6 +153,12 @@ def _first_usable(
     if not usable.any():
         raise refusal("table", f"the table has {len(bars.times)} bars, too few for the indicators, which need {needs}")
     return int(np.argmax(usable))
+
+
+def _refuse_untraded(can_trade: NDArray[np.bool_], train: range) -> None:
+    if not can_trade[train.start : train.stop].any():
+        message = "no bar of the training split can be traded, as all volumes in it are 0"
+        raise refusal("table", f"{message}; where volumes are unknown, write 1")
 
 
 def _features(

@@ -40,7 +40,7 @@ class Broker:
         bought.mul_(part[:, None]).floor_()
         if self.minimum_trade > 1:
             bought.masked_fill_(bought < self.minimum_trade, 0.0)
-        # A purchase for all of the cash may overdraw the account by its last bit: the subtraction rounds once, `cost` twice.
+        # The subtraction rounds otherwise than `cost` did: a purchase for all of the cash might overdraw its last bit.
         cash.sub_((bought * price).sum(1), alpha=1 + self.buy_cost).clamp_(min=0.0)
         traded = sold.add_(bought)
         shares.add_(traded)

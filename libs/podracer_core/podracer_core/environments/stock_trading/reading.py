@@ -45,7 +45,7 @@ def read_table(path: str, columns: Mapping[str, str]) -> RawTable:
     Raises InvalidInput for a file that cannot be read, a missing column and a cell of the wrong type.
     """
     names = {name: columns.get(name, name) for name in COLUMNS}
-    table = _open(path)
+    table = _open(path, names)
     missing = [name for name in COLUMNS if names[name] not in table.column_names]
     if missing:
         raise _missing(path, missing, names, table.column_names)
@@ -65,7 +65,7 @@ def read_table(path: str, columns: Mapping[str, str]) -> RawTable:
     )
 
 
-def _open(path: str) -> Any:
+def _open(path: str, names: Mapping[str, str]) -> Any:
     arrow = trading_library("pyarrow")
     try:
         with Path(path).open("rb") as file:
@@ -76,7 +76,7 @@ def _open(path: str) -> Any:
             return trading_library("pyarrow.feather").read_table(path)
         if start[:4] == b"\xff\xff\xff\xff":
             return arrow.ipc.open_stream(path).read_all()
-        return _open_csv(path, compression="gzip" if start[:2] == b"\x1f\x8b" else None)
+        return _open_csv(path, names, compression="gzip" if start[:2] == b"\x1f\x8b" else None)
     except OSError as error:
         raise refusal("table", f"cannot read the table {path}: {error.strerror or error}") from error
     except (arrow.ArrowException, ValueError) as error:  # a text that is not UTF-8, or a path with a zero byte in it
@@ -84,16 +84,17 @@ def _open(path: str) -> Any:
         raise refusal("table", message) from error
 
 
-def _open_csv(path: str, compression: str | None) -> Any:
-    """All columns as text, so that a cell of the wrong type can be named, and ticker 000001 keeps its zeros."""
+def _open_csv(path: str, names: Mapping[str, str], compression: str | None) -> Any:
+    """Columns as text, so that a cell of the wrong type can be named, and ticker 000001 keeps its zeros."""
     arrow, csv = trading_library("pyarrow"), trading_library("pyarrow.csv")
     reading = csv.ReadOptions(use_threads=False)
     with arrow.input_stream(path, compression=compression) as file:
-        names = csv.open_csv(file, reading).schema.names
-    as_text = csv.ConvertOptions(column_types=dict.fromkeys(names, arrow.string()))
+        found = csv.open_csv(file, reading).schema.names
+    wanted = [column for column in found if column.strip() in names.values()]
+    as_text = csv.ConvertOptions(column_types=dict.fromkeys(wanted, arrow.string()))
     with arrow.input_stream(path, compression=compression) as file:
         table = csv.read_csv(file, reading, convert_options=as_text)
-    return table.rename_columns([name.strip() for name in names])
+    return table.rename_columns([column.strip() for column in found])
 
 
 def _missing(path: str, missing: list[str], names: Mapping[str, str], found: list[str]) -> InvalidInput:

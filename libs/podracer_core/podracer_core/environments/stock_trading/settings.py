@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -15,6 +14,7 @@ __all__ = ["COLUMNS", "FIELD", "Indicator", "Split", "StockTradingConfig", "refu
 
 FIELD = "environment.kwargs"
 COLUMNS = ("ticker", "time", "open", "high", "low", "close", "volume")
+_LONGEST_WINDOW = 100_000  # TA-Lib's
 
 Split = Literal["train", "validation", "test", "all"]
 Indicator = Literal["macd", "rsi", "cci", "adx", "bollinger", "turbulence"]
@@ -31,7 +31,7 @@ class StockTradingConfig:
     daily_limit           a fall over night beyond it (0.1: 10 %) is an ex-rights date; None: as the market itself shows
     gaps                  what to do where a ticker has no row: forward_fill, drop_day, or refuse with error
 
-    Split, by date (`train_end`, `validation_end`: last day of each) or else by the fractions of all bars:
+    Split, by date (`train_end`, `validation_end`: last day of each) or else by fractions of the usable bars:
     split                 what training trades
     evaluation_split      what evaluation trades; None: validation where `split` is train, else the same
 
@@ -95,7 +95,7 @@ class StockTradingConfig:
     def from_options(cls, options: Mapping[str, Any]) -> StockTradingConfig:
         """From JSON values. Raises InvalidInput with every unknown name (and the nearest known one) and wrong value."""
         builder = Builder("", {})
-        config = builder.dataclass(cls, _node(options), FIELD)
+        config = builder.dataclass(cls, Node.from_plain(options), FIELD)
         if builder.problems:
             violations = [FieldViolation(problem.field, problem.message) for problem in builder.problems]
             raise InvalidInput("; ".join(map(str, violations)), violations=violations)
@@ -112,12 +112,16 @@ class StockTradingConfig:
                 yield FieldViolation("columns", f"has {name!r}; its keys are among {', '.join(COLUMNS)}")
         if len(set(self.indicators)) < len(self.indicators):
             yield FieldViolation("indicators", "names one twice")
-        for name, least in (
-            *((f"{indicator}_window", 2) for indicator in ("rsi", "cci", "adx", "bollinger", "turbulence")),
-            *(("max_stock", 1), ("minimum_trade", 1), ("cool_down", 0)),
+        for name, least, most in (
+            *(
+                (f"{indicator}_window", 2, _LONGEST_WINDOW)
+                for indicator in ("rsi", "cci", "adx", "bollinger", "turbulence")
+            ),
+            *(("max_stock", 1, 10**12), ("minimum_trade", 1, 10**12), ("cool_down", 0, 10**9)),
         ):
-            if getattr(self, name) < least:
-                yield FieldViolation(name, f"must be {least} or more, not {getattr(self, name)}")
+            if not least <= (value := getattr(self, name)) <= most:
+                right = f"{least} or more" if value < least else f"{most:,} or less"
+                yield FieldViolation(name, f"must be {right}, not {value}")
         for name in ("buy_cost", "sell_cost"):
             if not 0 <= getattr(self, name) < 1:
                 message = f"is a fraction of the traded value, 0 or more and below 1, not {getattr(self, name):g}"
@@ -151,12 +155,3 @@ class StockTradingConfig:
 def refusal(name: str, message: str) -> InvalidInput:
     """The error that blames one argument of the constructor."""
     return InvalidInput(message, violations=[FieldViolation(f"{FIELD}.{name}", message)])
-
-
-def _node(value: Any) -> Node:
-    """JSON values (and paths) as the configuration reader takes them; line numbers mean nothing here."""
-    if isinstance(value, Mapping):
-        return Node({str(key): _node(inner) for key, inner in value.items()}, 0, 0)
-    if isinstance(value, list | tuple):
-        return Node(tuple(_node(inner) for inner in value), 0, 0)
-    return Node(os.fspath(value) if isinstance(value, os.PathLike) else value, 0, 0)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 import numpy as np
 from numpy.typing import NDArray
 
 from podracer_core.environments.stock_trading.settings import Split, StockTradingConfig, refusal
+from podracer_core.environments.stock_trading.table import moment
 
 __all__ = ["check_split", "split_bars"]
+
+_DATE = re.compile(r"\d{4}(-\d\d(-\d\d([T ]\d\d:\d\d(:\d\d)?)?)?)?")
 
 
 def split_bars(times: NDArray[np.datetime64], first: int, config: StockTradingConfig) -> Mapping[Split, range]:
@@ -35,7 +39,7 @@ def check_split(
     if len(bars[split]) >= 2:
         return bars[split]
     usable = times[bars["all"].start :]
-    there = f"usable bars run from {_day(usable[0])} to {_day(usable[-1])}" if len(usable) else "no bar is usable"
+    there = f"usable bars run from {moment(usable[0])} to {moment(usable[-1])}" if len(usable) else "no bar is usable"
     if config.train_end is None:
         to_blame = "validation_fraction" if split == "validation" else "train_fraction"
     else:
@@ -53,27 +57,25 @@ def _ends(times: NDArray[np.datetime64], first: int, config: StockTradingConfig)
             round(count * (config.train_fraction + config.validation_fraction)),
         ]
         return first + ends[0], first + ends[1]
-    train_end = _bars_until(times, "train_end", config.train_end)
+    train_end = _end_of("train_end", config.train_end)
     if config.validation_end is None:
-        return max(first, train_end), len(times)
-    validation_end = _bars_until(times, "validation_end", config.validation_end)
-    if np.datetime64(config.validation_end) <= np.datetime64(config.train_end):
+        return max(first, int(np.searchsorted(times, train_end))), len(times)
+    validation_end = _end_of("validation_end", config.validation_end)
+    if validation_end <= train_end:
         message = f"is {config.validation_end}, not after train_end ({config.train_end}): validation follows training"
         raise refusal("validation_end", f"validation_end {message}")
-    return max(first, train_end), max(first, validation_end)
+    after = np.searchsorted(times, np.array([train_end, validation_end]))
+    return max(first, int(after[0])), max(first, int(after[1]))
 
 
-def _bars_until(times: NDArray[np.datetime64], name: str, text: str) -> int:
-    """How many bars there are up to the end of that day, or up to that minute."""
+def _end_of(name: str, text: str) -> np.datetime64:
+    """The first moment after the whole of what the text names: its year, month, day, or minute."""
     try:
-        moment = np.datetime64(text)
-    except ValueError:
-        moment = np.datetime64("NaT")
-    if np.isnat(moment):
-        raise refusal(name, f"{name} is {text!r}; a date such as 2018-12-31 is expected")
-    # The whole of what the text names: its day, its minute.
-    return int(np.searchsorted(times, (moment + 1).astype(times.dtype), side="left"))
-
-
-def _day(time: np.datetime64) -> str:
-    return str(time.astype("datetime64[D]"))
+        # NumPy also takes "today", zones that it then does not heed, and years of eight digits.
+        named = np.datetime64(text) if _DATE.fullmatch(text) else np.datetime64("NaT")
+    except ValueError:  # the 30th of February
+        named = np.datetime64("NaT")
+    if np.isnat(named):
+        raise refusal(name, f"{name} is {text!r}; a date such as 2018-12-31, or 2018-12-31 09:30 is expected")
+    after: np.datetime64 = (named + 1).astype("datetime64[us]")
+    return after

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from podracer_core.environments.stock_trading.reading import RawTable
 from podracer_core.environments.stock_trading.settings import refusal
 
-__all__ = ["PriceTable", "checked"]
+__all__ = ["PriceTable", "checked", "moment"]
 
 # Relative. Prices that went through float32 may leave [low, high] by a rounding.
 _ROUNDING = 1e-6
@@ -95,16 +95,16 @@ def _refuse_disorder(raw: RawTable, code: NDArray[np.int64], order: NDArray[np.i
     late = (code[before] == code[after]) & (raw.time[after] < raw.time[before])
     if late.any():
         index = np.flatnonzero(late)[np.argmin(after[late])]
-        earlier = f"{_moment(raw.time[before[index]])} (row {before[index] + 1})"
+        earlier = f"{moment(raw.time[before[index]])} (row {before[index] + 1})"
         message = f"{_place(raw, int(after[index]))} comes after that ticker's {earlier}; sort the table by time"
         raise refusal("table", message)
 
 
 def _place(raw: RawTable, row: int) -> str:
-    return f"row {row + 1} ({raw.ticker[row]}, {_moment(raw.time[row])})"
+    return f"row {row + 1} ({raw.ticker[row]}, {moment(raw.time[row])})"
 
 
-def _moment(time: np.datetime64) -> str:
+def moment(time: np.datetime64) -> str:
     """A time as short as it can be said."""
-    text = str(time.astype("datetime64[s]"))
-    return text.removesuffix("T00:00:00").replace("T", " ")
+    text = str(time.astype("datetime64[s]")).removesuffix(":00")
+    return text.removesuffix("T00:00").replace("T", " ")

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 __all__ = ["turbulence_of"]
 
-_BLOCK_NUMBERS = 1 << 22  # of the covariances that are worked on at a time
+_BLOCK_NUMBERS = 1 << 22  # of the windows or of the covariances that are worked on at a time
 
 
 def turbulence_of(close: NDArray[np.float64], traded: NDArray[np.bool_], window: int) -> NDArray[np.float64]:
@@ -31,7 +31,8 @@ def turbulence_of(close: NDArray[np.float64], traded: NDArray[np.bool_], window:
     bars_traded = np.lib.stride_tricks.sliding_window_view(traded[1:-1], window, axis=0).sum(axis=2)
     counts = traded[first:] & (2 * bars_traded >= window)
     trailing = np.lib.stride_tricks.sliding_window_view(returns[1:-1], window, axis=0)  # [T - first, K, window]
-    for block in np.array_split(np.arange(bars - first), -(-(bars - first) * tickers**2 // _BLOCK_NUMBERS)):
+    numbers = (bars - first) * tickers * max(tickers, window)
+    for block in np.array_split(np.arange(bars - first), -(-numbers // _BLOCK_NUMBERS)):
         mean = trailing[block].mean(axis=2)
         centered = (trailing[block] - mean[:, :, None]) * counts[block][:, :, None]
         covariance = centered @ centered.transpose(0, 2, 1) / (window - 1)
