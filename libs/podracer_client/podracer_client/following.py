@@ -15,12 +15,15 @@ from podracer_client.watching import JobUpdate
 from podracer_core.errors import PodracerError
 
 _INTERVAL_S = 1.0
+_INSPECTED = "ENVIRONMENT_INSPECTED"
 
 
 def show_update(display: Display, update: JobUpdate) -> None:
     """Events first, in their order, then the job as it is after them."""
     for event in update.events:
         display.event(event)
+        if event.kind == _INSPECTED and (preparation := update.job.environment_description.preparation):
+            display.prepared(preparation)
     display.show(take_snapshot(update.job, update.pods))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from podracer.common.v1 import agent_pb2, environment_pb2
@@ -20,8 +21,10 @@ from podracer_core.catalogue.messages import (
     hyperparameter_to_message,
 )
 from podracer_core.checkpoint import POLICY_GROUPS, Checkpoint, load_actor, load_checkpoint, open_checkpoint_folder
-from podracer_core.environments.registry import make_vec_environment
-from podracer_core.errors import InvalidInput, PreconditionFailed
+from podracer_core.environments.registry import evaluates_alike, make_vec_environment
+from podracer_core.environments.spaces import action_array_space, observation_array_space, to_gymnasium
+from podracer_core.environments.vec_environment import VecEnvironment
+from podracer_core.errors import FieldViolation, InvalidInput, PreconditionFailed
 from podracer_core.evaluate import EvaluationResult, Evaluator
 from podracer_core.evaluate.messages import result_from_json, result_to_message
 from podracer_core.jobs.messages import seconds_to_duration
@@ -30,6 +33,7 @@ from podracer_core.storage.object_store import open_store
 __all__ = ["describe", "evaluate_checkpoint", "load_source"]
 
 _MAX_EPISODES = 100_000
+_PARTS = ("observation", "action")
 
 
 def load_source(
@@ -61,7 +65,9 @@ def evaluate_checkpoint(
 ) -> evaluator_service_pb2.EvaluateCheckpointResponse:
     """Greedy episodes of a stored policy; with the stored evaluation's seeds unless the request says otherwise.
 
-    The files of its environment are taken from `cache`; errors as of `place_environment`.
+    They are compared with the stored ones where seeds and environment are the same. The files of its environment are
+    taken from `cache`; errors as of `place_environment`. Raises InvalidInput (OTHER_SPACES) for an environment that the
+    policy cannot act in.
     """
     description = describe(checkpoint)
     named = request.environment if request.HasField("environment") else description.environment
@@ -70,7 +76,8 @@ def evaluate_checkpoint(
     seeds = _seeds(request, stored)
     start = time.monotonic()
     with place_environment(spec, cache) as placed:
-        evaluator = Evaluator(lambda count: make_vec_environment(placed.spec, count, evaluation=True))
+        make = partial(_make_environment, checkpoint, placed.spec)
+        evaluator = Evaluator(make, all_alike=evaluates_alike(placed.spec))
         try:
             (result,) = evaluator.evaluate(load_actor(checkpoint), seeds)
         finally:
@@ -82,7 +89,7 @@ def evaluate_checkpoint(
     response = evaluator_service_pb2.EvaluateCheckpointResponse(evaluation=evaluation, description=description)
     if stored is not None:
         response.stored.CopyFrom(_message(stored, description))
-        if stored.seeds == result.seeds:
+        if stored.seeds == result.seeds and named == description.environment:
             response.largest_difference = max(
                 abs(now - then) for now, then in zip(result.returns, stored.returns, strict=True)
             )
@@ -124,6 +131,22 @@ def _environment_description(
 ) -> environment_pb2.EnvironmentDescription:
     backend = find_environment(spec.id).backend if spec.id else "gymnasium"
     return description_to_message(observation_space, action_space, spec.max_episode_steps, backend)
+
+
+def _make_environment(checkpoint: Checkpoint, spec: EnvironmentSpec, count: int) -> VecEnvironment:
+    """Made for evaluation; InvalidInput where its spaces are not those that the policy was made for."""
+    environment = make_vec_environment(spec, count, evaluation=True)
+    trained_in = [to_gymnasium(spaces.from_json(checkpoint.metadata[f"{part}_space"])) for part in _PARTS]
+    expected = observation_array_space(trained_in[0]), action_array_space(trained_in[1])
+    found = observation_array_space(environment.observation_space), action_array_space(environment.action_space)
+    observations_fit = (expected[0].shape, expected[0].dtype) == (found[0].shape, found[0].dtype)
+    for part, fits, want, have in zip(_PARTS, (observations_fit, expected[1] == found[1]), expected, found, strict=True):
+        if not fits:
+            environment.close()
+            message = f"the policy was made for {part}s in {want}, but {spec.name} has {have} with these arguments"
+            violations = [FieldViolation("environment.kwargs", message)]
+            raise InvalidInput(message, violations=violations, reason="OTHER_SPACES")
+    return environment
 
 
 def _seeds(

@@ -10,7 +10,7 @@ from torch import Tensor
 from podracer_core.algorithms.cohort import CohortConfig
 from podracer_core.algorithms.registry import algorithm_class
 from podracer_core.catalogue.environments import EnvironmentSpec
-from podracer_core.environments.registry import make_vec_environment
+from podracer_core.environments.registry import evaluates_alike, make_vec_environment
 from podracer_core.environments.vec_environment import VecEnvironment
 from podracer_core.errors import InvalidInput
 from podracer_core.evaluate import EvaluationResult
@@ -30,7 +30,9 @@ class PolicyEvaluation:
         with_spaces = make_vec_environment(environment, 1, device)
         self._spaces = with_spaces.observation_space, with_spaces.action_space
         with_spaces.close()
-        self._judge = InProcessJudge(lambda count, _: self._make_environment(count))
+        self._judge = InProcessJudge(
+            lambda count, _: self._make_environment(count), all_alike=evaluates_alike(environment)
+        )
         self._actors: dict[int, Actor] = {}
 
     def evaluate(

@@ -136,7 +136,8 @@ def _set_up_fused(
         session=starts.step_count,
     )
     resume_environments(collector, starts.environments)
-    judge = InProcessJudge(functools.partial(make_vec_environment, placed, evaluation=True))
+    make_judged = functools.partial(make_vec_environment, placed, evaluation=True)
+    judge = InProcessJudge(make_judged, all_alike=evaluates_alike(placed))
     held.callback(judge.close)
     return RoundSetup(
         cohort,

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -68,6 +70,17 @@ def test_reading_a_job_file_needs_no_server(job_file: Path) -> None:
     spec = load_job_file(job_file)
     assert spec.environment.code_path == str(job_file.parent / "my_pkg")
     assert spec.data == {"table": str(job_file.parent.parent / "prices of 2019.csv")}
+
+
+def test_what_is_no_file_is_refused_and_not_read(client: Client, control_plane: Any, job_file: Path) -> None:
+    """A pipe that nobody writes into, a device without end."""
+    spec = load_job_file(job_file)
+    os.mkfifo(job_file.parent / "pipe")
+    for path in (str(job_file.parent / "pipe"), "/dev/zero", str(job_file.parent)):
+        with pytest.raises(InvalidInput, match=rf"{path} is no file, expected a file of at most 1024.0 MiB") as refused:
+            client.submit(replace(spec, data={"table": path}))
+        assert [violation.field for violation in refused.value.violations] == ["data.table"]
+    assert not control_plane.jobs
 
 
 def test_a_file_that_is_gone_by_then_is_named(client: Client, control_plane: Any, job_file: Path) -> None:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+import signal
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 
 from podracer.common.v1 import environment_pb2, file_pb2
@@ -21,11 +24,18 @@ from podracer_core.catalogue.environments import EnvironmentSpec
 from podracer_core.catalogue.environments.stored_file import StoredFile
 from podracer_core.catalogue.messages import environment_to_message, file_to_message
 from podracer_core.checkpoint import load_checkpoint
-from podracer_core.errors import DataCorrupted, InvalidInput, PermissionRefused, PreconditionFailed, Unauthenticated
+from podracer_core.errors import (
+    DataCorrupted,
+    InvalidInput,
+    PermissionRefused,
+    PreconditionFailed,
+    Unauthenticated,
+)
 from podracer_core.rpc.channel import open_channel
 from podracer_core.rpc.tokens import FileToken
 from podracer_core.storage.object_store import open_store
 from support.code import LINE, bring_file, make_zip, store_code, store_file, stored, write_files
+from support.processes import wait_until
 
 MakeWork = Callable[..., pod_service_pb2.TrainWork]
 
@@ -167,18 +177,53 @@ def test_a_learner_that_is_killed_while_it_fetches_leaves_nothing_behind(lab: An
     assert list(drafts.iterdir()) == []
 
 
-def test_a_worker_that_lost_its_files_gets_them_again(lab: Any, train_work: MakeWork, package: Path) -> None:
-    lab.start_split()
-    environment = line(lab, package)
-    description = inspected(lab, environment).inspect.description
-    for count in range(2):
-        work = train_work(members=1, envs=4, steps=32, user=environment, seed=count)
-        work.cohort.environment_description.CopyFrom(description)
-        granted = lab.orchestrator.offer(train=work)
-        assert granted.over.wait(40)
-        assert granted.completed is not None, granted.released
-        for name in ("worker0", "evaluator"):
-            shutil.rmtree(f"{lab.folder}/{name}.cache")
+def test_peers_that_lost_their_files_get_them_again(split: Any, train_work: MakeWork, package: Path) -> None:
+    environment = line(split, package)
+    description = inspected(split, environment).inspect.description
+    worker = worker_service_pb2_grpc.WorkerServiceStub(split.channel("worker0"))
+    packed = pack_code(package, "my_pkg.envs:Line")
+    bring_file(worker.PutFile, worker_service_pb2.PutFileRequest, packed, "code.zip")
+    peers = ("worker0", "evaluator")
+    for name in peers:
+        assert f"{environment.code.sha256}.zip" in entries(split, name)
+        shutil.rmtree(f"{split.folder}/{name}.cache")
+    work = train_work(members=1, envs=4, steps=32, user=environment)
+    work.cohort.environment_description.CopyFrom(description)
+    granted = split.orchestrator.offer(train=work)
+    assert granted.over.wait(40)
+    assert granted.completed is not None, granted.released
+    for name in peers:
+        assert f"{environment.code.sha256}-code" in entries(split, name)
+
+
+@pytest.mark.parametrize("role", ["worker", "evaluator"])
+def test_sigterm_ends_a_process_that_is_being_brought_a_file(lab: Any, role: str) -> None:
+    """The sender has stalled: nothing is kept, and nobody waits for it longer than for any call."""
+    process = lab.start(role)
+    stub_class, request = {
+        "worker": (worker_service_pb2_grpc.WorkerServiceStub, worker_service_pb2.PutFileRequest),
+        "evaluator": (evaluator_service_pb2_grpc.EvaluatorServiceStub, evaluator_service_pb2.PutFileRequest),
+    }[role]
+    stalled, over = threading.Event(), threading.Event()
+
+    def requests() -> Any:
+        yield request(header=file_pb2.FileHeader(sha256="0" * 64, size_bytes=2 << 20))
+        yield request(data=bytes(1 << 20))
+        stalled.set()
+        over.wait(60)
+
+    outcome = stub_class(lab.channel(role)).PutFile.future(requests(), timeout=60)
+    try:
+        assert stalled.wait(10)
+        drafts = Path(f"{lab.folder}/{role}.cache/.drafts")
+        wait_until(lambda: drafts.exists() and list(drafts.iterdir()) != [], 10, "the draft")
+        lab.kill(role, signal.SIGTERM)
+        assert process.wait(15) == 0
+        assert outcome.code() == grpc.StatusCode.UNAVAILABLE
+    finally:
+        over.set()
+    assert entries(lab, role) == set()
+    assert list(drafts.iterdir()) == []
 
 
 class TestPutFile:

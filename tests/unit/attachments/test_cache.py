@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
+import stat
 import subprocess
 import sys
 import threading
@@ -168,6 +170,31 @@ def test_a_link_in_place_of_the_folder_is_refused(cache: FileCache, root: Path, 
     root.symlink_to(tmp_path / "elsewhere")
     with pytest.raises(PermissionRefused):
         add(cache, b"abc")
+
+
+def test_what_user_code_has_shut_can_be_removed(cache: FileCache, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It runs as the user that the cache is of. Root may read everything, so `open` says here what others would hear."""
+    packed = make_zip(("pkg/inner/b.py", content("x", 6 * MIB)))
+    file = add(cache, packed, "code.zip")
+    cache.hold_unpacked(file).close()
+    folder = root / f"{file.sha256}-code"
+    (folder / "pkg" / "elsewhere").symlink_to(root.parent)
+    (folder / "pkg" / "inner").chmod(0)
+    before, really_open = root.parent.stat().st_mode, os.open
+
+    def open_(path: Path, *arguments: int, **named: int) -> int:
+        if Path(path) == folder and not stat.S_IMODE(folder.stat().st_mode):
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return really_open(path, *arguments, **named)
+
+    monkeypatch.setattr(os, "open", open_)
+    folder.chmod(0)
+    cache.hold_unpacked(file).close()
+    folder.chmod(0)
+    add(cache, content("a", 6 * MIB))
+    assert not folder.exists()
+    assert drafts(root) == []
+    assert root.parent.stat().st_mode == before
 
 
 def test_a_disk_that_fails_is_told(cache: FileCache, root: Path) -> None:

@@ -280,6 +280,7 @@ def test_an_environment_that_cannot_start(start: Start, spec: EnvironmentSpec, c
         (user_spec("not_an_environment"), "returned int, not a gymnasium.Env"),
         (user_spec("TextObservations"), "a Text space has no fixed size"),
         (EnvironmentSpec(entry_point="a:B", code_path="/no/such/folder"), "folder '/no/such/folder' does not exist"),
+        (EnvironmentSpec(entry_point="json.envs:B", code_path="/tmp"), "another module json is there already, from /"),
     ],
 )
 def test_an_environment_that_cannot_be_right(start: Start, spec: EnvironmentSpec, complaint: str) -> None:
@@ -393,6 +394,11 @@ def test_children_inherit_no_secrets(start: Start, monkeypatch: pytest.MonkeyPat
     environment = start(user_spec("Secretive", names=names), 1)
     assert environment.reset(torch.arange(1))[0, 0].item() == 0b10000
     assert scrubbed_environment({"OMP_NUM_THREADS": "4", "PYTHONPATH": "/x"})["OMP_NUM_THREADS"] == "4"
+    secrets = ["S3_ACCESS_KEY", "STRIPE_KEY", "KEY_PASSPHRASE", "DATABASE_URL", "KUBECONFIG", "SSH_AUTH_SOCK"]
+    harmless = {"KEYBOARD": "us", "XDG_SESSION_ID": "1", "HOME": "/h", "LANG": "C.UTF-8"}
+    kept = scrubbed_environment(dict.fromkeys(secrets, "x") | harmless)
+    assert kept.items() >= harmless.items()
+    assert not kept.keys() & set(secrets)
 
 
 PARENT = f"""

@@ -25,6 +25,8 @@ def job(server: ServerOptions, name: JobName, json: Json = False) -> None:
         return
     checkpoint = best_checkpoint_name(found.name) if found.progress.best.checkpoint.prefix else ""
     lines = JobSummary(found.message, checkpoint).lines()
+    if preparation := found.message.environment_description.preparation:
+        lines.append(f"prepared     {preparation}")
     for pod in take_snapshot(found.message, pods).pods:
         words = (pod.name, pod.state.lower(), pod.layout, " ".join(pod.agents), pod.message)
         lines.append(f"pod          {'  '.join(filter(None, words))}")

@@ -35,6 +35,9 @@ class Display:
     def event(self, event: job_pb2.Event) -> None:
         """Something happened to the job."""
 
+    def prepared(self, text: str) -> None:
+        """What the environment did to the user's data, known now that it has been inspected."""
+
     def note(self, text: str) -> None:
         """Something happened to the processes around it."""
 

@@ -16,7 +16,7 @@ _INTERVAL_S = 1.0
 
 
 class JsonDisplay(Display):
-    """`progress` about once a second, `job_event` and `note` as they happen, `job_finished` at the end.
+    """`progress` about once a second; `job_event`, `prepared` and `note` as they happen; `job_finished` at the end.
 
     Why a job has failed goes to `diagnostics`, for people.
     """
@@ -62,6 +62,9 @@ class JsonDisplay(Display):
                 "time": event.time.ToJsonString(),
             }
         )
+
+    def prepared(self, text: str) -> None:
+        self._write({"event": "prepared", "message": text})
 
     def note(self, text: str) -> None:
         self._write({"event": "note", "message": text})

@@ -35,6 +35,9 @@ class PlainDisplay(Display):
     def event(self, event: job_pb2.Event) -> None:
         self._log(f"{event.kind}: {event.message}", event.time.seconds)
 
+    def prepared(self, text: str) -> None:
+        self._log(f"prepared: {text}")
+
     def note(self, text: str) -> None:
         self._log(text)
 

@@ -71,6 +71,9 @@ class TableDisplay(Display):
     def event(self, event: job_pb2.Event) -> None:
         self._news.append(event.message)
 
+    def prepared(self, text: str) -> None:
+        self._console.print(Text(f"prepared  {text}"))  # above the table, where it stays
+
     def note(self, text: str) -> None:
         self._news.append(text)
 

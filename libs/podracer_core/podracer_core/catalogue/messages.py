@@ -38,6 +38,8 @@ __all__ = [
     "space_to_message",
 ]
 
+_PREPARATION_LENGTH = 4_000  # characters
+
 HyperparameterValue = float | int | bool | str | tuple[int, ...]
 
 _DTYPES = {
@@ -167,14 +169,25 @@ def file_from_message(message: tensor_pb2.ObjectReference, field: str) -> Stored
 
 
 def description_to_message(
-    observation_space: Space, action_space: Space, max_episode_steps: int | None, backend: str
+    observation_space: Space,
+    action_space: Space,
+    max_episode_steps: int | None,
+    backend: str,
+    *,
+    deterministic_evaluation: bool = False,
+    preparation: str = "",
 ) -> environment_pb2.EnvironmentDescription:
-    """What is known of an environment once it has been started; `backend` is what computes it."""
+    """What is known of an environment once it has been started; `backend` is what computes it.
+
+    `preparation` is cut off where it is too long for the message.
+    """
     return environment_pb2.EnvironmentDescription(
         observation_space=space_to_message(observation_space),
         action_space=space_to_message(action_space),
         max_episode_steps=max_episode_steps or 0,
         backend=backend,
+        deterministic_evaluation=deterministic_evaluation,
+        preparation=_shortened(preparation),
     )
 
 
@@ -207,6 +220,12 @@ def hyperparameters_from_message(
 ) -> dict[str, HyperparameterValue]:
     """All hyperparameters of an agent by name."""
     return {name: hyperparameter_from_message(message) for name, message in messages.items()}
+
+
+def _shortened(preparation: str) -> str:
+    """At most as long as the contract allows, in characters that protobuf takes (a path may have others in it)."""
+    text = preparation.strip().encode(errors="replace").decode()
+    return text if len(text) <= _PREPARATION_LENGTH else f"{text[: _PREPARATION_LENGTH - 2]} …"
 
 
 def _bound(values: Any) -> Bound:

@@ -48,6 +48,7 @@ class BatchedRows(Rows):
             "batched": True,
             "max_episode_steps": self._environment.max_episode_steps,
             "deterministic_evaluation": bool(self._environment.deterministic_evaluation),
+            "preparation": str(self._environment.preparation),
         }
 
     def inspect(self, steps: int) -> None:

@@ -22,11 +22,13 @@ _logger = logging.getLogger(__name__)
 
 
 class Inspection(NamedTuple):
-    """What an environment says of itself, before anything is flattened for a batch."""
+    """What an environment says of itself, before anything is flattened for a batch; see VecEnvironment's attributes."""
 
     observation_space: Space
     action_space: Space
     max_episode_steps: int | None
+    deterministic_evaluation: bool
+    preparation: str
 
 
 def inspect_environment(spec: EnvironmentSpec, timeout_s: float = 60.0) -> Inspection:
@@ -41,7 +43,9 @@ def inspect_environment(spec: EnvironmentSpec, timeout_s: float = 60.0) -> Inspe
         environment.close()
         if environment.preparation:
             _logger.info("%s: %s", spec.name, environment.preparation)
-        return Inspection(*spaces, environment.max_episode_steps)
+        return Inspection(
+            *spaces, environment.max_episode_steps, environment.deterministic_evaluation, environment.preparation
+        )
     spec = gymnasium_spec(spec)
     memory = create_memory()
     children = [ChildProcess(spec.name, memory)]
@@ -57,4 +61,9 @@ def inspect_environment(spec: EnvironmentSpec, timeout_s: float = 60.0) -> Inspe
         ChildProcess.end_all(children)
         os.close(memory)
     spaces = from_json(opened["observation_space"]), from_json(opened["action_space"])
-    return Inspection(*spaces, opened["max_episode_steps"])
+    return Inspection(
+        *spaces,
+        opened["max_episode_steps"],
+        opened.get("deterministic_evaluation", False),
+        opened.get("preparation", ""),
+    )

@@ -15,7 +15,7 @@ from podracer_core.environments.preprocess import PreprocessVecEnv
 from podracer_core.environments.vec_environment import VecEnvironment
 from podracer_core.errors import FieldViolation, InvalidInput
 
-__all__ = ["batched_class", "gymnasium_spec", "make_vec_environment", "runs_on"]
+__all__ = ["batched_class", "evaluates_alike", "gymnasium_spec", "make_vec_environment", "runs_on"]
 
 _PLACES = {"cpu": "the CPU", "cuda": "CUDA devices"}
 
@@ -85,6 +85,15 @@ def batched_class(spec: EnvironmentSpec) -> type[VecEnvironment] | None:
         return None
     loaded = pkgutil.resolve_name(factory)
     return loaded if inspect.isclass(loaded) and issubclass(loaded, VecEnvironment) else None
+
+
+def evaluates_alike(spec: EnvironmentSpec) -> bool:
+    """Whether the class says so (`deterministic_evaluation`) that implements `spec`.
+
+    False for what a process of its own has to import first: there only the environment itself can tell.
+    """
+    batched = batched_class(spec)
+    return batched is not None and batched.deterministic_evaluation
 
 
 def gymnasium_spec(spec: EnvironmentSpec) -> EnvironmentSpec:

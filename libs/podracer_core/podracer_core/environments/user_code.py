@@ -52,7 +52,8 @@ def _load(entry_point: str, code_path: str) -> Any:
             raise InvalidInput(f"the code folder {code_path!r} does not exist", code_path=code_path)
         module = re.split(r"[.:]", entry_point, maxsplit=1)[0]
         if module in sys.modules:
-            raise InvalidInput(f"Python has a module {module} itself: give yours another name")
+            place = getattr(sys.modules[module], "__file__", None) or "Python itself"
+            raise InvalidInput(f"another module {module} is there already, from {place}: give yours another name")
         sys.path.insert(0, code_path)
     return pkgutil.resolve_name(entry_point)
 

@@ -65,7 +65,8 @@ class VecEnvironment(ABC):
     # True where all episodes of an environment made for evaluation are alike, as in a back-test. The class says so, and
     # its constructor takes `evaluation: bool`.
     deterministic_evaluation: bool = False
-    preparation: str = ""  # what it did to the user's data before anything was stepped, for people
+    # What it did to the user's data before anything was stepped, for people: shown once when a job is inspected.
+    preparation: str = ""
     has_action_mask: bool = False  # true where every step has an `action_mask`; it never changes
 
     @property

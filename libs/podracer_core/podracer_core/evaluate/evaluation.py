@@ -24,16 +24,21 @@ class Evaluator:
     """Runs greedy episodes in environments that `make_environment(num_envs)` makes; they are kept for the next time.
 
     They are made for evaluation: where `deterministic_evaluation` is true all of a policy's episodes are alike, and one
-    is played for all seeds, so that the interval of the mean has no width. An environment without a time limit of its
-    own is cut off after `step_limit` steps.
+    is played for all seeds, so that the interval of the mean has no width. `all_alike` says that this is known already
+    (see `evaluates_alike`); else environments for all seeds are made to find it out. An environment without a time
+    limit of its own is cut off after `step_limit` steps.
     """
 
     def __init__(
-        self, make_environment: Callable[[int], VecEnvironment], *, step_limit: int = _DEFAULT_STEP_LIMIT
+        self,
+        make_environment: Callable[[int], VecEnvironment],
+        *,
+        all_alike: bool = False,
+        step_limit: int = _DEFAULT_STEP_LIMIT,
     ) -> None:
         self._make_environment, self._step_limit = make_environment, step_limit
         self._environments: dict[int, VecEnvironment] = {}
-        self._all_alike = False
+        self._all_alike = all_alike
 
     def evaluate(
         self, actor: Actor, seeds: Sequence[int], *, first_row: int = 0, block_rows: int = BLOCK_ROWS

@@ -6,7 +6,6 @@ from podracer.common.v1 import environment_pb2
 from podracer_core.catalogue.environments import EnvironmentSpec, find_environment
 from podracer_core.catalogue.messages import description_to_message
 from podracer_core.environments.inspection import inspect_environment
-from podracer_core.environments.registry import batched_class
 
 __all__ = ["inspected"]
 
@@ -14,8 +13,11 @@ __all__ = ["inspected"]
 def inspected(spec: EnvironmentSpec, timeout_s: float) -> environment_pb2.EnvironmentDescription:
     """Start the environment in a process of its own and describe it. Errors as of `inspect_environment`."""
     found = inspect_environment(spec, timeout_s)
-    backend = find_environment(spec.id).backend if spec.id else "gymnasium"
-    description = description_to_message(found.observation_space, found.action_space, found.max_episode_steps, backend)
-    batched = batched_class(spec)
-    description.deterministic_evaluation = batched is not None and batched.deterministic_evaluation
-    return description
+    return description_to_message(
+        found.observation_space,
+        found.action_space,
+        found.max_episode_steps,
+        find_environment(spec.id).backend if spec.id else "gymnasium",
+        deterministic_evaluation=found.deterministic_evaluation,
+        preparation=found.preparation,
+    )

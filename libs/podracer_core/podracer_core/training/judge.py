@@ -80,9 +80,11 @@ class InProcessJudge(Judge):
 
     blocking = True
 
-    def __init__(self, make_environment: Callable[[int, torch.device], VecEnvironment]) -> None:
-        """`make_environment(num_envs, device)` is called once for each size and device."""
-        self._make_environment = make_environment
+    def __init__(
+        self, make_environment: Callable[[int, torch.device], VecEnvironment], *, all_alike: bool = False
+    ) -> None:
+        """`make_environment(num_envs, device)` is called once for each size and device; `all_alike` is Evaluator's."""
+        self._make_environment, self._all_alike = make_environment, all_alike
         self._evaluators: dict[torch.device, Evaluator] = {}
         self._answers: list[EvaluationAnswer] = []
 
@@ -105,7 +107,9 @@ class InProcessJudge(Judge):
 
     def _evaluator(self, device: torch.device) -> Evaluator:
         if device not in self._evaluators:
-            self._evaluators[device] = Evaluator(lambda count: self._make_environment(count, device))
+            self._evaluators[device] = Evaluator(
+                lambda count: self._make_environment(count, device), all_alike=self._all_alike
+            )
         return self._evaluators[device]
 
 

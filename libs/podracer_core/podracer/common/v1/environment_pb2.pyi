@@ -359,12 +359,17 @@ class EnvironmentDescription(_message.Message):
     MAX_EPISODE_STEPS_FIELD_NUMBER: _builtins.int
     DETERMINISTIC_EVALUATION_FIELD_NUMBER: _builtins.int
     BACKEND_FIELD_NUMBER: _builtins.int
+    PREPARATION_FIELD_NUMBER: _builtins.int
     max_episode_steps: _builtins.int
     """Time limit in steps; 0 for none."""
     deterministic_evaluation: _builtins.bool
     """Whether a greedy policy always gets the same return, as in a back-test."""
     backend: _builtins.str
     """What computes it: `torch`, `mujoco`, `mujoco_warp`, `gymnasium`."""
+    preparation: _builtins.str
+    """What it did to the user's data before anything was stepped, for people: gaps that it filled, say. At most 4,000
+    characters; the end of a longer text is left out. Empty: nothing.
+    """
     @_builtins.property
     def observation_space(self) -> Global___Space:
         """Space of one observation."""
@@ -381,10 +386,11 @@ class EnvironmentDescription(_message.Message):
         max_episode_steps: _builtins.int = ...,
         deterministic_evaluation: _builtins.bool = ...,
         backend: _builtins.str = ...,
+        preparation: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["action_space", b"action_space", "observation_space", b"observation_space"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["action_space", b"action_space", "backend", b"backend", "deterministic_evaluation", b"deterministic_evaluation", "max_episode_steps", b"max_episode_steps", "observation_space", b"observation_space"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["action_space", b"action_space", "backend", b"backend", "deterministic_evaluation", b"deterministic_evaluation", "max_episode_steps", b"max_episode_steps", "observation_space", b"observation_space", "preparation", b"preparation"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -398,7 +398,9 @@ class EvaluateCheckpointRequest(_message.Message):
 
     @_builtins.property
     def environment(self) -> _environment_pb2.EnvironmentSpec:
-        """The environment. Unset: the one that the first checkpoint was trained in."""
+        """The environment, whose spaces must be those that the policy was made for. Unset: the one that the first checkpoint
+        was trained in.
+        """
 
     @_builtins.property
     def seeds(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
@@ -433,7 +435,7 @@ class EvaluateCheckpointResponse(_message.Message):
     LARGEST_DIFFERENCE_FIELD_NUMBER: _builtins.int
     DESCRIPTION_FIELD_NUMBER: _builtins.int
     largest_difference: _builtins.float
-    """Largest difference between the stored returns and these; set where the seeds are the same."""
+    """Largest difference between the stored returns and these; set where environment and seeds are the same."""
     @_builtins.property
     def evaluation(self) -> _agent_pb2.Evaluation:
         """The evaluation."""

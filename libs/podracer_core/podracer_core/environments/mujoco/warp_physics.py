@@ -60,6 +60,8 @@ _MARK_OVERFLOW = wp.kernel(_mark_overflow, enable_backward=False)
 class WarpPhysics(Physics):
     """N worlds in MuJoCo Warp, in float32. Views, and how a step may be captured: `Physics`.
 
+    Warp has one current stream a device, for all threads: those on one GPU must be used from one thread at a time.
+
     `capacity` is the room for contacts and constraint rows, `usual_capacity` if None; a world that overflows it is
     `broken`. Raises InvalidInput for a model that MuJoCo Warp cannot simulate, or a field that it does not have.
     """
@@ -143,7 +145,7 @@ class WarpPhysics(Physics):
         return GraphedStep(advance, self.device) if self.device.type == "cuda" else advance
 
     def close(self) -> None:
-        """See `Physics.close`. Warp frees memory at once, so what still runs on a stream of torch's has to end first."""
+        """See `Physics.close`. Warp frees memory at once: what still runs on a stream of torch's has to end first."""
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
 
