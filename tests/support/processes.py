@@ -26,7 +26,7 @@ class Command:
     def __init__(self, arguments: list[str], folder: Path) -> None:
         environment = {name: value for name, value in os.environ.items() if not name.startswith("PODRACER_")}
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "podracer_client", *arguments],
+            [sys.executable, "-P", "-m", "podracer_client", *arguments],
             cwd=folder,
             env=environment,
             stdout=subprocess.PIPE,

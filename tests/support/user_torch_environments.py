@@ -32,6 +32,7 @@ class Walk(TorchEnvironment):
         self._trouble = trouble
         self.can_diverge = trouble != "lying about NaN"
         self.deterministic_evaluation = trouble == "back-test"
+        self.preparation = "the map is a back-test" if trouble == "back-test" else ""
 
     def initial_state(self, key: Tensor) -> State:
         return {"place": uniform(key, torch.arange(2)[:, None]) * 2 - 1}

@@ -15,7 +15,7 @@ from podracer_core.catalogue.environments.stored_file import StoredFile
 from podracer_core.errors import InvalidInput, NotFound, PodracerError
 from podracer_core.storage.manifest import FILE_NAME, Manifest
 
-__all__ = ["bring_files"]
+__all__ = ["bring_files", "trained_environment"]
 
 
 def bring_files(
@@ -25,12 +25,14 @@ def bring_files(
 
     It is taken from the object store that the folder lies in, else from a server. Raises NotFound where neither has it.
     """
-    for file in _environment(checkpoint).stored_files:
+    for file in trained_environment(checkpoint).stored_files:
         with _local_copy(file, checkpoint, connect) as path:
             put_file(evaluator.PutFile, evaluator_service_pb2.PutFileRequest, file, path)
 
 
-def _environment(checkpoint: Path) -> EnvironmentSpec:
+def trained_environment(checkpoint: Path) -> EnvironmentSpec:
+    """The environment that the policy of the checkpoint in a folder was trained in. Raises InvalidInput for another
+    manifest than an agent's."""
     manifest = Manifest.from_json((checkpoint / FILE_NAME).read_bytes(), str(checkpoint / FILE_NAME))
     try:
         return EnvironmentSpec.from_metadata(manifest.metadata["environment"])

@@ -139,8 +139,9 @@ def _make_environment(checkpoint: Checkpoint, spec: EnvironmentSpec, count: int)
     trained_in = [to_gymnasium(spaces.from_json(checkpoint.metadata[f"{part}_space"])) for part in _PARTS]
     expected = observation_array_space(trained_in[0]), action_array_space(trained_in[1])
     found = observation_array_space(environment.observation_space), action_array_space(environment.action_space)
-    observations_fit = (expected[0].shape, expected[0].dtype) == (found[0].shape, found[0].dtype)
-    for part, fits, want, have in zip(_PARTS, (observations_fit, expected[1] == found[1]), expected, found, strict=True):
+    # Bounds of observations play no part for a network; those of actions are what it is scaled to.
+    fit = (expected[0].shape, expected[0].dtype) == (found[0].shape, found[0].dtype), expected[1] == found[1]
+    for part, fits, want, have in zip(_PARTS, fit, expected, found, strict=True):
         if not fits:
             environment.close()
             message = f"the policy was made for {part}s in {want}, but {spec.name} has {have} with these arguments"

@@ -19,7 +19,7 @@ from podracer_core.catalogue.environments import EnvironmentSpec
 from podracer_core.catalogue.messages import environment_from_message, space_from_message
 from podracer_core.catalogue.spaces import Space
 from podracer_core.collect import Collector
-from podracer_core.environments.registry import batched_class, make_vec_environment, runs_on
+from podracer_core.environments.registry import batched_class, evaluates_alike, make_vec_environment, runs_on
 from podracer_core.environments.spaces import (
     action_array_space,
     from_gymnasium,

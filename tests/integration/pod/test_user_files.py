@@ -196,14 +196,10 @@ def test_peers_that_lost_their_files_get_them_again(split: Any, train_work: Make
         assert f"{environment.code.sha256}-code" in entries(split, name)
 
 
-@pytest.mark.parametrize("role", ["worker", "evaluator"])
-def test_sigterm_ends_a_process_that_is_being_brought_a_file(lab: Any, role: str) -> None:
+def test_sigterm_ends_a_worker_that_is_being_brought_a_file(lab: Any) -> None:
     """The sender has stalled: nothing is kept, and nobody waits for it longer than for any call."""
-    process = lab.start(role)
-    stub_class, request = {
-        "worker": (worker_service_pb2_grpc.WorkerServiceStub, worker_service_pb2.PutFileRequest),
-        "evaluator": (evaluator_service_pb2_grpc.EvaluatorServiceStub, evaluator_service_pb2.PutFileRequest),
-    }[role]
+    process, request = lab.start("worker"), worker_service_pb2.PutFileRequest
+    worker = worker_service_pb2_grpc.WorkerServiceStub(lab.channel("worker"))
     stalled, over = threading.Event(), threading.Event()
 
     def requests() -> Any:
@@ -212,17 +208,17 @@ def test_sigterm_ends_a_process_that_is_being_brought_a_file(lab: Any, role: str
         stalled.set()
         over.wait(60)
 
-    outcome = stub_class(lab.channel(role)).PutFile.future(requests(), timeout=60)
+    outcome = worker.PutFile.future(requests(), timeout=60)
     try:
         assert stalled.wait(10)
-        drafts = Path(f"{lab.folder}/{role}.cache/.drafts")
+        drafts = Path(f"{lab.folder}/worker.cache/.drafts")
         wait_until(lambda: drafts.exists() and list(drafts.iterdir()) != [], 10, "the draft")
-        lab.kill(role, signal.SIGTERM)
+        lab.kill("worker", signal.SIGTERM)
         assert process.wait(15) == 0
         assert outcome.code() == grpc.StatusCode.UNAVAILABLE
     finally:
         over.set()
-    assert entries(lab, role) == set()
+    assert entries(lab, "worker") == set()
     assert list(drafts.iterdir()) == []
 
 

@@ -173,7 +173,7 @@ def test_a_link_in_place_of_the_folder_is_refused(cache: FileCache, root: Path, 
 
 
 def test_what_user_code_has_shut_can_be_removed(cache: FileCache, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It runs as the user that the cache is of. Root may read everything, so `open` says here what others would hear."""
+    """It runs as the user that the cache is of. Root may read everything, so `open` says what others hear."""
     packed = make_zip(("pkg/inner/b.py", content("x", 6 * MIB)))
     file = add(cache, packed, "code.zip")
     cache.hold_unpacked(file).close()

@@ -113,6 +113,19 @@ def test_a_description() -> None:
     assert space_from_message(message.action_space) == DiscreteSpace(2)
     assert (message.max_episode_steps, message.backend) == (500, "torch")
     assert description_to_message(info.observation_space, info.action_space, None, "torch").max_episode_steps == 0
+    assert not message.deterministic_evaluation
+    assert message.preparation == ""
+
+
+def test_a_long_preparation_is_cut_off() -> None:
+    def told(preparation: str) -> str:
+        space = DiscreteSpace(2)
+        return description_to_message(space, space, None, "torch", preparation=preparation).preparation
+
+    assert told("two gaps filled\n") == "two gaps filled"
+    assert told("é" * 4000) == "é" * 4000
+    assert told("é" * 4001) == "é" * 3998 + " …"
+    assert told("/data/\udce9.csv: 3 tickers") == "/data/?.csv: 3 tickers"
 
 
 @pytest.mark.parametrize("value", [0.5, 3, True, False, "tanh", (64, 32), ()], ids=str)

@@ -22,6 +22,8 @@ from podracer_client.display.plain import PlainDisplay, progress_line
 from podracer_client.display.snapshot import agent_rows, take_snapshot
 from podracer_client.display.summary import JobSummary, next_steps, path_text, program_words
 from podracer_client.display.table import TableDisplay
+from podracer_client.following import show_update
+from podracer_client.watching import JobUpdate
 
 KEYS = [
     "event", "state", "best_return", "env_steps", "train_seconds", "seconds_to_target", "env_steps_per_second",
@@ -156,6 +158,25 @@ def test_the_table_shows_pods_agents_and_figures(running_job: job_pb2.Job, pods:
     ):  # fmt: skip
         assert part in text, (part, text)
     assert "a0015" not in text
+
+
+def test_what_was_done_to_the_data_is_shown_once_in_every_display(running_job: job_pb2.Job) -> None:
+    running_job.environment_description.preparation = "prices.csv: [2] gaps filled"
+    inspected = job_pb2.Event(position=2, kind="ENVIRONMENT_INSPECTED", message="the environment runs on torch")
+    other = job_pb2.Event(position=3, kind="POD_STARTED", message="a pod")
+    out, errors, screen = io.StringIO(), io.StringIO(), io.StringIO()
+    table = TableDisplay(io.StringIO(), Console(file=screen, width=60, markup=False, highlight=False))
+    for display in (JsonDisplay(out, io.StringIO()), PlainDisplay(io.StringIO(), errors), table):
+        show_update(display, JobUpdate(running_job, (inspected,), ()))
+        show_update(display, JobUpdate(running_job, (other,), ()))
+    lines = [json.loads(line) for line in out.getvalue().splitlines()]
+    prepared = [line for line in lines if line["event"] == "prepared"]
+    assert prepared == [{"event": "prepared", "message": "prices.csv: [2] gaps filled"}]
+    assert errors.getvalue().count("  prepared: prices.csv: [2] gaps filled\n") == 1
+    assert screen.getvalue() == "prepared  prices.csv: [2] gaps filled\n"
+    running_job.environment_description.Clear()
+    show_update(table, JobUpdate(running_job, (inspected,), ()))
+    assert screen.getvalue().count("prepared") == 1
 
 
 def test_a_display_without_a_terminal_is_plain(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -175,6 +175,9 @@ def test_an_inspection_in_a_process_of_its_own() -> None:
     found = inspect_environment(user_spec("Walk"))
     assert found.observation_space == BoxSpace(-10.0, 10.0, (2,))
     assert found.max_episode_steps == 9
+    assert (found.deterministic_evaluation, found.preparation) == (False, "")
+    found = inspect_environment(user_spec("Walk", trouble="back-test"))
+    assert (found.deterministic_evaluation, found.preparation) == (True, "the map is a back-test")
     with pytest.raises(UserCodeFailed, match="dynamics raised RuntimeError: the maze has no exit"):
         inspect_environment(user_spec("Walk", trouble="raise"))
 

@@ -39,14 +39,14 @@ def test_built_in(environment_id: str) -> None:
 
 def test_gymnasiums() -> None:
     found = inspect_environment(EnvironmentSpec("FrozenLake-v1"))
-    assert found == (DiscreteSpace(16), DiscreteSpace(4), 100)
+    assert found == (DiscreteSpace(16), DiscreteSpace(4), 100, False, "")
     car = inspect_environment(EnvironmentSpec(entry_point="gymnasium.envs.classic_control:Continuous_MountainCarEnv"))
     assert car.action_space == BoxSpace(-1.0, 1.0, (1,))
     assert car.max_episode_steps is None
 
 
 def test_a_users() -> None:
-    observation_space, action_space, limit = inspect_environment(user_spec("DictObservations"))
+    observation_space, action_space, limit, *_ = inspect_environment(user_spec("DictObservations"))
     assert isinstance(observation_space, DictSpace)
     assert action_space == DiscreteSpace(3, start=1)
     assert limit is None

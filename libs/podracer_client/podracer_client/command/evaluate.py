@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json as json_format
 import sys
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -27,23 +29,37 @@ def evaluate(
             min=0, max=10_000, metavar="N", help="Episodes with fresh seeds. 0: the stored evaluation's again."
         ),
     ] = 0,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="NAME=VALUE",
+            help="Another argument of the environment, as in environment.kwargs of a job file; any number of them.",
+        ),
+    ] = None,
     json: Json = False,
 ) -> None:
-    """Evaluate a policy: its stored episodes once more, or fresh ones."""
+    """Evaluate a policy: its stored episodes once more, or fresh ones, or in a changed environment."""
     from podracer.evaluator.v1 import evaluator_service_pb2
-    from podracer_client.environment_files import bring_files
+    from podracer_client.command.other_arguments import parsed_arguments, with_arguments
+    from podracer_client.environment_files import bring_files, trained_environment
     from podracer_client.local.evaluator import private_evaluator
     from podracer_client.policies import checkpoint_folder
+    from podracer_core.catalogue.messages import environment_to_message
 
+    arguments = parsed_arguments(settings or ())
     with checkpoint_folder(checkpoint, server.connect) as folder, private_evaluator() as evaluator:
         bring_files(evaluator, folder, server.connect)
         source = evaluator_service_pb2.CheckpointSource(folder=str(folder))
         request = evaluator_service_pb2.EvaluateCheckpointRequest(checkpoints=[source], episodes=episodes)
+        if arguments:
+            changed = with_arguments(trained_environment(folder), arguments)
+            request.environment.CopyFrom(environment_to_message(changed))
         response = evaluator.EvaluateCheckpoint(request, timeout=_TIMEOUT_S)
     if json:
-        _write_json(response)
+        _write_json(response, arguments)
     else:
-        sys.stdout.write(evaluation_text(response))
+        sys.stdout.write(evaluation_text(response, arguments))
     if response.HasField("largest_difference") and response.largest_difference > _TOLERANCE:
         sys.stderr.write(
             "podracer: the stored returns did not come again; was the policy trained on another kind of machine, "
@@ -51,8 +67,10 @@ def evaluate(
         )
 
 
-def evaluation_text(response: evaluator_service_pb2.EvaluateCheckpointResponse) -> str:
-    """For people."""
+def evaluation_text(
+    response: evaluator_service_pb2.EvaluateCheckpointResponse, arguments: Mapping[str, Any] | None = None
+) -> str:
+    """For people; `arguments` are those that the environment did not have in training."""
     from podracer_client.display.numbers import count_text, return_text
     from podracer_client.names import short_name
 
@@ -61,9 +79,14 @@ def evaluation_text(response: evaluator_service_pb2.EvaluateCheckpointResponse) 
     lines = [
         f"policy      {short_name(description.agent)} ({description.algorithm}), {environment}, "
         f"{count_text(description.env_steps)} environment steps",
-        f"mean        {return_text(evaluation.mean)} (95 % interval {return_text(evaluation.lower_bound)} to "
-        f"{return_text(evaluation.upper_bound)}, {len(evaluation.returns)} episodes)",
     ]
+    if arguments:
+        told = ", ".join(f"{name}={json_format.dumps(value, ensure_ascii=False)}" for name, value in arguments.items())
+        lines.append(f"changed     {told}: this is not the stored evaluation again")
+    lines.append(
+        f"mean        {return_text(evaluation.mean)} (95 % interval {return_text(evaluation.lower_bound)} to "
+        f"{return_text(evaluation.upper_bound)}, {len(evaluation.returns)} episodes)"
+    )
     if response.HasField("stored"):
         stored = response.stored
         lines.append(
@@ -81,7 +104,7 @@ def evaluation_text(response: evaluator_service_pb2.EvaluateCheckpointResponse) 
     return "\n".join(lines) + "\n"
 
 
-def _write_json(response: evaluator_service_pb2.EvaluateCheckpointResponse) -> None:
+def _write_json(response: evaluator_service_pb2.EvaluateCheckpointResponse, arguments: Mapping[str, Any]) -> None:
     from podracer_client.command.messages import evaluation_json, write_json
 
     description, evaluation = response.description, response.evaluation
@@ -92,6 +115,7 @@ def _write_json(response: evaluator_service_pb2.EvaluateCheckpointResponse) -> N
             "agent": description.agent,
             "algorithm": description.algorithm,
             "environment": description.environment.id or description.environment.entry_point,
+            "set": dict(arguments),
             "env_steps": description.env_steps,
             **evaluation_json(evaluation),
             "returns": list(evaluation.returns),

@@ -20,12 +20,13 @@ def job(server: ServerOptions, name: JobName, json: Json = False) -> None:
         found = client.job(name)
         pods = found.pods()
         events = found.latest_events()
+    preparation = found.message.environment_description.preparation
     if json:
-        write_json(job_json(found.message))
+        write_json(job_json(found.message) | {"preparation": preparation or None})
         return
     checkpoint = best_checkpoint_name(found.name) if found.progress.best.checkpoint.prefix else ""
     lines = JobSummary(found.message, checkpoint).lines()
-    if preparation := found.message.environment_description.preparation:
+    if preparation:
         lines.append(f"prepared     {preparation}")
     for pod in take_snapshot(found.message, pods).pods:
         words = (pod.name, pod.state.lower(), pod.layout, " ".join(pod.agents), pod.message)

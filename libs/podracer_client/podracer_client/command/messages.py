@@ -26,7 +26,6 @@ def job_json(job: job_pb2.Job) -> dict[str, Any]:
         "name": job.name,
         "state": state_text(job.state),
         "environment": job.spec.environment.id or job.spec.environment.entry_point,
-        "preparation": job.environment_description.preparation or None,
         "outcome": job_pb2.JobOutcome.Name(job.outcome).removeprefix("JOB_OUTCOME_") if job.outcome else None,
         "problem": job.problem.message if job.HasField("problem") else None,
         "best_return": progress.best.mean if progress.HasField("best") else None,

@@ -71,7 +71,9 @@ def _largest(files: Sequence[CodeFile]) -> str:
 
 
 def _walk(root: Path, prefix: str) -> Iterator[CodeFile]:
-    waiting = [(root, prefix, (root,))]  # the last: the folders that lead there, to find links in circles
+    waiting: list[tuple[Path, str, tuple[Path, ...]]] = [
+        (root, prefix, (root,))
+    ]  # the last: the folders that lead there, to find links in circles
     for count in itertools.count(1):
         if not waiting:
             return

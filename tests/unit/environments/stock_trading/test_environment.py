@@ -12,7 +12,7 @@ import torch
 
 from podracer_core.catalogue.environments import BUILT_IN, EnvironmentSpec
 from podracer_core.environments.inspection import inspect_environment
-from podracer_core.environments.registry import make_vec_environment
+from podracer_core.environments.registry import evaluates_alike, make_vec_environment
 from podracer_core.environments.stock_trading.environment import StockTrading
 from podracer_core.environments.stock_trading.settings import StockTradingConfig
 from podracer_core.environments.vec_environment import VecEnvironment
@@ -66,6 +66,9 @@ def test_inspection(table: Path, caplog: pytest.LogCaptureFixture) -> None:
     message = inspected(spec(table), 60.0)
     assert message.deterministic_evaluation
     assert message.backend == "torch"
+    assert f"StockTrading-v0: {message.preparation}" == line
+    uploaded = EnvironmentSpec(id="StockTrading-v0", kwargs={"indicators": ["rsi"]}, data={"table": str(table)})
+    assert inspected(uploaded, 60.0).preparation.startswith("table: 3 tickers, 120 bars from 2015-01-05 to")
     assert not inspected(EnvironmentSpec(id="CartPole-v1"), 60.0).deterministic_evaluation
 
 
@@ -198,6 +201,9 @@ def test_one_episode_judges(table: Path) -> None:
     again = evaluator.evaluate(actor, [7, 8, 9, 10], first_row=4)
     assert results == again
     assert made_for == [12, 3]
+    made_for.clear()
+    assert Evaluator(make, all_alike=evaluates_alike(spec(table))).evaluate(actor, [7, 8, 9, 10]) == results
+    assert made_for == [3]
     for result in results:
         assert result.seeds == (7, 8, 9, 10)
         assert result.lengths == (12,) * 4

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -101,15 +102,54 @@ def test_dates_of_eight_digits(tmp_path: Path) -> None:
     read_again(tmp_path / "prices", ROWS)
 
 
-def test_times_with_a_zone_become_utc(tmp_path: Path) -> None:
-    def at(suffix: str) -> list[Row]:
-        return [row | {"time": f"{row['time']}{suffix}"} for row in ROWS]
+def at(suffix: str) -> list[Row]:
+    return [row | {"time": f"{row['time']}{suffix}"} for row in ROWS]
 
-    for suffix in (" 01:30:00Z", "T09:30:00+08:00", " 09:30+08:00"):
-        read_again(write_csv(tmp_path / "prices", at(suffix)), at(" 01:30"))
-    mixed = at(" 09:30")[:20] + at(" 09:30+08:00")[20:]
-    with pytest.raises(InvalidInput, match=r"row 21: 'time' is '2015-01-13 09:30\+08:00'; a date such as"):
-        read_table(str(write_csv(tmp_path / "prices", mixed)), {})
+
+@pytest.mark.parametrize("suffix", [" 09:30:00Z", "T09:30:00+08:00", " 09:30+0800", " 09:30-05", " 09:30:00.000-05:30"])
+def test_texts_with_one_offset_keep_what_clocks_showed(tmp_path: Path, suffix: str) -> None:
+    read_again(write_csv(tmp_path / "prices", at(suffix)), at(" 09:30"))
+
+
+def test_one_offset_may_be_written_in_several_ways(tmp_path: Path) -> None:
+    rows = at(" 09:30+00:00")[:20] + at(" 09:30Z")[20:40] + at(" 09:30:00-0000")[40:]
+    read_again(write_csv(tmp_path / "prices", rows), at(" 09:30"))
+
+
+@pytest.mark.parametrize(
+    ("first", "then", "message"),
+    [
+        (" 00:00-05:00", " 00:00-04:00", "'2015-01-13 00:00-04:00', and '2015-01-05 00:00-05:00' in row 1: the"),
+        (" 09:30", " 09:30+08:00", "'2015-01-13 09:30+08:00', and '2015-01-05 09:30' in row 1: the offsets from UTC"),
+        (" 09:30Z", "", "'2015-01-13', and '2015-01-05 09:30Z' in row 1: the offsets from UTC must all be the same"),
+        (" 09:30+08:00", " 09:30+08:0", "'2015-01-13 09:30+08:0'; a date such as"),
+        (" 09:30+08:00", " 29:30+08:00", "'2015-01-13 29:30+08:00'; a date such as"),
+        (" 09:30+08:00", " 09:30+24:00", "'2015-01-13 09:30+24:00'; a date such as"),
+    ],
+    ids=["summer time", "some", "a date", "a digit short", "no hour", "no offset"],
+)  # fmt: skip
+def test_other_offsets_are_refused(tmp_path: Path, first: str, then: str, message: str) -> None:
+    with pytest.raises(InvalidInput, match=re.escape(f"row 21: 'time' is {message}")):
+        read_table(str(write_csv(tmp_path / "prices", at(first)[:20] + at(then)[20:])), {})
+
+
+@pytest.mark.parametrize("zone", ["Asia/Shanghai", "America/New_York", "Asia/Kathmandu", "UTC", "+08:00"])
+@pytest.mark.parametrize("unit", ["s", "ns"])
+def test_a_column_with_a_zone_keeps_what_clocks_showed_there(tmp_path: Path, zone: str, unit: str) -> None:
+    """Midnight stays midnight of the same day, before and after the clocks are changed (8 March 2015 in New York)."""
+    assert ROWS[0]["time"] < "2015-03-08" < ROWS[-1]["time"]
+    times = typed(time=pa.timestamp(unit)).column("time")
+    zoned = pa.chunked_array([pa.compute.assume_timezone(chunk, zone) for chunk in times.chunks])
+    assert zoned.type.tz == zone
+    pa.parquet.write_table(typed().set_column(1, "time", zoned), tmp_path / "prices")
+    read_again(tmp_path / "prices", ROWS)
+
+
+def test_a_zone_that_nobody_knows(tmp_path: Path) -> None:
+    table = typed(time=pa.timestamp("us", "Mars/Olympus"))
+    pa.feather.write_feather(table, str(tmp_path / "prices"))
+    with pytest.raises(InvalidInput, match="'time' has the time zone 'Mars/Olympus', which is not known"):
+        read_table(str(tmp_path / "prices"), {})
 
 
 def test_types_that_lose_a_little(tmp_path: Path) -> None:

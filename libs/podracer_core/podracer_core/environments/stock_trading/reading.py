@@ -12,6 +12,11 @@ from numpy.typing import NDArray
 
 from podracer_core.environments.stock_trading.extras import trading_library
 from podracer_core.environments.stock_trading.settings import COLUMNS, refusal
+from podracer_core.environments.stock_trading.wall_clock import (
+    refuse_mixed_offsets,
+    times_without_offsets,
+    wall_clock_times,
+)
 from podracer_core.errors import InvalidInput
 
 __all__ = ["RawTable", "read_table"]
@@ -28,7 +33,7 @@ class RawTable(NamedTuple):
     """The rows of a file in its order.
 
     ticker    [R] str objects
-    time      [R] datetime64[us], UTC where the file says a zone
+    time      [R] datetime64[us], what clocks showed in the zone that the file says, if any
     prices    [R, 4] float64: open, high, low, close
     volume    [R] float64
     """
@@ -133,16 +138,21 @@ def _column(cells: Any, name: str, kind: Any) -> Any:
     row = compute.index(empty, True).as_py()
     if row >= 0:
         raise refusal("table", f"row {row + 1}: {name!r} is empty")
+    told = cells
     if is_text and is_time:
         cells = compute.replace_substring_regex(cells, r"^(\d{4})(\d{2})(\d{2})\b", r"\1-\2-\3")
-        if _casts(cells, arrow.timestamp("us", "UTC")):  # each with a zone
-            cells = cells.cast(arrow.timestamp("us", "UTC"))
+        if not _casts(cells, kind):
+            cells = times_without_offsets(cells)
+            if _casts(cells, kind):
+                refuse_mixed_offsets(told, name)
+    elif is_time:
+        cells = wall_clock_times(cells, name)
     if _casts(cells, kind):
         # Volumes beyond 2^53 lose their last digits, times what is shorter than a microsecond.
         return compute.cast(cells, kind, safe=False)
     row = _first_misfit(cells, kind)
     right = "a date such as 2019-12-31, or 2019-12-31 09:30" if is_time else "a number"
-    raise refusal("table", f"row {row + 1}: {name!r} is {cells[row].as_py()!r}; {right} is expected")
+    raise refusal("table", f"row {row + 1}: {name!r} is {told[row].as_py()!r}; {right} is expected")
 
 
 def _casts(cells: Any, kind: Any) -> bool:
