@@ -298,7 +298,7 @@ def _speed_recipe(measurement: Measurement) -> dict[str, float]:
 
 
 def _solve_ours(measurement: Measurement) -> dict[str, float]:
-    from podracer_core.environments.pendulum import Pendulum
+    from podracer_core.environments.classic_control.pendulum import Pendulum
     from podracer_core.evaluate import Evaluator
 
     algorithm, collector, environment = _make_ours(measurement, 1, RECIPE["num_envs"], RECIPE["hyperparameters"])
@@ -366,7 +366,7 @@ def _solve_peer(measurement: Measurement) -> dict[str, float]:
     import torch
     from stable_baselines3.common.callbacks import BaseCallback
 
-    from podracer_core.environments.pendulum import Pendulum
+    from podracer_core.environments.classic_control.pendulum import Pendulum
 
     def mean_return(seeds: list[int]) -> float:
         environment, returns = Pendulum(len(seeds)), torch.zeros(len(seeds))

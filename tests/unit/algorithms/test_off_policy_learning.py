@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import torch
 
-from podracer_core.environments.acrobot import Acrobot
-from podracer_core.environments.cartpole import CartPole
-from podracer_core.environments.mountain_car import MountainCarContinuous
-from podracer_core.environments.pendulum import Pendulum
+from podracer_core.environments.classic_control.acrobot import Acrobot
+from podracer_core.environments.classic_control.cartpole import CartPole
+from podracer_core.environments.classic_control.mountain_car import MountainCarContinuous
+from podracer_core.environments.classic_control.pendulum import Pendulum
 from podracer_core.environments.vec_environment import VecEnvironment
 from support.learning import best_bounds
 

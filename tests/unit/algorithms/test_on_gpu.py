@@ -10,8 +10,8 @@ from podracer_core.algorithms.registry import algorithm_class
 from podracer_core.catalogue.algorithms import BUILT_IN
 from podracer_core.catalogue.spaces import DiscreteSpace
 from podracer_core.collect import Collector
-from podracer_core.environments.cartpole import CartPole
-from podracer_core.environments.pendulum import Pendulum
+from podracer_core.environments.classic_control.cartpole import CartPole
+from podracer_core.environments.classic_control.pendulum import Pendulum
 
 pytestmark = [
     pytest.mark.gpu,

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from podracer_core.catalogue.environments import EnvironmentSpec
-from podracer_core.environments.cartpole import CartPole
-from podracer_core.environments.pendulum import Pendulum
-from podracer_core.environments.preprocess import PreprocessVecEnv
+from podracer_core.environments.classic_control.cartpole import CartPole
+from podracer_core.environments.classic_control.pendulum import Pendulum
+from podracer_core.environments.processes.preprocess import PreprocessVecEnv
 from support.learning import best_bounds
 
 PPO_CARTPOLE = {"horizon": 32, "minibatch_size": 256, "epochs": 4, "learning_rate": 2e-3}

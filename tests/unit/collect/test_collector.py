@@ -9,8 +9,8 @@ from podracer_core.algorithms.cohort import CohortConfig, MemberConfig
 from podracer_core.algorithms.ppo import PPO
 from podracer_core.buffers import Rollout
 from podracer_core.collect import Collector, evaluation_seeds
-from podracer_core.environments.cartpole import CartPole
-from podracer_core.environments.pendulum import Pendulum
+from podracer_core.environments.classic_control.cartpole import CartPole
+from podracer_core.environments.classic_control.pendulum import Pendulum
 from podracer_core.environments.vec_environment import VecEnvironment
 from podracer_core.errors import InvalidInput
 

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import torch
 
-from podracer_core.environments.acrobot import Acrobot
-from podracer_core.environments.cartpole import CartPole
-from podracer_core.environments.mountain_car import MountainCar, MountainCarContinuous
-from podracer_core.environments.pendulum import Pendulum
+from podracer_core.environments.classic_control.acrobot import Acrobot
+from podracer_core.environments.classic_control.cartpole import CartPole
+from podracer_core.environments.classic_control.mountain_car import MountainCar, MountainCarContinuous
+from podracer_core.environments.classic_control.pendulum import Pendulum
 from podracer_core.environments.spaces import from_gymnasium
 from podracer_core.environments.vec_environment import VecEnvironment
 from podracer_core.errors import InvalidInput

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from podracer_core.catalogue.environments import EnvironmentSpec
-from podracer_core.environments.preprocess import PreprocessVecEnv
+from podracer_core.environments.processes.preprocess import PreprocessVecEnv
 from podracer_core.errors import InvalidInput, UserCodeFailed
 
 FOLDER = str(Path(__file__).parent)

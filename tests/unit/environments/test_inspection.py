@@ -11,10 +11,10 @@ import torch
 
 from podracer_core.catalogue.environments import BUILT_IN, ENTRY_POINT_GROUP, EnvironmentSpec
 from podracer_core.catalogue.spaces import BoxSpace, DictSpace, DiscreteSpace
-from podracer_core.environments.cartpole import CartPole
+from podracer_core.environments.classic_control.cartpole import CartPole
+from podracer_core.environments.classic_control.pendulum import Pendulum
 from podracer_core.environments.inspection import inspect_environment
-from podracer_core.environments.pendulum import Pendulum
-from podracer_core.environments.preprocess import PreprocessVecEnv
+from podracer_core.environments.processes.preprocess import PreprocessVecEnv
 from podracer_core.environments.registry import make_vec_environment
 from podracer_core.environments.spaces import to_gymnasium
 from podracer_core.errors import InvalidInput, UserCodeFailed
@@ -108,7 +108,9 @@ def test_what_cannot_be_made() -> None:
 def test_installed_environments(monkeypatch: pytest.MonkeyPatch) -> None:
     """A batched class runs here; anything else that is installed runs in processes."""
     points = [
-        importlib.metadata.EntryPoint("Cart", "podracer_core.environments.cartpole:CartPole", ENTRY_POINT_GROUP),
+        importlib.metadata.EntryPoint(
+            "Cart", "podracer_core.environments.classic_control.cartpole:CartPole", ENTRY_POINT_GROUP
+        ),
         importlib.metadata.EntryPoint("Car", "gymnasium.envs.classic_control:MountainCarEnv", ENTRY_POINT_GROUP),
     ]
     real = importlib.metadata.entry_points

@@ -19,9 +19,9 @@ import pytest
 import torch
 
 from podracer_core.catalogue.environments import EnvironmentSpec
-from podracer_core.environments.child_process import scrubbed_environment
-from podracer_core.environments.episode_seeds import episode_seed
-from podracer_core.environments.preprocess import PreprocessVecEnv
+from podracer_core.environments.processes.child_process import scrubbed_environment
+from podracer_core.environments.processes.episode_seeds import episode_seed
+from podracer_core.environments.processes.preprocess import PreprocessVecEnv
 from podracer_core.environments.vec_environment import Step, allocate_step
 from podracer_core.errors import InvalidInput, PreconditionFailed, UserCodeFailed
 
@@ -377,7 +377,7 @@ def test_a_hung_environment_does_not_delay_closing(start: Start) -> None:
 def test_what_users_print_stays_off_our_output() -> None:
     program = (
         "import torch; from podracer_core.catalogue.environments import EnvironmentSpec;"
-        "from podracer_core.environments.preprocess import PreprocessVecEnv;"
+        "from podracer_core.environments.processes.preprocess import PreprocessVecEnv;"
         f"spec = EnvironmentSpec(entry_point='user_environments:Talkative', code_path={FOLDER!r});"
         "environment = PreprocessVecEnv(spec, 1);"
         "environment.reset(torch.arange(1)); environment.step(torch.zeros(1, dtype=torch.int64)); environment.close()"
@@ -404,7 +404,7 @@ def test_children_inherit_no_secrets(start: Start, monkeypatch: pytest.MonkeyPat
 PARENT = f"""
 import concurrent.futures, sys, time, torch
 from podracer_core.catalogue.environments import EnvironmentSpec
-from podracer_core.environments.preprocess import PreprocessVecEnv
+from podracer_core.environments.processes.preprocess import PreprocessVecEnv
 
 kwargs = {{"trouble": "hang", "trouble_at": 1}}
 spec = EnvironmentSpec(entry_point="user_environments:Counter", code_path={FOLDER!r}, kwargs=kwargs)

@@ -12,11 +12,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from podracer_core.environments.acrobot import Acrobot
-from podracer_core.environments.cartpole import CartPole
+from podracer_core.environments.classic_control.acrobot import Acrobot
+from podracer_core.environments.classic_control.cartpole import CartPole
+from podracer_core.environments.classic_control.mountain_car import MountainCar, MountainCarContinuous
+from podracer_core.environments.classic_control.pendulum import Pendulum
 from podracer_core.environments.episode_starts import EpisodeStarts, State
-from podracer_core.environments.mountain_car import MountainCar, MountainCarContinuous
-from podracer_core.environments.pendulum import Pendulum
 from podracer_core.environments.point_chasing import PointChasing, PointChasingDiscrete
 from podracer_core.environments.torch_environment import TorchEnvironment
 from podracer_core.environments.vec_environment import Step, allocate_step

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from podracer_core.catalogue.environments import EnvironmentSpec
-from podracer_core.environments.preprocess import PreprocessVecEnv
+from podracer_core.environments.processes.preprocess import PreprocessVecEnv
 from podracer_core.environments.video import record_video
 from podracer_core.errors import InvalidInput, PreconditionFailed, UserCodeFailed
 

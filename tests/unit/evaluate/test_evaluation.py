@@ -11,8 +11,8 @@ import torch
 
 from podracer_core.algorithms.cohort import CohortConfig, MemberConfig
 from podracer_core.algorithms.ppo import PPO
-from podracer_core.environments.cartpole import CartPole
-from podracer_core.environments.pendulum import Pendulum
+from podracer_core.environments.classic_control.cartpole import CartPole
+from podracer_core.environments.classic_control.pendulum import Pendulum
 from podracer_core.environments.vec_environment import VecEnvironment
 from podracer_core.errors import InvalidInput
 from podracer_core.evaluate import EvaluationResult, Evaluator

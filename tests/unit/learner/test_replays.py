@@ -12,7 +12,7 @@ from podracer_core.algorithms.cohort import CohortConfig, MemberConfig
 from podracer_core.algorithms.dqn import DQN
 from podracer_core.catalogue.environments import BUILT_IN, EnvironmentSpec
 from podracer_core.collect import Collector
-from podracer_core.environments.cartpole import CartPole
+from podracer_core.environments.classic_control.cartpole import CartPole
 from podracer_core.storage.folder import FolderStore
 from podracer_core.training.environment_states import member_environment_states, resume_environments
 from podracer_core.training.session import MemberOutcome

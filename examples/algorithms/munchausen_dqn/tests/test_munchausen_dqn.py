@@ -12,7 +12,7 @@ from munchausen_dqn.algorithm import MunchausenDQN
 from podracer_core.algorithms.cohort import CohortConfig, MemberConfig
 from podracer_core.algorithms.experience import Batch
 from podracer_core.collect import Collector
-from podracer_core.environments.cartpole import CartPole
+from podracer_core.environments.classic_control.cartpole import CartPole
 
 SHARED = {"hidden_sizes": (8, 9), "batch_size": 7, "horizon": 5, "updates_per_step": 0.1, "learning_starts": 0}
 AGENTS = (

@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 from podracer_core.catalogue.environments import EnvironmentSpec
 from podracer_core.catalogue.spaces import Space, from_json
-from podracer_core.environments.child_process import ChildLost, ChildProcess
+from podracer_core.environments.processes.child_process import ChildLost, ChildProcess
+from podracer_core.environments.processes.shared_arrays import create_memory
 from podracer_core.environments.registry import batched_class, gymnasium_spec, make_vec_environment
-from podracer_core.environments.shared_arrays import create_memory
 from podracer_core.environments.spaces import from_gymnasium
 from podracer_core.errors import UserCodeFailed
 

@@ -11,7 +11,7 @@ import torch
 
 from podracer_core.catalogue.environments import EnvironmentSpec, find_environment
 from podracer_core.environments.arguments import typed_arguments
-from podracer_core.environments.preprocess import PreprocessVecEnv
+from podracer_core.environments.processes.preprocess import PreprocessVecEnv
 from podracer_core.environments.vec_environment import VecEnvironment
 from podracer_core.errors import FieldViolation, InvalidInput
 

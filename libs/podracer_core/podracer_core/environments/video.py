@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from podracer_core.catalogue.environments import EnvironmentSpec, find_environment
-from podracer_core.environments.preprocess import PreprocessVecEnv
+from podracer_core.environments.processes.preprocess import PreprocessVecEnv
 from podracer_core.environments.registry import batched_class, gymnasium_spec
 from podracer_core.environments.spaces import observation_array_space, to_gymnasium
 from podracer_core.errors import InvalidInput, PreconditionFailed

@@ -24,7 +24,7 @@ CLASSIC_CONTROL = (
         observation_space=BoxSpace(tuple(-high for high in _CART_POLE_HIGH), _CART_POLE_HIGH, (4,)),
         action_space=DiscreteSpace(2),
         max_episode_steps=500,
-        factory="podracer_core.environments.cartpole:CartPole",
+        factory="podracer_core.environments.classic_control.cartpole:CartPole",
         arguments=(
             ArgumentInfo("sutton_barto_reward", "reward -1 for falling and 0 otherwise, instead of 1 a step", False),
         ),
@@ -37,7 +37,7 @@ CLASSIC_CONTROL = (
         observation_space=BoxSpace((-1.0, -1.0, -8.0), (1.0, 1.0, 8.0), (3,)),
         action_space=BoxSpace(-2.0, 2.0, (1,)),
         max_episode_steps=200,
-        factory="podracer_core.environments.pendulum:Pendulum",
+        factory="podracer_core.environments.classic_control.pendulum:Pendulum",
         arguments=(ArgumentInfo("g", "acceleration of gravity, m/s²", 10.0),),
     ),
     EnvironmentInfo(
@@ -48,7 +48,7 @@ CLASSIC_CONTROL = (
         observation_space=BoxSpace(tuple(-high for high in _ACROBOT_HIGH), _ACROBOT_HIGH, (6,)),
         action_space=DiscreteSpace(3),
         max_episode_steps=500,
-        factory="podracer_core.environments.acrobot:Acrobot",
+        factory="podracer_core.environments.classic_control.acrobot:Acrobot",
         arguments=(
             ArgumentInfo("book_or_nips", "equations of Sutton and Barto's book, or nips: of the paper", "book"),
             ArgumentInfo("dt", "seconds a step", 0.2),
@@ -63,7 +63,7 @@ CLASSIC_CONTROL = (
         observation_space=BoxSpace(_MOUNTAIN_CAR_LOW, _MOUNTAIN_CAR_HIGH, (2,)),
         action_space=DiscreteSpace(3),
         max_episode_steps=200,
-        factory="podracer_core.environments.mountain_car:MountainCar",
+        factory="podracer_core.environments.classic_control.mountain_car:MountainCar",
         arguments=(_GOAL_VELOCITY,),
     ),
     EnvironmentInfo(
@@ -74,7 +74,7 @@ CLASSIC_CONTROL = (
         observation_space=BoxSpace(_MOUNTAIN_CAR_LOW, _MOUNTAIN_CAR_HIGH, (2,)),
         action_space=BoxSpace(-1.0, 1.0, (1,)),
         max_episode_steps=999,
-        factory="podracer_core.environments.mountain_car:MountainCarContinuous",
+        factory="podracer_core.environments.classic_control.mountain_car:MountainCarContinuous",
         arguments=(_GOAL_VELOCITY,),
     ),
 )

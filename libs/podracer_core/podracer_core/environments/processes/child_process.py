@@ -20,12 +20,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from podracer_core.environments.channel import Channel
+from podracer_core.environments.processes.channel import Channel
 from podracer_core.errors import InvalidInput, PodracerError, UserCodeFailed
 
 __all__ = ["ChildLost", "ChildProcess", "scrubbed_environment"]
 
-_MODULE = "podracer_core.environments.preprocess_child"
+_MODULE = "podracer_core.environments.processes.preprocess_child"
 _SECRET = re.compile(
     r"^(PODRACER|AWS|MINIO|KUBERNETES|OTEL)_|TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL|PRIVATE|API_?KEY"
     r"|ACCESS_?KEY|_KEY$|DATABASE_URL|^KUBECONFIG$|^SSH_AUTH_SOCK$"
@@ -168,7 +168,7 @@ def scrubbed_environment(environment: Mapping[str, str]) -> dict[str, str]:
     Numeric libraries get one thread each, unless it says otherwise: several processes share the cores.
     """
     kept = {name: value for name, value in environment.items() if not _SECRET.search(name.upper())}
-    ours = str(Path(__file__).resolve().parents[2])
+    ours = str(Path(__file__).resolve().parents[3])
     others = [path for path in kept.get("PYTHONPATH", "").split(os.pathsep) if path and path != ours]
     kept["PYTHONPATH"] = os.pathsep.join([ours, *others])
     threads = {f"{library}_NUM_THREADS": "1" for library in ("OMP", "MKL", "OPENBLAS")}

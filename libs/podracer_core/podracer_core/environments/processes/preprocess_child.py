@@ -1,6 +1,6 @@
 """The process that runs a user's environments for `PreprocessVecEnv`.
 
-    python -m podracer_core.environments.preprocess_child SOCKET_FD MEMORY_FD PARENT_PID DIE_WITH_THREAD SPINS
+    python -m podracer_core.environments.processes.preprocess_child SOCKET_FD MEMORY_FD PARENT_PID DIE_WITH_THREAD SPINS
 
 It answers messages (see `channel`), one for each command, and shares arrays with its parent. It imports torch only if
 the user's environment is a batched one.
@@ -35,16 +35,16 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from podracer_core.environments.channel import Channel
-from podracer_core.environments.rows import Rows
-from podracer_core.environments.user_code import open_rows
+from podracer_core.environments.processes.channel import Channel
+from podracer_core.environments.processes.rows import Rows
+from podracer_core.environments.processes.user_code import open_rows
 from podracer_core.errors import InvalidInput
 
 _LONGEST_MESSAGE = 2_000  # characters
 _LONGEST_TRACEBACK = 20_000  # characters, from its end
 _CLOSING_S = 2.0
 _PR_SET_PDEATHSIG = 1
-_OUR_FOLDER = str(Path(__file__).parent) + os.sep
+_OUR_FOLDER = str(Path(__file__).parent.parent) + os.sep
 _TORCH_FOLDER = sysconfig.get_path("purelib") + os.sep + "torch" + os.sep  # a decorator of ours is torch's
 
 _Answer = tuple[dict[str, Any], bytes]

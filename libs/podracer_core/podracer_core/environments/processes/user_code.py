@@ -12,8 +12,8 @@ from typing import Any
 
 import gymnasium
 
-from podracer_core.environments.gymnasium_rows import GymnasiumRows
-from podracer_core.environments.rows import Rows
+from podracer_core.environments.processes.gymnasium_rows import GymnasiumRows
+from podracer_core.environments.processes.rows import Rows
 from podracer_core.errors import InvalidInput
 
 __all__ = ["open_rows"]
@@ -36,7 +36,7 @@ def open_rows(environment: dict[str, Any], count: int, pictures: bool) -> Rows:
     loaded = _load(entry_point, environment["code_path"])
     if _is_batched(loaded):
         # Late: torch takes seconds and memory that an environment which does without should not pay for.
-        batched_rows = importlib.import_module("podracer_core.environments.batched_rows")
+        batched_rows = importlib.import_module("podracer_core.environments.processes.batched_rows")
         rows: Rows = batched_rows.BatchedRows(loaded, count, kwargs, limit)
         return rows
     if pictures:

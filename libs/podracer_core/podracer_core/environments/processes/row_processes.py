@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from podracer_core.catalogue.environments import EnvironmentSpec
-from podracer_core.environments.child_process import ChildLost, ChildProcess
-from podracer_core.environments.shared_arrays import create_memory
+from podracer_core.environments.processes.child_process import ChildLost, ChildProcess
+from podracer_core.environments.processes.shared_arrays import create_memory
 from podracer_core.errors import UserCodeFailed
 
 __all__ = ["Asked", "RowProcesses", "core_count"]
