@@ -165,7 +165,7 @@ def plot() -> None:
     axes.set(
         xlabel="environment steps",
         ylabel=f"greedy return, mean of {EPISODES} episodes",
-        title="PPO on Ant-v5, one seed, 2 CPU cores",
+        title="PPO on Ant-v5, one seed, on a CPU",
     )
     axes.grid(alpha=0.3)
     figure.tight_layout()

@@ -12,7 +12,7 @@ from torch import Tensor
 from podracer_core.environments.mujoco.contact_forces import refuse_contact_forces
 from podracer_core.environments.mujoco.engine import open_physics
 from podracer_core.environments.mujoco.environment import MuJoCoEnvironment
-from podracer_core.environments.mujoco.humanoid_observation import HumanoidObservation
+from podracer_core.environments.mujoco.tasks.humanoid_observation import HumanoidObservation
 
 __all__ = ["HumanoidStandup"]
 
