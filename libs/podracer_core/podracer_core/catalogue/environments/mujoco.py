@@ -56,7 +56,7 @@ def _task(
         observation_space=BoxSpace(-math.inf, math.inf, (observation_size,)),
         action_space=BoxSpace(-action_limit, action_limit, (action_size,)),
         max_episode_steps=max_episode_steps,
-        factory=f"podracer_core.environments.mujoco.{module}:{name}",
+        factory=f"podracer_core.environments.mujoco.tasks.{module}:{name}",
         arguments=tuple(ArgumentInfo(name, _MEANINGS[name], default) for name, default in arguments.items()),
     )
 
