@@ -101,7 +101,7 @@ class StockTrading(TorchEnvironment):
     def dynamics(self, state: State, action: Tensor) -> tuple[State, Tensor, Tensor]:
         """Fill the orders, then go on to the next bar's close. An account never ends by itself."""
         config, bar, cash = self.config, state["bar"], state["cash"]
-        price, next_close, can_trade = self._quotes.index_select(0, bar).chunk(3, dim=1)  # [N, K] each
+        price, next_close, can_trade = (table.index_select(0, bar) for table in self._quotes)  # [N, K] each
         shares = state["shares"].t()  # they lie account after account, as the rows of the market do
         orders = action.double().clamp_(-1, 1).mul_(config.max_stock)
         if config.cool_down:
@@ -137,7 +137,7 @@ class StockTrading(TorchEnvironment):
             price, can_trade = market.open[following], market.traded[following]
         else:
             price, can_trade = market.close, market.traded
-        self._quotes = torch.cat([price, next_close, (can_trade & market.known).double()], dim=1)  # [T, 3K]
+        self._quotes = price, next_close, (can_trade & market.known).double()  # [T, K] each
         by_feature = market.features.transpose(1, 2).flatten(1)
         self._features = torch.cat([by_feature, market.turbulence_feature], dim=1)
         self._can_be_held = market.known & market.traded
