@@ -58,7 +58,7 @@ def main() -> None:
         plot()
         return
     if "OMP_WAIT_POLICY" not in os.environ:
-        # As in a pod: threads of torch that spin while they wait would take a core from MuJoCo's. Read at torch's start.
+        # As in a pod: torch's threads, spinning while they wait, would take a core from MuJoCo's. Read when it loads.
         os.execve(sys.executable, [sys.executable, *sys.argv], os.environ | {"OMP_WAIT_POLICY": "PASSIVE"})
     torch.set_num_threads(options.threads)
     print(versions("torch", "mujoco", "gymnasium"), f"· {options.threads} threads")
