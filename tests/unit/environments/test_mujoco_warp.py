@@ -10,22 +10,18 @@ import os
 from pathlib import Path
 
 import mujoco
+import mujoco_warp as mjw
 import numpy as np
 import pytest
 import torch
+import warp as wp
 from torch import Tensor
 
+from podracer_core.environments.mujoco import warp_model, warp_runtime
 from podracer_core.environments.mujoco.model import load_model
+from podracer_core.environments.mujoco.warp_model import Capacity
+from podracer_core.environments.mujoco.warp_physics import WarpPhysics
 from podracer_core.errors import InvalidInput
-
-mjw = pytest.importorskip("mujoco_warp")
-wp = pytest.importorskip("warp")
-warp_model = pytest.importorskip("podracer_core.environments.mujoco.warp_model")
-warp_physics = pytest.importorskip("podracer_core.environments.mujoco.warp_physics")
-warp_runtime = pytest.importorskip("podracer_core.environments.mujoco.warp_runtime")
-
-WarpPhysics = warp_physics.WarpPhysics
-Capacity = warp_model.Capacity
 
 pytestmark = pytest.mark.xdist_group("warp")
 

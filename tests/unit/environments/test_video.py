@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium
+import imageio.v3 as imageio
 import numpy as np
 import pytest
 import torch
@@ -17,8 +18,6 @@ from podracer_core.environments.processes.preprocess import PreprocessVecEnv
 from podracer_core.environments.video import record_video
 from podracer_core.errors import InvalidInput, PreconditionFailed, UserCodeFailed
 
-imageio = pytest.importorskip("imageio.v3")
-pytest.importorskip("imageio_ffmpeg")
 FOLDER = str(Path(__file__).parent)
 
 
@@ -32,7 +31,6 @@ def still(observation: Tensor, mask: Tensor | None) -> Tensor:
 
 def test_cartpole(tmp_path: Path) -> None:
     """The built-in one is played in Gymnasium's: the same episode, with as many pictures as it has states."""
-    pytest.importorskip("pygame")
     reference = gymnasium.make("CartPole-v1")
     reference.reset(seed=7)
     steps = 1
