@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -306,3 +308,31 @@ def _wait_until(condition: Any, timeout_s: float = 5.0) -> None:
     while not condition():
         assert time.monotonic() < deadline, "it never came true"
         time.sleep(0.01)
+
+
+def test_a_server_that_greets_late_is_waited_for(server: RpcServer, world: Any) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=_join_late, args=(listener, server.address), daemon=True)
+        thread.start()
+        with open_channel(f"127.0.0.1:{listener.getsockname()[1]}", "pod-token") as channel:
+            assert world.Stub(channel).unary(b"hello") == b"pod  0"
+    thread.join(5)
+
+
+def _join_late(listener: socket.socket, address: str) -> None:
+    """Take one connection, and only after a while hand its bytes to and fro."""
+    with listener.accept()[0] as near:
+        time.sleep(0.5)
+        host, _, port = address.rpartition(":")
+        with socket.create_connection((host, int(port))) as far:
+            other_way = threading.Thread(target=_copy, args=(far, near), daemon=True)
+            other_way.start()
+            _copy(near, far)
+            other_way.join(5)
+
+
+def _copy(source: socket.socket, target: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        while data := source.recv(4096):
+            target.sendall(data)
+        target.shutdown(socket.SHUT_WR)

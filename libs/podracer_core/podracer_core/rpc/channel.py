@@ -44,7 +44,8 @@ class ChannelOptions:
             ("grpc.keepalive_time_ms", int(limits.CLIENT_KEEPALIVE_S * 1000)),
             ("grpc.keepalive_timeout_ms", int(limits.KEEPALIVE_TIMEOUT_S * 1000)),
             ("grpc.initial_reconnect_backoff_ms", int(limits.RECONNECT_INITIAL_S * 1000)),
-            ("grpc.min_reconnect_backoff_ms", int(limits.RECONNECT_INITIAL_S * 1000)),
+            # By this name gRPC means how long one attempt to connect may take.
+            ("grpc.min_reconnect_backoff_ms", int(limits.CONNECT_TIMEOUT_S * 1000)),
             ("grpc.max_reconnect_backoff_ms", int(limits.RECONNECT_MAXIMUM_S * 1000)),
             ("grpc.service_config", service_config(self.idempotent_methods)),
         ]

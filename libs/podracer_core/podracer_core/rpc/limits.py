@@ -37,6 +37,9 @@ RECONNECT_INITIAL_S = 0.1
 RECONNECT_MAXIMUM_S = 2.0
 """Back-off between two attempts to connect: a restarted peer is found again within about this time."""
 
+CONNECT_TIMEOUT_S = 5.0
+"""How long one attempt to connect may take: a peer that has just started, on a busy machine, greets late."""
+
 STATUS_MESSAGE_CHARACTERS = 1000
 STATUS_METADATA_CHARACTERS = 200
 STATUS_VIOLATIONS_BYTES = 2000
