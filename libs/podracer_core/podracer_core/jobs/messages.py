@@ -58,6 +58,10 @@ _SCHEDULERS = {
     "tournament": evolution_pb2.SCHEDULER_TOURNAMENT,
     "generational": evolution_pb2.SCHEDULER_GENERATIONAL,
 }
+_SELECTIONS = {
+    "tournament": evolution_pb2.SELECTION_TOURNAMENT,
+    "truncation": evolution_pb2.SELECTION_TRUNCATION,
+}
 _LAYOUTS = {
     "auto": job_pb2.POD_LAYOUT_UNSPECIFIED,
     "split": job_pb2.POD_LAYOUT_SPLIT,
@@ -226,6 +230,14 @@ def _evolution_to_message(evolution: Evolution) -> evolution_pb2.Evolution:
         exploration=evolution.exploration,
         lineage_limit=evolution.lineage_limit or 0,
         keep_replay=evolution.keep_replay,
+        selection=_SELECTIONS[evolution.selection],
+        crossover=evolution.crossover,
+        noise_scale=evolution.noise_scale,
+        generator=evolution.generator or "",
+        updater=evolution.updater or "",
+        generations=evolution.generations or 0,
+        adaptive_rounds=evolution.adaptive_rounds,
+        ensemble_size=evolution.ensemble_size,
     )
     if evolution.round.seconds is not None:
         message.round_time.CopyFrom(seconds_to_duration(evolution.round.seconds))
@@ -249,6 +261,14 @@ def evolution_from_message(message: evolution_pb2.Evolution) -> Evolution:
         exploration=message.exploration if has_exploration else default.exploration,
         lineage_limit=message.lineage_limit or None,
         keep_replay=message.keep_replay,
+        selection="truncation" if message.selection == evolution_pb2.SELECTION_TRUNCATION else "tournament",
+        crossover=message.crossover,
+        noise_scale=message.noise_scale,
+        generator=message.generator or None,
+        updater=message.updater or None,
+        generations=message.generations or None,
+        adaptive_rounds=message.adaptive_rounds,
+        ensemble_size=message.ensemble_size,
     )
 
 

@@ -136,6 +136,13 @@ class Evolution:
     exploration         probability of a fresh agent in place of an exploited one
     lineage_limit       places that one lineage may hold; None: half of the leaderboard, rounded up
     keep_replay         checkpoints of off-policy agents hold their transitions, which children inherit
+    selection           how the parent of an exploited agent is selected
+    crossover           probability that a child is fused from two parents of one shape
+    noise_scale         standard deviation of the noise on a child's parameters, relative to each tensor's own
+    generator, updater  names of extensions; None: the scheduler's own, the objective's statistic
+    generations         of the generational scheduler; None: until the budget ends
+    adaptive_rounds     longer rounds for agents that improve, an early end for hopeless ones
+    ensemble_size       best candidates that also act together at the end; 0: none
     """
 
     scheduler: Literal["tournament", "generational"] = "tournament"
@@ -147,6 +154,14 @@ class Evolution:
     exploration: float = 0.1
     lineage_limit: int | None = None
     keep_replay: bool = False
+    selection: Literal["tournament", "truncation"] = "tournament"
+    crossover: float = 0.0
+    noise_scale: float = 0.0
+    generator: str | None = None
+    updater: str | None = None
+    generations: int | None = None
+    adaptive_rounds: bool = False
+    ensemble_size: int = 0
 
     @property
     def places(self) -> int:

@@ -48,6 +48,30 @@ TARGET_STATISTIC_MEAN: TargetStatistic.ValueType  # 2
 """The mean."""
 Global___TargetStatistic: _TypeAlias = TargetStatistic  # noqa: Y015
 
+class _Selection:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _SelectionEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Selection.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    SELECTION_UNSPECIFIED: _Selection.ValueType  # 0
+    """Not set: tournament."""
+    SELECTION_TOURNAMENT: _Selection.ValueType  # 1
+    """The best of k that are drawn at random."""
+    SELECTION_TRUNCATION: _Selection.ValueType  # 2
+    """One of the best quarter, drawn at random."""
+
+class Selection(_Selection, metaclass=_SelectionEnumTypeWrapper):
+    """How a parent is selected."""
+
+SELECTION_UNSPECIFIED: Selection.ValueType  # 0
+"""Not set: tournament."""
+SELECTION_TOURNAMENT: Selection.ValueType  # 1
+"""The best of k that are drawn at random."""
+SELECTION_TRUNCATION: Selection.ValueType  # 2
+"""One of the best quarter, drawn at random."""
+Global___Selection: _TypeAlias = Selection  # noqa: Y015
+
 class _Scheduler:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -331,6 +355,9 @@ class Evolution(_message.Message):
     GENERATIONS_FIELD_NUMBER: _builtins.int
     ADAPTIVE_ROUNDS_FIELD_NUMBER: _builtins.int
     ENSEMBLE_SIZE_FIELD_NUMBER: _builtins.int
+    SELECTION_FIELD_NUMBER: _builtins.int
+    CROSSOVER_FIELD_NUMBER: _builtins.int
+    NOISE_SCALE_FIELD_NUMBER: _builtins.int
     scheduler: Global___Scheduler.ValueType
     """Scheduler."""
     population: _builtins.int
@@ -359,6 +386,12 @@ class Evolution(_message.Message):
     """Whether rounds follow promise (longer for improving, early stop for hopeless agents)."""
     ensemble_size: _builtins.int
     """Best candidates that also act together as an ensemble at the end. 0: none."""
+    selection: Global___Selection.ValueType
+    """How the parent of an exploited agent is selected."""
+    crossover: _builtins.float
+    """Probability that a child is fused from two parents of one shape, 0 to 1. 0: never."""
+    noise_scale: _builtins.float
+    """Standard deviation of the noise on a child's parameters, relative to each tensor's own. 0: none."""
     @_builtins.property
     def round_time(self) -> _duration_pb2.Duration:
         """Length of a round in seconds of the pod. Neither set: 15 s."""
@@ -381,10 +414,13 @@ class Evolution(_message.Message):
         generations: _builtins.int = ...,
         adaptive_rounds: _builtins.bool = ...,
         ensemble_size: _builtins.int = ...,
+        selection: Global___Selection.ValueType = ...,
+        crossover: _builtins.float = ...,
+        noise_scale: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_exploration", b"_exploration", "_replaced_fraction", b"_replaced_fraction", "exploration", b"exploration", "replaced_fraction", b"replaced_fraction", "round_time", b"round_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_exploration", b"_exploration", "_replaced_fraction", b"_replaced_fraction", "adaptive_rounds", b"adaptive_rounds", "ensemble_size", b"ensemble_size", "exploration", b"exploration", "generations", b"generations", "generator", b"generator", "keep_replay", b"keep_replay", "leaderboard_size", b"leaderboard_size", "lineage_limit", b"lineage_limit", "population", b"population", "replaced_fraction", b"replaced_fraction", "round_env_steps", b"round_env_steps", "round_time", b"round_time", "scheduler", b"scheduler", "tournament_size", b"tournament_size", "updater", b"updater"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_exploration", b"_exploration", "_replaced_fraction", b"_replaced_fraction", "adaptive_rounds", b"adaptive_rounds", "crossover", b"crossover", "ensemble_size", b"ensemble_size", "exploration", b"exploration", "generations", b"generations", "generator", b"generator", "keep_replay", b"keep_replay", "leaderboard_size", b"leaderboard_size", "lineage_limit", b"lineage_limit", "noise_scale", b"noise_scale", "population", b"population", "replaced_fraction", b"replaced_fraction", "round_env_steps", b"round_env_steps", "round_time", b"round_time", "scheduler", b"scheduler", "selection", b"selection", "tournament_size", b"tournament_size", "updater", b"updater"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__exploration: _TypeAlias = _typing.Literal["exploration"]  # noqa: Y015
     _WhichOneofArgType__exploration: _TypeAlias = _typing.Literal["_exploration", b"_exploration"]  # noqa: Y015

@@ -352,8 +352,11 @@ class CheckpointSource(_message.Message):
 
     CHECKPOINT_FIELD_NUMBER: _builtins.int
     FOLDER_FIELD_NUMBER: _builtins.int
+    FILE_SHA256_FIELD_NUMBER: _builtins.int
     folder: _builtins.str
     """A folder on the evaluator's machine; only for an evaluator that serves its own machine's user."""
+    file_sha256: _builtins.str
+    """A packed checkpoint that PutFile has brought, by its SHA-256: for an evaluator without a store."""
     @_builtins.property
     def checkpoint(self) -> _agent_pb2.CheckpointReference:
         """In the object store that the evaluator is configured with."""
@@ -363,12 +366,13 @@ class CheckpointSource(_message.Message):
         *,
         checkpoint: _agent_pb2.CheckpointReference | None = ...,
         folder: _builtins.str = ...,
+        file_sha256: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "folder", b"folder", "source", b"source"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "file_sha256", b"file_sha256", "folder", b"folder", "source", b"source"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "folder", b"folder", "source", b"source"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "file_sha256", b"file_sha256", "folder", b"folder", "source", b"source"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_source: _TypeAlias = _typing.Literal["checkpoint", "folder"]  # noqa: Y015
+    _WhichOneofReturnType_source: _TypeAlias = _typing.Literal["checkpoint", "folder", "file_sha256"]  # noqa: Y015
     _WhichOneofArgType_source: _TypeAlias = _typing.Literal["source", b"source"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_source) -> _WhichOneofReturnType_source | None: ...
 

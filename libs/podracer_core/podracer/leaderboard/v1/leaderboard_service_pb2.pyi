@@ -11,6 +11,7 @@ from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from podracer.common.v1 import agent_pb2 as _agent_pb2
+from podracer.common.v1 import cohort_pb2 as _cohort_pb2
 from podracer.common.v1 import environment_pb2 as _environment_pb2
 from podracer.common.v1 import evolution_pb2 as _evolution_pb2
 import builtins as _builtins
@@ -222,8 +223,13 @@ class Candidate(_message.Message):
     AGENT_FIELD_NUMBER: _builtins.int
     EVALUATION_FIELD_NUMBER: _builtins.int
     ADMIT_TIME_FIELD_NUMBER: _builtins.int
+    CONFIRMED_FIELD_NUMBER: _builtins.int
     rank: _builtins.int
     """From 1."""
+    confirmed: _builtins.bool
+    """Whether `evaluation` is a second one, with fresh seeds, of purpose CHALLENGE. Only a confirmed candidate takes the first place from
+    a confirmed one.
+    """
     @_builtins.property
     def agent(self) -> Global___Agent:
         """The agent."""
@@ -243,10 +249,11 @@ class Candidate(_message.Message):
         agent: Global___Agent | None = ...,
         evaluation: _agent_pb2.Evaluation | None = ...,
         admit_time: _timestamp_pb2.Timestamp | None = ...,
+        confirmed: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["admit_time", b"admit_time", "agent", b"agent", "evaluation", b"evaluation"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["admit_time", b"admit_time", "agent", b"agent", "evaluation", b"evaluation", "rank", b"rank"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["admit_time", b"admit_time", "agent", b"agent", "confirmed", b"confirmed", "evaluation", b"evaluation", "rank", b"rank"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -271,6 +278,8 @@ class Agent(_message.Message):
     BEST_EVALUATION_FIELD_NUMBER: _builtins.int
     CREATE_TIME_FIELD_NUMBER: _builtins.int
     FAILURE_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    REPLACED_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Resource name: `projects/p/jobs/j/agents/a`."""
     state: Global___AgentState.ValueType
@@ -285,6 +294,10 @@ class Agent(_message.Message):
     """Rounds of the lineage along this line: its rung."""
     failure: _builtins.str
     """Why it failed; unset where it did not."""
+    reason: _builtins.str
+    """Why it was made, for people: `place 4 of 4 in rung 2; from a0003 with -180`."""
+    replaced: _builtins.str
+    """Agent whose place it took; unset where there was room."""
     @_builtins.property
     def spec(self) -> _agent_pb2.AgentSpec:
         """What it is trained with; `resume` is the state to train on from."""
@@ -325,10 +338,12 @@ class Agent(_message.Message):
         best_evaluation: _agent_pb2.Evaluation | None = ...,
         create_time: _timestamp_pb2.Timestamp | None = ...,
         failure: _builtins.str = ...,
+        reason: _builtins.str = ...,
+        replaced: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["best_evaluation", b"best_evaluation", "cost", b"cost", "create_time", b"create_time", "latest_evaluation", b"latest_evaluation", "spec", b"spec"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["best_evaluation", b"best_evaluation", "cost", b"cost", "create_time", b"create_time", "env_steps", b"env_steps", "failure", b"failure", "latest_evaluation", b"latest_evaluation", "lineage", b"lineage", "name", b"name", "origin", b"origin", "parents", b"parents", "rung", b"rung", "spec", b"spec", "state", b"state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["best_evaluation", b"best_evaluation", "cost", b"cost", "create_time", b"create_time", "env_steps", b"env_steps", "failure", b"failure", "latest_evaluation", b"latest_evaluation", "lineage", b"lineage", "name", b"name", "origin", b"origin", "parents", b"parents", "reason", b"reason", "replaced", b"replaced", "rung", b"rung", "spec", b"spec", "state", b"state"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -485,6 +500,7 @@ class ProposeCohortResponse(_message.Message):
     ROUND_TIME_FIELD_NUMBER: _builtins.int
     ADMISSION_SCORE_FIELD_NUMBER: _builtins.int
     FINISHED_FIELD_NUMBER: _builtins.int
+    GENERATOR_PROBLEM_FIELD_NUMBER: _builtins.int
     round_env_steps: _builtins.int
     """Environment steps of each member in this round. 0: no limit."""
     admission_score: _builtins.float
@@ -499,6 +515,10 @@ class ProposeCohortResponse(_message.Message):
     def round_time(self) -> _duration_pb2.Duration:
         """Time of this round. Unset: no limit."""
 
+    @_builtins.property
+    def generator_problem(self) -> _cohort_pb2.Problem:
+        """Set where the job's generator has failed or proposed what cannot be, so that the scheduler's own one has proposed this."""
+
     def __init__(
         self,
         *,
@@ -507,10 +527,11 @@ class ProposeCohortResponse(_message.Message):
         round_time: _duration_pb2.Duration | None = ...,
         admission_score: _builtins.float | None = ...,
         finished: _builtins.bool = ...,
+        generator_problem: _cohort_pb2.Problem | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_admission_score", b"_admission_score", "admission_score", b"admission_score", "round_time", b"round_time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_admission_score", b"_admission_score", "admission_score", b"admission_score", "generator_problem", b"generator_problem", "round_time", b"round_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_admission_score", b"_admission_score", "admission_score", b"admission_score", "finished", b"finished", "proposals", b"proposals", "round_env_steps", b"round_env_steps", "round_time", b"round_time"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_admission_score", b"_admission_score", "admission_score", b"admission_score", "finished", b"finished", "generator_problem", b"generator_problem", "proposals", b"proposals", "round_env_steps", b"round_env_steps", "round_time", b"round_time"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__admission_score: _TypeAlias = _typing.Literal["admission_score"]  # noqa: Y015
     _WhichOneofArgType__admission_score: _TypeAlias = _typing.Literal["_admission_score", b"_admission_score"]  # noqa: Y015
@@ -532,6 +553,7 @@ class SubmitCandidateRequest(_message.Message):
     ENV_STEPS_FIELD_NUMBER: _builtins.int
     COST_FIELD_NUMBER: _builtins.int
     FAILURE_FIELD_NUMBER: _builtins.int
+    MEMBER_COUNT_FIELD_NUMBER: _builtins.int
     leaderboard: _builtins.str
     """Leaderboard. Required."""
     request_id: _builtins.str
@@ -542,6 +564,8 @@ class SubmitCandidateRequest(_message.Message):
     """Environment steps of this round."""
     failure: _builtins.str
     """Why the agent failed; empty where it did not."""
+    member_count: _builtins.int
+    """Members of the cohort that it was trained in: with steps and cost this tells how much packing pays. 0: not known."""
     @_builtins.property
     def candidate(self) -> _agent_pb2.Evaluation:
         """The best evaluated snapshot of the round; its checkpoint is set. Unset where none was evaluated."""
@@ -565,10 +589,11 @@ class SubmitCandidateRequest(_message.Message):
         env_steps: _builtins.int = ...,
         cost: _duration_pb2.Duration | None = ...,
         failure: _builtins.str = ...,
+        member_count: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["candidate", b"candidate", "cost", b"cost", "latest", b"latest"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent", "candidate", b"candidate", "cost", b"cost", "env_steps", b"env_steps", "failure", b"failure", "latest", b"latest", "leaderboard", b"leaderboard", "request_id", b"request_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent", "candidate", b"candidate", "cost", b"cost", "env_steps", b"env_steps", "failure", b"failure", "latest", b"latest", "leaderboard", b"leaderboard", "member_count", b"member_count", "request_id", b"request_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -583,22 +608,26 @@ class SubmitCandidateResponse(_message.Message):
     ADMITTED_FIELD_NUMBER: _builtins.int
     RANK_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
+    CHALLENGE_FIELD_NUMBER: _builtins.int
     admitted: _builtins.bool
     """Whether it entered the leaderboard."""
     rank: _builtins.int
     """Its rank, from 1; 0 where it did not enter."""
     reason: _builtins.str
     """Why, for people."""
+    challenge: _builtins.bool
+    """It claims the first place: have its checkpoint evaluated again with fresh seeds, and record that with purpose CHALLENGE."""
     def __init__(
         self,
         *,
         admitted: _builtins.bool = ...,
         rank: _builtins.int = ...,
         reason: _builtins.str = ...,
+        challenge: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["admitted", b"admitted", "rank", b"rank", "reason", b"reason"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["admitted", b"admitted", "challenge", b"challenge", "rank", b"rank", "reason", b"reason"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -606,7 +635,7 @@ Global___SubmitCandidateResponse: _TypeAlias = SubmitCandidateResponse  # noqa: 
 
 @_typing.final
 class RecordEvaluationsRequest(_message.Message):
-    """Adds evaluations."""
+    """Adds evaluations. One of purpose CHALLENGE takes the place of the evaluation by which its checkpoint is on the board, which is ranked again."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -181,6 +181,7 @@ class Job(_message.Message):
     ETAG_FIELD_NUMBER: _builtins.int
     LEADERBOARD_FIELD_NUMBER: _builtins.int
     EVENT_POSITION_FIELD_NUMBER: _builtins.int
+    ENSEMBLE_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Resource name: `projects/p/jobs/j`. Output only."""
     uid: _builtins.str
@@ -223,6 +224,10 @@ class Job(_message.Message):
     def end_time(self) -> _timestamp_pb2.Timestamp:
         """When it ended. Output only."""
 
+    @_builtins.property
+    def ensemble(self) -> Global___Ensemble:
+        """The best candidates acting together; set once the job has ended, where `evolution.ensemble_size` asks for it. Output only."""
+
     def __init__(
         self,
         *,
@@ -240,14 +245,49 @@ class Job(_message.Message):
         etag: _builtins.str = ...,
         leaderboard: _builtins.str = ...,
         event_position: _builtins.int = ...,
+        ensemble: Global___Ensemble | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "end_time", b"end_time", "environment_description", b"environment_description", "problem", b"problem", "progress", b"progress", "spec", b"spec", "start_time", b"start_time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "end_time", b"end_time", "ensemble", b"ensemble", "environment_description", b"environment_description", "problem", b"problem", "progress", b"progress", "spec", b"spec", "start_time", b"start_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "end_time", b"end_time", "environment_description", b"environment_description", "etag", b"etag", "event_position", b"event_position", "leaderboard", b"leaderboard", "name", b"name", "outcome", b"outcome", "problem", b"problem", "progress", b"progress", "spec", b"spec", "start_time", b"start_time", "state", b"state", "uid", b"uid"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "end_time", b"end_time", "ensemble", b"ensemble", "environment_description", b"environment_description", "etag", b"etag", "event_position", b"event_position", "leaderboard", b"leaderboard", "name", b"name", "outcome", b"outcome", "problem", b"problem", "progress", b"progress", "spec", b"spec", "start_time", b"start_time", "state", b"state", "uid", b"uid"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Job: _TypeAlias = Job  # noqa: Y015
+
+@_typing.final
+class Ensemble(_message.Message):
+    """Candidates that act together."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    POLICIES_FIELD_NUMBER: _builtins.int
+    RULE_FIELD_NUMBER: _builtins.int
+    EVALUATION_FIELD_NUMBER: _builtins.int
+    rule: _builtins.str
+    """How they act together: `mean` or `vote`."""
+    @_builtins.property
+    def policies(self) -> _containers.RepeatedCompositeFieldContainer[_agent_pb2.Parent]:
+        """The candidates, best first."""
+
+    @_builtins.property
+    def evaluation(self) -> _agent_pb2.Evaluation:
+        """How they did together; its agent is unset."""
+
+    def __init__(
+        self,
+        *,
+        policies: _abc.Iterable[_agent_pb2.Parent] | None = ...,
+        rule: _builtins.str = ...,
+        evaluation: _agent_pb2.Evaluation | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["evaluation", b"evaluation"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["evaluation", b"evaluation", "policies", b"policies", "rule", b"rule"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Ensemble: _TypeAlias = Ensemble  # noqa: Y015
 
 @_typing.final
 class JobProgress(_message.Message):
@@ -300,7 +340,9 @@ class JobProgress(_message.Message):
 
     @_builtins.property
     def best(self) -> _agent_pb2.Evaluation:
-        """The best evaluation of a candidate so far, by the objective's statistic."""
+        """The best evaluation of a candidate so far, by the objective's statistic. One that was confirmed with fresh seeds (purpose CHALLENGE)
+        goes before all that were not.
+        """
 
     @_builtins.property
     def eta(self) -> _duration_pb2.Duration:
@@ -688,6 +730,7 @@ class Pod(_message.Message):
     CREATE_TIME_FIELD_NUMBER: _builtins.int
     MESSAGE_FIELD_NUMBER: _builtins.int
     LAYOUT_FIELD_NUMBER: _builtins.int
+    USED_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Resource name: `projects/p/pods/x`."""
     state: Global___PodState.ValueType
@@ -724,6 +767,10 @@ class Pod(_message.Message):
     def create_time(self) -> _timestamp_pb2.Timestamp:
         """When it was made."""
 
+    @_builtins.property
+    def used(self) -> Global___Resources:
+        """What its processes use now, where the backend can see it; unset elsewhere."""
+
     def __init__(
         self,
         *,
@@ -741,10 +788,11 @@ class Pod(_message.Message):
         create_time: _timestamp_pb2.Timestamp | None = ...,
         message: _builtins.str = ...,
         layout: Global___PodLayout.ValueType = ...,
+        used: Global___Resources | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["build", b"build", "create_time", b"create_time", "last_seen_time", b"last_seen_time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["build", b"build", "create_time", b"create_time", "last_seen_time", b"last_seen_time", "used", b"used"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "agents", b"agents", "backend", b"backend", "build", b"build", "create_time", b"create_time", "env_steps_per_second", b"env_steps_per_second", "fence", b"fence", "job", b"job", "last_seen_time", b"last_seen_time", "layout", b"layout", "message", b"message", "name", b"name", "restart_count", b"restart_count", "state", b"state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "agents", b"agents", "backend", b"backend", "build", b"build", "create_time", b"create_time", "env_steps_per_second", b"env_steps_per_second", "fence", b"fence", "job", b"job", "last_seen_time", b"last_seen_time", "layout", b"layout", "message", b"message", "name", b"name", "restart_count", b"restart_count", "state", b"state", "used", b"used"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

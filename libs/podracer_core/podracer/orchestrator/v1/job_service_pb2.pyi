@@ -576,12 +576,16 @@ class GetCapacityResponse(_message.Message):
     POD_COUNT_FIELD_NUMBER: _builtins.int
     FREE_POD_COUNT_FIELD_NUMBER: _builtins.int
     SHARES_FIELD_NUMBER: _builtins.int
+    USED_FIELD_NUMBER: _builtins.int
+    LIMIT_FIELD_NUMBER: _builtins.int
     backend: _builtins.str
     """Backend: `local`, `static`, `kubernetes`."""
     pod_count: _builtins.int
     """Pods now."""
     free_pod_count: _builtins.int
     """Pods that could be started besides, of the shape that running jobs ask for; -1 where it cannot be told."""
+    limit: _builtins.str
+    """What keeps the pool from growing, for people: `memory: 0.4 GiB free, a pod needs 1.2 GiB`. Unset: nothing does."""
     @_builtins.property
     def total(self) -> _job_pb2.Resources:
         """What there is."""
@@ -594,6 +598,10 @@ class GetCapacityResponse(_message.Message):
     def shares(self) -> _containers.RepeatedCompositeFieldContainer[Global___JobShare]:
         """Share of each unfinished job."""
 
+    @_builtins.property
+    def used(self) -> _job_pb2.Resources:
+        """What is in use on the machines, ours and others'; unset where it cannot be told."""
+
     def __init__(
         self,
         *,
@@ -603,10 +611,12 @@ class GetCapacityResponse(_message.Message):
         pod_count: _builtins.int = ...,
         free_pod_count: _builtins.int = ...,
         shares: _abc.Iterable[Global___JobShare] | None = ...,
+        used: _job_pb2.Resources | None = ...,
+        limit: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["reserved", b"reserved", "total", b"total"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["reserved", b"reserved", "total", b"total", "used", b"used"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["backend", b"backend", "free_pod_count", b"free_pod_count", "pod_count", b"pod_count", "reserved", b"reserved", "shares", b"shares", "total", b"total"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["backend", b"backend", "free_pod_count", b"free_pod_count", "limit", b"limit", "pod_count", b"pod_count", "reserved", b"reserved", "shares", b"shares", "total", b"total", "used", b"used"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -622,12 +632,21 @@ class JobShare(_message.Message):
     WEIGHT_FIELD_NUMBER: _builtins.int
     POD_COUNT_FIELD_NUMBER: _builtins.int
     USED_FIELD_NUMBER: _builtins.int
+    WANTED_COUNT_FIELD_NUMBER: _builtins.int
+    MIN_COUNT_FIELD_NUMBER: _builtins.int
+    MAX_COUNT_FIELD_NUMBER: _builtins.int
     job: _builtins.str
     """The job."""
     weight: _builtins.float
     """Its weight."""
     pod_count: _builtins.int
     """Its pods now."""
+    wanted_count: _builtins.int
+    """Pods that it is to have now."""
+    min_count: _builtins.int
+    """Pods that it asks for at least."""
+    max_count: _builtins.int
+    """Pods that it asks for at most."""
     @_builtins.property
     def used(self) -> _duration_pb2.Duration:
         """Device seconds used so far."""
@@ -639,10 +658,13 @@ class JobShare(_message.Message):
         weight: _builtins.float = ...,
         pod_count: _builtins.int = ...,
         used: _duration_pb2.Duration | None = ...,
+        wanted_count: _builtins.int = ...,
+        min_count: _builtins.int = ...,
+        max_count: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["used", b"used"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["job", b"job", "pod_count", b"pod_count", "used", b"used", "weight", b"weight"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job", b"job", "max_count", b"max_count", "min_count", b"min_count", "pod_count", b"pod_count", "used", b"used", "wanted_count", b"wanted_count", "weight", b"weight"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

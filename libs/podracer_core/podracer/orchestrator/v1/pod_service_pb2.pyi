@@ -884,18 +884,28 @@ class EvaluateResult(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     EVALUATION_FIELD_NUMBER: _builtins.int
+    COST_FIELD_NUMBER: _builtins.int
+    ENSEMBLE_FIELD_NUMBER: _builtins.int
+    ensemble: _builtins.str
+    """How several policies acted together: `mean` or `vote`. Unset for one."""
     @_builtins.property
     def evaluation(self) -> _agent_pb2.Evaluation:
         """The evaluation."""
+
+    @_builtins.property
+    def cost(self) -> _duration_pb2.Duration:
+        """Device seconds that it took."""
 
     def __init__(
         self,
         *,
         evaluation: _agent_pb2.Evaluation | None = ...,
+        cost: _duration_pb2.Duration | None = ...,
+        ensemble: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["evaluation", b"evaluation"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["cost", b"cost", "evaluation", b"evaluation"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["evaluation", b"evaluation"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cost", b"cost", "ensemble", b"ensemble", "evaluation", b"evaluation"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
