@@ -1,17 +1,46 @@
-"""Where a checkpoint is that the user names: a folder here, or on a server, from where it is fetched."""
+"""Where the policies are that the user names: folders here, checkpoints on a server, or a job's best candidates."""
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+from podracer.leaderboard.v1 import leaderboard_service_pb2
 from podracer_client.client import Client
-from podracer_client.names import is_checkpoint_name
-from podracer_core.errors import InvalidInput, NotFound
+from podracer_client.connection import DEFAULT_FOLDER
+from podracer_client.local.reading import has_leaderboard, resting_leaderboard
+from podracer_client.local.state_folder import StateFolder
+from podracer_client.names import is_checkpoint_name, is_job_name, job_of_best_checkpoint, leaderboard_name
+from podracer_core.errors import FieldViolation, InvalidInput, NotFound
+
+__all__ = ["MANIFEST", "checkpoint_folder", "policy_folders"]
 
 MANIFEST = "manifest.json"
+
+
+@contextmanager
+def policy_folders(
+    names: Sequence[str], ensemble: int, connect: Callable[[], Client], state_folder: Path | None = None
+) -> Iterator[list[Path]]:
+    """The folders of the policies' checkpoints, best first; those that had to be fetched are removed at the end.
+
+    names         checkpoints (see `checkpoint_folder`) in order of their rank, or one job, whose best candidate it is
+    ensemble      that many of the one job's best candidates; 0: what `names` says
+    connect       a client of the server that runs; raises NotFound where none does
+    state_folder  whose leaderboard and objects are read where no server runs; None: ./runs
+
+    Raises NotFound and InvalidInput for what is not there, or not there so often.
+    """
+    if ensemble and len(names) != 1:
+        raise _refused("--ensemble", "takes the best candidates of one job: name that job, and nothing else")
+    with ExitStack() as held:
+        shelf = _Shelf(connect, state_folder or DEFAULT_FOLDER, held)
+        if ensemble:
+            yield shelf.candidates(names[0], ensemble)
+        else:
+            yield [shelf.folder(name) for name in names]
 
 
 @contextmanager
@@ -30,6 +59,60 @@ def checkpoint_folder(text: str, connect: Callable[[], Client]) -> Iterator[Path
         yield target
 
 
+class _Shelf:
+    """Checkpoints of a server, or of a state folder where none runs; `held` takes what has to be removed."""
+
+    def __init__(self, connect: Callable[[], Client], state_folder: Path, held: ExitStack) -> None:
+        self._connect, self._state_folder, self._held = connect, state_folder, held
+
+    def folder(self, text: str) -> Path:
+        """Of a checkpoint, or of a job's best candidate."""
+        if Path(text).exists() or not (is_job_name(text) or job_of_best_checkpoint(text)):
+            return self._held.enter_context(checkpoint_folder(text, self._connect))
+        job = job_of_best_checkpoint(text) or text
+        try:
+            return self.candidates(job, 1)[0]
+        except NotFound as error:
+            raise NotFound(
+                f"there is no checkpoint {text} here; expected a folder, a name such as "
+                f"projects/default/jobs/JOB/checkpoints/best, or a job: {error.message}",
+                reason=error.reason,
+            ) from error
+
+    def candidates(self, job: str, count: int) -> list[Path]:
+        """Of the best `count` candidates of a job, best first."""
+        name = leaderboard_name(job)
+        with ExitStack() as stack:
+            client, runs = self._reader(stack)
+            found = client.leaderboard(name).candidates
+            if len(found) < count:
+                message = f"{job} has {len(found)} candidates on its leaderboard, not {count}"
+                raise NotFound(f"{job} has no candidate yet") if count == 1 else _refused("--ensemble", message)
+            return [self._candidate(candidate, client if runs else None) for candidate in found[:count]]
+
+    def _reader(self, stack: ExitStack) -> tuple[Client, bool]:
+        """Who can be asked for leaderboards, and whether for checkpoints too."""
+        try:
+            return stack.enter_context(self._connect()), True
+        except NotFound:
+            if not has_leaderboard(self._state_folder):
+                raise
+        return stack.enter_context(resting_leaderboard(self._state_folder)), False
+
+    def _candidate(self, candidate: leaderboard_service_pb2.Candidate, client: Client | None) -> Path:
+        prefix = candidate.evaluation.checkpoint.prefix
+        here = StateFolder.objects_of(self._state_folder) / prefix  # prefixes have the job's uid: it is the same one
+        if (here / MANIFEST).is_file():
+            return here.absolute()
+        name = f"{candidate.agent.name}/checkpoints/{prefix.rstrip('/').rpartition('/')[2]}"
+        if client is None:
+            raise NotFound(f"{name} is not in the state folder {self._state_folder}", reason="NO_CHECKPOINT")
+        folder = self._held.enter_context(tempfile.TemporaryDirectory(prefix="podracer-checkpoint-"))
+        target = Path(folder) / "checkpoint"
+        client.download(name, target)
+        return target
+
+
 def _local(path: Path) -> Path:
     if path.is_file() and path.name == MANIFEST:
         path = path.parent
@@ -45,3 +128,7 @@ def _local(path: Path) -> Path:
     if not (path / MANIFEST).is_file():
         raise InvalidInput(f"{path} is no checkpoint: it has no {MANIFEST}", path=path)
     return path.absolute()
+
+
+def _refused(field: str, message: str) -> InvalidInput:
+    return InvalidInput(f"{field}: {message}", violations=[FieldViolation(field, message)])

@@ -4,92 +4,114 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from podracer.common.v1 import agent_pb2, environment_pb2
 from podracer.evaluator.v1 import evaluator_service_pb2
 from podracer_core.attachments.cache import FileCache
-from podracer_core.attachments.placement import place_environment
+from podracer_core.attachments.placement import FILES_MISSING, place_environment
 from podracer_core.catalogue import spaces
 from podracer_core.catalogue.environments import EnvironmentSpec, find_environment
+from podracer_core.catalogue.environments.stored_file import StoredFile
 from podracer_core.catalogue.messages import (
     description_to_message,
     environment_from_message,
     environment_to_message,
     hyperparameter_to_message,
 )
-from podracer_core.checkpoint import POLICY_GROUPS, Checkpoint, load_actor, load_checkpoint, open_checkpoint_folder
-from podracer_core.environments.registry import evaluates_alike, make_vec_environment
-from podracer_core.environments.spaces import action_array_space, observation_array_space, to_gymnasium
-from podracer_core.environments.vec_environment import VecEnvironment
-from podracer_core.errors import FieldViolation, InvalidInput, PreconditionFailed
-from podracer_core.evaluate import EvaluationResult, Evaluator
+from podracer_core.checkpoint import (
+    POLICY_GROUPS,
+    Checkpoint,
+    evaluate_checkpoints,
+    load_checkpoint,
+    open_checkpoint_folder,
+    open_packed_policy,
+    rule_of,
+)
+from podracer_core.errors import InvalidInput, PreconditionFailed
+from podracer_core.evaluate import EvaluationResult
 from podracer_core.evaluate.messages import result_from_json, result_to_message
 from podracer_core.jobs.messages import seconds_to_duration
 from podracer_core.storage.object_store import open_store
 
-__all__ = ["describe", "evaluate_checkpoint", "load_source"]
+__all__ = ["Sources", "describe", "evaluate_request"]
 
 _MAX_EPISODES = 100_000
-_PARTS = ("observation", "action")
+_MAX_POLICIES = 100
 
 
-def load_source(
-    sources: Sequence[evaluator_service_pb2.CheckpointSource], store_url: str, *, allow_folders: bool
-) -> Checkpoint:
-    """The checkpoint that a request names. Raises NotFound, DataCorrupted, and PreconditionFailed where this evaluator
-    may not read from there."""
-    if len(sources) != 1:
-        raise InvalidInput(f"expected one checkpoint, got {len(sources)}: ensembles are not supported yet")
-    source = sources[0]
-    match source.WhichOneof("source"):
-        case "checkpoint" if store_url:
-            reference, store = source.checkpoint, open_store(store_url, create=False)
-            return load_checkpoint(store, reference.prefix, reference.manifest_sha256 or None, POLICY_GROUPS)
-        case "checkpoint":
-            raise PreconditionFailed("this evaluator has no object store (PODRACER_STORE)", reason="NO_STORE")
-        case "folder" if allow_folders:
-            return open_checkpoint_folder(Path(source.folder), POLICY_GROUPS)
-        case "folder":
-            raise PreconditionFailed(
-                "this evaluator reads no folders (PODRACER_ALLOW_FOLDERS)", reason="FOLDERS_NOT_ALLOWED"
-            )
-        case _:
-            raise InvalidInput("a checkpoint is named by reference or by folder; neither is set")
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """Where this evaluator may read checkpoints from: `store_url` is empty where it has no store."""
+
+    store_url: str
+    allow_folders: bool
+    cache: FileCache
+
+    def load(self, sources: Sequence[evaluator_service_pb2.CheckpointSource]) -> list[Checkpoint]:
+        """The checkpoints that a request names. Raises InvalidInput where it names none, NotFound, DataCorrupted, and
+        PreconditionFailed where this evaluator may not read from there, or has not been brought one."""
+        if not sources:
+            raise InvalidInput("expected at least one checkpoint")
+        if len(sources) > _MAX_POLICIES:
+            raise InvalidInput(f"at most {_MAX_POLICIES} policies can act together, not {len(sources)}")
+        return [self._load(source) for source in sources]
+
+    def _load(self, source: evaluator_service_pb2.CheckpointSource) -> Checkpoint:
+        match source.WhichOneof("source"):
+            case "checkpoint" if self.store_url:
+                reference, store = source.checkpoint, open_store(self.store_url, create=False)
+                return load_checkpoint(store, reference.prefix, reference.manifest_sha256 or None, POLICY_GROUPS)
+            case "checkpoint":
+                raise PreconditionFailed("this evaluator has no object store (PODRACER_STORE)", reason="NO_STORE")
+            case "folder" if self.allow_folders:
+                return open_checkpoint_folder(Path(source.folder), POLICY_GROUPS)
+            case "folder":
+                raise PreconditionFailed(
+                    "this evaluator reads no folders (PODRACER_ALLOW_FOLDERS)", reason="FOLDERS_NOT_ALLOWED"
+                )
+            case "file_sha256":
+                held = self.cache.hold(StoredFile(source.file_sha256, source.file_sha256, 0))
+                if held is None:
+                    message = f"the policy {source.file_sha256} has not been brought here"
+                    raise PreconditionFailed(message, reason=FILES_MISSING)
+                with held:
+                    return open_packed_policy(held.path)
+            case _:
+                raise InvalidInput("a checkpoint is named by reference, by folder or by file; none is set")
 
 
-def evaluate_checkpoint(
-    checkpoint: Checkpoint, request: evaluator_service_pb2.EvaluateCheckpointRequest, cache: FileCache
+def evaluate_request(
+    checkpoints: Sequence[Checkpoint],
+    request: evaluator_service_pb2.EvaluateCheckpointRequest,
+    cache: FileCache,
+    check: Callable[[], None] = lambda: None,
 ) -> evaluator_service_pb2.EvaluateCheckpointResponse:
-    """Greedy episodes of a stored policy; with the stored evaluation's seeds unless the request says otherwise.
+    """Greedy episodes of a stored policy, or of several that act together; with the (first) stored evaluation's seeds
+    unless the request says otherwise.
 
-    They are compared with the stored ones where seeds and environment are the same. The files of its environment are
-    taken from `cache`; errors as of `place_environment`. Raises InvalidInput (OTHER_SPACES) for an environment that the
-    policy cannot act in.
+    A single policy's are compared with the stored ones where seeds and environment are the same. The files of its
+    environment are taken from `cache`; errors as of `place_environment` and `evaluate_checkpoints`.
     """
-    description = describe(checkpoint)
+    description = describe(checkpoints[0])
+    rule_of(checkpoints, request.ensemble)
     named = request.environment if request.HasField("environment") else description.environment
-    spec = environment_from_message(named)
-    stored = stored_evaluation(checkpoint)
+    stored = stored_evaluation(checkpoints[0])
     seeds = _seeds(request, stored)
     start = time.monotonic()
-    with place_environment(spec, cache) as placed:
-        make = partial(_make_environment, checkpoint, placed.spec)
-        evaluator = Evaluator(make, all_alike=evaluates_alike(placed.spec))
-        try:
-            (result,) = evaluator.evaluate(load_actor(checkpoint), seeds)
-        finally:
-            evaluator.close()
-    evaluation = _message(result, description)
+    with place_environment(environment_from_message(named), cache) as placed:
+        result = evaluate_checkpoints(checkpoints, placed.spec, seeds, rule=request.ensemble, check=check)
+    alone = len(checkpoints) == 1
+    evaluation = _message(result, description) if alone else result_to_message(result)
     evaluation.purpose = request.purpose or agent_pb2.EVALUATION_PURPOSE_REQUESTED
     evaluation.duration.CopyFrom(seconds_to_duration(time.monotonic() - start))
     evaluation.create_time.GetCurrentTime()
     response = evaluator_service_pb2.EvaluateCheckpointResponse(evaluation=evaluation, description=description)
     if stored is not None:
         response.stored.CopyFrom(_message(stored, description))
-        if stored.seeds == result.seeds and named == description.environment:
+        if alone and stored.seeds == result.seeds and named == description.environment:
             response.largest_difference = max(
                 abs(now - then) for now, then in zip(result.returns, stored.returns, strict=True)
             )
@@ -131,23 +153,6 @@ def _environment_description(
 ) -> environment_pb2.EnvironmentDescription:
     backend = find_environment(spec.id).backend if spec.id else "gymnasium"
     return description_to_message(observation_space, action_space, spec.max_episode_steps, backend)
-
-
-def _make_environment(checkpoint: Checkpoint, spec: EnvironmentSpec, count: int) -> VecEnvironment:
-    """Made for evaluation; InvalidInput where its spaces are not those that the policy was made for."""
-    environment = make_vec_environment(spec, count, evaluation=True)
-    trained_in = [to_gymnasium(spaces.from_json(checkpoint.metadata[f"{part}_space"])) for part in _PARTS]
-    expected = observation_array_space(trained_in[0]), action_array_space(trained_in[1])
-    found = observation_array_space(environment.observation_space), action_array_space(environment.action_space)
-    # Bounds of observations play no part for a network; those of actions are what it is scaled to.
-    fit = (expected[0].shape, expected[0].dtype) == (found[0].shape, found[0].dtype), expected[1] == found[1]
-    for part, fits, want, have in zip(_PARTS, fit, expected, found, strict=True):
-        if not fits:
-            environment.close()
-            message = f"the policy was made for {part}s in {want}, but {spec.name} has {have} with these arguments"
-            violations = [FieldViolation("environment.kwargs", message)]
-            raise InvalidInput(message, violations=violations, reason="OTHER_SPACES")
-    return environment
 
 
 def _seeds(

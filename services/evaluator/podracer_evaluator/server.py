@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from functools import partial
 
 from podracer.evaluator.v1 import evaluator_service_pb2_grpc
@@ -28,9 +29,9 @@ METHODS = {
 }
 
 
-def create_evaluator_server(config: EvaluatorConfig, work: WorkQueue) -> RpcServer:
-    """A bound server whose computations run in whoever runs `work`."""
-    service = EvaluatorService(work, config, config.file_cache())
+def create_evaluator_server(config: EvaluatorConfig, work: WorkQueue, stop: threading.Event) -> RpcServer:
+    """A bound server whose computations run in whoever runs `work`; long ones are given up once `stop` is set."""
+    service = EvaluatorService(work, config, config.file_cache(), stop)
     server = create_server(
         config.listen,
         [partial(evaluator_service_pb2_grpc.add_EvaluatorServiceServicer_to_server, service)],
@@ -45,7 +46,7 @@ def serve(config: EvaluatorConfig) -> int:
     """Serve until SIGTERM or SIGINT. Only from the main thread."""
     stop = stop_event_on_signals()
     work = WorkQueue()
-    server = create_evaluator_server(config, work)
+    server = create_evaluator_server(config, work, stop)
     server.start()
     announce(server.address)
     import torch  # late: it takes a second, and the learner can connect meanwhile

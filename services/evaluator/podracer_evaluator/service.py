@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from functools import partial
+from typing import TYPE_CHECKING
 
 import grpc
 
@@ -13,10 +15,14 @@ from podracer_core.attachments.placement import place_environment
 from podracer_core.attachments.transfer import FileReceiver
 from podracer_core.build import own_build
 from podracer_core.catalogue.messages import environment_from_message
+from podracer_core.errors import Unavailable
 from podracer_core.rpc.sessions import SessionSlots
 from podracer_core.rpc.work_queue import WorkQueue
 from podracer_evaluator.config import EvaluatorConfig
 from podracer_evaluator.episode_counter import EpisodeCounter
+
+if TYPE_CHECKING:
+    from podracer_evaluator.checkpoints import Sources
 
 __all__ = ["EvaluatorService"]
 
@@ -30,9 +36,9 @@ class EvaluatorService(evaluator_service_pb2_grpc.EvaluatorServiceServicer):
     The modules that do it are imported late: they import torch, and the server listens before.
     """
 
-    def __init__(self, work: WorkQueue, config: EvaluatorConfig, cache: FileCache) -> None:
-        self._work, self._cache = work, cache
-        self._store_url, self._allow_folders = config.store, config.allow_folders
+    def __init__(self, work: WorkQueue, config: EvaluatorConfig, cache: FileCache, stop: threading.Event) -> None:
+        """`stop`: set once the process is about to end."""
+        self._work, self._config, self._cache, self._stop = work, config, cache, stop
         self._files = FileReceiver(cache)
         self._slots = SessionSlots(config.max_sessions)
         self._episodes = EpisodeCounter()
@@ -48,10 +54,15 @@ class EvaluatorService(evaluator_service_pb2_grpc.EvaluatorServiceServicer):
     def EvaluateCheckpoint(  # noqa: N802 - the name in the contract
         self, request: evaluator_service_pb2.EvaluateCheckpointRequest, context: grpc.ServicerContext
     ) -> evaluator_service_pb2.EvaluateCheckpointResponse:
-        from podracer_evaluator.checkpoints import evaluate_checkpoint, load_source
+        from podracer_evaluator.checkpoints import evaluate_request
 
-        checkpoint = load_source(request.checkpoints, self._store_url, allow_folders=self._allow_folders)
-        response = self._work.submit(partial(evaluate_checkpoint, checkpoint, request, self._cache)).result()
+        def check() -> None:
+            if self._stop.is_set() or not context.is_active():
+                raise Unavailable("the evaluation was given up: the evaluator is stopping, or nobody waits for it")
+
+        checkpoints = self._sources().load(request.checkpoints)
+        task = partial(evaluate_request, checkpoints, request, self._cache, check)
+        response = self._work.submit(task).result()
         self._episodes.add(len(response.evaluation.returns))
         return response
 
@@ -67,11 +78,11 @@ class EvaluatorService(evaluator_service_pb2_grpc.EvaluatorServiceServicer):
     def ExportPolicy(  # noqa: N802 - the name in the contract
         self, request: evaluator_service_pb2.ExportPolicyRequest, context: grpc.ServicerContext
     ) -> Iterator[evaluator_service_pb2.ExportPolicyResponse]:
-        from podracer_evaluator.checkpoints import load_source
         from podracer_evaluator.export import exported_policy
 
-        checkpoint = load_source(request.checkpoints, self._store_url, allow_folders=self._allow_folders)
-        header, data = self._work.submit(partial(exported_policy, checkpoint, request.format)).result()
+        checkpoints = self._sources().load(request.checkpoints)
+        task = partial(exported_policy, checkpoints, request.format, request.ensemble)
+        header, data = self._work.submit(task).result()
         yield evaluator_service_pb2.ExportPolicyResponse(header=header)
         for offset in range(0, len(data), _CHUNK_BYTES):
             yield evaluator_service_pb2.ExportPolicyResponse(data=data[offset : offset + _CHUNK_BYTES])
@@ -90,6 +101,11 @@ class EvaluatorService(evaluator_service_pb2_grpc.EvaluatorServiceServicer):
             max_sessions=self._slots.limit,
             episodes=self._episodes.total,
         )
+
+    def _sources(self) -> Sources:
+        from podracer_evaluator.checkpoints import Sources
+
+        return Sources(self._config.store, self._config.allow_folders, self._cache)
 
     def drain(self) -> None:
         """Tell every open session that the evaluator is about to stop, and end it."""

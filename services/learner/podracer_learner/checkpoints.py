@@ -103,10 +103,17 @@ class CheckpointWriter:
         return metadata if write.evaluation is None else metadata | {"evaluation": result_to_json(write.evaluation)}
 
 
-def read_references(store: ObjectStore, references: Sequence[agent_pb2.CheckpointReference]) -> list[Checkpoint]:
-    """Read and verify checkpoints, several at a time. Raises DataCorrupted for one that is not what was committed."""
+def read_references(
+    store: ObjectStore, references: Sequence[agent_pb2.CheckpointReference], groups: tuple[str, ...] | None = None
+) -> list[Checkpoint]:
+    """Read and verify checkpoints, or only some of their groups, several at a time. Raises DataCorrupted for one that
+    is not what was committed."""
+
+    def read(reference: agent_pb2.CheckpointReference) -> Checkpoint:
+        return load_checkpoint(store, reference.prefix, reference.manifest_sha256, groups)
+
     with ThreadPoolExecutor(_PARALLEL, thread_name_prefix="checkpoint") as pool:
-        return list(pool.map(lambda found: load_checkpoint(store, found.prefix, found.manifest_sha256), references))
+        return list(pool.map(read, references))
 
 
 def base_env_steps(agent: agent_pb2.AgentSpec) -> int:

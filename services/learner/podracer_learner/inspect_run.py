@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import functools
 import queue
 import threading
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from podracer.common.v1 import environment_pb2
 from podracer.evaluator.v1 import evaluator_service_pb2
-from podracer.evaluator.v1.evaluator_service_pb2_grpc import EvaluatorServiceStub
 from podracer.orchestrator.v1 import pod_service_pb2
 from podracer_core.catalogue.messages import environment_from_message
-from podracer_core.errors import InvalidInput, PodracerError, PreconditionFailed, Unavailable
+from podracer_core.errors import InvalidInput, PodracerError
 from podracer_core.jobs.messages import seconds_from_duration
-from podracer_core.rpc.backoff import Backoff
 from podracer_core.training.inspection import inspected
 from podracer_learner.config import LearnerConfig
+from podracer_learner.evaluator_calls import EvaluatorCall, answer_of_any
 from podracer_learner.peers import Peers
-from podracer_learner.user_files import FetchedFiles, UserFiles, wants_files
+from podracer_learner.user_files import FetchedFiles, UserFiles
 
 __all__ = ["inspect_environment_for", "require_user_code_allowed"]
 
@@ -38,8 +35,11 @@ def inspect_environment_for(
     with files.fetch(environment_from_message(work.environment)) as fetched:
         if config.layout == "split":
             request = evaluator_service_pb2.InspectRequest(environment=work.environment, timeout=work.timeout)
-            ask = functools.partial(_asked, request=request, fetched=fetched, timeout_s=timeout_s + _SLACK_S)
-            return _waited_for(lambda: _of_any(peers.evaluators, ask, config.peer_patience), files.check)
+            call = EvaluatorCall(fetched, timeout_s + _SLACK_S, files.check)
+            response: evaluator_service_pb2.InspectResponse = answer_of_any(
+                peers.evaluators, call, "Inspect", request, config.peer_patience
+            )
+            return response.description
         return _waited_for(lambda: _here(fetched, timeout_s), files.check)
 
 
@@ -56,42 +56,6 @@ def require_user_code_allowed(environment: environment_pb2.EnvironmentSpec, conf
 def _here(fetched: FetchedFiles, timeout_s: float) -> environment_pb2.EnvironmentDescription:
     with fetched.place() as placed:
         return inspected(placed.spec, timeout_s)
-
-
-def _asked(
-    evaluator: EvaluatorServiceStub,
-    request: evaluator_service_pb2.InspectRequest,
-    fetched: FetchedFiles,
-    timeout_s: float,
-) -> environment_pb2.EnvironmentDescription:
-    """What one evaluator says, which is brought the files that it lacks."""
-    try:
-        return evaluator.Inspect(request, timeout=timeout_s).description
-    except PreconditionFailed as error:
-        if not wants_files(error):
-            raise
-    fetched.deliver(evaluator.PutFile, evaluator_service_pb2.PutFileRequest).result()
-    return evaluator.Inspect(request, timeout=timeout_s).description
-
-
-def _of_any(
-    evaluators: Sequence[EvaluatorServiceStub],
-    ask: Callable[[EvaluatorServiceStub], environment_pb2.EnvironmentDescription],
-    patience_s: float,
-) -> environment_pb2.EnvironmentDescription:
-    """The answer of whichever evaluator gives one."""
-    deadline = time.monotonic() + patience_s
-    waits = Backoff(0.05, 1.0)
-    while True:
-        for evaluator in evaluators:
-            try:
-                return ask(evaluator)
-            except Unavailable as error:
-                if time.monotonic() > deadline:
-                    raise Unavailable(
-                        f"no evaluator has answered for {patience_s:.0f} s: {error.message}", reason="EVALUATOR_LOST"
-                    ) from error
-        time.sleep(next(waits))
 
 
 def _waited_for(

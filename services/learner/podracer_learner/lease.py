@@ -14,7 +14,7 @@ from podracer_learner.renewal import Renewal
 
 __all__ = ["DRAINING", "HeldLease", "Interrupted"]
 
-DRAINING = cohort_pb2.Problem(reason="DRAINING", message="the pod was told to stop")
+DRAINING = cohort_pb2.Problem(reason="DRAINING", message="the pod was told to stop, or to do other work")
 
 
 class Interrupted(PodracerError):
@@ -33,3 +33,8 @@ class HeldLease:
     control: LeaseControl
     renewal: Renewal
     store: ObjectStore
+
+    @property
+    def is_called_back(self) -> bool:
+        """Whether the orchestrator wants it back, undone: to stop this pod, or to have it work for another job."""
+        return self.renewal.action in (pod_service_pb2.LEASE_ACTION_DRAIN, pod_service_pb2.LEASE_ACTION_RELEASE)

@@ -23,6 +23,7 @@ from podracer_core.storage.object_store import ObjectStore
 from podracer_learner.commands import Commands
 from podracer_learner.config import LearnerConfig
 from podracer_learner.control import LeaseControl, lease_work
+from podracer_learner.evaluate_run import EvaluationTooLong, evaluate_for
 from podracer_learner.inspect_run import inspect_environment_for
 from podracer_learner.lease import DRAINING, HeldLease, Interrupted
 from podracer_learner.lease_guard import FencedStore, LeaseGuard
@@ -40,7 +41,7 @@ __all__ = ["LeaseLoop"]
 logger = logging.getLogger(__name__)
 
 # What no other pod could do better.
-_FINAL = (UserCodeFailed, InvalidInput, NotFound, DataCorrupted)
+_FINAL = (UserCodeFailed, InvalidInput, NotFound, DataCorrupted, EvaluationTooLong)
 
 
 class LeaseLoop:
@@ -103,7 +104,7 @@ class LeaseLoop:
     def _do(self, held: HeldLease, stop: threading.Event) -> None:
         def check() -> None:
             held.guard.check()
-            if stop.is_set() or held.renewal.action == pod_service_pb2.LEASE_ACTION_DRAIN:
+            if stop.is_set() or held.is_called_back:
                 raise Interrupted("told to stop")
 
         lease = held.lease
@@ -124,6 +125,9 @@ class LeaseLoop:
                     setup.close()
                 if not completed:
                     held.control.release(DRAINING)
+            case "evaluate":
+                evaluated = evaluate_for(lease, held.received_at, self._config, self._peers, files)
+                held.control.complete(pod_service_pb2.CompleteWorkRequest(evaluate=evaluated))
             case work:
                 raise PreconditionFailed(f"this learner cannot do {work or 'nothing'}", reason="UNSUPPORTED_WORK")
 

@@ -43,7 +43,7 @@ from podracer_learner.starts import load_starts
 from podracer_learner.user_files import FetchedFiles, UserFiles
 from podracer_learner.workers import RemoteSource, WorkerPlan
 
-__all__ = ["RoundSetup", "set_up_round"]
+__all__ = ["RoundSetup", "device_for", "set_up_round"]
 
 _BATCHED_ENVS = 256  # of a cohort, where one process steps them all at once
 _PROCESS_ENVS = 128  # where each takes its own Python call
@@ -121,7 +121,7 @@ def _set_up_fused(
 ) -> RoundSetup:
     """`placed` is the environment with its files; `held` takes what has to be closed, and goes to the round."""
     cohort, spec = cohort_from_message(work.cohort), environment_from_message(work.cohort.environment)
-    device = _device(config.device, spec)
+    device = device_for(config.device, spec)
     envs = _envs_per_member(work, spec)
     environment = make_vec_environment(placed, len(cohort.members) * envs, device)
     held.callback(environment.close)
@@ -222,7 +222,8 @@ def _envs_per_member(work: pod_service_pb2.TrainWork, spec: EnvironmentSpec) -> 
     return max(8, _PROCESS_ENVS // max(members, 4))
 
 
-def _device(wanted: str, spec: EnvironmentSpec) -> str:
+def device_for(wanted: str, spec: EnvironmentSpec) -> str:
+    """Where a fused pod trains and evaluates."""
     if wanted != "auto":
         return wanted
     fits = torch.cuda.is_available() and batched_class(spec) is not None and runs_on(spec, "cuda")

@@ -73,5 +73,6 @@ class LearnerStatus:
         """Has just leased something."""
         training = lease.WhichOneof("work") == "train"
         state = learner_service_pb2.LEARNER_STATE_TRAINING if training else learner_service_pb2.LEARNER_STATE_BUSY
-        agents = tuple(agent.name for agent in lease.train.cohort.members)
-        self.presence = Presence(state, lease.name, lease.fence, agents)
+        agents = [agent.name for agent in lease.train.cohort.members]
+        agents += [policy.agent for policy in lease.evaluate.policies]
+        self.presence = Presence(state, lease.name, lease.fence, tuple(agents))

@@ -123,7 +123,7 @@ class TrainRun:
             self.checkpoint_now(range(len(self._members)))
 
     def _interrupted(self) -> bool:
-        return self._stop.is_set() or self._held.renewal.action == pod_service_pb2.LEASE_ACTION_DRAIN
+        return self._stop.is_set() or self._held.is_called_back
 
     def _told_to_end(self) -> bool:
         return self._interrupted() or self._held.renewal.action == pod_service_pb2.LEASE_ACTION_FINISH

@@ -5,6 +5,7 @@ Workers and evaluators hold no keys of the store. They are asked to begin, say t
 
 from __future__ import annotations
 
+import hashlib
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
@@ -65,6 +66,14 @@ class FetchedFiles:
     def place(self) -> PlacedEnvironment:
         """The environment as it can be started in a child of this process. Errors as of `place_environment`."""
         return place_environment(self._spec, self._cache)
+
+    def add(self, data: bytes) -> str:
+        """Have these bytes go along with them, as a file that is known by its hash: that is returned."""
+        sha256 = hashlib.sha256(data).hexdigest()
+        file = StoredFile(sha256, sha256, len(data))
+        held = self._cache.hold(file) or self._cache.add(file, [data])
+        self._paths[file] = self._holds.enter_context(held).path
+        return sha256
 
     def deliver(self, put: Callable[..., Any], request: Callable[..., Any]) -> Delivery:
         """Begin to send all of them; `put` is a stub's PutFile, `request` makes its messages."""

@@ -25,7 +25,14 @@ from podracer_core.carriers.inline import TensorEncoder
 from podracer_core.catalogue.environments import BUILT_IN, EnvironmentSpec
 from podracer_core.catalogue.messages import environment_to_message
 from podracer_core.catalogue.spaces import to_json
-from podracer_core.checkpoint import save_checkpoint
+from podracer_core.checkpoint import (
+    POLICY_GROUPS,
+    Checkpoint,
+    evaluate_checkpoints,
+    load_checkpoint,
+    pack_policy,
+    save_checkpoint,
+)
 from podracer_core.collect import Collector
 from podracer_core.environments.registry import make_vec_environment
 from podracer_core.errors import (
@@ -328,6 +335,50 @@ class TestCheckpoints:
         observation = torch.randn(7, 3)
         expected = algorithm.actor.greedy(observation.unsqueeze(0))[0]
         assert torch.allclose(policy(observation), expected, atol=1e-5)
+
+    def test_several_act_together(
+        self, evaluator: Any, stub: evaluator_service_pb2_grpc.EvaluatorServiceStub, stored: Any
+    ) -> None:
+        """By reference, by folder, and by the hash of a packed one, which has to be brought first."""
+        message, result, _ = stored
+        one = load_checkpoint(open_store(evaluator.store), PREFIX, groups=POLICY_GROUPS)
+        actions = {name: tensor + 0.3 for name, tensor in one.groups["actor"].items()}
+        other = Checkpoint({**one.groups, "actor": actions}, one.metadata, one.libraries)
+        packed = pack_policy(other)
+        sources = [
+            pb.CheckpointSource(checkpoint=message),
+            pb.CheckpointSource(folder=str(evaluator.store_folder / PREFIX)),
+            pb.CheckpointSource(file_sha256=hashlib.sha256(packed).hexdigest()),
+        ]
+        request = pb.EvaluateCheckpointRequest(checkpoints=sources)
+        with pytest.raises(PreconditionFailed) as missing:
+            stub.EvaluateCheckpoint(request, timeout=30)
+        assert missing.value.reason == "FILES_MISSING"
+        bring_file(stub.PutFile, pb.PutFileRequest, packed, "")
+        response = stub.EvaluateCheckpoint(request, timeout=30)
+        expected = evaluate_checkpoints([one, one, other], EnvironmentSpec(id="Pendulum-v1"), result.seeds)
+        assert tuple(response.evaluation.returns) == expected.returns != result.returns
+        assert (response.evaluation.agent, response.evaluation.env_steps) == ("", 0)
+        assert not response.HasField("largest_difference")
+        assert tuple(response.stored.returns) == result.returns
+
+        export = pb.ExportPolicyRequest(checkpoints=sources, ensemble="mean")
+        header = next(iter(stub.ExportPolicy(export, timeout=60))).header
+        assert header.largest_difference <= 1e-5
+        request.ensemble = export.ensemble = "vote"
+        with pytest.raises(InvalidInput, match="use mean, not vote"):
+            stub.EvaluateCheckpoint(request, timeout=30)
+        with pytest.raises(InvalidInput, match="use mean, not vote"):
+            list(stub.ExportPolicy(export, timeout=30))
+
+    def test_a_file_that_is_no_policy(self, stub: evaluator_service_pb2_grpc.EvaluatorServiceStub) -> None:
+        bring_file(stub.PutFile, pb.PutFileRequest, b"not a policy", "")
+        source = pb.CheckpointSource(file_sha256=hashlib.sha256(b"not a policy").hexdigest())
+        with pytest.raises(DataCorrupted, match="not a packed policy"):
+            stub.EvaluateCheckpoint(pb.EvaluateCheckpointRequest(checkpoints=[source]))
+        with pytest.raises(InvalidInput, match="64 lower-case"):
+            source = pb.CheckpointSource(file_sha256="../../etc/passwd")
+            stub.EvaluateCheckpoint(pb.EvaluateCheckpointRequest(checkpoints=[source]))
 
     def test_a_format_that_is_not_there_is_refused(
         self, stub: evaluator_service_pb2_grpc.EvaluatorServiceStub, stored: Any

@@ -215,6 +215,17 @@ def test_drain_commits_releases_and_stops(lab: Any, train_work: MakeWork) -> Non
     assert process.wait(5) == 0
 
 
+def test_release_commits_hands_back_and_goes_on_with_other_work(fused: Any, train_work: MakeWork) -> None:
+    granted = fused.orchestrator.offer(train=train_work(seconds=300), term_s=1.0)
+    wait_for_steps(granted)
+    granted.action = pod_service_pb2.LEASE_ACTION_RELEASE
+    assert granted.over.wait(10)
+    assert granted.released.reason.reason == "DRAINING"
+    assert granted.commits[-1].members[0].progress.env_steps > 0
+    finished(fused.orchestrator.offer(train=train_work(steps=128)))
+    assert len({one.instance_id for one in fused.orchestrator.requests}) == 1
+
+
 def test_exit_stops_the_process(lab: Any) -> None:
     process = lab.start_learner()
     lab.orchestrator.offer(exit=pod_service_pb2.ExitWork(reason="too many"))

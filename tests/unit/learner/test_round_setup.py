@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from podracer_core.catalogue.environments import EnvironmentSpec
-from podracer_learner.round_setup import _device
+from podracer_learner.round_setup import device_for
 
 
 @pytest.mark.parametrize(
@@ -24,7 +24,7 @@ def test_auto_is_a_gpu_where_the_environment_runs_on_it(
     spec: EnvironmentSpec, device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    assert _device("auto", spec) == device
-    assert _device("cuda:1", spec) == "cuda:1"  # whoever says so is told where it cannot be
+    assert device_for("auto", spec) == device
+    assert device_for("cuda:1", spec) == "cuda:1"  # whoever says so is told where it cannot be
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert _device("auto", spec) == "cpu"
+    assert device_for("auto", spec) == "cpu"

@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from podracer_client.command.options import Checkpoint, Json, ServerOptions, with_server
+from podracer_client.command.options import EnsembleRule, EnsembleSize, Json, Policies, ServerOptions, with_server
 
 if TYPE_CHECKING:
+    from podracer.common.v1 import agent_pb2
     from podracer.evaluator.v1 import evaluator_service_pb2
+    from podracer_client.ensembles import EnsembleEvaluation
 
 _TIMEOUT_S = 3600.0
 _SHOWN_EPISODES = 8
@@ -22,11 +24,16 @@ _TOLERANCE = 1e-4
 @with_server
 def evaluate(
     server: ServerOptions,
-    checkpoint: Checkpoint,
+    policies: Policies,
+    ensemble: EnsembleSize = 0,
+    rule: EnsembleRule = "",
     episodes: Annotated[
         int,
         typer.Option(
-            min=0, max=10_000, metavar="N", help="Episodes with fresh seeds. 0: the stored evaluation's again."
+            min=0,
+            max=10_000,
+            metavar="N",
+            help="Episodes with fresh seeds. 0: the stored evaluation's again; of several policies 100 fresh ones.",
         ),
     ] = 0,
     settings: Annotated[
@@ -39,22 +46,32 @@ def evaluate(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Evaluate a policy: its stored episodes once more, or fresh ones, or in a changed environment."""
+    """Evaluate a policy: its stored episodes once more, or fresh ones, or in a changed environment; or several that act
+    together, beside each of them alone."""
     from podracer.evaluator.v1 import evaluator_service_pb2
     from podracer_client.command.other_arguments import parsed_arguments, with_arguments
+    from podracer_client.ensembles import evaluate_together, sources
     from podracer_client.environment_files import bring_files, trained_environment
     from podracer_client.local.evaluator import private_evaluator
-    from podracer_client.policies import checkpoint_folder
+    from podracer_client.policies import policy_folders
     from podracer_core.catalogue.messages import environment_to_message
 
     arguments = parsed_arguments(settings or ())
-    with checkpoint_folder(checkpoint, server.connect) as folder, private_evaluator() as evaluator:
-        bring_files(evaluator, folder, server.connect)
-        source = evaluator_service_pb2.CheckpointSource(folder=str(folder))
-        request = evaluator_service_pb2.EvaluateCheckpointRequest(checkpoints=[source], episodes=episodes)
+    with (
+        policy_folders(policies, ensemble, server.connect, server.folder) as folders,
+        private_evaluator() as evaluator,
+    ):
+        bring_files(evaluator, folders[0], server.connect)
+        changed = None
         if arguments:
-            changed = with_arguments(trained_environment(folder), arguments)
-            request.environment.CopyFrom(environment_to_message(changed))
+            changed = environment_to_message(with_arguments(trained_environment(folders[0]), arguments))
+        if len(folders) > 1:
+            found = evaluate_together(evaluator, folders, rule=rule, episodes=episodes, environment=changed)
+            _show_ensemble(found, arguments, json=json)
+            return
+        request = evaluator_service_pb2.EvaluateCheckpointRequest(
+            checkpoints=sources(folders), ensemble=rule, episodes=episodes, environment=changed
+        )
         response = evaluator.EvaluateCheckpoint(request, timeout=_TIMEOUT_S)
     if json:
         _write_json(response, arguments)
@@ -71,7 +88,7 @@ def evaluation_text(
     response: evaluator_service_pb2.EvaluateCheckpointResponse, arguments: Mapping[str, Any] | None = None
 ) -> str:
     """For people; `arguments` are those that the environment did not have in training."""
-    from podracer_client.display.numbers import count_text, return_text
+    from podracer_client.display.numbers import count_text
     from podracer_client.names import short_name
 
     description, evaluation = response.description, response.evaluation
@@ -81,18 +98,10 @@ def evaluation_text(
         f"{count_text(description.env_steps)} environment steps",
     ]
     if arguments:
-        told = ", ".join(f"{name}={json_format.dumps(value, ensure_ascii=False)}" for name, value in arguments.items())
-        lines.append(f"changed     {told}: this is not the stored evaluation again")
-    lines.append(
-        f"mean        {return_text(evaluation.mean)} (95 % interval {return_text(evaluation.lower_bound)} to "
-        f"{return_text(evaluation.upper_bound)}, {len(evaluation.returns)} episodes)"
-    )
+        lines.append(f"changed     {_told(arguments)}: this is not the stored evaluation again")
+    lines.append(f"mean        {_statistics(evaluation)}")
     if response.HasField("stored"):
-        stored = response.stored
-        lines.append(
-            f"stored      {return_text(stored.mean)} (95 % interval {return_text(stored.lower_bound)} to "
-            f"{return_text(stored.upper_bound)}, {len(stored.returns)} episodes)"
-        )
+        lines.append(f"stored      {_statistics(response.stored)}")
     if response.HasField("largest_difference"):
         lines.append(f"difference  {response.largest_difference:.3g} at most, episode by episode")
         episodes = list(zip(evaluation.seeds, response.stored.returns, evaluation.returns, strict=True))
@@ -102,6 +111,84 @@ def evaluation_text(
         if len(episodes) > _SHOWN_EPISODES:
             lines.append(f"  … and {len(episodes) - _SHOWN_EPISODES} more; --json has all")
     return "\n".join(lines) + "\n"
+
+
+def ensemble_text(found: EnsembleEvaluation, arguments: Mapping[str, Any] | None = None) -> str:
+    """For people; `arguments` as of `evaluation_text`."""
+    from podracer_client.display.listing import columns
+    from podracer_client.display.numbers import return_text
+    from podracer_client.names import short_name
+
+    environment = found.alone[0].description.environment
+    lines = [f"policies    {len(found.alone)}, together by {found.rule}, {environment.id or environment.entry_point}"]
+    if arguments:
+        lines.append(f"changed     {_told(arguments)}")
+    lines += [
+        f"mean        {_statistics(found.together)}",
+        f"variance    {return_text(_variance(found.together))}",
+        f"alone       {return_text(found.median_alone)} is the median of the means, in the same episodes:",
+    ]
+    rows = []
+    for rank, response in enumerate(found.alone, 1):
+        one = response.evaluation
+        interval = f"{return_text(one.lower_bound)} to {return_text(one.upper_bound)}"
+        agent = short_name(response.description.agent)
+        values = (return_text(one.mean), interval, return_text(_variance(one)))
+        rows.append((f"  {rank}", agent, response.description.algorithm, *values))
+    titles = ("   ", "agent", "algorithm", "mean", "95 % interval", "variance")
+    return "\n".join([*lines, columns(titles, rows, right=("mean", "95 % interval", "variance"))]) + "\n"
+
+
+def _statistics(evaluation: agent_pb2.Evaluation) -> str:
+    from podracer_client.display.numbers import return_text
+
+    return (
+        f"{return_text(evaluation.mean)} (95 % interval {return_text(evaluation.lower_bound)} to "
+        f"{return_text(evaluation.upper_bound)}, {len(evaluation.returns)} episodes)"
+    )
+
+
+def _variance(evaluation: agent_pb2.Evaluation) -> float:
+    return evaluation.standard_deviation**2
+
+
+def _told(arguments: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name}={json_format.dumps(value, ensure_ascii=False)}" for name, value in arguments.items())
+
+
+def _show_ensemble(found: EnsembleEvaluation, arguments: Mapping[str, Any], *, json: bool) -> None:
+    from podracer_client.command.messages import evaluation_json, write_json
+
+    if not json:
+        sys.stdout.write(ensemble_text(found, arguments))
+        return
+    together, environment = found.together, found.alone[0].description.environment
+    members = [
+        {
+            "agent": response.description.agent,
+            "algorithm": response.description.algorithm,
+            "env_steps": response.description.env_steps,
+            **evaluation_json(response.evaluation),
+            "variance": _variance(response.evaluation),
+            "returns": list(response.evaluation.returns),
+        }
+        for response in found.alone
+    ]
+    write_json(
+        {
+            "event": "evaluation",
+            "ensemble": found.rule,
+            "environment": environment.id or environment.entry_point,
+            "set": dict(arguments),
+            **evaluation_json(together),
+            "variance": _variance(together),
+            "returns": list(together.returns),
+            "lengths": list(together.lengths),
+            "seeds": list(together.seeds),
+            "median_alone": found.median_alone,
+            "members": members,
+        }
+    )
 
 
 def _write_json(response: evaluator_service_pb2.EvaluateCheckpointResponse, arguments: Mapping[str, Any]) -> None:
@@ -118,6 +205,7 @@ def _write_json(response: evaluator_service_pb2.EvaluateCheckpointResponse, argu
             "set": dict(arguments),
             "env_steps": description.env_steps,
             **evaluation_json(evaluation),
+            "variance": _variance(evaluation),
             "returns": list(evaluation.returns),
             "lengths": list(evaluation.lengths),
             "seeds": list(evaluation.seeds),

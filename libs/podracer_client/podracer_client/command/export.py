@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from podracer_client.command.options import Checkpoint, Json, ServerOptions, with_server
+from podracer_client.command.options import EnsembleRule, EnsembleSize, Json, Policies, ServerOptions, with_server
 from podracer_core.errors import DataCorrupted, InvalidInput
 
 if TYPE_CHECKING:
@@ -39,35 +39,46 @@ _HOW_TO_LOAD = {
 @with_server
 def export(
     server: ServerOptions,
-    checkpoint: Checkpoint,
+    policies: Policies,
+    ensemble: EnsembleSize = 0,
+    rule: EnsembleRule = "",
     output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="The file to write.")] = Path(
         "policy.pt2"
     ),
     form: Annotated[Format, typer.Option("--format", help="Form of the policy.")] = Format.TORCH_EXPORT,
     json: Json = False,
 ) -> None:
-    """Write a policy, normalization included, that acts without Podracer."""
+    """Write a policy, or several that act together as one, normalization included, that acts without Podracer."""
     if output.is_dir() or not output.absolute().parent.is_dir():
         raise InvalidInput(f"cannot write {output}: expected a file in a folder that is there", path=output)
 
     from podracer.evaluator.v1 import evaluator_service_pb2
+    from podracer_client.ensembles import rule_text, sources
     from podracer_client.local.evaluator import private_evaluator
-    from podracer_client.policies import checkpoint_folder
+    from podracer_client.policies import policy_folders
 
-    with checkpoint_folder(checkpoint, server.connect) as folder, private_evaluator() as evaluator:
+    with (
+        policy_folders(policies, ensemble, server.connect, server.folder) as folders,
+        private_evaluator() as evaluator,
+    ):
         request = evaluator_service_pb2.ExportPolicyRequest(
-            checkpoints=[evaluator_service_pb2.CheckpointSource(folder=str(folder))],
+            checkpoints=sources(folders),
             format=evaluator_service_pb2.ExportFormat.Value(f"EXPORT_FORMAT_{form.name}"),
+            ensemble=rule,
         )
         header = write_policy(evaluator.ExportPolicy(request, timeout=_TIMEOUT_S), output)
+    together = (rule or rule_text(header.description)) if len(folders) > 1 else ""
     if json:
         from podracer_client.command.messages import write_json
 
         values = {"event": "exported", "path": str(output), "size_bytes": header.size_bytes, "sha256": header.sha256}
+        values |= {"policies": len(folders), "ensemble": together or None}
         write_json({**values, "largest_difference": header.largest_difference})
         return
+    what = f" of {len(folders)} policies, together by {together}" if together else ""
+    whose = "theirs" if together else "the trained policy's"
     sys.stdout.write(
-        f"wrote {output} ({header.size_bytes:,} bytes); its actions differ from the trained policy's by "
+        f"wrote {output}{what} ({header.size_bytes:,} bytes); its actions differ from {whose} by "
         f"{header.largest_difference:.2g} at most\nload it with {_HOW_TO_LOAD[form].format(path=str(output))}\n"
     )
 

@@ -10,14 +10,17 @@ The metadata of an agent's checkpoint must have, whatever else it has:
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
+import gymnasium
 import numpy as np
 import torch
 
 from podracer_core.algorithms.cohort import CohortConfig, MemberConfig
 from podracer_core.algorithms.registry import algorithm_class
 from podracer_core.catalogue import spaces
+from podracer_core.catalogue.algorithms import find_algorithm
 from podracer_core.checkpoint.load import Checkpoint
 from podracer_core.environments.spaces import action_array_space, observation_array_space, to_gymnasium
 from podracer_core.errors import InvalidInput
@@ -30,14 +33,38 @@ POLICY_GROUPS = ("actor", "normalizer")
 def load_actor(checkpoint: Checkpoint, device: torch.device | str = "cpu") -> Actor:
     """The agent's actor, M = 1, ready for `evaluate` and `collect`. Raises InvalidInput if the metadata do not suffice,
     or the tensors are not what they say."""
-    algorithm = _entry(checkpoint, "algorithm", str)
-    hyperparameters = _entry(checkpoint, "hyperparameters", dict)
-    observation_space = observation_array_space(to_gymnasium(_space(checkpoint, "observation_space")))
-    action_space = action_array_space(to_gymnasium(_space(checkpoint, "action_space")))
-    cohort = CohortConfig(algorithm, (MemberConfig("agent", 0),), hyperparameters)
+    return load_actors([checkpoint], device)
+
+
+def load_actors(checkpoints: Sequence[Checkpoint], device: torch.device | str = "cpu") -> Actor:
+    """The actors of agents that have algorithm, network and spaces in common, stacked: M of them. Errors as
+    `load_actor`."""
+    first = checkpoints[0]
+    algorithm = _entry(first, "algorithm", str)
+    members = tuple(MemberConfig(f"agent{number}", 0) for number in range(len(checkpoints)))
+    cohort = CohortConfig(algorithm, members, _entry(first, "hyperparameters", dict))
+    observation_space, action_space = array_spaces(first)
     actor = algorithm_class(algorithm).make_actor(cohort, observation_space, action_space, device)
-    actor.load_member_state(0, checkpoint.groups)
+    for member, checkpoint in enumerate(checkpoints):
+        actor.load_member_state(member, checkpoint.groups)
     return actor
+
+
+def network_of(checkpoint: Checkpoint) -> tuple[str, dict[str, Any]]:
+    """Algorithm and shape: what actors have to have in common to be stacked. Raises InvalidInput as `load_actor`."""
+    info = find_algorithm(_entry(checkpoint, "algorithm", str))
+    given = _entry(checkpoint, "hyperparameters", dict)
+    cohort = CohortConfig(info.name, (MemberConfig("agent", 0),), given)
+    values, network = cohort.shared_values(info), info.defaults("network")
+    return info.name, {name: values[name] for name in network}
+
+
+def array_spaces(checkpoint: Checkpoint) -> tuple[gymnasium.spaces.Box, gymnasium.Space[Any]]:
+    """Of observations and actions, as a batch of environments shows them. Raises InvalidInput as `load_actor`."""
+    observation_space, action_space = (
+        to_gymnasium(_space(checkpoint, f"{part}_space")) for part in ("observation", "action")
+    )
+    return observation_array_space(observation_space), action_array_space(action_space)
 
 
 def load_policy(checkpoint: Checkpoint) -> Policy:
@@ -47,7 +74,7 @@ def load_policy(checkpoint: Checkpoint) -> Policy:
 
 def random_observations(checkpoint: Checkpoint, count: int) -> torch.Tensor:
     """Made-up ones as the policy takes them, always the same: [count, *obs], uint8 for images, else float32."""
-    space = observation_array_space(to_gymnasium(_space(checkpoint, "observation_space")))
+    space, _ = array_spaces(checkpoint)
     generator, shape = torch.Generator().manual_seed(0), (count, *space.shape)
     if space.dtype == np.uint8:
         return torch.randint(256, shape, dtype=torch.uint8, generator=generator)

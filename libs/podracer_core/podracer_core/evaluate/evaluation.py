@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -10,7 +11,6 @@ from torch import Tensor
 from podracer_core.environments.vec_environment import VecEnvironment
 from podracer_core.errors import InvalidInput
 from podracer_core.evaluate.result import EvaluationResult
-from podracer_core.networks.actor import Actor
 
 # The network always sees blocks of this many rows, whatever the number of episodes: a matrix product may round
 # differently when its size changes, and a stored return must come out again exactly.
@@ -20,13 +20,27 @@ _CHECK_INTERVAL = 16
 _DEFAULT_STEP_LIMIT = 100_000
 
 
+class Evaluated(Protocol):
+    """What can be evaluated: an Actor, or an EnsembleActor."""
+
+    @property
+    def members(self) -> int:
+        """M."""
+
+    def greedy(self, observation: Tensor, action_mask: Tensor | None = None) -> Tensor:
+        """observation [M, B, *obs] raw -> the action [M, B, *action], obeying action_mask [M, B, n]."""
+
+    def repeat(self, times: int) -> Evaluated:
+        """A copy in which each member stands `times` times in a row."""
+
+
 class Evaluator:
     """Runs greedy episodes in environments that `make_environment(num_envs)` makes; they are kept for the next time.
 
     They are made for evaluation: where `deterministic_evaluation` is true all of a policy's episodes are alike, and one
     is played for all seeds, so that the interval of the mean has no width. `all_alike` says that this is known already
     (see `evaluates_alike`); else environments for all seeds are made to find it out. An environment without a time
-    limit of its own is cut off after `step_limit` steps.
+    limit of its own is cut off after `step_limit` steps. `check` is called every few steps; it raises to give up.
     """
 
     def __init__(
@@ -35,13 +49,14 @@ class Evaluator:
         *,
         all_alike: bool = False,
         step_limit: int = _DEFAULT_STEP_LIMIT,
+        check: Callable[[], None] = lambda: None,
     ) -> None:
-        self._make_environment, self._step_limit = make_environment, step_limit
+        self._make_environment, self._step_limit, self._check = make_environment, step_limit, check
         self._environments: dict[int, VecEnvironment] = {}
         self._all_alike = all_alike
 
     def evaluate(
-        self, actor: Actor, seeds: Sequence[int], *, first_row: int = 0, block_rows: int = BLOCK_ROWS
+        self, actor: Evaluated, seeds: Sequence[int], *, first_row: int = 0, block_rows: int = BLOCK_ROWS
     ) -> tuple[EvaluationResult, ...]:
         """One result for each of the actor's M members; all of them play the episodes `seeds`.
 
@@ -58,11 +73,13 @@ class Evaluator:
         return self._play(actor, seeds, first_row, block_rows)
 
     def _play(
-        self, actor: Actor, seeds: Sequence[int], first_row: int, block_rows: int
+        self, actor: Evaluated, seeds: Sequence[int], first_row: int, block_rows: int
     ) -> tuple[EvaluationResult, ...]:
         members, episodes = actor.members, len(seeds)
         environment = self._environment(members * episodes)
         blocks = -(-(first_row + episodes) // block_rows)
+        if members * blocks == 1 and block_rows == BLOCK_ROWS:
+            blocks = 2  # one product alone may round differently from several at once, of which each gives the same
         repeated = actor.repeat(blocks)
         keys = torch.tensor(seeds, dtype=torch.int64, device=environment.device)
         observation = environment.reset(keys.repeat(members))
@@ -90,12 +107,14 @@ class Evaluator:
                 invalid |= running & ~step.valid
                 running &= ~(step.terminated | step.truncated)
                 observation, mask = step.observation, step.action_mask
-                if taken % _CHECK_INTERVAL == 0 and not running.any():
-                    break
+                if taken % _CHECK_INTERVAL == 0:
+                    self._check()
+                    if not running.any():
+                        break
         return _results(returns, lengths, invalid, seeds, members)
 
     def evaluate_staged(
-        self, actor: Actor, seeds: Sequence[int], threshold: float, *, first: int = 8
+        self, actor: Evaluated, seeds: Sequence[int], threshold: float, *, first: int = 8
     ) -> EvaluationResult:
         """One policy (M = 1): `first` episodes, doubled while the interval straddles `threshold` and seeds remain."""
         if actor.members != 1:

@@ -1,0 +1,68 @@
+"""Policies that act together, judged beside each of them alone, on the same episodes."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from podracer.common.v1 import agent_pb2, environment_pb2
+from podracer.evaluator.v1 import evaluator_service_pb2
+from podracer.evaluator.v1.evaluator_service_pb2_grpc import EvaluatorServiceStub
+
+__all__ = ["EnsembleEvaluation", "evaluate_together", "rule_text", "sources"]
+
+_TIMEOUT_S = 3600.0
+_EPISODES = 100
+
+
+@dataclass(frozen=True, slots=True)
+class EnsembleEvaluation:
+    """rule: how they act together; `alone`: each policy's own evaluation and what it is, the best first."""
+
+    rule: str
+    together: agent_pb2.Evaluation
+    alone: Sequence[evaluator_service_pb2.EvaluateCheckpointResponse]
+
+    @property
+    def median_alone(self) -> float:
+        """Median of the policies' own means."""
+        return statistics.median(response.evaluation.mean for response in self.alone)
+
+
+def evaluate_together(
+    evaluator: EvaluatorServiceStub,
+    folders: Sequence[Path],
+    *,
+    rule: str = "",
+    episodes: int = 0,
+    environment: environment_pb2.EnvironmentSpec | None = None,
+) -> EnsembleEvaluation:
+    """Fresh episodes (0: 100) of them together, and the same ones of each alone.
+
+    `rule` is mean or vote, empty: by action space; `environment` is another than the first was trained in. Raises
+    InvalidInput for policies that cannot act together.
+    """
+    request = evaluator_service_pb2.EvaluateCheckpointRequest(
+        checkpoints=sources(folders), ensemble=rule, episodes=episodes or _EPISODES, environment=environment
+    )
+    together = evaluator.EvaluateCheckpoint(request, timeout=_TIMEOUT_S)
+    alone = []
+    for source in sources(folders):
+        request = evaluator_service_pb2.EvaluateCheckpointRequest(
+            checkpoints=[source], seeds=together.evaluation.seeds, environment=environment
+        )
+        alone.append(evaluator.EvaluateCheckpoint(request, timeout=_TIMEOUT_S))
+    return EnsembleEvaluation(rule or rule_text(together.description), together.evaluation, alone)
+
+
+def sources(folders: Sequence[Path]) -> list[evaluator_service_pb2.CheckpointSource]:
+    """As a private evaluator is told of them."""
+    return [evaluator_service_pb2.CheckpointSource(folder=str(folder)) for folder in folders]
+
+
+def rule_text(description: evaluator_service_pb2.CheckpointDescription) -> str:
+    """The rule by which policies of such an action space act together."""
+    kind = description.environment_description.action_space.WhichOneof("kind")
+    return "mean" if kind == "box" else "vote"

@@ -1,0 +1,63 @@
+"""Greedy episodes of what is stored."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+
+from podracer_core.catalogue.environments import EnvironmentSpec
+from podracer_core.checkpoint.ensemble import load_ensemble
+from podracer_core.checkpoint.load import Checkpoint
+from podracer_core.checkpoint.policy import array_spaces, load_actor
+from podracer_core.environments.registry import evaluates_alike, make_vec_environment
+from podracer_core.environments.spaces import action_array_space, observation_array_space
+from podracer_core.environments.vec_environment import VecEnvironment
+from podracer_core.errors import FieldViolation, InvalidInput
+from podracer_core.evaluate import EvaluationResult, Evaluator
+
+
+def evaluate_checkpoints(
+    checkpoints: Sequence[Checkpoint],
+    spec: EnvironmentSpec,
+    seeds: Sequence[int],
+    *,
+    rule: str | None = None,
+    device: torch.device | str = "cpu",
+    check: Callable[[], None] = lambda: None,
+) -> EvaluationResult:
+    """One policy, or several that act together (best first, by `rule`), as training evaluates: the same seeds give the
+    same returns. `check` is called every few steps; it raises to give up.
+
+    Raises InvalidInput (OTHER_SPACES) for an environment that the policy cannot act in, as `load_actor` and
+    `load_ensemble` do, and what the environment raises.
+    """
+    actor = load_actor(checkpoints[0], device) if len(checkpoints) == 1 else load_ensemble(checkpoints, rule, device)
+    evaluator = Evaluator(
+        lambda count: _make_environment(checkpoints[0], spec, count, device),
+        all_alike=evaluates_alike(spec),
+        check=check,
+    )
+    try:
+        (result,) = evaluator.evaluate(actor, seeds)
+    finally:
+        evaluator.close()
+    return result
+
+
+def _make_environment(
+    checkpoint: Checkpoint, spec: EnvironmentSpec, count: int, device: torch.device | str
+) -> VecEnvironment:
+    """Made for evaluation; InvalidInput where its spaces are not those that the policy was made for."""
+    environment = make_vec_environment(spec, count, device, evaluation=True)
+    expected = array_spaces(checkpoint)
+    found = observation_array_space(environment.observation_space), action_array_space(environment.action_space)
+    # Bounds of observations play no part for a network; those of actions are what it is scaled to.
+    fit = (expected[0].shape, expected[0].dtype) == (found[0].shape, found[0].dtype), expected[1] == found[1]
+    for part, fits, want, have in zip(("observation", "action"), fit, expected, found, strict=True):
+        if not fits:
+            environment.close()
+            message = f"the policy was made for {part}s in {want}, but {spec.name} has {have} with these arguments"
+            violations = [FieldViolation("environment.kwargs", message)]
+            raise InvalidInput(message, violations=violations, reason="OTHER_SPACES")
+    return environment
