@@ -17,7 +17,8 @@ from podracer_core.catalogue.algorithms import (
     find_algorithm,
     known_algorithms,
 )
-from podracer_core.catalogue.shared_hyperparameters import OFF_POLICY, adapted
+from podracer_core.catalogue.hyperparameters import SearchChoice
+from podracer_core.catalogue.shared_hyperparameters import OFF_POLICY, adapted, sought
 from podracer_core.catalogue.spaces import (
     BoxSpace,
     DictSpace,
@@ -47,8 +48,12 @@ def test_every_row_is_sound(algorithm: str, name: str) -> None:
     assert bool(knob.choices) == (knob.kind == "choice")
     if knob.scope == "member":
         assert knob.kind == "float", "members differ in continuous hyperparameters only"
-    if knob.search is not None:
-        assert knob.scope == "member", "a search of what a cohort shares would take cohorts apart"
+    if isinstance(knob.search, SearchChoice):
+        assert knob.scope != "member", "members differ in ranges"
+        assert len(knob.search.values) == 1, "two values of what a cohort shares would take cohorts apart"
+        knob.check(knob.search.values[0])
+    elif knob.search is not None:
+        assert knob.scope == "member", "a range of what a cohort shares would take cohorts apart"
         assert knob.search.low < knob.search.high
         knob.check(knob.search.low)
         knob.check(knob.search.high)
@@ -69,7 +74,8 @@ def test_there_are_twelve() -> None:
 def test_what_learns_from_replay_has_the_same_knobs_of_the_same_form(algorithm: str) -> None:
     for knob in OFF_POLICY:
         own = find_algorithm(algorithm).hyperparameter(knob.name)
-        assert replace(own, default=knob.default, source=knob.source) == knob
+        search = knob.search if isinstance(own.search, SearchChoice) else own.search
+        assert replace(own, default=knob.default, source=knob.source, search=search) == knob
 
 
 def test_only_a_known_hyperparameter_is_adapted() -> None:
@@ -79,6 +85,15 @@ def test_only_a_known_hyperparameter_is_adapted() -> None:
     ]
     with pytest.raises(InvalidInput, match="batchsize"):
         adapted(OFF_POLICY, "me", batchsize=32)
+
+
+def test_a_search_may_have_another_value_than_the_default() -> None:
+    changed = {knob.name: knob for knob in sought(OFF_POLICY, batch_size=32)}
+    assert changed["batch_size"].search == SearchChoice((32,))
+    assert changed["batch_size"].default == 256
+    assert changed["horizon"].search is None
+    with pytest.raises(InvalidInput, match="batchsize"):
+        sought(OFF_POLICY, batchsize=32)
 
 
 @pytest.mark.parametrize(
@@ -106,7 +121,7 @@ def test_wrong_values(name: str, value: object, complaint: str) -> None:
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("replay_capacity", 1),
+        ("replay_capacity", -1),
         ("replay_capacity", 1 << 31),
         ("n_step", 0),
         ("updates_per_step", 0.0),

@@ -42,6 +42,7 @@ pod: {count: {min: 1, max: 2}, members: auto, envs_per_member: auto, learners: 1
 evaluation: {episodes: 32}
 seed: 0
 """
+TRADING = "name: j\nenvironment: StockTrading-v0\nobjective: {max_duration: 1h}\n"
 SHORT = "name: j\nenvironment: Pendulum-v1\nobjective: {target_return: -200}\n"
 
 
@@ -146,6 +147,20 @@ def test_a_users_environment_is_found_beside_the_file(tmp_path: Path) -> None:
         ("search: {space: {gamma: 2}}", "search.space.gamma: must be a number from 0 to 1, not 2"),
         ("evolution: {round: {}}", "evolution.round: expected either seconds or env_steps, such as {seconds: 15}"),
         ("evolution: {round: {seconds: 0}}", "evolution.round.seconds: expected more than 0, got 0.0"),
+        ("evolution: {generations: 0}", "evolution.generations: expected 1 to 1_000_000, got 0"),
+        ("evolution: {generations: 3}",
+         "evolution.generations: only generational evolution has generations: write scheduler: generational, or leave "
+         "it out"),
+        ("evolution: {selection: best}", "evolution.selection: expected tournament or truncation, got 'best'"),
+        ("evolution: {ensemble_size: 5}",
+         "evolution.ensemble_size: expected 0 for none, or 2 to 4, the places of the leaderboard; got 5"),
+        ("evolution: {leaderboard_size: 9}", "evolution.leaderboard_size: expected 1 to 8, got 9"),
+        ("evolution: {crossover: .nan}", "evolution.crossover: expected a number, got nan"),
+        ("evolution: {generator: 3}", "evolution.generator: expected text, got 3"),
+        ("search: {algorithms: {ppo: 0, sac: 1}}", "search.algorithms[0]: expected more than 0, got 0.0"),
+        ("search: {algorithms: {ppo: .nan}}", "search.algorithms.ppo: expected a number, got nan"),
+        ("matrix: {seed: [0, 1]}",
+         "matrix: makes several jobs, one is expected here; `podracer submit` and `podracer run` take them"),
         ("evaluation: {episodes: 7}", "evaluation.episodes: expected 8 to 10_000, got 7"),
     ],
 )  # fmt: skip
@@ -173,7 +188,7 @@ def test_mistakes_in_the_environment(environment: str, mistakes: list[str], tmp_
 
 def test_data_sets_are_found_beside_the_file(tmp_path: Path) -> None:
     (tmp_path / "prices.csv").touch()
-    spec = parse_job(SHORT + "data: {table: ./prices.csv}", folder=tmp_path)
+    spec = parse_job(TRADING + "data: {table: ./prices.csv}", folder=tmp_path)
     assert spec.data == {"table": str((tmp_path / "prices.csv").resolve())}
 
 
@@ -193,13 +208,13 @@ def test_mistakes_in_the_data(data: str, mistake: str, tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     with (tmp_path / "large.csv").open("wb") as large:
         large.truncate((1 << 30) + 1)
-    (found,) = _mistakes(SHORT + f"data: {data}", tmp_path)
+    (found,) = _mistakes(SHORT.replace("Pendulum-v1", "{entry_point: a:B}") + f"data: {data}", tmp_path)
     assert found.startswith(f"job.yaml:4: {mistake.replace('{folder}', str(tmp_path))}")
 
 
 def test_a_data_set_that_is_an_argument_already(tmp_path: Path) -> None:
     (tmp_path / "prices.csv").touch()
-    text = "name: j\nenvironment: {id: Pendulum-v1, kwargs: {table: x}}\nobjective: {max_duration: 1h}\n"
+    text = TRADING.replace("StockTrading-v0", "{id: StockTrading-v0, kwargs: {table: x}}")
     found = _mistakes(text + "data: {table: prices.csv}", tmp_path)
     assert found == ["job.yaml:4: data.table: is in environment.kwargs too: table can have one value only"]
 

@@ -17,6 +17,7 @@ from podracer_core.jobs.messages import (
 )
 
 FILE = StoredFile("projects/p/artifacts/a/content", "0a" * 32, 1234, "prices.csv")
+# fmt: off
 FULL = words.JobSpec(
     name="full",
     environment=EnvironmentSpec(
@@ -34,7 +35,10 @@ FULL = words.JobSpec(
             words.Dimension("activation", words.Fixed("relu")),
         ),
     ),
-    evolution=words.Evolution("generational", 12, 5, words.Round(None, 5000), 3, 0.0, 0.0, 2),
+    evolution=words.Evolution(
+        "generational", 12, 5, words.Round(None, 5000), 3, 0.0, 0.0, 2, True, "truncation", 0.25, 0.1, "mine", "theirs",
+        7, True, 3,
+    ),
     pod=words.Pod(words.PodCount(1, 3), 4, 32, 1, 2, "split", words.Resources(1.5, 2**31, 1), True),
     evaluation=words.EvaluationPlan(100),
     seed=-5,
@@ -42,6 +46,7 @@ FULL = words.JobSpec(
     data={"table": FILE},
     labels={"team": "blue"},
 )
+# fmt: on
 PLAIN = words.JobSpec("plain", EnvironmentSpec(id="CartPole-v1"), words.Objective(target_return=475.0))
 
 

@@ -37,7 +37,7 @@ from podracer_core.jobs.spec import (
     Search,
     Uniform,
 )
-from podracer_core.jobs.validation import searched_algorithms, validate, validate_action_space
+from podracer_core.jobs.validation import searched_algorithms, shortened_rounds, validate, validate_action_space
 
 JOB = JobSpec("j", EnvironmentSpec(id="CartPole-v1"), Objective(target_return=475.0))
 
@@ -77,7 +77,9 @@ def test_the_defaults_are_right() -> None:
         ({"objective": Objective(max_duration=0.0)}, "objective.max_duration"),
         ({"objective": Objective(max_duration=math.inf)}, "objective.max_duration"),
         ({"objective": Objective(max_cost=-1.0)}, "objective.max_cost"),
-        ({"evolution": Evolution(scheduler="generational")}, "evolution.scheduler"),
+        ({"objective": Objective(max_duration=0.09)}, "objective.max_duration"),
+        ({"objective": Objective(max_env_steps=15), "pod": Pod(envs_per_member=16)}, "objective.max_env_steps"),
+        ({"weight": -1.0}, "weight"),
         ({"evolution": Evolution(population=0)}, "evolution.population"),
         ({"evolution": Evolution(population=3, leaderboard_size=4)}, "evolution.leaderboard_size"),
         ({"evolution": Evolution(leaderboard_size=0)}, "evolution.leaderboard_size"),
@@ -92,6 +94,7 @@ def test_the_defaults_are_right() -> None:
         ({"pod": Pod(count=PodCount(2, 1))}, "pod.count.max"),
         ({"pod": Pod(members=9)}, "pod.members"),
         ({"pod": Pod(count=PodCount(2), members=5)}, "pod.members"),
+        ({"pod": Pod(count=PodCount(3, 9), members=3)}, "pod.members"),
         ({"pod": Pod(members=0)}, "pod.members"),
         ({"pod": Pod(envs_per_member=0)}, "pod.envs_per_member"),
         ({"pod": Pod(learners=2)}, "pod.learners"),
@@ -103,6 +106,9 @@ def test_the_defaults_are_right() -> None:
         ({"search": Search((AlgorithmShare("poo"),))}, "search.algorithms[0]"),
         ({"search": Search((AlgorithmShare("ppo"), AlgorithmShare("ppo")))}, "search.algorithms[1]"),
         ({"search": Search((AlgorithmShare("ppo", 0.0),))}, "search.algorithms[0]"),
+        ({"search": Search((AlgorithmShare("ppo"), AlgorithmShare("dqn", -1.0)))}, "search.algorithms[1]"),
+        ({"search": Search((AlgorithmShare("ppo", math.nan),))}, "search.algorithms[0]"),
+        ({"search": Search((AlgorithmShare("ppo", 1e7),))}, "search.algorithms[0]"),
     ],
 )
 def test_a_bad_value_is_named_by_its_field(change: dict[str, Any], field: str) -> None:
@@ -139,6 +145,39 @@ def test_an_impossible_range(name: str, searched: Range, problem: str) -> None:
         validate(replace(JOB, search=Search(space=(Dimension(name, searched),))))
     assert {violation.field for violation in caught.value.violations} == {f"search.space.{name}"}
     assert problem in str(caught.value)
+
+
+def test_a_range_that_is_too_high_says_so() -> None:
+    with pytest.raises(InvalidInput, match=r"expected more than 0 and at most 1_000_000\.0, got 10000000\.0"):
+        validate(replace(JOB, weight=1e7))
+
+
+@pytest.mark.parametrize(
+    ("round_", "objective", "warnings"),
+    [
+        (Round(seconds=15.0), Objective(max_duration=15.0, max_cost=60.0, max_env_steps=1), []),
+        (
+            Round(seconds=15.0),
+            Objective(max_duration=5.0, max_cost=2.5),
+            [
+                "max_duration (5 s) is less than one round takes (15 s)",
+                "max_cost (2.5 s) is less than one round takes (15 s)",
+            ],
+        ),
+        (Round(env_steps=1000), Objective(max_env_steps=4000), []),
+        (
+            Round(env_steps=1000),
+            Objective(max_env_steps=3999, max_duration=1.0),
+            ["max_env_steps (3_999) is less than one round takes (4_000 steps)"],
+        ),
+    ],
+)
+def test_a_budget_of_less_than_a_round_is_no_mistake_but_said(
+    round_: Round, objective: Objective, warnings: list[str]
+) -> None:
+    job = replace(JOB, objective=objective, evolution=Evolution(round=round_), pod=Pod(members=4))
+    validate(job)
+    assert list(shortened_rounds(job)) == warnings
 
 
 def test_dimensions_of_one_algorithm() -> None:

@@ -17,6 +17,7 @@ from podracer_core.random_numbers import random_bits, uniform
 # Cut-off episodes whose last observation is kept, as a part of all transitions.
 _CUT_OFF_PART = 16
 _NOT_CUT_OFF = -1
+_MOST_TRANSITIONS, _MOST_BYTES = 1_000_000, 1 << 28  # of a member whose capacity is automatic
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,16 +56,20 @@ class Replay:
     def __init__(self, capacity: int, example: Rollout, *, shared: bool = False, prioritized: bool = False) -> None:
         """Room for `capacity` transitions of each member, of the shapes of `example`, but at least for two rollouts.
 
+        A capacity of 0 is automatic: 1,000,000, or what 256 MiB hold where that is less. It depends on nothing but the
+        size of a transition, so that an agent keeps as many in any cohort and on any machine.
+
         Raises InvalidInput (REPLAY_TOO_LARGE) where the device has not enough free memory for it.
         """
         members, num_envs = example.members, example.num_envs
+        observation_bytes = example.observation[0, 0, 0].nbytes
+        action_bytes = example.action[0, 0, 0].nbytes
+        capacity = capacity or min(_MOST_TRANSITIONS, _MOST_BYTES // (observation_bytes + action_bytes + 15))
         self.rows = max(-(-capacity // num_envs), 2 * example.horizon)
         self.shared, self.members, self.num_envs = shared, members, num_envs
         self.device = example.reward.device
         self._cut_off_room = max(-(-self.rows * members * num_envs // _CUT_OFF_PART), 2 * example.env_steps)
         flat = (self.rows + 1) * members * num_envs
-        observation_bytes = example.observation[0, 0, 0].nbytes
-        action_bytes = example.action[0, 0, 0].nbytes
         size_bytes = flat * (observation_bytes + action_bytes + 15) + self._cut_off_room * observation_bytes
         if prioritized:
             size_bytes += PriorityTree.size_bytes(members, flat // members)

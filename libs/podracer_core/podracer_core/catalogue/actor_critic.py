@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from podracer_core.catalogue.algorithm_info import AlgorithmInfo
 from podracer_core.catalogue.hyperparameters import Hyperparameter, SearchRange
-from podracer_core.catalogue.shared_hyperparameters import EXPLORATION_NOISE, H_TERM, OFF_POLICY, adapted
+from podracer_core.catalogue.shared_hyperparameters import (
+    EXPLORATION_NOISE,
+    H_TERM,
+    OFF_POLICY,
+    QUICK_REPLAY,
+    adapted,
+    sought,
+)
 from podracer_core.catalogue.spaces import BoxSpace, DiscreteSpace
 
 __all__ = ["ACTOR_CRITIC"]
@@ -88,7 +95,9 @@ _TD3 = AlgorithmInfo(
     bounded_actions=True,
     automatic=True,
     hyperparameters=(
-        *adapted(OFF_POLICY, _TD3_CODE, learning_rate=3e-4, batch_size=256, hidden_sizes=(256, 256)),
+        *sought(
+            adapted(OFF_POLICY, _TD3_CODE, learning_rate=3e-4, batch_size=256, hidden_sizes=(256, 256)), **QUICK_REPLAY
+        ),
         _ACTOR_RATE,
         _NOISE_SCALE,
         *EXPLORATION_NOISE,
@@ -121,7 +130,7 @@ _SAC = AlgorithmInfo(
     implementation="podracer_core.algorithms.sac:SAC",
     bounded_actions=True,
     automatic=True,
-    hyperparameters=(*_SAC_HYPERPARAMETERS, *H_TERM),
+    hyperparameters=(*sought(_SAC_HYPERPARAMETERS, **QUICK_REPLAY), *H_TERM),
 )
 
 _MODSAC = AlgorithmInfo(
@@ -177,14 +186,17 @@ _DISCRETE_SAC = AlgorithmInfo(
     implementation="podracer_core.algorithms.discrete_sac:DiscreteSAC",
     automatic=True,
     hyperparameters=(
-        *adapted(
-            OFF_POLICY,
-            _OURS,
-            learning_rate=2e-3,
-            target_rate=0.05,
-            batch_size=128,
-            updates_per_step=0.5,
-            hidden_sizes=(128, 128),
+        *sought(
+            adapted(
+                OFF_POLICY,
+                _OURS,
+                learning_rate=2e-3,
+                target_rate=0.05,
+                batch_size=128,
+                updates_per_step=0.5,
+                hidden_sizes=(128, 128),
+            ),
+            **QUICK_REPLAY,
         ),
         Hyperparameter(
             "actor_learning_rate_scale", "float", 0.15, "member",

@@ -8,7 +8,10 @@ from typing import Literal
 
 from podracer_core.errors import FieldViolation, InvalidInput
 
-__all__ = ["Hyperparameter", "Kind", "Scope", "SearchRange"]
+__all__ = ["Hyperparameter", "HyperparameterValue", "Kind", "Scope", "SearchChoice", "SearchRange"]
+
+HyperparameterValue = float | int | bool | str | tuple[int, ...]
+"""A number, a flag, a word, or whole numbers in order (`hidden_sizes`)."""
 
 Kind = Literal["float", "int", "bool", "sizes", "choice"]
 Scope = Literal["member", "cohort", "network"]
@@ -21,6 +24,16 @@ class SearchRange:
     low: float
     high: float
     logarithmic: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SearchChoice:
+    """What an automatic search chooses among; a single value stands in the default's place there.
+
+    For what members share: each further value makes another shape of cohort, which trains by itself.
+    """
+
+    values: tuple[HyperparameterValue, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +51,12 @@ class Hyperparameter:
 
     name: str
     kind: Kind
-    default: float | int | bool | str | tuple[int, ...]
+    default: HyperparameterValue
     scope: Scope
     meaning: str
     source: str = ""
     bounds: tuple[float, float] | None = None
-    search: SearchRange | None = None
+    search: SearchRange | SearchChoice | None = None
     choices: tuple[str, ...] = ()
 
     def check(self, value: object) -> None:

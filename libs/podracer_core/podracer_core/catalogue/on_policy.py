@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from podracer_core.catalogue.algorithm_info import AlgorithmInfo
-from podracer_core.catalogue.hyperparameters import Hyperparameter, SearchRange
+from podracer_core.catalogue.hyperparameters import Hyperparameter, SearchChoice, SearchRange
 from podracer_core.catalogue.shared_hyperparameters import H_TERM, SCHEDULE, adapted
 from podracer_core.catalogue.spaces import BoxSpace, DiscreteSpace, MultiBinarySpace, MultiDiscreteSpace
 
@@ -19,19 +19,19 @@ _STUDY = "Andrychowicz et al. 2021, What Matters In On-Policy RL?, arXiv:2006.05
 _GAE_LAMBDA = Hyperparameter(
     "gae_lambda", "float", 0.95, "member",
     "0 trusts the critic, 1 the observed return",
-    source="Schulman et al. 2016, arXiv:1506.02438, eq. 16", bounds=(0.0, 1.0), search=SearchRange(0.8, 0.98),
+    source="Schulman et al. 2016, arXiv:1506.02438, eq. 16", bounds=(0.0, 1.0), search=SearchRange(0.9, 0.98),
 )  # fmt: skip
 
 _SHARED = (
     Hyperparameter(
         "learning_rate", "float", 1e-3, "member",
         "step size of Adam",
-        source=_STUDY, bounds=(1e-7, 1.0), search=SearchRange(2e-4, 5e-3, logarithmic=True),
+        source=_STUDY, bounds=(1e-7, 1.0), search=SearchRange(3e-4, 5e-3, logarithmic=True),
     ),
     Hyperparameter(
         "gamma", "float", 0.99, "member",
         "discount of a reward one step later",
-        source=_PPO_PAPER, bounds=(0.0, 1.0), search=SearchRange(0.9, 0.999),
+        source=_PPO_PAPER, bounds=(0.0, 1.0), search=SearchRange(0.95, 0.997),
     ),
     Hyperparameter(
         "entropy_coefficient", "float", 0.0, "member",
@@ -116,12 +116,12 @@ _PPO = AlgorithmInfo(
         Hyperparameter(
             "minibatch_size", "int", 2048, "cohort",
             "transitions of one member in a minibatch",
-            source=_PPO_PAPER, bounds=(1, 1 << 24),
+            source=_PPO_PAPER, bounds=(1, 1 << 24), search=SearchChoice((512,)),
         ),
         Hyperparameter(
             "epochs", "int", 4, "cohort",
             "passes over the rollout in an update",
-            source=_PPO_PAPER, bounds=(1, 1000),
+            source=_PPO_PAPER, bounds=(1, 1000), search=SearchChoice((8,)),
         ),
         *H_TERM,
     ),

@@ -2,17 +2,22 @@
 
 Only what a member may have to itself has a search range, and of that only what has an effect where all else is at its
 default: the priority exponent would be searched in vain while replay is uniform.
+
+What a cohort shares has at most one value in a search of ours, which need not be the default, its source's. Two values
+would make two shapes, hence twice as many cohorts of half the agents each, and a population of 8 would need twice as
+long for its first round. Those values were measured: see "What auto looks at" in docs/job-file.md.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from podracer_core.catalogue.hyperparameters import Hyperparameter, SearchRange
+from podracer_core.catalogue.hyperparameters import Hyperparameter, HyperparameterValue, SearchChoice, SearchRange
 from podracer_core.errors import InvalidInput
 
-__all__ = ["EXPLORATION_NOISE", "H_TERM", "OFF_POLICY", "SCHEDULE", "adapted"]
+__all__ = ["EXPLORATION_NOISE", "H_TERM", "OFF_POLICY", "QUICK_REPLAY", "SCHEDULE", "adapted", "sought"]
 
 _DDPG_PAPER = "Lillicrap et al. 2016, arXiv:1509.02971"
 _SAC_PAPER = "Haarnoja et al. 2018, arXiv:1812.05905"
@@ -25,17 +30,17 @@ OFF_POLICY = (
     Hyperparameter(
         "learning_rate", "float", 3e-4, "member",
         "step size of Adam",
-        source=_SAC_PAPER, bounds=(1e-7, 1.0), search=SearchRange(1e-4, 3e-3, logarithmic=True),
+        source=_SAC_PAPER, bounds=(1e-7, 1.0), search=SearchRange(5e-4, 3e-3, logarithmic=True),
     ),
     Hyperparameter(
         "gamma", "float", 0.99, "member",
         "discount of a reward one step later",
-        source=_SAC_PAPER, bounds=(0.0, 1.0), search=SearchRange(0.9, 0.999),
+        source=_SAC_PAPER, bounds=(0.0, 1.0), search=SearchRange(0.95, 0.997),
     ),
     Hyperparameter(
         "target_rate", "float", 0.005, "member",
         "share of the way that a target network goes to the learned one when it moves; 1 copies it",
-        source=_SAC_PAPER, bounds=(1e-6, 1.0), search=SearchRange(1e-3, 1e-1, logarithmic=True),
+        source=_SAC_PAPER, bounds=(1e-6, 1.0), search=SearchRange(5e-3, 1e-1, logarithmic=True),
     ),
     Hyperparameter(
         "max_gradient_norm", "float", 0.0, "member",
@@ -63,9 +68,9 @@ OFF_POLICY = (
         source=_SAC_PAPER, bounds=(0, 1 << 40),
     ),
     Hyperparameter(
-        "replay_capacity", "int", 1_000_000, "cohort",
-        "transitions that a member keeps",
-        source=_SAC_PAPER, bounds=(2, (1 << 31) - 1),
+        "replay_capacity", "int", 0, "cohort",
+        "transitions that a member keeps; 0: 1,000,000, or what 256 MiB hold where that is less, as of images",
+        source=f"{_SAC_PAPER}; the 256 MiB: ours", bounds=(0, (1 << 31) - 1),
     ),
     Hyperparameter(
         "replay", "choice", "member", "cohort",
@@ -169,12 +174,34 @@ SCHEDULE = (
 )  # fmt: skip
 """Of on-policy algorithms: a learning rate that falls."""
 
+QUICK_REPLAY: Mapping[str, HyperparameterValue] = {
+    "hidden_sizes": (64, 64),
+    "batch_size": 128,
+    "horizon": 4,
+    "updates_per_step": 0.5,
+    "learning_starts": 500,
+}
+"""What a search has of OFF_POLICY: gradient steps that cost a tenth of those with two layers of 256 and batches of 256
+on a CPU, where these are what the time goes into."""
+
 
 def adapted(knobs: tuple[Hyperparameter, ...], source: str, **defaults: Any) -> tuple[Hyperparameter, ...]:
     """`knobs` with other `defaults`, which are from `source`. Raises InvalidInput for a name that is not among them."""
-    unknown = defaults.keys() - {knob.name for knob in knobs}
-    if unknown:
-        raise InvalidInput(f"no hyperparameter {', '.join(sorted(unknown))} to adapt")
+    _check_names(knobs, defaults)
     return tuple(
         replace(knob, default=defaults[knob.name], source=source) if knob.name in defaults else knob for knob in knobs
     )
+
+
+def sought(knobs: tuple[Hyperparameter, ...], **values: HyperparameterValue) -> tuple[Hyperparameter, ...]:
+    """`knobs` that have these `values` in a search, whatever their defaults. Raises InvalidInput as `adapted`."""
+    _check_names(knobs, values)
+    return tuple(
+        replace(knob, search=SearchChoice((values[knob.name],))) if knob.name in values else knob for knob in knobs
+    )
+
+
+def _check_names(knobs: tuple[Hyperparameter, ...], values: Mapping[str, Any]) -> None:
+    unknown = values.keys() - {knob.name for knob in knobs}
+    if unknown:
+        raise InvalidInput(f"no hyperparameter {', '.join(sorted(unknown))} to adapt")

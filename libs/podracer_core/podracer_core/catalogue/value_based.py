@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from podracer_core.catalogue.algorithm_info import AlgorithmInfo
 from podracer_core.catalogue.hyperparameters import Hyperparameter, SearchRange
-from podracer_core.catalogue.shared_hyperparameters import OFF_POLICY, adapted
+from podracer_core.catalogue.shared_hyperparameters import OFF_POLICY, QUICK_REPLAY, adapted, sought
 from podracer_core.catalogue.spaces import DiscreteSpace
 
 __all__ = ["VALUE_BASED"]
@@ -89,7 +89,7 @@ _D3QN = AlgorithmInfo(
     action_spaces=(DiscreteSpace,),
     implementation="podracer_core.algorithms.dqn:D3QN",
     automatic=True,
-    hyperparameters=_HYPERPARAMETERS,
+    hyperparameters=sought(_HYPERPARAMETERS, **QUICK_REPLAY),
 )
 
 VALUE_BASED = (_DQN, _DOUBLE_DQN, _DUELING_DQN, _D3QN)

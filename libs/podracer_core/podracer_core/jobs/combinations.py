@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from podracer_core.catalogue.algorithms import AlgorithmInfo
-from podracer_core.jobs.spec import Choice, Fixed, HyperparameterValue, Search
+from podracer_core.catalogue.hyperparameters import HyperparameterValue
+from podracer_core.jobs.spec import Choice, Fixed, Search
 
 __all__ = ["impossible_combinations"]
 

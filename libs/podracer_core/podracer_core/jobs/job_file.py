@@ -14,7 +14,7 @@ from podracer_core.attachments.limits import MAX_DATA_BYTES, mebibytes
 from podracer_core.catalogue.environments import EnvironmentSpec
 from podracer_core.config import Builder, Document, Node, build, load_yaml, parse_yaml
 from podracer_core.config.build import INVALID
-from podracer_core.errors import InvalidInput
+from podracer_core.errors import FieldViolation, InvalidInput
 from podracer_core.jobs.spec import (
     AlgorithmShare,
     Choice,
@@ -31,6 +31,9 @@ from podracer_core.jobs.spec import (
 )
 from podracer_core.jobs.validation import validate
 
+MATRIX = "matrix"
+"""The key of a job file that makes several jobs of it; see `podracer_core.jobs.experiment`."""
+
 _RANGE_EXPECTED = (
     "a value, or one of {uniform: [low, high]}, {log_uniform: [low, high]}, {integer_uniform: [low, high]}, "
     "{integer_log_uniform: [low, high]}, {choice: [a, b]}"
@@ -43,15 +46,24 @@ def load_job_file(path: Path) -> JobSpec:
     Raises InvalidInput with every mistake, each with file, line, field and what was expected. A `code` folder and the
     files of `data` are relative to the job file; they are looked at here and read when the job is submitted.
     """
-    return _job(load_yaml(path), path.parent)
+    return _one_job(load_yaml(path), path.parent)
 
 
 def parse_job(text: str, source: str = "job.yaml", folder: Path = Path()) -> JobSpec:
     """The same from a text; `source` is what messages call it, `folder` what `code` and `data` are relative to."""
-    return _job(parse_yaml(text, source), folder)
+    return _one_job(parse_yaml(text, source), folder)
 
 
-def _job(document: Document, folder: Path) -> JobSpec:
+def _one_job(document: Document, folder: Path) -> JobSpec:
+    if isinstance(document.root.value, Mapping) and MATRIX in document.root.value:
+        message = "makes several jobs, one is expected here; `podracer submit` and `podracer run` take them"
+        raise document.refuse([FieldViolation(MATRIX, message)])
+    return build_job(document, folder)
+
+
+def build_job(document: Document, folder: Path) -> JobSpec:
+    """The job of a document without a matrix, as `load_job_file` does it."""
+
     def environment(builder: Builder, node: Node, path: str) -> Any:
         return _environment(builder, node, path, folder)
 

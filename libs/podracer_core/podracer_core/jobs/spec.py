@@ -11,10 +11,8 @@ from typing import Literal
 
 from podracer_core.catalogue.environments import EnvironmentSpec
 from podracer_core.catalogue.environments.stored_file import StoredFile
+from podracer_core.catalogue.hyperparameters import HyperparameterValue
 from podracer_core.config import ByteSize, Seconds
-
-HyperparameterValue = float | int | bool | str | tuple[int, ...]
-"""A number, a flag, a word, or whole numbers in order (`hidden_sizes`)."""
 
 DataSets = Mapping[str, str | StoredFile]
 """Data sets by argument of the environment's constructor: paths of files here, or once uploaded files in the store."""

@@ -1,52 +1,45 @@
-"""What cannot be right in a job, said before anything is created. Client and orchestrator use the same code."""
+"""What cannot be right in a job, told before anything is created."""
 
 from __future__ import annotations
 
-import difflib
 import math
 import re
-from dataclasses import replace
+from collections.abc import Iterator
 
-from podracer_core.attachments.limits import MAX_DATA_BYTES, MAX_PACKED_BYTES
-from podracer_core.catalogue.algorithms import (
-    AlgorithmInfo,
-    automatic_algorithms,
-    check_action_space,
-    find_algorithm,
-)
-from podracer_core.catalogue.environments import find_environment
-from podracer_core.catalogue.environments.stored_file import StoredFile
-from podracer_core.catalogue.hyperparameters import Hyperparameter
-from podracer_core.catalogue.spaces import Space, describe
+from podracer_core.catalogue.spaces import Space
 from podracer_core.config.quantities import MAX_SECONDS
-from podracer_core.errors import FieldViolation, InvalidInput
-from podracer_core.jobs.combinations import impossible_combinations
-from podracer_core.jobs.spec import (
-    AlgorithmShare,
-    Choice,
-    Dimension,
-    Evolution,
-    Fixed,
-    IntegerUniform,
-    JobSpec,
-    LogUniform,
-    Objective,
-    Pod,
-    Range,
-    Search,
-    Uniform,
-)
+from podracer_core.jobs.checks import MAX_COUNT, Checks
+from podracer_core.jobs.environment_rules import check_environment, check_files
+from podracer_core.jobs.evolution_rules import MAX_POPULATION, check_evolution
+from podracer_core.jobs.search_rules import check_search, searched_algorithms
+from podracer_core.jobs.spec import Evolution, JobSpec, Objective, Pod, Search
+
+__all__ = [
+    "MAX_POPULATION",
+    "is_job_name",
+    "searched_algorithms",
+    "shortened_rounds",
+    "validate",
+    "validate_action_space",
+    "validate_competition",
+]
 
 MIN_EPISODES, MAX_EPISODES = 8, 10_000
-MAX_POPULATION = 4096
 MAX_PODS = 4096
 MAX_MEMBERS = 1024
 MAX_ENVS_PER_MEMBER = 1 << 17
 MAX_WORKERS = 256
-MAX_LABELS = 64
+MAX_LABELS, MAX_LABEL_LENGTH = 64, 63
+MAX_WEIGHT = 1e6
+MIN_BUDGET_S = 0.1
+"""A pod needs longer than this to do anything at all: the shortest round that the orchestrator leases."""
 
-_MAX_COUNT = (1 << 62) - 1
 _DNS_LABEL = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
+
+
+def is_job_name(text: str) -> bool:
+    """Whether `text` is a DNS label."""
+    return _DNS_LABEL.fullmatch(text) is not None
 
 
 def validate(spec: JobSpec) -> None:
@@ -55,22 +48,23 @@ def validate(spec: JobSpec) -> None:
     An algorithm that cannot act is told here only where the environment is a built-in one; for any other
     `validate_action_space` follows once the environment has been inspected.
     """
-    check = _Check()
+    check = Checks()
     _check_job(check, spec)
     _check_objective(check, spec.objective)
-    _check_evolution(check, spec.evolution)
+    check_evolution(check, spec.evolution)
     _check_pod(check, spec.pod, spec.evolution.population)
-    _check_files(check, spec)
-    action_space = _check_environment(check, spec)
-    _check_search(check, spec.search, action_space)
+    _check_budget(check, spec)
+    check_files(check, spec)
+    action_space = check_environment(check, spec)
+    check_search(check, spec.search, action_space)
     check.finish()
 
 
 def validate_competition(search: Search, evolution: Evolution, action_space: Space | None) -> None:
     """The part of `validate` that a leaderboard is made from."""
-    check = _Check()
-    _check_evolution(check, evolution)
-    _check_search(check, search, action_space)
+    check = Checks()
+    check_evolution(check, evolution)
+    check_search(check, search, action_space)
     check.finish()
 
 
@@ -79,87 +73,57 @@ def validate_action_space(search: Search, action_space: Space) -> None:
 
     A search space that `auto` is to be used with can be judged fully only now, and is.
     """
-    check = _Check()
-    _check_search(check, search, action_space)
+    check = Checks()
+    check_search(check, search, action_space)
     check.finish()
 
 
-def searched_algorithms(search: Search, action_space: Space | None) -> tuple[AlgorithmShare, ...]:
-    """The algorithms of a search; for `auto` the automatic ones, in equal shares, that can act in `action_space`.
-
-    Where that is None, not known yet, `auto` is every automatic one.
-    """
-    return search.algorithms or tuple(AlgorithmShare(name) for name in automatic_algorithms(action_space))
-
-
-class _Check:
-    """Gathers violations."""
-
-    def __init__(self) -> None:
-        self.violations: list[FieldViolation] = []
-
-    def that(self, condition: bool, field: str, message: str) -> bool:
-        if not condition:
-            self.violations.append(FieldViolation(field, message))
-        return condition
-
-    def between(self, value: float, low: float, high: float, field: str) -> bool:
-        return self.that(low <= value <= high, field, f"expected {low:_} to {high:_}, got {value!r}")
-
-    def positive(self, value: float | None, high: float, field: str) -> None:
-        self.that(value is None or 0 < value <= high, field, f"expected more than 0, got {value!r}")
-
-    def finish(self) -> None:
-        if self.violations:
-            message = "\n".join(str(violation) for violation in self.violations)
-            raise InvalidInput(message, violations=self.violations, reason="INVALID_JOB")
+def shortened_rounds(spec: JobSpec) -> Iterator[str]:
+    """What a user should know of a valid job whose whole budget is less than one round: that round is cut to it."""
+    objective, round_ = spec.objective, spec.evolution.round
+    members = spec.pod.members or 1
+    if round_.env_steps is not None and objective.max_env_steps is not None:
+        whole = round_.env_steps * members
+        if objective.max_env_steps < whole:
+            yield f"max_env_steps ({objective.max_env_steps:_}) is less than one round takes ({whole:_} steps)"
+    if round_.seconds is None:
+        return
+    for name in ("max_duration", "max_cost"):
+        limit = getattr(objective, name)
+        if limit is not None and limit < round_.seconds:
+            yield f"{name} ({limit:g} s) is less than one round takes ({round_.seconds:g} s)"
 
 
-def _check_job(check: _Check, spec: JobSpec) -> None:
+def _check_job(check: Checks, spec: JobSpec) -> None:
     label = "expected a DNS label: lower-case letters, digits and -, at most 63, no - at the ends"
-    check.that(_DNS_LABEL.fullmatch(spec.name) is not None, "name", f"{label}; got {spec.name[:100]!r}")
-    check.between(spec.seed, 0, _MAX_COUNT, "seed")
-    check.positive(spec.weight, 1e6, "weight")
+    check.that(is_job_name(spec.name), "name", f"{label}; got {spec.name[:100]!r}")
+    check.between(spec.seed, 0, MAX_COUNT, "seed")
+    check.positive(spec.weight, MAX_WEIGHT, "weight")
     check.between(spec.evaluation.episodes, MIN_EPISODES, MAX_EPISODES, "evaluation.episodes")
     check.that(len(spec.labels) <= MAX_LABELS, "labels", f"expected at most {MAX_LABELS}, got {len(spec.labels)}")
     for key, value in spec.labels.items():
-        check.that(0 < len(key) <= 63 and len(value) <= 63, f"labels.{key}", "expected at most 63 characters")
+        fits = 0 < len(key) <= MAX_LABEL_LENGTH and len(value) <= MAX_LABEL_LENGTH
+        check.that(fits, f"labels.{key}", f"expected at most {MAX_LABEL_LENGTH} characters")
 
 
-def _check_objective(check: _Check, objective: Objective) -> None:
+def _check_objective(check: Checks, objective: Objective) -> None:
     limits = (objective.max_env_steps, objective.max_duration, objective.max_cost)
     has_end = objective.target_return is not None or any(limit is not None for limit in limits)
     check.that(has_end, "objective", "expected a target_return, max_env_steps, max_duration or max_cost; got none")
     target = objective.target_return
     finite = target is None or math.isfinite(target)
     check.that(finite, "objective.target_return", f"expected a finite number, got {target!r}")
-    check.positive(objective.max_env_steps, _MAX_COUNT, "objective.max_env_steps")
-    check.positive(objective.max_duration, MAX_SECONDS, "objective.max_duration")
-    check.positive(objective.max_cost, MAX_SECONDS, "objective.max_cost")
+    check.positive(objective.max_env_steps, MAX_COUNT, "objective.max_env_steps")
+    for name in ("max_duration", "max_cost"):
+        limit, field = getattr(objective, name), f"objective.{name}"
+        if check.positive(limit, MAX_SECONDS, field):
+            enough = limit is None or limit >= MIN_BUDGET_S
+            check.that(
+                enough, field, f"is too short for any round: expected at least {MIN_BUDGET_S:g} s, got {limit!r}"
+            )
 
 
-def _check_evolution(check: _Check, evolution: Evolution) -> None:
-    check.that(
-        evolution.scheduler == "tournament",
-        "evolution.scheduler",
-        "expected tournament; generational evolution is not part of this version",
-    )
-    if check.between(evolution.population, 1, MAX_POPULATION, "evolution.population"):
-        if evolution.leaderboard_size is not None:
-            check.between(evolution.leaderboard_size, 1, evolution.population, "evolution.leaderboard_size")
-        check.between(evolution.tournament_size, 1, MAX_POPULATION, "evolution.tournament_size")
-    seconds, env_steps = evolution.round.seconds, evolution.round.env_steps
-    one = (seconds is None) != (env_steps is None)
-    check.that(one, "evolution.round", "expected either seconds or env_steps, such as {seconds: 15}")
-    check.positive(seconds, MAX_SECONDS, "evolution.round.seconds")
-    check.positive(env_steps, _MAX_COUNT, "evolution.round.env_steps")
-    check.between(evolution.replaced_fraction, 0.0, 1.0, "evolution.replaced_fraction")
-    check.between(evolution.exploration, 0.0, 1.0, "evolution.exploration")
-    if evolution.lineage_limit is not None:
-        check.between(evolution.lineage_limit, 1, MAX_POPULATION, "evolution.lineage_limit")
-
-
-def _check_pod(check: _Check, pod: Pod, population: int) -> None:
+def _check_pod(check: Checks, pod: Pod, population: int) -> None:
     if check.between(pod.count.min, 1, MAX_PODS, "pod.count.min"):
         check.between(pod.count.most, pod.count.min, MAX_PODS, "pod.count.max")
     if pod.members is not None and check.between(pod.members, 1, MAX_MEMBERS, "pod.members"):
@@ -171,144 +135,13 @@ def _check_pod(check: _Check, pod: Pod, population: int) -> None:
     check.that(pod.learners == 1, "pod.learners", "expected 1; several learners an agent are not part of this version")
     check.between(pod.workers, 1, MAX_WORKERS, "pod.workers")
     check.positive(pod.resources.cpu, 4096.0, "pod.resources.cpu")
-    check.positive(pod.resources.memory, _MAX_COUNT, "pod.resources.memory")
+    check.positive(pod.resources.memory, MAX_COUNT, "pod.resources.memory")
     check.between(pod.resources.gpu, 0, 64, "pod.resources.gpu")
 
 
-def _check_environment(check: _Check, spec: JobSpec) -> Space | None:
-    """Its action space, where it is known without starting it."""
-    if not spec.environment.id:
-        return None  # a user's own entry point: inspection tells
-    try:
-        info = find_environment(spec.environment.id)
-    except InvalidInput as error:
-        check.violations += error.violations
-        return None
-    return None if spec.environment.kwargs or spec.data else info.action_space  # arguments may change it
-
-
-def _check_files(check: _Check, spec: JobSpec) -> None:
-    if spec.environment.code is not None:
-        check.between(spec.environment.code.size_bytes, 1, MAX_PACKED_BYTES, "environment.code.size_bytes")
-    for name, file in spec.data.items():
-        if isinstance(file, StoredFile):
-            check.between(file.size_bytes, 0, MAX_DATA_BYTES, f"data.{name}.size_bytes")
-    try:
-        replace(spec.environment, data=spec.data)
-    except InvalidInput as error:
-        check.violations += error.violations
-
-
-def _check_search(check: _Check, search: Search, action_space: Space | None) -> None:
-    names = [share.algorithm for share in search.algorithms]
-    known = True
-    for index, share in enumerate(search.algorithms):
-        field = f"search.algorithms[{index}]"
-        check.that(names.index(share.algorithm) == index, field, f"{share.algorithm!r} is there twice")
-        check.positive(share.share, 1e6, field)
-        try:
-            find_algorithm(share.algorithm)
-        except InvalidInput as error:
-            known = check.that(False, field, error.message)
-    if not known:
-        return  # what the space or the environment says of an unknown algorithm would only confuse
-    if action_space is not None:
-        _check_action_space(check, search, action_space)
-    infos = [find_algorithm(share.algorithm) for share in searched_algorithms(search, action_space)]
-    if not infos:
-        return  # nobody can act, which has been said
-    keys = [dimension.key for dimension in search.space]
-    for index, dimension in enumerate(search.space):
-        if check.that(keys.index(dimension.key) == index, f"search.space.{dimension.key}", "is there twice"):
-            same = [other for other in search.space if other.hyperparameter == dimension.hyperparameter]
-            apart = {other.algorithm for other in same} - {dimension.algorithm}
-            settled = bool(names) or action_space is not None
-            _check_dimension(check, dimension, infos, apart, settled=settled)
-    if not check.violations:  # else what is wrong by itself would be said again
-        for info in infos:
-            for hyperparameter, problem in impossible_combinations(search, info):
-                check.that(False, f"search.space.{hyperparameter}", problem)
-
-
-def _check_action_space(check: _Check, search: Search, action_space: Space) -> None:
-    for index, share in enumerate(search.algorithms):
-        try:
-            check_action_space(share.algorithm, action_space)
-        except InvalidInput as error:
-            check.that(False, f"search.algorithms[{index}]", error.message)
-    found = bool(searched_algorithms(search, action_space))
-    check.that(found, "search.algorithms", f"no algorithm can act in {describe(action_space)}")
-
-
-def _check_dimension(
-    check: _Check, dimension: Dimension, infos: list[AlgorithmInfo], apart: set[str], *, settled: bool
-) -> None:
-    """`infos` are what is searched, or, while that is not `settled`, what may be: then one that fits is enough.
-
-    The algorithms in `apart` have a range of their own for the same hyperparameter, which goes before a general one.
-    """
-    field = f"search.space.{dimension.key}"
-    names = [info.name for info in infos]
-    if dimension.algorithm and not check.that(
-        dimension.algorithm in names, field, f"{dimension.algorithm!r} is not searched; expected {' or '.join(names)}"
-    ):
-        return
-    searched = [info for info in infos if dimension.algorithm in ("", info.name)]
-    known = list(dict.fromkeys(knob.name for info in searched for knob in info.hyperparameters))
-    if dimension.hyperparameter in known:
-        ruled = [info for info in searched if info.name not in apart]
-        for problem in _dimension_problems(dimension, ruled, settled=settled):
-            check.that(False, field, problem)
-        return
-    nearest = difflib.get_close_matches(dimension.hyperparameter, known, n=2, cutoff=0.5)
-    hint = f"did you mean {' or '.join(nearest)}?" if nearest else f"expected one of {', '.join(known)}"
-    check.that(False, field, f"unknown hyperparameter {dimension.hyperparameter!r}; {hint}")
-
-
-def _dimension_problems(dimension: Dimension, searched: list[AlgorithmInfo], *, settled: bool) -> list[str]:
-    """What is wrong with a range. Algorithms may disagree on it: then each problem says whose it is."""
-    having: list[str] = []
-    problems: dict[str, list[str]] = {}
-    for info in searched:
-        for knob in info.hyperparameters:
-            if knob.name == dimension.hyperparameter:
-                having.append(info.name)
-                for problem in dict.fromkeys(_range_problems(dimension.range, knob)):
-                    problems.setdefault(problem, []).append(info.name)
-    if not settled and len({name for names in problems.values() for name in names}) < len(having):
-        return []
-    return [text if names == having else f"{', '.join(names)}: {text}" for text, names in problems.items()]
-
-
-def _range_problems(searched: Range, knob: Hyperparameter) -> list[str]:
-    match searched:
-        case Fixed(value):
-            return _value_problems(knob, [value])
-        case Choice(values):
-            if not values:
-                return ["expected at least one value to choose from"]
-            twice = ["a value is there twice"] if len(set(values)) < len(values) else []
-            return twice + _value_problems(knob, list(values))
-        case Uniform(low, high) | LogUniform(low, high) if knob.kind != "float":
-            use = "integer_uniform or choice" if knob.kind == "int" else "choice"
-            return [f"{knob.name} is not a real number: use {use}"]
-        case IntegerUniform() if knob.kind != "int":
-            return [f"{knob.name} is not a whole number: use {'uniform' if knob.kind == 'float' else 'choice'}"]
-        case Uniform(low, high) | LogUniform(low, high) | IntegerUniform(low, high):
-            logarithmic = isinstance(searched, LogUniform) or (isinstance(searched, IntegerUniform) and searched.log)
-            problems = _value_problems(knob, [low, high])
-            if not low < high:
-                problems.append(f"expected low < high, got [{low!r}, {high!r}]")
-            if logarithmic and not low > 0:
-                problems.append(f"a logarithmic range must be above 0, got [{low!r}, {high!r}]")
-            return problems
-
-
-def _value_problems(knob: Hyperparameter, values: list[object]) -> list[str]:
-    problems = []
-    for value in values:
-        try:
-            knob.check(list(value) if isinstance(value, tuple) else value)
-        except InvalidInput as error:
-            problems += [violation.message for violation in error.violations]
-    return problems
+def _check_budget(check: Checks, spec: JobSpec) -> None:
+    """That one agent can take at least one step; a budget that is only short cuts the round, see shortened_rounds."""
+    limit, envs = spec.objective.max_env_steps, spec.pod.envs_per_member
+    if limit is not None and envs is not None and limit > 0 and envs > 0:
+        message = f"is too few for any round: one step in each of an agent's {envs:_} environments; got {limit:_}"
+        check.that(limit >= envs, "objective.max_env_steps", message)

@@ -1,0 +1,41 @@
+"""The median stopping rule, as of Google Vizier: who does worse than half of the others makes room for a new one."""
+
+from __future__ import annotations
+
+from random import Random
+from statistics import median
+
+from podracer_leaderboard.agents import Agent, Cohort, CohortRequest, NewAgent, Population
+from podracer_leaderboard.breeding import Breeding, Vacancy
+from podracer_leaderboard.generator import Generator
+from podracer_leaderboard.seating import seat
+
+MINIMUM_PEERS = 4
+"""The median of fewer scores stops nobody."""
+
+
+class MedianStopping(Generator):
+    """Golovin et al. 2017, Google Vizier, KDD, section 3.2.2.
+
+    An agent trains on as long as its last score is no worse than the median of its rung, which is what all others had
+    reached after as much training; else a fresh one begins in its place. Nobody's weights are copied. Unlike there, the
+    median is of scores and not of running means, so a curve that falls is stopped as well.
+    """
+
+    def propose(self, population: Population, request: CohortRequest, random: Random) -> Cohort:
+        """See `Generator`."""
+        breeding = Breeding(self.space, self.rules, population, request, random)
+        staying: list[Agent] = []
+        for agent in population.waiting:
+            if request.accepts(agent.algorithm) and self._is_hopeless(agent, population):
+                breeding.fresh(Vacancy("worse than the median of its rung", replaced=agent))
+            else:
+                staying.append(agent)
+        while breeding.has_room:
+            breeding.fresh(Vacancy("there is room"))
+        queue: list[Agent | NewAgent] = [*staying, *breeding.created]
+        return Cohort(seat(queue, request), tuple(breeding.created))
+
+    def _is_hopeless(self, agent: Agent, population: Population) -> bool:
+        peers = population.peers.get(agent.name, ())
+        return agent.score is not None and len(peers) >= MINIMUM_PEERS and agent.score < median(peers)

@@ -1,0 +1,40 @@
+"""Gathering what is wrong with a job."""
+
+from __future__ import annotations
+
+from podracer_core.errors import FieldViolation, InvalidInput
+
+__all__ = ["MAX_COUNT", "Checks"]
+
+MAX_COUNT = (1 << 62) - 1
+"""The greatest whole number that every part of the system can add to another one."""
+
+
+class Checks:
+    """Gathers violations; a condition that NaN is part of must be written so that NaN fails it."""
+
+    def __init__(self) -> None:
+        self.violations: list[FieldViolation] = []
+
+    def that(self, condition: bool, field: str, message: str) -> bool:
+        """Note `message` unless the condition holds; whether it does."""
+        if not condition:
+            self.violations.append(FieldViolation(field, message))
+        return condition
+
+    def between(self, value: float, low: float, high: float, field: str) -> bool:
+        """Both ends are right too."""
+        return self.that(low <= value <= high, field, f"expected {low:_} to {high:_}, got {value!r}")
+
+    def positive(self, value: float | None, high: float, field: str) -> bool:
+        """None is right: it stands for a default."""
+        if value is None or 0 < value <= high:
+            return True
+        most = f" and at most {high:_}" if value > high else ""
+        return self.that(False, field, f"expected more than 0{most}, got {value!r}")
+
+    def finish(self) -> None:
+        """Raises InvalidInput with all that was noted."""
+        if self.violations:
+            message = "\n".join(str(violation) for violation in self.violations)
+            raise InvalidInput(message, violations=self.violations, reason="INVALID_JOB")

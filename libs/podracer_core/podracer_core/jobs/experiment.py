@@ -1,0 +1,116 @@
+"""Several jobs of one file: the product of its matrix, compared with each other afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from podracer_core.config import Document, LocatedViolation, Node, load_yaml, parse_yaml
+from podracer_core.errors import FieldViolation, InvalidInput
+from podracer_core.jobs.job_file import build_job
+from podracer_core.jobs.matrix import Combination, axis_label, combinations, split_matrix
+from podracer_core.jobs.spec import JobSpec
+from podracer_core.jobs.validation import is_job_name
+
+__all__ = ["EXPERIMENT_LABEL", "Experiment", "axis_label", "load_experiment", "parse_experiment"]
+
+EXPERIMENT_LABEL = "experiment"
+"""Label of every job of an experiment: the name in its file."""
+
+_MAX_NAME = 63
+
+
+@dataclass(frozen=True, slots=True)
+class Experiment:
+    """What one file asks for. `axes` are the paths of its matrix; without one it is a single job."""
+
+    name: str
+    axes: tuple[str, ...]
+    jobs: tuple[JobSpec, ...]
+
+
+def load_experiment(path: Path) -> Experiment:
+    """Read, build and validate a job file, with or without a matrix.
+
+    Raises InvalidInput with every mistake of every job, each once, with file, line, field, what was expected, and, if
+    only some jobs have it, the first combination that does.
+    """
+    return _experiment(load_yaml(path), path.parent)
+
+
+def parse_experiment(text: str, source: str = "job.yaml", folder: Path = Path()) -> Experiment:
+    """The same from a text; see `podracer_core.jobs.job_file.parse_job`."""
+    return _experiment(parse_yaml(text, source), folder)
+
+
+def _experiment(document: Document, folder: Path) -> Experiment:
+    document, axes = split_matrix(document)
+    if not axes:
+        job = build_job(document, folder)
+        return Experiment(job.name, (), (job,))
+    product = list(combinations(document, axes))
+    _check_names(document, [axis.path for axis in axes], len(product))
+    jobs: list[JobSpec] = []
+    mistakes: dict[LocatedViolation, list[Combination]] = {}
+    for number, combination in enumerate(product, 1):
+        try:
+            jobs.append(build_job(_named(combination, number), folder))
+        except InvalidInput as error:
+            for violation in error.violations:
+                mistakes.setdefault(document.locate(violation), []).append(combination)
+    if mistakes:
+        told = [_told(violation, where, len(product)) for violation, where in mistakes.items()]
+        raise document.refuse(told)
+    return Experiment(str(_name(document)), tuple(axis.path for axis in axes), tuple(jobs))
+
+
+def _told(violation: LocatedViolation, where: Sequence[Combination], jobs: int) -> LocatedViolation:
+    """With the combination that it is wrong in, unless it is wrong in all."""
+    if len(where) == jobs:
+        return violation
+    more = f", and {len(where) - 1:_} more" if len(where) > 1 else ""
+    return replace(violation, message=f"{violation.message} (where {where[0]}{more})")
+
+
+def _check_names(document: Document, paths: Sequence[str], count: int) -> None:
+    """What every job would be told in words of its own."""
+    problems = []
+    name, ending = _name(document), f"-{count}"
+    if isinstance(name, str) and is_job_name(name) and len(name) + len(ending) > _MAX_NAME:
+        message = f"with {ending} at its end it has more than {_MAX_NAME} characters; expected a shorter one"
+        problems.append(FieldViolation("name", message))
+    labels = _labels(document)
+    problems += [
+        FieldViolation(f"labels.{label}", "is given by the matrix; expected another label")
+        for label in (EXPERIMENT_LABEL, *map(axis_label, paths))
+        if label in labels
+    ]
+    if problems:
+        raise document.refuse(problems)
+
+
+def _named(combination: Combination, number: int) -> Document:
+    """The combination's file with its job's own name and labels."""
+    document, name = combination.document, _name(combination.document)
+    assert isinstance(document.root.value, Mapping), "a matrix has been found in it"
+    children = dict(document.root.value)
+    if isinstance(name, str) and is_job_name(name):  # any other is told as it stands
+        children["name"] = replace(children["name"], value=f"{name}-{number}")
+        ours = {EXPERIMENT_LABEL: name, **{axis_label(path): text for path, text in combination.texts.items()}}
+        labels = children.get("labels", Node({}, document.root.line, document.root.key_line))
+        if isinstance(labels.value, Mapping):
+            added = {key: Node(text, labels.line, labels.key_line) for key, text in ours.items()}
+            children["labels"] = replace(labels, value={**labels.value, **added})
+    return replace(document, root=replace(document.root, value=children))
+
+
+def _name(document: Document) -> object:
+    root = document.root.value
+    return root["name"].value if isinstance(root, Mapping) and "name" in root else None
+
+
+def _labels(document: Document) -> Mapping[str, Node]:
+    root = document.root.value
+    labels = root["labels"].value if isinstance(root, Mapping) and "labels" in root else None
+    return labels if isinstance(labels, Mapping) else {}
