@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from podracer_core.jobs.job_file import parse_job
+from podracer_core.jobs.experiment import load_experiment, parse_experiment
 from support.processes import EXAMPLES, ROOT, Command, wait_until
 
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -41,7 +41,13 @@ def test_a_job_file_in_a_document_is_valid(name: str, text: str, tmp_path: Path)
         (tmp_path / package / "__init__.py").touch()
     for data_set in re.findall(r"^data: \{\w+: (\S+)\}", text, re.MULTILINE):
         (tmp_path / data_set).touch()
-    assert parse_job(text, name, tmp_path).name
+    assert parse_experiment(text, name, tmp_path).jobs
+
+
+@pytest.mark.parametrize("name", ["auto", "experiment"])
+def test_a_job_file_that_is_shown_is_the_example(name: str) -> None:
+    shown = [parse_experiment(text) for _, text in job_files() if f"name: {name}\n" in text]
+    assert load_experiment(EXAMPLES / f"{name}.yaml") in shown
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
@@ -70,6 +76,23 @@ def test_the_commands_of_your_own_job(run: Callable[..., Command], tmp_path: Pat
     assert (tmp_path / "policy.pt2").stat().st_size > 0
 
 
+def test_the_commands_of_several_jobs_at_once(
+    podracer: Callable[..., Command], run: Callable[..., Command], tmp_path: Path
+) -> None:
+    section = (ROOT / "docs" / "job-file.md").read_text().split("## Several jobs at once")[1].split("\n## ")[0]
+    shutil.copytree(EXAMPLES, tmp_path / "examples")
+    (commands,) = blocks(section, "sh")
+    for line in commands.splitlines():
+        _, *arguments = shlex.split(line, comments=True)
+        if arguments[0] == "submit":
+            podracer("up")
+            wait_until((tmp_path / "runs" / "connection.json").exists, 30, "the services")
+        command = run(*arguments, timeout_s=240)
+        assert command.process.returncode == 0, (line, command.stderr)
+        names = [f"experiment-{number}-" for number in (1, 2, 3, 4)]
+        assert all(name in "\n".join(command.lines) for name in names), (line, command.lines)
+
+
 def test_the_commands_of_as_a_service(podracer: Callable[..., Command], run: Callable, tmp_path: Path) -> None:
     section = README.split("## As a service")[1].split("\n## ")[0]
     shutil.copytree(EXAMPLES, tmp_path / "examples")
@@ -95,3 +118,19 @@ def test_the_commands_of_as_a_service(podracer: Callable[..., Command], run: Cal
     )
     assert shown.returncode == 0, shown.stderr
     assert (tmp_path / "best" / "manifest.json").exists()
+
+
+def test_the_commands_of_results(run: Callable[..., Command], tmp_path: Path) -> None:
+    shutil.copytree(EXAMPLES, tmp_path / "examples")
+    (commands,) = blocks((ROOT / "docs" / "results.md").read_text(), "sh")
+    job = ""
+    for line in commands.splitlines():
+        _, *arguments = shlex.split(line, comments=True)
+        json = ["--json"] if arguments[0] == "run" else []
+        command = run(*(job if argument == "JOB" else argument for argument in arguments), *json, timeout_s=120)
+        assert command.process.returncode == 0, (line, command.stderr)
+        if json:
+            job = next(event["job"] for event in command.events if event["event"] == "progress").rpartition("/")[2]
+    assert any(line.split()[:2] == ["rank", "agent"] for line in command.lines)
+    assert "</html>" in (tmp_path / f"{job}-report.html").read_text()
+    assert (tmp_path / "figures" / "lineage.svg").stat().st_size > 0

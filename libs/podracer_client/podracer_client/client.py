@@ -10,6 +10,7 @@ from typing import Self
 
 import grpc
 
+from podracer.common.v1 import agent_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2, leaderboard_service_pb2_grpc
 from podracer.orchestrator.v1 import (
     artifact_service_pb2,
@@ -33,7 +34,10 @@ _JOBS = "/podracer.orchestrator.v1.JobService/"
 _ARTIFACTS = "/podracer.orchestrator.v1.ArtifactService/"
 _BOARDS = "/podracer.leaderboard.v1.LeaderboardService/"
 _IDEMPOTENT = (
-    *(_JOBS + method for method in ("CreateJob", "GetJob", "ListJobs", "CancelJob", "ListPods", "ListEvents")),
+    *(
+        _JOBS + method
+        for method in ("CreateJob", "GetJob", "ListJobs", "CancelJob", "ListPods", "ListEvents", "GetCapacity")
+    ),
     *(_ARTIFACTS + method for method in ("GetArtifact", "ListArtifacts")),
     *(_BOARDS + method for method in ("GetLeaderboard", "ListAgents", "GetAgent", "ListEvaluations")),
 )
@@ -150,6 +154,10 @@ class Client:
                 return found
             request.page_token = response.next_page_token
 
+    def capacity(self, *, parent: str = DEFAULT_PROJECT) -> job_service_pb2.GetCapacityResponse:
+        """What the pool of pods has, what of it is in use, and each unfinished job's share."""
+        return self.job_service.GetCapacity(job_service_pb2.GetCapacityRequest(parent=parent))
+
     def leaderboard(self, name: str) -> leaderboard_service_pb2.Leaderboard:
         """The ranking of a leaderboard (`projects/p/leaderboards/j`), best first. Raises NotFound."""
         request = leaderboard_service_pb2.GetLeaderboardRequest(name=name)
@@ -173,6 +181,30 @@ class Client:
             if not response.next_page_token:
                 return found
             request.page_token = response.next_page_token
+
+    def evaluations(self, leaderboard: str, *, agent: str = "") -> Iterator[agent_pb2.Evaluation]:
+        """Every evaluation of a leaderboard, or of one of its agents, oldest first; asked for page by page."""
+        request = leaderboard_service_pb2.ListEvaluationsRequest(
+            leaderboard=leaderboard, agent=agent, page_size=_PAGE_SIZE
+        )
+        while True:
+            response = self.leaderboard_service.ListEvaluations(request)
+            yield from response.evaluations
+            if not response.next_page_token:
+                return
+            request.page_token = response.next_page_token
+
+    def events(self, job: str, *, after_position: int = 0) -> Iterator[job_pb2.Event]:
+        """What happened to a job after a position of its log, oldest first; asked for page by page."""
+        request = job_service_pb2.ListEventsRequest(
+            job=job_name(job), after_position=after_position, page_size=_PAGE_SIZE
+        )
+        while True:
+            response = self.job_service.ListEvents(request)
+            yield from response.events
+            if not response.more:
+                return
+            request.after_position = response.events[-1].position
 
     def describe(self, artifact: str) -> artifact_service_pb2.Artifact:
         """An artifact's files and sizes. Raises NotFound."""

@@ -9,7 +9,8 @@ from podracer.leaderboard.v1 import leaderboard_service_pb2
 from podracer.orchestrator.v1 import artifact_service_pb2, job_pb2, job_service_pb2
 from podracer_client.names import best_checkpoint_name
 from podracer_client.watching import FINAL_STATES, JobWatch
-from podracer_core.errors import PreconditionFailed
+from podracer_core.errors import FieldViolation, InvalidInput, PreconditionFailed
+from podracer_core.jobs.validation import MAX_PODS
 
 if TYPE_CHECKING:
     from podracer_client.client import Client
@@ -71,6 +72,25 @@ class Job:
     def resume(self) -> Job:
         return self._set_suspended(False, None)
 
+    def scale(self, *, least: int | None = None, most: int | None = None) -> Job:
+        """Change how many pods may work for it (`pod.count`), also while it runs; what is not given stays.
+
+        Raises InvalidInput for a number that cannot be, PreconditionFailed where it has ended.
+        """
+        request = job_service_pb2.UpdateJobRequest(name=self.name)
+        for field, option, count in (("min_count", "min", least), ("max_count", "max", most)):
+            if count is None:
+                continue
+            if not 1 <= count <= MAX_PODS:
+                message = f"is {count}, expected 1 to {MAX_PODS}"
+                raise InvalidInput(f"{option}: {message}", violations=[FieldViolation(f"pod.count.{option}", message)])
+            setattr(request.spec.pod, field, count)
+            request.update_mask.paths.append(f"pod.{field}")
+        if not request.update_mask.paths:
+            raise InvalidInput("say how many pods: at most (max), at least (min), or both", reason="NOTHING_TO_CHANGE")
+        self.message = self._client.job_service.UpdateJob(request).job
+        return self
+
     def _set_suspended(self, suspend: bool, timeout_s: float | None) -> Job:
         request = job_service_pb2.UpdateJobRequest(name=self.name, suspend=suspend)
         self.message = self._client.job_service.UpdateJob(request, timeout=timeout_s).job
@@ -78,7 +98,14 @@ class Job:
 
     def pods(self) -> list[job_pb2.Pod]:
         """The pods that work for it."""
-        return list(self._client.job_service.ListPods(job_service_pb2.ListPodsRequest(job=self.name)).pods)
+        request = job_service_pb2.ListPodsRequest(job=self.name)
+        found: list[job_pb2.Pod] = []
+        while True:
+            response = self._client.job_service.ListPods(request)
+            found.extend(response.pods)
+            if not response.next_page_token:
+                return found
+            request.page_token = response.next_page_token
 
     def latest_events(self, count: int = 10) -> list[job_pb2.Event]:
         """What happened to it last, oldest first."""

@@ -10,6 +10,7 @@ DEFAULT_PROJECT = "projects/default"
 _LABEL = r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?"
 _JOB = re.compile(rf"^projects/{_LABEL}/jobs/{_LABEL}$")
 _SHORT = re.compile(rf"^{_LABEL}$")
+_BEST_CHECKPOINT = re.compile(rf"^(projects/{_LABEL}/jobs/{_LABEL})/checkpoints/best$")
 _CHECKPOINT = re.compile(rf"^projects/{_LABEL}/jobs/{_LABEL}/(?:agents/[^/]+/)?checkpoints/[^/]+$")
 
 
@@ -23,6 +24,11 @@ def job_name(text: str) -> str:
         f"{text!r} is not the name of a job; expected an id such as cartpole-x7 or projects/default/jobs/cartpole-x7"
     )
     raise InvalidInput(problem, violations=[FieldViolation("job", problem)], reason="INVALID_NAME", name=text)
+
+
+def is_job_name(text: str) -> bool:
+    """Whether `text` may be the name or the id of a job."""
+    return bool(_JOB.match(text) or _SHORT.match(text))
 
 
 def leaderboard_name(job: str) -> str:
@@ -43,3 +49,9 @@ def is_checkpoint_name(text: str) -> bool:
 def best_checkpoint_name(job: str) -> str:
     """The name under which ArtifactService gives the best candidate's checkpoint of a job."""
     return f"{job}/checkpoints/best"
+
+
+def job_of_best_checkpoint(text: str) -> str:
+    """The inverse of `best_checkpoint_name`; empty for anything else."""
+    found = _BEST_CHECKPOINT.match(text)
+    return found[1] if found else ""

@@ -22,7 +22,7 @@ from podracer.orchestrator.v1 import (
 )
 from podracer_client.client import Client
 from podracer_client.connection import Connection
-from podracer_core.errors import NotFound
+from podracer_core.errors import InvalidInput, NotFound
 from podracer_core.rpc.auth import Authorizer
 from podracer_core.rpc.server import create_server
 from podracer_core.rpc.tokens import FileToken, Role, TokenFiles, create_tokens
@@ -45,6 +45,8 @@ class ControlPlane(
         self.requests: list[Any] = []
         self.uploads: dict[str, bytes] = {}
         self.page_size = 2
+        self.created: dict[str, job_pb2.Job] = {}  # by request id
+        self.refused: dict[str, str] = {}  # display name: why
 
     def add(self, spec: job_pb2.JobSpec, state: int = job_pb2.JOB_STATE_RUNNING) -> job_pb2.Job:
         number = len(self.jobs)
@@ -59,7 +61,13 @@ class ControlPlane(
 
     def CreateJob(self, request: Any, context: Any) -> Any:  # noqa: N802
         self.requests.append(request)
-        return job_service_pb2.CreateJobResponse(job=self.add(request.spec))
+        if request.spec.display_name in self.refused:
+            raise InvalidInput(self.refused[request.spec.display_name])
+        if request.validate_only:
+            return job_service_pb2.CreateJobResponse()
+        if request.request_id not in self.created:
+            self.created[request.request_id] = self.add(request.spec)
+        return job_service_pb2.CreateJobResponse(job=self.created[request.request_id])
 
     def GetJob(self, request: Any, context: Any) -> Any:  # noqa: N802
         if request.name not in self.jobs:

@@ -4,21 +4,33 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
+from podracer.leaderboard.v1 import leaderboard_service_pb2
+from podracer_client.policies import policy_folders
 from podracer_core.algorithms.cohort import CohortConfig, MemberConfig
 from podracer_core.algorithms.registry import algorithm_class
 from podracer_core.catalogue.environments import EnvironmentSpec
 from podracer_core.catalogue.spaces import to_json
-from podracer_core.checkpoint import POLICY_GROUPS, load_actor, open_checkpoint_folder, save_checkpoint
+from podracer_core.checkpoint import (
+    POLICY_GROUPS,
+    evaluate_checkpoints,
+    load_actor,
+    load_policy,
+    open_checkpoint_folder,
+    save_checkpoint,
+)
 from podracer_core.environments.registry import make_vec_environment
 from podracer_core.environments.spaces import from_gymnasium
+from podracer_core.errors import NotFound, PodracerError
 from podracer_core.evaluate import Evaluator
 from podracer_core.evaluate.messages import result_to_json
 from podracer_core.storage.object_store import open_store
@@ -42,25 +54,26 @@ def trader(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return stored_policy(EnvironmentSpec(id="StockTrading-v0", kwargs=kwargs), folder)
 
 
-def stored_policy(spec: EnvironmentSpec, folder: Path) -> Path:
+def stored_policy(spec: EnvironmentSpec, folder: Path, number: int = 1, hidden_sizes: tuple[int, ...] = (8, 8)) -> Path:
     """The folder of a random policy's checkpoint in a store at `folder`."""
+    agent = f"a{number:04}"
     environment = make_vec_environment(spec, 1, "cpu")
-    cohort = CohortConfig("ppo", (MemberConfig("a0001", 7),), {"hidden_sizes": (8, 8)})
+    cohort = CohortConfig("ppo", (MemberConfig(agent, 6 + number),), {"hidden_sizes": hidden_sizes})
     make = algorithm_class("ppo")
     algorithm = make(cohort, environment.observation_space, environment.action_space)
     evaluator = Evaluator(lambda count: make_vec_environment(spec, count, "cpu", evaluation=True))
     (result,) = evaluator.evaluate(algorithm.actor, SEEDS)
     metadata = {
-        "agent": "projects/default/jobs/j/agents/a0001",
+        "agent": f"projects/default/jobs/j/agents/{agent}",
         "algorithm": "ppo",
-        "hyperparameters": {"hidden_sizes": [8, 8]},
+        "hyperparameters": {"hidden_sizes": list(hidden_sizes)},
         "environment": spec.to_metadata(),
         "observation_space": to_json(from_gymnasium(environment.observation_space)),
         "action_space": to_json(from_gymnasium(environment.action_space)),
         "env_steps": 4096,
         "evaluation": result_to_json(result),
     }
-    prefix = "projects/default/jobs/u/agents/a0001/checkpoints/4096-1/"
+    prefix = f"projects/default/jobs/u/agents/{agent}/checkpoints/4096-1/"
     save_checkpoint(open_store(folder.as_uri()), prefix, algorithm.member_state(0), metadata)
     return folder / prefix
 
@@ -159,6 +172,149 @@ def test_torchscript(checkpoint: Path, tmp_path: Path) -> None:
     assert result.returncode == 0, result.stderr
     assert json.loads(result.stdout)["size_bytes"] == (tmp_path / "policy.pt").stat().st_size
     assert torch.jit.load(tmp_path / "policy.pt")(torch.zeros(2, 3)).shape == (2, 1)
+
+
+@pytest.fixture(scope="module")
+def three(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Of two shapes, in the object store of a state folder."""
+    objects = tmp_path_factory.mktemp("three") / "runs" / "objects"
+    pendulum = EnvironmentSpec(id="Pendulum-v1")
+    return [stored_policy(pendulum, objects, number, sizes) for number, sizes in ((1, (8,)), (2, (8, 8)), (3, (8,)))]
+
+
+class TestTogether:
+    """Several policies act as one."""
+
+    def test_beside_each_alone(self, three: list[Path], tmp_path: Path) -> None:
+        result = podracer("evaluate", *three, "--episodes", 12, "--json", cwd=tmp_path)
+        assert result.returncode == 0, result.stderr
+        values = json.loads(result.stdout)
+        spec, seeds = EnvironmentSpec(id="Pendulum-v1"), values["seeds"]
+        assert len({*seeds}) == values["episodes"] == 12
+        policies = [open_checkpoint_folder(folder, POLICY_GROUPS) for folder in three]
+        together = evaluate_checkpoints(policies, spec, seeds)
+        assert values["ensemble"] == "mean"
+        assert values["returns"] == list(together.returns)
+        assert (values["mean"], values["variance"]) == pytest.approx((together.mean, together.std**2))
+        assert (values["lower_bound"], values["upper_bound"]) == pytest.approx(
+            (together.lower_bound, together.upper_bound)
+        )
+        assert [member["agent"][-5:] for member in values["members"]] == ["a0001", "a0002", "a0003"]
+        alone = [evaluate_checkpoints([policy], spec, seeds) for policy in policies]
+        assert [member["returns"] for member in values["members"]] == [list(one.returns) for one in alone]
+        assert values["median_alone"] == pytest.approx(sorted(one.mean for one in alone)[1])
+
+    def test_for_people(self, three: list[Path], tmp_path: Path) -> None:
+        result = podracer("evaluate", *three[:2], "--episodes", 3, "--rule", "mean", "--set", "g=9.0", cwd=tmp_path)
+        assert result.returncode == 0, result.stderr
+        lines = result.stdout.splitlines()
+        assert lines[0] == "policies    2, together by mean, Pendulum-v1"
+        assert lines[1] == "changed     g=9.0"
+        assert lines[2].startswith("mean        -")
+        assert lines[2].endswith(", 3 episodes)")
+        assert lines[3].startswith("variance    ")
+        assert [line.split()[:3] for line in lines[6:]] == [["1", "a0001", "ppo"], ["2", "a0002", "ppo"]]
+
+    def test_exported_as_one(self, three: list[Path], tmp_path: Path) -> None:
+        result = podracer("export", *three, "-o", "policy.pt2", cwd=tmp_path)
+        assert result.returncode == 0, result.stderr
+        assert "wrote policy.pt2 of 3 policies, together by mean" in result.stdout
+        observation = torch.randn(5, 3)
+        alone = [load_policy(open_checkpoint_folder(folder, POLICY_GROUPS))(observation) for folder in three]
+        acted = torch.export.load(tmp_path / "policy.pt2").module()(observation)
+        assert torch.allclose(acted, torch.stack(alone).mean(0), atol=1e-6)
+
+    def test_what_cannot_act_together(self, three: list[Path], trader: Path, tmp_path: Path) -> None:
+        result = podracer("evaluate", *three, "--rule", "vote", cwd=tmp_path)
+        assert (result.returncode, "use mean, not vote" in result.stderr) == (2, True)
+        result = podracer("export", three[0], trader, cwd=tmp_path)
+        assert result.returncode == 2
+        assert "a0001 was trained in Pendulum-v1" in result.stderr
+        assert "a0001 in StockTrading-v0" in result.stderr
+        assert list(tmp_path.iterdir()) == []
+
+
+class FakeClient:
+    """A server with a leaderboard of three candidates and their checkpoints."""
+
+    def __init__(self, three: list[Path]) -> None:
+        self._three = three
+        self.downloads: list[str] = []
+
+    def __enter__(self) -> FakeClient:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return
+
+    def leaderboard(self, name: str) -> leaderboard_service_pb2.Leaderboard:
+        if name != "projects/default/leaderboards/j":
+            raise NotFound(f"there is no leaderboard {name}")
+        board = leaderboard_service_pb2.Leaderboard(name=name)
+        for rank, number in enumerate((2, 3, 1), 1):
+            agent = f"projects/default/jobs/j/agents/a{number:04}"
+            candidate = board.candidates.add(rank=rank, agent=leaderboard_service_pb2.Agent(name=agent))
+            candidate.evaluation.checkpoint.prefix = f"projects/default/jobs/u/agents/a{number:04}/checkpoints/4096-1/"
+        return board
+
+    def download(self, name: str, target: Path) -> None:
+        self.downloads.append(name)
+        number = int(name.split("/")[5].removeprefix("a"))
+        shutil.copytree(self._three[number - 1], target)
+
+
+class TestCandidates:
+    """Which checkpoints a job's best candidates are, and where they are read."""
+
+    @staticmethod
+    def agents(folders: list[Path]) -> list[str]:
+        return [open_checkpoint_folder(folder, ()).metadata["agent"][-5:] for folder in folders]
+
+    def test_of_a_server(self, three: list[Path], tmp_path: Path) -> None:
+        client = FakeClient(three)
+        for names, count, expected in (
+            (["j"], 2, ["a0002", "a0003"]),
+            (["projects/default/jobs/j"], 3, ["a0002", "a0003", "a0001"]),
+            (["j"], 0, ["a0002"]),
+            ([str(three[0]), "j"], 0, ["a0001", "a0002"]),
+        ):
+            with policy_folders(names, count, lambda: client, tmp_path) as folders:  # type: ignore[arg-type, return-value]
+                assert self.agents(folders) == expected
+            assert not folders[-1].exists(), "fetched for the time being"
+        assert client.downloads[0] == "projects/default/jobs/j/agents/a0002/checkpoints/4096-1"
+
+    def test_of_the_state_folder_of_a_server_nothing_is_fetched(self, three: list[Path]) -> None:
+        client, runs = FakeClient(three), next(parent for parent in three[0].parents if parent.name == "runs")
+        with policy_folders(["j"], 3, lambda: client, runs) as folders:  # type: ignore[arg-type, return-value]
+            assert folders == [three[1], three[2], three[0]]
+        assert client.downloads == []
+
+    def test_of_a_state_folder_where_nothing_runs(self, three: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+        def nobody() -> Any:
+            raise NotFound("no server runs", reason="NO_SERVER")
+
+        runs = next(parent for parent in three[0].parents if parent.name == "runs")
+        with pytest.raises(NotFound, match="no server runs"), policy_folders(["j"], 2, nobody, runs):
+            pass
+        (runs / "leaderboard.sqlite").touch()
+        monkeypatch.setattr("podracer_client.policies.resting_leaderboard", lambda folder: FakeClient(three))
+        with policy_folders(["projects/default/jobs/j/checkpoints/best"], 0, nobody, runs) as folders:
+            assert folders == [three[1]]
+        with policy_folders(["j"], 2, nobody, runs) as folders:
+            assert folders == [three[1], three[2]]
+
+    def test_what_is_not_there(self, three: list[Path], tmp_path: Path) -> None:
+        def refused(names: list[str], count: int) -> str:
+            with pytest.raises(PodracerError) as error:  # noqa: SIM117
+                with policy_folders(names, count, lambda: FakeClient(three), tmp_path):  # type: ignore[arg-type, return-value]
+                    pass
+            return error.value.message
+
+        assert "j has 3 candidates on its leaderboard, not 4" in refused(["j"], 4)
+        assert "takes the best candidates of one job" in refused(["j", "k"], 2)
+        assert "there is no leaderboard projects/default/leaderboards/k" in refused(["k"], 2)
+        assert "there is no checkpoint k here" in refused(["k"], 0)
+        assert "is not the name of a job" in refused([str(three[0])], 2)
 
 
 def test_a_damaged_checkpoint(checkpoint: Path, tmp_path: Path) -> None:

@@ -48,8 +48,9 @@ def test_one_is_shown_with_every_hyperparameter(capsys: pytest.CaptureFixture[st
         assert f"    source {knob.source}\n" in shown
     assert "\nreplay: member\n" in shown
     assert "    range member, shared, scope cohort\n" in shown
-    assert "    range 0 to 1, searched 0.9 to 0.999, scope member\n" in shown
-    assert "    range each 1 to 16_384, scope network\n" in shown
+    assert "    range 0 to 1, searched 0.95 to 0.997, scope member\n" in shown
+    assert "    range 1 to 1_048_576, in a search 128, scope cohort\n" in shown
+    assert "    range each 1 to 16_384, in a search [64, 64], scope network\n" in shown
 
 
 def test_json_is_one_object_a_line(capsys: pytest.CaptureFixture[str]) -> None:
@@ -69,6 +70,12 @@ def test_json_is_one_object_a_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert knobs["target_rate"]["search"]["logarithmic"] is True
     assert knobs["replay"]["choices"] == ["member", "shared"]
     assert knobs["batch_size"]["search"] is None
+
+    algorithms("td3", json=True)
+    (line,) = capsys.readouterr().out.splitlines()
+    knobs = {knob["name"]: knob for knob in json.loads(line)["hyperparameters"]}
+    assert knobs["batch_size"]["search"] == {"choice": [128]}
+    assert knobs["hidden_sizes"]["search"] == {"choice": [[64, 64]]}
 
 
 def test_those_of_packages_are_listed_and_broken_ones_named(

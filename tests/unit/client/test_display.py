@@ -26,8 +26,8 @@ from podracer_client.following import show_update
 from podracer_client.watching import JobUpdate
 
 KEYS = [
-    "event", "state", "best_return", "env_steps", "train_seconds", "seconds_to_target", "env_steps_per_second",
-    "agents", "checkpoint",
+    "event", "state", "best_return", "env_steps", "train_seconds", "cost_seconds", "seconds_to_target",
+    "env_steps_per_second", "agents", "checkpoint",
 ]  # fmt: skip
 
 
@@ -94,6 +94,7 @@ def test_the_json_display_ends_with_job_finished(finished_job: job_pb2.Job, pods
         "best_return": -182.4,
         "env_steps": 1_200_000,
         "train_seconds": 30.0,
+        "cost_seconds": 0.0,
         "seconds_to_target": 28.5,
         "env_steps_per_second": 40_000.0,
         "agents": 8,

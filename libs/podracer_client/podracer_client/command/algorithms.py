@@ -10,6 +10,7 @@ import typer
 
 from podracer_client.command.options import Json
 from podracer_client.display.catalogue import value_text, write_table
+from podracer_core.catalogue.hyperparameters import SearchChoice, SearchRange
 
 if TYPE_CHECKING:
     from podracer_core.catalogue.algorithms import AlgorithmInfo
@@ -64,8 +65,7 @@ def _knobs_json(info: AlgorithmInfo) -> list[dict[str, Any]]:
             "default": knob.default,
             "bounds": knob.bounds,
             "choices": knob.choices or None,
-            "search": knob.search
-            and {"low": knob.search.low, "high": knob.search.high, "logarithmic": knob.search.logarithmic},
+            "search": _search_json(knob.search),
             "scope": knob.scope,
             "meaning": knob.meaning,
             "source": knob.source,
@@ -108,14 +108,32 @@ def _show_one(info: AlgorithmInfo) -> None:
 
 
 def _knob_text(knob: Hyperparameter) -> str:
-    search, searched = knob.search, ""
-    if search is not None:
-        logarithmic = " in its logarithm" if search.logarithmic else ""
-        searched = f", searched {value_text(search.low)} to {value_text(search.high)}{logarithmic}"
     lines = [f"{knob.name}: {value_text(knob.default)}", f"    {knob.meaning}"]
-    lines.append(f"    range {_range(knob)}{searched}, scope {knob.scope}")
+    lines.append(f"    range {_range(knob)}{_searched(knob.search)}, scope {knob.scope}")
     lines += [f"    source {knob.source}"] if knob.source else []
     return "\n".join(lines) + "\n"
+
+
+def _search_json(search: SearchRange | SearchChoice | None) -> dict[str, Any] | None:
+    match search:
+        case None:
+            return None
+        case SearchRange(low, high, logarithmic):
+            return {"low": low, "high": high, "logarithmic": logarithmic}
+        case SearchChoice(values):
+            return {"choice": list(values)}
+
+
+def _searched(search: SearchRange | SearchChoice | None) -> str:
+    match search:
+        case None:
+            return ""
+        case SearchRange(low, high, logarithmic):
+            return f", searched {value_text(low)} to {value_text(high)}{' in its logarithm' if logarithmic else ''}"
+        case SearchChoice((value,)):
+            return f", in a search {value_text(value)}"
+        case SearchChoice(values):
+            return f", searched among {' or '.join(map(value_text, values))}"
 
 
 def _spaces(info: AlgorithmInfo) -> str:

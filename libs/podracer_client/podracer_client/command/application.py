@@ -9,13 +9,16 @@ import typer
 from podracer_client.command import (
     algorithms,
     cancel,
+    capacity,
     environments,
     evaluate,
     export,
     job,
     jobs,
     leaderboard,
+    report,
     run,
+    scale,
     submit,
     up,
     watch,
@@ -59,7 +62,10 @@ application.command("submit", rich_help_panel=_SERVER)(submit.submit)
 application.command("jobs", rich_help_panel=_SERVER)(jobs.jobs)
 application.command("job", rich_help_panel=_SERVER)(job.job)
 application.command("watch", rich_help_panel=_SERVER)(watch.watch)
+application.command("scale", rich_help_panel=_SERVER)(scale.scale)
+application.command("capacity", rich_help_panel=_SERVER)(capacity.capacity)
 application.command("cancel", rich_help_panel=_SERVER)(cancel.cancel)
 application.command("leaderboard", rich_help_panel=_SERVER)(leaderboard.leaderboard)
+application.command("report", rich_help_panel=_SERVER)(report.report)
 application.command("evaluate", rich_help_panel=_POLICIES)(evaluate.evaluate)
 application.command("export", rich_help_panel=_POLICIES)(export.export)

@@ -19,6 +19,7 @@ def jobs(
     state: Annotated[
         list[str] | None, typer.Option("--state", metavar="STATE", help="Only jobs in this state; may be repeated.")
     ] = None,
+    experiment: Annotated[str, typer.Option(metavar="NAME", help="Only jobs of this experiment.")] = "",
     json: Json = False,
 ) -> None:
     """List jobs, newest first."""
@@ -26,9 +27,12 @@ def jobs(
     from podracer_client.display.listing import columns
     from podracer_client.display.numbers import count_text, return_text, time_text
     from podracer_client.names import short_name
+    from podracer_core.jobs.experiment import EXPERIMENT_LABEL
 
     with server.connect() as client:
         found = [job.message for job in client.jobs([_state(text) for text in state or ()])]
+    if experiment:
+        found = [message for message in found if message.spec.labels.get(EXPERIMENT_LABEL) == experiment]
     if json:
         for message in found:
             write_json(job_json(message))

@@ -21,6 +21,9 @@ def leaderboard(
     server: ServerOptions,
     job: JobName,
     watch: Annotated[bool, typer.Option("--watch", help="Print it again whenever it changes.")] = False,
+    every: Annotated[
+        bool, typer.Option("--all", help="Show every hyperparameter, not only those that differ or are unusual.")
+    ] = False,
     json: Json = False,
 ) -> None:
     """Show the ranked agents of a job, best first; of a state folder also when nothing runs there."""
@@ -28,10 +31,10 @@ def leaderboard(
 
     name = leaderboard_name(job)
     with _client(server) as client:
-        _show(client.leaderboard(name), json=json)
+        _show(client.leaderboard(name), every=every, json=json)
         if watch:
             for board in client.watch_leaderboard(name):
-                _show(board, json=json)
+                _show(board, every=every, json=json)
 
 
 def _client(server: ServerOptions) -> AbstractContextManager[Client]:
@@ -48,40 +51,13 @@ def _client(server: ServerOptions) -> AbstractContextManager[Client]:
     return resting_leaderboard(folder)
 
 
-def _show(board: leaderboard_service_pb2.Leaderboard, *, json: bool) -> None:
+def _show(board: leaderboard_service_pb2.Leaderboard, *, every: bool, json: bool) -> None:
     from podracer_client.command.messages import candidate_json, write_json
+    from podracer_client.display.leaderboard import leaderboard_text
 
     if json:
         for candidate in board.candidates:
-            write_json(candidate_json(candidate))
+            write_json(candidate_json(candidate, board.spec.objective))
     else:
-        sys.stdout.write(leaderboard_text(board))
+        sys.stdout.write(leaderboard_text(board, every=every))
         sys.stdout.flush()
-
-
-def leaderboard_text(board: leaderboard_service_pb2.Leaderboard) -> str:
-    """The ranking as a table."""
-    from podracer_client.display.listing import columns
-    from podracer_client.display.numbers import count_text, return_text, seconds
-    from podracer_client.names import short_name
-
-    if not board.candidates:
-        return f"{board.name}: nobody is ranked yet; {board.agent_count} agents so far\n"
-    rows = []
-    for candidate in board.candidates:
-        evaluation, agent = candidate.evaluation, candidate.agent
-        rows.append(
-            (
-                str(candidate.rank),
-                short_name(agent.name),
-                agent.spec.algorithm,
-                return_text(evaluation.mean),
-                f"{return_text(evaluation.lower_bound)} to {return_text(evaluation.upper_bound)}",
-                str(len(evaluation.returns)),
-                count_text(evaluation.env_steps),
-                f"{seconds(agent.cost):.1f}",
-                " ".join(short_name(parent) for parent in agent.parents),
-            )
-        )
-    titles = ("rank", "agent", "algorithm", "mean", "95 % interval", "episodes", "steps", "device s", "from")
-    return columns(titles, rows, right=("rank", "mean", "95 % interval", "episodes", "steps", "device s")) + "\n"

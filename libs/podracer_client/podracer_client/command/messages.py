@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from typing import Any
 
-from podracer.common.v1 import agent_pb2
+from podracer.common.v1 import agent_pb2, evolution_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2
 from podracer.orchestrator.v1 import job_pb2
 from podracer_client.display.numbers import seconds
@@ -28,8 +29,10 @@ def job_json(job: job_pb2.Job) -> dict[str, Any]:
         "environment": job.spec.environment.id or job.spec.environment.entry_point,
         "outcome": job_pb2.JobOutcome.Name(job.outcome).removeprefix("JOB_OUTCOME_") if job.outcome else None,
         "problem": job.problem.message if job.HasField("problem") else None,
-        "best_return": progress.best.mean if progress.HasField("best") else None,
-        "best_score": score(progress.best, job.spec.objective) if progress.HasField("best") else None,
+        "best_return": _finite(progress.best.mean) if progress.HasField("best") else None,
+        "best_score": _finite(score(progress.best, job.spec.objective)) if progress.HasField("best") else None,
+        "best_confirmed": progress.best.purpose == agent_pb2.EVALUATION_PURPOSE_CHALLENGE,
+        "ensemble": ensemble_json(job.ensemble) if job.HasField("ensemble") else None,
         "target_return": job.spec.objective.target_return if job.spec.objective.HasField("target_return") else None,
         "env_steps": progress.env_steps,
         "train_seconds": round(seconds(progress.train_time), 3),
@@ -41,30 +44,54 @@ def job_json(job: job_pb2.Job) -> dict[str, Any]:
     }
 
 
-def candidate_json(candidate: leaderboard_service_pb2.Candidate) -> dict[str, Any]:
-    """A place on the leaderboard."""
+def candidate_json(candidate: leaderboard_service_pb2.Candidate, objective: evolution_pb2.Objective) -> dict[str, Any]:
+    """A place on the leaderboard; its score is the objective's statistic, steps and costs are the lineage's."""
+    agent, evaluation = candidate.agent, candidate.evaluation
+    kind = agent.spec.initialization.kind
     return {
         "rank": candidate.rank,
-        "agent": candidate.agent.name,
-        "algorithm": candidate.agent.spec.algorithm,
-        **evaluation_json(candidate.evaluation),
-        "env_steps": candidate.evaluation.env_steps,
-        "checkpoint": candidate.evaluation.checkpoint.prefix,
-        "parents": list(candidate.agent.parents),
-        "hyperparameters": {
-            name: hyperparameter(value) for name, value in sorted(candidate.agent.spec.hyperparameters.items())
-        },
+        "agent": agent.name,
+        "algorithm": agent.spec.algorithm,
+        "score": _finite(score(evaluation, objective)),
+        **evaluation_json(evaluation),
+        "confirmed": candidate.confirmed,
+        "env_steps": evaluation.env_steps,
+        "checkpoint": evaluation.checkpoint.prefix,
+        "device_seconds": round(seconds(agent.cost), 3),
+        "rounds": agent.rung,
+        "state": leaderboard_service_pb2.AgentState.Name(agent.state).removeprefix("AGENT_STATE_"),
+        "initialization": agent_pb2.InitializationKind.Name(kind).removeprefix("INITIALIZATION_KIND_"),
+        "parents": list(agent.parents),
+        "lineage": agent.lineage,
+        "replaced": agent.replaced or None,
+        "reason": agent.reason,
+        "admit_time": candidate.admit_time.ToJsonString(),
+        "hyperparameters": {name: hyperparameter(value) for name, value in sorted(agent.spec.hyperparameters.items())},
     }
 
 
 def evaluation_json(evaluation: agent_pb2.Evaluation) -> dict[str, Any]:
     """The statistics of an evaluation."""
     return {
-        "mean": evaluation.mean,
-        "lower_bound": evaluation.lower_bound,
-        "upper_bound": evaluation.upper_bound,
+        "mean": _finite(evaluation.mean),
+        "lower_bound": _finite(evaluation.lower_bound),
+        "upper_bound": _finite(evaluation.upper_bound),
         "episodes": len(evaluation.returns),
     }
+
+
+def ensemble_json(ensemble: job_pb2.Ensemble) -> dict[str, Any]:
+    """Candidates that act together; without statistics where they were not evaluated."""
+    return {
+        "agents": [policy.agent for policy in ensemble.policies],
+        "rule": ensemble.rule,
+        **(evaluation_json(ensemble.evaluation) if ensemble.HasField("evaluation") else {}),
+    }
+
+
+def _finite(value: float) -> float | None:
+    """JSON knows no infinity."""
+    return value if math.isfinite(value) else None
 
 
 def hyperparameter(value: agent_pb2.HyperparameterValue) -> Any:

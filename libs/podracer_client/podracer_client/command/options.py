@@ -16,12 +16,25 @@ if TYPE_CHECKING:
 
 JobFile = Annotated[Path, typer.Argument(metavar="JOB.yaml", help="The job file.", show_default=False)]
 JobName = Annotated[str, typer.Argument(metavar="JOB", help="The job's id or name.", show_default=False)]
-Checkpoint = Annotated[
-    str,
+Policies = Annotated[
+    list[str],
     typer.Argument(
-        metavar="CHECKPOINT",
-        help="A checkpoint's folder, or its name on a server: projects/default/jobs/JOB/checkpoints/best.",
+        metavar="CHECKPOINT|JOB",
+        help="A checkpoint's folder, its name on a server (projects/default/jobs/JOB/checkpoints/best), or a job: its "
+        "best policy. Several checkpoints act together; the best comes first.",
         show_default=False,
+    ),
+]
+EnsembleSize = Annotated[
+    int, typer.Option("--ensemble", min=0, metavar="K", help="The K best candidates of the job act together.")
+]
+EnsembleRule = Annotated[
+    str,
+    typer.Option(
+        "--rule",
+        metavar="mean|vote",
+        help="How several act together: by the mean of their actions where these are real numbers, else by vote.",
+        show_default="by action space",
     ),
 ]
 StateFolderOption = Annotated[Path, typer.Option("--dir", metavar="DIR", help="The state folder.")]

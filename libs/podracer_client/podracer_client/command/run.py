@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
 from podracer_client.command.options import JobFile, Json, MaxPods, Plain, StateFolderOption
+
+if TYPE_CHECKING:
+    from podracer_client.local.services import ServiceOptions
+    from podracer_core.jobs.experiment import Experiment
 
 
 def run(
@@ -16,16 +22,30 @@ def run(
     json: Json = False,
     max_pods: MaxPods = 0,
 ) -> None:
-    """Run a job on this machine from start to end, on from where it stopped in the same folder."""
-    from podracer_core.jobs.job_file import load_job_file
+    """Run a job, or all jobs of a matrix, on this machine from start to end, on from where it stopped in the folder."""
+    from podracer_core.jobs.experiment import load_experiment
 
-    spec = load_job_file(job_file)  # before anything is made or started
+    experiment = load_experiment(job_file)  # before anything is made or started
 
     from podracer_client.connection import DEFAULT_FOLDER
     from podracer_client.display.display import choose_display
     from podracer_client.local.run import run_job
     from podracer_client.local.services import ServiceOptions
 
-    again = ["run", str(job_file), *(["--dir", str(folder)] if folder != DEFAULT_FOLDER else [])]
+    options = ServiceOptions(max_pods=max_pods)
+    elsewhere = ["--dir", str(folder)] if folder != DEFAULT_FOLDER else []
+    if experiment.axes:
+        raise typer.Exit(_run_all(experiment, folder, options, elsewhere, json=json))
+    (spec,) = experiment.jobs
     display = choose_display(plain=plain, json=json)
-    raise typer.Exit(run_job(spec, folder, display, ServiceOptions(max_pods=max_pods), again))
+    raise typer.Exit(run_job(spec, folder, display, options, ["run", str(job_file), *elsewhere]))
+
+
+def _run_all(experiment: Experiment, folder: Path, options: ServiceOptions, elsewhere: list[str], *, json: bool) -> int:
+    from podracer_client.display.comparison import choose_experiment_display
+    from podracer_client.display.summary import program_words
+    from podracer_client.local.run_experiment import run_experiment
+
+    display = choose_experiment_display(experiment.axes, json=json)
+    report = shlex.join([*program_words(), "report", experiment.name, *elsewhere])
+    return run_experiment(experiment, folder, display, options, [report])

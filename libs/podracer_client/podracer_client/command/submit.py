@@ -3,36 +3,99 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from podracer_client.command.options import JobFile, Json, Plain, ServerOptions, with_server
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from podracer_client.client import Client
+    from podracer_client.job import Job
+    from podracer_core.jobs.experiment import Experiment
+
+_SUBMISSION_LENGTH = 16
 
 
 @with_server
 def submit(
     server: ServerOptions,
     job_file: JobFile,
-    job_id: Annotated[str, typer.Option("--id", metavar="ID", help="The job's id.", show_default="made up")] = "",
+    job_id: Annotated[
+        str,
+        typer.Option(
+            "--id", metavar="ID", help="The job's id; of a matrix's jobs ID-1, ID-2, ….", show_default="made up"
+        ),
+    ] = "",
     watch: Annotated[bool, typer.Option("--watch", help="Watch it until it has ended.")] = False,
+    submission: Annotated[
+        str,
+        typer.Option(
+            metavar="ID", help="Go on with a submission that was cut off, as it said.", show_default="a new one"
+        ),
+    ] = "",
     plain: Plain = False,
     json: Json = False,
 ) -> None:
-    """Submit a job to a server; prints its name."""
-    from podracer_core.jobs.job_file import load_job_file
+    """Submit a job, or all jobs of a matrix, to a server; prints their names."""
+    from podracer_core.jobs.experiment import load_experiment
 
-    spec = load_job_file(job_file)
+    experiment = load_experiment(job_file)
+    _check_submission(submission)
 
     from podracer_client.command.messages import job_json, write_json
     from podracer_client.command.watch import watch_job
 
     with server.connect() as client:
-        job = client.submit(spec, job_id=job_id)
-        if json:
-            write_json(job_json(job.message))
-        else:
-            sys.stdout.write(f"{job.name}\n")
-            sys.stdout.flush()
-        if watch:
-            raise typer.Exit(watch_job(server, client, job, plain=plain, json=json))
+        jobs = []
+        for job in _submitted(client, experiment, submission, job_id):
+            jobs.append(job)
+            if json:
+                write_json(job_json(job.message))
+            else:
+                sys.stdout.write(f"{job.name}\n")
+                sys.stdout.flush()
+        if not watch:
+            return
+        if experiment.axes:
+            raise typer.Exit(_watch_all(client, experiment, jobs, json=json))
+        raise typer.Exit(watch_job(server, client, jobs[0], plain=plain, json=json))
+
+
+def _check_submission(submission: str) -> None:
+    from podracer_core.errors import InvalidInput
+
+    if submission and not (submission.isalnum() and submission.isascii() and len(submission) <= 2 * _SUBMISSION_LENGTH):
+        raise InvalidInput(f"--submission {submission!r} is none that was printed here", reason="INVALID_SUBMISSION")
+
+
+def _submitted(client: Client, experiment: Experiment, submission: str, job_id: str) -> Iterable[Job]:
+    """All of them, or none where one would be refused; cut off in between, `submission` completes what there is."""
+    import secrets
+
+    from podracer_client.experiments import check_jobs, create_jobs
+
+    if not experiment.axes and not submission:
+        return [client.submit(experiment.jobs[0], job_id=job_id)]
+    specs = check_jobs(client, experiment.jobs)
+    submission = submission or secrets.token_hex(_SUBMISSION_LENGTH)
+    again = f"if this is cut off, the same with --submission {submission} goes on"
+    sys.stderr.write(f"submitting {len(specs)} jobs; {again}\n")
+    return create_jobs(client, specs, submission, job_id=job_id)
+
+
+def _watch_all(client: Client, experiment: Experiment, jobs: list[Job], *, json: bool) -> int:
+    """Show all jobs until the last one has ended; the exit code."""
+    from podracer.orchestrator.v1 import job_pb2
+    from podracer_client.display.comparison import choose_experiment_display
+    from podracer_client.experiments import follow_jobs
+
+    display = choose_experiment_display(experiment.axes, json=json)
+    latest = {job.name: job for job in jobs}
+    for update in follow_jobs(client, list(latest)):
+        display.show(job.message for job in update.values())
+        latest = dict(update)
+    display.finish([job.message for job in latest.values()], [])
+    return 0 if all(job.message.state == job_pb2.JOB_STATE_SUCCEEDED for job in latest.values()) else 1

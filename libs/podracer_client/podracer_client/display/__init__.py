@@ -7,6 +7,8 @@ table        the live table (Rich)
 plain        log lines
 json_lines   one object a line
 summary      how a job ended, where its best policy is, and what to do next
-listing      aligned columns for `jobs`, `leaderboard`
+listing      aligned columns for `jobs`, `leaderboard`, `report`
+leaderboard  the ranking: `leaderboard`
+hyperparameters  which are worth a look, and how they are written
 catalogue    the lists of `algorithms` and `environments`
 """

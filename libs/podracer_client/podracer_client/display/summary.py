@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from podracer.common.v1 import agent_pb2
 from podracer.orchestrator.v1 import job_pb2
 from podracer_client.display.numbers import count_text, duration_text, return_text, seconds
 from podracer_client.display.snapshot import state_text
@@ -39,6 +40,7 @@ class JobSummary:
             "best_return": progress.best.mean if progress.HasField("best") else None,
             "env_steps": progress.env_steps,
             "train_seconds": round(train_seconds, 3),
+            "cost_seconds": round(seconds(progress.cost), 3),
             "seconds_to_target": round(seconds(progress.time_to_target), 3) if reached else None,
             "env_steps_per_second": round(progress.env_steps / train_seconds, 1) if train_seconds else 0.0,
             "agents": progress.agent_count,
@@ -69,13 +71,24 @@ class JobSummary:
         )
         if progress.HasField("best"):
             best = progress.best
-            lines.append(
-                f"best return  {return_text(best.mean)} (95 % interval {return_text(best.lower_bound)} to "
-                f"{return_text(best.upper_bound)}, {len(best.returns)} episodes), agent {short_name(best.agent)}"
-            )
+            confirmed = ", confirmed" if best.purpose == agent_pb2.EVALUATION_PURPOSE_CHALLENGE else ""
+            lines.append(f"best return  {_evaluation_text(best)}, agent {short_name(best.agent)}{confirmed}")
+        if self.job.HasField("ensemble"):
+            lines.append(f"ensemble     {_ensemble_text(self.job.ensemble)}")
         if self.checkpoint:
             lines.append(f"best policy  {self.checkpoint}")
         return lines
+
+
+def _evaluation_text(evaluation: agent_pb2.Evaluation) -> str:
+    low, high = return_text(evaluation.lower_bound), return_text(evaluation.upper_bound)
+    return f"{return_text(evaluation.mean)} (95 % interval {low} to {high}, {len(evaluation.returns)} episodes)"
+
+
+def _ensemble_text(ensemble: job_pb2.Ensemble) -> str:
+    """What it reached, and of whom it is made."""
+    agents = f"{ensemble.rule} of {', '.join(short_name(policy.agent) for policy in ensemble.policies)}"
+    return f"{_evaluation_text(ensemble.evaluation)}, {agents}" if ensemble.HasField("evaluation") else agents
 
 
 def program_words(argv: Sequence[str] | None = None) -> list[str]:

@@ -1,20 +1,23 @@
-"""The leaderboard of a state folder where nothing runs: its service is started for the time of reading."""
+"""A state folder where nothing runs: its services are started for the time of reading, and no pod."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from podracer_client.client import Client
 from podracer_client.connection import Connection
 from podracer_client.local.process import ManagedProcess
 from podracer_client.local.run_folder import RunFolder
-from podracer_client.local.services import READY_TIMEOUT_S, leaderboard_plan
+from podracer_client.local.services import READY_TIMEOUT_S, ServiceOptions, leaderboard_plan, orchestrator_plan
 from podracer_client.local.state_folder import StateFolder
 from podracer_core.rpc.tokens import FileToken, Role, create_tokens
 
 _STOP_S = 2.0
+_AT_REST = {"PODRACER_POOL": "static", "PODRACER_LEASE_TERM": "3600"}
+"""No pod is started, and leases that were held when everything ended stay as they are."""
 
 
 def has_leaderboard(folder: Path) -> bool:
@@ -35,3 +38,33 @@ def resting_leaderboard(folder: Path) -> Iterator[Client]:
                 yield client
         finally:
             process.stop(_STOP_S)
+
+
+def has_jobs(folder: Path) -> bool:
+    """Whether an orchestrator has ever run in this folder."""
+    return (folder / StateFolder.database_name("orchestrator")).is_file()
+
+
+@contextmanager
+def resting_services(folder: Path) -> Iterator[Client]:
+    """A client of the folder's orchestrator and leaderboard. Raises PreconditionFailed as `resting_leaderboard`.
+
+    No connection.json says where they are: nobody else is to find them.
+    """
+    with StateFolder.open(folder, create=False) as state, RunFolder() as run_folder:
+        token = create_tokens(state.tokens)[Role.CLIENT]
+        listen = {name: run_folder.socket(name) for name in ("leaderboard", "orchestrator")}
+        plan = orchestrator_plan(state, run_folder, listen["orchestrator"], listen["leaderboard"], ServiceOptions())
+        processes = [
+            ManagedProcess(leaderboard_plan(state, listen["leaderboard"])),
+            ManagedProcess(replace(plan, environment={**plan.environment, **_AT_REST})),
+        ]
+        for process in processes:
+            process.start()
+        try:
+            leaderboard, orchestrator = (process.wait_ready(READY_TIMEOUT_S) for process in processes)
+            with Client(Connection(orchestrator, leaderboard, FileToken(token))) as client:
+                yield client
+        finally:
+            for process in reversed(processes):
+                process.stop(_STOP_S)

@@ -29,7 +29,7 @@ from podracer_core.errors import PodracerError, Unavailable
 from podracer_core.jobs.messages import spec_from_message, spec_to_message
 from podracer_core.jobs.spec import JobSpec
 
-_UNFINISHED = (
+UNFINISHED = (
     job_pb2.JOB_STATE_VALIDATING,
     job_pb2.JOB_STATE_PENDING,
     job_pb2.JOB_STATE_RUNNING,
@@ -226,7 +226,7 @@ def _resume_or_create(client: Client, spec: JobSpec, inbox: SimpleQueue[_Message
     stored = client.upload_files(spec)
     wanted = spec_from_message(spec_to_message(stored))  # what a server makes of it, defaults written out
     mine: Job | None = None
-    for job in client.jobs(_UNFINISHED):
+    for job in client.jobs(UNFINISHED):
         if mine is None and spec_from_message(job.message.spec) == wanted:
             mine = job
         elif job.message.state != job_pb2.JOB_STATE_SUSPENDED:

@@ -60,7 +60,7 @@ class LocalServices:
         leaderboard_listen = _fixed_port(options.leaderboard_listen) or run_folder.socket("leaderboard")
         self.leaderboard = ManagedProcess(leaderboard_plan(state, leaderboard_listen), on_news)
         self.orchestrator = ManagedProcess(
-            _orchestrator_plan(state, run_folder, orchestrator_listen, leaderboard_listen, options), on_news
+            orchestrator_plan(state, run_folder, orchestrator_listen, leaderboard_listen, options), on_news
         )
 
     def start(self) -> None:
@@ -112,9 +112,10 @@ def leaderboard_plan(state: StateFolder, listen: str) -> ProcessPlan:
     )
 
 
-def _orchestrator_plan(
+def orchestrator_plan(
     state: StateFolder, run_folder: RunFolder, listen: str, leaderboard: str, options: ServiceOptions
 ) -> ProcessPlan:
+    """How to start the orchestrator service of a state folder."""
     environment = {
         **inherited_environment(),
         "PODRACER_LISTEN": listen,

@@ -64,7 +64,12 @@ class StateFolder:
     @property
     def objects(self) -> Path:
         """The object store's root."""
-        return self.path / "objects"
+        return self.objects_of(self.path)
+
+    @staticmethod
+    def objects_of(folder: Path) -> Path:
+        """Of the state folder at `folder`, locked or not."""
+        return folder / "objects"
 
     @property
     def logs(self) -> Path:

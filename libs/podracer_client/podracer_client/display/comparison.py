@@ -1,0 +1,152 @@
+"""The jobs of an experiment: what happens to each, and all side by side at the end."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TextIO
+
+from podracer.orchestrator.v1 import job_pb2
+from podracer_client.display.listing import columns
+from podracer_client.display.numbers import count_text, duration_text, return_text, seconds
+from podracer_client.display.snapshot import Snapshot, state_text, take_snapshot
+from podracer_client.names import short_name
+from podracer_core.jobs.experiment import axis_label
+
+SEED = "seed"
+"""The axis whose values are repeats of one and the same."""
+
+_NUMBERS = ("best return", "to target", "steps", "device s", "reached", "median best return", "median to target")
+
+
+def choose_experiment_display(axes: Sequence[str], *, json: bool) -> ExperimentDisplay:
+    """JSON lines, or log lines and a table."""
+    return (JsonExperimentDisplay if json else ExperimentDisplay)(axes, sys.stdout, sys.stderr)
+
+
+class ExperimentDisplay:
+    """A line on stderr whenever a job changes its state or has a new best; the comparison on stdout."""
+
+    def __init__(self, axes: Sequence[str], out: TextIO, diagnostics: TextIO) -> None:
+        self._axes = axes
+        self._out = out
+        self._diagnostics = diagnostics
+        self._shown: dict[str, tuple[str, float | None]] = {}
+
+    def show(self, jobs: Iterable[job_pb2.Job]) -> None:
+        """All jobs as they are now."""
+        for job in jobs:
+            snapshot = take_snapshot(job, ())
+            now = (snapshot.state, snapshot.best_score)
+            if self._shown.get(job.name) != now:
+                self._shown[job.name] = now
+                self.changed(job, snapshot)
+
+    def changed(self, job: job_pb2.Job, snapshot: Snapshot) -> None:
+        """One has another state, or a new best."""
+        best = "" if snapshot.best_return is None else f", best {return_text(snapshot.best_return)}"
+        why = f": {job.problem.message}" if job.HasField("problem") else ""
+        steps = f"{count_text(snapshot.env_steps)} steps"
+        self.note(f"{job.spec.display_name}  {snapshot.state.lower()}{best}, {steps}{why}")
+
+    def note(self, text: str) -> None:
+        """Something happened around them."""
+        self._diagnostics.write(f"{time.strftime('%H:%M:%S')}  {text}\n")
+        self._diagnostics.flush()
+
+    def finish(self, jobs: Sequence[job_pb2.Job], next_steps: Sequence[str]) -> None:
+        """They have ended, or we stop watching; called once, last."""
+        text = comparison_text(jobs, self._axes)
+        if next_steps:
+            text += "\nnext\n" + "\n".join(f"  {command}" for command in next_steps)
+        self._out.write(f"{text}\n")
+        self._out.flush()
+
+
+class JsonExperimentDisplay(ExperimentDisplay):
+    """One JSON object a line: `job_changed`, `note`, and `experiment_finished` with every job at the end."""
+
+    def changed(self, job: job_pb2.Job, snapshot: Snapshot) -> None:
+        self._write({"event": "job_changed", **comparison_json(job, self._axes)})
+
+    def note(self, text: str) -> None:
+        self._write({"event": "note", "message": text})
+
+    def finish(self, jobs: Sequence[job_pb2.Job], next_steps: Sequence[str]) -> None:
+        found = [comparison_json(job, self._axes) for job in jobs]
+        self._write({"event": "experiment_finished", "jobs": found})
+
+    def _write(self, values: Mapping[str, Any]) -> None:
+        self._out.write(json.dumps(values, ensure_ascii=False) + "\n")
+        self._out.flush()
+
+
+def comparison_json(job: job_pb2.Job, axes: Sequence[str]) -> dict[str, Any]:
+    """A job's place in the matrix and its figures."""
+    progress = job.progress
+    return {
+        "job": job.name,
+        "state": state_text(job.state),
+        "matrix": {axis: _value(job, axis) for axis in axes},
+        "best_return": progress.best.mean if progress.HasField("best") else None,
+        "seconds_to_target": _to_target(job),
+        "env_steps": progress.env_steps,
+        "cost_seconds": round(seconds(progress.cost), 3),
+        "problem": job.problem.message if job.HasField("problem") else None,
+    }
+
+
+def comparison_text(jobs: Sequence[job_pb2.Job], axes: Sequence[str]) -> str:
+    """A row for each job; where seeds are an axis besides others, below it a row for all repeats of one combination."""
+    titles = ["job", *axes, "state", "best return", "to target", "steps", "device s"]
+    rows = [
+        [
+            short_name(job.name),
+            *(_value(job, axis) for axis in axes),
+            state_text(job.state).lower(),
+            return_text(_best(job)),
+            duration_text(_to_target(job)),
+            count_text(job.progress.env_steps),
+            count_text(seconds(job.progress.cost)),
+        ]
+        for job in jobs
+    ]
+    text = columns(titles, rows, right=_NUMBERS)
+    others = [axis for axis in axes if axis != SEED]
+    if SEED in axes and others:
+        text += "\n\n" + _over_seeds(jobs, others)
+    return text
+
+
+def _over_seeds(jobs: Sequence[job_pb2.Job], axes: Sequence[str]) -> str:
+    groups: dict[tuple[str, ...], list[job_pb2.Job]] = {}
+    for job in jobs:
+        groups.setdefault(tuple(_value(job, axis) for axis in axes), []).append(job)
+    rows = []
+    for values, group in groups.items():
+        times = [found for job in group if (found := _to_target(job)) is not None]
+        best = [found for job in group if (found := _best(job)) is not None]
+        rows.append(
+            [
+                *values,
+                f"{len(times)} of {len(group)}",
+                return_text(statistics.median(best) if best else None),
+                duration_text(statistics.median(times) if times else None),
+            ]
+        )
+    return columns([*axes, "reached", "median best return", "median to target"], rows, right=_NUMBERS)
+
+
+def _value(job: job_pb2.Job, axis: str) -> str:
+    return job.spec.labels.get(axis_label(axis), "")
+
+
+def _best(job: job_pb2.Job) -> float | None:
+    return job.progress.best.mean if job.progress.HasField("best") else None
+
+
+def _to_target(job: job_pb2.Job) -> float | None:
+    return seconds(job.progress.time_to_target) if job.progress.HasField("time_to_target") else None

@@ -1,0 +1,88 @@
+"""The leaderboard as text: a line for each candidate, below it where it came from and what it was trained with."""
+
+from __future__ import annotations
+
+import shutil
+import textwrap
+
+from podracer.common.v1 import agent_pb2
+from podracer.leaderboard.v1 import leaderboard_service_pb2
+from podracer_client.display.hyperparameters import hyperparameters_text, telling_names
+from podracer_client.display.listing import columns
+from podracer_client.display.numbers import count_text, return_text, seconds
+from podracer_client.display.snapshot import score
+from podracer_client.names import short_name
+from podracer_core.catalogue.messages import HyperparameterValue, hyperparameter_from_message
+from podracer_core.errors import InvalidInput
+
+_WIDTH = 100
+_LEAST_WIDTH = 60
+_INDENT = " " * 6
+_BEGINNINGS = {
+    agent_pb2.INITIALIZATION_KIND_COPY: "from {}",
+    agent_pb2.INITIALIZATION_KIND_NOISE: "from {} with noise",
+    agent_pb2.INITIALIZATION_KIND_FUSE: "fused from {}",
+}
+
+
+def leaderboard_text(
+    board: leaderboard_service_pb2.Leaderboard, *, every: bool = False, width: int | None = None
+) -> str:
+    """The ranking; `every` shows all hyperparameters, not only those that differ between agents or from defaults."""
+    if not board.candidates:
+        return f"{board.name}: nobody is ranked yet; {board.agent_count} agents so far\n"
+    if width is None:
+        width = max(_LEAST_WIDTH, shutil.get_terminal_size((_WIDTH, 24)).columns)
+    agents = [candidate.agent for candidate in board.candidates]
+    values = [agent_hyperparameters(agent.spec) for agent in agents]
+    telling = telling_names((agent.spec.algorithm, own) for agent, own in zip(agents, values, strict=True))
+    rows = [_row(candidate, board) for candidate in board.candidates]
+    titles = ("rank", "agent", "algorithm", "score", "mean", "95 % interval", "confirmed", "steps", "device s")
+    head, *lines = columns(
+        titles, rows, right=("rank", "score", "mean", "95 % interval", "steps", "device s")
+    ).splitlines()
+    found = [head]
+    for line, agent, own in zip(lines, agents, values, strict=True):
+        details = [beginning(agent), hyperparameters_text(own, None if every else telling[agent.spec.algorithm])]
+        below = textwrap.wrap(
+            "; ".join(filter(None, details)),
+            width,
+            initial_indent=_INDENT,
+            subsequent_indent=_INDENT,
+            break_on_hyphens=False,
+        )
+        found += [line, *below]
+    return "\n".join(found) + "\n"
+
+
+def beginning(agent: leaderboard_service_pb2.Agent) -> str:
+    """`fresh`, `from a0003`, `fused from a0003 and a0007`; and whose place it took."""
+    parents = " and ".join(map(short_name, agent.parents))
+    text = _BEGINNINGS.get(agent.spec.initialization.kind, "from {}").format(parents) if parents else "fresh"
+    return f"{text}, for {short_name(agent.replaced)}" if agent.replaced else text
+
+
+def agent_hyperparameters(spec: agent_pb2.AgentSpec) -> dict[str, HyperparameterValue]:
+    """Those that have a value, by name."""
+    found = {}
+    for name in sorted(spec.hyperparameters):
+        try:
+            found[name] = hyperparameter_from_message(spec.hyperparameters[name])
+        except InvalidInput:  # of a kind that a newer server knows
+            continue
+    return found
+
+
+def _row(candidate: leaderboard_service_pb2.Candidate, board: leaderboard_service_pb2.Leaderboard) -> tuple[str, ...]:
+    evaluation, agent = candidate.evaluation, candidate.agent
+    return (
+        str(candidate.rank),
+        short_name(agent.name),
+        agent.spec.algorithm,
+        return_text(score(evaluation, board.spec.objective)),
+        return_text(evaluation.mean),
+        f"{return_text(evaluation.lower_bound)} to {return_text(evaluation.upper_bound)}",
+        "yes" if candidate.confirmed else "no",
+        count_text(evaluation.env_steps),
+        f"{seconds(agent.cost):,.1f}",
+    )

@@ -1,0 +1,119 @@
+"""Agents as tables of a page: the leaderboard, the final population, everybody."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from podracer_client.display.hyperparameters import hyperparameters_text, telling_names
+from podracer_client.display.numbers import count_text, return_text
+from podracer_client.report.families import LIVING
+from podracer_client.report.html import Content, Markup, element, join, table
+from podracer_client.report.records import Agent, JobReport
+
+MAX_ROWS = 300
+_NUMBERS = ("rank", "score", "best score", "mean", "95 % interval", "episodes", "steps", "device s", "rounds")
+_STARTS = {"FRESH": "fresh", "COPY": "from {}", "NOISE": "from {} with noise", "FUSE": "fused from {}"}
+
+
+def leaderboard_table(report: JobReport, colors: Mapping[str, str]) -> Markup:
+    """Nothing where nobody is ranked."""
+    if not report.candidates:
+        return Markup()
+    agents = {agent.name: agent for agent in report.agents}
+    ranked = [agents[candidate.agent] for candidate in report.candidates if candidate.agent in agents]
+    telling = telling_names((agent.algorithm, agent.hyperparameters) for agent in ranked)
+    rows: list[list[Content]] = []
+    for candidate in report.candidates:
+        evaluation, agent = candidate.evaluation, agents.get(candidate.agent)
+        rows.append(
+            [
+                str(candidate.rank),
+                candidate.agent,
+                algorithm(agent.algorithm, colors) if agent else "",
+                number(candidate.score),
+                number(evaluation.mean),
+                f"{number(evaluation.lower)} to {number(evaluation.upper)}",
+                f"{evaluation.episodes:,}",
+                "yes" if candidate.confirmed else "no",
+                count_text(evaluation.env_steps),
+                f"{agent.cost_s:,.1f}" if agent else "",
+            ]
+        )
+    below = [
+        _sentence(origin(agent), hyperparameters_text(agent.hyperparameters, telling[agent.algorithm])) if agent else ""
+        for agent in (agents.get(candidate.agent) for candidate in report.candidates)
+    ]
+    titles = (
+        *("rank", "agent", "algorithm", "score", "mean", "95 % interval", "episodes", "confirmed", "steps"),
+        "device s",
+    )
+    caption = (
+        f"The score is the {report.objective.statistic}. Confirmed: evaluated a second time, with fresh seeds. Steps "
+        "and device seconds are those of the agent and its ancestors. Hyperparameters: those that differ between "
+        "these agents or from their defaults."
+    )
+    return table(titles, rows, right=_NUMBERS, below=below, caption=caption)
+
+
+def population_table(report: JobReport, colors: Mapping[str, str]) -> Markup:
+    """Those that may be trained on, the best first."""
+    living = [agent for agent in report.agents if agent.state in LIVING]
+    living.sort(key=lambda agent: (agent.score is None, -(agent.score or 0.0)))
+    return _agent_table(report, living, colors)
+
+
+def everybody(report: JobReport, colors: Mapping[str, str]) -> Markup:
+    """All agents, folded away."""
+    if not report.agents:
+        return Markup()
+    summary = element("summary", f"All {len(report.agents):,} agents, oldest first")
+    return element("details", join((summary, _agent_table(report, report.agents, colors))))
+
+
+def algorithm(name: str, colors: Mapping[str, str]) -> Markup:
+    """With the mark of its colour."""
+    mark = element("span", "", class_="mark", style=f"background:{colors[name]}") if name in colors else Markup()
+    return Markup(mark + element("span", name))
+
+
+def origin(agent: Agent) -> str:
+    """`from a0003`, and whose place it took."""
+    text = _STARTS.get(agent.start, agent.start.lower()).format(" and ".join(agent.parents) or "?")
+    return f"{text}, for {agent.replaced}" if agent.replaced else text
+
+
+def number(value: float | None) -> str:
+    return return_text(value).replace("-", "−")
+
+
+def _agent_table(report: JobReport, agents: Iterable[Agent], colors: Mapping[str, str]) -> Markup:
+    people = list(agents)
+    if not people:
+        return Markup()
+    telling = telling_names((agent.algorithm, agent.hyperparameters) for agent in report.agents)
+    rows: list[list[Content]] = [
+        [
+            agent.name,
+            algorithm(agent.algorithm, colors),
+            agent.state.lower(),
+            number(agent.score),
+            count_text(agent.env_steps),
+            f"{agent.cost_s:,.1f}",
+            str(agent.rung),
+        ]
+        for agent in people[:MAX_ROWS]
+    ]
+    below = [
+        _sentence(
+            f"{origin(agent)} ({agent.failure or agent.reason or 'no reason given'})",
+            hyperparameters_text(agent.hyperparameters, telling[agent.algorithm]),
+        )
+        for agent in people[:MAX_ROWS]
+    ]
+    titles = ("agent", "algorithm", "state", "best score", "steps", "device s", "rounds")
+    note = f"The first {MAX_ROWS:,} of {len(people):,}." if len(people) > MAX_ROWS else ""
+    return table(titles, rows, right=_NUMBERS, below=below, caption=note)
+
+
+def _sentence(*parts: str) -> str:
+    return "; ".join(filter(None, parts))

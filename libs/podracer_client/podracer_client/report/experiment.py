@@ -1,0 +1,145 @@
+"""Jobs of one experiment: what varies between them, what each has reached, grouped over seeds."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from podracer_client.client import Client
+from podracer_client.report.gather import gather
+from podracer_client.report.records import JobReport
+from podracer_client.report.throughput import job_steps
+from podracer_core.errors import NotFound
+from podracer_core.jobs.experiment import EXPERIMENT_LABEL, axis_label
+
+AXIS_PREFIX = axis_label("")
+REPLICATES = "seed"
+"""The axis over which jobs are grouped: they differ in nothing but their randomness."""
+
+_MAX_EVALUATIONS = 200_000
+_LEAST_EVALUATIONS = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Jobs that differ in their seeds only; `values` by the axes' titles."""
+
+    values: Mapping[str, str]
+    jobs: tuple[JobReport, ...]
+
+    @property
+    def name(self) -> str:
+        """`learning_rate 0.001, gamma 0.9`; `all` where nothing but the seed varies."""
+        return ", ".join(f"{axis} {value}" for axis, value in self.values.items()) or "all"
+
+    @property
+    def reached(self) -> int:
+        """How many have reached their target."""
+        return sum(job.time_to_target_s is not None for job in self.jobs)
+
+
+@dataclass(frozen=True, slots=True)
+class Experiment:
+    """The jobs with the label `experiment: name`, ordered by their values."""
+
+    name: str
+    jobs: tuple[JobReport, ...]
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """What varies, the seed last."""
+        found = {label.removeprefix(AXIS_PREFIX) for job in self.jobs for label in job.labels if is_axis(label)}
+        return tuple(sorted(found, key=lambda axis: (_is_replicate(axis), axis)))
+
+    @property
+    def settings(self) -> tuple[str, ...]:
+        """The axes without the seed."""
+        return tuple(axis for axis in self.axes if not _is_replicate(axis))
+
+    @property
+    def groups(self) -> tuple[Group, ...]:
+        """The jobs grouped over seeds."""
+        found: dict[tuple[str, ...], list[JobReport]] = {}
+        for job in self.jobs:
+            found.setdefault(tuple(axis_value(job, axis) for axis in self.settings), []).append(job)
+        titles = [self.title(axis) for axis in self.settings]
+        return tuple(Group(dict(zip(titles, key, strict=True)), tuple(jobs)) for key, jobs in found.items())
+
+    def title(self, axis: str) -> str:
+        """`learning_rate` for `search.space.learning_rate`, as long as no other axis ends so."""
+        short = axis.rpartition(".")[2]
+        return short if [other.rpartition(".")[2] for other in self.axes].count(short) == 1 else axis
+
+    def values(self, axis: str) -> tuple[str, ...]:
+        """The values of an axis, in order."""
+        return tuple(dict.fromkeys(sorted((axis_value(job, axis) for job in self.jobs), key=_order)))
+
+
+def is_axis(label: str) -> bool:
+    return label.startswith(AXIS_PREFIX)
+
+
+def axis_value(job: JobReport, axis: str) -> str:
+    """Empty where the job does not have it."""
+    return job.labels.get(AXIS_PREFIX + axis, "")
+
+
+def experiment_jobs(client: Client, name: str) -> list[str]:
+    """The names of its jobs, oldest first."""
+    jobs = client.jobs()
+    return [job.name for job in reversed(jobs) if job.message.spec.labels.get(EXPERIMENT_LABEL) == name]
+
+
+def gather_experiment(client: Client, name: str) -> Experiment:
+    """Its jobs with their curves, without their events. Raises NotFound where there is none."""
+    names = experiment_jobs(client, name)
+    if not names:
+        raise NotFound(
+            f"there is no experiment {name}: no job has the label {EXPERIMENT_LABEL}: {name}", reason="NO_EXPERIMENT"
+        )
+    share = max(_LEAST_EVALUATIONS, _MAX_EVALUATIONS // len(names))
+    return experiment_of(name, [gather(client, job, max_evaluations=share, max_events=0) for job in names])
+
+
+def experiment_of(name: str, jobs: Sequence[JobReport]) -> Experiment:
+    """The jobs ordered by the values of the axes."""
+    axes = Experiment(name, tuple(jobs)).axes
+    ordered = sorted(jobs, key=lambda job: [_order(axis_value(job, axis)) for axis in axes])
+    return Experiment(name, tuple(ordered))
+
+
+def best_so_far(job: JobReport) -> list[tuple[float, float, float]]:
+    """Seconds since its first work, steps of all agents, and the best judged score until then, wherever that grew."""
+    found: list[tuple[float, float, float]] = []
+    for evaluation, steps in job_steps(job):
+        score = job.objective.score(evaluation) if evaluation.judges else None
+        if score is not None and (not found or score > found[-1][2]):
+            found.append(((evaluation.time_s or 0.0) - (job.start_s or 0.0), steps, score))
+    return found
+
+
+def to_target(job: JobReport, figure: Callable[[JobReport], float | None]) -> float | None:
+    """A figure of a job at its target; None where it has not reached it."""
+    return figure(job) if job.time_to_target_s is not None else None
+
+
+def spread(values: Sequence[float | None], text: Callable[[float], str]) -> str:
+    """`12.3 (10.1 to 15.0)`: the median and the range of those that are there; `–` for none."""
+    present = sorted(value for value in values if value is not None)
+    if not present:
+        return "–"
+    middle = text(statistics.median(present))
+    return middle if len(present) == 1 else f"{middle} ({text(present[0])} to {text(present[-1])})"
+
+
+def _is_replicate(axis: str) -> bool:
+    return axis.rpartition(".")[2] == REPLICATES
+
+
+def _order(value: str) -> tuple[int, float, str]:
+    """Numbers by size, before words."""
+    try:
+        return (0, float(value), value)
+    except ValueError:
+        return (1, 0.0, value)

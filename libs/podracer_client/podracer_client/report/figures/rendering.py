@@ -1,0 +1,63 @@
+"""A drawn figure as SVG (a file, or inline in a page) and as PNG; the same data give the same bytes."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import matplotlib
+from matplotlib.figure import Figure
+
+from podracer_client.report.figures.palette import INK, LIGHT, PAGE
+
+_PNG_DPI = 144
+_STYLE: dict[Any, Any] = {
+    "font.family": "DejaVu Sans",  # comes with matplotlib: the same widths everywhere
+    "font.size": 9.0,
+    "text.color": INK,
+    "text.parse_math": False,  # a `$` in a name is a dollar
+    "axes.facecolor": "none",
+    "figure.facecolor": PAGE,
+    "svg.fonttype": "none",
+    "path.simplify": True,
+}
+_NO_METADATA: dict[str, Any] = {"Creator": None, "Date": None, "Format": None, "Type": None}
+_IDENTIFIER = re.compile(r'(\bid="|url\(#|href="#)')
+_COLOR = re.compile("|".join(LIGHT.values()))
+_VARIABLES = {color: f"var(--{name})" for name, color in LIGHT.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Rendered:
+    """A figure; `png` is empty where it was not asked for."""
+
+    name: str
+    svg: str
+    png: bytes = b""
+
+    def inline(self) -> str:
+        """For a page: no prologue and no namespaces, which HTML does without, and the page's colours and width."""
+        svg = self.svg[self.svg.index("<svg") :]
+        svg = re.sub(r' xmlns(:\w+)?="[^"]*"', "", svg, count=2).replace("xlink:href", "href")
+        svg = re.sub(r"<defs>\s*<style.*?</style>\s*</defs>", "", svg, count=1, flags=re.DOTALL)  # it says `*`
+        svg = re.sub(r' (width|height)="[^"]*"', "", svg, count=2)
+        return _COLOR.sub(lambda match: _VARIABLES[match[0]], svg).strip()
+
+
+def render(name: str, draw: Callable[[], Figure | None], *, png: bool = False) -> Rendered | None:
+    """Draw it and write it down; None where there is nothing to draw. `name` makes its identifiers unique."""
+    with matplotlib.rc_context({**_STYLE, "svg.hashsalt": name}):
+        figure = draw()
+        if figure is None:
+            return None
+        text = io.StringIO()
+        figure.savefig(text, format="svg", metadata=_NO_METADATA)
+        image = io.BytesIO()
+        if png:
+            figure.set_layout_engine("none")  # it is laid out
+            figure.savefig(image, format="png", dpi=_PNG_DPI, metadata={"Software": None})
+    svg = _IDENTIFIER.sub(lambda match: f"{match[0]}{name}-", text.getvalue())
+    return Rendered(name, svg, image.getvalue())

@@ -1,0 +1,152 @@
+"""RPC → records, in bounded memory: of a long history an even choice, of many events the newest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC
+
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
+from podracer.orchestrator.v1 import job_pb2
+from podracer_client.client import Client
+from podracer_client.display.numbers import seconds
+from podracer_client.display.snapshot import state_text
+from podracer_client.names import short_name
+from podracer_client.report import conversion
+from podracer_client.report.records import Agent, Candidate, Evaluation, Event, JobReport, Objective, Pod, Problem
+from podracer_client.report.request import request_rows, searched_names
+from podracer_client.report.thinning import Thinning
+from podracer_client.report.versions import checkpoint_libraries, client_version
+from podracer_core.errors import NotFound
+
+MAX_EVALUATIONS = 12_000
+MAX_EVENTS = 20_000
+
+
+def gather(
+    client: Client, name: str, *, max_evaluations: int = MAX_EVALUATIONS, max_events: int = MAX_EVENTS
+) -> JobReport:
+    """Everything about a job. Raises NotFound where there is no such job."""
+    found = client.job(name)
+    job = found.message
+    first = max(0, job.event_position - max_events)
+    events = [conversion.event(event, job.create_time) for event in client.events(job.name, after_position=first)]
+    notes = [f"Of {job.event_position:,} events the newest {max_events:,} were read."] if first else []
+    return _report(
+        job,
+        _history(client, job, max_evaluations),
+        events,
+        pods=tuple(map(conversion.pod, found.pods())),
+        versions=(client_version(), *checkpoint_libraries(client, job)),
+        notes=notes,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _History:
+    """What the leaderboard knows of a job."""
+
+    candidates: tuple[Candidate, ...] = ()
+    agents: tuple[Agent, ...] = ()
+    evaluations: tuple[Evaluation, ...] = ()
+    evaluation_count: int = 0
+    note: str = ""
+
+
+def _history(client: Client, job: job_pb2.Job, max_evaluations: int) -> _History:
+    """Nothing where the job has no leaderboard yet, or had none."""
+    wanted, origin = conversion.objective(job.spec.objective), job.create_time
+    if not job.leaderboard:
+        return _History()
+    thinned: Thinning[Evaluation] = Thinning(max_evaluations)
+    try:
+        board = client.leaderboard(job.leaderboard)
+        agents = client.agents(job.leaderboard)
+        for message in client.evaluations(job.leaderboard):
+            evaluation = conversion.evaluation(message, origin)
+            if evaluation is not None:
+                thinned.add(evaluation)
+    except NotFound:
+        return _History()
+    note = ""
+    if len(thinned.kept) < thinned.count:
+        note = f"Of {thinned.count:,} evaluations an even choice of {len(thinned.kept):,} is drawn."
+    return _History(
+        _candidates(board, wanted, origin),
+        tuple(conversion.agent(agent, wanted, origin) for agent in agents),
+        _with_landmarks(thinned.kept, agents, origin),
+        thinned.count,
+        note,
+    )
+
+
+def _candidates(board: leaderboard_pb2.Leaderboard, wanted: Objective, origin: Timestamp) -> tuple[Candidate, ...]:
+    found = (conversion.candidate(candidate, wanted, origin) for candidate in board.candidates)
+    return tuple(candidate for candidate in found if candidate is not None)
+
+
+def _with_landmarks(
+    kept: list[Evaluation], agents: Iterable[leaderboard_pb2.Agent], origin: Timestamp
+) -> tuple[Evaluation, ...]:
+    """With every agent's best and newest evaluation, which an even choice may have missed; oldest first."""
+    found = dict.fromkeys(kept)
+    for agent in agents:
+        for field in ("best_evaluation", "latest_evaluation"):
+            if agent.HasField(field):
+                landmark = conversion.evaluation(getattr(agent, field), origin)
+                if landmark is not None:
+                    found.setdefault(landmark)
+    return tuple(sorted(found, key=lambda each: (each.time_s or 0.0, each.agent, each.env_steps)))
+
+
+def _report(
+    job: job_pb2.Job,
+    history: _History,
+    events: list[Event],
+    *,
+    pods: tuple[Pod, ...],
+    versions: tuple[tuple[str, str], ...],
+    notes: list[str],
+) -> JobReport:
+    progress, origin = job.progress, job.create_time
+    end_s = conversion.time_of(job.end_time, origin)
+    known = [*(event.time_s for event in events[-1:]), *(each.time_s or 0.0 for each in history.evaluations[-1:])]
+    description = job.environment_description if job.HasField("environment_description") else None
+    problem = job.problem
+    environment = job.spec.environment.id or job.spec.environment.entry_point
+    return JobReport(
+        name=short_name(job.name),
+        uid=job.uid,
+        environment_id=environment,
+        labels=dict(job.spec.labels),
+        state=state_text(job.state),
+        outcome=job_pb2.JobOutcome.Name(job.outcome).removeprefix("JOB_OUTCOME_") if job.outcome else "",
+        problem=Problem(problem.reason, problem.message, problem.detail) if job.HasField("problem") else None,
+        objective=conversion.objective(job.spec.objective),
+        request=request_rows(job.spec),
+        searched=searched_names(job.spec),
+        created=origin.ToDatetime(tzinfo=UTC),
+        start_s=conversion.time_of(job.start_time, origin),
+        end_s=end_s,
+        now_s=max(known, default=0.0) if end_s is None else end_s,
+        env_steps=progress.env_steps,
+        train_s=seconds(progress.train_time),
+        time_to_target_s=seconds(progress.time_to_target) if progress.HasField("time_to_target") else None,
+        cost_s=seconds(progress.cost),
+        evaluation_cost_s=seconds(progress.evaluation_cost),
+        agent_count=progress.agent_count,
+        completed_rounds=progress.completed_rounds,
+        best=conversion.evaluation(progress.best, origin) if progress.HasField("best") else None,
+        ensemble=conversion.ensemble(job.ensemble, origin) if job.HasField("ensemble") else None,
+        candidates=history.candidates,
+        agents=history.agents,
+        evaluations=history.evaluations,
+        evaluation_count=history.evaluation_count,
+        events=tuple(events),
+        pods=pods,
+        environment=conversion.environment_rows(environment, description),
+        versions=versions,
+        notes=tuple(filter(None, [*notes, history.note])),
+    )

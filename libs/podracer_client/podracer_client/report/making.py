@@ -1,0 +1,104 @@
+"""Making a report: which one it is, its page, its figures, its short text."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from podracer_client.client import Client
+from podracer_client.display.listing import columns
+from podracer_client.display.numbers import count_text, duration_text, return_text
+from podracer_client.report.agent_tables import origin
+from podracer_client.report.experiment import Experiment, experiment_jobs, gather_experiment
+from podracer_client.report.experiment_page import experiment_figures, experiment_page, experiment_text
+from podracer_client.report.gather import gather
+from podracer_client.report.job_figures import job_figures
+from podracer_client.report.job_page import job_page, outcome_text
+from podracer_client.report.page import FigurePlan, render_figures, write_figures, write_page
+from podracer_client.report.records import JobReport
+from podracer_core.errors import InvalidInput, NotFound
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A report that is gathered, and not yet drawn; `facts` are for programs."""
+
+    subject: JobReport | Experiment
+    text: str
+    facts: dict[str, Any]
+
+    def plans(self) -> tuple[FigurePlan, ...]:
+        """Its figures."""
+        if isinstance(self.subject, JobReport):
+            return job_figures(self.subject)
+        return experiment_figures(self.subject)
+
+    def write(self, output: Path, figures: Path | None = None) -> list[Path]:
+        """The page, and where a folder is given its figures, whose files are returned. Raises InvalidInput."""
+        plans = self.plans()
+        rendered = render_figures(plans, png=figures is not None)
+        if isinstance(self.subject, JobReport):
+            write_page(output, job_page(self.subject, plans, rendered))
+        else:
+            write_page(output, experiment_page(self.subject, plans, rendered))
+        return write_figures(figures, rendered.values()) if figures is not None else []
+
+
+def make_report(client: Client, name: str, *, experiment: bool = False) -> Made:
+    """Of the job of that name, else of the experiment. Raises NotFound where there is neither."""
+    if not experiment and _is_job(client, name):
+        return _of_job(gather(client, name))
+    if not experiment and not experiment_jobs(client, name):
+        raise NotFound(f"there is neither a job nor an experiment called {name}", reason="NO_SUBJECT", name=name)
+    return _of_experiment(gather_experiment(client, name))
+
+
+def _is_job(client: Client, name: str) -> bool:
+    try:
+        client.job(name)
+    except NotFound:
+        return False
+    except InvalidInput as error:  # no name of a job, but maybe one of an experiment
+        if error.reason != "INVALID_NAME":
+            raise
+        return False
+    return True
+
+
+def _of_job(report: JobReport) -> Made:
+    facts = {"job": report.name, "state": report.state, "agents": len(report.agents)}
+    return Made(report, job_text(report), facts)
+
+
+def _of_experiment(experiment: Experiment) -> Made:
+    facts = {"experiment": experiment.name, "jobs": [job.name for job in experiment.jobs]}
+    return Made(experiment, experiment_text(experiment), facts)
+
+
+def job_text(report: JobReport) -> str:
+    """How it went in a line, and the leaderboard."""
+    figures = [
+        f"{report.name}: {outcome_text(report)}",
+        f"{count_text(report.env_steps)} steps",
+        f"{duration_text(report.train_s)} of training",
+        f"{report.cost_s:,.1f} device seconds",
+        f"{report.agent_count:,} agents",
+    ]
+    if report.time_to_target_s is not None:
+        figures.insert(1, f"target after {duration_text(report.time_to_target_s)}")
+    lines = [", ".join(figures)]
+    agents = {agent.name: agent for agent in report.agents}
+    rows = [
+        (
+            *(str(candidate.rank), candidate.agent, agents[candidate.agent].algorithm, return_text(candidate.score)),
+            f"{return_text(candidate.evaluation.lower)} to {return_text(candidate.evaluation.upper)}",
+            *("yes" if candidate.confirmed else "no", origin(agents[candidate.agent])),
+        )
+        for candidate in report.candidates
+        if candidate.agent in agents
+    ]
+    if rows:
+        titles = ("rank", "agent", "algorithm", "score", "95 % interval", "confirmed", "began")
+        lines.append(columns(titles, rows, right=("rank", "score", "95 % interval")))
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,214 @@
+"""What a report is made from. Times are seconds since the job was created, returns are finite, names are short."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from podracer_core.catalogue.messages import HyperparameterValue
+
+__all__ = [
+    "Agent",
+    "Candidate",
+    "Ensemble",
+    "Evaluation",
+    "Event",
+    "HyperparameterValue",
+    "JobReport",
+    "Objective",
+    "Pod",
+    "Problem",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """Greedy episodes of one policy.
+
+    env_steps  of the agent's lineage
+    time_s     when it ended; None where that is not known
+    train_s    how long its lease had trained when the weights were taken
+    lower, upper  95 % interval of the mean; None where there is none
+    purpose    PROGRESS, CANDIDATE, CHALLENGE, REQUESTED
+    """
+
+    agent: str
+    env_steps: int
+    time_s: float | None
+    train_s: float
+    mean: float
+    lower: float | None
+    upper: float | None
+    episodes: int
+    purpose: str
+    checkpoint: str
+
+    @property
+    def judges(self) -> bool:
+        """Whether it is one by which candidates are ranked."""
+        return self.purpose in ("CANDIDATE", "CHALLENGE")
+
+
+@dataclass(frozen=True, slots=True)
+class Agent:
+    """An agent and where it came from.
+
+    start        FRESH, COPY, NOISE or FUSE
+    parents      the agents whose checkpoints it began with
+    start_steps  environment steps of its lineage before it
+    score        its best by the objective's statistic; None before it was judged
+    """
+
+    name: str
+    algorithm: str
+    state: str
+    start: str
+    parents: tuple[str, ...]
+    replaced: str
+    create_s: float | None
+    start_steps: int
+    env_steps: int
+    cost_s: float
+    rung: int
+    score: float | None
+    hyperparameters: Mapping[str, HyperparameterValue]
+    reason: str = ""
+    failure: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A place on the leaderboard."""
+
+    rank: int
+    agent: str
+    score: float | None
+    evaluation: Evaluation
+    confirmed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that happened; `subject` is a short name, `about` what kind of thing it names (`pods`, `agents`)."""
+
+    position: int
+    kind: str
+    message: str
+    about: str
+    subject: str
+    time_s: float
+    details: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Pod:
+    """A pod that is there now."""
+
+    name: str
+    state: str
+    layout: str
+    version: str
+    env_steps_per_second: float
+    restarts: int
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Why a job has failed; `detail` may be a user's traceback."""
+
+    reason: str
+    message: str
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ensemble:
+    """Candidates that act together."""
+
+    agents: tuple[str, ...]
+    rule: str
+    evaluation: Evaluation | None
+
+
+@dataclass(frozen=True, slots=True)
+class Objective:
+    """What was wanted; None where there is no target or limit. `by_mean`: the mean is held against the target."""
+
+    target: float | None = None
+    by_mean: bool = False
+    max_env_steps: int | None = None
+    max_duration_s: float | None = None
+    max_cost_s: float | None = None
+
+    @property
+    def statistic(self) -> str:
+        return "mean" if self.by_mean else "lower bound"
+
+    def score(self, evaluation: Evaluation) -> float | None:
+        """The number of an evaluation that counts; None where it has none."""
+        return evaluation.mean if self.by_mean else evaluation.lower
+
+
+@dataclass(frozen=True, slots=True)
+class JobReport:
+    """Everything that a job's page says.
+
+    request           what was asked: words of a job file and their values
+    searched          hyperparameters that were searched → whether in the logarithm
+    start_s, end_s    first work, and the end; None where it has not come
+    now_s             the end, or when this was read
+    train_s           active time, without pauses
+    cost_s            device seconds, evaluation included; `evaluation_cost_s` of them for evaluation
+    evaluations       oldest first; of a long history an even choice
+    environment       what is known of the environment
+    versions          of what has taken part
+    notes             what was left out, and what could not be read
+    """
+
+    name: str
+    uid: str
+    environment_id: str
+    labels: Mapping[str, str]
+    state: str
+    outcome: str
+    problem: Problem | None
+    objective: Objective
+    request: tuple[tuple[str, str], ...]
+    searched: Mapping[str, bool]
+    created: datetime
+    start_s: float | None
+    end_s: float | None
+    now_s: float
+    env_steps: int
+    train_s: float
+    time_to_target_s: float | None
+    cost_s: float
+    evaluation_cost_s: float
+    agent_count: int
+    completed_rounds: int
+    best: Evaluation | None
+    ensemble: Ensemble | None
+    candidates: tuple[Candidate, ...] = ()
+    agents: tuple[Agent, ...] = ()
+    evaluations: tuple[Evaluation, ...] = ()
+    evaluation_count: int = 0
+    events: tuple[Event, ...] = ()
+    pods: tuple[Pod, ...] = ()
+    environment: tuple[tuple[str, str], ...] = ()
+    versions: tuple[tuple[str, str], ...] = ()
+    notes: tuple[str, ...] = field(default=())
+
+    @property
+    def ended(self) -> bool:
+        return self.end_s is not None
+
+    @property
+    def best_score(self) -> float | None:
+        return self.objective.score(self.best) if self.best else None
+
+    @property
+    def confirmed(self) -> bool:
+        """Whether the best was evaluated a second time, with fresh seeds."""
+        return self.best is not None and self.best.purpose == "CHALLENGE"

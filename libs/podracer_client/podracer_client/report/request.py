@@ -1,0 +1,140 @@
+"""What was asked, in the words of a job file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from podracer.orchestrator.v1 import job_pb2
+from podracer_client.display.catalogue import value_text
+from podracer_client.display.numbers import duration_text
+from podracer_core.errors import InvalidInput
+from podracer_core.jobs.messages import spec_from_message
+from podracer_core.jobs.spec import (
+    Choice,
+    Dimension,
+    Evolution,
+    Fixed,
+    IntegerUniform,
+    JobSpec,
+    LogUniform,
+    Objective,
+    Pod,
+    Uniform,
+)
+
+__all__ = ["request_rows", "searched_names"]
+
+
+def request_rows(message: job_pb2.JobSpec) -> tuple[tuple[str, str], ...]:
+    """Words and values; only the environment's name where the rest has no form that we know."""
+    try:
+        spec = spec_from_message(message)
+    except InvalidInput as error:
+        return (("environment", message.environment.id or message.environment.entry_point), ("problem", error.message))
+    return tuple((word, value) for word, value in _rows(spec) if value)
+
+
+def searched_names(message: job_pb2.JobSpec) -> dict[str, bool]:
+    """Hyperparameters that the job itself searches → whether in the logarithm; none where it leaves that to us."""
+    try:
+        space = spec_from_message(message).search.space
+    except InvalidInput:
+        return {}
+    return {
+        dimension.hyperparameter: _is_logarithmic(dimension)
+        for dimension in space
+        if not isinstance(dimension.range, Fixed)
+    }
+
+
+def _is_logarithmic(dimension: Dimension) -> bool:
+    match dimension.range:
+        case LogUniform() | IntegerUniform(log=True):
+            return True
+        case _:
+            return False
+
+
+def _rows(spec: JobSpec) -> Iterator[tuple[str, str]]:
+    yield "environment", spec.environment.name
+    yield "arguments", ", ".join(f"{name}: {value}" for name, value in spec.environment.kwargs.items())
+    yield "objective", _objective(spec.objective)
+    yield "algorithms", ", ".join(_share(each.algorithm, each.share) for each in spec.search.algorithms) or "auto"
+    for dimension in spec.search.space:
+        yield dimension.key, _range(dimension)
+    if not spec.search.space:
+        yield "search space", "the algorithms' own"
+    yield "evolution", _evolution(spec.evolution)
+    yield "pods", _pods(spec.pod)
+    yield "evaluation", f"{spec.evaluation.episodes} episodes"
+    yield "seed", str(spec.seed)
+    yield "weight", f"{spec.weight:g}" if spec.weight != 1.0 else ""
+    yield "data", ", ".join(f"{name}: {getattr(file, 'name', file)}" for name, file in spec.data.items())
+    yield "labels", ", ".join(f"{name}: {value}" for name, value in sorted(spec.labels.items()))
+
+
+def _objective(objective: Objective) -> str:
+    words = []
+    if objective.target_return is not None:
+        statistic = "mean" if objective.statistic == "mean" else "lower bound of the 95 % interval"
+        words.append(f"return {objective.target_return:,g} by the {statistic}")
+    if objective.max_env_steps is not None:
+        words.append(f"at most {objective.max_env_steps:,} environment steps")
+    if objective.max_duration is not None:
+        words.append(f"at most {duration_text(objective.max_duration)}")
+    if objective.max_cost is not None:
+        words.append(f"at most {objective.max_cost:,g} device seconds")
+    return ", ".join(words)
+
+
+def _share(algorithm: str, share: float) -> str:
+    return algorithm if share == 1.0 else f"{algorithm} (share {share:g})"
+
+
+def _range(dimension: Dimension) -> str:
+    match dimension.range:
+        case Fixed(value):
+            return value_text(value)
+        case Uniform(low, high):
+            return f"{low:g} to {high:g}"
+        case LogUniform(low, high):
+            return f"{low:g} to {high:g}, in the logarithm"
+        case IntegerUniform(low, high, log):
+            return f"whole numbers {low:,} to {high:,}{', in the logarithm' if log else ''}"
+        case Choice(values):
+            return f"one of {', '.join(map(value_text, values))}"
+
+
+def _evolution(evolution: Evolution) -> str:
+    """The defaults of what is seldom set are left out."""
+    length = evolution.round
+    each = f"{length.env_steps:,} steps" if length.env_steps is not None else duration_text(length.seconds)
+    words = [
+        evolution.scheduler,
+        f"{evolution.population} agents, {evolution.places} places on the leaderboard",
+        f"rounds of {each}",
+    ]
+    default = Evolution()
+    seldom = (
+        *("tournament_size", "replaced_fraction", "exploration", "selection", "crossover", "noise_scale"),
+        *("generator", "updater", "generations", "ensemble_size", "keep_replay", "adaptive_rounds"),
+    )
+    for name in seldom:
+        value = getattr(evolution, name)
+        if value != getattr(default, name):
+            words.append(f"{name.replace('_', ' ')} {value_text(value)}")
+    return ", ".join(words)
+
+
+def _pods(pod: Pod) -> str:
+    count = f"{pod.count.min}" if pod.count.most == pod.count.min else f"{pod.count.min} to {pod.count.most}"
+    words = [count, f"layout {pod.layout}"]
+    if pod.members is not None:
+        words.append(f"{pod.members} agents each")
+    if pod.envs_per_member is not None:
+        words.append(f"{pod.envs_per_member} environments an agent")
+    if pod.workers != 1:
+        words.append(f"{pod.workers} workers")
+    if pod.resources.gpu:
+        words.append(f"{pod.resources.gpu} GPU")
+    return ", ".join(words)

@@ -1,0 +1,207 @@
+"""Pages of made-up jobs: whole, self-contained, the same twice, and with nothing in them that was not put there."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from podracer_client.report.experiment import Experiment, experiment_of
+from podracer_client.report.experiment_page import experiment_figures, experiment_page
+from podracer_client.report.job_figures import job_figures
+from podracer_client.report.job_page import job_page
+from podracer_client.report.page import render_figures, write_figures, write_page
+from podracer_client.report.records import Ensemble, Event, JobReport, Pod
+from podracer_core.errors import InvalidInput
+from support.reports import empty_report, failed_report, made_up_report
+
+pytestmark = pytest.mark.xdist_group("report_pages")  # the pages are made once
+VOID = {"meta", "br", "img", "link", "hr", "input"}
+
+
+def page_of(report: JobReport) -> str:
+    plans = job_figures(report)
+    return job_page(report, plans, render_figures(plans, png=False))
+
+
+def page_of_experiment(experiment: Experiment) -> str:
+    plans = experiment_figures(experiment)
+    return experiment_page(experiment, plans, render_figures(plans, png=False))
+
+
+def grid(seeds: int = 2) -> Experiment:
+    labels = [
+        {"experiment": "grid", "matrix.learning_rate": rate, "matrix.seed": str(seed)}
+        for rate in ("0.01", "0.001")
+        for seed in range(seeds)
+    ]
+    jobs = [
+        replace(made_up_report(6, 3, seed=number), name=f"grid-{number}", labels=each)
+        for number, each in enumerate(labels)
+    ]
+    return experiment_of("grid", jobs)
+
+
+def infested_report() -> JobReport:
+    """Names and messages that try to be HTML, in agents, pods and events too."""
+    report = made_up_report(3, 2)
+    evil = "<svg onload=alert(1)>$x^2$ & \"'"
+    agents = tuple(
+        replace(agent, reason=evil, hyperparameters={evil: 0.1 * n}) for n, agent in enumerate(report.agents)
+    )
+    events = (*report.events, Event(99, evil, evil, "pods", evil, 3.0, {}))
+    pods = (Pod(evil, "IDLE", "FUSED", evil, 0.0, 1, evil),)
+    return replace(report, name=evil, agents=agents, events=events, pods=pods, ensemble=Ensemble((evil,), evil, None))
+
+
+PAGES: dict[str, Callable[[], str]] = {
+    "accepted": lambda: page_of(empty_report()),
+    "failed before any agent": lambda: page_of(failed_report()),
+    "no evaluation": lambda: page_of(
+        replace(made_up_report(2, 1), evaluations=(), candidates=(), best=None, evaluation_count=0)
+    ),
+    "one agent": lambda: page_of(made_up_report(1, 1)),
+    "a population": lambda: page_of(made_up_report()),
+    "running": lambda: page_of(made_up_report(ended=False)),
+    "infested": lambda: page_of(infested_report()),
+    "an experiment": lambda: page_of_experiment(grid()),
+    "an experiment of one": lambda: page_of_experiment(
+        experiment_of("one", [empty_report(labels={"experiment": "one"})])
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def pages() -> dict[str, str]:
+    return {name: make() for name, make in PAGES.items()}
+
+
+class Reader(HTMLParser):
+    """Checks that elements are nested as they should be, and notes what matters."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.open: list[str] = []
+        self.tags: list[str] = []
+        self.identifiers: list[str] = []
+        self.references: list[str] = []
+        self.texts: list[str] = []
+        self.feed(text)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        if tag not in VOID:
+            self.open.append(tag)
+        self._note(attrs)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self._note(attrs)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self.open[-1:] != ["style"]:
+            self.texts.append(data)
+
+    def _note(self, attrs: list[tuple[str, str | None]]) -> None:
+        for name, value in attrs:
+            assert not name.startswith("on"), name
+            if name == "id":
+                self.identifiers.append(value or "")
+            if name in ("href", "src", "srcset", "xlink:href", "data", "action"):
+                self.references.append(value or "")
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_is_whole_and_asks_for_nothing(name: str, pages: dict[str, str]) -> None:
+    text = pages[name]
+    reader = Reader(text)
+    assert text.startswith("<!DOCTYPE html>")
+    assert len(reader.identifiers) == len(set(reader.identifiers))
+    assert all(reference.startswith("#") for reference in reader.references)
+    assert {reference[1:] for reference in reader.references} <= set(reader.identifiers)
+    assert set(re.findall(r"url\((?!#)", text)) == set()
+    assert not {"script", "link", "iframe", "img", "object", "embed", "foreignobject"} & set(reader.tags)
+    assert "://" not in text
+    assert "@import" not in text
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_nothing_that_is_no_number_is_shown(name: str, pages: dict[str, str]) -> None:
+    words = " ".join(Reader(pages[name]).texts).lower().split()
+    assert not {"nan", "inf", "-inf", "−inf", "none", "null"} & {word.strip(",;()") for word in words} - {"none"}
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_both_themes_and_paper_have_their_colours(name: str, pages: dict[str, str]) -> None:
+    text = pages[name]
+    assert "prefers-color-scheme:dark" in text
+    assert "@media print" in text
+    body = text[text.index("<body>") :]
+    assert "#1b1e23" not in body  # the ink is a variable, so that it is legible in the dark
+
+
+def test_the_same_data_give_the_same_bytes(pages: dict[str, str]) -> None:
+    for name in ("a population", "infested"):
+        assert PAGES[name]() == pages[name]
+
+
+def test_what_users_wrote_is_shown_as_they_wrote_it(pages: dict[str, str]) -> None:
+    shown = " ".join(Reader(pages["failed before any agent"]).texts)
+    for text in ("<b>it</b> raised & ended", "</pre><script>alert(1)</script>", "<img src=x onerror=alert(1)>"):
+        assert text in shown
+    infested = " ".join(Reader(pages["infested"]).texts)
+    assert "<svg onload=alert(1)>$x^2$ & \"'" in infested
+
+
+def test_a_page_says_what_came_out(pages: dict[str, str]) -> None:
+    report = made_up_report()
+    shown = " ".join(Reader(pages["a population"]).texts)
+    assert report.best is not None
+    for words in ("budget used", "device seconds", "Learning curves", "Lineage", "Population", "pendulum-1"):
+        assert words in shown
+    for candidate in report.candidates:
+        assert candidate.agent in shown
+    assert "Nothing was evaluated yet." in " ".join(Reader(pages["no evaluation"]).texts)
+    assert "as it was after" in " ".join(Reader(pages["running"]).texts)
+
+
+def test_five_hundred_agents_make_a_page_of_bounded_size() -> None:
+    report = made_up_report(500, 40)
+    assert len(report.evaluations) > 15_000
+    text = page_of(replace(report, notes=("Of 20,000 evaluations an even choice of 15,000 is drawn.",)))
+    assert len(text) < 4_000_000
+    shown = " ".join(Reader(text).texts)
+    assert "400 most telling of 500 agents" in shown
+    assert "The first 300 of 500." in shown
+    assert "an even choice" in shown
+
+
+def test_figures_are_files_too(tmp_path: Path) -> None:
+    report = made_up_report(4, 2)
+    plans = job_figures(report)
+    written = write_figures(tmp_path / "figures", render_figures(plans, png=True).values())
+    assert {path.name for path in written} == {f"{plan.name}.{kind}" for plan in plans for kind in ("svg", "png")}
+    for path in written:
+        content = path.read_bytes()
+        assert content.startswith(b"\x89PNG" if path.suffix == ".png" else b"<?xml")
+        assert path.suffix == ".png" or b"<text" in content
+    again = render_figures(plans[:1], png=True)
+    assert all((tmp_path / "figures" / f"{name}.png").read_bytes() == figure.png for name, figure in again.items())
+
+
+def test_a_page_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
+    write_page(tmp_path / "page.html", "one")
+    write_page(tmp_path / "page.html", "two")
+    assert (tmp_path / "page.html").read_text() == "two"
+    with pytest.raises(InvalidInput, match="cannot write"):
+        write_page(tmp_path / "missing" / "page.html", "three")
+    assert [path.name for path in tmp_path.iterdir()] == ["page.html"]
