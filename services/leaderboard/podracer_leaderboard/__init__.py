@@ -6,7 +6,9 @@ rules          how agents compete: population, rounds, selection
 ranges         one search range: sampling and mutation
 search_space   all ranges of a job: complete hyperparameters for new agents
 generator      the interface of generators (entry points `podracer.generators`)
-tournament     the built-in generator; rungs: who has to give way
+tournament, generational, random_search    built-in generators; rungs: who has to give way
+breeding       making new agents: parents, inheritance, shapes; seating: who goes into one cohort
+guard          checks what a generator proposed, and has the scheduler's own one stand in for it
 updater        the interface of updaters (entry points `podracer.updaters`) and the built-in ones
 ranking        who is on the board
 round_budget   how long a round may be

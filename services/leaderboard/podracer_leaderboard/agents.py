@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from podracer_leaderboard.ranges import Value
+from podracer_leaderboard.rungs import LineRound
 from podracer_leaderboard.search_space import Shape
 
 
@@ -30,15 +31,28 @@ class Action(enum.StrEnum):
     FRESH = "fresh"
 
 
+class Start(enum.StrEnum):
+    """How a new agent gets its first weights; see `podracer.common.v1.InitializationKind`."""
+
+    FRESH = "fresh"
+    COPY = "copy"
+    NOISE = "noise"
+    FUSE = "fuse"
+
+
 @dataclass(frozen=True, slots=True)
 class Agent:
     """An agent that may be trained on, bred from, or both.
 
+    lineage         name of its oldest ancestor
     rung            rounds along its line, its ancestors' included
+    env_steps       environment steps along its line
+    cost_s          device seconds along its line
     score           statistic of the evaluation of its last round; None where none was judged
     best_score      statistic of its best candidate, whose checkpoint children start from; None where it has none
     waiting_since   the smaller, the longer it has waited
     started         whether a pod has ever had it
+    generation      rounds that have ended in its place, those of the agents that it replaced included
     """
 
     name: str
@@ -47,24 +61,40 @@ class Agent:
     hyperparameters: Mapping[str, Value]
     shape: Shape
     state: State
+    lineage: str
     rung: int
+    env_steps: int
+    cost_s: float
     score: float | None
     best_score: float | None
     waiting_since: int
     started: bool
+    generation: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class NewAgent:
-    """An agent that a generator wants: `donor` gives the first weights of an EXPLOIT, `replaced` gives way to it."""
+    """An agent that a generator wants.
+
+    reason       why, for people
+    start        where its first weights come from
+    parents      who gives them: none for FRESH, one for COPY and NOISE, two or more for FUSE, the one that names its
+                 lineage first; each has a candidate
+    noise_scale  NOISE: standard deviation, relative to each tensor's own
+    replaced     the waiting agent that gives way to it; None where there is room
+    generation   what its `Agent.generation` begins at; of importance to generators with a barrier only
+    """
 
     action: Action
     algorithm: str
     hyperparameters: Mapping[str, Value]
     shape: Shape
     reason: str
-    donor: Agent | None = None
+    start: Start = Start.FRESH
+    parents: tuple[Agent, ...] = ()
+    noise_scale: float = 0.0
     replaced: Agent | None = None
+    generation: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,15 +102,23 @@ class Population:
     """What a generator sees.
 
     agents        all that are alive, and those on the leaderboard
-    rung_scores   rung → the scores of all agents that ever finished it; of the rungs that matter now
+    peers         name of a waiting agent that was judged → the scores of its rung, its own included: what every line
+                  had reached that was trained about as long
+    curves        name of a waiting agent → its last judged rounds, oldest first; of jobs with adaptive rounds only
+    elites        those on the leaderboard, best first
+    history       the best and the newest of all that were ever judged, oldest first; empty unless
+                  `Generator.uses_history`
     created       how many agents there have been
     fresh_counts  algorithm → how many of them began from nothing
     """
 
     agents: tuple[Agent, ...]
-    rung_scores: Mapping[int, tuple[float, ...]]
     created: int
     fresh_counts: Mapping[str, int]
+    peers: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    curves: Mapping[str, tuple[LineRound, ...]] = field(default_factory=dict)
+    elites: tuple[Agent, ...] = ()
+    history: tuple[Agent, ...] = ()
 
     @property
     def alive(self) -> list[Agent]:
@@ -92,6 +130,11 @@ class Population:
         waiting = (agent for agent in self.agents if agent.state is State.WAITING)
         return sorted(waiting, key=lambda agent: agent.waiting_since)
 
+    def scores_of(self, member: Agent | NewAgent) -> list[float]:
+        """The last scores of a member's curve, oldest first; none of a new agent's, or without adaptive rounds."""
+        curve = self.curves.get(member.name, ()) if isinstance(member, Agent) else ()
+        return [each.score for each in curve]
+
     @property
     def donors(self) -> list[Agent]:
         """Those with a candidate to start children from, oldest first."""
@@ -101,14 +144,25 @@ class Population:
 
 @dataclass(frozen=True, slots=True)
 class CohortRequest:
-    """What a pod asks for; an empty `algorithms` means all."""
+    """What a pod asks for.
+
+    places      members at most, of any shape
+    warm        names of the agents that it still holds in memory
+    algorithms  what it can train; empty: all
+    limits      shape → members at most, where less than `places` is known to be better
+    """
 
     places: int
     warm: frozenset[str] = frozenset()
     algorithms: frozenset[str] = frozenset()
+    limits: Mapping[Shape, int] = field(default_factory=dict)
 
     def accepts(self, algorithm: str) -> bool:
         return not self.algorithms or algorithm in self.algorithms
+
+    def places_for(self, shape: Shape) -> int:
+        """How many members a cohort of `shape` may have."""
+        return min(self.places, self.limits.get(shape, self.places))
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +172,9 @@ class Cohort:
     members   what the pod trains, all of one shape
     created   every new agent, in the order in which they get their numbers; those that are no member wait for a
               cohort of their own shape
+    finished  no further round will come; there are no members then
     """
 
     members: tuple[Agent | NewAgent, ...] = ()
     created: tuple[NewAgent, ...] = ()
+    finished: bool = False

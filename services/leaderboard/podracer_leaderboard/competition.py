@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
 from podracer_core.catalogue.algorithms import find_algorithm
-from podracer_core.catalogue.hyperparameters import Hyperparameter
+from podracer_core.catalogue.hyperparameters import Hyperparameter, SearchChoice, SearchRange
 from podracer_core.catalogue.messages import space_from_message
 from podracer_core.catalogue.spaces import Space
 from podracer_core.errors import FieldViolation, InvalidInput
@@ -29,11 +29,12 @@ from podracer_leaderboard.updater import Updater
 
 @dataclass(frozen=True, slots=True)
 class Competition:
-    """Everything that decides on one leaderboard."""
+    """Everything that decides on one leaderboard; `stand_in` is the scheduler's own generator."""
 
     rules: Rules
     space: SearchSpace
     generator: type[Generator]
+    stand_in: type[Generator]
     updater: Updater
 
 
@@ -61,12 +62,18 @@ def read_competition(spec: leaderboard_pb2.LeaderboardSpec) -> Competition:
         exploration=evolution.exploration,
         keep_replay=spec.evolution.keep_replay,
         lineage_limit=evolution.lineage_limit or (evolution.places + 1) // 2,
+        selection=evolution.selection,
+        crossover=evolution.crossover,
+        noise_scale=evolution.noise_scale,
+        generations=evolution.generations or 0,
+        adaptive_rounds=evolution.adaptive_rounds,
         generator=spec.evolution.generator or evolution.scheduler,
         updater=spec.evolution.updater or statistic,
     )
     generator = load_extension(GENERATORS, rules.generator, Generator, "evolution.generator")  # type: ignore[type-abstract]
+    stand_in = load_extension(GENERATORS, evolution.scheduler, Generator, "evolution.scheduler")  # type: ignore[type-abstract]
     updater = load_extension(UPDATERS, rules.updater, Updater, "evolution.updater")  # type: ignore[type-abstract]
-    return Competition(rules, _search_space(search, action_space), generator, updater(rules))
+    return Competition(rules, _search_space(search, action_space), generator, stand_in, updater(rules))
 
 
 def _action_space(spec: leaderboard_pb2.LeaderboardSpec, search: Search) -> Space | None:
@@ -90,19 +97,25 @@ def _ranges(algorithm: str, dimensions: tuple[Dimension, ...]) -> Mapping[str, R
     """The ranges of one algorithm; one that names the algorithm goes before one for all."""
     knobs = {knob.name: knob for knob in find_algorithm(algorithm).hyperparameters}
     if not dimensions:
-        return {
-            name: IntegerInterval(int(own.low), int(own.high), own.logarithmic)
-            if knob.kind == "int"
-            else Interval(own.low, own.high, own.logarithmic)
-            for name, knob in knobs.items()
-            if (own := knob.search) is not None
-        }
+        return {name: _own_range(knob, knob.search) for name, knob in knobs.items() if knob.search is not None}
     general_first = sorted(dimensions, key=lambda dimension: dimension.algorithm == algorithm)
     return {
         dimension.hyperparameter: _range(dimension, knobs[dimension.hyperparameter])
         for dimension in general_first
         if dimension.algorithm in ("", algorithm) and dimension.hyperparameter in knobs
     }
+
+
+def _own_range(knob: Hyperparameter, search: SearchRange | SearchChoice) -> Range:
+    match search:
+        case SearchChoice((value,)):
+            return Fixed(_typed(knob, value))
+        case SearchChoice(values):
+            return Choice(tuple(_typed(knob, value) for value in values))
+        case SearchRange(low, high, logarithmic) if knob.kind == "int":
+            return IntegerInterval(int(low), int(high), logarithmic)
+        case SearchRange(low, high, logarithmic):
+            return Interval(low, high, logarithmic)
 
 
 def _range(dimension: Dimension, knob: Hyperparameter) -> Range:

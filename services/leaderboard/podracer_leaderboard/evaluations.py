@@ -11,7 +11,9 @@ from podracer.common.v1 import agent_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
 from podracer_core.database import Database
 from podracer_core.errors import FieldViolation, InvalidInput, NotFound
-from podracer_leaderboard import messages, names, store
+from podracer_leaderboard import messages, names, places, store
+from podracer_leaderboard.changes import Changes
+from podracer_leaderboard.competition import competition_of
 from podracer_leaderboard.pages import page_of, page_query
 from podracer_leaderboard.tables import AgentRow, EvaluationRow
 
@@ -21,13 +23,14 @@ MAX_EVALUATIONS = 1000
 class Evaluations:
     """Answers RecordEvaluations and ListEvaluations."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, changes: Changes) -> None:
         self._database = database
+        self._changes = changes
 
     async def record(
         self, request: leaderboard_pb2.RecordEvaluationsRequest
     ) -> leaderboard_pb2.RecordEvaluationsResponse:
-        """Add evaluations to the history, each once."""
+        """Add evaluations to the history, each once; a challenge decides over its candidate."""
         names.check_leaderboard(request.leaderboard)
         _check_evaluations(request.evaluations)
         async with self._database.write() as session:
@@ -40,6 +43,11 @@ class Evaluations:
             if unknown:
                 raise NotFound(f"there is no agent {min(unknown)} on {board.name}", reason="AGENT_NOT_FOUND")
             count = await store_evaluations(session, board.name, request.evaluations)
+            challenges = [evaluation for evaluation in request.evaluations if challenged_by(evaluation)]
+            for challenge in challenges:
+                await places.confirm(session, board, competition_of(board.spec).updater, challenge)
+        if challenges:
+            self._changes.ring()
         return leaderboard_pb2.RecordEvaluationsResponse(recorded_count=count)
 
     async def history(self, request: leaderboard_pb2.ListEvaluationsRequest) -> leaderboard_pb2.ListEvaluationsResponse:
@@ -72,13 +80,21 @@ async def store_evaluations(session: AsyncSession, board: str, evaluations: Sequ
                 agent=evaluation.agent,
                 has_checkpoint=has_checkpoint,
                 evaluation=messages.to_bytes(evaluation),
+                challenged=challenged_by(evaluation),
             )
             stored[evaluation.evaluation_id] = row
             session.add(row)
             count += 1
         elif has_checkpoint and not row.has_checkpoint:
             row.evaluation, row.has_checkpoint = messages.to_bytes(evaluation), True
+            row.challenged = challenged_by(evaluation)
     return count
+
+
+def challenged_by(evaluation: agent_pb2.Evaluation) -> str:
+    """The prefix of the checkpoint that an evaluation challenges; empty where it is none, or names no checkpoint."""
+    is_challenge = evaluation.purpose == agent_pb2.EVALUATION_PURPOSE_CHALLENGE
+    return evaluation.checkpoint.prefix if is_challenge else ""
 
 
 def _check_evaluations(evaluations: Sequence[agent_pb2.Evaluation]) -> None:

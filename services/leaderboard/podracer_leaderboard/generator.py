@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from random import Random
+from typing import ClassVar
 
 from podracer_leaderboard.agents import Cohort, CohortRequest, Population
 from podracer_leaderboard.rules import Rules
@@ -17,7 +18,11 @@ class Generator(ABC):
 
     One object serves one call: what it knows comes from the population, and all chance from `random`, so that the
     same seed and the same order of completions give the same proposals.
+
+    uses_history  whether `propose` reads `Population.history`, which is loaded for those only
     """
+
+    uses_history: ClassVar[bool] = False
 
     def __init__(self, space: SearchSpace, rules: Rules) -> None:
         self.space = space
@@ -25,8 +30,8 @@ class Generator(ABC):
 
     @abstractmethod
     def propose(self, population: Population, request: CohortRequest, random: Random) -> Cohort:
-        """At most `request.places` members of one shape, each waiting now or new; none where nobody can train now.
+        """The next cohort for a pod; no members where nobody can train now.
 
-        After it at most `rules.population` agents are alive. Hyperparameters of new agents are complete and inside
-        the search space.
+        At most `request.places_for(shape)` members of one shape, each waiting now or new. After it at most
+        `rules.population` agents are alive. Hyperparameters of new agents are complete and inside the search space.
         """

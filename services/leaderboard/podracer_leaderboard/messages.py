@@ -73,6 +73,8 @@ def agent(row: AgentRow) -> leaderboard_pb2.Agent:
         rung=row.rung,
         create_time=timestamp(row.create_time),
         failure=row.failure,
+        reason=row.reason,
+        replaced=row.replaced,
     )
     if row.latest_evaluation is not None:
         message.latest_evaluation.ParseFromString(row.latest_evaluation)
@@ -87,6 +89,7 @@ def candidate(rank: int, row: CandidateRow, agent_row: AgentRow) -> leaderboard_
         agent=agent(agent_row),
         evaluation=agent_pb2.Evaluation.FromString(row.evaluation),
         admit_time=timestamp(row.admit_time),
+        confirmed=row.confirmed,
     )
 
 

@@ -4,20 +4,28 @@ from __future__ import annotations
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from podracer.common.v1 import agent_pb2
+from podracer.common.v1 import agent_pb2, cohort_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
 from podracer_core.catalogue.messages import hyperparameter_to_message
 from podracer_core.database import Database
 from podracer_core.errors import FieldViolation, InvalidInput
-from podracer_leaderboard import messages, names, store
-from podracer_leaderboard.agents import Action, Agent, Cohort, CohortRequest, NewAgent, State
+from podracer_leaderboard import guard, messages, names, store
+from podracer_leaderboard.agents import Action, Agent, Cohort, CohortRequest, NewAgent, Start, State
 from podracer_leaderboard.competition import Competition, competition_of
+from podracer_leaderboard.judged_rounds import load_limits
 from podracer_leaderboard.ranking import admission_score
-from podracer_leaderboard.round_budget import Remaining, round_budget
+from podracer_leaderboard.round_budget import Remaining, cohort_stretch, round_budget
 from podracer_leaderboard.seeds import derive_seed, stream
 from podracer_leaderboard.tables import AgentRow, BoardRow, ParentRow, ProposalRow
 
 MAX_PLACES = 1024
+
+KINDS = {
+    Start.FRESH: agent_pb2.INITIALIZATION_KIND_FRESH,
+    Start.COPY: agent_pb2.INITIALIZATION_KIND_COPY,
+    Start.NOISE: agent_pb2.INITIALIZATION_KIND_NOISE,
+    Start.FUSE: agent_pb2.INITIALIZATION_KIND_FUSE,
+}
 
 AgentRows = dict[str, AgentRow]
 
@@ -55,16 +63,23 @@ async def _propose(
     if remaining.is_nothing:
         return response
     living = await store.load_living(session, board.name)
-    population = await store.load_population(session, board, living)
-    wish = CohortRequest(
-        remaining.places(request.places), frozenset(request.warm_agents), frozenset(request.algorithms)
-    )
-    random = stream(competition.rules.seed, "proposal", board.proposal_count)
-    cohort = competition.generator(competition.space, competition.rules).propose(population, wish, random)
+    uses_history = competition.generator.uses_history
+    population = await store.load_population(session, board, living, competition.rules, with_history=uses_history)
+    places = remaining.places(request.places)
+    limits = await load_limits(session, board.name, {agent.shape for agent in population.alive}, places)
+    wish = CohortRequest(places, frozenset(request.warm_agents), frozenset(request.algorithms), limits)
+    seed, number = competition.rules.seed, board.proposal_count
+    cohort, problem = guard.propose(competition, population, wish, lambda: stream(seed, "proposal", number))
+    if problem is not None:
+        response.generator_problem.CopyFrom(
+            cohort_pb2.Problem(reason="GENERATOR_FAILED", message=problem.message, detail=problem.detail)
+        )
+    response.finished = cohort.finished
     if not cohort.members:
         return response
     response.proposals.extend(_carry_out(session, board, competition, cohort, living))
-    budget = round_budget(competition.rules, len(cohort.members), remaining)
+    stretch = cohort_stretch(population.scores_of(member) for member in cohort.members)
+    budget = round_budget(competition.rules, len(cohort.members), remaining, stretch)
     response.round_env_steps = budget.env_steps
     if budget.time_s:
         response.round_time.CopyFrom(messages.duration(budget.time_s))
@@ -94,7 +109,7 @@ def _create(
     board.agent_count += 1
     number = board.agent_count
     name = names.agent_name(board.job, number)
-    donor = living[new.donor.name] if new.donor else None
+    parents = [living[parent.name] for parent in new.parents]
     replaced = living[new.replaced.name] if new.replaced else None
     if replaced is not None:
         replaced.state = State.RETIRED
@@ -103,7 +118,9 @@ def _create(
         algorithm=new.algorithm,
         seed=derive_seed(competition.rules.seed, "agent", number),
         hyperparameters={key: hyperparameter_to_message(value) for key, value in new.hyperparameters.items()},
-        initialization=_initialization(donor, competition.rules.keep_replay),
+        initialization=_initialization(
+            new, parents, derive_seed(competition.rules.seed, "noise", number), competition.rules.keep_replay
+        ),
     )
     row = AgentRow(
         board=board.name,
@@ -115,12 +132,14 @@ def _create(
         state=State.WAITING,
         reason=new.reason,
         replaced=replaced.name if replaced else "",
-        lineage=donor.lineage if donor else name,
+        lineage=parents[0].lineage if parents else name,
         create_time=store.now(),
         waiting_since=replaced.waiting_since if replaced else store.tick(board),
-        env_steps=donor.best_env_steps if donor else 0,
-        cost_s=donor.best_cost_s if donor else 0.0,
-        rung=donor.best_rung if donor else 0,
+        # A fusion has had the training of its older parent: it is judged among those that are as old.
+        env_steps=max((parent.best_env_steps for parent in parents), default=0),
+        cost_s=max((parent.best_cost_s for parent in parents), default=0.0),
+        rung=max((parent.best_rung for parent in parents), default=0),
+        generation=new.generation,
     )
     session.add(row)
     session.add_all(
@@ -130,15 +149,18 @@ def _create(
     return row
 
 
-def _initialization(donor: AgentRow | None, keep_replay: bool) -> agent_pb2.Initialization:
-    if donor is None:
-        return agent_pb2.Initialization(kind=agent_pb2.INITIALIZATION_KIND_FRESH)
-    candidate = agent_pb2.Evaluation.FromString(donor.best_evaluation or b"")
-    return agent_pb2.Initialization(
-        kind=agent_pb2.INITIALIZATION_KIND_COPY,
-        parents=[agent_pb2.Parent(agent=donor.name, checkpoint=candidate.checkpoint)],
-        inherit_replay=keep_replay,
-    )
+def _initialization(
+    new: NewAgent, parents: list[AgentRow], noise_seed: int, keep_replay: bool
+) -> agent_pb2.Initialization:
+    """First weights from the parents' candidates. Transitions come along from one of the same shape."""
+    inherit_replay = keep_replay and [parent.shape for parent in new.parents] == [new.shape]
+    initialization = agent_pb2.Initialization(kind=KINDS[new.start], inherit_replay=inherit_replay)
+    for parent in parents:
+        candidate = agent_pb2.Evaluation.FromString(parent.best_evaluation or b"")
+        initialization.parents.add(agent=parent.name, checkpoint=candidate.checkpoint, weight=1 / len(parents))
+    if new.start is Start.NOISE:
+        initialization.seed, initialization.noise_scale = noise_seed, new.noise_scale
+    return initialization
 
 
 def _proposal(row: AgentRow) -> leaderboard_pb2.Proposal:

@@ -1,4 +1,4 @@
-"""Who is on the board: its size, one place an agent, few a lineage."""
+"""Who is on the board: its size, one place an agent, few a lineage, and the first place for one that was confirmed."""
 
 from __future__ import annotations
 
@@ -8,13 +8,18 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A candidate: `score` decides, `mean` where scores are equal, then who was first (`order`)."""
+    """A candidate: `score` decides, `mean` where scores are equal, then who was first (`order`).
+
+    `confirmed`: the score is of a second evaluation, with fresh seeds. The first one selected the candidate, the best
+    of many by noisy numbers, so it promises too much.
+    """
 
     agent: str
     lineage: str
     score: float
     mean: float
     order: int
+    confirmed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,15 +36,29 @@ class Admission:
 
 
 def ranked(entries: Iterable[Entry]) -> list[Entry]:
-    """Best first; of equal ones the earlier first."""
-    return sorted(entries, key=lambda entry: (-entry.score, -entry.mean, entry.order))
+    """Best first, of equal ones the earlier first; but the first place is the best confirmed one's, where there is one.
+
+    Only that place asks for confirmation: whoever stands behind it with a better score is a claim on it.
+    """
+    board = _by_score(entries)
+    champion = next((entry for entry in board if entry.confirmed), None)
+    if champion is None:
+        return board
+    return [champion, *(entry for entry in board if entry is not champion)]
+
+
+def claims_first(entries: Iterable[Entry], candidate: Entry) -> bool:
+    """Whether `candidate` would be first among `entries`, itself included or not, if it were confirmed as it is."""
+    others = [entry for entry in entries if entry.agent != candidate.agent]
+    return not candidate.confirmed and _by_score([*others, candidate])[0] is candidate
 
 
 def admit(entries: Iterable[Entry], candidate: Entry, size: int, lineage_limit: int) -> Admission:
     """Whether `candidate` enters a board of `size` places of which one lineage holds at most `lineage_limit`.
 
     It replaces its own agent's older entry, else the worst of its lineage where that has its limit, else the worst of a
-    full board; each only by being strictly better. Who is there stays in a tie.
+    full board; each only by being strictly better. Who is there stays in a tie. The first gives way only where there is
+    no other to do so, whatever its score.
     """
     board = ranked(entries)
     own = [entry for entry in board if entry.agent == candidate.agent]
@@ -63,6 +82,10 @@ def admission_score(entries: Iterable[Entry], size: int) -> float | None:
     """What a new agent's candidate has to exceed to enter; None while there is room."""
     board = ranked(entries)
     return board[-1].score if len(board) >= size else None
+
+
+def _by_score(entries: Iterable[Entry]) -> list[Entry]:
+    return sorted(entries, key=lambda entry: (-entry.score, -entry.mean, entry.order))
 
 
 def _rank(board: list[Entry], candidate: Entry) -> int:

@@ -1,11 +1,16 @@
-"""How long a round may be: the job's wish, cut to what the job has left."""
+"""How long a round may be: the job's wish, stretched for agents that improve, cut to what the job has left."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 from podracer_leaderboard.rules import Rules
+
+MAX_STRETCH = 4.0
+"""How many times its usual length a round of improving agents may be: a look at them is never far away."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +37,27 @@ class RoundBudget:
     time_s: float
 
 
-def round_budget(rules: Rules, members: int, remaining: Remaining) -> RoundBudget:
+def round_budget(rules: Rules, members: int, remaining: Remaining, stretch: float = 1.0) -> RoundBudget:
     """A round of `members`. The members' costs add up to the pod's seconds, so the pod may take all that is left."""
-    steps = min(rules.round_env_steps or math.inf, remaining.env_steps // members)
-    time_s = min(rules.round_time_s or math.inf, remaining.cost_s)
+    steps = min(math.floor(rules.round_env_steps * stretch) or math.inf, remaining.env_steps // members)
+    time_s = min(rules.round_time_s * stretch or math.inf, remaining.cost_s)
     return RoundBudget(0 if math.isinf(steps) else int(steps), 0.0 if math.isinf(time_s) else time_s)
+
+
+def cohort_stretch(curves: Iterable[Sequence[float]]) -> float:
+    """How many times the usual length the round of a cohort may be: the mean of what its members deserve.
+
+    `curves` are each member's last scores, oldest first; empty for one that was never judged.
+    """
+    deserved = [agent_stretch(curve) for curve in curves]
+    return math.fsum(deserved) / len(deserved) if deserved else 1.0
+
+
+def agent_stretch(curve: Sequence[float]) -> float:
+    """1 for an agent whose last score is no record of its curve; doubled for each record in a row, up to 4.
+
+    Records need no scale and no estimate of the noise: a curve that only fluctuates has one in n looks.
+    """
+    is_record = [score > best for score, best in zip(curve[1:], accumulate(curve, max), strict=False)]
+    in_a_row = next((count for count, record in enumerate(reversed(is_record)) if not record), len(is_record))
+    return min(MAX_STRETCH, 2.0**in_a_row)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 
 @dataclass(frozen=True, slots=True)
@@ -11,6 +12,7 @@ class Rules:
 
     round_env_steps   0: the round is limited by time
     round_time_s      0: the round is limited by steps
+    generations       0: until the budget ends
     """
 
     seed: int = 0
@@ -23,6 +25,11 @@ class Rules:
     exploration: float = 0.1
     keep_replay: bool = False
     lineage_limit: int = 2
+    selection: Literal["tournament", "truncation"] = "tournament"
+    crossover: float = 0.0
+    noise_scale: float = 0.0
+    generations: int = 0
+    adaptive_rounds: bool = False
     generator: str = "tournament"
     updater: str = "lower_bound"
 

@@ -1,28 +1,64 @@
-"""Who is at the bottom of a rung: nobody is judged against agents that had more rounds."""
+"""Rungs: whom an agent is judged against, and who has to give way. Nobody is judged against those that had more."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from podracer_leaderboard.rules import Rules
 
 MINIMUM_PEERS = 4
 """Fewer scores than this say too little to replace anyone."""
 
-DEPTH = 4
-"""A rung with too few scores is filled up from those below it; this many rungs are looked at, its own included."""
+AS_FAR = 0.97
+"""A line has come as far as another where it has had this part of its effort: timed rounds differ a little."""
+
+SAME_FROM, SAME_TO = 0.75, 1.1
+"""From which to which part of an agent's effort another's round counts as of the same effort."""
+
+HALVING = 0.5
+"""What part of a rung is stopped at a milestone: successive halving with eta = 2."""
 
 
-def peer_scores(rung: int, rung_scores: Mapping[int, Sequence[float]]) -> list[float]:
-    """The scores that one of `rung` is judged against: of all that finished that rung.
+@dataclass(frozen=True, slots=True)
+class LineRound:
+    """A judged round of an agent: the effort of its line, its ancestors' included, before and after it, and the score.
 
-    Where they are too few, the next rungs below come in: who leads the field alone is held against what others
-    reached with less training, else it could never be replaced; a slow starter is never held against older agents.
+    Effort is environment steps where the job's rounds are in steps, else cost: device seconds / M. `reached` is what
+    the line has come to since.
     """
-    scores: list[float] = []
-    for lower in range(rung, rung - DEPTH, -1):
-        if len(scores) < MINIMUM_PEERS:
-            scores.extend(rung_scores.get(lower, ()))
-    return scores
+
+    agent: str
+    before: float
+    after: float
+    score: float
+    reached: float = 0.0
+
+
+def peer_scores(own: LineRound, others: Iterable[LineRound]) -> tuple[float, ...]:
+    """The scores of `own`'s rung, its own first: of every other line that has come as far, its round nearest to here.
+
+    A line that was given up before does not count: losers of lower rungs would make everyone look good. `others` come
+    with the greatest effort first. Where too few lines have come as far, those below are taken, the nearest first: who
+    leads the field alone is held against what others reached with less training, else it could never be replaced; a
+    slow starter is never held against those that had more.
+    """
+    nearest: dict[str, LineRound] = {}
+    below: dict[str, LineRound] = {}
+    for other in others:
+        if other.after > own.after * SAME_TO or other.agent == own.agent:
+            continue
+        if other.after < own.after * SAME_FROM and len(nearest) + len(below) + 1 >= MINIMUM_PEERS:
+            break
+        if max(other.reached, other.after) < own.after * AS_FAR or other.after < own.after * SAME_FROM:
+            below.setdefault(other.agent, other)
+        elif other.agent not in nearest or _distance(own, other) < _distance(own, nearest[other.agent]):
+            nearest[other.agent] = other
+    scores = [each.score for each in nearest.values()]
+    missing = max(0, MINIMUM_PEERS - 1 - len(scores))
+    scores += [each.score for name, each in below.items() if name not in nearest][:missing]
+    return (own.score, *scores)
 
 
 def is_at_bottom(score: float, peers: Sequence[float], fraction: float) -> bool:
@@ -35,3 +71,35 @@ def is_at_bottom(score: float, peers: Sequence[float], fraction: float) -> bool:
         return False
     replaced = min(math.floor(fraction * len(peers)), len(peers) - 1)
     return score < sorted(peers)[replaced]
+
+
+def fraction_at_stake(rules: Rules, curve: Sequence[LineRound]) -> float:
+    """What part of its rung an agent has to leave behind to go on; `curve` is its last rounds, oldest first.
+
+    The job's `replaced_fraction`; with adaptive rounds half, where the last round has passed a milestone. Milestones
+    are efforts that double, as in asynchronous successive halving (Li et al. 2020, arXiv:1810.05934, algorithm 2 with
+    eta = 2), and as there nobody waits: an agent is held against those that have come so far by now. Different from
+    there, who is stopped is not promoted later: its place goes to another agent.
+    """
+    if not (rules.adaptive_rounds and curve and _passes_milestone(curve[-1], rules)):
+        return rules.replaced_fraction
+    return max(HALVING, rules.replaced_fraction)
+
+
+def _distance(own: LineRound, other: LineRound) -> float:
+    return abs(other.after - own.after)
+
+
+def _passes_milestone(last: LineRound, rules: Rules) -> bool:
+    """Whether the greatest milestone below the effort is another one than before the round.
+
+    Milestones are the length of a round times all powers of two, also below one: members share the seconds of a pod.
+    """
+    length = rules.round_env_steps or rules.round_time_s
+    if last.before <= 0.0:
+        return True
+    return _power(last.after / length) > _power(last.before / length)
+
+
+def _power(ratio: float) -> int:
+    return math.frexp(ratio)[1]  # exact at the powers of two, where a logarithm may round either way

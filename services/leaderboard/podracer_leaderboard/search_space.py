@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 
 from podracer_core.catalogue.algorithms import find_algorithm
+from podracer_core.catalogue.hyperparameters import Scope
+from podracer_core.errors import InvalidInput
 from podracer_leaderboard.ranges import Fixed, Range, Value
 
 RESAMPLE_PROBABILITY = 0.25
@@ -21,6 +23,13 @@ def shape_of(algorithm: str, hyperparameters: Mapping[str, Value]) -> Shape:
     knobs = find_algorithm(algorithm).hyperparameters
     shared = sorted(knob.name for knob in knobs if knob.scope != "member")
     return algorithm, tuple((name, hyperparameters[name]) for name in shared)
+
+
+def weights_shape(algorithm: str, hyperparameters: Mapping[str, Value]) -> Shape:
+    """What may not change if an agent is to keep its weights: of its shape, the part that its network depends on."""
+    knobs = find_algorithm(algorithm).hyperparameters
+    network = sorted(knob.name for knob in knobs if knob.scope == "network")
+    return algorithm, tuple((name, hyperparameters[name]) for name in network)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,12 +71,53 @@ class SearchSpace:
             values[name] = search.sample(random) if resample else search.perturb(values[name], random)
         return values
 
-    def mutable(self, algorithm: str) -> list[str]:
-        """The searched hyperparameters that a member may have to itself, sorted."""
+    def vary(
+        self, algorithm: str, hyperparameters: Mapping[str, Value], scope: Scope, random: Random
+    ) -> dict[str, Value]:
+        """`hyperparameters` with one searched one of `scope` perturbed or drawn anew; there is one."""
+        names = self.mutable(algorithm, scope)
+        name = names[int(random.random() * len(names))]
+        search = self.ranges[algorithm][name]
+        resample = random.random() < RESAMPLE_PROBABILITY
+        value = search.sample(random) if resample else search.perturb(hyperparameters[name], random)
+        return {**hyperparameters, name: value}
+
+    def cross(self, parents: Sequence[Mapping[str, Value]], algorithm: str, random: Random) -> dict[str, Value]:
+        """Each searched hyperparameter of a member from one of its parents, drawn for it; the others are alike.
+
+        One parent's own value has proved itself, which a mean of both has not.
+        """
+        values = dict(parents[0])
+        if len(parents) > 1:
+            for name in self.mutable(algorithm):
+                values[name] = parents[int(random.random() * len(parents))][name]
+        return values
+
+    def mutable(self, algorithm: str, scope: Scope = "member") -> list[str]:
+        """The hyperparameters of `scope` that are searched, sorted."""
         ranges = self.ranges[algorithm]
         knobs = find_algorithm(algorithm).hyperparameters
-        searched = (knob.name for knob in knobs if knob.scope == "member" and knob.name in ranges)
+        searched = (knob.name for knob in knobs if knob.scope == scope and knob.name in ranges)
         return sorted(name for name in searched if not isinstance(ranges[name], Fixed))
+
+    def check(self, algorithm: str, hyperparameters: Mapping[str, Value]) -> None:
+        """Raises InvalidInput unless every hyperparameter is there, of its type, and where the job searches."""
+        info = find_algorithm(algorithm)
+        defaults = info.defaults()
+        if odd := sorted(set(hyperparameters) ^ set(defaults)):
+            raise InvalidInput(f"hyperparameters of {algorithm} are missing or unknown: {', '.join(map(str, odd))}")
+        for knob in info.hyperparameters:
+            value, search = hyperparameters[knob.name], self.ranges[algorithm].get(knob.name)
+            knob.check(value)
+            if type(value) is not type(defaults[knob.name]):
+                expected = type(defaults[knob.name]).__name__
+                raise InvalidInput(f"{knob.name} is {value!r} of type {type(value).__name__}, expected {expected}")
+            if search is None and value != defaults[knob.name]:
+                raise InvalidInput(
+                    f"{knob.name} is {value!r}, expected its default {defaults[knob.name]!r}: not searched"
+                )
+            if search is not None and not search.contains(value):
+                raise InvalidInput(f"{knob.name} is {value!r}, which is not inside {search}")
 
     def with_shape(self, hyperparameters: Mapping[str, Value], shape: Shape) -> dict[str, Value]:
         """`hyperparameters` with the shared ones of `shape`."""

@@ -54,7 +54,7 @@ class LeaderboardService(LeaderboardServiceServicer):
         self._boards = Boards(database, self._changes)
         self._proposals = Proposals(database)
         self._submissions = Submissions(database, self._changes)
-        self._evaluations = Evaluations(database)
+        self._evaluations = Evaluations(database, self._changes)
         self._listings = Listings(database)
         self._aliases = Aliases(database)
 

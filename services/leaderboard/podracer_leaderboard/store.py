@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from types import MappingProxyType
 
 from sqlalchemy import func, or_, select
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -13,11 +14,15 @@ from podracer.common.v1 import agent_pb2
 from podracer_core.catalogue.messages import hyperparameters_from_message
 from podracer_core.errors import NotFound
 from podracer_leaderboard.agents import ALIVE, Action, Agent, Population, State
+from podracer_leaderboard.judged_rounds import load_curves, load_peers
 from podracer_leaderboard.ranges import Value
 from podracer_leaderboard.ranking import Entry, ranked
-from podracer_leaderboard.rungs import DEPTH
+from podracer_leaderboard.rules import Rules
 from podracer_leaderboard.search_space import Shape, shape_of
-from podracer_leaderboard.tables import AgentRow, BoardRow, CandidateRow, RoundRow
+from podracer_leaderboard.tables import AgentRow, BoardRow, CandidateRow
+
+NEWEST_IN_HISTORY, BEST_IN_HISTORY = 192, 64
+"""Agents of `Population.history` at most: what a sampler makes of more takes longer and says little more."""
 
 
 def now() -> datetime:
@@ -56,7 +61,7 @@ async def get_candidates(session: AsyncSession, board: str) -> list[CandidateRow
 
 def entries(candidates: Sequence[CandidateRow]) -> list[Entry]:
     """Candidates as the ranking sees them."""
-    return [Entry(row.agent, row.lineage, row.score, row.mean, row.entry_order) for row in candidates]
+    return [Entry(row.agent, row.lineage, row.score, row.mean, row.entry_order, row.confirmed) for row in candidates]
 
 
 async def load_living(session: AsyncSession, board: str) -> dict[str, AgentRow]:
@@ -68,34 +73,46 @@ async def load_living(session: AsyncSession, board: str) -> dict[str, AgentRow]:
     return {row.name: row for row in await session.scalars(query.order_by(AgentRow.number))}
 
 
-async def load_population(session: AsyncSession, board: BoardRow, living: dict[str, AgentRow]) -> Population:
+async def load_population(
+    session: AsyncSession, board: BoardRow, living: dict[str, AgentRow], rules: Rules, *, with_history: bool = False
+) -> Population:
     """What the generator sees of a board."""
-    agents = tuple(_agent(row) for row in living.values())
-    waiting = (agent for agent in agents if agent.state is State.WAITING)
-    rungs = {agent.rung - below for agent in waiting for below in range(DEPTH)}
-    scores: dict[int, list[float]] = {}
-    rounds = select(RoundRow.rung, RoundRow.score).where(RoundRow.board == board.name, RoundRow.rung.in_(rungs))
-    for rung, score in await session.execute(rounds):
-        if score is not None:
-            scores.setdefault(rung, []).append(score)
+    agents = {row.name: _agent(row) for row in living.values()}
+    waiting = [agent for agent in agents.values() if agent.state is State.WAITING]
     fresh = select(AgentRow.algorithm, func.count()).where(
         AgentRow.board == board.name, AgentRow.origin == Action.FRESH
     )
     counts = await session.execute(fresh.group_by(AgentRow.algorithm))
     return Population(
-        agents=agents,
-        rung_scores={rung: tuple(values) for rung, values in scores.items()},
+        agents=tuple(agents.values()),
         created=board.agent_count,
         fresh_counts=dict(counts.all()),
+        peers=await load_peers(session, board.name, rules, waiting),
+        curves=await load_curves(session, board.name, rules, waiting) if rules.adaptive_rounds else {},
+        elites=tuple(agents[row.agent] for row in await get_candidates(session, board.name)),
+        history=await _history(session, board) if with_history else (),
     )
+
+
+async def _history(session: AsyncSession, board: BoardRow) -> tuple[Agent, ...]:
+    judged = select(AgentRow).where(AgentRow.board == board.name, AgentRow.best_score.is_not(None))
+    newest = await session.scalars(judged.order_by(AgentRow.number.desc()).limit(NEWEST_IN_HISTORY))
+    best = await session.scalars(judged.order_by(AgentRow.best_score.desc(), AgentRow.number).limit(BEST_IN_HISTORY))
+    rows = {row.number: row for row in (*newest, *best)}
+    return tuple(_agent(rows[number]) for number in sorted(rows))
 
 
 @functools.lru_cache(maxsize=8192)
 def _decoded(spec: bytes) -> tuple[Mapping[str, Value], Shape]:
     """The hyperparameters and the shape of a stored AgentSpec, which never changes."""
     message = agent_pb2.AgentSpec.FromString(spec)
-    hyperparameters = hyperparameters_from_message(message.hyperparameters)
+    hyperparameters = MappingProxyType(hyperparameters_from_message(message.hyperparameters))
     return hyperparameters, shape_of(message.algorithm, hyperparameters)
+
+
+def shape_of_row(row: AgentRow) -> Shape:
+    """The shape of an agent."""
+    return _decoded(row.spec)[1]
 
 
 def _agent(row: AgentRow) -> Agent:
@@ -107,9 +124,13 @@ def _agent(row: AgentRow) -> Agent:
         hyperparameters=hyperparameters,
         shape=shape,
         state=State(row.state),
+        lineage=row.lineage,
         rung=row.rung,
+        env_steps=row.env_steps,
+        cost_s=row.cost_s,
         score=row.latest_score,
         best_score=row.best_score,
         waiting_since=row.waiting_since,
         started=row.started,
+        generation=row.generation,
     )

@@ -10,14 +10,15 @@ from podracer.common.v1 import agent_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
 from podracer_core.database import Database
 from podracer_core.errors import FieldViolation, InvalidInput, PreconditionFailed
-from podracer_leaderboard import messages, names, store
+from podracer_leaderboard import messages, names, places, store
 from podracer_leaderboard.agents import State
 from podracer_leaderboard.changes import Changes
 from podracer_leaderboard.competition import competition_of
 from podracer_leaderboard.evaluations import store_evaluations
-from podracer_leaderboard.ranking import Admission, Entry
-from podracer_leaderboard.tables import AgentRow, BoardRow, CandidateRow, RoundRow
-from podracer_leaderboard.updater import Judgement, Updater
+from podracer_leaderboard.judged_rounds import record_throughput
+from podracer_leaderboard.ranking import Admission
+from podracer_leaderboard.tables import AgentRow, BoardRow, RoundRow
+from podracer_leaderboard.updater import Updater
 
 logger = logging.getLogger(__name__)
 
@@ -58,19 +59,21 @@ async def _submit(
         )
     updater = competition_of(board.spec).updater
     evaluation = _evaluation(request)
-    score = None if evaluation is None else _score(updater, evaluation)
+    score = None if evaluation is None else places.score_of(updater, evaluation)
     cost_s = messages.seconds(request.cost)
     _end_round(board, agent, request, trained=request.env_steps > 0 or evaluation is not None, cost_s=cost_s)
     agent.latest_score = score
-    admission = Admission(0, "no snapshot was evaluated")
+    admission, challenge = Admission(0, "no snapshot was evaluated"), False
     if evaluation is not None:
         await store_evaluations(session, board.name, [evaluation])
         admission = Admission(0, "its evaluation is not a finite number")
     if evaluation is not None and score is not None:
         agent.latest_evaluation = messages.to_bytes(evaluation)
-        admission = await _judge(session, board, agent, updater, evaluation, score)
+        admission, challenge = await _judge(session, board, agent, updater, evaluation, score)
+    shape = store.shape_of_row(agent)
+    await record_throughput(session, board.name, shape, request.member_count, request.env_steps, cost_s)
     response = leaderboard_pb2.SubmitCandidateResponse(
-        admitted=admission.is_admitted, rank=admission.rank, reason=admission.reason
+        admitted=admission.is_admitted, rank=admission.rank, reason=admission.reason, challenge=challenge
     )
     session.add(
         RoundRow(
@@ -80,7 +83,10 @@ async def _submit(
             lineage=agent.lineage,
             rung=agent.rung,
             score=score,
+            env_steps=request.env_steps,
             cost_s=cost_s,
+            line_env_steps=agent.env_steps,
+            line_cost_s=agent.cost_s,
             response=messages.to_bytes(response),
         )
     )
@@ -98,6 +104,7 @@ def _end_round(
     agent.env_steps += request.env_steps
     agent.cost_s += cost_s
     agent.rung += trained  # a pod that gave up before its first step has not used up the agent's round
+    agent.generation += trained
     agent.waiting_since = store.tick(board)
     if request.latest.prefix:
         agent.latest_checkpoint = messages.to_bytes(request.latest)
@@ -113,39 +120,18 @@ async def _judge(
     updater: Updater,
     evaluation: agent_pb2.Evaluation,
     score: float,
-) -> Admission:
+) -> tuple[Admission, bool]:
     """Keep it where it is the agent's best, and put it on the board where the updater says so."""
     if not evaluation.checkpoint.prefix:
-        return Admission(0, "its evaluation names no checkpoint")
-    if agent.best_score is None or score > agent.best_score:
-        agent.best_evaluation, agent.best_score, agent.best_rung = messages.to_bytes(evaluation), score, agent.rung
+        return Admission(0, "its evaluation names no checkpoint"), False
+    candidate = await places.judged(session, board, updater, places.Judged(evaluation, score))
+    if agent.best_score is None or candidate.score > agent.best_score:
+        agent.best_evaluation, agent.best_score = messages.to_bytes(candidate.evaluation), candidate.score
+        agent.best_rung, agent.best_cost_s = agent.rung, agent.cost_s
         agent.best_env_steps = evaluation.checkpoint.env_steps or agent.env_steps
-        agent.best_cost_s = agent.cost_s
-    candidates = await store.get_candidates(session, board.name)
-    entry = Entry(agent.name, agent.lineage, score, evaluation.mean, board.clock)
-    admission = updater.admit(store.entries(candidates), entry)
-    if not admission.is_admitted:
-        return admission
-    removed = {former.agent for former in admission.removed}
-    for row in candidates:
-        if row.agent in removed:
-            await session.delete(row)
-    await session.flush()  # the agent's own former row leaves before its new one comes
-    session.add(
-        CandidateRow(
-            board=board.name,
-            agent=agent.name,
-            lineage=agent.lineage,
-            score=score,
-            mean=evaluation.mean,
-            entry_order=board.clock,
-            admit_time=store.now(),
-            evaluation=messages.to_bytes(evaluation),
-        )
-    )
-    board.revision += 1
-    board.update_time = store.now()
-    return admission
+    if candidate.evaluation.purpose == agent_pb2.EVALUATION_PURPOSE_PROGRESS:
+        return Admission(0, "too few episodes: its evaluation ended when it was clearly below admission"), False
+    return await places.take(session, board, updater, agent, candidate)
 
 
 def _evaluation(request: leaderboard_pb2.SubmitCandidateRequest) -> agent_pb2.Evaluation | None:
@@ -156,11 +142,6 @@ def _evaluation(request: leaderboard_pb2.SubmitCandidateRequest) -> agent_pb2.Ev
     evaluation.agent = request.agent
     evaluation.evaluation_id = evaluation.evaluation_id or request.request_id
     return evaluation
-
-
-def _score(updater: Updater, evaluation: agent_pb2.Evaluation) -> float | None:
-    judgement = Judgement(evaluation.mean, evaluation.lower_bound, evaluation.upper_bound, len(evaluation.returns))
-    return updater.score(judgement) if judgement.is_finite else None
 
 
 def _check_submission(request: leaderboard_pb2.SubmitCandidateRequest) -> None:

@@ -84,6 +84,7 @@ class AgentRow(Tables, kw_only=True):
     best_rung: Mapped[int] = mapped_column(default=0)
     best_env_steps: Mapped[int] = mapped_column(default=0)
     best_cost_s: Mapped[float] = mapped_column(default=0.0)
+    generation: Mapped[int] = mapped_column(default=0)
 
 
 class ParentRow(Tables, kw_only=True):
@@ -99,10 +100,19 @@ class ParentRow(Tables, kw_only=True):
 
 
 class RoundRow(Tables, kw_only=True):
-    """A round that an agent finished, with the stored answer to who reported it."""
+    """A round that an agent finished, with the stored answer to who reported it.
+
+    The `line_` columns are what its line had had when the round ended, its ancestors' training included; the indexes
+    over them hold all that a rung is made of.
+    """
 
     __tablename__ = "rounds"
-    __table_args__ = (Index(None, "board", "rung"), Index(None, "board", "lineage"))
+    __table_args__ = (
+        Index(None, "board", "line_cost_s", "agent", "score"),
+        Index(None, "board", "line_env_steps", "agent", "score"),
+        Index(None, "board", "agent", "line_cost_s"),
+        Index(None, "board", "lineage"),
+    )
 
     board: Mapped[str] = _board()
     request_id: Mapped[str] = mapped_column(primary_key=True)
@@ -110,12 +120,32 @@ class RoundRow(Tables, kw_only=True):
     lineage: Mapped[str]
     rung: Mapped[int]
     score: Mapped[float | None]
+    env_steps: Mapped[int]
     cost_s: Mapped[float]
+    line_env_steps: Mapped[int]
+    line_cost_s: Mapped[float]
     response: Mapped[bytes]
 
 
+class ThroughputRow(Tables, kw_only=True):
+    """What rounds of one shape and cohort size did, all members together; see `packing.Throughput`."""
+
+    __tablename__ = "throughputs"
+
+    board: Mapped[str] = _board()
+    shape: Mapped[str] = mapped_column(primary_key=True)
+    member_count: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    env_steps: Mapped[float]
+    cost_s: Mapped[float]
+    rounds: Mapped[float]
+
+
 class CandidateRow(Tables, kw_only=True):
-    """An agent's place on the board."""
+    """An agent's place on the board.
+
+    confirmed  whether its evaluation is a challenge, with fresh seeds
+    former     agent whose confirmed candidate gave way to this one, which is not confirmed yet; empty for none
+    """
 
     __tablename__ = "candidates"
 
@@ -127,10 +157,12 @@ class CandidateRow(Tables, kw_only=True):
     entry_order: Mapped[int]
     admit_time: Mapped[datetime]
     evaluation: Mapped[bytes]
+    confirmed: Mapped[bool] = mapped_column(default=False)
+    former: Mapped[str] = mapped_column(default="")
 
 
 class EvaluationRow(Tables, kw_only=True):
-    """An evaluation in the history; `number` is its place there."""
+    """An evaluation in the history; `number` is its place there, `challenged` what a challenge is of, by prefix."""
 
     __tablename__ = "evaluations"
     __table_args__ = (
@@ -145,6 +177,7 @@ class EvaluationRow(Tables, kw_only=True):
     agent: Mapped[str]
     has_checkpoint: Mapped[bool]
     evaluation: Mapped[bytes]
+    challenged: Mapped[str] = mapped_column(default="")
 
 
 class ProposalRow(Tables, kw_only=True):

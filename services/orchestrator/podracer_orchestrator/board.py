@@ -25,6 +25,12 @@ class LeaderboardClient:
         answer: leaderboard_pb2.ProposeCohortResponse = await self._stub.ProposeCohort(request, timeout=TIMEOUT_S)
         return answer
 
+    async def get(self, name: str) -> leaderboard_pb2.Leaderboard:
+        """A leaderboard as it is now, with its candidates in their order."""
+        request = leaderboard_pb2.GetLeaderboardRequest(name=name)
+        answer: leaderboard_pb2.GetLeaderboardResponse = await self._stub.GetLeaderboard(request, timeout=TIMEOUT_S)
+        return answer.leaderboard
+
     async def call(self, method: str, request: bytes) -> Message:
         """Make a call of the outbox; `request` is in wire form."""
         decoded = REQUEST_TYPES[method].FromString(request)

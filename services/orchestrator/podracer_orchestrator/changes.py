@@ -13,6 +13,8 @@ WORK = "work"
 """A pod that waits might get something now: work, or the end of its wait."""
 OUTBOX = "outbox"
 """There is something to deliver to the leaderboard."""
+ENSEMBLE = "ensemble"
+"""A job waits to hear which candidates make its ensemble."""
 POOL = "pool"
 """Another number of pods may be wanted."""
 

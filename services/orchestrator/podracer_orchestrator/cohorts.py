@@ -22,7 +22,13 @@ from podracer_orchestrator.tables import CheckpointRow, JobRow, LeaseRow, Member
 
 CHECKPOINT_INTERVAL_S = 30.0
 EVALUATION_FRACTION = 0.2
+"""Of a round that hunts a target: whoever is seen to reach it ends the job."""
+CALM_EVALUATION_FRACTION = 0.15
+"""Of any other round: what it leaves of a fifth of the cost pays for challenges of the best (`challenges`)."""
 INSPECTION_TIMEOUT_S = 60.0
+GENERATOR_FAILED = "GENERATOR_FAILED"
+MAX_GENERATOR_PROBLEMS = 20
+"""Events of a job about its generator, whose message may be another one each time."""
 NO_ROUND = Grant(Round())
 """What an inspection is granted: it trains nobody."""
 
@@ -34,6 +40,8 @@ def store_proposal(
 
     The new agents are counted here, once, because the work leaves PROPOSING here.
     """
+    if proposal.HasField("generator_problem"):
+        _note_generator_problem(session, job, proposal.generator_problem, now)
     if proposal.finished:
         job.rounds_over = True
     if not proposal.proposals:
@@ -86,7 +94,9 @@ def train_work(session: Session, job: JobRow, work: WorkRow, lease: LeaseRow) ->
         budget=pod_pb2.RoundBudget(
             env_steps_per_member=lease.member_env_steps,
             time=None if lease.time_s is None else seconds_to_duration(lease.time_s),
-            evaluation_fraction=EVALUATION_FRACTION,
+            evaluation_fraction=EVALUATION_FRACTION
+            if spec.objective.HasField("target_return")
+            else CALM_EVALUATION_FRACTION,
         ),
         objective=spec.objective,
         evaluation=job_pb2.EvaluationSpec(episodes=plan_of(job).episodes, evaluator=spec.evaluation.evaluator),
@@ -107,6 +117,13 @@ def inspect_work(job: JobRow) -> pod_pb2.InspectWork:
 def description_of(job: JobRow) -> environment_pb2.EnvironmentDescription:
     """What is known of the job's environment; empty while it is being inspected."""
     return environment_pb2.EnvironmentDescription.FromString(job.description or b"")
+
+
+def _note_generator_problem(session: Session, job: JobRow, problem: cohort_pb2.Problem, now: datetime) -> None:
+    """An event for each thing that is wrong with the generator, not for each proposal."""
+    known = events.messages(session, job, GENERATOR_FAILED)
+    if problem.message not in known and len(known) < MAX_GENERATOR_PROBLEMS:
+        events.record(session, job, GENERATOR_FAILED, problem.message, now=now, traceback=problem.detail)
 
 
 def _describe(proposal: leaderboard_pb2.Proposal) -> str:

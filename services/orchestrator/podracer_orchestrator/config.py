@@ -23,7 +23,7 @@ class OrchestratorConfig(ServiceSettings):
     pool            who makes pods: `local` starts processes here, `static` waits for those that come
     state_dir       the local pool's logs go to `logs` below it, users' code and data to `cache`
     run_dir         short private folder for the local pool's unix sockets
-    max_pods        pods of the local pool at most
+    max_pods        pods of the local pool at most, whatever else there is room for
     """
 
     database: str

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from google.protobuf.message import Message
 from sqlalchemy.orm import Session
 
-from podracer.common.v1 import cohort_pb2
+from podracer.common.v1 import agent_pb2, cohort_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
 from podracer_core.errors import (
     AlreadyExists,
@@ -22,11 +22,11 @@ from podracer_core.errors import (
     PreconditionFailed,
 )
 from podracer_core.rpc.backoff import Backoff
-from podracer_orchestrator import events, jobs, outbox
+from podracer_orchestrator import events, jobs, objective, outbox
 from podracer_orchestrator.board import LeaderboardClient
 from podracer_orchestrator.changes import OUTBOX, ChangeFeed
 from podracer_orchestrator.clock import Clock
-from podracer_orchestrator.job_state import LIVE_STATES, JobState
+from podracer_orchestrator.job_state import LIVE_STATES, TRAINING_STATES, JobState
 from podracer_orchestrator.names import last_part
 from podracer_orchestrator.tables import JobRow, OutboxRow
 from podracer_orchestrator.transactions import Transactions
@@ -98,6 +98,26 @@ class Delivery:
                 answered.append((row, await self._call(row)))  # noqa: PERF401 - what was answered before a failure counts
         finally:
             await self._transactions.write(lambda session: self._settle(session, answered))
+        for job_uid in {row.job_uid for row, answer in answered if _is_of_challenge(row, answer)}:
+            await self._hear_next_claim(job_uid)
+
+    async def _hear_next_claim(self, job_uid: str) -> None:
+        """After a challenge another candidate may have the best score of all, and has not been challenged yet."""
+
+        def claim(session: Session, candidates: Sequence[leaderboard_pb2.Candidate]) -> None:
+            job = session.get(JobRow, job_uid)
+            if job is not None:
+                objective.hear_next_claim(session, job, candidates, self._clock.now())
+
+        board = await self._transactions.read(functools.partial(_board_of, job_uid=job_uid))
+        if board is None:
+            return
+        try:
+            candidates = (await self._board.get(board)).candidates
+        except PodracerError as error:  # whoever submits next is heard as well
+            logger.warning("the leaderboard of job %s cannot be read now: %s", job_uid, error)
+            return
+        await self._transactions.write(lambda session: claim(session, candidates))
 
     async def _call(self, row: _Waiting) -> Message | PodracerError:
         try:
@@ -118,10 +138,12 @@ class Delivery:
         job = session.get(JobRow, row.job_uid)
         if job is None or not isinstance(answer, leaderboard_pb2.SubmitCandidateResponse) or not answer.admitted:
             return
-        agent = leaderboard_pb2.SubmitCandidateRequest.FromString(row.request).agent
-        message = f"{last_part(agent)} is number {answer.rank} of the leaderboard"
+        request = leaderboard_pb2.SubmitCandidateRequest.FromString(row.request)
+        message = f"{last_part(request.agent)} is number {answer.rank} of the leaderboard"
         now = self._clock.now()
-        events.record(session, job, "CANDIDATE_ADMITTED", message, now=now, subject=agent, rank=answer.rank)
+        events.record(session, job, "CANDIDATE_ADMITTED", message, now=now, subject=request.agent, rank=answer.rank)
+        if answer.challenge:
+            objective.hear_claim(session, job, request.candidate, now)
 
     def _refused(self, session: Session, row: _Waiting, error: PodracerError) -> None:
         outbox.delivered(session, row.id)
@@ -133,6 +155,19 @@ class Delivery:
         events.record(session, job, "LEADERBOARD_REFUSED", message, now=now, reason=error.reason)
         if row.method == outbox.CREATE_LEADERBOARD and JobState(job.state) in LIVE_STATES:
             jobs.fail(session, job, cohort_pb2.Problem(reason=error.reason, message=message), now)
+
+
+def _is_of_challenge(row: _Waiting, answer: Message | PodracerError) -> bool:
+    if row.method != outbox.RECORD_EVALUATIONS or isinstance(answer, PodracerError):
+        return False
+    evaluations = leaderboard_pb2.RecordEvaluationsRequest.FromString(row.request).evaluations
+    return any(each.purpose == agent_pb2.EVALUATION_PURPOSE_CHALLENGE for each in evaluations)
+
+
+def _board_of(session: Session, job_uid: str) -> str | None:
+    """The leaderboard of a job that trains; None for any other."""
+    job = session.get(JobRow, job_uid)
+    return outbox.board_of(job) if job is not None and JobState(job.state) in TRAINING_STATES else None
 
 
 def _read(session: Session, board: str) -> Sequence[_Waiting]:

@@ -12,15 +12,15 @@ from sqlalchemy.orm import Session
 from podracer.orchestrator.v1 import pod_service_pb2 as pod_pb2
 from podracer_core.errors import InvalidInput, PodracerError
 from podracer_core.rpc.tokens import LeaseTokens
-from podracer_orchestrator import cohorts, jobs, leases, pods, works
+from podracer_orchestrator import challenges, cohorts, jobs, leases, objective, pods, works
 from podracer_orchestrator.budget import Grant, Sharing, cut_round, remainder
 from podracer_orchestrator.changes import WORK, ChangeFeed
 from podracer_orchestrator.clock import Clock
 from podracer_orchestrator.job_plan import plan_of
-from podracer_orchestrator.job_state import ACTIVE_STATES, TRAINING_STATES, JobState
+from podracer_orchestrator.job_state import TRAINING_STATES, JobState
 from podracer_orchestrator.lease_messages import lease_message
+from podracer_orchestrator.pool_shares import PoolShares
 from podracer_orchestrator.proposing import CohortProposer, ToPropose, to_propose
-from podracer_orchestrator.scheduling import Load, fairest_first
 from podracer_orchestrator.tables import JobRow, LeaseState, PodRow, PodState, WorkKind, WorkRow, WorkState
 from podracer_orchestrator.terms import LeaseTerms
 from podracer_orchestrator.transactions import Transactions
@@ -53,13 +53,16 @@ class Dispatcher:
         proposer: CohortProposer,
         changes: ChangeFeed,
         clock: Clock,
+        shares: PoolShares | None = None,
     ) -> None:
+        """`shares`: those of the pool; without any, pods come by themselves."""
         self._transactions = transactions
         self._terms = terms
         self._tokens = tokens
         self._proposer = proposer
         self._changes = changes
         self._clock = clock
+        self._shares = shares or PoolShares(clock)
         self._draining = False
 
     def drain(self) -> None:
@@ -112,14 +115,13 @@ class Dispatcher:
     def _find(self, session: Session, ask: Ask) -> pod_pb2.Lease | ToPropose | None:
         """Lease what there is; else say what has to be proposed; else None."""
         pod = session.get_one(PodRow, ask.report.name)
-        own = session.get(JobRow, pod.job_uid) if pod.job_uid is not None else None
-        if pod.state in (PodState.DRAINING, PodState.STOPPED) or (
-            own is not None and JobState(own.state) not in ACTIVE_STATES
-        ):
+        if pod.state in (PodState.DRAINING, PodState.STOPPED):
             return _exit_message("the pod is not needed any more")
-        candidates = [own] if own is not None else self._fair_order(session, pod)
-        for job in candidates:
-            found = self._find_in(session, job, ask)
+        offer = self._shares.offer(session, pod)
+        for job in offer.jobs:
+            found = None if job.uid in offer.full else self._find_in(session, job, ask)
+            if isinstance(found, pod_pb2.Lease):
+                self._shares.took(offer, job)
             if found is not None:
                 return found
         return None
@@ -131,17 +133,24 @@ class Dispatcher:
             return self._grant(session, job, work, ask, cohorts.NO_ROUND)
         if JobState(job.state) not in TRAINING_STATES:
             return None
+        evaluation = objective.next_evaluation(session, job, now)
+        if evaluation is not None:
+            if evaluation.checkpoint is not None:
+                challenges.note_start(session, job, evaluation, ask.report.name, now)
+            return self._grant(session, job, evaluation, ask, cohorts.NO_ROUND)
+        if job.time_to_target_s is not None:
+            return None  # the job only waits for its ensemble
         plan = plan_of(job)
         left = remainder(plan.budget, leases.usage(session, job, now))
         if work is not None:
             whole = leases.round_left(session, work, cohorts.round_of(plan, cohorts.proposal_of(work)))
-            what = cut_round(whole, left, work.places, _sharing(session, job))
+            what = cut_round(whole, left, work.places, self._sharing(session, job))
             return None if what is None else self._grant(session, job, work, ask, what)
-        if job.rounds_over or left.is_empty or not self._proposer.may_ask(job.uid):
+        if job.rounds_over or left.is_empty or not self._proposer.may_ask(job):
             return None
         work = works.proposing(session, job.uid)
         if work is None:
-            places = plan.places(len(pods.serving(session, job)))
+            places = plan.places(self._shares.expected(session, job))
             work = jobs.add_work(session, job, WorkKind.TRAIN, WorkState.PROPOSING, now, places)
         return to_propose(job, work, ask.warm_agents, ask.algorithms)
 
@@ -150,18 +159,11 @@ class Dispatcher:
         self._terms.begin(lease.fence, job.uid)
         return lease_message(session, lease, self._tokens, self._terms.term_s)
 
-    def _fair_order(self, session: Session, pod: PodRow) -> Sequence[JobRow]:
-        found = {job.uid: job for job in jobs.in_states(session, ACTIVE_STATES) if job.project == pod.project}
-        loads = [Load(uid, plan_of(job).weight, len(leases.held(session, job_uid=uid))) for uid, job in found.items()]
-        return [found[uid] for uid in fairest_first(loads)]
-
-
-def _sharing(session: Session, job: JobRow) -> Sharing:
-    serving = pods.serving(session, job)
-    without = [pod for pod in serving if not leases.held(session, pod=pod.name)]
-    # Cost is in seconds of a pod, so this is what one pod does in a second; a short past says little.
-    speed = job.env_steps / job.cost_s if job.cost_s > 1.0 else 0.0
-    return Sharing(max(1, len(without)), speed)
+    def _sharing(self, session: Session, job: JobRow) -> Sharing:
+        without = self._shares.expected(session, job) - len(leases.held(session, job_uid=job.uid))
+        # Cost is in seconds of a pod, so this is what one pod does in a second; a short past says little.
+        speed = job.env_steps / job.cost_s if job.cost_s > 1.0 else 0.0
+        return Sharing(max(1, without), speed)
 
 
 def _exit_message(reason: str) -> pod_pb2.Lease:

@@ -35,3 +35,9 @@ def after(session: Session, job_uid: str, position: int, limit: int) -> Sequence
     """The events after `position`, oldest first, at most `limit`."""
     query = select(EventRow).where(EventRow.job_uid == job_uid, EventRow.position > position)
     return session.scalars(query.order_by(EventRow.position).limit(limit)).all()
+
+
+def messages(session: Session, job: JobRow, kind: str) -> Sequence[str]:
+    """What a job's events of a kind say, oldest first."""
+    query = select(EventRow.message).where(EventRow.job_uid == job.uid, EventRow.kind == kind)
+    return session.scalars(query.order_by(EventRow.position)).all()

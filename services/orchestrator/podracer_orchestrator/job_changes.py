@@ -23,7 +23,6 @@ from podracer_orchestrator.tables import (
     JobRow,
     LeaseRow,
     MemberRow,
-    PodRow,
     WorkRow,
 )
 
@@ -53,7 +52,9 @@ def change(session: Session, job: JobRow, wanted: JobChange, now: datetime) -> N
         spec = changed(read_spec(job.spec), wanted.spec, wanted.paths)
         job.spec = spec.SerializeToString(deterministic=True)
         job.revision += 1
-        events.record(session, job, "JOB_CHANGED", f"changed: {', '.join(wanted.paths)}", now=now)
+        scaled = f" ({spec.pod.min_count} to {spec.pod.max_count} pods)" if any(map(_is_of_pod, wanted.paths)) else ""
+        events.record(session, job, "JOB_CHANGED", f"changed: {', '.join(wanted.paths)}{scaled}", now=now)
+        objective.reconsider(session, job, now)
     if wanted.suspend is not None:
         _set_suspended(session, job, wanted.suspend, now)
     objective.finish_if_due(session, job, now)
@@ -92,10 +93,14 @@ def remove(session: Session, job: JobRow) -> None:
     outbox.delete_leaderboard(session, job)
     works = select(WorkRow.id).where(WorkRow.job_uid == job.uid)
     session.execute(delete(MemberRow).where(MemberRow.work_id.in_(works)))
-    for table in (LeaseRow, WorkRow, CheckpointRow, EventRow, PodRow, JobFileRow):
+    for table in (LeaseRow, WorkRow, CheckpointRow, EventRow, JobFileRow):
         session.execute(delete(table).where(table.job_uid == job.uid))
     session.delete(job)
     touch(session, job_topic(job.uid), WORK, POOL)
+
+
+def _is_of_pod(path: str) -> bool:
+    return path.startswith("pod.")
 
 
 def _set_suspended(session: Session, job: JobRow, suspend: bool, now: datetime) -> None:

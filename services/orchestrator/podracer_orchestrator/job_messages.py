@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from podracer.common.v1 import agent_pb2, cohort_pb2
@@ -15,7 +14,7 @@ from podracer_orchestrator.cohorts import description_of
 from podracer_orchestrator.job_plan import read_spec
 from podracer_orchestrator.names import job_name, leaderboard_name
 from podracer_orchestrator.progress import members_of
-from podracer_orchestrator.tables import EventRow, JobRow, PodRow, PodState
+from podracer_orchestrator.tables import EventRow, JobRow
 from podracer_orchestrator.terms import LeaseTerms
 
 
@@ -34,6 +33,8 @@ def job_message(session: Session, job: JobRow, terms: LeaseTerms, now: datetime)
     )
     if job.problem is not None:
         message.problem.CopyFrom(cohort_pb2.Problem.FromString(job.problem))
+    if job.ensemble is not None:
+        message.ensemble.ParseFromString(job.ensemble)
     if job.description is not None:
         message.environment_description.CopyFrom(description_of(job))
     message.create_time.FromDatetime(job.create_time)
@@ -73,7 +74,7 @@ def _progress(session: Session, job: JobRow, terms: LeaseTerms, now: datetime) -
         cost=seconds_to_duration(job.cost_s),
         evaluation_cost=seconds_to_duration(job.evaluation_cost_s),
         agent_count=job.agent_count,
-        pod_count=_pods_at_work(session, job),
+        pod_count=len({lease.pod for lease in held}),
         completed_rounds=job.completed_rounds,
         reserved_env_steps=leases.usage(session, job, now).reserved_env_steps,
     )
@@ -85,12 +86,3 @@ def _progress(session: Session, job: JobRow, terms: LeaseTerms, now: datetime) -
     if eta is not None:
         progress.eta.FromTimedelta(eta)
     return progress
-
-
-def _pods_at_work(session: Session, job: JobRow) -> int:
-    at_work = (PodState.IDLE, PodState.WORKING)
-    query = select(func.count()).where(PodRow.job_uid == job.uid, PodRow.state.in_(at_work))
-    own: int = session.execute(query).scalar_one()
-    visiting = {lease.pod for lease in leases.held(session, job_uid=job.uid)}
-    query = select(func.count()).where(PodRow.name.in_(visiting), PodRow.job_uid.is_(None))
-    return own + int(session.execute(query).scalar_one())

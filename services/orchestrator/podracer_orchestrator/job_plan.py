@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from podracer.orchestrator.v1 import job_pb2
 from podracer_core.catalogue.environments import BUILT_IN
 from podracer_core.jobs.messages import seconds_from_duration
 from podracer_orchestrator.budget import Budget, Round
+from podracer_orchestrator.pod_kind import PodKind
 from podracer_orchestrator.tables import JobRow
 
 DEFAULT_POPULATION = 8
@@ -22,7 +24,10 @@ MAX_MEMBERS = 16
 
 @dataclass(frozen=True, slots=True)
 class JobPlan:
-    """The orchestrator's view of a spec. `members` 0 means automatic; `target_return` None means that there is none."""
+    """The orchestrator's view of a spec. `members` 0 means automatic; `target_return` None means that there is none.
+
+    `cpu` (cores) and `memory_bytes` (0: not said) are what a pod of `kind` needs.
+    """
 
     budget: Budget
     round: Round
@@ -32,9 +37,9 @@ class JobPlan:
     members: int
     min_pods: int
     max_pods: int
-    workers: int
-    is_fused: bool
+    kind: PodKind
     cpu: float
+    memory_bytes: int
     weight: float
     episodes: int
 
@@ -58,7 +63,6 @@ def plan_of(job: JobRow) -> JobPlan:
 def _plan(stored: bytes) -> JobPlan:
     spec = read_spec(stored)
     objective, evolution, pod = spec.objective, spec.evolution, spec.pod
-    is_built_in = spec.environment.id in BUILT_IN
     min_pods = pod.min_count or 1
     return JobPlan(
         budget=_budget(objective),
@@ -69,14 +73,20 @@ def _plan(stored: bytes) -> JobPlan:
         members=pod.members,
         min_pods=min_pods,
         max_pods=max(min_pods, pod.max_count),
-        workers=pod.workers or 1,
-        is_fused=is_built_in
-        if pod.layout == job_pb2.POD_LAYOUT_UNSPECIFIED
-        else pod.layout == job_pb2.POD_LAYOUT_FUSED,
+        kind=_kind(pod, spec.environment.id in BUILT_IN),
         cpu=pod.resources.cpu or 1.0,
+        memory_bytes=pod.resources.memory_bytes,
         weight=spec.weight or 1.0,
         episodes=spec.evaluation.episodes or DEFAULT_EPISODES,
     )
+
+
+def _kind(pod: job_pb2.PodShape, is_built_in: bool) -> PodKind:
+    """A pod whose job says how many cores it needs has so many threads, whatever else runs beside it."""
+    is_fused = is_built_in if pod.layout == job_pb2.POD_LAYOUT_UNSPECIFIED else pod.layout == job_pb2.POD_LAYOUT_FUSED
+    kind = PodKind(is_fused, 0 if is_fused else pod.workers or 1, pod.resources.gpu)
+    threads = max(1, int(pod.resources.cpu / kind.busy_processes)) if pod.resources.cpu else 0
+    return dataclasses.replace(kind, threads=threads)
 
 
 def _budget(objective: evolution_pb2.Objective) -> Budget:

@@ -18,6 +18,7 @@ from podracer_core.jobs.messages import seconds_from_duration
 from podracer_core.rpc.tokens import Role
 from podracer_core.storage.layout import job_prefix
 from podracer_orchestrator import events, job_changes, job_files, jobs, names, pods, submission
+from podracer_orchestrator.capacity import capacity_message, pod_uses
 from podracer_orchestrator.job_messages import event_message, job_message
 from podracer_orchestrator.lease_messages import pod_message
 from podracer_orchestrator.orchestrator import Orchestrator
@@ -42,7 +43,13 @@ class JobServicer(job_service_pb2_grpc.JobServiceServicer):
         self._orchestrator = orchestrator
         self._transactions = orchestrator.transactions
         self._clock = orchestrator.clock
-        self._watcher = Watcher(orchestrator.transactions, orchestrator.changes, orchestrator.terms, self._clock)
+        self._watcher = Watcher(
+            orchestrator.transactions,
+            orchestrator.changes,
+            orchestrator.terms,
+            self._clock,
+            lambda: pod_uses(orchestrator.pool_shares),
+        )
 
     async def drain(self) -> None:
         """End the watchers' streams."""
@@ -118,12 +125,13 @@ class JobServicer(job_service_pb2_grpc.JobServiceServicer):
 
         def operation(session: Session) -> service_pb2.ListPodsResponse:
             if request.job:
-                of_job = pods.of_job(session, _named(session, request.job, "job").uid)
+                of_job = pods.of_job(session, _named(session, request.job, "job"))
                 found = [pod for pod in of_job if pod.name > request.page_token][: size + 1]
             else:
                 found = list(pods.of_project(session, project, request.page_token, size + 1))
             token = found[size - 1].name if len(found) > size else ""
-            listed = [pod_message(session, pod, self._orchestrator.terms) for pod in found[:size]]
+            uses, terms = pod_uses(self._orchestrator.pool_shares), self._orchestrator.terms
+            listed = [pod_message(session, pod, terms, uses.get(pod.name)) for pod in found[:size]]
             return service_pb2.ListPodsResponse(pods=listed, next_page_token=token)
 
         return await self._transactions.read(operation)
@@ -145,7 +153,8 @@ class JobServicer(job_service_pb2_grpc.JobServiceServicer):
         self, request: service_pb2.GetCapacityRequest, context: Context
     ) -> service_pb2.GetCapacityResponse:
         project = names.parse_parent(request.parent)
-        return await self._transactions.read(lambda session: self._orchestrator.pool_keeper.capacity(session, project))
+        shares = self._orchestrator.pool_shares
+        return await self._transactions.read(lambda session: capacity_message(session, shares, project))
 
     async def _changed(self, name: str, operation: Callable[[Session, JobRow], None]) -> job_pb2.Job:
         def changing(session: Session) -> job_pb2.Job:

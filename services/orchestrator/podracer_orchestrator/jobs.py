@@ -22,13 +22,15 @@ from podracer_orchestrator.tables import JobRow, WorkKind, WorkRow, WorkState
 
 @dataclass(frozen=True, slots=True)
 class NewJob:
-    """A checked request for a job. `description` is None where the environment has to be inspected first."""
+    """A checked request for a job. `description` is None where the environment has to be inspected first; `warnings`
+    are what its user should know."""
 
     project: str
     job_id: str
     spec: job_pb2.JobSpec
     description: environment_pb2.EnvironmentDescription | None = None
     request_id: str = ""
+    warnings: tuple[str, ...] = ()
 
 
 def create(session: Session, new: NewJob, now: datetime) -> JobRow:
@@ -57,6 +59,9 @@ def create(session: Session, new: NewJob, now: datetime) -> JobRow:
     session.flush()
     job_files.keep(session, job, new.spec)
     events.record(session, job, "JOB_CREATED", f"{job_name(job.project, job.job_id)} was accepted", now=now)
+    for warning in new.warnings:
+        message = f"{warning}: the round is shortened to it, and no agent is replaced"
+        events.record(session, job, "ROUND_SHORTENED", message, now=now)
     if new.description is None:
         add_work(session, job, WorkKind.INSPECT, WorkState.READY, now)
     else:
@@ -136,14 +141,19 @@ def cancel(session: Session, job: JobRow, now: datetime) -> None:
     _end(session, job, "JOB_CANCELLED", "cancelled by its user", now)
 
 
-def _end(session: Session, job: JobRow, kind: str, message: str, now: datetime) -> None:
-    job.end_time = now
+def drop_waiting(session: Session, job: JobRow, now: datetime) -> None:
+    """Drop the works of a job that no pod has."""
     waiting = (WorkState.PROPOSING, WorkState.READY)
     session.execute(
         update(WorkRow)
         .where(WorkRow.job_uid == job.uid, WorkRow.state.in_(waiting))
         .values(state=WorkState.DROPPED, end_time=now)
     )
+
+
+def _end(session: Session, job: JobRow, kind: str, message: str, now: datetime) -> None:
+    job.end_time = now
+    drop_waiting(session, job, now)
     events.record(session, job, kind, message, now=now)
 
 

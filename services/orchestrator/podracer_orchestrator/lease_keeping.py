@@ -11,22 +11,23 @@ from sqlalchemy.orm import Session
 
 from podracer.common.v1 import agent_pb2, cohort_pb2
 from podracer.orchestrator.v1 import pod_service_pb2 as pod_pb2
+from podracer_core.errors import Fenced
 from podracer_core.storage.manifest import read_manifest
 from podracer_core.storage.object_store import ObjectStore
-from podracer_orchestrator import jobs, leases, objective, pods, progress, results, works
+from podracer_orchestrator import evaluation_works, jobs, leases, objective, pods, progress, results, works
 from podracer_orchestrator.changes import ChangeFeed, job_topic
 from podracer_orchestrator.clock import Clock
 from podracer_orchestrator.job_plan import plan_of
 from podracer_orchestrator.job_state import ACTIVE_STATES, JobState
 from podracer_orchestrator.progress import MemberCommit
-from podracer_orchestrator.tables import JobRow, LeaseRow, LeaseState, PodRow, PodState
+from podracer_orchestrator.tables import JobRow, LeaseRow, LeaseState, PodRow, PodState, WorkKind
 from podracer_orchestrator.terms import LeaseTerms, LiveReport
 from podracer_orchestrator.transactions import Transactions
 
 HANDED_BACK = ("", "DRAINED", "DRAINING", "SHUTDOWN", "SUSPENDED", "STOPPED", "CANCELLED")
 """Reasons of a release that say nothing against the work."""
 
-Result = pod_pb2.TrainResult | pod_pb2.InspectResult | cohort_pb2.Problem
+Result = pod_pb2.TrainResult | pod_pb2.EvaluateResult | pod_pb2.InspectResult | cohort_pb2.Problem
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +57,8 @@ class LeaseKeeper:
 
         def operation(session: Session) -> tuple[LeaseRow, pod_pb2.LeaseAction.ValueType]:
             lease = self._held(session, holder)
+            if evaluation_works.is_overdue(lease, self._clock.now()):
+                raise Fenced(f"{lease.pod} keeps its lease, but has not ended its evaluation in time")
             results.record_evaluations(session, lease, evaluations, self._clock.now())
             return lease, self._action(session, lease)
 
@@ -85,6 +88,8 @@ class LeaseKeeper:
             lease, now = self._held(session, holder), self._clock.now()
             if isinstance(result, pod_pb2.TrainResult):
                 results.complete_train(session, lease, result, now)
+            elif isinstance(result, pod_pb2.EvaluateResult):
+                results.complete_evaluation(session, lease, result, now)
             elif isinstance(result, pod_pb2.InspectResult):
                 results.complete_inspection(session, lease, result, now)
             else:
@@ -160,10 +165,12 @@ class LeaseKeeper:
         pod = session.get(PodRow, lease.pod)
         if pod is not None and pod.state in (PodState.DRAINING, PodState.STOPPED):
             return pod_pb2.LEASE_ACTION_DRAIN
-        if JobState(job.state) not in ACTIVE_STATES:
-            # A pod that serves any job ends the round and asks for other work; one of this job has nothing more to do.
-            bound = pod is not None and pod.job_uid is not None
-            return pod_pb2.LEASE_ACTION_DRAIN if bound else pod_pb2.LEASE_ACTION_FINISH
+        if JobState(job.state) not in ACTIVE_STATES or _is_too_many(session, lease, job):
+            return pod_pb2.LEASE_ACTION_RELEASE
+        if lease.kind != WorkKind.TRAIN:
+            return pod_pb2.LEASE_ACTION_CONTINUE
+        if job.time_to_target_s is not None:
+            return pod_pb2.LEASE_ACTION_FINISH  # the job only waits for its ensemble
         limit_s = plan_of(job).budget.active_time_s
         if limit_s is not None and leases.active_time_s(job, self._clock.now()) >= limit_s:
             return pod_pb2.LEASE_ACTION_FINISH
@@ -174,6 +181,16 @@ class LeaseKeeper:
         await asyncio.gather(
             *(asyncio.to_thread(read_manifest, self._store, each.prefix, each.manifest_sha256) for each in checkpoints)
         )
+
+
+def _is_too_many(session: Session, lease: LeaseRow, job: JobRow) -> bool:
+    """Whether the job has come to want fewer pods than hold leases of it, and this one is to go: the newest do."""
+    held, most = leases.held(session, job_uid=job.uid), plan_of(job).max_pods
+    if len(held) <= most:
+        return False
+    pods_of = {each.fence: session.get(PodRow, each.pod) for each in held}
+    staying = [fence for fence, pod in pods_of.items() if pod is None or pod.state != PodState.DRAINING]
+    return lease.fence in staying[most:]
 
 
 def _checkpoints(result: pod_pb2.TrainResult) -> list[agent_pb2.CheckpointReference]:

@@ -16,7 +16,20 @@ from podracer_orchestrator.budget import Grant, Round, Usage
 from podracer_orchestrator.changes import POOL, WORK, job_topic, touch
 from podracer_orchestrator.job_state import JobSignal, JobState
 from podracer_orchestrator.progress import members_of
-from podracer_orchestrator.tables import JobRow, LeaseRow, LeaseState, PodRow, PodState, WorkKind, WorkRow, WorkState
+from podracer_orchestrator.tables import (
+    JobRow,
+    LeaseRow,
+    LeaseState,
+    MemberRow,
+    PodRow,
+    PodState,
+    WorkKind,
+    WorkRow,
+    WorkState,
+)
+
+_ACTIVE_KINDS = (WorkKind.TRAIN, WorkKind.EVALUATE)
+"""While one of these is leased the job is active: also the time that a challenge takes is time to the target."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +68,9 @@ def grant(session: Session, job: JobRow, work: WorkRow, asker: Asker, what: Gran
         member.base_env_steps = member.env_steps
         member.base_cost_s = member.cost_s
         member.base_evaluation_cost_s = member.evaluation_cost_s
-    if work.kind == WorkKind.TRAIN:
+    if work.kind in _ACTIVE_KINDS:
         job.active_since = job.active_since or now
+    if work.kind == WorkKind.TRAIN:
         jobs.signal(session, job, JobSignal.LEASED, now)
     _set_pod(session, lease.pod, PodState.WORKING)
     message = f"{work.kind} leased to {asker.pod}"
@@ -102,7 +116,7 @@ def end(session: Session, job: JobRow, lease: LeaseRow, state: LeaseState, now: 
     lease.end_time = now
     session.flush()
     others = held(session, job_uid=job.uid)
-    if not any(other.kind == WorkKind.TRAIN for other in others):
+    if not any(other.kind in _ACTIVE_KINDS for other in others):
         job.active_since = None
     _set_pod(session, lease.pod, PodState.LOST if state is LeaseState.EXPIRED else PodState.IDLE)
     touch(session, WORK, POOL, job_topic(job.uid))
@@ -123,11 +137,22 @@ def active_time_s(job: JobRow, now: datetime) -> float:
 
 def usage(session: Session, job: JobRow, now: datetime) -> Usage:
     """What a job has used, and what its leases reserve beyond what they have committed."""
+    # One query for all leases: every ask and every completed round of a job asks this, and it may have many pods.
+    query = (
+        select(
+            LeaseRow.reserved_env_steps,
+            LeaseRow.reserved_cost_s,
+            func.coalesce(func.sum(MemberRow.env_steps - MemberRow.base_env_steps), 0),
+            func.coalesce(func.sum(MemberRow.cost_s - MemberRow.base_cost_s), 0.0),
+        )
+        .outerjoin(MemberRow, MemberRow.work_id == LeaseRow.work_id)
+        .where(LeaseRow.state == LeaseState.HELD, LeaseRow.job_uid == job.uid)
+        .group_by(LeaseRow.fence)
+    )
     steps, cost_s = 0, 0.0
-    for lease in held(session, job_uid=job.uid):
-        members = members_of(session, lease.work_id)
-        steps += max(0, lease.reserved_env_steps - sum(each.env_steps - each.base_env_steps for each in members))
-        cost_s += max(0.0, lease.reserved_cost_s - sum(each.cost_s - each.base_cost_s for each in members))
+    for reserved_steps, reserved_cost_s, committed_steps, committed_cost_s in session.execute(query):
+        steps += max(0, reserved_steps - int(committed_steps))
+        cost_s += max(0.0, reserved_cost_s - committed_cost_s)
     return Usage(job.env_steps, active_time_s(job, now), job.cost_s, steps, cost_s)
 
 
@@ -151,5 +176,5 @@ def wants_leases(job: JobRow) -> bool:
 
 def _set_pod(session: Session, name: str, state: PodState) -> None:
     pod = session.get(PodRow, name)
-    if pod is not None and pod.state != PodState.STOPPED:
+    if pod is not None and pod.state not in (PodState.DRAINING, PodState.STOPPED):
         pod.state = state

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 from sqlalchemy.orm import Session
 
 from podracer.common.v1 import agent_pb2
+from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
 from podracer_core.jobs.messages import seconds_from_duration
-from podracer_orchestrator import events, jobs, leases
+from podracer_orchestrator import challenges, ensembles, evaluation_works, events, jobs, leases
 from podracer_orchestrator.budget import remainder
+from podracer_orchestrator.challenges import Claim
 from podracer_orchestrator.changes import job_topic, touch
 from podracer_orchestrator.job_plan import JobPlan, plan_of
 from podracer_orchestrator.job_state import ACTIVE_STATES, TRAINING_STATES, JobOutcome, JobState
-from podracer_orchestrator.tables import CheckpointRow, JobRow, LeaseRow
+from podracer_orchestrator.tables import CheckpointRow, JobRow, LeaseRow, WorkRow, WorkState
 
 _JUDGING = (agent_pb2.EVALUATION_PURPOSE_CANDIDATE, agent_pb2.EVALUATION_PURPOSE_CHALLENGE)
 
@@ -24,40 +27,125 @@ def score(plan: JobPlan, evaluation: agent_pb2.Evaluation) -> float:
     return evaluation.mean if plan.target_is_mean else evaluation.lower_bound
 
 
+def is_full(plan: JobPlan, evaluation: agent_pb2.Evaluation) -> bool:
+    """Whether it has the number of episodes that a candidate is judged by."""
+    return len(evaluation.returns) >= plan.episodes or evaluation.deterministic
+
+
+def claim_of(plan: JobPlan, evaluation: agent_pb2.Evaluation) -> Claim:
+    """A candidate's evaluation as a claim: of the target where it passes that in full."""
+    value = score(plan, evaluation)
+    passes = plan.target_return is not None and value >= plan.target_return and is_full(plan, evaluation)
+    return Claim(evaluation, value, passes)
+
+
 def consider(session: Session, job: JobRow, lease: LeaseRow, evaluation: agent_pb2.Evaluation, now: datetime) -> None:
     """Take an evaluation into account: it may be the best so far, and it may reach the target.
 
-    Only one that judges (CANDIDATE, CHALLENGE) and whose checkpoint has been committed counts, and the target asks
-    for the full number of episodes: what counts can be downloaded and evaluated again.
+    Only one that judges (CANDIDATE, CHALLENGE), is a number and whose checkpoint has been committed counts: what counts
+    can be downloaded and evaluated again. A CHALLENGE goes before all that are none, a full one before one that ended
+    early. A CANDIDATE that passes the target is challenged; a CHALLENGE that does has reached it.
     """
     if evaluation.purpose not in _JUDGING or not evaluation.HasField("checkpoint"):
         return
-    if session.get(CheckpointRow, evaluation.checkpoint.prefix) is None:
+    if session.get(CheckpointRow, evaluation.checkpoint.prefix) is None or not evaluation_works.is_finite(evaluation):
         return
     plan = plan_of(job)
-    value = score(plan, evaluation)
-    is_full = len(evaluation.returns) >= plan.episodes or evaluation.deterministic
-    if job.best_score is None or (is_full, value) > (job.best_is_full, job.best_score):
+    claim, full = claim_of(plan, evaluation), is_full(plan, evaluation)
+    is_confirmed = evaluation.purpose == agent_pb2.EVALUATION_PURPOSE_CHALLENGE
+    standing = (is_confirmed, full, claim.score)
+    if job.best_score is None or standing > (job.best_is_confirmed, job.best_is_full, job.best_score):
         job.best = evaluation.SerializeToString(deterministic=True)
-        job.best_score, job.best_is_full = value, is_full
-        message = f"best so far: {value:.6g} by {evaluation.agent}"
-        events.record(session, job, "NEW_BEST", message, now=now, subject=evaluation.agent, score=value)
+        job.best_is_confirmed, job.best_is_full, job.best_score = is_confirmed, full, claim.score
+        message = f"best so far: {claim.score:.6g} by {evaluation.agent}" + ("" if is_confirmed else ", not confirmed")
+        events.record(session, job, "NEW_BEST", message, now=now, subject=evaluation.agent, score=claim.score)
         touch(session, job_topic(job.uid))
-    if job.time_to_target_s is None and is_full and plan.target_return is not None and value >= plan.target_return:
-        job.time_to_target_s = _target_time_s(job, lease, evaluation, now)
-        message = f"{evaluation.agent} has reached the target: {value:.6g}, target {plan.target_return:.6g}"
-        events.record(session, job, "TARGET_REACHED", message, now=now, subject=evaluation.agent, score=value)
+    if claim.claims_target and job.time_to_target_s is None:
+        if is_confirmed:
+            _reach(session, job, claim, _target_time_s(job, lease, evaluation, now), now)
+        else:
+            challenges.make(session, job, claim, now)
+
+
+def reconsider(session: Session, job: JobRow, now: datetime) -> None:
+    """The target has changed: the best so far may have reached it, or claims it now."""
+    if job.best is None or job.time_to_target_s is not None:
+        return
+    claim = claim_of(plan_of(job), agent_pb2.Evaluation.FromString(job.best))
+    if claim.claims_target and job.best_is_confirmed:
+        _reach(session, job, claim, leases.active_time_s(job, now), now)
+    elif claim.claims_target:
+        challenges.make(session, job, claim, now)
+
+
+def hear_claim(session: Session, job: JobRow, evaluation: agent_pb2.Evaluation, now: datetime) -> bool:
+    """A candidate claims the leaderboard's first place: have it challenged, unless it was or a better one waits."""
+    return challenges.make(session, job, claim_of(plan_of(job), evaluation), now)
+
+
+def hear_last_claims(session: Session, job: JobRow, candidates: Sequence[agent_pb2.Evaluation], now: datetime) -> None:
+    """The budget is used by a round that has brought `candidates`: the best one claims to be the job's.
+
+    Most jobs are best at their end, and the leaderboard's word would come after it.
+    """
+    if not is_budget_used(session, job, now) or job.best_score is None:
+        return
+    plan = plan_of(job)
+    for claim in (claim_of(plan, each) for each in candidates if is_full(plan, each)):
+        if claim.score >= job.best_score:
+            challenges.make(session, job, claim, now)
+
+
+def hear_next_claim(
+    session: Session, job: JobRow, candidates: Sequence[leaderboard_pb2.Candidate], now: datetime
+) -> None:
+    """A place was confirmed: have the best of those challenged that score more than who is first now.
+
+    `candidates` are the leaderboard's, in its order: the first is confirmed where anybody is.
+    """
+    plan = plan_of(job)
+    first = score(plan, candidates[0].evaluation) if candidates and candidates[0].confirmed else float("-inf")
+    claims = [each.evaluation for each in candidates if not each.confirmed and score(plan, each.evaluation) > first]
+    for evaluation in claims:
+        if hear_claim(session, job, evaluation, now):
+            return
+
+
+def next_evaluation(session: Session, job: JobRow, now: datetime) -> WorkRow | None:
+    """The EVALUATE work of a job that a pod can take up now, one at a time.
+
+    A claim below the target waits while evaluation has taken its part of the cost; what still waits when nothing else
+    is left to do is heard after all, or the job would end with a best that everybody doubts.
+    """
+    waiting = evaluation_works.in_states(session, job.uid, [WorkState.READY, WorkState.LEASED])
+    if not waiting or any(work.state == WorkState.LEASED for work in waiting):
+        return None
+    first = min(waiting, key=_precedence)
+    if first.checkpoint is None or challenges.is_affordable(job, first) or _is_idle_for_good(session, job, now):
+        return first
+    return None
 
 
 def finish_if_due(session: Session, job: JobRow, now: datetime) -> None:
-    """End the job where its target is reached, or where its budget is used and no lease is out any more."""
+    """End the job where its target is reached, or where its budget is used and neither a lease nor a challenge is out.
+
+    Where it wants an ensemble, that comes before the end.
+    """
     state = JobState(job.state)
     if job.time_to_target_s is not None and state in TRAINING_STATES | {JobState.SUSPENDED}:
+        outcome = JobOutcome.TARGET_REACHED
         message = f"target reached after {job.time_to_target_s:.1f} s of training"
-        jobs.succeed(session, job, JobOutcome.TARGET_REACHED, message, now)
-    elif state in TRAINING_STATES and is_budget_used(session, job, now) and not leases.held(session, job_uid=job.uid):
+    elif (
+        state in TRAINING_STATES and _is_idle_for_good(session, job, now) and next_evaluation(session, job, now) is None
+    ):
+        outcome = JobOutcome.BUDGET_USED
         message = f"budget used: {job.env_steps:,} steps in {leases.active_time_s(job, now):.1f} s"
-        jobs.succeed(session, job, JobOutcome.BUDGET_USED, message, now)
+    else:
+        return
+    if not ensembles.is_wanted(session, job):
+        jobs.succeed(session, job, outcome, message, now)
+    elif not leases.held(session, job_uid=job.uid):  # who trains still may bring a candidate for it
+        ensembles.begin(session, job, now)
 
 
 def is_budget_used(session: Session, job: JobRow, now: datetime) -> bool:
@@ -84,6 +172,22 @@ def expected_end(session: Session, job: JobRow, env_steps_per_second: float, now
         pods = max(1, len(leases.held(session, job_uid=job.uid)))
         waits.append((plan.budget.cost_s - used.cost_s) / pods)
     return timedelta(seconds=max(0.0, min(waits))) if waits else None
+
+
+def _reach(session: Session, job: JobRow, claim: Claim, time_s: float, now: datetime) -> None:
+    job.time_to_target_s = time_s
+    agent, target = claim.evaluation.agent, plan_of(job).target_return
+    message = f"{agent} has reached the target: {claim.score:.6g}, target {target:.6g}"
+    events.record(session, job, "TARGET_REACHED", message, now=now, subject=agent, score=claim.score)
+
+
+def _precedence(work: WorkRow) -> tuple[bool, bool, float, str]:
+    """Whatever is least comes first: the ensemble, claims of the target, the better claim."""
+    return work.checkpoint is not None, not work.claims_target, -(work.claimed_score or 0.0), work.checkpoint or ""
+
+
+def _is_idle_for_good(session: Session, job: JobRow, now: datetime) -> bool:
+    return is_budget_used(session, job, now) and not leases.held(session, job_uid=job.uid)
 
 
 def _target_time_s(job: JobRow, lease: LeaseRow, evaluation: agent_pb2.Evaluation, now: datetime) -> float:

@@ -19,11 +19,13 @@ from podracer_orchestrator.clock import Clock
 from podracer_orchestrator.config import OrchestratorConfig
 from podracer_orchestrator.delivery import Delivery
 from podracer_orchestrator.dispatch import Dispatcher
+from podracer_orchestrator.ensemble_making import EnsembleMaker
 from podracer_orchestrator.lease_keeping import LeaseKeeper
 from podracer_orchestrator.pool.backend import PoolBackend
 from podracer_orchestrator.pool.local import LocalPool, LocalPoolSettings
 from podracer_orchestrator.pool.static import StaticPool
 from podracer_orchestrator.pool_keeping import PoolKeeper
+from podracer_orchestrator.pool_shares import PoolShares
 from podracer_orchestrator.proposing import CohortProposer
 from podracer_orchestrator.sweep import Sweep
 from podracer_orchestrator.tables import SettingRow
@@ -54,11 +56,15 @@ class Orchestrator:
         self.lease_tokens = lease_tokens
         self.terms = LeaseTerms(self.clock, config.lease_term)
         self.lease_keeper = LeaseKeeper(transactions, self.terms, store, changes, self.clock)
-        self.pool_keeper = PoolKeeper(transactions, self.lease_keeper, changes, self.clock)
+        self.pool_shares = PoolShares(self.clock)
+        self.pool_keeper = PoolKeeper(transactions, self.lease_keeper, self.pool_shares, changes, self.clock)
         board = LeaderboardClient(channel)
         self._delivery = Delivery(transactions, board, changes, self.clock)
         proposer = CohortProposer(transactions, board, self._delivery, self.clock)
-        self.dispatcher = Dispatcher(transactions, self.terms, lease_tokens, proposer, changes, self.clock)
+        self.dispatcher = Dispatcher(
+            transactions, self.terms, lease_tokens, proposer, changes, self.clock, self.pool_shares
+        )
+        self._ensembles = EnsembleMaker(transactions, board, self._delivery, changes, self.clock)
         self._sweep = Sweep(transactions, self.terms, self.lease_keeper, self.clock)
         self._config = config
         self._channel = channel
@@ -87,7 +93,7 @@ class Orchestrator:
         """Take up what a former process left, and begin to work; `address` is where pods find this orchestrator."""
         await self.lease_keeper.recover()
         await self.pool_keeper.adopt(self._make_pool(address))
-        for run in (self.pool_keeper.run(), self._delivery.run(), self._sweep.run()):
+        for run in (self.pool_keeper.run(), self._delivery.run(), self._ensembles.run(), self._sweep.run()):
             task = asyncio.create_task(run)
             task.add_done_callback(self._note_end)
             self._tasks.append(task)

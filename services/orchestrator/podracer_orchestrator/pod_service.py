@@ -72,8 +72,8 @@ class PodServicer(pod_service_pb2_grpc.PodServiceServicer):
         self, request: pod_pb2.CompleteWorkRequest, context: Context
     ) -> pod_pb2.CompleteWorkResponse:
         kind = request.WhichOneof("result")
-        if kind not in ("train", "inspect", "problem"):
-            raise _invalid("result", "expected train, inspect or problem")
+        if kind is None:
+            raise _invalid("result", "expected train, evaluate, inspect or problem")
         await self._keeper.complete(_holder(request), getattr(request, kind))
         if not request.HasField("next"):
             return pod_pb2.CompleteWorkResponse()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -10,12 +10,17 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from podracer.common.v1 import cohort_pb2
-from podracer_orchestrator import events, leases, names, works
+from podracer_orchestrator import events, jobs, leases, names, works
 from podracer_orchestrator.changes import job_topic, touch
-from podracer_orchestrator.tables import JobRow, LeaseState, PodRow, PodState
+from podracer_orchestrator.job_plan import plan_of
+from podracer_orchestrator.job_state import ACTIVE_STATES, JobState
+from podracer_orchestrator.pod_kind import PodKind
+from podracer_orchestrator.tables import JobRow, LeaseRow, LeaseState, PodRow, PodState
 
+STATIC = "static"
+"""Backend of the pods that come by themselves."""
 GONE = (PodState.STOPPED,)
-_ABSENT = (PodState.STOPPED, PodState.DRAINING, PodState.LOST)
+ABSENT = (PodState.STOPPED, PodState.DRAINING, PodState.LOST)
 SILENCE = timedelta(seconds=90)
 """A pod that asks for nothing for so long is taken for lost; it asks at least every 30 s."""
 
@@ -31,18 +36,17 @@ class PodReport:
     build: bytes
 
 
-def make(session: Session, job: JobRow, name: str, backend: str, layout: str, now: datetime) -> PodRow:
+def make(session: Session, name: str, kind: PodKind, backend: str, now: datetime) -> PodRow:
     """The row of a pod that the pool is about to start; stored before any process is, so that none is forgotten."""
     pod = session.get(PodRow, name)
     if pod is None:
-        pod = PodRow(name=name, project=job.project, create_time=now)
+        pod = PodRow(name=name, project=names.parse("pod", name, "pod").project)
         session.add(pod)
-    else:
-        pod.restart_count += 1
-    pod.job_uid, pod.backend, pod.layout = job.uid, backend, layout
-    pod.state, pod.message, pod.instance_id, pod.last_seen_time = PodState.STARTING, "", "", now
-    touch(session, job_topic(job.uid))
+    pod.backend, pod.kind, pod.layout = backend, kind.name, kind.layout
+    pod.state, pod.message, pod.instance_id = PodState.STARTING, "", ""
+    pod.restart_count, pod.create_time, pod.last_seen_time = 0, now, now
     session.flush()
+    _touch_jobs(session, pod)
     return pod
 
 
@@ -51,15 +55,14 @@ def check_in(session: Session, report: PodReport, now: datetime) -> PodRow:
     pod = session.get(PodRow, report.name)
     if pod is None:
         project = names.parse("pod", report.name, "pod").project
-        pod = PodRow(name=report.name, project=project, backend="static", state=PodState.IDLE, create_time=now)
-        pod.restart_count = 0
+        pod = PodRow(name=report.name, project=project, backend=STATIC, state=PodState.IDLE, create_time=now)
+        pod.restart_count, pod.kind = 0, ""
         session.add(pod)
-    elif pod.backend == "static" and pod.instance_id not in ("", report.instance_id):
+    elif pod.backend == STATIC and pod.instance_id not in ("", report.instance_id):
         pod.restart_count += 1
-    if pod.state in (PodState.STARTING, PodState.LOST) or (pod.backend == "static" and pod.state == PodState.STOPPED):
+    if pod.state in (PodState.STARTING, PodState.LOST) or (pod.backend == STATIC and pod.state == PodState.STOPPED):
         pod.state, pod.message = PodState.IDLE, ""
-        if pod.job_uid is not None:
-            touch(session, job_topic(pod.job_uid))
+        _touch_jobs(session, pod)
     pod.instance_id, pod.layout = report.instance_id, report.layout
     pod.address, pod.build, pod.last_seen_time = report.address, report.build, now
     session.flush()
@@ -72,10 +75,9 @@ def lose(session: Session, name: str, problem: cohort_pb2.Problem | None, why: s
     for lease in held:
         works.lose(session, lease, LeaseState.EXPIRED, why, now, problem=problem)
     pod = session.get(PodRow, name)
-    if pod is not None and pod.state != PodState.STOPPED:
+    if pod is not None and pod.state not in (PodState.DRAINING, PodState.STOPPED):
         pod.state, pod.message = PodState.LOST, why
-        if pod.job_uid is not None:
-            touch(session, job_topic(pod.job_uid))
+        _touch_jobs(session, pod)
     return [lease.fence for lease in held]
 
 
@@ -85,49 +87,65 @@ def set_state(session: Session, name: str, state: PodState, message: str = "") -
     if pod is None or pod.state == state:
         return
     pod.state, pod.message = state, message
-    if pod.job_uid is not None:
-        touch(session, job_topic(pod.job_uid))
+    _touch_jobs(session, pod)
 
 
-def note_restart(session: Session, name: str, why: str, now: datetime) -> None:
-    """A process of a pod is started again."""
-    pod = session.get(PodRow, name)
-    if pod is None:
-        return
+def note_restart(session: Session, pod: PodRow, concerned: Iterable[JobRow], why: str, now: datetime) -> None:
+    """A process of a pod is started again, which concerns some jobs."""
     pod.restart_count += 1
     pod.message = why
-    job = session.get(JobRow, pod.job_uid) if pod.job_uid is not None else None
-    if job is not None:
-        events.record(session, job, "POD_RESTARTED", why, now=now, subject=name)
+    for job in concerned:
+        events.record(session, job, "POD_RESTARTED", why, now=now, subject=pod.name)
+
+
+def can_serve(pod: PodRow, job: JobRow) -> bool:
+    """Whether a pod may work for a job: one of the pool for any job of its kind, another for those of its project."""
+    return pod.project == job.project if pod.backend == STATIC else pod.kind == plan_of(job).kind.name
 
 
 def serving(session: Session, job: JobRow) -> Sequence[PodRow]:
-    """The pods among which a job's work is shared: those made for it, or where none were those that serve any job."""
-    query = select(PodRow).where(PodRow.state.not_in(_ABSENT))
-    own = session.scalars(query.where(PodRow.job_uid == job.uid)).all()
-    return own or session.scalars(query.where(PodRow.job_uid.is_(None), PodRow.project == job.project)).all()
+    """The pods that may work for a job, now or soon; they may work for others too."""
+    present = session.scalars(select(PodRow).where(PodRow.state.not_in(ABSENT)).order_by(PodRow.name)).all()
+    return [pod for pod in present if can_serve(pod, job)]
 
 
-def of_job(session: Session, job_uid: str) -> Sequence[PodRow]:
-    """The pods of a job that are there: its own, and those that hold a lease of it; by name."""
-    holders = {lease.pod for lease in leases.held(session, job_uid=job_uid)}
-    query = select(PodRow).where((PodRow.job_uid == job_uid) | PodRow.name.in_(holders))
-    return session.scalars(query.where(PodRow.state.not_in(GONE)).order_by(PodRow.name)).all()
+def of_job(session: Session, job: JobRow) -> Sequence[PodRow]:
+    """A job's pods, by name: those that hold a lease of it, and while it is active those that may get one."""
+    holders = {lease.pod for lease in leases.held(session, job_uid=job.uid)}
+    is_active = JobState(job.state) in ACTIVE_STATES
+    busy = {lease.pod for lease in leases.held(session)}
+    query = select(PodRow).where(PodRow.state.not_in(GONE)).order_by(PodRow.name)
+
+    def may_come(pod: PodRow) -> bool:
+        gone = pod.state == PodState.DRAINING or (pod.state == PodState.LOST and pod.backend == STATIC)
+        return is_active and not gone and pod.name not in busy and can_serve(pod, job)
+
+    return [pod for pod in session.scalars(query) if pod.name in holders or may_come(pod)]
 
 
 def of_project(session: Session, project: str, after: str, limit: int) -> Sequence[PodRow]:
-    """The pods of a project that are there, by name, after one name."""
-    query = select(PodRow).where(PodRow.project == project, PodRow.name > after, PodRow.state.not_in(GONE))
+    """The pods of a project that are there, and those that work for a job of it, by name, after one name."""
+    holders = select(LeaseRow.pod).join(JobRow, JobRow.uid == LeaseRow.job_uid)
+    holders = holders.where(LeaseRow.state == LeaseState.HELD, JobRow.project == project)
+    query = select(PodRow).where((PodRow.project == project) | PodRow.name.in_(holders))
+    query = query.where(PodRow.name > after, PodRow.state.not_in(GONE))
     return session.scalars(query.order_by(PodRow.name).limit(limit)).all()
 
 
 def of_backend(session: Session, backend: str) -> Sequence[PodRow]:
-    """The pods that a backend has made and that are there."""
-    query = select(PodRow).where(PodRow.backend == backend, PodRow.state.not_in(GONE))
-    return session.scalars(query.order_by(PodRow.name)).all()
+    """The pods that a backend has made and that are there, oldest first."""
+    found = session.scalars(select(PodRow).where(PodRow.backend == backend, PodRow.state.not_in(GONE))).all()
+    return sorted(found, key=lambda pod: (pod.create_time, len(pod.name), pod.name))
 
 
 def silent(session: Session, now: datetime) -> Sequence[PodRow]:
     """Idle pods that have not asked for work for too long."""
     query = select(PodRow).where(PodRow.state == PodState.IDLE, PodRow.last_seen_time < now - SILENCE)
     return session.scalars(query).all()
+
+
+def _touch_jobs(session: Session, pod: PodRow) -> None:
+    """Tell the watchers of the jobs that see this pod."""
+    holders = [lease.job_uid for lease in leases.held(session, pod=pod.name)]
+    others = [job.uid for job in jobs.in_states(session, ACTIVE_STATES) if can_serve(pod, job)]
+    touch(session, *map(job_topic, {*holders, *others}))

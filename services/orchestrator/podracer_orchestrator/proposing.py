@@ -27,12 +27,20 @@ RETRY_S = 1.0
 """How long before the leaderboard is asked again, where it had nothing or did not answer."""
 
 
+Rounds = tuple[int, int]
+"""How many rounds of a job have ended: what it waits for that was asked for in vain."""
+
+
 @dataclass(frozen=True, slots=True)
 class ToPropose:
-    """A PROPOSING work and the request that fills it; its id is the request's, so the answer is always the same."""
+    """A PROPOSING work and the request that fills it; its id is the request's, so the answer is always the same.
+
+    `rounds`: those that had ended when it was decided to ask.
+    """
 
     work_id: str
     job_uid: str
+    rounds: Rounds
     request: leaderboard_pb2.ProposeCohortRequest
 
 
@@ -45,7 +53,7 @@ def to_propose(job: JobRow, work: WorkRow, warm_agents: Sequence[str], algorithm
         warm_agents=warm_agents,
         algorithms=algorithms,
     )
-    return ToPropose(work.id, job.uid, request)
+    return ToPropose(work.id, job.uid, _rounds(job), request)
 
 
 class CohortProposer:
@@ -57,20 +65,22 @@ class CohortProposer:
         self._delivery = delivery
         self._clock = clock
         self._asking: dict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
-        self._asked_in_vain: dict[str, float] = {}  # job: when it may be asked again
+        self._asked_in_vain: dict[str, _InVain] = {}
 
-    def may_ask(self, job_uid: str) -> bool:
-        """Whether asking for a job now is not too soon after it was in vain."""
-        if self._asked_in_vain.get(job_uid, -math.inf) > self._clock.monotonic():
+    def may_ask(self, job: JobRow) -> bool:
+        """Whether asking for a job now is not too soon after it was in vain; never once another round has ended."""
+        former = self._asked_in_vain.get(job.uid)
+        if former is not None and former.rounds == _rounds(job) and former.again_s > self._clock.monotonic():
             return False
-        self._asked_in_vain.pop(job_uid, None)
+        self._asked_in_vain.pop(job.uid, None)
         return True
 
     @property
     def next_chance_s(self) -> float:
         """Seconds until a job that may not be asked for now may be; infinite where there is none."""
         now = self._clock.monotonic()
-        return min((time - now for time in self._asked_in_vain.values() if time > now), default=math.inf)
+        waits = (former.again_s - now for former in self._asked_in_vain.values())
+        return min((wait_s for wait_s in waits if wait_s > 0.0), default=math.inf)
 
     async def propose(self, what: ToPropose) -> bool:
         """Have a work filled; whether there may be something to lease now."""
@@ -87,10 +97,10 @@ class CohortProposer:
                 return False
             except PodracerError as error:
                 logger.warning("the leaderboard cannot propose now: %s", error)
-                self._ask_later(what.job_uid)
+                self._ask_later(what)
                 return False
             if not answer.proposals:
-                self._ask_later(what.job_uid)
+                self._ask_later(what)
             await self._transactions.write(lambda session: self._store(session, what, answer))
             return bool(answer.proposals)
 
@@ -107,8 +117,20 @@ class CohortProposer:
         if job is not None and JobState(job.state) in LIVE_STATES:
             jobs.fail(session, job, works.problem_of(error), self._clock.now())
 
-    def _ask_later(self, job_uid: str) -> None:
-        self._asked_in_vain[job_uid] = self._clock.monotonic() + RETRY_S
+    def _ask_later(self, what: ToPropose) -> None:
+        self._asked_in_vain[what.job_uid] = _InVain(what.rounds, self._clock.monotonic() + RETRY_S)
+
+
+@dataclass(frozen=True, slots=True)
+class _InVain:
+    """When the leaderboard had nothing for a job: after which rounds, and from when on it may be asked once more."""
+
+    rounds: Rounds
+    again_s: float
+
+
+def _rounds(job: JobRow) -> Rounds:
+    return job.completed_rounds, job.failed_works
 
 
 def _is_settled(session: Session, work_id: str) -> bool:

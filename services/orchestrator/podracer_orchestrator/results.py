@@ -14,11 +14,11 @@ from podracer_core.catalogue.messages import space_from_message
 from podracer_core.errors import InvalidInput, PodracerError
 from podracer_core.jobs.messages import search_from_message, seconds_from_duration, seconds_to_duration
 from podracer_core.jobs.validation import validate_action_space
-from podracer_orchestrator import events, jobs, leases, outbox, works
+from podracer_orchestrator import challenges, ensembles, evaluation_works, events, jobs, leases, outbox, works
 from podracer_orchestrator.changes import job_topic, touch
-from podracer_orchestrator.job_plan import read_spec
+from podracer_orchestrator.job_plan import plan_of, read_spec
 from podracer_orchestrator.job_state import LIVE_STATES, JobSignal, JobState
-from podracer_orchestrator.objective import consider, finish_if_due
+from podracer_orchestrator.objective import consider, finish_if_due, hear_last_claims, is_full, score
 from podracer_orchestrator.progress import (
     MemberCommit,
     checkpoint_reference,
@@ -36,6 +36,8 @@ from podracer_orchestrator.tables import (
     WorkRow,
     WorkState,
 )
+
+_ORDERED = (agent_pb2.EVALUATION_PURPOSE_CHALLENGE, agent_pb2.EVALUATION_PURPOSE_REQUESTED)
 
 
 def member_commit(message: pod_pb2.MemberCheckpoint) -> MemberCommit:
@@ -65,7 +67,7 @@ def complete_train(session: Session, lease: LeaseRow, result: pod_pb2.TrainResul
         )
     commit(session, lease, [member_commit(each.final) for each in result.members if each.HasField("final")], now)
     for member, each in zip(members, result.members, strict=True):
-        _report_member(session, job, lease, member, each, now)
+        _report_member(session, lease, member, len(members), each, now)
     job.completed_rounds += 1
     work.state, work.end_time, work.attempts = WorkState.DONE, now, 0
     if lease.is_cut and all(member.env_steps == member.base_env_steps for member in members):
@@ -76,6 +78,7 @@ def complete_train(session: Session, lease: LeaseRow, result: pod_pb2.TrainResul
     problems = [each.problem for each in result.members if each.HasField("problem")]
     if len(problems) == len(members):
         works.note_failure(session, job, work.kind, problems[0], now)
+    hear_last_claims(session, job, [each.candidate for each in result.members if each.HasField("candidate")], now)
     finish_if_due(session, job, now)
 
 
@@ -108,6 +111,32 @@ def describe(session: Session, job: JobRow, description: environment_pb2.Environ
     outbox.create_leaderboard(session, job)
 
 
+def complete_evaluation(session: Session, lease: LeaseRow, result: pod_pb2.EvaluateResult, now: datetime) -> None:
+    """End a held EVALUATE lease: its cost, the leaderboard's news, the claim's or ensemble's result, the job's end.
+
+    Raises InvalidInput where the result is not what the work asked for.
+    """
+    job = session.get_one(JobRow, lease.job_uid)
+    work = session.get_one(WorkRow, lease.work_id)
+    if lease.kind != WorkKind.EVALUATE:
+        raise InvalidInput(f"the result of an evaluation for a {lease.kind} lease", reason="WRONG_RESULT")
+    evaluation_works.check_result(work, result)
+    cost_s = max(0.0, seconds_from_duration(result.cost))
+    job.cost_s += cost_s
+    job.evaluation_cost_s += cost_s
+    work.state, work.end_time = WorkState.DONE, now
+    if work.checkpoint is None:
+        ensembles.complete(session, job, work, result, now)
+    else:
+        outbox.record_evaluations(session, job, [result.evaluation])
+        value = score(plan_of(job), result.evaluation)
+        challenges.note_result(session, job, work, result.evaluation, value, now)
+        consider(session, job, lease, result.evaluation, now)
+        challenges.drop_outdone(session, job, now)
+    leases.end(session, job, lease, LeaseState.COMPLETED, now)
+    finish_if_due(session, job, now)
+
+
 def complete_with_problem(session: Session, lease: LeaseRow, problem: cohort_pb2.Problem, now: datetime) -> None:
     """End a held lease whose work cannot be done, here or elsewhere."""
     job = session.get_one(JobRow, lease.job_uid)
@@ -136,9 +165,10 @@ def record_evaluations(
 
 
 def _report_member(
-    session: Session, job: JobRow, lease: LeaseRow, member: MemberRow, result: pod_pb2.MemberResult, now: datetime
+    session: Session, lease: LeaseRow, member: MemberRow, member_count: int, result: pod_pb2.MemberResult, now: datetime
 ) -> None:
     """Tell the leaderboard how the round went for one member."""
+    job = session.get_one(JobRow, lease.job_uid)
     if result.HasField("final") and result.final.progress.agent != member.agent:
         raise InvalidInput(
             f"the result of {result.final.progress.agent!r} at the place of {member.agent}", reason="WRONG_RESULT"
@@ -150,6 +180,8 @@ def _report_member(
         env_steps=member.env_steps,
         cost=seconds_to_duration(member.cost_s),
         failure=_failure(result),
+        # The leaderboard sizes cohorts by what it hears of sizes: nothing where the job has chosen one.
+        member_count=0 if plan_of(job).members else member_count,
     )
     if member.checkpoint is not None:
         request.latest.CopyFrom(checkpoint_reference(session.get_one(CheckpointRow, member.checkpoint)))
@@ -159,6 +191,9 @@ def _report_member(
             raise InvalidInput(f"the candidate of {member.agent} has no checkpoint", reason="WRONG_RESULT")
         register_checkpoint(session, lease, member.agent, result.candidate.checkpoint, now)
         request.candidate.CopyFrom(result.candidate)
+        if not is_full(plan_of(job), result.candidate):
+            # It ended early because it was clearly below admission, which may have come down since.
+            request.candidate.purpose = agent_pb2.EVALUATION_PURPOSE_PROGRESS
         evaluations.append(result.candidate)
     _check_evaluations(evaluations, {member.agent})
     unique = {evaluation.evaluation_id: evaluation for evaluation in evaluations}
@@ -170,6 +205,10 @@ def _report_member(
 
 def _check_evaluations(evaluations: Iterable[agent_pb2.Evaluation], agents: Collection[str]) -> None:
     for evaluation in evaluations:
+        if evaluation.purpose in _ORDERED:
+            purpose = agent_pb2.EvaluationPurpose.Name(evaluation.purpose)
+            message = f"evaluation {evaluation.evaluation_id!r} says {purpose}, which only an EVALUATE work can ask for"
+            raise InvalidInput(message, reason="WRONG_EVALUATION")
         if not evaluation.evaluation_id or evaluation.agent not in agents:
             raise InvalidInput(
                 f"evaluation {evaluation.evaluation_id!r} of {evaluation.agent!r}: expected an id, and one of "

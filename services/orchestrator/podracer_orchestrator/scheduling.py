@@ -2,53 +2,67 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from podracer_orchestrator.pod_kind import PodKind
 
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """A job that wants pods, in the order in which jobs were made. `cpu` is in cores for each pod."""
+    """A job that wants pods; `cpu` (cores) and `memory_bytes` are those of each pod."""
 
     job_uid: str
     weight: float
     min_pods: int
     max_pods: int
-    cpu: float
+    cpu: float = 1.0
+    memory_bytes: int = 0
+    kind: PodKind = field(default_factory=PodKind)
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
-    """How much a job has now."""
+class Room:
+    """What all pods together may take."""
 
-    job_uid: str
-    weight: float
-    held: int
-
-
-def fairest_first(loads: Sequence[Load]) -> Sequence[str]:
-    """The jobs in the order in which a free pod looks for work: least held for its weight first, then the oldest."""
-    order = sorted(range(len(loads)), key=lambda index: (loads[index].held / loads[index].weight, index))
-    return [loads[index].job_uid for index in order]
+    cores: float = math.inf
+    memory_bytes: float = math.inf
+    gpus: float = math.inf
+    max_pods: int = 1 << 30
 
 
-def share_pods(demands: Sequence[Demand], cores: float, max_pods: int) -> Mapping[str, int]:
-    """How many pods each job has on one machine.
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """Pods of each job, and in words what kept a job from getting more; empty where each has what it wants."""
 
-    First each job, oldest first, what it needs at least; then one after the other to the job that has least for its
-    weight, up to what it wants at most. A machine too small for anything still runs one pod, or nothing would end.
+    counts: Mapping[str, int]
+    limit: str = ""
+
+
+def share_pods(demands: Sequence[Demand], room: Room) -> Shares:
+    """How many pods each job has.
+
+    First each job, in the order given, what it needs at least; then one after the other to the job that has least for
+    its weight, up to what it wants at most. A machine too small for anything still runs one pod, or nothing would
+    end; but none without the GPUs that it asks for.
     """
     counts = {demand.job_uid: 0 for demand in demands}
-    free_cores, free_pods = cores, max_pods
+    left, limit = room, ""
 
     def add(demand: Demand) -> bool:
-        nonlocal free_cores, free_pods
-        is_first = not any(counts.values())
-        if free_pods < 1 or (demand.cpu > free_cores + 1e-9 and not is_first):
+        nonlocal left, limit
+        why = _shortage(demand, left, room, is_first=not any(counts.values()))
+        if why:
+            limit = limit or why
             return False
         counts[demand.job_uid] += 1
-        free_cores -= demand.cpu
-        free_pods -= 1
+        left = Room(
+            left.cores - demand.cpu,
+            left.memory_bytes - demand.memory_bytes,
+            left.gpus - demand.kind.gpus,
+            left.max_pods - 1,
+        )
         return True
 
     for demand in demands:
@@ -59,4 +73,92 @@ def share_pods(demands: Sequence[Demand], cores: float, max_pods: int) -> Mappin
         demand = min(open_demands, key=lambda each: counts[each.job_uid] / each.weight)
         if not add(demand) or counts[demand.job_uid] >= demand.max_pods:
             open_demands.remove(demand)
-    return counts
+    return Shares(counts, limit)
+
+
+def _shortage(demand: Demand, left: Room, room: Room, *, is_first: bool) -> str:
+    """What is missing for one more pod."""
+    if left.max_pods < 1:
+        return f"pods: {room.max_pods} at most (PODRACER_MAX_PODS)"
+    if demand.kind.gpus > left.gpus:
+        return f"GPUs: {left.gpus:g} of {room.gpus:g} free, a pod needs {demand.kind.gpus}"
+    if is_first:
+        return ""
+    if demand.cpu > left.cores + 1e-9:
+        return f"cores: {max(0.0, left.cores):g} of {room.cores:g} free, a pod needs {demand.cpu:g}"
+    if demand.memory_bytes > left.memory_bytes:
+        free = max(0.0, left.memory_bytes)
+        return f"memory: {_gib(free)} free for pods, a pod needs {_gib(demand.memory_bytes)}"
+    return ""
+
+
+def _gib(size_bytes: float) -> str:
+    return f"{size_bytes / (1 << 30):.1f} GiB"
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What a job has used (device seconds, with what its leases have used so far) and how many leases it holds."""
+
+    job_uid: str
+    weight: float
+    used_s: float
+    held: int
+    kind: str = ""
+
+
+@dataclass(slots=True)
+class _Account:
+    weight: float
+    turn: float
+    used_s: float  # at that turn
+
+    def at(self, used_s: float) -> float:
+        return self.turn + (used_s - self.used_s) / self.weight
+
+
+class FairShare:
+    """Stride scheduling: the next free pod works for the job that has used least for its weight since it joined.
+
+    A job's turn grows by the device seconds that it uses, divided by its weight; who joins begins at the least turn of
+    those that it competes with (C. A. Waldspurger and W. E. Weihl, "Stride Scheduling: Deterministic
+    Proportional-Share Resource Management", MIT/LCS/TM-528, 1995). Nobody saves up: a job that cannot take a pod that
+    it is offered is put level with the job that does.
+    """
+
+    def __init__(self) -> None:
+        self._accounts: dict[str, _Account] = {}
+
+    def turns(self, loads: Sequence[Load]) -> Mapping[str, float]:
+        """The turn of each job. `loads` are all jobs that are active now: others are forgotten, new ones join."""
+        held = {load.job_uid: load for load in loads}
+        self._accounts = {uid: account for uid, account in self._accounts.items() if uid in held}
+        turns = {uid: account.at(held[uid].used_s) for uid, account in self._accounts.items()}
+        for load in loads:
+            account = self._accounts.get(load.job_uid)
+            if account is None:
+                rivals = [each for each in loads if each.job_uid in turns and each.kind == load.kind]
+                # Where it competes with nobody: as those that work, not as one that waits for what never comes.
+                rivals = rivals or [each for each in loads if each.job_uid in turns and each.held]
+                turns[load.job_uid] = min((turns[each.job_uid] for each in rivals), default=0.0)
+            elif account.weight == load.weight:
+                continue
+            self._accounts[load.job_uid] = _Account(load.weight, turns[load.job_uid], load.used_s)
+        return turns
+
+    def order(self, loads: Sequence[Load]) -> Sequence[str]:
+        """The jobs in the order in which a free pod looks for work; of equals who holds less for its weight."""
+        turns = self.turns(loads)
+        order = sorted(
+            range(len(loads)),
+            key=lambda index: (turns[loads[index].job_uid], loads[index].held / loads[index].weight, index),
+        )
+        return [loads[index].job_uid for index in order]
+
+    def level(self, passed_over: Iterable[str], taker: str, loads: Collection[Load]) -> None:
+        """`taker` has taken a pod that was offered to the jobs `passed_over` before."""
+        used = {load.job_uid: load.used_s for load in loads}
+        turn = self._accounts[taker].at(used[taker])
+        for uid in passed_over:
+            account = self._accounts[uid]
+            account.turn, account.used_s = max(turn, account.at(used[uid])), used[uid]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Sequence
+from importlib.metadata import entry_points
 
 from podracer.common.v1 import environment_pb2
 from podracer.orchestrator.v1 import job_pb2
@@ -12,12 +13,15 @@ from podracer_core.catalogue.environments import BUILT_IN
 from podracer_core.catalogue.messages import space_to_message
 from podracer_core.errors import FieldViolation, InvalidInput
 from podracer_core.jobs.messages import spec_from_message, spec_to_message
-from podracer_core.jobs.validation import validate
+from podracer_core.jobs.spec import Evolution
+from podracer_core.jobs.validation import shortened_rounds, validate
 from podracer_orchestrator import names
 from podracer_orchestrator.jobs import NewJob
 
 MAX_REQUEST_ID = 64
 _ENDING_CHARACTERS = "abcdefghijkmnpqrstuvwxyz23456789"  # without those that are read as one another
+
+_EXTENSIONS = {"generator": "podracer.generators", "updater": "podracer.updaters"}
 
 Copy = Callable[[job_pb2.JobSpec, job_pb2.JobSpec], None]
 
@@ -30,13 +34,21 @@ def new_job(request: service_pb2.CreateJobRequest) -> NewJob:
     spec = checked(request.spec)
     if request.job_id:
         names.check_label(request.job_id, "job_id")
-    return NewJob(project, request.job_id or _job_id(spec.display_name), spec, description_of(spec), request.request_id)
+    return NewJob(
+        project,
+        request.job_id or _job_id(spec.display_name),
+        spec,
+        description_of(spec),
+        request.request_id,
+        tuple(shortened_rounds(spec_from_message(spec))),
+    )
 
 
 def checked(spec: job_pb2.JobSpec) -> job_pb2.JobSpec:
     """The same spec with every default filled in. Raises InvalidInput with every bad field."""
     decoded = spec_from_message(spec)
     validate(decoded)
+    _check_extensions(decoded.evolution)
     return spec_to_message(decoded)
 
 
@@ -68,6 +80,19 @@ def changed(spec: job_pb2.JobSpec, new: job_pb2.JobSpec, paths: Sequence[str]) -
             raise _bad("update_mask", f"{path!r} cannot be changed; these can: {', '.join(sorted(_CHANGEABLE))}")
         copy(new, result)
     return checked(result)
+
+
+def _check_extensions(evolution: Evolution) -> None:
+    """Refuse a generator or an updater that is not there.
+
+    Where the leaderboard is installed beside us, as on one machine, its extensions are known here. Where it is not, the
+    leaderboard refuses the name itself when it is told of the job, which fails then.
+    """
+    for kind, group in _EXTENSIONS.items():
+        name, known = getattr(evolution, kind), set(entry_points(group=group).names)
+        if name is not None and known and name not in known:
+            message = f"no {kind} {name!r} is installed; there are: {', '.join(sorted(known))}"
+            raise _bad(f"evolution.{kind}", message)
 
 
 def _copy_labels(source: job_pb2.JobSpec, target: job_pb2.JobSpec) -> None:

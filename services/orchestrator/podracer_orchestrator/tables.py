@@ -3,7 +3,7 @@
 jobs ──< works ──< work_members        what is asked for, the pieces of work, the members of a cohort
   │        └──< leases                 who holds which piece; the fence is the primary key and only grows
   ├──< checkpoints, events, outbox     what counts, what happened, what the leaderboard has not heard yet
-  ├──< pods                            settings stand alone
+  │                                    pods, settings stand alone
   └──< job_files >── artifacts         the uploaded files that a job needs
 """
 
@@ -35,6 +35,7 @@ BigKey = BigInteger().with_variant(Integer, "sqlite")
 class WorkKind(StrEnum):
     INSPECT = "INSPECT"
     TRAIN = "TRAIN"
+    EVALUATE = "EVALUATE"
 
 
 class WorkState(StrEnum):
@@ -106,11 +107,14 @@ class JobRow(Base):
     evaluation_cost_s: Mapped[float] = mapped_column(default=0.0)
     active_time_s: Mapped[float] = mapped_column(default=0.0)
     active_since: Mapped[datetime | None]
-    """Set while a TRAIN lease is held: the time from which on `active_time_s` has not been counted yet."""
+    """Set while a TRAIN or EVALUATE lease is held: from then on `active_time_s` has not been counted yet."""
     time_to_target_s: Mapped[float | None]
     best: Mapped[bytes | None]
     best_score: Mapped[float | None]
     best_is_full: Mapped[bool] = mapped_column(default=False)
+    best_is_confirmed: Mapped[bool] = mapped_column(default=False)
+    """Whether it is a challenge: an evaluation with fresh seeds."""
+    ensemble: Mapped[bytes | None]
     agent_count: Mapped[int] = mapped_column(default=0)
     completed_rounds: Mapped[int] = mapped_column(default=0)
     failed_works: Mapped[int] = mapped_column(default=0)
@@ -124,7 +128,11 @@ class JobRow(Base):
 
 
 class WorkRow(Base):
-    """A piece of work. `proposal` is the leaderboard's answer (ProposeCohortResponse), for TRAIN."""
+    """A piece of work. `proposal` is the leaderboard's answer (ProposeCohortResponse), for TRAIN.
+
+    For EVALUATE, `evaluation` says what (EvaluateWork without its environment); it is a challenge where `checkpoint` is
+    set, else the ensemble at the end of the job.
+    """
 
     __tablename__ = "works"
 
@@ -137,6 +145,12 @@ class WorkRow(Base):
     attempts: Mapped[int] = mapped_column(default=0)
     """Leases that were lost since the last commit."""
     problem: Mapped[bytes | None]
+    evaluation: Mapped[bytes | None]
+    checkpoint: Mapped[str | None] = mapped_column(index=True)
+    """Of a challenge: the prefix. No checkpoint is challenged twice."""
+    claimed_score: Mapped[float | None]
+    claims_target: Mapped[bool] = mapped_column(default=False)
+    expected_cost_s: Mapped[float] = mapped_column(default=0.0)
     create_time: Mapped[datetime]
     end_time: Mapped[datetime | None]
 
@@ -205,14 +219,15 @@ class CheckpointRow(Base):
 
 
 class PodRow(Base):
-    """A pod, also after it has gone."""
+    """A pod, also after it has gone. What it works for is told by its lease."""
 
     __tablename__ = "pods"
 
     name: Mapped[str] = mapped_column(primary_key=True)
     project: Mapped[str]
-    job_uid: Mapped[str | None] = mapped_column(ForeignKey("jobs.uid"), index=True)
     backend: Mapped[str]
+    kind: Mapped[str] = mapped_column(default="")
+    """PodKind.name of a pod that the pool has made; empty for one that came by itself."""
     state: Mapped[str]
     layout: Mapped[str] = mapped_column(default="")
     address: Mapped[str] = mapped_column(default="")

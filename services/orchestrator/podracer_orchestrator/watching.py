@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 
 from sqlalchemy.orm import Session
 
+from podracer.orchestrator.v1 import job_pb2
 from podracer.orchestrator.v1 import job_service_pb2 as service_pb2
 from podracer_orchestrator import events, jobs, pods
 from podracer_orchestrator.changes import ChangeFeed, job_topic
@@ -33,11 +34,20 @@ class _News:
 class Watcher:
     """Streams of job news."""
 
-    def __init__(self, transactions: Transactions, changes: ChangeFeed, terms: LeaseTerms, clock: Clock) -> None:
+    def __init__(
+        self,
+        transactions: Transactions,
+        changes: ChangeFeed,
+        terms: LeaseTerms,
+        clock: Clock,
+        uses: Callable[[], Mapping[str, job_pb2.Resources]],
+    ) -> None:
+        """`uses`: what each pod's processes take now, by its name."""
         self._transactions = transactions
         self._changes = changes
         self._terms = terms
         self._clock = clock
+        self._uses = uses
         self._draining = False
 
     async def watch(
@@ -74,10 +84,11 @@ class Watcher:
     def _read(self, session: Session, job_uid: str, after: int) -> _News:
         job = jobs.get_by_uid(session, job_uid)
         found = events.after(session, job_uid, after, EVENTS_AT_ONCE)
+        uses = self._uses()
         message = service_pb2.WatchJobResponse(
             job=job_message(session, job, self._terms, self._clock.now()),
             events=[event_message(event) for event in found],
-            pods=[pod_message(session, pod, self._terms) for pod in pods.of_job(session, job_uid)],
+            pods=[pod_message(session, pod, self._terms, uses.get(pod.name)) for pod in pods.of_job(session, job)],
         )
         has_more = len(found) == EVENTS_AT_ONCE
         return _News(message, has_more, not has_more and JobState(job.state) in FINAL_STATES)

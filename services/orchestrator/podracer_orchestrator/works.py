@@ -11,7 +11,7 @@ from podracer.common.v1 import cohort_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
 from podracer_core.errors import PodracerError, UserCodeFailed
 from podracer_core.jobs.messages import seconds_to_duration
-from podracer_orchestrator import events, jobs, leases, outbox
+from podracer_orchestrator import ensembles, events, jobs, leases, outbox
 from podracer_orchestrator.changes import WORK, touch
 from podracer_orchestrator.job_state import LIVE_STATES, JobState
 from podracer_orchestrator.progress import checkpoint_reference, members_of
@@ -24,14 +24,18 @@ MAX_FAILED_WORKS = 3
 
 
 def ready(session: Session, job_uid: str) -> WorkRow | None:
-    """The oldest work of a job that a pod can take up."""
-    query = select(WorkRow).where(WorkRow.job_uid == job_uid, WorkRow.state == WorkState.READY)
+    """The oldest work of a job that a pod can take up, evaluations aside: these go first, see `objective`."""
+    query = select(WorkRow).where(
+        WorkRow.job_uid == job_uid, WorkRow.state == WorkState.READY, WorkRow.kind != WorkKind.EVALUATE
+    )
     return session.scalar(query.order_by(WorkRow.create_time, WorkRow.id).limit(1))
 
 
 def proposing(session: Session, job_uid: str) -> WorkRow | None:
-    """The oldest work of a job whose proposal has not been stored: of now, or from before a crash."""
-    query = select(WorkRow).where(WorkRow.job_uid == job_uid, WorkRow.state == WorkState.PROPOSING)
+    """The oldest TRAIN work of a job whose proposal has not been stored: of now, or from before a crash."""
+    query = select(WorkRow).where(
+        WorkRow.job_uid == job_uid, WorkRow.state == WorkState.PROPOSING, WorkRow.kind == WorkKind.TRAIN
+    )
     return session.scalar(query.order_by(WorkRow.create_time, WorkRow.id).limit(1))
 
 
@@ -68,7 +72,10 @@ def lose(
 
 
 def fail(session: Session, job: JobRow, work: WorkRow, problem: cohort_pb2.Problem, now: datetime) -> None:
-    """End a work that cannot be done; its agents are reported as failed. Several in a row fail the job."""
+    """End a work that cannot be done; its agents are reported as failed. Several in a row fail the job.
+
+    An evaluation fails nothing but itself: the job goes on, or ends, without it.
+    """
     work.state, work.end_time = WorkState.FAILED, now
     work.problem = problem.SerializeToString(deterministic=True)
     events.record(session, job, "WORK_FAILED", f"{work.kind} failed: {problem.message}", now=now, work=work.id)
@@ -84,7 +91,11 @@ def fail(session: Session, job: JobRow, work: WorkRow, problem: cohort_pb2.Probl
         if member.checkpoint is not None:
             request.latest.CopyFrom(checkpoint_reference(session.get_one(CheckpointRow, member.checkpoint)))
         outbox.submit_candidate(session, job, request)
-    note_failure(session, job, work.kind, problem, now)
+    if work.kind == WorkKind.EVALUATE:
+        if work.checkpoint is None:
+            ensembles.give_up(session, job, work, f"it could not be evaluated: {problem.message}", now)
+    else:
+        note_failure(session, job, work.kind, problem, now)
     touch(session, WORK)
 
 

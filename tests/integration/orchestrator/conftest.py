@@ -46,10 +46,15 @@ class FakeLeaderboard(leaderboard_service_pb2_grpc.LeaderboardServiceServicer):
         self.submissions: dict[str, leaderboard_pb2.SubmitCandidateRequest] = {}
         self.evaluations: dict[str, agent_pb2.Evaluation] = {}
         self.boards: dict[str, leaderboard_pb2.LeaderboardSpec] = {}
+        self.candidates: list[leaderboard_pb2.Candidate] = []
+        self.hears_claims = False
+        """Whether every candidate that is submitted claims the first place."""
         self.round_env_steps = 0
         self.round_time_s = 15.0
         self.is_away = False
         self.has_nothing = False
+        self.is_over = False
+        self.generator_problem: cohort_pb2.Problem | None = None
         self.refusal: PodracerError | None = None
         self._numbers = itertools.count(1)
 
@@ -70,6 +75,9 @@ class FakeLeaderboard(leaderboard_service_pb2_grpc.LeaderboardServiceServicer):
         response = leaderboard_pb2.ProposeCohortResponse(round_env_steps=self.round_env_steps)
         if not self.round_env_steps:
             response.round_time.FromNanoseconds(int(self.round_time_s * 1e9))
+        response.finished = self.is_over
+        if self.generator_problem is not None:
+            response.generator_problem.CopyFrom(self.generator_problem)
         job = self.boards[request.leaderboard].job
         for _ in range(0 if self.has_nothing else request.places):
             agent = response.proposals.add(action=leaderboard_pb2.PROPOSAL_ACTION_FRESH).agent
@@ -81,7 +89,15 @@ class FakeLeaderboard(leaderboard_service_pb2_grpc.LeaderboardServiceServicer):
     async def SubmitCandidate(self, request, context):  # noqa: N802
         self._hear(request)
         self.submissions.setdefault(request.request_id, request)
-        return leaderboard_pb2.SubmitCandidateResponse(admitted=request.HasField("candidate"), rank=1)
+        has_candidate = request.HasField("candidate")
+        return leaderboard_pb2.SubmitCandidateResponse(
+            admitted=has_candidate, rank=1, challenge=has_candidate and self.hears_claims
+        )
+
+    async def GetLeaderboard(self, request, context):  # noqa: N802
+        self._hear(request)
+        board = leaderboard_pb2.Leaderboard(name=request.name, candidates=self.candidates)
+        return leaderboard_pb2.GetLeaderboardResponse(leaderboard=board)
 
     async def RecordEvaluations(self, request, context):  # noqa: N802
         self._hear(request)
@@ -182,10 +198,31 @@ class FakeLearner:
                 member.candidate.CopyFrom(evaluation(agent.name, score, episodes, checkpoint=member.final.checkpoint))
         return result
 
+    def evaluate_result(self, score: float, cost_s: float = 0.5) -> pod_pb2.EvaluateResult:
+        """What comes of an EVALUATE lease whose every episode has `score`."""
+        work = self.lease.evaluate
+        found = evaluation("", score, len(work.seeds))
+        found.ClearField("seeds")
+        found.seeds.extend(work.seeds)
+        found.purpose = work.purpose
+        result = pod_pb2.EvaluateResult(evaluation=found, cost=seconds(cost_s))
+        if len(work.policies) == 1:
+            result.evaluation.agent = work.policies[0].agent
+            result.evaluation.checkpoint.CopyFrom(work.policies[0].checkpoint)
+        else:
+            result.ensemble = "vote"
+        return result
+
     async def complete(self, lease: pod_pb2.Lease | None = None, **result: Any) -> pod_pb2.CompleteWorkResponse:
         lease = lease or self.lease
         request = pod_pb2.CompleteWorkRequest(lease=lease.name, fence=lease.fence, **result)
         return await self.pods.CompleteWork(request, metadata=bearer(lease.token), timeout=10)
+
+    async def confirm(self, score: float) -> None:
+        """Take up the challenge that waits; its episodes have `score` again."""
+        lease = await self.ask()
+        assert lease is not None and lease.HasField("evaluate"), lease
+        await self.complete(evaluate=self.evaluate_result(score))
 
     async def release(self, reason: str = "", message: str = "") -> None:
         request = pod_pb2.ReleaseLeaseRequest(

@@ -97,7 +97,9 @@ async def test_checkpoints_are_downloaded_by_name_and_the_best_by_that_word(site
         await download(site, artifact.name, "passwords")
     with pytest.raises(PreconditionFailed):
         await site.client.artifacts.DeleteArtifact(artifact_pb2.DeleteArtifactRequest(name=artifact.name))
+    await learner.confirm(480.0)
     assert (await site.job(job.name)).state == job_pb2.JOB_STATE_SUCCEEDED
+    assert (await download(site, best_name))[0] == artifact
 
 
 async def test_an_altered_object_is_data_loss(site):

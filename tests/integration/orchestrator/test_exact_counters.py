@@ -142,7 +142,7 @@ class History:
                 environment=environment_pb2.EnvironmentSpec(id="CartPole-v1"),
                 objective=evolution_pb2.Objective(max_env_steps=10**9),
                 evolution=evolution_pb2.Evolution(population=4, leaderboard_size=2),
-                pod=job_pb2.PodShape(members=2),
+                pod=job_pb2.PodShape(members=2, max_count=len(PODS)),
             )
         )
         new = jobs.NewJob("default", "j", spec, submission.description_of(spec))

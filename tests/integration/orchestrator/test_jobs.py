@@ -192,6 +192,7 @@ async def test_delete_removes_everything_of_an_ended_job_and_its_leaderboard(sit
     with pytest.raises(PreconditionFailed):
         await site.client.jobs.DeleteJob(service_pb2.DeleteJobRequest(name=job.name))
     await learner.complete(train=learner.train_result(steps=100, score=500.0))
+    await learner.confirm(500.0)
     assert list(site.store.list(f"projects/default/jobs/{job.uid}/"))
     await site.client.jobs.DeleteJob(service_pb2.DeleteJobRequest(name=job.name))
     with pytest.raises(NotFound):
@@ -240,6 +241,7 @@ async def test_a_watcher_misses_nothing_across_reconnections_and_restarts(site):
     learner = site.learner()
     await learner.ask()
     await learner.complete(train=learner.train_result(steps=1, score=480.0))
+    await learner.confirm(480.0)
     final = await watch(limit=1000)
     assert final.state == job_pb2.JOB_STATE_SUCCEEDED
     assert seen == list(range(1, final.event_position + 1))

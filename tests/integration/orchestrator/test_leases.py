@@ -42,7 +42,7 @@ async def test_nothing_to_do_answers_empty_after_the_wait(site):
 
 
 async def test_the_same_request_gets_the_same_lease_and_another_gets_another(site):
-    await site.create(pod=job_pb2.PodShape(members=1), objective=UNLIMITED)
+    await site.create(pod=job_pb2.PodShape(members=1, max_count=4), objective=UNLIMITED)
     learner, request_id = site.learner(), uuid.uuid4().hex
     first, again = await learner.ask(request_id=request_id), await learner.ask(request_id=request_id)
     assert first == again
@@ -129,7 +129,7 @@ async def test_complete_can_bring_the_next_work(site):
 
 
 async def test_a_lease_token_admits_only_its_own_lease(site):
-    await site.create(pod=job_pb2.PodShape(members=1), objective=UNLIMITED)
+    await site.create(pod=job_pb2.PodShape(members=1, max_count=4), objective=UNLIMITED)
     one, two = site.learner(), site.learner("projects/default/pods/y")
     mine, other = await one.ask(), await two.ask()
     request = pod_pb2.RenewLeaseRequest(lease=other.name, fence=other.fence)
@@ -203,13 +203,13 @@ async def test_a_build_too_far_away_is_refused(site):
         await site.client.pods.LeaseWork(request)
 
 
-async def test_renew_tells_pods_of_an_ended_job_to_finish(site):
+async def test_renew_tells_pods_of_an_ended_job_to_hand_it_back(site):
     job = await site.create()
     learner = site.learner()
     await learner.ask()
     assert await learner.renew() == pod_pb2.LEASE_ACTION_CONTINUE
     await site.client.jobs.CancelJob(job_service_pb2.CancelJobRequest(name=job.name))
-    assert await learner.renew() == pod_pb2.LEASE_ACTION_FINISH
+    assert await learner.renew() == pod_pb2.LEASE_ACTION_RELEASE
     await learner.complete(train=learner.train_result(steps=5))  # still welcome
     done = await site.job(job.name)
     assert (done.state, done.progress.env_steps) == (job_pb2.JOB_STATE_CANCELLED, 10)

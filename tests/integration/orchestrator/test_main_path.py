@@ -25,12 +25,14 @@ async def test_a_job_runs_to_its_target(site):
     assert (await site.job(job.name)).progress.live_env_steps == 200
     await learner.commit(steps=100)
     await learner.complete(train=learner.train_result(steps=250, score=480.0))
+    assert (await site.job(job.name)).state == job_pb2.JOB_STATE_RUNNING, "one evaluation is a claim"
+    await learner.confirm(477.0)
 
     job = await site.job(job.name)
     assert job.state == job_pb2.JOB_STATE_SUCCEEDED
     assert job.outcome == job_pb2.JOB_OUTCOME_TARGET_REACHED
     assert job.progress.env_steps == 500
-    assert job.progress.best.mean == 480.0
+    assert job.progress.best.mean == 477.0
     assert job.progress.completed_rounds == 1
     assert job.progress.agent_count == 2
     assert (
@@ -42,7 +44,8 @@ async def test_a_job_runs_to_its_target(site):
     news = [message async for message in site.client.jobs.WatchJob(job_service_pb2.WatchJobRequest(name=job.name))]
     kinds = [event.kind for message in news for event in message.events]
     assert kinds[:3] == ["JOB_CREATED", "COHORT_PROPOSED", "LEASE_GRANTED"]
-    assert {"ROUND_COMPLETED", "TARGET_REACHED", "JOB_SUCCEEDED"} <= set(kinds)
+    assert kinds[-5:] == ["LEASE_GRANTED", "CHALLENGE_PASSED", "NEW_BEST", "TARGET_REACHED", "JOB_SUCCEEDED"]
+    assert {"ROUND_COMPLETED", "CHALLENGE_STARTED"} <= set(kinds)
 
 
 async def test_the_leaderboard_hears_of_every_round_once(site):

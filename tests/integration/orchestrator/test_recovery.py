@@ -132,7 +132,9 @@ async def test_nothing_to_propose_is_asked_again_until_there_is_something(site):
 
 async def test_budget_is_reserved_while_leased_given_back_and_used_up_exactly(site):
     site.board.round_env_steps = 400
-    job = await site.create(objective=evolution_pb2.Objective(max_env_steps=1000), pod=job_pb2.PodShape(members=1))
+    job = await site.create(
+        objective=evolution_pb2.Objective(max_env_steps=1000), pod=job_pb2.PodShape(members=1, max_count=4)
+    )
     one, two, three = (site.learner(f"projects/default/pods/p{index}") for index in range(3))
     first, second, third = await one.ask(), await two.ask(), await three.ask()
     limits = [lease.train.budget.env_steps_per_member for lease in (first, second, third)]
@@ -155,7 +157,9 @@ async def test_budget_is_reserved_while_leased_given_back_and_used_up_exactly(si
 
 async def test_a_cut_round_in_which_nobody_can_step_ends_the_job(site):
     site.board.round_env_steps = 400
-    job = await site.create(objective=evolution_pb2.Objective(max_env_steps=1000), pod=job_pb2.PodShape(members=1))
+    job = await site.create(
+        objective=evolution_pb2.Objective(max_env_steps=1000), pod=job_pb2.PodShape(members=1, max_count=4)
+    )
     learner = site.learner()
     for steps in (400, 400, 150, 0):
         await learner.ask()
@@ -197,8 +201,11 @@ async def test_a_target_needs_a_full_evaluation_with_a_committed_checkpoint(site
     await learner.ask()
     await learner.complete(train=learner.train_result(steps=10, score=476.0))
     found = await site.job(job.name)
-    assert found.outcome == job_pb2.JOB_OUTCOME_TARGET_REACHED
     assert found.progress.best.mean == 476.0  # one that was judged in full comes before a lucky few episodes
+    await learner.confirm(475.0)
+    found = await site.job(job.name)
+    assert found.outcome == job_pb2.JOB_OUTCOME_TARGET_REACHED
+    assert found.progress.best.mean == 475.0  # and one with fresh seeds before that
 
 
 async def test_a_second_orchestrator_on_the_same_database_is_refused(site):

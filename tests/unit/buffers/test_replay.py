@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -182,6 +184,16 @@ def test_a_buffer_that_does_not_fit_into_memory_is_refused_before_anything_is_al
     assert caught.value.reason == "REPLAY_TOO_LARGE"
     assert caught.value.violations[0].field == "replay_capacity"
     Replay(1_000_000, example)
+
+
+def test_an_automatic_capacity_depends_on_the_size_of_a_transition_alone() -> None:
+    for members, num_envs in ((1, 4), (3, 4)):
+        example = next(rollouts((members, num_envs, 5, 26), 1))
+        assert Replay(0, example).rows * num_envs == 1_000_000
+    image = torch.zeros(6, 1, 4, 84, 84, 12, dtype=torch.uint8)
+    small = next(rollouts((1, 4, 5, 26), 1))
+    capacity = Replay(0, replace(small, observation=image)).rows * 4
+    assert capacity == pytest.approx((1 << 28) / (84 * 84 * 12 + 4 + 15), abs=4)
 
 
 def test_rollouts_of_another_shape_are_refused() -> None:

@@ -12,6 +12,8 @@ from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
 from podracer_core.catalogue.algorithms import find_algorithm
 from podracer_core.errors import InvalidInput
 from podracer_leaderboard.competition import read_competition
+from podracer_leaderboard.generational import Generational
+from podracer_leaderboard.random_search import RandomSearch
 from podracer_leaderboard.ranges import Choice, Fixed, Interval
 from podracer_leaderboard.tournament import Tournament
 from podracer_leaderboard.updater import LowerBoundUpdater, MeanUpdater
@@ -63,6 +65,29 @@ def test_what_is_set_is_kept_zero_too() -> None:
     assert (rules.round_env_steps, rules.round_time_s) == (1000, 0.0)
     assert (rules.tournament_size, rules.replaced_fraction, rules.exploration) == (3, 0.0, 0.0)
     assert rules.keep_replay
+
+
+def test_how_children_are_made_is_the_jobs_wish() -> None:
+    plain = read_competition(spec()).rules
+    assert (plain.selection, plain.crossover, plain.noise_scale, plain.generations) == ("tournament", 0.0, 0.0, 0)
+    evolution = evolution_pb2.Evolution(
+        selection=evolution_pb2.SELECTION_TRUNCATION,
+        crossover=0.25,
+        noise_scale=0.5,
+        generations=7,
+        scheduler=evolution_pb2.SCHEDULER_GENERATIONAL,
+    )
+    rules = read_competition(spec(evolution=evolution)).rules
+    assert (rules.selection, rules.crossover, rules.noise_scale, rules.generations) == ("truncation", 0.25, 0.5, 7)
+
+
+def test_the_scheduler_has_a_generator_of_its_own_which_stands_in_for_another() -> None:
+    generational = evolution_pb2.Evolution(scheduler=evolution_pb2.SCHEDULER_GENERATIONAL)
+    assert read_competition(spec()).generator is Tournament
+    assert read_competition(spec(evolution=generational)).generator is Generational
+    generational.generator = "random"
+    named = read_competition(spec(evolution=generational))
+    assert (named.generator, named.stand_in) == (RandomSearch, Generational)
 
 
 def test_the_objectives_statistic_chooses_the_updater_unless_one_is_named() -> None:
@@ -143,7 +168,7 @@ BAD: dict[str, tuple[Callable[[], Spec], str]] = {
     "a probability above 1": (change_evolution(exploration=1.5), "expected 0.0 to 1.0, got 1.5"),
     "a generator that is not installed": (
         change_evolution(generator="optuna"),
-        "no generator 'optuna' is installed; there are: tournament",
+        "no generator 'optuna' is installed; there are: ",
     ),
     "an updater that is not installed": (change_evolution(updater="x"), "there are: lower_bound, mean"),
 }

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from podracer_leaderboard.ranking import Entry, admission_score, admit, ranked
+from podracer_leaderboard.ranking import Entry, admission_score, admit, claims_first, ranked
 
 
-def entry(agent: str, score: float, lineage: str = "", mean: float = 0.0, order: int = 0) -> Entry:
-    return Entry(agent, lineage or agent, score, mean, order)
+def entry(
+    agent: str, score: float, lineage: str = "", mean: float = 0.0, order: int = 0, *, confirmed: bool = False
+) -> Entry:
+    return Entry(agent, lineage or agent, score, mean, order, confirmed)
 
 
 FULL = [entry("a", 4.0), entry("b", 3.0), entry("c", 2.0)]
@@ -57,6 +62,69 @@ def test_of_equal_ones_the_earlier_stands_first() -> None:
 def test_what_it_takes_to_enter() -> None:
     assert admission_score(FULL, size=4) is None
     assert admission_score(FULL, size=3) == 2.0
+
+
+def names(board: list[Entry]) -> list[str]:
+    return [each.agent for each in board]
+
+
+def test_the_first_place_is_the_best_confirmed_ones() -> None:
+    lucky, good, known, sure = entry("lucky", 9.0), entry("good", 8.0), entry("known", 5.0), entry("sure", 7.0)
+    assert names(ranked([good, known, lucky, sure])) == ["lucky", "good", "sure", "known"]
+    known, sure = (dataclasses.replace(each, confirmed=True) for each in (known, sure))
+    assert names(ranked([good, known, lucky])) == ["known", "lucky", "good"]
+    assert names(ranked([good, known, lucky, sure])) == ["sure", "lucky", "good", "known"]
+
+
+def test_who_has_the_best_score_claims_the_first_place_until_it_is_confirmed() -> None:
+    board = [entry("known", 5.0, confirmed=True), entry("good", 8.0)]
+    assert claims_first(board, entry("lucky", 9.0))
+    assert claims_first([], entry("only", 1.0))
+    assert claims_first([*board, entry("lucky", 7.0)], entry("lucky", 9.0)), "its own place is no rival"
+    assert not claims_first(board, entry("fair", 6.0)), "another one claims it with more"
+    assert not claims_first(board, entry("late", 8.0, order=1)), "of equal ones the earlier"
+    assert not claims_first(board, entry("lucky", 9.0, confirmed=True)), "it has been confirmed"
+
+
+def test_the_only_confirmed_one_gives_way_last() -> None:
+    board = [entry("known", 5.0, confirmed=True), entry("good", 8.0)]
+    admission = admit(board, entry("lucky", 9.0), size=2, lineage_limit=2)
+    assert (admission.rank, names(list(admission.removed))) == (2, ["good"])
+    assert not admit(board, entry("fair", 6.0), size=2, lineage_limit=2).is_admitted
+    assert admission_score(board, size=2) == 8.0
+    alone = admit(board[:1], entry("lucky", 9.0), size=1, lineage_limit=1)
+    assert (alone.rank, names(list(alone.removed))) == (1, ["known"])
+
+
+@pytest.mark.parametrize("score", [1.0, 6.5, 20.0])
+def test_a_confirmed_one_comes_in_like_any_other(score: float) -> None:
+    board = [entry("known", 5.0, confirmed=True), entry("good", 8.0)]
+    rank = admit(board, entry("sure", score, confirmed=True), size=3, lineage_limit=2).rank
+    assert rank == (1 if score > 5.0 else 3)
+
+
+confirmations = st.lists(st.tuples(st.floats(-9, 9), st.floats(-9, 9), st.booleans()), min_size=1, max_size=12)
+
+
+@given(confirmations)
+def test_no_unconfirmed_one_stands_first_beside_a_confirmed_one(drawn: list[tuple[float, float, bool]]) -> None:
+    board = [
+        Entry(f"a{order}", f"a{order}", score, mean, order, confirmed)
+        for order, (score, mean, confirmed) in enumerate(drawn)
+    ]
+    ranking = ranked(board)
+    assert ranking == ranked(reversed(board))
+    assert sorted(names(ranking)) == sorted(names(board))
+    confirmed = [each for each in ranking if each.confirmed]
+    assert ranking[0].confirmed or not confirmed
+    assert ranking[0].score == max(each.score for each in confirmed or board)
+    rest = [(each.score, each.mean, -each.order) for each in ranking[1:]]
+    assert rest == sorted(rest, reverse=True), "behind the first only the score counts"
+    claims = [each for each in board if claims_first(board, each)]
+    assert len(claims) <= 1
+    for claim in claims:
+        confirmed_now = [dataclasses.replace(each, confirmed=each.confirmed or each is claim) for each in board]
+        assert ranked(confirmed_now)[0].agent == claim.agent, "confirmed as it is, it is first"
 
 
 submissions = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 3), st.floats(-100, 100)), min_size=1, max_size=60)

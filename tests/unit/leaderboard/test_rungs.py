@@ -1,17 +1,23 @@
-"""Who gives way in a rung: worked examples."""
+"""Who is judged against whom, and who gives way: worked examples."""
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from podracer_leaderboard.rungs import is_at_bottom, peer_scores
+from podracer_leaderboard.rules import Rules
+from podracer_leaderboard.rungs import LineRound, fraction_at_stake, is_at_bottom, peer_scores
 
 scores = st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=30)
 
 
 def bottom(rung: list[float], fraction: float = 0.25) -> list[float]:
     return [score for score in rung if is_at_bottom(score, rung, fraction)]
+
+
+def ended(agent: str, after: float, score: float, before: float = 0.0, reached: float = 0.0) -> LineRound:
+    return LineRound(agent, before, after, score, reached)
 
 
 def test_the_worst_quarter_gives_way() -> None:
@@ -37,21 +43,84 @@ def test_a_fraction_of_zero_replaces_nobody_and_of_one_all_but_the_best() -> Non
     assert bottom([1.0, 2.0, 3.0, 4.0], 1.0) == [1.0, 2.0, 3.0]
 
 
-def test_a_full_rung_is_judged_by_itself() -> None:
-    assert peer_scores(3, {3: (1.0, 2.0, 3.0, 4.0), 2: (9.0,)}) == [1.0, 2.0, 3.0, 4.0]
-
-
-def test_who_leads_alone_is_held_against_those_with_less_training() -> None:
-    assert peer_scores(3, {4: (99.0,), 3: (1.0,), 2: (2.0, 3.0), 1: (4.0, 5.0), 0: (6.0,)}) == [1.0, 2.0, 3.0, 4.0, 5.0]
-
-
-def test_nobody_is_held_against_those_with_more() -> None:
-    assert peer_scores(1, {1: (1.0,), 2: (2.0,) * 8}) == [1.0]
-
-
 @given(scores, st.floats(0.0, 1.0))
 def test_never_more_than_the_fraction_and_never_the_best(rung: list[float], fraction: float) -> None:
     replaced = bottom(rung, fraction)
     assert len(replaced) <= fraction * len(rung)
     assert max(rung) not in replaced
     assert all(score > max(replaced, default=float("-inf")) for score in rung if score not in replaced)
+
+
+def test_a_line_has_one_score_in_a_rung_that_of_its_round_nearest_to_here() -> None:
+    others = [
+        ended("b", 110.0, 5.0, reached=110.0),
+        ended("c", 102.0, 3.0, reached=102.0),
+        ended("b", 96.0, 4.0, reached=110.0),
+        ended("b", 76.0, 2.0, reached=110.0),
+    ]
+    assert peer_scores(ended("a", 100.0, 1.0), others) == (1.0, 4.0, 3.0)
+
+
+def test_nobody_is_held_against_those_that_had_more() -> None:
+    others = [ended(name, 125.0, 99.0) for name in "bcdef"] + [ended("g", 100.0, 2.0)]
+    assert peer_scores(ended("a", 100.0, 1.0), others) == (1.0, 2.0)
+
+
+def test_who_went_on_is_judged_by_what_it_had_reached_here() -> None:
+    others = [ended("b", 80.0, 7.0, reached=500.0), ended("c", 80.0, 8.0, reached=99.0)]
+    same = [ended(name, 100.0, 5.0) for name in "defg"]
+    assert peer_scores(ended("a", 100.0, 1.0), [*same, *others]) == (1.0, 5.0, 5.0, 5.0, 5.0, 7.0, 8.0)
+
+
+def test_losers_of_lower_rungs_do_not_make_anyone_look_good() -> None:
+    losers = [ended(name, 90.0, -50.0) for name in "fghijk"]
+    peers = peer_scores(ended("a", 100.0, 1.0), [*(ended(name, 100.0, 5.0) for name in "bcde"), *losers])
+    assert peers == (1.0, 5.0, 5.0, 5.0, 5.0)
+    assert is_at_bottom(1.0, peers, 0.25)
+
+
+def test_a_full_rung_is_judged_by_itself() -> None:
+    same = [ended(name, 98.0, 5.0) for name in "bcd"]
+    assert peer_scores(ended("a", 100.0, 1.0), [*same, ended("e", 50.0, 9.0)]) == (1.0, 5.0, 5.0, 5.0)
+
+
+def test_who_leads_alone_is_held_against_the_nearest_with_less_training() -> None:
+    others = [ended("b", 60.0, 2.0), ended("c", 40.0, 3.0), ended("c", 20.0, 7.0), ended("d", 10.0, 4.0)]
+    assert peer_scores(ended("a", 100.0, 1.0), [*others, ended("e", 5.0, 8.0)]) == (1.0, 2.0, 3.0, 4.0)
+
+
+def test_its_own_earlier_rounds_are_no_peers() -> None:
+    assert peer_scores(ended("a", 100.0, 1.0), [ended("a", 90.0, 9.0), ended("a", 50.0, 9.0)]) == (1.0,)
+
+
+ADAPTIVE = Rules(round_env_steps=100, round_time_s=0.0, adaptive_rounds=True)
+
+
+def milestones(rules: Rules, length: float, rounds: int) -> list[int]:
+    """After which of some rounds of equal `length` half of the rung is at stake."""
+    curves = [[ended("a", length * count, 1.0, before=length * (count - 1))] for count in range(1, rounds + 1)]
+    return [count for count, curve in enumerate(curves, start=1) if fraction_at_stake(rules, curve) == 0.5]
+
+
+def test_milestones_are_efforts_that_double() -> None:
+    assert milestones(ADAPTIVE, 100.0, 17) == [1, 2, 4, 8, 16]
+
+
+def test_members_that_share_the_seconds_of_a_pod_pass_them_too() -> None:
+    timed = Rules(round_time_s=15.0, adaptive_rounds=True)
+    assert milestones(timed, 15.0 / 8, 17) == [1, 2, 4, 8, 16]
+
+
+def test_a_long_round_passes_all_that_it_steps_over_once() -> None:
+    assert fraction_at_stake(ADAPTIVE, [ended("a", 900.0, 1.0, before=150.0)]) == 0.5
+    assert fraction_at_stake(ADAPTIVE, [ended("a", 1500.0, 1.0, before=900.0)]) == 0.25
+
+
+@pytest.mark.parametrize("curve", [[], [ended("a", 100.0, 1.0)]])
+def test_without_adaptive_rounds_there_are_none(curve: list[LineRound]) -> None:
+    assert fraction_at_stake(Rules(round_env_steps=100, round_time_s=0.0), curve) == 0.25
+
+
+def test_a_job_that_replaces_more_than_half_still_does() -> None:
+    greedy = Rules(round_env_steps=100, round_time_s=0.0, adaptive_rounds=True, replaced_fraction=0.75)
+    assert fraction_at_stake(greedy, [ended("a", 100.0, 1.0)]) == 0.75

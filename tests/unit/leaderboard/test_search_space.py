@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from random import Random
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from podracer_core.catalogue.algorithms import find_algorithm
+from podracer_core.catalogue.hyperparameters import Scope
+from podracer_core.errors import InvalidInput
 from podracer_leaderboard.ranges import Choice, Fixed, IntegerInterval, Interval, Range
-from podracer_leaderboard.search_space import SearchSpace, shape_of
+from podracer_leaderboard.search_space import SearchSpace, shape_of, weights_shape
 
 PPO = find_algorithm("ppo")
+SCOPES: tuple[Scope, ...] = ("member", "cohort", "network")
 SEARCHABLE: Mapping[str, st.SearchStrategy[Range]] = {
     "learning_rate": st.just(Interval(1e-4, 1e-2, logarithmic=True)),
     "gamma": st.sampled_from([Choice((0.9, 0.95, 0.99)), Interval(0.9, 0.999), Fixed(0.97)]),
@@ -88,3 +92,54 @@ def test_the_shape_is_everything_that_a_cohort_shares() -> None:
     assert algorithm == "ppo"
     assert {"horizon", "minibatch_size", "epochs", "hidden_sizes", "activation"} <= {name for name, _ in shared}
     assert not {"learning_rate", "gamma", "clip_range"} & {name for name, _ in shared}
+
+
+@given(space=spaces(), seed=st.integers(0, 2**32))
+def test_whatever_is_drawn_mutated_varied_or_crossed_passes_the_check(space: SearchSpace, seed: int) -> None:
+    random = Random(seed)
+    first, second = space.sample("ppo", random), space.defaults("ppo", random)
+    mutation, cross = space.mutate("ppo", first, random), space.cross([first, second], "ppo", random)
+    searched = [scope for scope in SCOPES if space.mutable("ppo", scope)]
+    for child in (first, second, mutation, cross, *(space.vary("ppo", first, scope, random) for scope in searched)):
+        space.check("ppo", child)
+
+
+@given(space=spaces(), seed=st.integers(0, 2**32))
+def test_varying_changes_one_hyperparameter_of_its_scope_at_most(space: SearchSpace, seed: int) -> None:
+    random = Random(seed)
+    parent = space.sample("ppo", random)
+    scopes = {knob.name: knob.scope for knob in PPO.hyperparameters}
+    for scope in SCOPES:
+        if space.mutable("ppo", scope):
+            child = space.vary("ppo", parent, scope, random)
+            changed = [name for name in parent if child[name] != parent[name]]
+            assert len(changed) <= 1
+            assert all(scopes[name] == scope for name in changed)
+            assert (weights_shape("ppo", child) == weights_shape("ppo", parent)) == (scope != "network" or not changed)
+
+
+def test_crossing_takes_each_from_one_parent_and_both_have_a_say() -> None:
+    space = SearchSpace({"ppo": 1.0}, {"ppo": {"learning_rate": Interval(1e-4, 1e-2), "gamma": Interval(0.9, 0.999)}})
+    parents = [space.sample("ppo", Random(seed)) for seed in (1, 2)]
+    names = ("learning_rate", "gamma")
+    drawn = {
+        tuple(child[name] == parents[0][name] for name in names)
+        for child in (space.cross(parents, "ppo", Random(seed)) for seed in range(50))
+    }
+    assert drawn == {(True, True), (True, False), (False, True), (False, False)}
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"gamma": 0.5}, "gamma is 0.5, which is not inside Interval"),
+        ({"gamma": 1}, "gamma is 1 of type int, expected float"),
+        ({"gamma": 1.5}, "gamma must be a number from 0 to 1"),
+        ({"epochs": 7}, "epochs is 7, expected its default 4: not searched"),
+        ({"gama": 0.9}, "missing or unknown: gama"),
+    ],
+)
+def test_what_is_outside_is_named(changes: dict[str, object], expected: str) -> None:
+    space = SearchSpace({"ppo": 1.0}, {"ppo": {"gamma": Interval(0.9, 0.999)}})
+    with pytest.raises(InvalidInput, match=expected):
+        space.check("ppo", {**PPO.defaults(), **changes})  # type: ignore[arg-type]

@@ -11,47 +11,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from podracer_core.catalogue.algorithms import find_algorithm
-from podracer_leaderboard.agents import Action, Agent, Cohort, CohortRequest, NewAgent, Population, State
-from podracer_leaderboard.ranges import Choice, Interval, Range, Value
+from podracer_leaderboard.agents import Action, Agent, Cohort, CohortRequest, NewAgent, Population, Start, State
+from podracer_leaderboard.ranges import Choice, Interval, Range
 from podracer_leaderboard.rules import Rules
 from podracer_leaderboard.search_space import SearchSpace, shape_of
 from podracer_leaderboard.tournament import Tournament
+from support.evolution import make_agent as agent
+from support.evolution import make_population as population
 
-DEFAULTS: dict[str, Value] = find_algorithm("ppo").defaults()
+DEFAULTS = agent(1).hyperparameters
 LEARNING_RATE = Interval(1e-4, 1e-2, logarithmic=True)
 NARROW = SearchSpace({"ppo": 1.0}, {"ppo": {"learning_rate": LEARNING_RATE}})
 WIDE_RANGES: dict[str, Range] = {"learning_rate": LEARNING_RATE, "horizon": Choice((16, 32, 64, 128))}
 WIDE = SearchSpace({"ppo": 1.0}, {"ppo": WIDE_RANGES})
 RULES = Rules(population=8, leaderboard_size=4, exploration=0.0)
-
-
-def agent(number: int, score: float | None = None, **changes: object) -> Agent:
-    """A waiting agent of rung 1 whose last round and whose candidate have `score`."""
-    hyperparameters = DEFAULTS
-    standing = Agent(
-        name=f"projects/p/jobs/j/agents/a{number:04}",
-        number=number,
-        algorithm="ppo",
-        hyperparameters=hyperparameters,
-        shape=shape_of("ppo", hyperparameters),
-        state=State.WAITING,
-        rung=1,
-        score=score,
-        best_score=score,
-        waiting_since=number,
-        started=True,
-    )
-    return replace(standing, **changes)  # type: ignore[arg-type]
-
-
-def population(agents: Iterable[Agent], created: int | None = None) -> Population:
-    agents = tuple(agents)
-    scores: dict[int, tuple[float, ...]] = {}
-    for each in agents:
-        if each.score is not None:
-            scores[each.rung] = (*scores.get(each.rung, ()), each.score)
-    return Population(agents, scores, created if created is not None else len(agents), {"ppo": len(agents)})
 
 
 def propose(
@@ -78,7 +51,7 @@ EIGHT = [agent(number, float(number)) for number in range(1, 9)]
 
 
 def test_an_empty_board_is_filled_with_fresh_agents() -> None:
-    cohort = propose(Population((), {}, 0, {}), places=6)
+    cohort = propose(Population((), 0, {}), places=6)
     assert [each.action for each in cohort.created] == [Action.FRESH] * 6
     assert cohort.members == cohort.created
     assert len({each.hyperparameters["learning_rate"] for each in cohort.created}) == 6
@@ -91,16 +64,28 @@ def test_no_more_agents_live_than_the_population() -> None:
     assert propose(population(busy), places=8).members == ()
 
 
+def test_a_population_larger_than_its_pods_is_made_full_before_anybody_trains_on() -> None:
+    first = [agent(number, float(number)) for number in range(1, 5)]
+    cohort = propose(population(first), places=3)
+    assert [each.action for each in cohort.members if isinstance(each, NewAgent)] == [Action.FRESH] * 3
+    last = propose(population([*first, *(agent(number, 1.0) for number in range(5, 8))]), places=3)
+    assert (len(new(last, Action.FRESH)), len(numbers(last))) == (1, 2)
+    waiting = propose(population([agent(1, None, started=False), agent(2, None)]), places=2)
+    assert numbers(waiting) == [1, 2], "who waits to begin goes first"
+
+
 def test_the_bottom_quarter_gives_way_to_children_of_better_ones() -> None:
     cohort = propose(population(EIGHT))
     assert numbers(cohort) == [3, 4, 5, 6, 7, 8]
     children = new(cohort, Action.EXPLOIT)
     assert [child.replaced.number for child in children if child.replaced] == [1, 2]
     for child in children:
-        assert child.donor is not None and child.replaced is not None
-        assert child.donor.score is not None and child.replaced.score is not None
-        assert child.donor.score > child.replaced.score
-        assert child.hyperparameters["learning_rate"] != child.donor.hyperparameters["learning_rate"]
+        assert child.replaced is not None
+        (donor,) = child.parents
+        assert donor.score is not None and child.replaced.score is not None
+        assert donor.score > child.replaced.score
+        assert child.hyperparameters["learning_rate"] != donor.hyperparameters["learning_rate"]
+        assert child.start is Start.COPY
     assert len(cohort.members) == 8
 
 
@@ -109,15 +94,15 @@ def test_with_a_tournament_of_all_the_best_propagates(seed: int) -> None:
     planted = [*EIGHT[:7], agent(8, 8.0, hyperparameters={**DEFAULTS, "learning_rate": 7e-3})]
     cohort = propose(population(planted), rules=replace(RULES, tournament_size=8), seed=seed)
     children = new(cohort, Action.EXPLOIT)
-    assert [child.donor.number for child in children if child.donor] == [8, 8]
+    assert [parent.number for child in children for parent in child.parents] == [8, 8]
 
 
 def test_the_worst_never_propagates_and_better_ones_do_more_often() -> None:
     donors = Counter(
-        child.donor.number
+        parent.number
         for seed in range(300)
         for child in new(propose(population(EIGHT), seed=seed), Action.EXPLOIT)
-        if child.donor
+        for parent in child.parents
     )
     assert 1 not in donors
     assert [number for number, _ in donors.most_common(3)] == [8, 7, 6]
@@ -167,14 +152,14 @@ def test_failed_agents_are_no_donors_and_their_places_go_to_children() -> None:
     cohort = propose(people, rules=replace(RULES, tournament_size=8))
     vacant = [each for each in cohort.created if each.replaced is None]
     assert [each.action for each in vacant] == [Action.EXPLOIT] * 2
-    assert all(each.donor is not None and each.donor.number == 8 for each in vacant)
+    assert [parent.number for each in vacant for parent in each.parents] == [8, 8]
 
 
 def test_retired_agents_on_the_board_are_donors() -> None:
     champion = agent(9, 99.0, state=State.RETIRED)
     people = population([*EIGHT, champion], created=9)
     children = new(propose(people, rules=replace(RULES, tournament_size=9)), Action.EXPLOIT)
-    assert {child.donor.number for child in children if child.donor} == {9}
+    assert {parent.number for child in children for parent in child.parents} == {9}
 
 
 def test_a_cohort_has_the_shape_of_its_longest_waiting_agent_and_the_others_wait_their_turn() -> None:
@@ -219,7 +204,7 @@ def test_fresh_agents_of_a_shared_choice_come_in_few_shapes() -> None:
     created = 0
     agents: list[Agent] = []
     while created < 8:
-        people = Population(tuple(agents), {}, created, {"ppo": created})
+        people = Population(tuple(agents), created, {"ppo": created})
         cohort = propose(people, places=4, space=WIDE, seed=created)
         assert cohort.members
         assert len({member.shape for member in cohort.members}) == 1
@@ -242,8 +227,8 @@ def test_the_longest_waiting_leads_and_the_young_go_before_the_old() -> None:
         agent(3, None, rung=2, waiting_since=3),
         agent(4, None, rung=2, waiting_since=4),
     ]
-    assert numbers(propose(population(people), places=3)) == [1, 3, 4]
-    warm = propose(population(people), places=2, warm=[people[3].name])
+    assert numbers(propose(population(people), places=3, rules=replace(RULES, population=4))) == [1, 3, 4]
+    warm = propose(population(people), places=2, rules=replace(RULES, population=4), warm=[people[3].name])
     assert numbers(warm) == [1, 4]
 
 

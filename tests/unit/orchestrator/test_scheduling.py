@@ -2,35 +2,186 @@
 
 from __future__ import annotations
 
-from podracer_orchestrator.scheduling import Demand, Load, fairest_first, share_pods
+import heapq
+import itertools
+from collections import Counter
+from dataclasses import dataclass, field
+
+import pytest
+
+from podracer_orchestrator.pod_kind import PodKind
+from podracer_orchestrator.scheduling import Demand, FairShare, Load, Room, share_pods
+
+GIB = 1 << 30
 
 
-def demand(uid: str, least: int = 1, most: int = 1, weight: float = 1.0, cpu: float = 1.0) -> Demand:
-    return Demand(uid, weight, least, most, cpu)
+def demand(uid: str, least: int = 1, most: int = 1, weight: float = 1.0, **changes) -> Demand:
+    return Demand(uid, weight, least, most, **changes)
 
 
-def test_least_held_for_its_weight_comes_first_then_the_oldest():
-    loads = [Load("a", 1.0, 2), Load("b", 4.0, 4), Load("c", 1.0, 1)]
-    assert fairest_first(loads) == ["b", "c", "a"]
+def counts(demands, **room):
+    return share_pods(demands, Room(**room)).counts
 
 
 def test_one_job_gets_what_it_wants_up_to_the_cores():
-    assert share_pods([demand("a", 1, 2)], cores=2, max_pods=64) == {"a": 2}
-    assert share_pods([demand("a", 1, 8)], cores=4, max_pods=64) == {"a": 4}
-    assert share_pods([demand("a", 1, 8, cpu=2.0)], cores=4, max_pods=64) == {"a": 2}
-    assert share_pods([demand("a", 1, 8)], cores=4, max_pods=3) == {"a": 3}
+    assert counts([demand("a", 1, 2)], cores=2) == {"a": 2}
+    assert counts([demand("a", 1, 8)], cores=4) == {"a": 4}
+    assert counts([demand("a", 1, 8, cpu=2.0)], cores=4) == {"a": 2}
+    assert counts([demand("a", 1, 8)], cores=4, max_pods=3) == {"a": 3}
+    assert counts([demand("a", 1, 4096, cpu=0.001)], cores=1e6) == {"a": 4096}
 
 
 def test_a_machine_too_small_still_runs_one_pod():
-    assert share_pods([demand("a", 2, 2, cpu=8.0), demand("b", cpu=8.0)], cores=2, max_pods=64) == {"a": 1, "b": 0}
+    jobs = [demand("a", 2, 2, cpu=8.0), demand("b", cpu=8.0)]
+    assert counts(jobs, cores=2) == {"a": 1, "b": 0}
+    assert counts([demand("a", 2, 2, memory_bytes=GIB)], memory_bytes=0) == {"a": 1}
 
 
-def test_the_oldest_gets_its_minimum_first_and_the_rest_goes_by_weight():
+def test_each_gets_its_minimum_in_turn_and_the_rest_goes_by_weight():
     jobs = [demand("a", 1, 9), demand("b", 1, 9, weight=2.0)]
-    assert share_pods(jobs, cores=6, max_pods=64) == {"a": 2, "b": 4}
-    assert share_pods([demand("a", 3, 3), demand("b", 1, 1)], cores=3, max_pods=64) == {"a": 3, "b": 0}
+    assert counts(jobs, cores=6) == {"a": 2, "b": 4}
+    assert counts([demand("a", 3, 3), demand("b", 1, 1)], cores=3) == {"a": 3, "b": 0}
+
+
+def test_memory_and_gpus_limit_too():
+    assert counts([demand("a", 1, 9, memory_bytes=GIB)], memory_bytes=3.5 * GIB) == {"a": 3}
+    gpu = PodKind(gpus=2)
+    assert counts([demand("a", 1, 9, kind=gpu)], gpus=5) == {"a": 2}
+    assert counts([demand("a", 1, 9, kind=gpu), demand("b")], gpus=1) == {"a": 0, "b": 1}
+
+
+@pytest.mark.parametrize(
+    ("wanted", "room", "limit"),
+    [
+        (demand("a", 1, 2), Room(), ""),
+        (demand("a", 1, 3), Room(cores=2.0), "cores: 0 of 2 free, a pod needs 1"),
+        (demand("a", 1, 3), Room(max_pods=1), "pods: 1 at most (PODRACER_MAX_PODS)"),
+        (
+            demand("a", 1, 3, memory_bytes=2 * GIB),
+            Room(memory_bytes=3 * GIB),
+            "memory: 1.0 GiB free for pods, a pod needs 2.0 GiB",
+        ),
+        (demand("a", kind=PodKind(gpus=1)), Room(gpus=0), "GPUs: 0 of 0 free, a pod needs 1"),
+    ],
+)
+def test_it_says_what_keeps_the_pool_from_growing(wanted, room, limit):
+    assert share_pods([wanted], room).limit == limit
 
 
 def test_nobody_wants_anything():
-    assert share_pods([], cores=2, max_pods=64) == {}
-    assert fairest_first([]) == []
+    assert share_pods([], Room(cores=2)).counts == {}
+    assert FairShare().order([]) == []
+
+
+def test_kinds_have_names_that_can_be_read_back():
+    kinds = [PodKind(), PodKind(False, 3), PodKind(True, 0, 2), PodKind(False, 1, 1, 4), PodKind(threads=2)]
+    assert [kind.name for kind in kinds] == ["fused", "split3", "fused-gpu2", "split1-gpu1-threads4", "fused-threads2"]
+    assert [PodKind.parse(kind.name) for kind in kinds] == kinds
+
+
+@dataclass
+class Contest:
+    """Jobs whose rounds take `round_s` seconds each, on a few pods; the job whose turn it is gets a free pod."""
+
+    weights: dict[str, float]
+    pods: int
+    round_s: dict[str, float]
+    most: dict[str, int] = field(default_factory=dict)
+    now: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.fair = FairShare()
+        self.active = dict.fromkeys(self.weights)
+        self.used: Counter[str] = Counter()
+        self.running: list[tuple[float, int, str, float]] = []
+        self.numbers = itertools.count()
+
+    def loads(self) -> list[Load]:
+        held = Counter(job for _, _, job, _ in self.running)
+        by_clock = Counter()
+        for _, _, job, begun in self.running:
+            by_clock[job] += self.now - begun
+        return [Load(job, self.weights[job], self.used[job] + by_clock[job], held[job]) for job in self.active]
+
+    def run(self, until_s: float) -> None:
+        while self.now < until_s:
+            while len(self.running) < self.pods and self.fill():
+                pass
+            end, _, job, begun = heapq.heappop(self.running)
+            self.now = end
+            self.used[job] += end - begun
+
+    def fill(self) -> bool:
+        loads = self.loads()
+        order = self.fair.order(loads)
+        held = {load.job_uid: load.held for load in loads}
+        able = [job for job in order if held[job] < self.most.get(job, 99)]
+        if not able:
+            return False
+        self.fair.level(order[: order.index(able[0])], able[0], loads)
+        begun = self.now
+        heapq.heappush(self.running, (begun + self.round_s[able[0]], next(self.numbers), able[0], begun))
+        return True
+
+
+@pytest.mark.parametrize("pods", [1, 2, 3, 7])
+@pytest.mark.parametrize("round_s", [{"a": 1.0, "b": 1.0}, {"a": 3.0, "b": 0.7}, {"a": 0.3, "b": 2.0}])
+def test_device_seconds_go_by_weight(pods, round_s):
+    contest = Contest({"a": 2.0, "b": 1.0}, pods, round_s)
+    contest.run(300.0)
+    assert contest.used["a"] / contest.used["b"] == pytest.approx(2.0, rel=0.1)
+
+
+@pytest.mark.parametrize("pods", [1, 2, 3])
+def test_who_joins_neither_starves_nor_takes_all(pods):
+    contest = Contest(dict.fromkeys("abc", 1.0) | {"a": 2.0}, pods, dict.fromkeys("abc", 1.0))
+    del contest.active["c"]
+    contest.run(200.0)
+    before = Counter(contest.used)
+    contest.active["c"] = None
+    contest.run(210.0)
+    assert contest.used["c"] <= pods * 10 * 0.5  # it does not catch up for the time before
+    contest.run(400.0)
+    since = contest.used - before
+    assert [since[job] / since.total() for job in "abc"] == pytest.approx([0.5, 0.25, 0.25], rel=0.1)
+    assert min(since.values()) > 0
+
+
+def test_who_was_away_begins_level():
+    contest = Contest({"a": 1.0, "b": 1.0}, 1, {"a": 1.0, "b": 1.0})
+    contest.run(20.0)
+    del contest.active["b"]
+    contest.run(120.0)
+    contest.active["b"] = None
+    before = Counter(contest.used)
+    contest.run(160.0)
+    since = contest.used - before
+    assert since["a"] == pytest.approx(since["b"], abs=2.0)
+
+
+def test_who_has_all_the_pods_it_wants_saves_nothing_up():
+    contest = Contest({"a": 3.0, "b": 1.0}, 3, {"a": 1.0, "b": 1.0}, most={"a": 1})
+    contest.run(100.0)
+    assert contest.used["a"] == pytest.approx(100.0, rel=0.05)
+    contest.most["a"] = 3
+    before = Counter(contest.used)
+    contest.run(140.0)
+    since = contest.used - before
+    assert since["a"] / since["b"] == pytest.approx(3.0, rel=0.15)
+
+
+def test_a_new_weight_counts_from_now_on():
+    contest = Contest({"a": 1.0, "b": 1.0}, 2, {"a": 1.0, "b": 1.0})
+    contest.run(100.0)
+    contest.weights["a"] = 4.0
+    before = Counter(contest.used)
+    contest.run(200.0)
+    since = contest.used - before
+    assert since["a"] / since["b"] == pytest.approx(4.0, rel=0.15)
+
+
+def test_who_joins_is_not_level_with_one_that_waits_for_another_kind_of_pod():
+    fair = FairShare()
+    fair.turns([Load("stuck", 1.0, 0.0, 0, "gpu"), Load("a", 1.0, 0.0, 1, "fused")])
+    loads = [Load("stuck", 1.0, 0.0, 0, "gpu"), Load("a", 1.0, 900.0, 1, "fused"), Load("b", 1.0, 0.0, 0, "split1")]
+    assert fair.turns(loads) == {"stuck": 0.0, "a": 900.0, "b": 900.0}

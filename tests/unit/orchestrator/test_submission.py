@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from importlib.metadata import EntryPoint, EntryPoints
 
 import pytest
+from google.protobuf import duration_pb2
 
 from podracer.common.v1 import environment_pb2, evolution_pb2
 from podracer.orchestrator.v1 import job_pb2
@@ -21,6 +23,10 @@ def spec(**changes) -> job_pb2.JobSpec:
         "objective": evolution_pb2.Objective(target_return=-200.0),
     }
     return job_pb2.JobSpec(**{**parts, **changes})
+
+
+def request_of(**changes) -> service_pb2.CreateJobRequest:
+    return service_pb2.CreateJobRequest(spec=spec(**changes))
 
 
 def plan(**changes) -> job_plan.JobPlan:
@@ -47,7 +53,7 @@ def test_defaults_are_filled_in():
     found = plan()
     assert (found.population, found.episodes, found.min_pods, found.max_pods) == (8, 32, 1, 1)
     assert found.round.time_s == 15.0
-    assert found.is_fused
+    assert found.kind.is_fused
     assert not found.target_is_mean
 
 
@@ -59,5 +65,39 @@ def test_a_pods_share_of_the_population():
 
 
 def test_layout_is_fused_for_built_in_environments_unless_the_job_says_otherwise():
-    assert not plan(pod=job_pb2.PodShape(layout=job_pb2.POD_LAYOUT_SPLIT)).is_fused
-    assert not plan(environment=environment_pb2.EnvironmentSpec(entry_point="a.b:C")).is_fused
+    assert not plan(pod=job_pb2.PodShape(layout=job_pb2.POD_LAYOUT_SPLIT)).kind.is_fused
+    assert not plan(environment=environment_pb2.EnvironmentSpec(entry_point="a.b:C")).kind.is_fused
+
+
+@pytest.mark.parametrize(("kind", "group"), [("generator", "podracer.generators"), ("updater", "podracer.updaters")])
+def test_an_extension_that_is_not_installed_beside_us_is_refused(
+    kind: str, group: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    installed = EntryPoints([EntryPoint("mine", "a:B", group), EntryPoint("other", "a:C", group)])
+    monkeypatch.setattr(submission, "entry_points", lambda group: installed.select(group=group))
+    submission.new_job(request_of(evolution=evolution_pb2.Evolution(**{kind: "mine"})))
+    with pytest.raises(InvalidInput, match=f"no {kind} 'mien' is installed; there are: mine, other") as caught:
+        submission.new_job(request_of(evolution=evolution_pb2.Evolution(**{kind: "mien"})))
+    assert [violation.field for violation in caught.value.violations] == [f"evolution.{kind}"]
+
+
+def test_where_no_leaderboard_is_installed_its_extensions_are_taken_on_trust(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(submission, "entry_points", lambda group: EntryPoints())
+    submission.new_job(request_of(evolution=evolution_pb2.Evolution(generator="theirs", updater="theirs")))
+
+
+def test_a_budget_of_less_than_a_round_is_warned_of() -> None:
+    objective = evolution_pb2.Objective()
+    objective.max_duration.FromSeconds(5)
+    assert submission.new_job(request_of(objective=objective)).warnings == (
+        "max_duration (5 s) is less than one round takes (15 s)",
+    )
+    objective.max_duration.FromSeconds(15)
+    assert submission.new_job(request_of(objective=objective)).warnings == ()
+
+
+def test_a_change_is_checked_like_a_new_job() -> None:
+    spec = submission.new_job(request_of()).spec
+    with pytest.raises(InvalidInput, match=r"objective\.max_cost"):
+        new = job_pb2.JobSpec(objective=evolution_pb2.Objective(max_cost=duration_pb2.Duration(seconds=-1)))
+        submission.changed(spec, new, ["objective.max_cost"])

@@ -5,4 +5,5 @@ static      pods come by themselves (docker compose)
 local       pods are processes of this machine
 pod         one local pod: its processes, watched and started again
 process     one process with its log
+machine     what the machine has, and what is in use
 """

@@ -7,13 +7,15 @@ import hashlib
 import logging
 import os
 import shutil
+import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from podracer_core.errors import InvalidInput
 from podracer_orchestrator.names import last_part
 from podracer_orchestrator.pool.backend import Capacity, PodObserver, PodPlan, PoolBackend
+from podracer_orchestrator.pool.machine import Machine, Reading
 from podracer_orchestrator.pool.pod import LEARNER, LocalPod, PodProcesses
 from podracer_orchestrator.pool.process import PodProcess
 
@@ -52,21 +54,40 @@ class LocalPool(PoolBackend):
         """Raises InvalidInput where the folders for logs and sockets cannot be written."""
         self._settings = settings
         self._observer = observer
+        self._machine = Machine()
+        self._reading: Reading | None = None
         self._pods: dict[str, LocalPod] = {}
+        self._gpus: dict[str, Sequence[str]] = {}  # pod: the GPUs that are its own
         self._stopping: dict[str, asyncio.Task[None]] = {}
         self._logs = settings.state_dir / "logs"
         for folder in (self._logs, settings.run_dir):
             _make_folder(folder)
 
     @property
-    def capacity(self) -> Capacity:
-        memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-        return Capacity(float(len(os.sched_getaffinity(0))), memory_bytes, self._settings.max_pods)
+    def capacity(self) -> Capacity | None:
+        reading = self._reading
+        if reading is None:
+            return None
+        taken = sum(map(len, self._gpus.values()))
+        return Capacity(
+            cores=reading.cores,
+            memory_bytes=reading.memory_bytes,
+            max_pods=self._settings.max_pods,
+            used_cores=reading.used_cores,
+            available_bytes=reading.available_bytes,
+            gpus=len(reading.gpus),
+            usable_gpus=taken + len(self._free_gpus(reading)),
+            pods={name: replace(use, gpus=len(self._gpus.get(name, ()))) for name, use in reading.pods.items()},
+        )
+
+    async def measure(self) -> None:
+        sessions = {name: pod.sessions for name, pod in self._pods.items()}
+        self._reading = await asyncio.to_thread(self._machine.read, sessions, time.monotonic())
 
     async def reconcile(self, wanted: Sequence[PodPlan]) -> None:
         names = {plan.name for plan in wanted}
         for name in [name for name in self._pods if name not in names and name not in self._stopping]:
-            self._stopping[name] = asyncio.create_task(self._stop_pod(name), name=f"stop-{name}")
+            self._begin_to_stop(name)
         for plan in wanted:
             if plan.name not in self._pods:
                 self._start(plan)
@@ -76,17 +97,30 @@ class LocalPool(PoolBackend):
             self._pods[pod].kill_learner()
 
     async def stop(self) -> None:
-        for name in self._pods:
+        for name, pod in self._pods.items():
+            pod.hurry()
             if name not in self._stopping:
-                self._stopping[name] = asyncio.create_task(self._stop_pod(name), name=f"stop-{name}")
+                self._begin_to_stop(name)
         await asyncio.gather(*self._stopping.values(), return_exceptions=True)
 
+    def _free_gpus(self, reading: Reading) -> Sequence[str]:
+        taken = {uuid for uuids in self._gpus.values() for uuid in uuids}
+        return [gpu.uuid for gpu in reading.gpus if gpu.uuid not in taken and not gpu.is_in_use]
+
+    def _begin_to_stop(self, name: str) -> None:
+        self._stopping[name] = asyncio.create_task(self._stop_pod(name), name=f"stop-{name}")
+
     def _start(self, plan: PodPlan) -> None:
+        if plan.kind.gpus:
+            free = self._free_gpus(self._reading) if self._reading is not None else []
+            if len(free) < plan.kind.gpus:
+                return  # the pod that has it is still draining: at the next look
+            self._gpus[plan.name] = free[: plan.kind.gpus]
         sockets = self._settings.run_dir / hashlib.sha256(plan.name.encode()).hexdigest()[:8]
         _make_folder(sockets)
         processes = {
             role: PodProcess(module, environment, self._logs / f"{last_part(plan.name)}-{role}.log")
-            for role, module, environment in _commands(plan, self._settings, sockets)
+            for role, module, environment in _commands(plan, self._settings, sockets, self._gpus.get(plan.name, ()))
         }
         pod = LocalPod(PodProcesses(plan.name, processes), self._observer)
         self._pods[plan.name] = pod
@@ -98,6 +132,7 @@ class LocalPool(PoolBackend):
             await self._pods[name].stop()
         finally:
             self._pods.pop(name, None)
+            self._gpus.pop(name, None)
             self._stopping.pop(name, None)
         sockets = self._settings.run_dir / hashlib.sha256(name.encode()).hexdigest()[:8]
         shutil.rmtree(sockets, ignore_errors=True)
@@ -110,21 +145,24 @@ _KEPT_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(32 << 20), "MALLOC_TRIM_THRESHOLD_
 
 
 def _commands(
-    plan: PodPlan, settings: LocalPoolSettings, sockets: Path
+    plan: PodPlan, settings: LocalPoolSettings, sockets: Path, gpus: Sequence[str]
 ) -> Iterator[tuple[str, str, Mapping[str, str]]]:
     """(role, module, environment) of each process of a pod."""
+    kind = plan.kind
     # Threads that spin while they wait for one another starve whatever else runs on the same cores.
     inherited = {"OMP_WAIT_POLICY": "PASSIVE"} | _KEPT_MEMORY
     inherited |= {key: value for key, value in os.environ.items() if not key.startswith("PODRACER_")}
     common = inherited | {"PODRACER_CACHE_DIR": str(settings.state_dir / "cache")}  # one for all pods
     common |= {key: os.environ[key] for key in PASSED_ON if key in os.environ}
     common |= {"PODRACER_TOKENS": str(settings.tokens), "PODRACER_THREADS": str(plan.threads)}
+    # A pod that asks for no GPU sees what we see: its learner uses one where its environment runs on it.
+    common |= {"CUDA_VISIBLE_DEVICES": ",".join(gpus)} if gpus else {}
 
     def address(role: str) -> str:
         return f"unix://{sockets / role}.sock"
 
-    worker_roles = [] if plan.is_fused else [f"worker{index}" for index in range(plan.workers)]
-    evaluator_roles = [] if plan.is_fused else ["evaluator"]
+    worker_roles = [] if kind.is_fused else [f"worker{index}" for index in range(kind.workers)]
+    evaluator_roles = [] if kind.is_fused else ["evaluator"]
     for role in worker_roles:
         yield role, "podracer_worker", common | {"PODRACER_LISTEN": address(role)}
     for role in evaluator_roles:
@@ -140,7 +178,7 @@ def _commands(
             "PODRACER_STORE": settings.store,
             "PODRACER_WORKERS": ",".join(address(role) for role in worker_roles),
             "PODRACER_EVALUATORS": ",".join(address(role) for role in evaluator_roles),
-            "PODRACER_LAYOUT": "fused" if plan.is_fused else "split",
+            "PODRACER_LAYOUT": "fused" if kind.is_fused else "split",
         },
     )
 

@@ -1,0 +1,229 @@
+"""Making new agents: who their parents are, what they inherit, and which shape they may have."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from random import Random
+
+from podracer_leaderboard.agents import Action, Agent, CohortRequest, NewAgent, Population, Start
+from podracer_leaderboard.ranges import Value
+from podracer_leaderboard.rules import Rules
+from podracer_leaderboard.search_space import SearchSpace, Shape, shape_of, weights_shape
+
+REGROUPING_PROBABILITY = 0.25
+"""How often a child gets another value of a searched hyperparameter that a cohort shares: a new cohort costs speed."""
+
+REBUILDING_PROBABILITY = 0.5
+"""How often exploration keeps a donor's hyperparameters and changes its network, where that is searched."""
+
+BEST_PART = 0.25
+"""Truncation selection draws from this part of those that are better."""
+
+
+@dataclass(frozen=True, slots=True)
+class Vacancy:
+    """A place in the population for a new agent: why there is one, who gives way, and the generation that it joins."""
+
+    reason: str
+    replaced: Agent | None = None
+    generation: int = 0
+
+
+class Breeding:
+    """The new agents of one proposal, `created`; counts shapes and algorithms while it makes them."""
+
+    def __init__(
+        self, space: SearchSpace, rules: Rules, population: Population, request: CohortRequest, random: Random
+    ) -> None:
+        self._space, self._rules, self._population = space, rules, population
+        self._request, self._random = request, random
+        self._shapes = Counter(agent.shape for agent in population.alive)  # of the living, the new ones included
+        self._fresh_counts = Counter(population.fresh_counts)
+        donors = (agent for agent in population.donors if request.accepts(agent.algorithm))
+        self._ranked = sorted(donors, key=lambda agent: (-_best_score(agent), agent.number))
+        self._donor_shapes = {agent.shape: agent for agent in self._ranked}
+        self.created: list[NewAgent] = []
+
+    @property
+    def has_room(self) -> bool:
+        """Whether the population has room for one more that the pod can train."""
+        is_full = self._shapes.total() >= self._rules.population
+        return not is_full and any(map(self._request.accepts, self._space.shares))
+
+    def newcomer(self, vacancy: Vacancy) -> NewAgent:
+        """For a place that nobody holds: FRESH until the population has once been full, then a child if possible."""
+        was_full = self._population.created + len(self.created) >= self._rules.population
+        return (self.exploit_or_explore(vacancy) if was_full else None) or self.fresh(vacancy)
+
+    def exploit_or_explore(self, vacancy: Vacancy) -> NewAgent | None:
+        """A child of a better agent, or with the exploration probability one with new weights.
+
+        None where nobody is better than who would give way.
+        """
+        explores = self._random.random() < self._rules.exploration
+        pool = self._donors(vacancy.replaced)
+        donor = self._select(pool)
+        if not explores:
+            return None if donor is None else self._child(donor, pool, vacancy)
+        rebuilt = None if donor is None else self._rebuilt(donor, vacancy)
+        return rebuilt or self.fresh(replace(vacancy, reason=f"{vacancy.reason}; exploration"))
+
+    def fresh(self, vacancy: Vacancy) -> NewAgent:
+        """An agent from nothing: of each algorithm the first with the defaults, all others drawn from the space."""
+        algorithm = self._next_algorithm()
+        draw = self._space.sample if self._fresh_counts[algorithm] else self._space.defaults
+        hyperparameters = draw(algorithm, self._random)
+        if not self._may_have(shape_of(algorithm, hyperparameters), vacancy):
+            shape = self._draw(self._shapes_beside(algorithm, vacancy))
+            hyperparameters = self._space.with_shape(hyperparameters, shape)
+        self._fresh_counts[algorithm] += 1
+        return self._create(Action.FRESH, algorithm, hyperparameters, vacancy)
+
+    def _child(self, donor: Agent, pool: Sequence[Agent], vacancy: Vacancy) -> NewAgent:
+        """A mutation of the donor with its weights, or of it and a mate with the mean of theirs."""
+        mate = self._mate(donor, pool)
+        parents = (donor,) if mate is None else (donor, mate)
+        inherited = self._space.cross([parent.hyperparameters for parent in parents], donor.algorithm, self._random)
+        hyperparameters = self._space.mutate(donor.algorithm, inherited, self._random)
+        if mate is not None:
+            start = Start.FUSE
+        else:
+            start = Start.NOISE if self._rules.noise_scale > 0 else Start.COPY
+            hyperparameters = self._regrouped(donor, hyperparameters, vacancy)
+        return self._create(Action.EXPLOIT, donor.algorithm, hyperparameters, vacancy, start, parents)
+
+    def _rebuilt(self, donor: Agent, vacancy: Vacancy) -> NewAgent | None:
+        """The donor's hyperparameters with another network: new weights, so a lineage of its own without any effort."""
+        algorithm = donor.algorithm
+        if not self._space.mutable(algorithm, "network") or self._random.random() >= REBUILDING_PROBABILITY:
+            return None
+        hyperparameters = self._space.vary(algorithm, donor.hyperparameters, "network", self._random)
+        if not self._may_have(shape_of(algorithm, hyperparameters), vacancy):
+            return None
+        reason = f"{vacancy.reason}; the hyperparameters of {_short(donor)} with another network"
+        return self._create(Action.EXPLOIT, algorithm, hyperparameters, replace(vacancy, reason=reason))
+
+    def _regrouped(self, donor: Agent, values: dict[str, Value], vacancy: Vacancy) -> dict[str, Value]:
+        """The child's hyperparameters, now and then with another batch, horizon…, in a shape that there may be.
+
+        A donor from the leaderboard may be of a shape that has died out and for which there is no room any more: its
+        child then takes one that fits its weights.
+        """
+        algorithm = donor.algorithm
+        may_stay = self._may_have(donor.shape, vacancy)
+        wants_other = self._space.mutable(algorithm, "cohort") and self._random.random() < REGROUPING_PROBABILITY
+        if may_stay and not wants_other:
+            return values
+        if wants_other:
+            varied = self._space.vary(algorithm, values, "cohort", self._random)
+            if self._may_have(shape_of(algorithm, varied), vacancy):
+                return varied
+        others = [shape for shape in self._fitting(donor, vacancy) if shape != donor.shape]
+        return self._space.with_shape(values, self._draw(others)) if others else values
+
+    def _mate(self, donor: Agent, pool: Sequence[Agent]) -> Agent | None:
+        """A second parent of the donor's shape; a relative where there is one.
+
+        The mean of two networks is worth something where they have an ancestor in common: Wortsman et al. 2022, Model
+        soups, arXiv:2203.05482.
+        """
+        if self._rules.crossover <= 0 or self._random.random() >= self._rules.crossover:
+            return None
+        others = [agent for agent in pool if agent.shape == donor.shape and agent is not donor]
+        return self._select([agent for agent in others if agent.lineage == donor.lineage] or others)
+
+    def _donors(self, replaced: Agent | None) -> list[Agent]:
+        """Who may give weights to the successor of `replaced`: all that are strictly better, best first."""
+        floor = float("-inf") if replaced is None or replaced.score is None else replaced.score
+        better = self._ranked[: bisect_left(self._ranked, -floor, key=lambda agent: -_best_score(agent))]
+        vacancy = Vacancy("", replaced)
+        welcome = {
+            shape
+            for shape, agent in self._donor_shapes.items()
+            if self._may_have(shape, vacancy) or self._fitting(agent, vacancy)
+        }
+        if len(welcome) < len(self._donor_shapes):
+            better = [agent for agent in better if agent.shape in welcome]
+        return [agent for agent in better if agent is not replaced]
+
+    def _select(self, pool: Sequence[Agent]) -> Agent | None:
+        """Tournament selection, the best of k that are drawn; or truncation selection, one of the best part.
+
+        `pool` has the best first.
+        """
+        if self._rules.selection == "truncation":
+            best = pool[: math.ceil(BEST_PART * len(pool))]
+            return best[self._index(len(best))] if best else None
+        left = list(range(len(pool)))
+        drawn = [left.pop(self._index(len(left))) for _ in range(min(self._rules.tournament_size, len(left)))]
+        return pool[min(drawn)] if drawn else None
+
+    def _next_algorithm(self) -> str:
+        """The algorithm that is furthest behind its share of fresh agents."""
+        shares = {name: share for name, share in self._space.shares.items() if self._request.accepts(name)}
+        total, count = sum(shares.values()), sum(self._fresh_counts[name] for name in shares) + 1
+        return max(shares, key=lambda name: shares[name] / total * count - self._fresh_counts[name])
+
+    def _create(
+        self,
+        action: Action,
+        algorithm: str,
+        hyperparameters: dict[str, Value],
+        vacancy: Vacancy,
+        start: Start = Start.FRESH,
+        parents: tuple[Agent, ...] = (),
+    ) -> NewAgent:
+        origin = " and ".join(f"{_short(parent)} with {_best_score(parent):.6g}" for parent in parents)
+        new = NewAgent(
+            action,
+            algorithm,
+            hyperparameters,
+            shape_of(algorithm, hyperparameters),
+            f"{vacancy.reason}; from {origin}" if parents else vacancy.reason,
+            start=start,
+            parents=parents,
+            noise_scale=self._rules.noise_scale if start is Start.NOISE else 0.0,
+            replaced=vacancy.replaced,
+            generation=vacancy.generation,
+        )
+        self.created.append(new)
+        self._shapes[new.shape] += 1
+        if vacancy.replaced is not None:
+            self._shapes[vacancy.replaced.shape] -= 1
+        return new
+
+    def _may_have(self, shape: Shape, vacancy: Vacancy) -> bool:
+        """Whether there may be an agent of `shape` without there being too many shapes of its algorithm."""
+        present = self._shapes_beside(shape[0], vacancy)
+        return shape in present or len(present) < self._rules.shape_limit
+
+    def _fitting(self, donor: Agent, vacancy: Vacancy) -> list[Shape]:
+        """The shapes in use that the donor's weights fit into."""
+        weights = weights_shape(donor.algorithm, donor.hyperparameters)
+        present = self._shapes_beside(donor.algorithm, vacancy)
+        return [shape for shape in present if weights_shape(donor.algorithm, dict(shape[1])) == weights]
+
+    def _shapes_beside(self, algorithm: str, vacancy: Vacancy) -> list[Shape]:
+        """The shapes of `algorithm` in use, but for who gives way."""
+        leaving = None if vacancy.replaced is None else vacancy.replaced.shape
+        counts = self._shapes.items()
+        return [shape for shape, count in counts if shape[0] == algorithm and count > (shape == leaving)]
+
+    def _draw(self, shapes: Sequence[Shape]) -> Shape:
+        return shapes[self._index(len(shapes))]
+
+    def _index(self, length: int) -> int:
+        return int(self._random.random() * length)
+
+
+def _best_score(agent: Agent) -> float:
+    assert agent.best_score is not None, "donors have a candidate"
+    return agent.best_score
+
+
+def _short(agent: Agent) -> str:
+    return agent.name.rsplit("/", 1)[-1]

@@ -1,0 +1,182 @@
+"""What a generator proposes is checked before anything comes of it; one that fails is stood in for."""
+
+from __future__ import annotations
+
+import logging
+import traceback
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+
+from podracer_core.errors import InvalidInput
+from podracer_leaderboard.agents import Action, Agent, Cohort, CohortRequest, NewAgent, Population, Start
+from podracer_leaderboard.competition import Competition
+from podracer_leaderboard.search_space import SearchSpace, shape_of, weights_shape
+
+logger = logging.getLogger(__name__)
+
+MAX_REASON = 1000
+"""Characters of the reason of a new agent."""
+
+_PARENTS = {Start.FRESH: (0, 0), Start.COPY: (1, 1), Start.NOISE: (1, 1), Start.FUSE: (2, 64)}
+
+
+@dataclass(frozen=True, slots=True)
+class GeneratorProblem:
+    """Why a generator was not heard: one sentence, and its traceback where it raised."""
+
+    message: str
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """The agents that may train, and those that may have children, by name."""
+
+    waiting: Mapping[str, Agent]
+    donors: Mapping[str, Agent]
+
+
+def propose(
+    competition: Competition, population: Population, request: CohortRequest, chance: Callable[[], Random]
+) -> tuple[Cohort, GeneratorProblem | None]:
+    """What the job's generator proposes; where that cannot be, what the scheduler's own one does, and why.
+
+    `chance` gives the same random stream each time. A mistake of the scheduler's own generator is raised.
+    """
+    stand_in = competition.stand_in(competition.space, competition.rules)
+    if competition.generator is competition.stand_in:
+        return stand_in.propose(population, request, chance()), None
+    answer = _ask(competition, population, request, chance())
+    if isinstance(answer, Cohort):
+        return answer, None
+    logger.warning("%s", answer.message)
+    return stand_in.propose(population, request, chance()), answer
+
+
+def _ask(
+    competition: Competition, population: Population, request: CohortRequest, random: Random
+) -> Cohort | GeneratorProblem:
+    try:
+        cohort = competition.generator(competition.space, competition.rules).propose(population, request, random)
+    except Exception as error:  # noqa: BLE001 - an installed package may raise anything, its job goes on without it
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        where = f"{Path(frame.filename).name}, line {frame.lineno}"
+        return _problem(competition, f"raised {type(error).__name__}: {error!s:.500} ({where})", error)
+    try:
+        check_cohort(cohort, competition, population, request)
+    except InvalidInput as error:
+        return _problem(competition, f"proposed what cannot be: {error.message:.500}")
+    except Exception as error:  # noqa: BLE001 - nor may what it returned be of any use
+        return _problem(competition, f"proposed what cannot be read: {type(error).__name__}: {error!s:.500}", error)
+    return cohort
+
+
+def _problem(competition: Competition, what: str, error: Exception | None = None) -> GeneratorProblem:
+    stand_in = competition.stand_in.__name__
+    message = f"generator {competition.rules.generator} {what}; {stand_in} proposes in its place"
+    return GeneratorProblem(message, "".join(traceback.format_exception(error)) if error else "")
+
+
+def check_cohort(cohort: Cohort, competition: Competition, population: Population, request: CohortRequest) -> None:
+    """Raises InvalidInput, saying what cannot be in it, unless `cohort` may be carried out as it is."""
+    if not isinstance(cohort, Cohort):
+        raise InvalidInput(f"it returned {cohort!r:.200}, expected a Cohort")
+    known = _Known(_by_name(population.waiting), _by_name(population.donors))
+    _check_created(cohort, competition, population, known)
+    _check_members(cohort, known, request)
+
+
+def _check_created(cohort: Cohort, competition: Competition, population: Population, known: _Known) -> None:
+    for index, new in enumerate(cohort.created):
+        try:
+            _check_new(new, competition.space, known)
+        except InvalidInput as error:
+            raise InvalidInput(f"created[{index}]: {error.message}") from error
+    if len({id(new) for new in cohort.created}) < len(cohort.created):
+        raise InvalidInput("created holds the same new agent twice")
+    replaced = [new.replaced.name for new in cohort.created if new.replaced is not None]
+    if len(set(replaced)) < len(replaced):
+        raise InvalidInput(f"two new agents replace the same one: {', '.join(sorted(replaced))}")
+    alive, most = len(population.alive) - len(replaced) + len(cohort.created), competition.rules.population
+    if alive > most:
+        raise InvalidInput(f"{alive} agents would be alive, expected at most the population of {most}")
+
+
+def _check_new(new: NewAgent, space: SearchSpace, known: _Known) -> None:
+    if not isinstance(new, NewAgent):
+        raise InvalidInput(f"is {new!r:.200}, expected a NewAgent")
+    if new.action not in (Action.EXPLOIT, Action.FRESH):
+        raise InvalidInput(f"action is {new.action!r}, expected EXPLOIT or FRESH: only living agents continue")
+    if new.algorithm not in space.shares:
+        raise InvalidInput(f"algorithm is {new.algorithm!r}, expected one of {', '.join(space.shares)}")
+    if not isinstance(new.reason, str) or len(new.reason) > MAX_REASON:
+        raise InvalidInput(f"reason is {new.reason!r:.100}, expected at most {MAX_REASON} characters")
+    if not isinstance(new.generation, int) or new.generation < 0:
+        raise InvalidInput(f"generation is {new.generation!r}, expected 0 or more")
+    space.check(new.algorithm, new.hyperparameters)
+    if new.shape != shape_of(new.algorithm, new.hyperparameters):
+        raise InvalidInput(
+            "its shape is not that of its hyperparameters, expected shape_of(algorithm, hyperparameters)"
+        )
+    if new.replaced is not None and not _is_one_of(new.replaced, known.waiting):
+        raise InvalidInput(f"replaces {_name(new.replaced)}, expected an agent that waits")
+    _check_start(new, known)
+
+
+def _check_start(new: NewAgent, known: _Known) -> None:
+    least, most = _PARENTS.get(new.start, (1, 0))
+    if not least <= len(new.parents) <= most:
+        raise InvalidInput(f"start is {new.start!r} with {len(new.parents)} parents")
+    if not isinstance(new.noise_scale, int | float) or not (0 < new.noise_scale < float("inf")) == (
+        new.start is Start.NOISE
+    ):
+        raise InvalidInput(
+            f"noise_scale is {new.noise_scale!r} with start {new.start}, expected above 0 for NOISE only"
+        )
+    for parent in new.parents:
+        if not _is_one_of(parent, known.donors):
+            raise InvalidInput(f"has the parent {_name(parent)}, expected one of the population's donors")
+        weights = weights_shape(new.algorithm, new.hyperparameters)
+        if weights_shape(parent.algorithm, parent.hyperparameters) != weights:
+            raise InvalidInput(f"is not of the network of its parent {_name(parent)}, whose weights cannot fit")
+    if new.start is Start.FUSE and len({parent.shape for parent in new.parents}) > 1:
+        raise InvalidInput("has parents of different shapes, expected one shape for FUSE")
+    if new.start is Start.FUSE and len({parent.name for parent in new.parents}) < len(new.parents):
+        raise InvalidInput("has the same parent twice")
+
+
+def _check_members(cohort: Cohort, known: _Known, request: CohortRequest) -> None:
+    members = cohort.members
+    if cohort.finished and members:
+        raise InvalidInput("it is finished and has members, expected one of the two")
+    created = {id(new) for new in cohort.created}
+    replaced = {new.replaced.name for new in cohort.created if new.replaced is not None}
+    for index, member in enumerate(members):
+        if isinstance(member, NewAgent):
+            sound = id(member) in created
+        else:
+            sound = _is_one_of(member, known.waiting) and member.name not in replaced
+        if not sound:
+            raise InvalidInput(f"members[{index}] is {_name(member)}, expected one that waits and stays, or is created")
+        if not request.accepts(member.algorithm):
+            raise InvalidInput(f"members[{index}] is of {member.algorithm!r}, which the pod cannot train")
+    if len({id(m) if isinstance(m, NewAgent) else m.name for m in members}) < len(members):
+        raise InvalidInput("members holds the same agent twice")
+    if len({member.shape for member in members}) > 1:
+        raise InvalidInput("members are of different shapes, expected one: the shared hyperparameters differ")
+    if members and len(members) > request.places_for(members[0].shape):
+        raise InvalidInput(f"{len(members)} members, expected at most {request.places_for(members[0].shape)}")
+
+
+def _by_name(agents: Iterable[Agent]) -> Mapping[str, Agent]:
+    return {agent.name: agent for agent in agents}
+
+
+def _is_one_of(agent: object, known: Mapping[str, Agent]) -> bool:
+    return isinstance(agent, Agent) and known.get(agent.name) == agent
+
+
+def _name(agent: object) -> str:
+    return agent.name if isinstance(agent, Agent) else f"{agent!r:.100}"

@@ -1,0 +1,15 @@
+"""Whether a candidate was confirmed, by which evaluations, and who gave way to one that was not yet."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from alembic import op
+
+revision, down_revision = "r0003", "r0002"
+
+
+def upgrade() -> None:
+    """Nobody has been confirmed before: no evaluation was a challenge."""
+    op.add_column("candidates", sa.Column("confirmed", sa.Boolean(), nullable=False, server_default=sa.false()))
+    op.add_column("candidates", sa.Column("former", sa.String(), nullable=False, server_default=""))
+    op.add_column("evaluations", sa.Column("challenged", sa.String(), nullable=False, server_default=""))

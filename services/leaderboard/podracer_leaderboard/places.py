@@ -1,0 +1,166 @@
+"""Places on the board: taken by a candidate, confirmed by a challenge, given back where that falls short.
+
+Of a checkpoint that was challenged only the challenge counts, from wherever it is known: a place is a function of what
+is stored, whatever the order in which it came.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import select
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from podracer.common.v1 import agent_pb2
+from podracer_leaderboard import messages, store
+from podracer_leaderboard.ranking import Admission, Entry, claims_first
+from podracer_leaderboard.tables import AgentRow, BoardRow, CandidateRow, EvaluationRow
+from podracer_leaderboard.updater import Judgement, Updater
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """What counts of a checkpoint: an evaluation, its finite score, and whether it is a challenge."""
+
+    evaluation: agent_pb2.Evaluation
+    score: float
+    confirmed: bool = False
+
+    @property
+    def order(self) -> tuple[float, float]:
+        """By what candidates are compared; larger is better."""
+        return self.score, self.evaluation.mean
+
+    def entry(self, agent: AgentRow, order: int) -> Entry:
+        """As the ranking sees it."""
+        return Entry(agent.name, agent.lineage, self.score, self.evaluation.mean, order, self.confirmed)
+
+
+def score_of(updater: Updater, evaluation: agent_pb2.Evaluation) -> float | None:
+    """The number that an evaluation ranks by; None where it is no finite one."""
+    judgement = Judgement(evaluation.mean, evaluation.lower_bound, evaluation.upper_bound, len(evaluation.returns))
+    return updater.score(judgement) if judgement.is_finite else None
+
+
+async def judged(session: AsyncSession, board: BoardRow, updater: Updater, own: Judged) -> Judged:
+    """What counts of the checkpoint of `own`, the evaluation that it was found by."""
+    agent, prefix = own.evaluation.agent, own.evaluation.checkpoint.prefix
+    return await _challenged(session, board.name, updater, agent, prefix) or own
+
+
+async def take(
+    session: AsyncSession, board: BoardRow, updater: Updater, agent: AgentRow, candidate: Judged
+) -> tuple[Admission, bool]:
+    """Put a candidate on the board where the updater says so. Whether it claims the first place is the second value.
+
+    One that is not confirmed remembers the confirmed one that it drives out.
+    """
+    rows = await store.get_candidates(session, board.name)
+    entries, entry = store.entries(rows), candidate.entry(agent, board.clock)
+    admission = updater.admit(entries, entry)
+    if not admission.is_admitted:
+        return admission, False
+    removed = _rows_of(rows, admission.removed)
+    held = (row.agent if row.confirmed else row.former for row in removed)
+    former = "" if candidate.confirmed else next(filter(None, held), "")
+    await _place(session, board, agent, candidate, removed, former)
+    return admission, claims_first(entries, entry)
+
+
+async def confirm(session: AsyncSession, board: BoardRow, updater: Updater, challenge: agent_pb2.Evaluation) -> None:
+    """Let a stored challenge decide over its checkpoint; nothing for one that is on the board and the agent's best no
+    more, or again for the same."""
+    agent = await store.get_agent(session, challenge.agent, board.name)
+    prefix = challenge.checkpoint.prefix
+    found = await _challenged(session, board.name, updater, agent.name, prefix)
+    if found is None:
+        return
+    stored = messages.to_bytes(found.evaluation)
+    if _prefix(agent.best_evaluation) == prefix:
+        agent.best_evaluation, agent.best_score = stored, found.score
+    row = await session.get(CandidateRow, (board.name, agent.name))
+    if row is None or _prefix(row.evaluation) != prefix or row.evaluation == stored:
+        return
+    row.evaluation, row.score, row.mean, row.confirmed = stored, found.score, found.evaluation.mean, True
+    former, row.former = row.former, ""
+    if former:
+        await _give_back(session, board, updater, row, found, former)
+    _note_change(board)
+
+
+async def _give_back(
+    session: AsyncSession, board: BoardRow, updater: Updater, row: CandidateRow, found: Judged, former: str
+) -> None:
+    """Bring back the best confirmed candidate of `former` in the place of `row`, unless that has proved to be better.
+
+    Else a lucky evaluation could cost the board the best that is known for sure.
+    """
+    agent = await store.get_agent(session, former, board.name)
+    confirmed = await _confirmed(session, board.name, updater, former)
+    best = max(confirmed, key=lambda each: each.order, default=None)
+    if best is None or found.order > best.order:
+        return
+    others = [each for each in await store.get_candidates(session, board.name) if each is not row]
+    admission = updater.admit(store.entries(others), best.entry(agent, store.tick(board)))
+    if admission.is_admitted:
+        await _place(session, board, agent, best, [row, *_rows_of(others, admission.removed)], "")
+
+
+async def _place(
+    session: AsyncSession,
+    board: BoardRow,
+    agent: AgentRow,
+    candidate: Judged,
+    removed: Sequence[CandidateRow],
+    former: str,
+) -> None:
+    for row in removed:
+        await session.delete(row)
+    await session.flush()  # the agent's own former row leaves before its new one comes
+    row = CandidateRow(
+        board=board.name,
+        agent=agent.name,
+        lineage=agent.lineage,
+        score=candidate.score,
+        mean=candidate.evaluation.mean,
+        entry_order=board.clock,
+        admit_time=store.now(),
+        evaluation=messages.to_bytes(candidate.evaluation),
+        confirmed=candidate.confirmed,
+        former=former,
+    )
+    session.add(row)
+    _note_change(board)
+
+
+async def _challenged(session: AsyncSession, board: str, updater: Updater, agent: str, prefix: str) -> Judged | None:
+    """What the challenges of a checkpoint say; None where there was none, or none with a finite score."""
+    return next(iter(await _confirmed(session, board, updater, agent, prefix)), None)
+
+
+async def _confirmed(session: AsyncSession, board: str, updater: Updater, agent: str, prefix: str = "") -> list[Judged]:
+    """The challenges of an agent, one for each checkpoint: of several the longest, then the first by its id."""
+    query = select(EvaluationRow.evaluation).where(EvaluationRow.board == board, EvaluationRow.agent == agent)
+    wanted = EvaluationRow.challenged == prefix if prefix else EvaluationRow.challenged != ""
+    evaluations = [agent_pb2.Evaluation.FromString(stored) for stored in await session.scalars(query.where(wanted))]
+    decisive: dict[str, Judged] = {}
+    for evaluation in sorted(evaluations, key=lambda each: (-len(each.returns), each.evaluation_id)):
+        score = score_of(updater, evaluation)
+        if score is not None:
+            decisive.setdefault(evaluation.checkpoint.prefix, Judged(evaluation, score, confirmed=True))
+    return list(decisive.values())
+
+
+def _rows_of(rows: Iterable[CandidateRow], entries: Iterable[Entry]) -> list[CandidateRow]:
+    agents = {entry.agent for entry in entries}
+    return [row for row in rows if row.agent in agents]
+
+
+def _prefix(evaluation: bytes | None) -> str:
+    return agent_pb2.Evaluation.FromString(evaluation or b"").checkpoint.prefix
+
+
+def _note_change(board: BoardRow) -> None:
+    board.revision += 1
+    board.update_time = store.now()

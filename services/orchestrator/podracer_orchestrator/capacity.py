@@ -1,0 +1,111 @@
+"""GetCapacity: what the pool has, what of it is promised and used, and each job's share."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from sqlalchemy.orm import Session
+
+from podracer.orchestrator.v1 import job_pb2
+from podracer.orchestrator.v1 import job_service_pb2 as service_pb2
+from podracer_core.jobs.messages import seconds_to_duration
+from podracer_orchestrator import jobs, leases, pods
+from podracer_orchestrator.names import job_name
+from podracer_orchestrator.pod_kind import PodKind
+from podracer_orchestrator.pool.backend import Capacity
+from podracer_orchestrator.pool_shares import PoolShares
+from podracer_orchestrator.scheduling import Demand, Room, share_pods
+from podracer_orchestrator.tables import PodRow, PodState
+
+_STATIC_LIMIT = "pods: they come by themselves here; start more of them"
+
+
+def capacity_message(session: Session, shares: PoolShares, project: str) -> service_pb2.GetCapacityResponse:
+    """What clients are told. A pool whose pods come by themselves knows no machine, and serves each project alone."""
+    backend, capacity, demands = shares.backend_name, shares.capacity, shares.demands(session)
+    if capacity is None:
+        there = pods.of_project(session, project, "", 10_000)
+        demands = [each for each in demands if jobs.get_by_uid(session, each.job_uid).project == project]
+        response = service_pb2.GetCapacityResponse(
+            backend=backend,
+            pod_count=len(there),
+            free_pod_count=-1,
+            limit=_STATIC_LIMIT if backend == pods.STATIC else "",
+        )
+        split = share_pods(demands, Room(max_pods=sum(pod.state not in pods.ABSENT for pod in there)))
+        _add_shares(session, response, demands, split.counts)
+        return response
+    there = pods.of_backend(session, backend)
+    split = share_pods(demands, shares.room)
+    response = service_pb2.GetCapacityResponse(
+        backend=backend,
+        pod_count=len(there),
+        total=job_pb2.Resources(cpu=capacity.cores, memory_bytes=capacity.memory_bytes, gpu=capacity.gpus),
+        reserved=_reserved(shares, demands, there),
+        used=_used(capacity, there),
+        limit=split.limit,
+    )
+    response.free_pod_count = _free_pods(shares, demands, response.reserved, len(there))
+    _add_shares(session, response, demands, split.counts)
+    return response
+
+
+def pod_uses(shares: PoolShares) -> Mapping[str, job_pb2.Resources]:
+    """What each pod's processes take, as last measured."""
+    measured = shares.capacity.pods if shares.capacity is not None else {}
+    return {
+        name: job_pb2.Resources(cpu=round(use.cores, 3), memory_bytes=use.memory_bytes, gpu=use.gpus)
+        for name, use in measured.items()
+    }
+
+
+def _add_shares(
+    session: Session, response: service_pb2.GetCapacityResponse, demands: Sequence[Demand], counts: Mapping[str, int]
+) -> None:
+    for demand in sorted(demands, key=lambda demand: jobs.get_by_uid(session, demand.job_uid).create_time):
+        job = jobs.get_by_uid(session, demand.job_uid)
+        response.shares.add(
+            job=job_name(job.project, job.job_id),
+            weight=demand.weight,
+            pod_count=len({lease.pod for lease in leases.held(session, job_uid=job.uid)}),
+            used=seconds_to_duration(job.cost_s),
+            wanted_count=counts[job.uid],
+            min_count=demand.min_pods,
+            max_count=demand.max_pods,
+        )
+
+
+def _reserved(shares: PoolShares, demands: Sequence[Demand], there: Sequence[PodRow]) -> job_pb2.Resources:
+    """What the pods that are there were promised: as much as the greediest job of their kind asks for."""
+    reserved = job_pb2.Resources()
+    for pod in there:
+        kind = PodKind.parse(pod.kind)
+        of_kind = [demand for demand in demands if demand.kind == kind]
+        reserved.cpu += max((demand.cpu for demand in of_kind), default=float(kind.threads or 1))
+        reserved.memory_bytes += max((each.memory_bytes for each in of_kind), default=shares.memory_need(kind))
+        reserved.gpu += kind.gpus
+    return reserved
+
+
+def _used(capacity: Capacity, there: Sequence[PodRow]) -> job_pb2.Resources:
+    """What is in use on the machine, by anybody."""
+    foreign = capacity.gpus - capacity.usable_gpus
+    ours = sum(PodKind.parse(pod.kind).gpus for pod in there if pod.state != PodState.STOPPED)
+    return job_pb2.Resources(
+        cpu=round(capacity.used_cores, 3),
+        memory_bytes=capacity.memory_bytes - capacity.available_bytes,
+        gpu=foreign + ours,
+    )
+
+
+def _free_pods(shares: PoolShares, demands: Sequence[Demand], reserved: job_pb2.Resources, count: int) -> int:
+    """Pods that could be started besides, of the largest shape that jobs ask for; of the plainest where none does."""
+    kind, room = PodKind(), shares.room
+    shapes = [(each.cpu, each.memory_bytes, each.kind.gpus) for each in demands]
+    shapes = shapes or [(1.0, shares.memory_need(kind), 0)]
+    cpu, memory_bytes, gpus = (max(shape[index] for shape in shapes) for index in range(3))
+    free: list[float] = [room.max_pods - count, (room.cores - reserved.cpu) / cpu]
+    free += [(room.memory_bytes - reserved.memory_bytes) / memory_bytes] if memory_bytes else []
+    free += [(room.gpus - reserved.gpu) / gpus] if gpus else []
+    return max(0, math.floor(min(free) + 1e-9))

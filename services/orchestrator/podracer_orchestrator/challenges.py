@@ -1,0 +1,146 @@
+"""Challenges: whoever claims the target or the first place is evaluated again, with fresh seeds, before it counts.
+
+The evaluation that a claim rests on has selected it, as the best of many by noisy numbers, so it promises too much. A
+job has one challenge out at a time. Claims of the target come first and each is heard; of the others only the best one
+waits, until it can be paid for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from podracer.common.v1 import agent_pb2
+from podracer_core.jobs.messages import seconds_from_duration
+from podracer_orchestrator import evaluation_works, events, jobs
+from podracer_orchestrator.changes import WORK, touch
+from podracer_orchestrator.job_plan import plan_of
+from podracer_orchestrator.job_state import TRAINING_STATES, JobState
+from podracer_orchestrator.names import last_part
+from podracer_orchestrator.tables import CheckpointRow, JobRow, WorkKind, WorkRow, WorkState
+
+COST_FRACTION = 0.2
+"""Part of a job's cost that evaluation may take, a claim's challenge included; one of the target is always paid for."""
+MAX_WAITING = 4
+"""Claims of the target that wait to be heard; in a job whose members all hover about it the best ones are enough."""
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A candidate, what it scored by the objective's statistic, and whether that passes the target."""
+
+    evaluation: agent_pb2.Evaluation
+    score: float
+    claims_target: bool
+
+
+def make(session: Session, job: JobRow, claim: Claim, now: datetime) -> bool:
+    """Have a claim challenged; False where it was before, where a better one waits or was confirmed, or where the job
+    has its answer."""
+    if JobState(job.state) not in TRAINING_STATES | {JobState.SUSPENDED} or job.time_to_target_s is not None:
+        return False
+    checkpoint = claim.evaluation.checkpoint
+    if session.get(CheckpointRow, checkpoint.prefix) is None or _was_challenged(session, checkpoint.prefix):
+        return False
+    if not claim.claims_target and _is_outdone(job, claim.score):
+        return False
+    if not _make_room(session, job, claim, now):
+        return False
+    work = jobs.add_work(session, job, WorkKind.EVALUATE, WorkState.READY, now)
+    policy = agent_pb2.Parent(agent=claim.evaluation.agent, checkpoint=checkpoint)
+    evaluation_works.fill(job, work, [policy], agent_pb2.EVALUATION_PURPOSE_CHALLENGE, set(claim.evaluation.seeds))
+    work.checkpoint = checkpoint.prefix
+    work.claimed_score, work.claims_target = claim.score, claim.claims_target
+    work.expected_cost_s = _expected_cost_s(claim.evaluation, plan_of(job).episodes)
+    session.flush()
+    touch(session, WORK)
+    return True
+
+
+def drop_outdone(session: Session, job: JobRow, now: datetime) -> None:
+    """Forget the claims of the first place that wait with less than what has been confirmed now."""
+    for work in evaluation_works.in_states(session, job.uid, [WorkState.READY]):
+        if work.checkpoint and not work.claims_target and _is_outdone(job, _claimed(work)):
+            work.state, work.end_time = WorkState.DROPPED, now
+
+
+def is_affordable(job: JobRow, work: WorkRow) -> bool:
+    """Whether evaluation stays within its part of the job's cost with this challenge."""
+    spent_s = job.evaluation_cost_s + work.expected_cost_s
+    return work.claims_target or spent_s <= COST_FRACTION * (job.cost_s + work.expected_cost_s)
+
+
+def note_start(session: Session, job: JobRow, work: WorkRow, pod: str, now: datetime) -> None:
+    """A pod has taken a challenge up."""
+    (policy,) = evaluation_works.order_of(work).policies
+    what = "the target" if work.claims_target else "the first place"
+    message = f"{last_part(policy.agent)} claims {what} with {work.claimed_score:.6g}: it is evaluated again on {pod}"
+    events.record(
+        session,
+        job,
+        "CHALLENGE_STARTED",
+        message,
+        now=now,
+        subject=policy.agent,
+        work=work.id,
+        claimed=work.claimed_score,
+    )
+
+
+def note_result(
+    session: Session, job: JobRow, work: WorkRow, evaluation: agent_pb2.Evaluation, score: float, now: datetime
+) -> None:
+    """Say how a challenge went: against the target, or the best that was confirmed before `job` is told of it."""
+    plan = plan_of(job)
+    known = job.best_score if job.best_is_confirmed else None
+    bar = plan.target_return if work.claims_target else known
+    is_passed = evaluation_works.is_finite(evaluation) and (
+        bar is None or (score >= bar if work.claims_target else score > bar)
+    )
+    against = "" if bar is None else f", {'target' if work.claims_target else 'best confirmed'} {bar:.6g}"
+    message = (
+        f"{last_part(evaluation.agent)} scores {score:.6g} after it claimed {work.claimed_score:.6g}{against}: "
+        f"{evaluation_works.describe(evaluation)}"
+    )
+    details = {"work": work.id, "claimed": work.claimed_score, "score": score, **evaluation_works.numbers(evaluation)}
+    kind = "CHALLENGE_PASSED" if is_passed else "CHALLENGE_FAILED"
+    events.record(session, job, kind, message, now=now, subject=evaluation.agent, **details)
+
+
+def _is_outdone(job: JobRow, claimed: float) -> bool:
+    return job.best_is_confirmed and job.best_score is not None and claimed <= job.best_score
+
+
+def _was_challenged(session: Session, prefix: str) -> bool:
+    query = select(WorkRow.id).where(WorkRow.checkpoint == prefix, WorkRow.state != WorkState.DROPPED)
+    return session.scalar(query.limit(1)) is not None
+
+
+def _make_room(session: Session, job: JobRow, claim: Claim, now: datetime) -> bool:
+    """Drop the waiting claims that `claim` takes the place of; False where it has to give way to them."""
+    waiting = [work for work in evaluation_works.in_states(session, job.uid, [WorkState.READY]) if work.checkpoint]
+    others = [work for work in waiting if not work.claims_target]
+    dropped = others
+    if claim.claims_target:
+        rivals = sorted((work for work in waiting if work.claims_target), key=_claimed)
+        if len(rivals) >= MAX_WAITING:
+            if _claimed(rivals[0]) >= claim.score:
+                return False
+            dropped = [rivals[0], *others]
+    elif len(others) < len(waiting) or any(_claimed(work) >= claim.score for work in others):
+        return False
+    for work in dropped:
+        work.state, work.end_time = WorkState.DROPPED, now
+    return True
+
+
+def _claimed(work: WorkRow) -> float:
+    assert work.claimed_score is not None, "a challenge knows what was claimed"
+    return work.claimed_score
+
+
+def _expected_cost_s(evaluation: agent_pb2.Evaluation, episodes: int) -> float:
+    return seconds_from_duration(evaluation.duration) * episodes / max(1, len(evaluation.returns))

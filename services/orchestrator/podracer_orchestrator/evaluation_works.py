@@ -1,0 +1,114 @@
+"""EVALUATE works: what is evaluated, by which seeds, and whether an answer is one to what was asked."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Sequence
+from datetime import datetime, timedelta
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from podracer.common.v1 import agent_pb2
+from podracer.orchestrator.v1 import pod_service_pb2 as pod_pb2
+from podracer_core.errors import InvalidInput
+from podracer_core.jobs.messages import seconds_to_duration
+from podracer_orchestrator.job_files import environment_of
+from podracer_orchestrator.job_plan import plan_of, read_spec
+from podracer_orchestrator.seeds import fresh_seeds
+from podracer_orchestrator.tables import JobRow, LeaseRow, WorkKind, WorkRow, WorkState
+
+TIMEOUT_S = 600.0
+"""Limit of one evaluation, which its pod keeps."""
+_GRACE = timedelta(seconds=60)
+
+
+def fill(
+    job: JobRow,
+    work: WorkRow,
+    policies: Sequence[agent_pb2.Parent],
+    purpose: agent_pb2.EvaluationPurpose.ValueType,
+    seen: Collection[int],
+) -> None:
+    """Say what a work evaluates, and make it READY: the job's number of episodes, none by a seed of `seen`."""
+    order = pod_pb2.EvaluateWork(
+        policies=policies,
+        seeds=fresh_seeds(read_spec(job.spec).seed, work.id, plan_of(job).episodes, seen),
+        purpose=purpose,
+        timeout=seconds_to_duration(TIMEOUT_S),
+    )
+    work.evaluation = order.SerializeToString(deterministic=True)
+    work.state, work.places = WorkState.READY, len(policies)
+
+
+def order_of(work: WorkRow) -> pod_pb2.EvaluateWork:
+    """What a work evaluates."""
+    return pod_pb2.EvaluateWork.FromString(work.evaluation or b"")
+
+
+def evaluate_work(job: JobRow, work: WorkRow) -> pod_pb2.EvaluateWork:
+    """What a pod is told to evaluate."""
+    order = order_of(work)
+    order.environment.CopyFrom(environment_of(read_spec(job.spec)))
+    return order
+
+
+def in_states(session: Session, job_uid: str, states: Collection[WorkState]) -> Sequence[WorkRow]:
+    """The EVALUATE works of a job in some states, oldest first."""
+    query = select(WorkRow).where(
+        WorkRow.job_uid == job_uid,
+        WorkRow.kind == WorkKind.EVALUATE,
+        WorkRow.state.in_([str(state) for state in states]),
+    )
+    return session.scalars(query.order_by(WorkRow.create_time, WorkRow.id)).all()
+
+
+def is_overdue(lease: LeaseRow, now: datetime) -> bool:
+    """Whether a pod that keeps its EVALUATE lease alive must have hung: it has not kept the limit."""
+    return lease.kind == WorkKind.EVALUATE and now > lease.grant_time + timedelta(seconds=TIMEOUT_S) + _GRACE
+
+
+def check_result(work: WorkRow, result: pod_pb2.EvaluateResult) -> None:
+    """Raise InvalidInput unless `result` is of just what the work asked for."""
+    order, evaluation = order_of(work), result.evaluation
+    expected = order.policies[0] if len(order.policies) == 1 else agent_pb2.Parent()
+    problems = [
+        problem
+        for problem, holds in (
+            ("it has no id", evaluation.evaluation_id),
+            (f"it is of {evaluation.agent!r}, expected {expected.agent!r}", evaluation.agent == expected.agent),
+            ("it is of another checkpoint", _is_same(evaluation.checkpoint, expected.checkpoint)),
+            ("its purpose is another", evaluation.purpose == order.purpose),
+            ("its seeds are others", list(evaluation.seeds) == list(order.seeds)),
+            ("it has no return for each seed", len(evaluation.returns) == len(order.seeds)),
+            ("it does not say how the policies act together", len(order.policies) == 1 or result.ensemble),
+        )
+        if not holds
+    ]
+    if problems:
+        raise InvalidInput(f"evaluation {evaluation.evaluation_id!r}: {'; '.join(problems)}", reason="WRONG_RESULT")
+
+
+def describe(evaluation: agent_pb2.Evaluation) -> str:
+    """The numbers of an evaluation, for people."""
+    interval = f"{evaluation.lower_bound:.6g} to {evaluation.upper_bound:.6g}"
+    return f"mean {evaluation.mean:.6g} ({interval}) over {len(evaluation.returns)} fresh episodes"
+
+
+def numbers(evaluation: agent_pb2.Evaluation) -> dict[str, object]:
+    """The same as details of an event."""
+    return {
+        "mean": evaluation.mean,
+        "lower_bound": evaluation.lower_bound,
+        "upper_bound": evaluation.upper_bound,
+        "episodes": len(evaluation.returns),
+    }
+
+
+def is_finite(evaluation: agent_pb2.Evaluation) -> bool:
+    """Whether its numbers can be compared."""
+    return math.isfinite(evaluation.mean) and math.isfinite(evaluation.lower_bound)
+
+
+def _is_same(left: agent_pb2.CheckpointReference, right: agent_pb2.CheckpointReference) -> bool:
+    return (left.prefix, left.manifest_sha256) == (right.prefix, right.manifest_sha256)

@@ -1,0 +1,46 @@
+"""Which pods stay, which are started and which are given up, where so many of each kind are wanted."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from podracer_orchestrator.names import DEFAULT_PROJECT, last_part, pod_name
+from podracer_orchestrator.pod_kind import PodKind
+from podracer_orchestrator.tables import LeaseRow, PodRow, PodState
+
+
+@dataclass(frozen=True, slots=True)
+class PodChoice:
+    """New pods by name, the pods that stay, and those that nobody needs, newest first."""
+
+    new: Mapping[str, PodKind]
+    kept: Sequence[PodRow]
+    surplus: Sequence[PodRow]
+
+
+def is_idle(pod: PodRow) -> bool:
+    """Whether it waits for work."""
+    return pod.state == PodState.IDLE
+
+
+def choose_pods(wanted: Mapping[PodKind, int], there: Sequence[PodRow], held: Collection[LeaseRow]) -> PodChoice:
+    """`there`: the pods that are not gone, oldest first; those that drain already are none to count on.
+
+    Those that hold a lease stay before those that do not, the older before the newer. A new pod takes the least number
+    that no pod of its kind has.
+    """
+    busy = {lease.pod for lease in held}
+    taken = {last_part(pod.name) for pod in there}
+    present = [pod for pod in there if pod.state != PodState.DRAINING]
+    kept: list[PodRow] = []
+    new: dict[str, PodKind] = {}
+    for kind, count in wanted.items():
+        of_kind = sorted((pod for pod in present if pod.kind == kind.name), key=lambda pod: pod.name not in busy)
+        kept += of_kind[:count]
+        for _ in range(count - len(of_kind)):
+            number = next(number for number in range(len(taken) + 1) if f"{kind.name}-{number}" not in taken)
+            taken.add(f"{kind.name}-{number}")
+            new[pod_name(DEFAULT_PROJECT, f"{kind.name}-{number}")] = kind
+    surplus = [pod for pod in reversed(present) if pod not in kept]
+    return PodChoice(new, kept, surplus)

@@ -1,0 +1,161 @@
+"""What each job has of the pool: the order in which jobs are offered a free pod, and how many pods each is to have."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from podracer_orchestrator import jobs, pods
+from podracer_orchestrator.clock import Clock
+from podracer_orchestrator.job_plan import plan_of
+from podracer_orchestrator.job_state import ACTIVE_STATES, JobState
+from podracer_orchestrator.memory_budget import MemoryBudget, MemoryNeeds, MemoryView
+from podracer_orchestrator.pod_kind import PodKind
+from podracer_orchestrator.pool.backend import Capacity, PoolBackend
+from podracer_orchestrator.scheduling import Demand, FairShare, Load, Room, Shares, share_pods
+from podracer_orchestrator.tables import JobRow, LeaseRow, LeaseState, MemberRow, PodRow, PodState
+
+TURN_S = 30.0
+"""Where not all kinds of pods fit, one kind gives way to another once its jobs are so far ahead, in device seconds."""
+STEADY = timedelta(seconds=20)
+"""A pod that is younger has not taken all the memory yet that it needs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """The jobs that a free pod could work for, whose turn it is first; `full` are those with all the pods they want."""
+
+    jobs: Sequence[JobRow]
+    full: frozenset[str]
+    loads: Sequence[Load]
+
+
+class PoolShares:
+    """Decides by what jobs have used (FairShare) and by what the pool has room for (share_pods)."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._fair = FairShare()
+        self._needs = MemoryNeeds()
+        self._memory = MemoryBudget()
+        self._memory_bytes = math.inf
+        self._backend: PoolBackend | None = None
+
+    def attach(self, backend: PoolBackend) -> None:
+        """From now on there is a pool of our own to share."""
+        self._backend = backend
+
+    @property
+    def capacity(self) -> Capacity | None:
+        """What the pool was last seen to have; None where its pods come by themselves."""
+        return self._backend.capacity if self._backend is not None else None
+
+    @property
+    def backend_name(self) -> str:
+        """As in Pod.backend."""
+        return self._backend.name if self._backend is not None else pods.STATIC
+
+    @property
+    def room(self) -> Room:
+        """What all pods together may take now."""
+        capacity = self.capacity
+        if capacity is None:
+            return Room()
+        return Room(capacity.cores, self._memory_bytes, capacity.usable_gpus, capacity.max_pods)
+
+    def offer(self, session: Session, pod: PodRow) -> Offer:
+        """Whom a free pod is offered to."""
+        active = {job.uid: job for job in jobs.in_states(session, ACTIVE_STATES)}
+        loads = self._loads(session, list(active.values()))
+        full = {load.job_uid for load in loads if load.held >= plan_of(active[load.job_uid]).max_pods}
+        ordered = [active[uid] for uid in self._fair.order(loads)]
+        return Offer([job for job in ordered if pods.can_serve(pod, job)], frozenset(full), loads)
+
+    def took(self, offer: Offer, taker: JobRow) -> None:
+        """`taker` got the pod; those before it could not take it."""
+        passed_over = [job.uid for job in offer.jobs[: offer.jobs.index(taker)]]
+        self._fair.level(passed_over, taker.uid, offer.loads)
+
+    def note_machine(self, session: Session) -> None:
+        """Draw the conclusions from what the backend has measured: what pods need, and what they may take."""
+        capacity, backend = self.capacity, self._backend
+        if capacity is None or backend is None:
+            return
+        present = [pod for pod in pods.of_backend(session, backend.name) if pod.state != PodState.DRAINING]
+        for pod in present:
+            use, age = capacity.pods.get(pod.name), self._clock.now() - pod.create_time
+            if use is not None and pod.state == PodState.WORKING and age >= STEADY:
+                self._needs.note(pod.kind, use.memory_bytes)
+        needs = [self._needs.of(PodKind.parse(pod.kind)) for pod in present]
+        view = MemoryView(
+            total=capacity.memory_bytes,
+            available=capacity.available_bytes,
+            pods=sum(use.memory_bytes for use in capacity.pods.values()),
+            promised=sum(needs),
+            newest=needs[-1] if needs else 0,
+        )
+        self._memory_bytes = self._memory.update(view, self._clock.monotonic())
+
+    def memory_need(self, kind: PodKind, asked_bytes: int = 0) -> int:
+        """Bytes that a pod needs: measured, else what its job says, else a guess."""
+        return self._needs.of(kind, asked_bytes)
+
+    def demands(self, session: Session) -> Sequence[Demand]:
+        """What the active jobs want, whose turn it is first. One pod is enough to inspect an environment.
+
+        Those whose kind of pod is there keep their place for a while: starting another kind takes its time.
+        """
+        active = jobs.in_states(session, ACTIVE_STATES)
+        turns = self._fair.turns(self._loads(session, active))
+        present = set(session.scalars(select(PodRow.kind).where(PodRow.state.not_in(pods.ABSENT))))
+        found = []
+        for job in active:
+            plan = plan_of(job)
+            least, most = (1, 1) if job.state == JobState.VALIDATING else (plan.min_pods, plan.max_pods)
+            need = self.memory_need(plan.kind, plan.memory_bytes)
+            found.append(Demand(job.uid, plan.weight, least, most, plan.cpu, need, plan.kind))
+        ahead = {demand.job_uid: TURN_S if demand.kind.name in present else 0.0 for demand in found}
+        return sorted(found, key=lambda demand: turns[demand.job_uid] - ahead[demand.job_uid])
+
+    def shares(self, session: Session) -> Shares:
+        """How many pods each active job is to have, of those that the pool makes."""
+        return share_pods(self.demands(session), self.room)
+
+    def expected(self, session: Session, job: JobRow) -> int:
+        """Among how many pods the work of a job is shared, one at least; others of the pool may still be starting."""
+        demands = self.demands(session)
+        if self.capacity is None:
+            there = pods.serving(session, job)
+            rivals = [demand for demand in demands if jobs.get_by_uid(session, demand.job_uid).project == job.project]
+            shares = share_pods(rivals, Room(max_pods=len(there)))
+        else:
+            shares = share_pods(demands, self.room)
+        return max(1, shares.counts.get(job.uid, 0))
+
+    def _loads(self, session: Session, active: Sequence[JobRow]) -> Sequence[Load]:
+        """What each job has used: what is committed, and by the clock what its leases have used beyond that."""
+        committed = func.coalesce(func.sum(MemberRow.cost_s - MemberRow.base_cost_s), 0.0)
+        query = select(LeaseRow.job_uid, LeaseRow.grant_time, committed)
+        query = query.outerjoin(MemberRow, MemberRow.work_id == LeaseRow.work_id)
+        query = query.where(LeaseRow.state == LeaseState.HELD)
+        query = query.group_by(LeaseRow.fence, LeaseRow.job_uid, LeaseRow.grant_time)
+        now, running, held = self._clock.now(), dict[str, float](), dict[str, int]()
+        for job_uid, grant_time, committed_s in session.execute(query):
+            used_s = max(0.0, (now - grant_time).total_seconds() - committed_s)
+            running[job_uid] = running.get(job_uid, 0.0) + used_s
+            held[job_uid] = held.get(job_uid, 0) + 1
+        return [
+            Load(
+                job.uid,
+                plan_of(job).weight,
+                job.cost_s + running.get(job.uid, 0.0),
+                held.get(job.uid, 0),
+                plan_of(job).kind.name,
+            )
+            for job in active
+        ]

@@ -1,0 +1,179 @@
+"""The ensemble at the end of a job: named by the leaderboard, evaluated by a pod, and never in the way of the end."""
+
+from __future__ import annotations
+
+import asyncio
+
+from podracer.common.v1 import agent_pb2, evolution_pb2
+from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
+from podracer.orchestrator.v1 import job_pb2, job_service_pb2
+from podracer.orchestrator.v1 import pod_service_pb2 as pod_pb2
+from podracer_core.errors import NotFound
+from podracer_orchestrator import ensemble_making
+
+REQUESTED = agent_pb2.EVALUATION_PURPOSE_REQUESTED
+THREE = evolution_pb2.Evolution(population=3, leaderboard_size=3, ensemble_size=3)
+STEPS = evolution_pb2.Objective(max_env_steps=30)
+
+
+async def ended(site, job, timeout_s=5.0):
+    for _ in range(int(timeout_s / 0.02)):
+        found = await site.job(job.name)
+        if found.state == job_pb2.JOB_STATE_SUCCEEDED:
+            return found
+        await asyncio.sleep(0.02)
+    raise AssertionError(f"it has not ended: {found}")
+
+
+async def kinds(site, job):
+    answer = await site.client.jobs.ListEvents(job_service_pb2.ListEventsRequest(job=job.name, page_size=1000))
+    return [event.kind for event in answer.events]
+
+
+async def run_out(site, learner, scores=(30.0, 20.0, 10.0)):
+    """Use the budget up in one round, whose best is challenged; the leaderboard has a candidate for each score."""
+    lease = await learner.ask()
+    result = learner.train_result(steps=10, score=1.0)
+    for member, score in zip(result.members, scores, strict=False):
+        member.candidate.mean = member.candidate.lower_bound = score
+    site.board.candidates = [
+        leaderboard_pb2.Candidate(agent={"name": member.candidate.agent}, evaluation=member.candidate)
+        for member, _ in zip(result.members, scores, strict=False)
+    ]
+    await learner.complete(train=result)
+    await learner.confirm(scores[0])
+    return lease
+
+
+async def test_the_best_candidates_act_together_before_the_job_ends(site):
+    job = await site.create(evolution=THREE, objective=STEPS)
+    learner = site.learner()
+    await run_out(site, learner)
+    assert (await site.job(job.name)).state == job_pb2.JOB_STATE_RUNNING
+    lease = await learner.ask()
+    work = lease.evaluate
+    assert [policy.agent for policy in work.policies] == [each.agent.name for each in site.board.candidates]
+    assert all(policy.checkpoint.prefix for policy in work.policies)
+    assert (work.purpose, work.ensemble, len(set(work.seeds))) == (REQUESTED, "", 32)
+    assert set(work.seeds).isdisjoint(range(32)), "none that a candidate was judged by"
+    calls = [type(call).__name__ for call in site.board.calls]
+    assert calls.index("GetLeaderboardRequest") > max(
+        index for index, name in enumerate(calls) if name == "SubmitCandidateRequest"
+    )
+    await learner.complete(evaluate=learner.evaluate_result(score=35.0, cost_s=2.0))
+    done = await ended(site, job)
+    assert done.outcome == job_pb2.JOB_OUTCOME_BUDGET_USED
+    assert done.ensemble.policies == work.policies
+    assert (done.ensemble.rule, done.ensemble.evaluation.mean) == ("vote", 35.0)
+    assert not done.ensemble.evaluation.agent
+    assert done.progress.evaluation_cost.ToMilliseconds() == 2500
+    assert (await kinds(site, job))[-2:] == ["ENSEMBLE_EVALUATED", "JOB_SUCCEEDED"]
+    assert all(each.purpose != REQUESTED for each in site.board.evaluations.values()), "it is no agent's"
+
+
+async def test_at_the_target_who_trains_is_told_to_end_and_nothing_new_begins(site):
+    evolution = evolution_pb2.Evolution(population=2, leaderboard_size=2, ensemble_size=2)
+    objective = evolution_pb2.Objective(target_return=475.0)
+    job = await site.create(evolution=evolution, objective=objective, pod=job_pb2.PodShape(members=1, max_count=2))
+    one, two = site.learner(), site.learner("projects/default/pods/y")
+    assert await two.ask()
+    assert await one.ask()
+    candidates = []
+    for learner, score in ((one, 480.0), (two, 470.0)):
+        result = learner.train_result(steps=10, score=score)
+        candidates.append(result.members[0].candidate)
+        if learner is two:
+            site.board.candidates = [
+                leaderboard_pb2.Candidate(agent={"name": each.agent}, evaluation=each) for each in candidates
+            ]
+            assert await two.renew() == pod_pb2.LEASE_ACTION_FINISH
+            assert await one.ask(wait_s=0.2) is None
+        await learner.complete(train=result)
+        if learner is one:
+            await one.ask()
+            await one.complete(evaluate=one.evaluate_result(score=476.0))
+    lease = await one.ask()
+    assert len(lease.evaluate.policies) == 2
+    await one.complete(evaluate=one.evaluate_result(score=481.0))
+    done = await ended(site, job)
+    assert (done.outcome, done.ensemble.evaluation.mean) == (job_pb2.JOB_OUTCOME_TARGET_REACHED, 481.0)
+
+
+async def test_one_candidate_is_no_ensemble(site):
+    job = await site.create(evolution=THREE, objective=STEPS)
+    await run_out(site, site.learner(), scores=(30.0,))
+    done = await ended(site, job)
+    assert not done.HasField("ensemble")
+    assert (await kinds(site, job))[-2:] == ["ENSEMBLE_SKIPPED", "JOB_SUCCEEDED"]
+
+
+async def test_an_ensemble_that_cannot_be_evaluated_does_not_hold_up_the_end(site):
+    job = await site.create(evolution=THREE, objective=STEPS)
+    learner = site.learner()
+    await run_out(site, learner)
+    for _ in range(5):
+        assert (await learner.ask()).WhichOneof("work") == "evaluate"
+        await learner.release(reason="INTERNAL", message="the members do not fit")
+    done = await ended(site, job)
+    assert (done.outcome, done.HasField("ensemble")) == (job_pb2.JOB_OUTCOME_BUDGET_USED, False)
+    answer = await site.client.jobs.ListEvents(job_service_pb2.ListEventsRequest(job=job.name, page_size=1000))
+    (skipped,) = [event for event in answer.events if event.kind == "ENSEMBLE_SKIPPED"]
+    assert "the members do not fit" in skipped.message
+
+
+async def test_a_leaderboard_that_does_not_answer_is_asked_again_and_at_last_given_up(site, monkeypatch):
+    monkeypatch.setattr(ensemble_making, "MAX_ASKED", 3)
+    job = await site.create(evolution=THREE, objective=STEPS)
+    learner = site.learner()
+    lease = await learner.ask()
+    site.board.is_away = True
+    await learner.complete(lease=lease, train=learner.train_result(steps=10))
+    await ended(site, job)
+    assert (await kinds(site, job))[-2:] == ["ENSEMBLE_SKIPPED", "JOB_SUCCEEDED"]
+
+
+async def test_a_leaderboard_that_is_gone_ends_the_job_without_an_ensemble(site):
+    job = await site.create(evolution=THREE, objective=STEPS)
+    learner = site.learner()
+    await learner.ask()
+    site.board.refusal = NotFound("no such leaderboard")
+    await learner.complete(train=learner.train_result(steps=10))
+    await ended(site, job)
+    assert "ENSEMBLE_SKIPPED" in await kinds(site, job)
+
+
+async def test_the_ensemble_survives_restarts(site):
+    job = await site.create(evolution=THREE, objective=STEPS)
+    learner = site.learner()
+    lease = await learner.ask()
+    result = learner.train_result(steps=10, score=1.0)
+    site.board.is_away = True
+    await learner.complete(lease=lease, train=result)
+    await site.stop()
+    site.board.is_away = False
+    site.board.candidates = [
+        leaderboard_pb2.Candidate(agent={"name": each.candidate.agent}, evaluation=each.candidate)
+        for each in result.members
+    ]
+    await site.start()
+    learner = site.learner()
+    await learner.confirm(1.0)
+    seeds = list((await learner.ask()).evaluate.seeds)
+    await site.stop()
+    await site.start()
+    learner.pods = site.client.pods
+    assert await learner.renew() == pod_pb2.LEASE_ACTION_CONTINUE
+    assert list((await learner.ask()).evaluate.seeds) == seeds
+    await learner.complete(evaluate=learner.evaluate_result(score=35.0))
+    assert (await ended(site, job)).ensemble.evaluation.mean == 35.0
+
+
+async def test_a_cancelled_job_evaluates_no_ensemble(site):
+    job = await site.create(evolution=THREE, objective=STEPS)
+    learner = site.learner()
+    await run_out(site, learner)
+    await learner.ask()
+    await site.client.jobs.CancelJob(job_service_pb2.CancelJobRequest(name=job.name))
+    await learner.complete(evaluate=learner.evaluate_result(score=35.0))  # still welcome
+    assert (await site.job(job.name)).state == job_pb2.JOB_STATE_CANCELLED
+    assert await learner.ask(wait_s=0.2) is None

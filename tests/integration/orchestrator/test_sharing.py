@@ -1,0 +1,362 @@
+"""Several jobs on a few pods: each has device seconds by its weight. Time is simulated, nothing trains."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import itertools
+import math
+import uuid
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from podracer.common.v1 import agent_pb2, cohort_pb2, environment_pb2, evolution_pb2
+from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
+from podracer.orchestrator.v1 import job_pb2
+from podracer.orchestrator.v1 import pod_service_pb2 as pod_pb2
+from podracer_core.database import open_database
+from podracer_core.jobs.messages import seconds_to_duration
+from podracer_core.rpc.tokens import LeaseTokens
+from podracer_core.storage.layout import checkpoint_prefix
+from podracer_core.storage.manifest import FILE_NAME, Manifest, ManifestFile
+from podracer_core.storage.object_store import open_store
+from podracer_orchestrator import job_changes, jobs, leases, pool_keeping, submission
+from podracer_orchestrator.capacity import capacity_message
+from podracer_orchestrator.changes import ChangeFeed
+from podracer_orchestrator.clock import Clock
+from podracer_orchestrator.delivery import Delivery
+from podracer_orchestrator.dispatch import Ask, Dispatcher
+from podracer_orchestrator.lease_keeping import Holder, LeaseKeeper
+from podracer_orchestrator.pod_kind import PodKind
+from podracer_orchestrator.pods import PodReport
+from podracer_orchestrator.pool.backend import Capacity, PoolBackend
+from podracer_orchestrator.pool.static import StaticPool
+from podracer_orchestrator.pool_keeping import PoolKeeper
+from podracer_orchestrator.pool_shares import PoolShares
+from podracer_orchestrator.proposing import CohortProposer
+from podracer_orchestrator.terms import LeaseTerms
+from podracer_orchestrator.transactions import Transactions
+
+GIB = 1 << 30
+
+
+class ManualClock(Clock):
+    """Time passes when the test says so."""
+
+    def __init__(self) -> None:
+        self.seconds = 1000.0
+
+    def monotonic(self) -> float:
+        return self.seconds
+
+    def now(self) -> datetime:
+        return datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=self.seconds)
+
+
+class Board:
+    """A leaderboard that has fresh agents for everybody."""
+
+    def __init__(self) -> None:
+        self.numbers = itertools.count(1)
+
+    async def propose(self, request):
+        response = leaderboard_pb2.ProposeCohortResponse(round_env_steps=100)
+        agent = response.proposals.add(action=leaderboard_pb2.PROPOSAL_ACTION_FRESH).agent
+        agent.name = f"{request.leaderboard.replace('leaderboards', 'jobs')}/agents/a{next(self.numbers)}"
+        agent.algorithm = "ppo"
+        return response
+
+    async def call(self, method, request):
+        return leaderboard_pb2.SubmitCandidateResponse()
+
+
+class Machine(PoolBackend):
+    """A backend whose pods are names; what it has is what the test says."""
+
+    name = "local"
+
+    def __init__(self, capacity: Capacity) -> None:
+        self.has = capacity
+        self.pods: list[str] = []
+
+    @property
+    def capacity(self) -> Capacity:
+        return self.has
+
+    async def reconcile(self, wanted):
+        self.pods = [plan.name for plan in wanted]
+
+    async def stop(self):
+        self.pods = []
+
+
+class World:
+    """An orchestrator without servers, and pods whose rounds take as long as the test says."""
+
+    def __init__(self, folder, backend: PoolBackend) -> None:
+        self.loop = asyncio.new_event_loop()
+        self.clock, changes = ManualClock(), ChangeFeed()
+        self.store = open_store(f"file://{folder}/store")
+        self.database = open_database(f"sqlite:///{folder}/o.sqlite", "podracer_orchestrator.migrations")
+        self.transactions = Transactions(self.database, changes)
+        terms = LeaseTerms(self.clock, 1e6)
+        self.keeper = LeaseKeeper(self.transactions, terms, self.store, changes, self.clock)
+        board = Board()
+        delivery = Delivery(self.transactions, board, changes, self.clock)
+        proposer = CohortProposer(self.transactions, board, delivery, self.clock)
+        self.shares = PoolShares(self.clock)
+        tokens = LeaseTokens(b"s" * 32)
+        self.dispatcher = Dispatcher(self.transactions, terms, tokens, proposer, changes, self.clock, self.shares)
+        self.backend = backend
+        self.pool = PoolKeeper(self.transactions, self.keeper, self.shares, changes, self.clock)
+        self.run(self.pool.adopt(backend))
+        self.working: list[tuple[float, int, str, pod_pb2.Lease, float]] = []  # end, …, pod, lease, seconds
+        self.numbers = itertools.count()
+
+    def run(self, awaitable):
+        return self.loop.run_until_complete(awaitable)
+
+    def write(self, operation):
+        return self.run(self.transactions.write(operation))
+
+    def close(self) -> None:
+        self.run(self.database.close())
+        self.loop.close()
+
+    def create(self, name: str, weight: float = 1.0, project: str = "default", **pod) -> str:
+        spec = submission.checked(
+            job_pb2.JobSpec(
+                display_name=name,
+                environment=environment_pb2.EnvironmentSpec(id="CartPole-v1"),
+                objective=evolution_pb2.Objective(max_env_steps=10**9),
+                evolution=evolution_pb2.Evolution(population=8, leaderboard_size=2),
+                pod=job_pb2.PodShape(members=1, **pod),
+                weight=weight,
+            )
+        )
+        new = jobs.NewJob(project, name, spec, submission.description_of(spec))
+        return self.write(lambda session: jobs.create(session, new, self.clock.now()).uid)
+
+    def change(self, uid: str, *paths: str, suspend: bool | None = None, **values) -> None:
+        wanted = job_changes.JobChange(job_pb2.JobSpec(**values), paths, suspend)
+        self.write(lambda session: job_changes.change(session, jobs.get_by_uid(session, uid), wanted, self.clock.now()))
+
+    def used(self) -> dict[str, float]:
+        """Device seconds of each job, by its id."""
+        return self.write(lambda session: {job.job_id: job.cost_s for job in jobs.in_states(session, jobs.JobState)})
+
+    def lease(self, pod: str, round_s: dict[str, float]) -> pod_pb2.Lease | None:
+        ask = Ask(PodReport(pod, "first", "FUSED", "", b""), uuid.uuid4().hex)
+        lease = self.run(self.dispatcher.lease(ask, 0.0))
+        if lease is not None and lease.HasField("train"):
+            seconds = round_s.get(lease.job.rpartition("/")[2], 1.0)
+            heapq.heappush(self.working, (self.clock.seconds + seconds, next(self.numbers), pod, lease, seconds))
+        return lease
+
+    def complete(self, lease: pod_pb2.Lease, seconds: float) -> None:
+        (agent,) = lease.train.cohort.members
+        steps = agent.env_steps + 100
+        prefix = checkpoint_prefix("default", lease.job_uid, agent.name.rpartition("/")[2], steps, lease.fence)
+        manifest = Manifest((), {}, {}).to_json()
+        self.store.put(f"{prefix}{FILE_NAME}", manifest)
+        sha256 = ManifestFile.describe(FILE_NAME, manifest).sha256
+        progress = pod_pb2.MemberProgress(agent=agent.name, env_steps=100, cost=seconds_to_duration(seconds))
+        final = pod_pb2.MemberCheckpoint(
+            progress=progress, checkpoint=agent_pb2.CheckpointReference(prefix=prefix, manifest_sha256=sha256)
+        )
+        result = pod_pb2.TrainResult(members=[pod_pb2.MemberResult(final=final)])
+        self.run(self.keeper.complete(Holder(lease.name.rpartition("/")[2], lease.fence), result))
+
+    def go(self, seconds: float, pods: list[str], round_s: dict[str, float] | None = None) -> None:
+        """Let `pods` work; each asks again as soon as its round is over."""
+        end = self.clock.seconds + seconds
+        busy = {pod for _, _, pod, _, _ in self.working}
+        for pod in pods:
+            if pod not in busy:
+                self.lease(pod, round_s or {})
+        while self.working and self.working[0][0] <= end:
+            self.clock.seconds, _, pod, lease, took = heapq.heappop(self.working)
+            self.complete(lease, took)
+            self.lease(pod, round_s or {})
+        self.clock.seconds = max(end, self.clock.seconds)
+
+
+STATIC = [f"projects/default/pods/p{index}" for index in range(3)]
+
+
+@pytest.fixture
+def make_world(tmp_path):
+    worlds = []
+
+    def make(backend: PoolBackend | None = None) -> World:
+        worlds.append(World(tmp_path, backend or StaticPool()))
+        return worlds[-1]
+
+    yield make
+    for world in worlds:
+        world.close()
+
+
+@pytest.mark.parametrize(("backend", "count"), [("static", 1), ("static", 2), ("local", 1), ("local", 3)])
+def test_two_jobs_share_by_weight(make_world, backend, count):
+    cores = Capacity(cores=count, memory_bytes=64 * GIB, available_bytes=60 * GIB, max_pods=64)
+    world = make_world(Machine(cores) if backend == "local" else None)
+    world.create("a", weight=2.0, max_count=3)
+    world.create("b", weight=1.0, max_count=3)
+    pods = STATIC[:count]
+    if backend == "local":
+        world.run(world.pool.reconcile())
+        pods = world.backend.pods
+        assert pods == [f"projects/default/pods/fused-{index}" for index in range(count)]
+    world.go(45.0 / count, pods, {"a": 1.5, "b": 1.0})
+    used = world.used()
+    assert used["a"] / used["b"] == pytest.approx(2.0, rel=0.15)
+
+
+def test_a_third_that_joins_and_one_that_pauses(make_world):
+    world = make_world()
+    first = world.create("a", weight=2.0, max_count=3)
+    world.create("b", max_count=3)
+
+    def go(seconds: float) -> list[float]:
+        before = world.used()
+        world.go(seconds, STATIC[:2])
+        return [used - before.get(job, 0.0) for job, used in sorted(world.used().items())]
+
+    go(6.0)
+    world.create("c", max_count=3)
+    since = go(16.0)
+    assert [used / sum(since) for used in since] == pytest.approx([0.5, 0.25, 0.25], abs=0.07)
+    world.change(first, suspend=True)
+    go(1.0)
+    paused, second, third = go(8.0)
+    assert paused == 0.0
+    assert second == pytest.approx(third, abs=2.0)
+    world.change(first, suspend=False)
+    resumed, second, third = go(10.0)
+    assert resumed == pytest.approx(10.0, abs=2.0)  # half of two pods: nothing is made up for
+    assert min(second, third) > 0.0
+
+
+def test_no_more_leases_than_the_job_wants_pods_and_the_newest_goes_when_it_wants_fewer(make_world):
+    world = make_world()
+    uid = world.create("a", max_count=2)
+    held = [world.lease(pod, {}) for pod in STATIC]
+    assert [lease is not None for lease in held] == [True, True, False]
+    world.change(uid, "pod.max_count", pod=job_pb2.PodShape(max_count=1))
+
+    def action(session, lease):
+        return world.keeper._action(session, leases.find(session, lease.name.rpartition("/")[2], lease.fence))
+
+    actions = [world.write(lambda session, lease=lease: action(session, lease)) for lease in held[:2]]
+    assert actions == [pod_pb2.LEASE_ACTION_CONTINUE, pod_pb2.LEASE_ACTION_RELEASE]
+    world.change(uid, "pod.max_count", pod=job_pb2.PodShape(max_count=3))
+    assert world.lease(STATIC[2], {}) is not None
+
+
+def test_a_pod_that_drains_gets_nothing_more_when_it_hands_its_lease_back(make_world):
+    world = make_world(Machine(Capacity(2.0, 64 * GIB, 64, available_bytes=60 * GIB)))
+    uid = world.create("a", max_count=2)
+    world.run(world.pool.reconcile())
+    first, second = world.backend.pods
+    world.lease(first, {})
+    lease = world.lease(second, {})
+    world.change(uid, "pod.max_count", pod=job_pb2.PodShape(max_count=1))
+    world.run(world.pool.reconcile())
+    assert world.backend.pods == [first]
+    world.run(world.keeper.release(Holder(lease.name.rpartition("/")[2], lease.fence), cohort_pb2.Problem()))
+    assert world.lease(second, {}).HasField("exit")
+    world.change(uid, "pod.max_count", pod=job_pb2.PodShape(max_count=2))
+    world.run(world.pool.reconcile())
+    assert world.backend.pods == ["projects/default/pods/fused-2", first]  # number 1 is still on its way out
+
+
+def test_pods_of_the_pool_serve_every_project_and_static_ones_their_own(make_world):
+    world = make_world(Machine(Capacity(1.0, 64 * GIB, 64, available_bytes=60 * GIB)))
+    world.create("a", project="other")
+    world.run(world.pool.reconcile())
+    assert world.lease(STATIC[0], {}) is None
+    assert world.lease(world.backend.pods[0], {}).job == "projects/other/jobs/a"
+
+
+def test_kinds_that_do_not_fit_together_take_turns(make_world):
+    """A machine with room for one pod, a fused and a split job: neither waits for the end of the other."""
+    world = make_world(Machine(Capacity(1.0, 64 * GIB, 1, available_bytes=60 * GIB)))
+    world.create("a")
+    world.create("b", layout=job_pb2.POD_LAYOUT_SPLIT)
+    for _ in range(30):
+        world.run(world.pool.reconcile())
+        for name in world.write(lambda session: [pod.name for pod in pool_keeping.pods.of_backend(session, "local")]):
+            if name not in world.backend.pods and name not in {pod for _, _, pod, _, _ in world.working}:
+                world.run(world.pool.pod_stopped(name))
+        world.go(10.0, world.backend.pods, {"a": 10.0, "b": 10.0})
+    used = world.used()
+    assert used["a"] == pytest.approx(used["b"], abs=2 * 30.0 + 20.0)
+    assert min(used.values()) > 60.0
+
+
+def test_short_memory_drains_the_newest_first_and_never_the_last(make_world):
+    world = make_world(Machine(Capacity(8.0, 16 * GIB, 64, available_bytes=12 * GIB)))
+    world.create("a", max_count=3)
+    for name in ("fused-0", "fused-1", "fused-2"):
+        world.run(world.pool.reconcile())
+        assert f"projects/default/pods/{name}" in world.backend.pods
+    left = []
+    for _ in range(12):
+        world.backend.has = Capacity(8.0, 16 * GIB, 64, available_bytes=GIB // 4)
+        before = set(world.backend.pods)
+        world.run(world.pool.reconcile())
+        for name in before - set(world.backend.pods):
+            world.run(world.pool.pod_stopped(name))
+        left.append([name.rpartition("/")[2] for name in world.backend.pods])
+        world.clock.seconds += 2.0
+    assert [names for names, _ in itertools.groupby(left)] == [["fused-0", "fused-1"], ["fused-0"]]
+    world.backend.has = Capacity(8.0, 16 * GIB, 64, available_bytes=12 * GIB)
+    world.run(world.pool.reconcile())
+    assert len(world.backend.pods) == 1  # not at once: it would swing to and fro
+    world.clock.seconds += 60.0
+    world.run(world.pool.reconcile())
+    assert len(world.backend.pods) == 3
+
+
+def test_a_job_that_wants_more_gpus_than_there_are_fails_and_another_waits_for_its_turn(make_world):
+    world = make_world(Machine(Capacity(8.0, 16 * GIB, 64, available_bytes=12 * GIB, gpus=2, usable_gpus=1)))
+    asking = [world.create(f"g{count}", resources=job_pb2.Resources(gpu=count)) for count in (3, 2, 1)]
+    world.run(world.pool.reconcile())
+    assert world.backend.pods == ["projects/default/pods/fused-gpu1-0"]
+    found = world.write(lambda session: [jobs.get_by_uid(session, uid) for uid in asking])
+    assert [job.state for job in found] == ["FAILED", "PENDING", "PENDING"]
+    limit = world.write(lambda session: capacity_message(session, world.shares, "default")).limit
+    assert limit == "GPUs: 0 of 1 free, a pod needs 2"
+
+
+def test_capacity_of_a_machine_and_of_pods_that_come_by_themselves(make_world, tmp_path):
+    world = make_world(Machine(Capacity(2.0, 16 * GIB, 64, used_cores=0.5, available_bytes=12 * GIB)))
+    world.create("a", weight=2.0, max_count=4)
+    world.run(world.pool.reconcile())
+    world.go(3.0, world.backend.pods)
+    found = world.write(lambda session: capacity_message(session, world.shares, "default"))
+    assert (found.backend, found.pod_count, found.free_pod_count) == ("local", 2, 0)
+    assert found.limit == "cores: 0 of 2 free, a pod needs 1"
+    assert (found.total.cpu, found.reserved.cpu, found.used.cpu) == (2.0, 2.0, 0.5)
+    assert found.used.memory_bytes == 4 * GIB
+    assert found.reserved.memory_bytes == 2 * PodKind().memory_bytes
+    (share,) = found.shares
+    assert (share.job, share.weight, share.pod_count) == ("projects/default/jobs/a", 2.0, 2)
+    assert (share.wanted_count, share.min_count, share.max_count) == (2, 1, 4)
+    assert math.isclose(share.used.ToTimedelta().total_seconds(), sum(world.used().values()))
+
+
+def test_capacity_where_pods_come_by_themselves(make_world):
+    world = make_world()
+    world.create("a", max_count=4)
+    world.create("b", max_count=4)
+    for pod in STATIC:
+        world.lease(pod, {})
+    found = world.write(lambda session: capacity_message(session, world.shares, "default"))
+    assert (found.backend, found.pod_count, found.free_pod_count) == ("static", 3, -1)
+    assert not found.HasField("total")
+    assert not found.HasField("used")
+    assert "by themselves" in found.limit
+    assert sorted(share.wanted_count for share in found.shares) == [1, 2]
