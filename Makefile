@@ -6,7 +6,7 @@ BIN = $(VENV)/bin
 PACKAGES = libs/podracer_core libs/podracer_client services/orchestrator services/leaderboard services/worker services/learner services/evaluator
 STUBS = libs/podracer_core/podracer
 RUN_FLAGS ?=
-BENCHMARKS = $(filter-out benchmarks/report.py,$(wildcard benchmarks/*.py))
+BENCHMARKS = $(filter-out benchmarks/report.py benchmarks/measured_process.py,$(wildcard benchmarks/*.py))
 
 .PHONY: help setup run test test-slow test-gpu lint format types imports protos check-protos protos-baseline bench bench-gpu bench-quick clean
 

@@ -40,6 +40,8 @@ class _LeaseActionEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_LeaseActi
     """End the round now and complete the work."""
     LEASE_ACTION_DRAIN: _LeaseAction.ValueType  # 3
     """Checkpoint, release the lease and stop."""
+    LEASE_ACTION_RELEASE: _LeaseAction.ValueType  # 4
+    """Checkpoint, release the lease and ask for other work: the job has ended, is suspended, or shall have fewer pods."""
 
 class LeaseAction(_LeaseAction, metaclass=_LeaseActionEnumTypeWrapper):
     """What a pod shall do."""
@@ -52,6 +54,8 @@ LEASE_ACTION_FINISH: LeaseAction.ValueType  # 2
 """End the round now and complete the work."""
 LEASE_ACTION_DRAIN: LeaseAction.ValueType  # 3
 """Checkpoint, release the lease and stop."""
+LEASE_ACTION_RELEASE: LeaseAction.ValueType  # 4
+"""Checkpoint, release the lease and ask for other work: the job has ended, is suspended, or shall have fewer pods."""
 Global___LeaseAction: _TypeAlias = LeaseAction  # noqa: Y015
 
 @_typing.final

@@ -1,0 +1,48 @@
+"""Greedy episodes on Gymnasium's own batched CartPole, and when a peer has reached the target.
+
+Needs NumPy and Gymnasium only: it runs in the peers' virtual environments.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+
+import gymnasium
+import numpy as np
+
+TARGET_RETURN = 475.0
+SCREENING, CONFIRMATION = 8, 100
+WORTH_A_LOOK = 150.0
+"""Mean return of recent training episodes from which on a look is taken: sampled actions fare worse than greedy."""
+
+Policy = Callable[[np.ndarray], np.ndarray]  # observations [N, 4] -> greedy actions [N]
+
+
+def greedy_mean(policy: Policy, episodes: int, seed: int) -> float:
+    """Mean return of that many episodes, all played at once."""
+    environments = gymnasium.make_vec("CartPole-v1", num_envs=episodes, vectorization_mode="vector_entry_point")
+    observation, _ = environments.reset(seed=seed)
+    running, returns = np.ones(episodes, dtype=bool), np.zeros(episodes)
+    while running.any():
+        actions = np.asarray(policy(observation), dtype=np.int64)
+        observation, reward, terminated, truncated, _ = environments.step(actions)
+        returns += np.where(running, reward, 0.0)
+        running &= ~(terminated | truncated)
+    environments.close()
+    return float(returns.mean())
+
+
+def reaches_target(policy: Policy, seed: int) -> bool:
+    """Whether 8 greedy episodes reach it, and then 100 fresh ones."""
+    return (
+        greedy_mean(policy, SCREENING, 2 * seed) >= TARGET_RETURN
+        and greedy_mean(policy, CONFIRMATION, 2 * seed + 1) >= TARGET_RETURN
+    )
+
+
+def tell(event: str, **values: float) -> None:
+    """One JSON line for benchmarks/population_cartpole.py, which takes the time when it comes."""
+    sys.stdout.write(json.dumps({"event": event, **values}) + "\n")
+    sys.stdout.flush()

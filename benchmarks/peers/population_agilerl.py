@@ -1,0 +1,169 @@
+"""AgileRL's evolutionary training: a population of PPO agents on CartPole-v1, until one has reached the target.
+
+Its own `train_on_policy` with tournament selection and mutations. A look is taken before a rollout of an agent whose
+recent training episodes are worth one, by the hook that AgileRL has for collecting rollouts. It starts its environments
+anew with every generation of an agent, so a generation has to be longer than an episode of 500 steps.
+
+tutorial   the settings of its PPO tutorial: 16 environments, 10,000 steps a generation
+short      8 environments, rollouts of 32 steps, 4,096 steps a generation: the first look comes sooner
+same       the settings of our own job, for steps/s (`--speed`)
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import random
+import time
+import warnings
+from collections import deque
+
+warnings.simplefilter("ignore")
+
+import numpy as np  # noqa: E402 - warnings of what follows are silenced first
+import torch  # noqa: E402
+from agilerl.algorithms import PPO  # noqa: E402
+from agilerl.algorithms.core.registry import HyperparameterConfig, RLParameter  # noqa: E402
+from agilerl.hpo.mutation import Mutations  # noqa: E402
+from agilerl.hpo.tournament import TournamentSelection  # noqa: E402
+from agilerl.rollouts import collect_rollouts  # noqa: E402
+from agilerl.training.train_on_policy import train_on_policy  # noqa: E402
+from agilerl.utils.utils import make_vect_envs  # noqa: E402
+from greedy_cartpole import WORTH_A_LOOK, reaches_target, tell  # noqa: E402
+
+RECIPES = {
+    "tutorial": {
+        "num_envs": 16,
+        "evo_steps": 10_000,
+        "learn_step": 2048,
+        "batch_size": 128,
+        "lr": 1e-3,
+        "update_epochs": 4,
+        "gamma": 0.99,
+        "gae_lambda": 0.95,
+        "ent_coef": 0.01,
+    },
+    "short": {
+        "num_envs": 8,
+        "evo_steps": 4096,
+        "learn_step": 256,
+        "batch_size": 256,
+        "lr": 2e-3,
+        "update_epochs": 8,
+        "gamma": 0.98,
+        "gae_lambda": 0.8,
+        "ent_coef": 0.0,
+    },
+    "same": {
+        "num_envs": 256,
+        "evo_steps": 131_072,
+        "learn_step": 8192,
+        "batch_size": 2048,
+        "lr": 4e-3,
+        "update_epochs": 4,
+        "gamma": 0.99,
+        "gae_lambda": 0.95,
+        "ent_coef": 0.0,
+    },
+}
+NETWORK = {"latent_dim": 64, "encoder_config": {"hidden_size": [64]}, "head_config": {"hidden_size": [64]}}
+LEAST_EPISODES = 4
+
+
+class _Over(Exception):
+    pass
+
+
+class WatchedRollouts:
+    """AgileRL's own rollouts, with a look at the agent before one where its recent episodes are worth it.
+
+    `speed_s`: no looks; after that many seconds the steps/s are told instead.
+    """
+
+    def __init__(self, seed: int, speed_s: float) -> None:
+        self.env_steps = 0
+        self._speed_s = speed_s
+        self._start = self._told_at = time.perf_counter()
+        self._looks = 10_000 * (seed + 1)
+        self._recent: dict[int, deque[float]] = {}
+
+    def __call__(self, agent, environments, n_steps, **kwargs):
+        recent = self._recent.setdefault(id(agent), deque(maxlen=16))
+        if self._speed_s:
+            self._check_time()
+        elif len(recent) >= LEAST_EPISODES and np.mean(recent) >= WORTH_A_LOOK:
+            self._look(agent)
+        found = collect_rollouts(agent, environments, n_steps, **kwargs)
+        recent.extend(float(np.squeeze(score)) for score in found[0])
+        self.env_steps += n_steps * environments.num_envs
+        if time.perf_counter() - self._told_at >= 1.0:
+            self._told_at = time.perf_counter()
+            tell("steps", env_steps=self.env_steps)
+        return found
+
+    def _look(self, agent) -> None:
+        @torch.no_grad()
+        def policy(observation: np.ndarray) -> np.ndarray:
+            latent = agent.actor.extract_features(agent.preprocess_observation(observation))
+            return agent.actor.head_net.wrapped(latent).argmax(dim=-1).numpy()
+
+        agent.set_training_mode(False)
+        self._looks += 1
+        if reaches_target(policy, self._looks):
+            tell("reached", env_steps=self.env_steps)
+            raise _Over
+        agent.set_training_mode(True)
+
+    def _check_time(self) -> None:
+        elapsed_s = time.perf_counter() - self._start
+        if elapsed_s >= self._speed_s:
+            tell("speed", env_steps_per_second=self.env_steps / elapsed_s)
+            raise _Over
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--recipe", choices=sorted(RECIPES), default="tutorial")
+    parser.add_argument("--population", type=int, default=8)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--speed", type=float, default=0.0, help="only the steps/s, over that many seconds")
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    random.seed(options.seed)
+    np.random.seed(options.seed)
+    torch.manual_seed(options.seed)
+    recipe = dict(RECIPES[options.recipe])
+    evo_steps, num_envs = recipe.pop("evo_steps"), recipe["num_envs"]
+    environments = make_vect_envs("CartPole-v1", num_envs=num_envs, should_async_vector=False)
+    population = PPO.population(
+        size=options.population,
+        observation_space=environments.single_observation_space,
+        action_space=environments.single_action_space,
+        hp_config=HyperparameterConfig(
+            lr=RLParameter(min=1e-4, max=1e-2),
+            batch_size=RLParameter(min=32, max=2048, dtype=int),
+            learn_step=RLParameter(min=256, max=8192, dtype=int, grow_factor=1.5, shrink_factor=0.75),
+        ),
+        net_config=NETWORK,
+        **recipe,
+    )
+    tell("training")
+    with contextlib.suppress(_Over):
+        train_on_policy(
+            environments,
+            "CartPole-v1",
+            "PPO",
+            population,
+            max_steps=1_000_000_000,
+            evo_steps=evo_steps,
+            eval_loop=1,
+            selection_strategy=TournamentSelection(2, True, options.population),
+            mutation=Mutations(0.4, 0.2, 0.2, 0.2, 0.0, 0.2, 0.1, rand_seed=options.seed),
+            verbose=False,
+            collect_rollouts_fn=WatchedRollouts(options.seed, options.speed),
+        )
+
+
+if __name__ == "__main__":
+    main()

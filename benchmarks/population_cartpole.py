@@ -1,0 +1,239 @@
+"""Eight agents on CartPole-v1 beside Ray Tune's PBT with RLlib's PPO and AgileRL's evolutionary training.
+
+(a) wall seconds from the start of a process to the first greedy mean of 475 that 100 fresh episodes confirm,
+    environment steps/s over the whole population from the first rollout to then, and the peak memory of all processes
+    together (PSS, sampled five times a second). Ours is `podracer run benchmarks/jobs/population_cartpole.yaml`.
+(b) AgileRL's steps/s with the environments, horizon, minibatch, epochs and network of that job, beside ours.
+
+Every run is a process of its own with the same cores and torch threads; the systems take turns, seed after seed. The
+peers live in a virtual environment of their own, because some of what they need excludes what we need:
+`--setup` makes it, in `--peers` or $PODRACER_PEERS or .venv-peers (2.5 GB). Without it ours is measured alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from measured_process import Measured, run_measured
+from report import Target, finish, print_table, spread, versions
+
+ROOT = Path(__file__).resolve().parent.parent
+JOB = ROOT / "benchmarks" / "jobs" / "population_cartpole.yaml"
+PEERS = ROOT / "benchmarks" / "peers"
+REQUIREMENTS = PEERS / "requirements-population.txt"
+POPULATION = 8
+PASSIVE = {"OMP_WAIT_POLICY": "PASSIVE"}
+"""For everybody: threads that spin while they wait take a core from whoever works."""
+
+
+@dataclass(frozen=True)
+class System:
+    """What is measured. `package` is what the peers' environment has to have; empty for ours."""
+
+    title: str
+    package: str = ""
+    arguments: tuple[str, ...] = ()
+    timeout_s: float = 240.0
+    quick: bool = True
+
+
+SYSTEMS = {
+    "ours": System("Podracer"),
+    "agilerl_tutorial": System("AgileRL, its tutorial's settings", "agilerl", ("--recipe", "tutorial")),
+    "agilerl_short": System("AgileRL, shorter rollouts", "agilerl", ("--recipe", "short"), quick=False),
+    "ray": System("Ray Tune PBT, RLlib PPO", "ray", quick=False),
+}
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run to the target; `seconds` is None where it was not reached in time, what it did until then counts."""
+
+    seconds: float | None
+    steps_per_second: float | None
+    env_steps: int
+    memory_mb: float
+    processes: int
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="one seed; of the peers AgileRL alone, for 40 s at most")
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=os.cpu_count(), help="torch threads of every peer")
+    parser.add_argument("--only", action="append", choices=sorted(SYSTEMS), help="only these systems")
+    parser.add_argument("--setup", action="store_true", help="make the peers' virtual environment first")
+    parser.add_argument("--peers", type=Path, default=Path(os.environ.get("PODRACER_PEERS") or ROOT / ".venv-peers"))
+    options = parser.parse_args()
+    python = options.peers / "bin" / "python"
+    if options.setup:
+        set_up(options.peers)
+    installed = _installed(python)
+    names = [name for name in options.only or SYSTEMS if SYSTEMS[name].quick or not options.quick or options.only]
+    missing = sorted({SYSTEMS[name].package for name in names} - {"", *installed})
+    names = [name for name in names if SYSTEMS[name].package in {"", *installed}]
+    print(versions("torch", "gymnasium"), "·", ", ".join(f"{name} {found}" for name, found in installed.items()))
+    if missing:
+        print(f"left out, not installed in {options.peers}: {', '.join(missing)} (--setup installs them)")
+
+    runs: dict[str, list[Run]] = {name: [] for name in names}
+    with tempfile.TemporaryDirectory(prefix="population-") as scratch:
+        for seed in range(1 if options.quick else options.seeds):
+            for name in names:
+                run = _run(name, python, options, seed, Path(scratch))
+                runs[name].append(run)
+                print(f"seed {seed}, {SYSTEMS[name].title}: {_text(run)}", flush=True)
+        same = _same_settings(python, options, Path(scratch)) if "agilerl" in installed and not options.only else None
+    _report(runs, same)
+
+
+def set_up(folder: Path) -> None:
+    """Make the virtual environment of the peers, or bring it up to date: torch first, exactly pinned."""
+    if not (folder / "bin" / "python").exists():
+        subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
+    install = [str(folder / "bin" / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    torch = next(line for line in REQUIREMENTS.read_text().splitlines() if line.startswith("torch=="))
+    subprocess.run([*install, torch], check=True)
+    subprocess.run([*install, "--requirement", str(REQUIREMENTS)], check=True)
+
+
+def _installed(python: Path) -> dict[str, str]:
+    """The peers that are there, with their versions."""
+    if not python.exists():
+        return {}
+    code = (
+        "import importlib.metadata as m\n"
+        "for name in ('agilerl', 'ray', 'torch', 'gymnasium'):\n"
+        "    print(name, m.version(name))"
+    )
+    found = subprocess.run([str(python), "-c", code], check=False, capture_output=True, text=True)
+    return dict(line.split() for line in found.stdout.splitlines())
+
+
+def _run(name: str, python: Path, options: argparse.Namespace, seed: int, scratch: Path) -> Run:
+    system, log = SYSTEMS[name], scratch / f"{name}.log"
+    timeout_s = 40.0 if options.quick else system.timeout_s
+    if name == "ours":
+        return _ours(run_measured(_our_command(seed, scratch), log, environment=PASSIVE, timeout_s=timeout_s))
+    # Eight trials at once have a process each: a thread for each is all that two cores can bear.
+    threads = 1 if name == "ray" else options.threads
+    arguments = [*system.arguments, "--population", str(POPULATION), "--threads", str(threads), "--seed", str(seed)]
+    command = [str(python), str(PEERS / f"population_{system.package}.py"), *arguments]
+    environment = PASSIVE | {"OMP_NUM_THREADS": str(threads)}
+    return _peer(run_measured(command, log, environment=environment, timeout_s=timeout_s, until=("reached",)))
+
+
+def _our_command(seed: int, scratch: Path) -> list[str]:
+    job = scratch / f"cartpole-{seed}.yaml"
+    job.write_text(JOB.read_text().replace("seed: 0", f"seed: {seed}"))
+    folder = scratch / f"runs-{seed}"
+    return [sys.executable, "-m", "podracer_client", "run", str(job), "--json", "--dir", str(folder)]
+
+
+def _ours(measured: Measured) -> Run:
+    found = measured.first("job_finished")
+    if found is None or found[1]["state"] != "SUCCEEDED":
+        return Run(None, None, 0, *_memory(measured))
+    seconds, last = found
+    return Run(seconds, last["env_steps"] / last["train_seconds"], last["env_steps"], *_memory(measured))
+
+
+def _peer(measured: Measured) -> Run:
+    begun, reached = measured.first("training"), measured.first("reached")
+    newest = reached or measured.last("steps")
+    if begun is None or newest is None:
+        return Run(None, None, 0, *_memory(measured))
+    steps = int(newest[1]["env_steps"])
+    return Run(reached[0] if reached else None, steps / (newest[0] - begun[0]), steps, *_memory(measured))
+
+
+def _memory(measured: Measured) -> tuple[float, int]:
+    return measured.peak_bytes / 1e6, measured.processes
+
+
+def _same_settings(python: Path, options: argparse.Namespace, scratch: Path) -> float | None:
+    """AgileRL's steps/s with our settings."""
+    seconds = 5.0 if options.quick else 30.0
+    arguments = ["--recipe", "same", "--speed", str(seconds), "--threads", str(options.threads)]
+    command = [str(python), str(PEERS / "population_agilerl.py"), *arguments]
+    found = run_measured(
+        command, scratch / "same.log", environment=PASSIVE, timeout_s=seconds + 120.0, until=("speed",)
+    ).first("speed")
+    return None if found is None else float(found[1]["env_steps_per_second"])
+
+
+def _report(runs: dict[str, list[Run]], same: float | None) -> None:
+    print_table(
+        "(a) from process start to a confirmed greedy 475, 8 agents: median (least – greatest)",
+        ["system", "seconds", "got there", "environment steps/s", "environment steps", "peak memory, MB", "processes"],
+        [
+            [
+                SYSTEMS[name].title,
+                _spread([run.seconds for run in found]),
+                f"{sum(run.seconds is not None for run in found)} of {len(found)}",
+                _spread([run.steps_per_second for run in found]),
+                _spread([float(run.env_steps) for run in found if run.env_steps]),
+                _spread([run.memory_mb for run in found]),
+                max(run.processes for run in found),
+            ]
+            for name, found in runs.items()
+        ],
+    )
+    if same is not None:
+        print_table(
+            "(b) the same 256 environments, horizon 32, minibatch 2,048 and 4 epochs",
+            ["system", "environment steps/s"],
+            [
+                ["Podracer, evaluation included, as in (a)", _spread([run.steps_per_second for run in runs["ours"]])],
+                ["AgileRL, no looks at its agents", same],
+            ],
+        )
+    ours, agile = runs.get("ours", []), [name for name in runs if name.startswith("agilerl")]
+    speed = _ratio(_median(ours, "steps_per_second"), [_median(runs[name], "steps_per_second") for name in agile], max)
+    memory = _ratio(_median(ours, "memory_mb"), [_median(runs[name], "memory_mb") for name in agile], min)
+    finish(
+        "population_cartpole",
+        {
+            "runs": {name: [vars(run) for run in found] for name, found in runs.items()},
+            "agilerl_same_settings_steps_per_second": same,
+        },
+        {
+            "seconds_from_process_start": Target(_median(ours, "seconds"), 10.0, at_most=True),
+            "steps_per_second_over_agilerl": Target(speed, 50.0),
+            "memory_over_agilerl": Target(memory, 1.5, at_most=True),
+        },
+    )
+
+
+def _median(runs: Sequence[Run], field: str) -> float | None:
+    values = [value for run in runs if (value := getattr(run, field)) is not None]
+    return statistics.median(values) if values else None
+
+
+def _ratio(ours: float | None, theirs: Sequence[float | None], best: Any) -> float | None:
+    """Ours over the best of the peer's recipes."""
+    known = [value for value in theirs if value is not None]
+    return ours / best(known) if ours is not None and known else None
+
+
+def _spread(values: Sequence[float | None]) -> str:
+    known = [value for value in values if value is not None]
+    return spread(known) if known else "–"
+
+
+def _text(run: Run) -> str:
+    reached = "not reached" if run.seconds is None else f"{run.seconds:.1f} s"
+    return f"{reached}, {run.memory_mb:,.0f} MB in {run.processes} processes"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,258 @@
+"""Time to a given return with 1 to 64 pods: real orchestrator and leaderboard, pods that replay measured curves.
+
+Both services are processes of their own (gRPC on loopback, SQLite, a folder store). The pods are tasks of this process
+that speak the real PodService: LeaseWork, RenewLease with progress and looks, CommitCheckpoint with checkpoints that
+lie in the store, CompleteWork. What they do not do is train: how good an agent is after so many seconds of a pod comes
+from benchmarks/simulation/curves.csv (PPO on HalfCheetah-v5, by learning rate, discount and seed; record_curves.py
+has recorded it).
+
+Nobody waits for training. The clock runs as the wall's does while any pod waits for the control plane, and jumps to the
+next moment at which one has something to say while all of them train. So every call takes what it takes, and as many
+meet as would in reality; only the time in which nothing happens is left out. The printed compression is how many
+seconds of the simulation went into one of the wall; every other figure is in seconds of the simulation, which is real
+time. What the services do after a call has been answered has to be done in less time than it would have: latencies
+are rather too large than too small.
+
+Efficiency of n pods is T(1) / (n · T(n)), for the same job: the same population, members of a pod, rounds and seeds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import statistics
+import tempfile
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from report import Target, finish, print_table, spread, versions
+from simulation.clock import SkippingClock
+from simulation.control_plane import ControlPlane
+from simulation.curves import Curves
+from simulation.pod import Load, SimulatedPod, Site
+
+from podracer.orchestrator.v1 import job_service_pb2, job_service_pb2_grpc, pod_service_pb2_grpc
+from podracer_client.job import Job
+from podracer_client.watching import FINAL_STATES
+from podracer_core.errors import PodracerError
+from podracer_core.jobs.job_file import parse_job
+from podracer_core.jobs.messages import seconds_from_duration
+from podracer_core.rpc.channel import open_aio_channel
+from podracer_core.storage.object_store import open_store
+
+CURVES = Path(__file__).resolve().parent / "simulation" / "curves.csv"
+PODS = (1, 2, 4, 8, 16, 32, 64)
+MEMBERS = 4
+START_S = 2.1
+"""From a pod's start until it asks for work: measured on two cores, mostly the import of torch. The same for any n."""
+WALL_LIMIT_S = 900.0
+JOB = """
+name: scaling
+environment: {{id: HalfCheetah-v5}}
+objective: {{target_return: {target}, statistic: mean, max_env_steps: 1_000_000_000_000}}
+search:
+  algorithms: [ppo]
+  space:
+    learning_rate: {{log_uniform: [{rates[0]}, {rates[1]}]}}
+    gamma: {{uniform: [{gammas[0]}, {gammas[1]}]}}
+evolution: {{population: {population}, leaderboard_size: 8, round: {{seconds: {round_s}}}}}
+pod: {{count: {{min: 1, max: {most}}}, layout: fused, members: {members}, envs_per_member: 16}}
+evaluation: {{episodes: 32}}
+seed: {seed}
+"""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One run with `pods` pods; times in seconds of the simulation, latencies in seconds.
+
+    lineage_s    what the agent that got there had been trained, its ancestors included: no number of pods beats it
+    cpu          cores that a service keeps busy, on average
+    waited       part of the pods' time in which they waited for an answer (renewals aside: training goes on meanwhile)
+    """
+
+    pods: int
+    seed: int
+    seconds: float
+    wall_s: float
+    leases: int
+    lineage_s: float
+    agents: int
+    lease_p50_s: float
+    lease_p99_s: float
+    orchestrator_cpu: float
+    leaderboard_cpu: float
+    waited: float
+    empty_answers: int
+    calls: int
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="32 agents, 1 and 8 pods, one seed: under a minute")
+    parser.add_argument("--pods", type=int, nargs="+", default=list(PODS))
+    parser.add_argument("--population", type=int, default=256)
+    parser.add_argument("--target", type=float, default=1500.0, help="return to reach")
+    parser.add_argument("--round", type=float, default=15.0, help="seconds of a round")
+    parser.add_argument("--seeds", type=int, default=3)
+    options = parser.parse_args()
+    if options.quick:
+        options.pods, options.population, options.seeds = [1, 8], 32, 1
+    curves = Curves(CURVES)
+    print(versions("grpcio", "SQLAlchemy"), f"· population {options.population}, {MEMBERS} agents a pod")
+    outcomes: dict[int, list[Outcome]] = {pods: [] for pods in options.pods}
+    for seed in range(options.seeds):
+        for pods in options.pods:
+            outcome = asyncio.run(simulate(pods, seed, options, curves))
+            outcomes[pods].append(outcome)
+            print(
+                f"seed {seed}, {pods} pods: {outcome.seconds:,.1f} s ({outcome.wall_s:.1f} s of the wall)", flush=True
+            )
+    _report(outcomes, options)
+
+
+async def simulate(pods: int, seed: int, options: argparse.Namespace, curves: Curves) -> Outcome:
+    """One job from its submission until it has reached its target."""
+    with tempfile.TemporaryDirectory(prefix="scaling-") as folder, ControlPlane(Path(folder)) as plane:
+        job = plane.client.submit(parse_job(_job(seed, options, curves)))
+        cpu_before = plane.cpu_s
+        load, clock, ended = await _work(plane, job, pods, curves)
+        cpu = {name: seconds - cpu_before[name] for name, seconds in plane.cpu_s.items()}
+        job.refresh()
+        if job.state != "SUCCEEDED":
+            raise PodracerError(f"the job has ended as {job.state}: {job.message.problem.message}")
+        agents = {agent.name: agent for agent in plane.client.agents(job.message.leaderboard)}
+        winner = agents[job.progress.best.agent]
+        leases = sorted(load.latencies["LeaseWork"])
+        return Outcome(
+            pods=pods,
+            seed=seed,
+            seconds=ended + START_S,
+            wall_s=clock.wall_s,
+            leases=len(load.latencies["CompleteWork"]),
+            lineage_s=seconds_from_duration(winner.cost) * MEMBERS,
+            agents=len(agents),
+            lease_p50_s=statistics.median(leases),
+            lease_p99_s=leases[int(0.99 * len(leases))],
+            orchestrator_cpu=cpu["orchestrator"] / ended,
+            leaderboard_cpu=cpu["leaderboard"] / ended,
+            waited=sum(sum(found) for name, found in load.latencies.items() if name != "RenewLease") / (pods * ended),
+            empty_answers=load.empty_answers,
+            calls=sum(map(len, load.latencies.values())),
+        )
+
+
+async def _work(plane: ControlPlane, job: Job, pods: int, curves: Curves) -> tuple[Load, SkippingClock, float]:
+    """Let the pods work until the first of them finds that the job has ended; and when it has."""
+    load, clock = Load(), SkippingClock()
+    request = job_service_pb2.GetJobRequest(name=job.name)
+    async with (
+        open_aio_channel(plane.orchestrator, plane.pod_token) as pod_channel,
+        open_aio_channel(plane.orchestrator, plane.client.connection.token) as client_channel,
+    ):
+        jobs = job_service_pb2_grpc.JobServiceStub(client_channel)
+
+        async def has_ended() -> bool:
+            return (await jobs.GetJob(request)).job.state in FINAL_STATES
+
+        stub = pod_service_pb2_grpc.PodServiceStub(pod_channel)
+        site = Site(stub, open_store(plane.store_url), clock, curves, load, has_ended)
+        workers = [SimulatedPod(site, f"pod-{index}") for index in range(pods)]
+        tasks = [asyncio.create_task(worker.run()) for worker in workers]
+        try:
+            async with asyncio.timeout(WALL_LIMIT_S):
+                done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+    return load, clock, max(worker.completed_at for worker in workers)
+
+
+def _job(seed: int, options: argparse.Namespace, curves: Curves) -> str:
+    return JOB.format(
+        target=options.target,
+        rates=(curves.rates[0], curves.rates[-1]),
+        gammas=(curves.gammas[0], curves.gammas[-1]),
+        population=options.population,
+        round_s=options.round,
+        members=MEMBERS,
+        most=max(options.pods),
+        seed=seed,
+    )
+
+
+def _report(outcomes: dict[int, list[Outcome]], options: argparse.Namespace) -> None:
+    first, last = min(outcomes), max(outcomes)
+    alone = [outcome.seconds for outcome in outcomes[first]]
+    efficiency = {
+        pods: [first * base / (pods * outcome.seconds) for base, outcome in zip(alone, found, strict=True)]
+        for pods, found in outcomes.items()
+    }
+    print_table(
+        f"Time to a return of {options.target:g}, median (least – greatest) of {options.seeds} seeds",
+        ["pods", "seconds", "speed-up", "efficiency", "pod seconds", "the winner's own training, s", "agents"],
+        [
+            [
+                pods,
+                spread([each.seconds for each in found]),
+                statistics.median(efficiency[pods]) * pods / first,
+                spread(efficiency[pods]),
+                pods * statistics.median(each.seconds for each in found),
+                statistics.median(each.lineage_s for each in found),
+                int(statistics.median(each.agents for each in found)),
+            ]
+            for pods, found in outcomes.items()
+        ],
+    )
+    print_table(
+        "The control plane, in real time",
+        [
+            "pods",
+            "rounds/s",
+            "calls/s",
+            "LeaseWork p50, ms",
+            "p99, ms",
+            "orchestrator, cores",
+            "leaderboard, cores",
+            "pods waited, %",
+            "asked in vain",
+            "compression",
+        ],
+        [
+            [
+                pods,
+                *(
+                    statistics.median(values)
+                    for values in (
+                        [each.leases / each.seconds for each in found],
+                        [each.calls / each.seconds for each in found],
+                        [1000.0 * each.lease_p50_s for each in found],
+                        [1000.0 * each.lease_p99_s for each in found],
+                        [each.orchestrator_cpu for each in found],
+                        [each.leaderboard_cpu for each in found],
+                        [100.0 * each.waited for each in found],
+                        [float(each.empty_answers) for each in found],
+                        [each.seconds / each.wall_s for each in found],
+                    )
+                ),
+            ]
+            for pods, found in outcomes.items()
+        ],
+    )
+    finish(
+        "scaling",
+        {
+            "target_return": options.target,
+            "population": options.population,
+            "runs": [asdict(each) for found in outcomes.values() for each in found],
+            "efficiency": {str(pods): found for pods, found in efficiency.items()},
+        },
+        {f"efficiency_of_{last}_pods": Target(statistics.median(efficiency[last]), 0.8)},
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,75 @@
+"""A real orchestrator and a real leaderboard, each a process on loopback, for pods that come by themselves."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import psutil
+
+from podracer_client.client import Client
+from podracer_client.connection import Connection
+from podracer_client.local.process import ManagedProcess, ProcessPlan
+from podracer_client.local.services import inherited_environment
+from podracer_core.rpc.tokens import FileToken, Role, create_tokens
+
+_READY_S = 60.0
+_STOP_S = 3.0
+LEASE_TERM_S = 60.0
+"""Six times the default: skipped time must not bring terms to their end when the machine is busy with other things."""
+
+
+class ControlPlane:
+    """While open: both processes, with SQLite and a folder store below `folder`."""
+
+    def __init__(self, folder: Path) -> None:
+        self.store_url = (folder / "objects").as_uri()
+        self._folder = folder
+        self._tokens = create_tokens(folder / "tokens")
+        self._processes: dict[str, ManagedProcess] = {}
+
+    def __enter__(self) -> Self:
+        leaderboard = self._start("leaderboard", {})
+        settings = {
+            "PODRACER_STORE": self.store_url,
+            "PODRACER_LEADERBOARD": leaderboard,
+            "PODRACER_POOL": "static",
+            "PODRACER_LEASE_TERM": str(LEASE_TERM_S),
+        }
+        self.orchestrator = self._start("orchestrator", settings)
+        self.client = Client(Connection(self.orchestrator, leaderboard, FileToken(self._tokens[Role.CLIENT])))
+        return self
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.client.close()
+        for name in ("orchestrator", "leaderboard"):
+            self._processes[name].stop(_STOP_S)
+
+    @property
+    def pod_token(self) -> FileToken:
+        return FileToken(self._tokens[Role.POD])
+
+    @property
+    def cpu_s(self) -> dict[str, float]:
+        """CPU seconds of each process so far."""
+        times = {name: psutil.Process(process.pid).cpu_times() for name, process in self._processes.items()}
+        return {name: found.user + found.system for name, found in times.items()}
+
+    def _start(self, name: str, settings: dict[str, str]) -> str:
+        """Its address, once it serves."""
+        environment = {
+            **inherited_environment(),
+            "PODRACER_LISTEN": "127.0.0.1:0",
+            "PODRACER_TOKENS": str(self._folder / "tokens"),
+            "PODRACER_DATABASE": f"sqlite:///{self._folder / name}.sqlite",
+            **settings,
+        }
+        command = (sys.executable, "-P", "-m", f"podracer_{name}")
+        plan = ProcessPlan(name, command, environment, self._folder / "logs" / f"{name}.log", restarts=0)
+        process = self._processes[name] = ManagedProcess(plan)
+        process.start()
+        return process.wait_ready(_READY_S)
