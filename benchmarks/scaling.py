@@ -92,12 +92,12 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="32 agents, 1 and 8 pods, one seed: under a minute")
     parser.add_argument("--pods", type=int, nargs="+", default=list(PODS))
     parser.add_argument("--population", type=int, default=256)
-    parser.add_argument("--target", type=float, default=1500.0, help="return to reach")
+    parser.add_argument("--target", type=float, default=4500.0, help="return to reach")
     parser.add_argument("--round", type=float, default=15.0, help="seconds of a round")
     parser.add_argument("--seeds", type=int, default=3)
     options = parser.parse_args()
     if options.quick:
-        options.pods, options.population, options.seeds = [1, 8], 32, 1
+        options.pods, options.population, options.seeds, options.target = [1, 8], 32, 1, 3000.0
     curves = Curves(CURVES)
     print(versions("grpcio", "SQLAlchemy"), f"· population {options.population}, {MEMBERS} agents a pod")
     outcomes: dict[int, list[Outcome]] = {pods: [] for pods in options.pods}

@@ -174,7 +174,7 @@ class SimulatedPod:
     async def _call(self, method: str, request: Any, token: str) -> Any:
         start = time.perf_counter()
         metadata = bearer(token) if token else None
-        response = await getattr(self._site.stub, method)(request, metadata=metadata, timeout=60.0)
+        response = await getattr(self._site.stub, method)(request, metadata=metadata, timeout=600.0)
         self._site.load.latencies[method].append(time.perf_counter() - start)
         if method == "CompleteWork":
             self.completed_at = self._site.clock.now

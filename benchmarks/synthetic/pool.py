@@ -139,6 +139,8 @@ class _Job:
             remaining_env_steps=self._left_steps,
         )
         cohort = await self._proposals.propose(request)
+        if cohort.HasField("generator_problem"):
+            raise RuntimeError(f"{self._board}: {cohort.generator_problem.message}")
         self._is_finished = cohort.finished
         if not cohort.proposals:
             return

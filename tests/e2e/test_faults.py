@@ -20,7 +20,7 @@ JOB = f"""
 name: faults
 environment: {{id: CartPole-v1}}
 objective: {{max_env_steps: {BUDGET}}}
-search: {{space: {{horizon: 32, minibatch_size: 256, epochs: 20}}}}
+search: {{algorithms: [ppo], space: {{horizon: 32, minibatch_size: 256, epochs: 20}}}}
 evolution: {{population: 2, leaderboard_size: 2, round: {{env_steps: 8_192}}}}
 pod: {{count: 1, members: 2, envs_per_member: 32, layout: split}}
 evaluation: {{episodes: 8}}

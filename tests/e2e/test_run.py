@@ -67,7 +67,7 @@ def test_a_used_budget_is_a_success_and_counts_exactly(run: Callable, tmp_path: 
     (tmp_path / "job.yaml").write_text(
         "name: budget\nenvironment: {id: CartPole-v1}\nobjective: {max_env_steps: 65_536}\n"
         "evolution: {population: 2, leaderboard_size: 2, round: {env_steps: 16_384}}\n"
-        "search: {space: {horizon: 32, minibatch_size: 512}}\n"
+        "search: {algorithms: [ppo], space: {horizon: 32, minibatch_size: 512}}\n"
         "pod: {members: 2, envs_per_member: 32, layout: fused}\nevaluation: {episodes: 8}\n"
     )
     command = run("run", "job.yaml", "--json")
@@ -82,7 +82,7 @@ def test_any_gymnasium_environment(run: Callable, tmp_path: Path) -> None:
     (tmp_path / "job.yaml").write_text(
         "name: lake\nenvironment: {id: FrozenLake-v1}\nobjective: {max_env_steps: 4_096}\n"
         "evolution: {population: 1, leaderboard_size: 1, round: {env_steps: 4_096}}\n"
-        "search: {space: {horizon: 32, minibatch_size: 128}}\n"
+        "search: {algorithms: [ppo], space: {horizon: 32, minibatch_size: 128}}\n"
         "pod: {members: 1, envs_per_member: 8}\nevaluation: {episodes: 8}\n"
     )
     command = run("run", "job.yaml", "--json")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -105,7 +106,8 @@ def find_connection(
         return Connection(found.orchestrator, found.leaderboard, source or found.token)
     source = source or _token_source(environment.get(TOKEN_VARIABLE), environment.get(TOKEN_FILE_VARIABLE))
     if source is None and folder is not None:
-        source = ConnectionFile.connection(folder).token
+        with suppress(NotFound):  # no server of that folder runs: it says nothing of the one that is given
+            source = ConnectionFile.connection(folder).token
     if source is None:
         raise InvalidInput(
             f"no token for {orchestrator or leaderboard}: give --token-file, or set {TOKEN_FILE_VARIABLE} or "

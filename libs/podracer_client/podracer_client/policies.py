@@ -10,7 +10,7 @@ from pathlib import Path
 from podracer.leaderboard.v1 import leaderboard_service_pb2
 from podracer_client.client import Client
 from podracer_client.connection import DEFAULT_FOLDER
-from podracer_client.local.reading import has_leaderboard, resting_leaderboard
+from podracer_client.local.reading import running_or_resting
 from podracer_client.local.state_folder import StateFolder
 from podracer_client.names import is_checkpoint_name, is_job_name, job_of_best_checkpoint, leaderboard_name
 from podracer_core.errors import FieldViolation, InvalidInput, NotFound
@@ -50,7 +50,7 @@ def checkpoint_folder(text: str, connect: Callable[[], Client]) -> Iterator[Path
     Raises NotFound when it is neither here nor on the server, InvalidInput when it is a folder without a checkpoint.
     """
     path = Path(text)
-    if path.exists() or not is_checkpoint_name(text):
+    if _exists(path) or not is_checkpoint_name(text):
         yield _local(path)
         return
     with tempfile.TemporaryDirectory(prefix="podracer-checkpoint-") as folder, connect() as client:
@@ -67,7 +67,7 @@ class _Shelf:
 
     def folder(self, text: str) -> Path:
         """Of a checkpoint, or of a job's best candidate."""
-        if Path(text).exists() or not (is_job_name(text) or job_of_best_checkpoint(text)):
+        if _exists(Path(text)) or not (is_job_name(text) or job_of_best_checkpoint(text)):
             return self._held.enter_context(checkpoint_folder(text, self._connect))
         job = job_of_best_checkpoint(text) or text
         try:
@@ -82,31 +82,24 @@ class _Shelf:
     def candidates(self, job: str, count: int) -> list[Path]:
         """Of the best `count` candidates of a job, best first."""
         name = leaderboard_name(job)
-        with ExitStack() as stack:
-            client, runs = self._reader(stack)
+        with running_or_resting(self._connect, self._state_folder, only_leaderboard=True) as client:
             found = client.leaderboard(name).candidates
+            if not found:
+                raise NotFound(f"{job} has no candidate yet")
             if len(found) < count:
-                message = f"{job} has {len(found)} candidates on its leaderboard, not {count}"
-                raise NotFound(f"{job} has no candidate yet") if count == 1 else _refused("--ensemble", message)
-            return [self._candidate(candidate, client if runs else None) for candidate in found[:count]]
+                only = "only one candidate" if len(found) == 1 else f"{len(found)} candidates"
+                raise _refused("--ensemble", f"{job} has {only} on its leaderboard, not {count}")
+            return [self._candidate(candidate, client) for candidate in found[:count]]
 
-    def _reader(self, stack: ExitStack) -> tuple[Client, bool]:
-        """Who can be asked for leaderboards, and whether for checkpoints too."""
-        try:
-            return stack.enter_context(self._connect()), True
-        except NotFound:
-            if not has_leaderboard(self._state_folder):
-                raise
-        return stack.enter_context(resting_leaderboard(self._state_folder)), False
-
-    def _candidate(self, candidate: leaderboard_service_pb2.Candidate, client: Client | None) -> Path:
+    def _candidate(self, candidate: leaderboard_service_pb2.Candidate, client: Client) -> Path:
         prefix = candidate.evaluation.checkpoint.prefix
         here = StateFolder.objects_of(self._state_folder) / prefix  # prefixes have the job's uid: it is the same one
         if (here / MANIFEST).is_file():
             return here.absolute()
         name = f"{candidate.agent.name}/checkpoints/{prefix.rstrip('/').rpartition('/')[2]}"
-        if client is None:
-            raise NotFound(f"{name} is not in the state folder {self._state_folder}", reason="NO_CHECKPOINT")
+        if not client.connection.orchestrator:
+            message = f"{name} is not in the state folder {self._state_folder}, and no orchestrator is known to ask"
+            raise NotFound(message, reason="NO_CHECKPOINT")
         folder = self._held.enter_context(tempfile.TemporaryDirectory(prefix="podracer-checkpoint-"))
         target = Path(folder) / "checkpoint"
         client.download(name, target)
@@ -114,20 +107,27 @@ class _Shelf:
 
 
 def _local(path: Path) -> Path:
-    if path.is_file() and path.name == MANIFEST:
-        path = path.parent
-    if not path.exists():
+    if not _exists(path):
         raise NotFound(
             f"there is no checkpoint {path}; expected a folder, or a name such as "
             "projects/default/jobs/JOB/checkpoints/best",
             reason="NO_CHECKPOINT",
             path=path,
         )
+    if path.is_file() and path.name == MANIFEST:
+        path = path.parent
     if not path.is_dir():
         raise InvalidInput(f"{path} is no checkpoint: expected a folder with a {MANIFEST}", path=path)
     if not (path / MANIFEST).is_file():
         raise InvalidInput(f"{path} is no checkpoint: it has no {MANIFEST}", path=path)
     return path.absolute()
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError:  # too long a name
+        return False
 
 
 def _refused(field: str, message: str) -> InvalidInput:

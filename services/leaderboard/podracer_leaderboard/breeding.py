@@ -84,8 +84,11 @@ class Breeding:
         return self._create(Action.FRESH, algorithm, hyperparameters, vacancy)
 
     def _child(self, donor: Agent, pool: Sequence[Agent], vacancy: Vacancy) -> NewAgent:
-        """A mutation of the donor with its weights, or of it and a mate with the mean of theirs."""
-        mate = self._mate(donor, pool)
+        """A mutation of the donor with its weights, or of it and a mate with the mean of theirs.
+
+        A fusion is of its parents' shape, so there is none where there may be no agent of that any more.
+        """
+        mate = self._mate(donor, pool) if self._may_have(donor.shape, vacancy) else None
         parents = (donor,) if mate is None else (donor, mate)
         inherited = self._space.cross([parent.hyperparameters for parent in parents], donor.algorithm, self._random)
         hyperparameters = self._space.mutate(donor.algorithm, inherited, self._random)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from random import Random
 
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
 from podracer_core.catalogue.algorithms import find_algorithm
@@ -17,6 +18,7 @@ from podracer_core.jobs.spec import Choice as ChoiceSpec
 from podracer_core.jobs.spec import Dimension, IntegerUniform, LogUniform, Search, Uniform
 from podracer_core.jobs.spec import Fixed as FixedSpec
 from podracer_core.jobs.validation import searched_algorithms, validate_competition
+from podracer_leaderboard.agents import Cohort, CohortRequest, Population
 from podracer_leaderboard.extensions import load_extension
 from podracer_leaderboard.generator import ENTRY_POINT_GROUP as GENERATORS
 from podracer_leaderboard.generator import Generator
@@ -40,12 +42,18 @@ class Competition:
 
 @functools.lru_cache(maxsize=256)
 def competition_of(spec: bytes) -> Competition:
-    """The competition that a stored, serialized LeaderboardSpec describes."""
-    return read_competition(leaderboard_pb2.LeaderboardSpec.FromString(spec))
+    """The competition that a stored, serialized LeaderboardSpec describes, also where its generator is gone since."""
+    return _competition(leaderboard_pb2.LeaderboardSpec.FromString(spec), _generator_if_installed)
 
 
 def read_competition(spec: leaderboard_pb2.LeaderboardSpec) -> Competition:
     """Raises InvalidInput, naming each field, for an unknown algorithm, a bad range, an extension that is missing…"""
+    return _competition(spec, _generator)
+
+
+def _competition(
+    spec: leaderboard_pb2.LeaderboardSpec, find_generator: Callable[[str, str], type[Generator]]
+) -> Competition:
     search = search_from_message(spec.search)
     evolution = evolution_from_message(spec.evolution)
     action_space = _action_space(spec, search)
@@ -70,10 +78,28 @@ def read_competition(spec: leaderboard_pb2.LeaderboardSpec) -> Competition:
         generator=spec.evolution.generator or evolution.scheduler,
         updater=spec.evolution.updater or statistic,
     )
-    generator = load_extension(GENERATORS, rules.generator, Generator, "evolution.generator")  # type: ignore[type-abstract]
-    stand_in = load_extension(GENERATORS, evolution.scheduler, Generator, "evolution.scheduler")  # type: ignore[type-abstract]
+    generator = find_generator(rules.generator, "evolution.generator")
+    stand_in = _generator(evolution.scheduler, "evolution.scheduler")
     updater = load_extension(UPDATERS, rules.updater, Updater, "evolution.updater")  # type: ignore[type-abstract]
     return Competition(rules, _search_space(search, action_space), generator, stand_in, updater(rules))
+
+
+def _generator(name: str, field: str) -> type[Generator]:
+    return load_extension(GENERATORS, name, Generator, field)  # type: ignore[type-abstract]
+
+
+def _generator_if_installed(name: str, field: str) -> type[Generator]:
+    """The generator, or one that raises why there is none: the scheduler's own one stands in for it (`guard`)."""
+    try:
+        return _generator(name, field)
+    except InvalidInput as error:
+        message = error.message
+
+    class Missing(Generator):
+        def propose(self, population: Population, request: CohortRequest, random: Random) -> Cohort:
+            raise InvalidInput(message)
+
+    return Missing
 
 
 def _action_space(spec: leaderboard_pb2.LeaderboardSpec, search: Search) -> Space | None:

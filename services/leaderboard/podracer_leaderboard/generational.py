@@ -28,6 +28,8 @@ class Generational(Generator):
         generation = _generation(population)
         if self.rules.generations and generation >= self.rules.generations:
             return Cohort(finished=True)
+        if not any(map(request.accepts, self.space.shares)):
+            return Cohort()  # the next generation is for a pod that can train one
         staying = [agent for agent in population.waiting if agent.generation == generation]
         if len(staying) < len(alive) or not all(agent.started for agent in staying):
             return Cohort(seat(staying, request))  # the generation is under way

@@ -10,7 +10,7 @@ from pathlib import Path
 from random import Random
 
 from podracer_core.errors import InvalidInput
-from podracer_leaderboard.agents import Action, Agent, Cohort, CohortRequest, NewAgent, Population, Start
+from podracer_leaderboard.agents import Action, Agent, Cohort, CohortRequest, NewAgent, Population, Start, State
 from podracer_leaderboard.competition import Competition
 from podracer_leaderboard.search_space import SearchSpace, shape_of, weights_shape
 
@@ -18,6 +18,11 @@ logger = logging.getLogger(__name__)
 
 MAX_REASON = 1000
 """Characters of the reason of a new agent."""
+
+MAX_GENERATION = 1 << 31
+
+MAX_DETAIL = 10_000
+"""Characters of a traceback, the last ones."""
 
 _PARENTS = {Start.FRESH: (0, 0), Start.COPY: (1, 1), Start.NOISE: (1, 1), Start.FUSE: (2, 64)}
 
@@ -60,32 +65,57 @@ def _ask(
 ) -> Cohort | GeneratorProblem:
     try:
         cohort = competition.generator(competition.space, competition.rules).propose(population, request, random)
-    except Exception as error:  # noqa: BLE001 - an installed package may raise anything, its job goes on without it
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - a package may raise anything, its job goes on without it
         frame = traceback.extract_tb(error.__traceback__)[-1]
-        where = f"{Path(frame.filename).name}, line {frame.lineno}"
-        return _problem(competition, f"raised {type(error).__name__}: {error!s:.500} ({where})", error)
+        return _problem(competition, f"raised {_said(error)} ({Path(frame.filename).name}, line {frame.lineno})", error)
     try:
         check_cohort(cohort, competition, population, request)
     except InvalidInput as error:
         return _problem(competition, f"proposed what cannot be: {error.message:.500}")
     except Exception as error:  # noqa: BLE001 - nor may what it returned be of any use
-        return _problem(competition, f"proposed what cannot be read: {type(error).__name__}: {error!s:.500}", error)
+        return _problem(competition, f"proposed what cannot be read: {_said(error)}", error)
     return cohort
 
 
-def _problem(competition: Competition, what: str, error: Exception | None = None) -> GeneratorProblem:
+def _problem(competition: Competition, what: str, error: BaseException | None = None) -> GeneratorProblem:
     stand_in = competition.stand_in.__name__
     message = f"generator {competition.rules.generator} {what}; {stand_in} proposes in its place"
-    return GeneratorProblem(message, "".join(traceback.format_exception(error)) if error else "")
+    detail = "".join(traceback.format_exception(error)) if error else ""
+    return GeneratorProblem(_storable(message), _storable(detail[-MAX_DETAIL:]))
+
+
+def _said(error: BaseException) -> str:
+    try:
+        return f"{type(error).__name__}: {error!s:.500}"
+    except Exception:  # noqa: BLE001 - its `__str__` is the package's own, too
+        return type(error).__name__
+
+
+def _storable(text: str) -> str:
+    """`text` without what no message and no database takes."""
+    return text.encode(errors="backslashreplace").decode().replace("\0", "\\0")
 
 
 def check_cohort(cohort: Cohort, competition: Competition, population: Population, request: CohortRequest) -> None:
     """Raises InvalidInput, saying what cannot be in it, unless `cohort` may be carried out as it is."""
     if not isinstance(cohort, Cohort):
         raise InvalidInput(f"it returned {cohort!r:.200}, expected a Cohort")
+    if not isinstance(cohort.finished, bool):
+        raise InvalidInput(f"finished is {cohort.finished!r:.100}, expected a bool")
+    if not cohort.members and not cohort.finished and _is_standstill(competition, population, request):
+        raise InvalidInput("it has no members, though nobody trains and somebody could: the job would wait for ever")
     known = _Known(_by_name(population.waiting), _by_name(population.donors))
     _check_created(cohort, competition, population, known)
     _check_members(cohort, known, request)
+
+
+def _is_standstill(competition: Competition, population: Population, request: CohortRequest) -> bool:
+    """Whether nothing would ever change if this pod got nobody: a proposal is a function of the population."""
+    if any(agent.state is State.TRAINING for agent in population.agents):
+        return False
+    has_room = len(population.alive) < competition.rules.population
+    could_train = [agent.algorithm for agent in population.waiting] + (list(competition.space.shares) * has_room)
+    return any(map(request.accepts, could_train))
 
 
 def _check_created(cohort: Cohort, competition: Competition, population: Population, known: _Known) -> None:
@@ -107,14 +137,14 @@ def _check_created(cohort: Cohort, competition: Competition, population: Populat
 def _check_new(new: NewAgent, space: SearchSpace, known: _Known) -> None:
     if not isinstance(new, NewAgent):
         raise InvalidInput(f"is {new!r:.200}, expected a NewAgent")
-    if new.action not in (Action.EXPLOIT, Action.FRESH):
+    if not isinstance(new.action, Action) or new.action is Action.CONTINUE:
         raise InvalidInput(f"action is {new.action!r}, expected EXPLOIT or FRESH: only living agents continue")
     if new.algorithm not in space.shares:
         raise InvalidInput(f"algorithm is {new.algorithm!r}, expected one of {', '.join(space.shares)}")
-    if not isinstance(new.reason, str) or len(new.reason) > MAX_REASON:
-        raise InvalidInput(f"reason is {new.reason!r:.100}, expected at most {MAX_REASON} characters")
-    if not isinstance(new.generation, int) or new.generation < 0:
-        raise InvalidInput(f"generation is {new.generation!r}, expected 0 or more")
+    if not isinstance(new.reason, str) or len(new.reason) > MAX_REASON or _storable(new.reason) != new.reason:
+        raise InvalidInput(f"reason is {new.reason!r:.100}, expected at most {MAX_REASON} plain characters")
+    if not isinstance(new.generation, int) or not 0 <= new.generation <= MAX_GENERATION:
+        raise InvalidInput(f"generation is {new.generation!r:.100}, expected 0 or more")
     space.check(new.algorithm, new.hyperparameters)
     if new.shape != shape_of(new.algorithm, new.hyperparameters):
         raise InvalidInput(
@@ -126,7 +156,9 @@ def _check_new(new: NewAgent, space: SearchSpace, known: _Known) -> None:
 
 
 def _check_start(new: NewAgent, known: _Known) -> None:
-    least, most = _PARENTS.get(new.start, (1, 0))
+    if not isinstance(new.start, Start):
+        raise InvalidInput(f"start is {new.start!r:.100}, expected a Start")
+    least, most = _PARENTS[new.start]
     if not least <= len(new.parents) <= most:
         raise InvalidInput(f"start is {new.start!r} with {len(new.parents)} parents")
     if not isinstance(new.noise_scale, int | float) or not (0 < new.noise_scale < float("inf")) == (

@@ -65,13 +65,9 @@ class Listings:
                 problem = f"{request.algorithm!r} is not searched; expected {' or '.join(space.ranges)}"
                 raise InvalidInput(problem, violations=[FieldViolation("algorithm", problem)])
             elites = await _elites(session, board.name)
-            rounds = select(RoundRow).where(RoundRow.board == board.name)
-            lineages = lineage_statistics(
-                [
-                    Round(row.lineage, row.agent, row.rung, row.score, row.cost_s)
-                    for row in await session.scalars(rounds)
-                ]
-            )
+            columns = (RoundRow.lineage, RoundRow.agent, RoundRow.rung, RoundRow.score, RoundRow.cost_s)
+            rounds = await session.execute(select(*columns).where(RoundRow.board == board.name))
+            lineages = lineage_statistics(Round(*row) for row in rounds)
         counts = Counter(elite.algorithm for elite in elites)
         algorithm = request.algorithm or max(space.ranges, key=lambda name: counts[name])
         values = [

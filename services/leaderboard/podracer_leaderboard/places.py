@@ -15,7 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from podracer.common.v1 import agent_pb2
 from podracer_leaderboard import messages, store
 from podracer_leaderboard.ranking import Admission, Entry, claims_first
-from podracer_leaderboard.tables import AgentRow, BoardRow, CandidateRow, EvaluationRow
+from podracer_leaderboard.tables import AgentRow, BoardRow, CandidateRow, EvaluationRow, RoundRow
 from podracer_leaderboard.updater import Judgement, Updater
 
 
@@ -32,6 +32,11 @@ class Judged:
         """By what candidates are compared; larger is better."""
         return self.score, self.evaluation.mean
 
+    @property
+    def prefix(self) -> str:
+        """Of the checkpoint."""
+        return self.evaluation.checkpoint.prefix
+
     def entry(self, agent: AgentRow, order: int) -> Entry:
         """As the ranking sees it."""
         return Entry(agent.name, agent.lineage, self.score, self.evaluation.mean, order, self.confirmed)
@@ -45,16 +50,16 @@ def score_of(updater: Updater, evaluation: agent_pb2.Evaluation) -> float | None
 
 async def judged(session: AsyncSession, board: BoardRow, updater: Updater, own: Judged) -> Judged:
     """What counts of the checkpoint of `own`, the evaluation that it was found by."""
-    agent, prefix = own.evaluation.agent, own.evaluation.checkpoint.prefix
-    return await _challenged(session, board.name, updater, agent, prefix) or own
+    return await _challenged(session, board.name, updater, own.evaluation.agent, own.prefix) or own
 
 
 async def take(
     session: AsyncSession, board: BoardRow, updater: Updater, agent: AgentRow, candidate: Judged
 ) -> tuple[Admission, bool]:
-    """Put a candidate on the board where the updater says so. Whether it claims the first place is the second value.
+    """Put a candidate on the board where the updater says so. Whether it asks for a challenge is the second value.
 
-    One that is not confirmed remembers the confirmed one that it drives out.
+    It does where it claims the first place, or has driven out who had that: its own agent's former candidate, where
+    others claim still more. One that is not confirmed remembers the confirmed one that it drives out.
     """
     rows = await store.get_candidates(session, board.name)
     entries, entry = store.entries(rows), candidate.entry(agent, board.clock)
@@ -65,7 +70,8 @@ async def take(
     held = (row.agent if row.confirmed else row.former for row in removed)
     former = "" if candidate.confirmed else next(filter(None, held), "")
     await _place(session, board, agent, candidate, removed, former)
-    return admission, claims_first(entries, entry)
+    drives_out_first = not candidate.confirmed and any(row is rows[0] for row in removed)
+    return admission, drives_out_first or claims_first(entries, entry)
 
 
 async def confirm(session: AsyncSession, board: BoardRow, updater: Updater, challenge: agent_pb2.Evaluation) -> None:
@@ -73,12 +79,12 @@ async def confirm(session: AsyncSession, board: BoardRow, updater: Updater, chal
     more, or again for the same."""
     agent = await store.get_agent(session, challenge.agent, board.name)
     prefix = challenge.checkpoint.prefix
-    found = await _challenged(session, board.name, updater, agent.name, prefix)
+    confirmed = await _confirmed(session, board.name, updater, agent.name)
+    found = next((each for each in confirmed if each.prefix == prefix), None)
     if found is None:
         return
     stored = messages.to_bytes(found.evaluation)
-    if _prefix(agent.best_evaluation) == prefix:
-        agent.best_evaluation, agent.best_score = stored, found.score
+    await _keep_best(session, agent, max(confirmed, key=lambda each: each.order), challenged=prefix)
     row = await session.get(CandidateRow, (board.name, agent.name))
     if row is None or _prefix(row.evaluation) != prefix or row.evaluation == stored:
         return
@@ -87,6 +93,24 @@ async def confirm(session: AsyncSession, board: BoardRow, updater: Updater, chal
     if former:
         await _give_back(session, board, updater, row, found, former)
     _note_change(board)
+
+
+async def _keep_best(session: AsyncSession, agent: AgentRow, confirmed: Judged, challenged: str) -> None:
+    """What children of `agent` start from: the best that is confirmed, unless another checkpoint promises more."""
+    former = _prefix(agent.best_evaluation)
+    if agent.best_score is None or (former != challenged and confirmed.score <= agent.best_score):
+        return
+    agent.best_evaluation, agent.best_score = messages.to_bytes(confirmed.evaluation), confirmed.score
+    if former == confirmed.prefix:
+        return
+    steps = confirmed.evaluation.checkpoint.env_steps
+    rounds = select(RoundRow).where(
+        RoundRow.board == agent.board, RoundRow.agent == agent.name, RoundRow.line_env_steps >= steps
+    )
+    origin = (await session.scalars(rounds.order_by(RoundRow.line_env_steps, RoundRow.rung).limit(1))).first()
+    if origin is not None:
+        agent.best_rung, agent.best_cost_s = origin.rung, origin.line_cost_s
+        agent.best_env_steps = steps or origin.line_env_steps
 
 
 async def _give_back(

@@ -61,8 +61,10 @@ async def _submit(
     evaluation = _evaluation(request)
     score = None if evaluation is None else places.score_of(updater, evaluation)
     cost_s = messages.seconds(request.cost)
-    _end_round(board, agent, request, trained=request.env_steps > 0 or evaluation is not None, cost_s=cost_s)
-    agent.latest_score = score
+    trained = request.env_steps > 0 or evaluation is not None
+    _end_round(board, agent, request, trained=trained, cost_s=cost_s)
+    if trained:
+        agent.latest_score = score
     admission, challenge = Admission(0, "no snapshot was evaluated"), False
     if evaluation is not None:
         await store_evaluations(session, board.name, [evaluation])

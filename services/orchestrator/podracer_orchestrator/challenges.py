@@ -7,6 +7,7 @@ waits, until it can be paid for.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -38,8 +39,10 @@ class Claim:
 
 
 def make(session: Session, job: JobRow, claim: Claim, now: datetime) -> bool:
-    """Have a claim challenged; False where it was before, where a better one waits or was confirmed, or where the job
-    has its answer."""
+    """Have a claim challenged; False where it is no number or was challenged before, where a better one waits or was
+    confirmed, or where the job has its answer."""
+    if not evaluation_works.is_finite(claim.evaluation):
+        return False
     if JobState(job.state) not in TRAINING_STATES | {JobState.SUSPENDED} or job.time_to_target_s is not None:
         return False
     checkpoint = claim.evaluation.checkpoint
@@ -60,11 +63,22 @@ def make(session: Session, job: JobRow, claim: Claim, now: datetime) -> bool:
     return True
 
 
+def aim(session: Session, job: JobRow, target_return: float | None) -> None:
+    """The target has changed: what is out or waits claims it from now on, or claims it no more."""
+    for work in evaluation_works.in_states(session, job.uid, [WorkState.READY, WorkState.LEASED]):
+        if work.checkpoint:
+            work.claims_target = target_return is not None and _claimed(work) >= target_return
+
+
+def drop_waiting(session: Session, job: JobRow, now: datetime) -> None:
+    """Forget every claim that waits: the job has its answer."""
+    _drop(_waiting(session, job), now)
+
+
 def drop_outdone(session: Session, job: JobRow, now: datetime) -> None:
     """Forget the claims of the first place that wait with less than what has been confirmed now."""
-    for work in evaluation_works.in_states(session, job.uid, [WorkState.READY]):
-        if work.checkpoint and not work.claims_target and _is_outdone(job, _claimed(work)):
-            work.state, work.end_time = WorkState.DROPPED, now
+    others = (work for work in _waiting(session, job) if not work.claims_target)
+    _drop([work for work in others if _is_outdone(job, _claimed(work))], now)
 
 
 def is_affordable(job: JobRow, work: WorkRow) -> bool:
@@ -121,7 +135,7 @@ def _was_challenged(session: Session, prefix: str) -> bool:
 
 def _make_room(session: Session, job: JobRow, claim: Claim, now: datetime) -> bool:
     """Drop the waiting claims that `claim` takes the place of; False where it has to give way to them."""
-    waiting = [work for work in evaluation_works.in_states(session, job.uid, [WorkState.READY]) if work.checkpoint]
+    waiting = _waiting(session, job)
     others = [work for work in waiting if not work.claims_target]
     dropped = others
     if claim.claims_target:
@@ -132,9 +146,17 @@ def _make_room(session: Session, job: JobRow, claim: Claim, now: datetime) -> bo
             dropped = [rivals[0], *others]
     elif len(others) < len(waiting) or any(_claimed(work) >= claim.score for work in others):
         return False
-    for work in dropped:
-        work.state, work.end_time = WorkState.DROPPED, now
+    _drop(dropped, now)
     return True
+
+
+def _waiting(session: Session, job: JobRow) -> Sequence[WorkRow]:
+    return [work for work in evaluation_works.in_states(session, job.uid, [WorkState.READY]) if work.checkpoint]
+
+
+def _drop(claims: Iterable[WorkRow], now: datetime) -> None:
+    for work in claims:
+        work.state, work.end_time = WorkState.DROPPED, now
 
 
 def _claimed(work: WorkRow) -> float:

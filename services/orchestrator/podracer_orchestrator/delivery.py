@@ -63,11 +63,7 @@ class Delivery:
         backoff = Backoff(0.1, 5.0)
         while True:
             version = self._changes.version(OUTBOX)
-            failures = [
-                failure
-                for board in await self._transactions.read(outbox.boards_with_pending)
-                if (failure := await self._try_flush(board)) is not None
-            ]
+            failures = await self._flush_all()
             if failures:
                 wait_s = next(backoff)
                 logger.warning("the leaderboard cannot be told now (%s): again in %.1f s", failures[0], wait_s)
@@ -81,6 +77,14 @@ class Delivery:
         async with self._delivering[board]:
             while waiting := await self._transactions.read(functools.partial(_read, board=board)):
                 await self._deliver(waiting)
+
+    async def _flush_all(self) -> Sequence[PodracerError]:
+        """What kept it from telling everything."""
+        try:
+            boards = await self._transactions.read(outbox.boards_with_pending)
+        except PodracerError as error:
+            return [error]
+        return [failure for board in boards if (failure := await self._try_flush(board)) is not None]
 
     async def _try_flush(self, board: str) -> PodracerError | None:
         """One that cannot be told does not hold up the others."""

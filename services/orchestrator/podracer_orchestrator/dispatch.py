@@ -78,16 +78,35 @@ class Dispatcher:
             return former
         while not self._draining:
             version = self._changes.version(WORK)
-            found = await self._transactions.write(lambda session: self._find(session, ask))
+            found: pod_pb2.Lease | ToPropose | bool | None = await self._look(ask)
+            if isinstance(found, ToPropose):
+                found = await self._have_proposed(ask, found.job_uid)
             if isinstance(found, pod_pb2.Lease):
                 return found
-            if found is not None and await self._proposer.propose(found):
+            if found:
                 continue
             left_s = deadline - self._clock.monotonic()
             if left_s <= 0.0:
                 return None
             await self._changes.wait(WORK, version, min(left_s, self._proposer.next_chance_s))
         return None
+
+    async def _look(self, ask: Ask) -> pod_pb2.Lease | ToPropose | None:
+        return await self._transactions.write(lambda session: self._find(session, ask))
+
+    async def _have_proposed(self, ask: Ask, job_uid: str) -> pod_pb2.Lease | bool:
+        """Have a job's next cohort proposed once it is this pod's turn: the lease of it, or whether to look once more.
+
+        Each looks again when its turn comes and takes what it has had proposed before the next one's: of many pods that
+        wait at the same time, each would else look after every proposal for another one.
+        """
+        async with self._proposer.turn(job_uid):
+            found = await self._look(ask)
+            if isinstance(found, ToPropose) and found.job_uid == job_uid:
+                if not await self._proposer.propose(found):
+                    return False
+                found = await self._look(ask)
+            return found if isinstance(found, pod_pb2.Lease) else found is not None
 
     def _check_in(self, session: Session, ask: Ask) -> tuple[bool, pod_pb2.Lease | None]:
         """Record the pod. Whether the same request has had a lease before, and that lease while it lives."""

@@ -59,12 +59,19 @@ class EnsembleMaker:
         backoff = Backoff(0.1, 5.0)
         while True:
             version = self._changes.version(ENSEMBLE)
-            failed = [each for each in await self._transactions.read(_awaiting) if not await self._fill(each)]
-            if failed:
-                await asyncio.sleep(next(backoff))
-            else:
+            if await self._fill_all():
                 backoff.reset()
                 await self._changes.wait(ENSEMBLE, version, _IDLE_S)
+            else:
+                await asyncio.sleep(next(backoff))
+
+    async def _fill_all(self) -> bool:
+        """Whether no work waits any more."""
+        try:
+            return all([await self._fill(each) for each in await self._transactions.read(_awaiting)])
+        except PodracerError as error:
+            logger.error("ensembles cannot be looked after now: %s", error)
+            return False
 
     async def _fill(self, what: _Awaiting) -> bool:
         """Whether the work waits no more."""

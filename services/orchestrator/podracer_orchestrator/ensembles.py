@@ -6,7 +6,7 @@ ends afterwards.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime
 
 from sqlalchemy import select
@@ -28,14 +28,19 @@ _OPEN = (WorkState.PROPOSING, WorkState.READY, WorkState.LEASED)
 
 def is_wanted(session: Session, job: JobRow) -> bool:
     """Whether the job has to evaluate an ensemble before it ends."""
-    if not read_spec(job.spec).evolution.ensemble_size:
+    if not read_spec(job.spec).evolution.ensemble_size or job.ensemble is not None:
         return False
-    return not any(work.state in (WorkState.DONE, WorkState.FAILED) for work in _works(session, job))
+    return not _has_one_that_is(session, job, (WorkState.FAILED,))
+
+
+def has_begun(session: Session, job: JobRow) -> bool:
+    """Whether the job is at work on its ensemble."""
+    return _has_one_that_is(session, job, _OPEN)
 
 
 def begin(session: Session, job: JobRow, now: datetime) -> None:
     """Training is over: nothing but the ensemble is worked for any more."""
-    if any(work.state in _OPEN for work in _works(session, job)):
+    if has_begun(session, job):
         return
     jobs.drop_waiting(session, job, now)
     job.rounds_over = True
@@ -85,6 +90,5 @@ def give_up(session: Session, job: JobRow, work: WorkRow, why: str, now: datetim
     events.record(session, job, "ENSEMBLE_SKIPPED", f"no ensemble: {why}", now=now, work=work.id)
 
 
-def _works(session: Session, job: JobRow) -> Sequence[WorkRow]:
-    states = (*_OPEN, WorkState.DONE, WorkState.FAILED)
-    return [work for work in evaluation_works.in_states(session, job.uid, states) if work.checkpoint is None]
+def _has_one_that_is(session: Session, job: JobRow, states: Collection[WorkState]) -> bool:
+    return any(work.checkpoint is None for work in evaluation_works.in_states(session, job.uid, states))

@@ -54,6 +54,8 @@ def change(session: Session, job: JobRow, wanted: JobChange, now: datetime) -> N
         job.revision += 1
         scaled = f" ({spec.pod.min_count} to {spec.pod.max_count} pods)" if any(map(_is_of_pod, wanted.paths)) else ""
         events.record(session, job, "JOB_CHANGED", f"changed: {', '.join(wanted.paths)}{scaled}", now=now)
+        if any(path.startswith("objective.max_") for path in wanted.paths):
+            objective.reopen(session, job)
         objective.reconsider(session, job, now)
     if wanted.suspend is not None:
         _set_suspended(session, job, wanted.suspend, now)

@@ -14,7 +14,7 @@ from podracer_core.errors import Fenced
 from podracer_orchestrator import events, jobs
 from podracer_orchestrator.budget import Grant, Round, Usage
 from podracer_orchestrator.changes import POOL, WORK, job_topic, touch
-from podracer_orchestrator.job_state import JobSignal, JobState
+from podracer_orchestrator.job_state import JobSignal
 from podracer_orchestrator.progress import members_of
 from podracer_orchestrator.tables import (
     JobRow,
@@ -161,17 +161,6 @@ def round_left(session: Session, work: WorkRow, whole: Round) -> Round:
     members = members_of(session, work.id)
     # Members train in step; where one stopped early, the others decide.
     return whole.after(max((each.env_steps for each in members), default=0), sum(each.cost_s for each in members))
-
-
-def completed_count(session: Session, job_uid: str) -> int:
-    """How many leases of a job were completed."""
-    query = select(func.count()).where(LeaseRow.job_uid == job_uid, LeaseRow.state == LeaseState.COMPLETED)
-    return session.execute(query).scalar_one()
-
-
-def wants_leases(job: JobRow) -> bool:
-    """Whether pods of the job go on, as opposed to stopping because it has ended or is suspended."""
-    return JobState(job.state) in (JobState.VALIDATING, JobState.PENDING, JobState.RUNNING)
 
 
 def _set_pod(session: Session, name: str, state: PodState) -> None:

@@ -68,14 +68,22 @@ def consider(session: Session, job: JobRow, lease: LeaseRow, evaluation: agent_p
 
 
 def reconsider(session: Session, job: JobRow, now: datetime) -> None:
-    """The target has changed: the best so far may have reached it, or claims it now."""
+    """The target has changed: the best so far may have reached it, or claims it now, and so may what waits."""
     if job.best is None or job.time_to_target_s is not None:
         return
-    claim = claim_of(plan_of(job), agent_pb2.Evaluation.FromString(job.best))
+    plan = plan_of(job)
+    challenges.aim(session, job, plan.target_return)
+    claim = claim_of(plan, agent_pb2.Evaluation.FromString(job.best))
     if claim.claims_target and job.best_is_confirmed:
         _reach(session, job, claim, leases.active_time_s(job, now), now)
     elif claim.claims_target:
         challenges.make(session, job, claim, now)
+
+
+def reopen(session: Session, job: JobRow) -> None:
+    """The budget has changed: another round may fit into it, unless the job is at work on its ensemble already."""
+    if not ensembles.has_begun(session, job):
+        job.rounds_over = False
 
 
 def hear_claim(session: Session, job: JobRow, evaluation: agent_pb2.Evaluation, now: datetime) -> bool:
@@ -176,6 +184,7 @@ def expected_end(session: Session, job: JobRow, env_steps_per_second: float, now
 
 def _reach(session: Session, job: JobRow, claim: Claim, time_s: float, now: datetime) -> None:
     job.time_to_target_s = time_s
+    challenges.drop_waiting(session, job, now)
     agent, target = claim.evaluation.agent, plan_of(job).target_return
     message = f"{agent} has reached the target: {claim.score:.6g}, target {target:.6g}"
     events.record(session, job, "TARGET_REACHED", message, now=now, subject=agent, score=claim.score)

@@ -82,27 +82,28 @@ class CohortProposer:
         waits = (former.again_s - now for former in self._asked_in_vain.values())
         return min((wait_s for wait_s in waits if wait_s > 0.0), default=math.inf)
 
+    def turn(self, job_uid: str) -> asyncio.Lock:
+        """To be held while `propose` is called for a job, so that its pods have their cohorts proposed one by one."""
+        return self._asking[job_uid]
+
     async def propose(self, what: ToPropose) -> bool:
-        """Have a work filled; whether there may be something to lease now."""
-        async with self._asking[what.job_uid]:
-            if await self._transactions.read(lambda session: _is_settled(session, what.work_id)):
-                return True  # another pod has had it filled meanwhile
-            try:
-                # What the leaderboard has not heard of yet could change its answer.
-                await self._delivery.flush(what.request.leaderboard)
-                answer = await self._board.propose(what.request)
-            except REFUSALS as error:
-                refusal = error
-                await self._transactions.write(lambda session: self._refused(session, what, refusal))
-                return False
-            except PodracerError as error:
-                logger.warning("the leaderboard cannot propose now: %s", error)
-                self._ask_later(what)
-                return False
-            if not answer.proposals:
-                self._ask_later(what)
-            await self._transactions.write(lambda session: self._store(session, what, answer))
-            return bool(answer.proposals)
+        """Have a work filled; whether there may be something to lease now. Only in the job's `turn`."""
+        try:
+            # What the leaderboard has not heard of yet could change its answer.
+            await self._delivery.flush(what.request.leaderboard)
+            answer = await self._board.propose(what.request)
+        except REFUSALS as error:
+            refusal = error
+            await self._transactions.write(lambda session: self._refused(session, what, refusal))
+            return False
+        except PodracerError as error:
+            logger.warning("the leaderboard cannot propose now: %s", error)
+            self._ask_later(what)
+            return False
+        if not answer.proposals:
+            self._ask_later(what)
+        await self._transactions.write(lambda session: self._store(session, what, answer))
+        return bool(answer.proposals)
 
     def _store(self, session: Session, what: ToPropose, answer: leaderboard_pb2.ProposeCohortResponse) -> None:
         work = session.get(WorkRow, what.work_id)
@@ -131,8 +132,3 @@ class _InVain:
 
 def _rounds(job: JobRow) -> Rounds:
     return job.completed_rounds, job.failed_works
-
-
-def _is_settled(session: Session, work_id: str) -> bool:
-    work = session.get(WorkRow, work_id)
-    return work is None or work.state != WorkState.PROPOSING

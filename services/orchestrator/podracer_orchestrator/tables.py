@@ -135,9 +135,10 @@ class WorkRow(Base):
     """
 
     __tablename__ = "works"
+    __table_args__ = (Index(None, "job_uid", "state"),)
 
     id: Mapped[str] = mapped_column(primary_key=True)
-    job_uid: Mapped[str] = mapped_column(ForeignKey("jobs.uid"), index=True)
+    job_uid: Mapped[str] = mapped_column(ForeignKey("jobs.uid"))
     kind: Mapped[str]
     state: Mapped[str] = mapped_column(index=True)
     places: Mapped[int] = mapped_column(default=0)

@@ -17,7 +17,7 @@ import pytest
 from podracer.orchestrator.v1 import job_pb2, job_service_pb2
 from podracer_client import Client, Connection
 from podracer_client.command import main
-from podracer_client.display.comparison import JsonExperimentDisplay
+from podracer_client.display.comparison import ExperimentDisplay, JsonExperimentDisplay
 from podracer_client.experiments import check_jobs, create_jobs, follow_jobs
 from podracer_client.local import run_experiment as run_module
 from podracer_core.errors import InvalidInput, Unavailable
@@ -274,3 +274,11 @@ class TestRun:
         assert code == 130
         assert {job.state for job in control_plane.jobs.values()} == {job_pb2.JOB_STATE_SUSPENDED}
         assert lines[-1]["event"] == "experiment_finished"
+
+    @pytest.mark.usefixtures("run")
+    def test_who_interrupts_is_told_how_to_go_on(self, control_plane: ControlPlane) -> None:
+        act_later(lambda: os.kill(os.getpid(), signal.SIGINT), lambda: len(control_plane.jobs) == 3)
+        out = io.StringIO()
+        display = ExperimentDisplay(EXPERIMENT.axes, out, io.StringIO())
+        run_module.run_experiment(EXPERIMENT, Path("runs"), display, None, ["podracer report grid"], "podracer run x")
+        assert out.getvalue().endswith("\nnext\n  podracer run x\n  podracer report grid\n")

@@ -15,6 +15,7 @@ import pytest
 import torch
 
 from podracer.leaderboard.v1 import leaderboard_service_pb2
+from podracer_client.connection import Connection
 from podracer_client.policies import policy_folders
 from podracer_core.algorithms.cohort import CohortConfig, MemberConfig
 from podracer_core.algorithms.registry import algorithm_class
@@ -237,8 +238,9 @@ class TestTogether:
 class FakeClient:
     """A server with a leaderboard of three candidates and their checkpoints."""
 
-    def __init__(self, three: list[Path]) -> None:
+    def __init__(self, three: list[Path], orchestrator: str = "127.0.0.1:1") -> None:
         self._three = three
+        self.connection = Connection(orchestrator, "127.0.0.1:2", str)
         self.downloads: list[str] = []
 
     def __enter__(self) -> FakeClient:
@@ -297,7 +299,7 @@ class TestCandidates:
         with pytest.raises(NotFound, match="no server runs"), policy_folders(["j"], 2, nobody, runs):
             pass
         (runs / "leaderboard.sqlite").touch()
-        monkeypatch.setattr("podracer_client.policies.resting_leaderboard", lambda folder: FakeClient(three))
+        monkeypatch.setattr("podracer_client.local.reading.resting_leaderboard", lambda folder: FakeClient(three, ""))
         with policy_folders(["projects/default/jobs/j/checkpoints/best"], 0, nobody, runs) as folders:
             assert folders == [three[1]]
         with policy_folders(["j"], 2, nobody, runs) as folders:

@@ -198,3 +198,10 @@ def test_a_name_that_nobody_has(run_command: Callable[..., str], tmp_path: Path)
     assert "no experiment grid-0" in run_command("report", "grid-0", "x.html", "--experiment", code=2)
     assert "cannot write missing/x.html" in run_command("report", "grid-0", "missing/x.html", code=2)
     assert not (tmp_path / "x.html").exists()
+
+
+def test_jobs_are_found_where_nothing_runs(run_command: Callable[..., str], tmp_path: Path) -> None:
+    with resting_services(tmp_path) as client:
+        client.submit(parse_job(JOB.format(seed=0)), job_id="grid-0")
+    assert "grid-0" in run_command("jobs", "--dir", str(tmp_path))
+    assert "grid-0: PENDING" in run_command("job", "grid-0", "--dir", str(tmp_path))

@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 import itertools
 import random
+import sqlite3
 from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -180,6 +183,37 @@ async def test_a_lucky_candidate_does_not_cost_its_agent_a_confirmed_one(driver:
     assert await claims.ranking() == [(0, 5.0, True), (1, 2.0, False)]
     first = (await driver.board()).candidates[0]
     assert first.evaluation == sure
+
+
+async def test_children_start_from_what_was_confirmed_where_a_later_claim_falls_short(
+    driver: Any, tmp_path: Path
+) -> None:
+    claims = await start(driver)
+    await claims.submit(0, 5.0)
+    sure = claims.challenge(0, 5.0)
+    await claims.record(sure)
+    await claims.submit(0, 9.0)
+    lucky = claims.challenge(0, 1.0)
+    for _ in range(2):
+        await claims.record(lucky)
+        (candidate,) = (await driver.board()).candidates
+        assert candidate.evaluation == candidate.agent.best_evaluation == sure
+    with closing(sqlite3.connect(tmp_path / "leaderboard.sqlite")) as connection:
+        columns = "best_score, best_rung, best_env_steps, best_cost_s"
+        rows = connection.execute(f"SELECT {columns} FROM agents WHERE best_score IS NOT NULL").fetchall()
+    assert rows == [(5.0, 1, 900, 5.0)], "as old as it was then"
+
+
+async def test_whoever_drives_out_the_first_is_challenged_though_others_claim_more(driver: Any) -> None:
+    """Else the first place would stay with a worse one until somebody claims it."""
+    claims = await start(driver)
+    for agent, score in ((0, 5.0), (1, 3.0)):
+        await claims.submit(agent, score)
+        await claims.record(claims.challenge(agent, score))
+    assert (await claims.submit(2, 9.0)).challenge
+    assert (await claims.submit(0, 6.0)).challenge
+    await claims.record(claims.challenge(0, 1.0))
+    assert await claims.ranking() == [(0, 5.0, True), (2, 9.0, False), (1, 3.0, True)]
 
 
 async def test_a_claim_that_holds_keeps_its_place(driver: Any) -> None:

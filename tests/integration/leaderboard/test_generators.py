@@ -15,6 +15,7 @@ from podracer.leaderboard.v1 import leaderboard_service_pb2 as pb
 from podracer_core.errors import InvalidInput
 from podracer_leaderboard import extensions
 from podracer_leaderboard.agents import Cohort, CohortRequest, Population
+from podracer_leaderboard.competition import competition_of
 from podracer_leaderboard.generator import Generator
 from podracer_leaderboard.tournament import Tournament
 
@@ -180,6 +181,23 @@ async def test_the_schedulers_own_generator_stands_in(driver: Any, installed: No
 async def test_a_generator_that_cannot_be_imported_is_refused(driver: Any, installed: None) -> None:
     with pytest.raises(InvalidInput, match="a_package_that_is_not_there:Generator cannot be imported: ModuleNotFound"):
         await driver.create(generator="Absent")
+
+
+async def test_a_generator_that_is_gone_since_is_stood_in_for(
+    driver: Any, installed: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its package was removed, or cannot be imported any more, and the leaderboard has been started again."""
+    await driver.create(population=5, generator="Raising")
+    former = extensions._entry_points
+    monkeypatch.setattr(
+        extensions, "_entry_points", lambda group: EntryPoints(each for each in former(group) if each.name != "Raising")
+    )
+    competition_of.cache_clear()
+    answer = await driver.propose(4)
+    assert len(answer.proposals) == 4
+    assert "no generator 'Raising' is installed" in answer.generator_problem.message
+    await driver.run_round(answer, number)
+    assert len((await driver.board()).candidates) == 4
 
 
 async def test_a_generator_sees_the_board_and_where_it_asks_the_history(driver: Any, installed: None) -> None:

@@ -88,6 +88,17 @@ async def test_a_pod_that_gave_up_at_once_has_not_used_a_round(driver: Any) -> N
     assert again.agent.initialization.kind == agent_pb2.INITIALIZATION_KIND_FRESH
 
 
+async def test_a_round_without_training_leaves_an_agent_the_score_that_it_had(driver: Any) -> None:
+    """Else who is at the bottom of its rung would be spared by a pod that gives up."""
+    worst, *others = await start(driver, exploration=0.0)
+    await driver.submit(worst, 1.0)
+    assert [each.agent.name for each in (await driver.propose(1)).proposals] == [worst]
+    for each in others:
+        await driver.submit(each, 2.0)
+    await driver.submit(worst, None, steps=0)
+    assert worst in [each.replaced for each in (await driver.propose(4)).proposals]
+
+
 @pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
 async def test_what_is_no_number_ranks_nobody(driver: Any, number: float) -> None:
     a, *_ = await start(driver)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from google.protobuf import field_mask_pb2
 
 from podracer.common.v1 import agent_pb2, evolution_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
@@ -392,3 +393,46 @@ async def test_a_suspended_job_hears_its_claim_when_it_goes_on(site):
     assert await learner.ask(wait_s=0.2) is None
     await site.client.jobs.UpdateJob(job_service_pb2.UpdateJobRequest(name=job.name, suspend=False))
     assert (await learner.ask()).WhichOneof("work") == "evaluate"
+
+
+async def _aim_at(site, job, target_return):
+    request = job_service_pb2.UpdateJobRequest(
+        name=job.name,
+        update_mask=field_mask_pb2.FieldMask(paths=["objective.target_return"]),
+        spec=job_pb2.JobSpec(objective=evolution_pb2.Objective(target_return=target_return)),
+    )
+    await site.client.jobs.UpdateJob(request)
+
+
+async def test_a_claim_that_waits_to_be_paid_for_claims_a_lowered_target_at_once(site):
+    site.board.hears_claims = True
+    job = await site.create(pod=ONE_AGENT)
+    learner = site.learner()
+    candidate = await train(learner, 400.0, duration_s=50.0)
+    lease = await learner.ask()
+    assert lease.WhichOneof("work") == "train", "there is no money for it"
+    await learner.release(reason="DRAINING")
+    await _aim_at(site, job, 350.0)
+    lease = await learner.ask()
+    assert lease.evaluate.policies[0].checkpoint == candidate.checkpoint
+    await learner.complete(evaluate=learner.evaluate_result(score=360.0))
+    assert (await site.job(job.name)).outcome == job_pb2.JOB_OUTCOME_TARGET_REACHED
+    (passed,) = await events(site, job, "CHALLENGE_PASSED")
+    assert "target 350" in passed.message
+
+
+async def test_a_claim_of_a_target_that_was_raised_above_it_waits_to_be_paid_for(site):
+    job = await site.create(pod=ONE_AGENT)
+    learner = site.learner()
+    await train(learner, 480.0, duration_s=50.0)
+    await _aim_at(site, job, 490.0)
+    assert (await learner.ask()).WhichOneof("work") == "train"
+
+
+async def test_what_is_no_number_is_not_heard_at_the_end_of_the_budget_either(site):
+    job = await site.create(pod=ONE_AGENT, objective=evolution_pb2.Objective(max_env_steps=20))
+    learner = site.learner()
+    await train(learner, 50.0)
+    await train(learner, float("inf"))
+    done = await site.job(job.name)
+    assert (done.outcome, done.progress.best.mean) == (job_pb2.JOB_OUTCOME_BUDGET_USED, 50.0)

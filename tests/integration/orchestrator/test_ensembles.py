@@ -8,8 +8,8 @@ from podracer.common.v1 import agent_pb2, evolution_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
 from podracer.orchestrator.v1 import job_pb2, job_service_pb2
 from podracer.orchestrator.v1 import pod_service_pb2 as pod_pb2
-from podracer_core.errors import NotFound
-from podracer_orchestrator import ensemble_making
+from podracer_core.errors import NotFound, Unavailable
+from podracer_orchestrator import ensemble_making, outbox
 
 REQUESTED = agent_pb2.EVALUATION_PURPOSE_REQUESTED
 THREE = evolution_pb2.Evolution(population=3, leaderboard_size=3, ensemble_size=3)
@@ -99,6 +99,19 @@ async def test_at_the_target_who_trains_is_told_to_end_and_nothing_new_begins(si
     assert (done.outcome, done.ensemble.evaluation.mean) == (job_pb2.JOB_OUTCOME_TARGET_REACHED, 481.0)
 
 
+async def test_at_the_target_nobody_hears_the_claims_that_still_wait(site):
+    evolution = evolution_pb2.Evolution(population=3, leaderboard_size=2, ensemble_size=2)
+    objective = evolution_pb2.Objective(target_return=475.0)
+    await site.create(evolution=evolution, objective=objective, pod=job_pb2.PodShape(members=1, max_count=3))
+    one, two, three = (site.learner(f"projects/default/pods/{name}") for name in ("x", "y", "z"))
+    for learner in (one, two, three):
+        await learner.ask()
+    await one.complete(train=one.train_result(steps=10, score=480.0))
+    await two.complete(train=two.train_result(steps=10, score=478.0))
+    await one.confirm(476.0)
+    assert await one.ask(wait_s=0.2) is None, "the job only waits for its ensemble, and for who still trains"
+
+
 async def test_one_candidate_is_no_ensemble(site):
     job = await site.create(evolution=THREE, objective=STEPS)
     await run_out(site, site.learner(), scores=(30.0,))
@@ -166,6 +179,28 @@ async def test_the_ensemble_survives_restarts(site):
     assert list((await learner.ask()).evaluate.seeds) == seeds
     await learner.complete(evaluate=learner.evaluate_result(score=35.0))
     assert (await ended(site, job)).ensemble.evaluation.mean == 35.0
+
+
+async def test_a_database_that_fails_for_a_moment_ends_no_task(site, monkeypatch):
+    job = await site.create(evolution=THREE, objective=STEPS)
+    orchestrator, learner = site.server.orchestrator, site.learner()
+    await learner.ask()
+    await learner.complete(train=learner.train_result(steps=1))
+    lease = await learner.ask()
+    read, failures = orchestrator.transactions.read, []
+
+    async def fails_at_first(operation):
+        if operation in (ensemble_making._awaiting, outbox.boards_with_pending) and failures.count(operation) < 2:
+            failures.append(operation)
+            raise Unavailable("the disk is full")
+        return await read(operation)
+
+    monkeypatch.setattr(orchestrator.transactions, "read", fails_at_first)
+    await learner.complete(lease=lease, train=learner.train_result(steps=9))
+    await ended(site, job)
+    assert len(failures) == 4
+    assert not orchestrator.failed.done()
+    assert len(site.board.submissions) == 6
 
 
 async def test_a_cancelled_job_evaluates_no_ensemble(site):

@@ -84,3 +84,19 @@ async def test_a_budget_below_what_is_used_lets_the_rounds_under_way_end_and_the
     ended = await site.job(job.name)
     assert (ended.state, ended.outcome) == (job_pb2.JOB_STATE_SUCCEEDED, job_pb2.JOB_OUTCOME_BUDGET_USED)
     assert ended.progress.env_steps == 20
+
+
+async def test_a_budget_that_is_raised_while_the_last_claim_is_heard_brings_more_rounds(site):
+    site.board.round_env_steps = 400
+    job = await site.create(objective=evolution_pb2.Objective(max_env_steps=1000), pod=ONE_AGENT)
+    learner = site.learner()
+    await _round(learner, score=1.0)
+    for steps in (390, 390, 150):
+        await learner.ask()
+        await learner.complete(train=learner.train_result(steps=steps))
+    await learner.ask()
+    await learner.complete(train=learner.train_result(steps=0, score=2.0))  # too little was left for any step
+    assert (await learner.ask()).HasField("evaluate")
+    await _set_objective(site, job, "max_env_steps", max_env_steps=2000)
+    await learner.complete(evaluate=learner.evaluate_result(score=2.0))
+    assert (await learner.ask()).HasField("train")

@@ -64,8 +64,10 @@ async def test_pods_are_told_code_and_data(site: Any, parts: dict[str, Any]) -> 
 
 
 async def test_a_built_in_environment_with_data_is_inspected(site: Any, parts: dict[str, Any]) -> None:
-    job = await site.create(data=parts["data"])
+    job = await site.create(environment={"id": "StockTrading-v0"}, data=parts["data"])
     assert job.state == job_pb2.JOB_STATE_VALIDATING
+    with pytest.raises(InvalidInput, match=r"data\.table: CartPole-v1 takes no such file"):
+        await site.create(data=parts["data"])
     assert (await site.create()).state == job_pb2.JOB_STATE_PENDING
 
 

@@ -53,6 +53,21 @@ async def test_the_same_request_gets_the_same_lease_and_another_gets_another(sit
     )
 
 
+async def test_of_many_pods_that_ask_at_once_each_looks_three_times_at_most(site, monkeypatch):
+    await site.create(
+        pod=job_pb2.PodShape(members=1, min_count=1, max_count=12),
+        objective=UNLIMITED,
+        evolution=evolution_pb2.Evolution(population=12),
+    )
+    dispatcher, looks = site.server.orchestrator.dispatcher, []
+    find = dispatcher._find
+    monkeypatch.setattr(dispatcher, "_find", lambda session, ask: looks.append(ask.report.name) or find(session, ask))
+    learners = [site.learner(f"projects/default/pods/pod-{index}") for index in range(12)]
+    leases = await asyncio.gather(*(learner.ask(wait_s=20) for learner in learners))
+    assert len({lease.train.cohort.members[0].name for lease in leases}) == 12
+    assert len(looks) <= 3 * 12, "else work grows with the square of the pods"
+
+
 async def test_a_pod_that_asks_anew_gives_up_what_it_held(site):
     await site.create()
     learner = site.learner()

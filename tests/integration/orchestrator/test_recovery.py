@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from sqlalchemy import create_engine
 
 from podracer.common.v1 import evolution_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
@@ -13,7 +12,6 @@ from podracer.orchestrator.v1 import job_pb2
 from podracer.orchestrator.v1 import pod_service_pb2 as pod_pb2
 from podracer_core.errors import InvalidInput, Unavailable
 from podracer_orchestrator.server import create_server
-from podracer_orchestrator.tables import Base
 
 
 async def until(condition, timeout_s=5.0):
@@ -221,13 +219,3 @@ async def test_a_taken_port_is_refused_and_frees_the_database(site):
     server, _ = await create_server(site.make_settings(database=database))
     await server.start()
     await server.stop(0.0)
-
-
-async def test_the_migrations_make_the_tables(site):
-    from alembic.autogenerate import compare_metadata
-    from alembic.runtime.migration import MigrationContext
-
-    engine = create_engine(f"sqlite:///{site.folder}/orchestrator.sqlite")
-    with engine.connect() as connection:
-        assert compare_metadata(MigrationContext.configure(connection), Base.metadata) == []
-    engine.dispose()

@@ -36,6 +36,10 @@ COMMANDS = (
 )
 
 
+LONG = "a" * 300
+"""Too long for the name of a file."""
+
+
 @dataclass(frozen=True)
 class Result:
     """What a command printed, and its exit code."""
@@ -115,6 +119,10 @@ def test_every_command_has_help(name: str, podracer: Callable[..., Result]) -> N
         (("export", "."), "no manifest.json"),
         (("export", ".", "--output", "no/such/folder/policy.pt2"), "cannot write no/such/folder/policy.pt2"),
         (("leaderboard", "j"), "no server runs"),
+        (("report", LONG), "cannot write aaa"),
+        (("export", "j", "--output", LONG), "cannot write aaa"),
+        (("evaluate", LONG), "there is no checkpoint aaa"),
+        (("up", "--dir", LONG), "cannot write the state folder"),
         (("up", "--listen", "nonsense"), "address 'nonsense'"),
         (("up", "--listen", "0.0.0.0:7700"), "loopback"),
         (("up", "--listen", "127.0.0.1:7705", "--leaderboard-listen", "127.0.0.1:7705"), "must differ"),
@@ -129,6 +137,23 @@ def test_bad_usage_has_one_message_and_makes_nothing(
     assert expected in result.stderr or expected in result.stdout
     assert "Traceback" not in result.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["token"]
+
+
+@pytest.mark.parametrize("command", ["leaderboard", "report", "jobs"])
+def test_a_server_that_is_named_is_not_replaced_by_the_folder(
+    command: str, tmp_path: Path, podracer: Callable[..., Result]
+) -> None:
+    for service in ("leaderboard", "orchestrator"):
+        (tmp_path / f"{service}.sqlite").touch()
+    name = [] if command == "jobs" else ["j"]
+    result = podracer(command, *name, "--orchestrator", "127.0.0.1:1", "--dir", str(tmp_path))
+    assert (result.returncode, "no token for 127.0.0.1:1" in result.stderr) == (2, True), result.stderr
+
+
+def test_a_board_that_nobody_changes_is_not_watched(tmp_path: Path, podracer: Callable[..., Result]) -> None:
+    (tmp_path / "leaderboard.sqlite").touch()
+    result = podracer("leaderboard", "j", "--watch", "--dir", str(tmp_path))
+    assert (result.returncode, "no server runs" in result.stderr) == (2, True), result.stderr
 
 
 def test_a_taken_port(tmp_path: Path, podracer: Callable[..., Result]) -> None:

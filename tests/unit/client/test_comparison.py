@@ -37,15 +37,15 @@ JOBS = [
 
 def test_a_row_for_each_job_and_one_for_the_repeats_of_each_combination() -> None:
     assert comparison_text(JOBS, AXES).splitlines() == [
-        "job       search.algorithms  seed  state      best return  to target  steps  device s",
-        "grid-1-x  [ppo]              0     succeeded        480.0      4.0 s  1,000         1",
-        "grid-2-x  [ppo]              1     succeeded        490.0      6.0 s  2,000         2",
-        "grid-3-x  [d3qn]             0     running          300.0          –  3,000         3",
-        "grid-4-x  [d3qn]             1     running              –          –  4,000         4",
+        "job       algorithms  seed  state      best return  to target  steps  device s",
+        "grid-1-x  [ppo]       0     succeeded        480.0      4.0 s  1,000         1",
+        "grid-2-x  [ppo]       1     succeeded        490.0      6.0 s  2,000         2",
+        "grid-3-x  [d3qn]      0     running          300.0          –  3,000         3",
+        "grid-4-x  [d3qn]      1     running              –          –  4,000         4",
         "",
-        "search.algorithms  reached  median best return  median to target",
-        "[ppo]               2 of 2               485.0             5.0 s",
-        "[d3qn]              0 of 2               300.0                 –",
+        "algorithms  reached  median best return  median to target",
+        "[ppo]        2 of 2               485.0             5.0 s",
+        "[d3qn]       0 of 2               300.0                 –",
     ]
 
 
@@ -65,6 +65,12 @@ def test_a_line_only_where_something_has_changed() -> None:
     assert lines[3:] == ["grid-4  running, 4,000 steps", "grid-4  running, best 250.0, 4,000 steps"]
     display.finish(JOBS, ["podracer report grid"])
     assert out.getvalue().endswith("–\nnext\n  podracer report grid\n")
+
+
+def test_an_end_before_the_first_look() -> None:
+    out = io.StringIO()
+    ExperimentDisplay(AXES, out, io.StringIO()).finish([], ["podracer run grid.yaml"])
+    assert out.getvalue() == "nothing is known of the jobs yet\nnext\n  podracer run grid.yaml\n"
 
 
 def test_why_a_job_has_failed_is_said() -> None:

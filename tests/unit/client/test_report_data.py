@@ -91,6 +91,22 @@ def test_pods_from_events() -> None:
     assert pod_histories([], 10.0) == ()
 
 
+def test_work_that_was_handed_on_belongs_to_its_new_pod() -> None:
+    def of(kind: str, pod: str, time_s: float, fence: str = "") -> Event:
+        details = {"work": "w", **({"fence": fence} if fence else {})}
+        return Event(1, kind, "", "pods" if pod else "", pod, time_s, details)
+
+    events = [
+        of("LEASE_GRANTED", "first", 0.0, "1"),
+        of("LEASE_GRANTED", "second", 5.0, "2"),
+        of("LEASE_EXPIRED", "first", 6.0, "1"),
+        of("WORK_FAILED", "", 9.0),
+    ]
+    first, second = pod_histories(events, 10.0)
+    assert [(span.start_s, span.end_s, span.end) for span in first.spans] == [(0.0, 6.0, "LEASE_EXPIRED")]
+    assert [(span.start_s, span.end_s, span.end) for span in second.spans] == [(5.0, 9.0, "WORK_FAILED")]
+
+
 def test_the_throughput_adds_up_to_the_steps() -> None:
     report = made_up_report()
     edges, rates = throughput(report)

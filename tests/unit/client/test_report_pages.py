@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -12,6 +13,8 @@ import pytest
 
 from podracer_client.report.experiment import Experiment, experiment_of
 from podracer_client.report.experiment_page import experiment_figures, experiment_page
+from podracer_client.report.figures.curves import draw_curves
+from podracer_client.report.figures.rendering import render
 from podracer_client.report.job_figures import job_figures
 from podracer_client.report.job_page import job_page
 from podracer_client.report.page import render_figures, write_figures, write_page
@@ -196,6 +199,15 @@ def test_figures_are_files_too(tmp_path: Path) -> None:
         assert path.suffix == ".png" or b"<text" in content
     again = render_figures(plans[:1], png=True)
     assert all((tmp_path / "figures" / f"{name}.png").read_bytes() == figure.png for name, figure in again.items())
+
+
+def test_names_in_any_script_are_drawn_without_a_warning(recwarn: pytest.WarningsRecorder) -> None:
+    report = made_up_report()
+    agents = [replace(agent, algorithm="日本") for agent in report.agents]
+    rendered = render("curves", partial(draw_curves, replace(report, agents=tuple(agents)), by_time=True), png=True)
+    assert rendered is not None
+    assert "日本" in rendered.svg
+    assert not recwarn.list
 
 
 def test_a_page_is_written_whole_or_not_at_all(tmp_path: Path) -> None:

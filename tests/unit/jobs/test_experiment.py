@@ -82,6 +82,12 @@ def test_long_values_are_cut_and_still_told_apart() -> None:
     assert len(set(texts)) == 3
 
 
+def test_a_value_of_several_lines_has_a_label_of_one() -> None:
+    (job,) = _grid('  environment.kwargs.text: ["a\\nb"]\n', BASE.replace("CartPole-v1", "{entry_point: 'm:E'}")).jobs
+    assert job.environment.kwargs == {"text": "a\nb"}
+    assert job.labels["matrix.environment.kwargs.text"] == "a\\nb"
+
+
 def test_every_job_survives_the_wire() -> None:
     for job in _grid("  seed: [0, 1]\n  evolution.scheduler: [tournament, generational]\n").jobs:
         stored = spec_from_message(spec_to_message(job))
@@ -110,6 +116,10 @@ def test_a_thousand_jobs_and_no_more() -> None:
         ("matrix:\n  name: [a, b]",
          ["5: matrix.name: expected the path of a field that may differ between jobs, such as seed or "
           "search.space.gamma"]),
+        *((f"matrix:\n  {path}: [a, b]",
+           [f"5: matrix.{path}: expected the path of a field that may differ between jobs, such as seed or "
+            "search.space.gamma"]) for path in ("labels", "labels.experiment", "labels.matrix.seed")),
+        ("matrix:\n  environment.kwargs.x: [1, '1']", ["5: matrix.environment.kwargs.x: 1 is there twice"]),
         ("matrix:\n  pod: [{workers: 2}]\n  pod.workers: [1]",
          ["6: matrix.pod.workers: is a part of the axis pod: one of them is too much"]),
         ("matrix:\n  sede: [0, 1]", ["5: sede: unknown key; did you mean seed?"]),

@@ -103,6 +103,7 @@ def test_the_defaults_are_right() -> None:
         ({"pod": Pod(resources=Resources(memory=0))}, "pod.resources.memory"),
         ({"pod": Pod(resources=Resources(gpu=-1))}, "pod.resources.gpu"),
         ({"environment": EnvironmentSpec(id="CartPoel-v1")}, "environment.id"),
+        ({"labels": {"team": "blue\x01"}}, "labels.team"),
         ({"search": Search((AlgorithmShare("poo"),))}, "search.algorithms[0]"),
         ({"search": Search((AlgorithmShare("ppo"), AlgorithmShare("ppo")))}, "search.algorithms[1]"),
         ({"search": Search((AlgorithmShare("ppo", 0.0),))}, "search.algorithms[0]"),

@@ -94,6 +94,15 @@ def test_where_all_have_failed_a_new_population_begins() -> None:
     assert len(arena.propose().members) == 8
 
 
+def test_a_pod_that_can_train_nothing_does_not_begin_the_next_generation() -> None:
+    arena = Arena(Generational, replace(RULES, exploration=1.0))
+    arena.propose()
+    for agent in arena.training:
+        arena.end_round(agent, number(agent))
+    assert arena.propose(algorithms=frozenset({"sac"})).created == ()
+    assert len(arena.propose(algorithms=frozenset({"ppo"})).members) == 8
+
+
 def test_a_round_that_was_given_up_untrained_is_repeated_in_the_same_generation() -> None:
     arena = Arena(Generational, RULES)
     arena.propose(places=4)

@@ -11,15 +11,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from podracer_leaderboard.agents import Action, Agent, Cohort, CohortRequest, NewAgent, Start, State
+from podracer_leaderboard.elite_sampling import Elites
 from podracer_leaderboard.generational import Generational
 from podracer_leaderboard.generator import Generator
+from podracer_leaderboard.optuna_search import Search
 from podracer_leaderboard.random_search import RandomSearch
 from podracer_leaderboard.rules import Rules
 from podracer_leaderboard.search_space import shape_of
 from podracer_leaderboard.tournament import Tournament
 from support.evolution import NARROW, WIDE, Arena, inherited, make_agent, make_population
 
-GENERATORS = [Tournament, Generational, RandomSearch]
+GENERATORS = [Tournament, Generational, RandomSearch, Elites, Search]
 EVOLVING = [Tournament, Generational]
 RULES = Rules(population=8, leaderboard_size=4)
 
@@ -192,11 +194,12 @@ def test_another_network_starts_a_lineage_without_any_effort(generator: type[Gen
     assert Counter(new.start for new in arena.origins.values()).keys() == {Start.FRESH}
 
 
+@pytest.mark.parametrize("crossover", [0.0, 1.0])
 @pytest.mark.parametrize("generator", EVOLVING)
 def test_a_champion_whose_shape_has_died_out_gives_its_weights_to_a_shape_that_fits(
-    generator: type[Generator],
+    generator: type[Generator], crossover: float
 ) -> None:
-    """Two shapes may live, of which the champion on the leaderboard has neither; its network fits one of them."""
+    """Two shapes may live, of which the champions on the leaderboard have neither; their network fits one of them."""
 
     def shaped(number: int, score: float, horizon: int, width: int, **changes: object) -> Agent:
         hyperparameters = {**make_agent(1).hyperparameters, "horizon": horizon, "hidden_sizes": (width, width)}
@@ -204,10 +207,10 @@ def test_a_champion_whose_shape_has_died_out_gives_its_weights_to_a_shape_that_f
         return make_agent(number, score, hyperparameters=hyperparameters, shape=shape, **changes)
 
     living = [shaped(n, n / 10, 16, 32) for n in range(1, 5)] + [shaped(n, n / 10, 16, 64) for n in range(5, 9)]
-    champion = shaped(9, 99.0, 32, 64, state=State.RETIRED)
-    rules = replace(RULES, exploration=0.0, tournament_size=9)
+    champion, second = (shaped(n, 108.0 - n, 32, 64, state=State.RETIRED) for n in (9, 10))
+    rules = replace(RULES, exploration=0.0, tournament_size=10, crossover=crossover)
     for seed in range(10):
-        people = make_population([*living, champion])
+        people = make_population([*living, champion, second])
         cohort = generator(WIDE, rules).propose(people, CohortRequest(8), Random(seed))
         heirs = [child for child in cohort.created if champion in child.parents]
         assert heirs if generator is Tournament else cohort.created

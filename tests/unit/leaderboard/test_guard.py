@@ -86,6 +86,11 @@ NONSENSE: dict[str, tuple[Any, str]] = {
     "a list of widths": (created(with_values(CHILD, hidden_sizes=[32, 32])), "of type list, expected tuple"),
     "another shape than its own": (created(child(shape=("ppo", ()))), "its shape is not that of its hyperparameters"),
     "a reason that is none": (created(child(reason=None)), "reason is None"),
+    "a reason that no message takes": (created(child(reason="\ud800")), "reason is '\\ud800'"),
+    "a start by its name": (created(child(start="copy")), "start is 'copy', expected a Start"),
+    "an action by its name": (created(child(action="exploit")), "action is 'exploit'"),
+    "a generation beyond all numbers": (created(child(generation=1 << 80)), "expected 0 or more"),
+    "an end that is none": (Cohort(finished="no"), "finished is 'no', expected a bool"),  # type: ignore[arg-type]
     "a negative generation": (created(child(generation=-1)), "generation is -1, expected 0 or more"),
     "replaces who trains": (created(child(replaced=TRAINING)), "a0008, expected an agent that waits"),
     "replaces by name": (created(child(replaced="a0001")), "replaces 'a0001', expected an agent that waits"),
@@ -156,6 +161,51 @@ def test_one_that_cannot_even_be_made_is_stood_in_for() -> None:
     assert answer == of_the_tournament()
     assert problem is not None
     assert "raised OSError: no such file" in problem.message
+
+
+class _Unspeakable(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("nor can this be said")
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (_Unspeakable(), "raised _Unspeakable ("),
+        (OSError("\udcff and \0"), r"raised OSError: \udcff and \0 ("),
+        (SystemExit(3), "raised SystemExit: 3 ("),
+    ],
+)
+def test_whatever_is_raised_can_be_told(error: BaseException, expected: str) -> None:
+    def broken() -> Cohort:
+        raise error
+
+    answer, problem = asked(broken)
+    assert answer == of_the_tournament()
+    assert problem is not None
+    assert expected in problem.message
+    assert (problem.message + problem.detail).encode()
+
+
+def test_of_a_long_story_the_end_is_told() -> None:
+    def broken() -> Cohort:
+        raise ValueError("x" * 1_000_000)
+
+    _, problem = asked(broken)
+    assert problem is not None
+    assert len(problem.message) < 1000
+    assert len(problem.detail) <= guard.MAX_DETAIL
+
+
+def test_nobody_may_be_proposed_only_where_that_will_change() -> None:
+    competition = Competition(RULES, WIDE, Tournament, Tournament, LowerBoundUpdater(RULES))
+    asleep, empty = make_population(EIGHT), make_population([])
+    for population in (asleep, empty):
+        with pytest.raises(InvalidInput, match="the job would wait for ever"):
+            guard.check_cohort(Cohort(), competition, population, REQUEST)
+        guard.check_cohort(Cohort(finished=True), competition, population, REQUEST)
+        guard.check_cohort(Cohort(), competition, population, CohortRequest(4, algorithms=frozenset({"sac"})))
+    guard.check_cohort(Cohort(), competition, POPULATION, REQUEST)
 
 
 FUSED = child(start=Start.FUSE, parents=(EIGHT[6], EIGHT[5]))

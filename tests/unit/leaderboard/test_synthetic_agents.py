@@ -30,12 +30,14 @@ async def database(tmp_path: Path) -> AsyncIterator[Database]:
         yield opened
 
 
-async def gains(database: Database, seeds: int) -> dict[str, list[float]]:
+async def gains(database: Database, seeds: int, rounds: int, population: int) -> dict[str, list[float]]:
     """What each generator's agents reach beyond those of random search with the same seed and budget."""
     found: dict[str, list[float]] = {generator: [] for generator in GENERATORS}
     for seed in range(seeds):
         outcomes = {
-            generator: await run_job(database, Setting(Mixed, generator, seed, rounds=64, members=8, pods=1))
+            generator: await run_job(
+                database, Setting(Mixed, generator, seed, rounds, population, pods=1, members=population)
+            )
             for generator in ("random", *GENERATORS)
         }
         assert len({outcome.env_steps for outcome in outcomes.values()}) == 1
@@ -45,13 +47,13 @@ async def gains(database: Database, seeds: int) -> dict[str, list[float]]:
 
 
 async def test_every_generator_beats_random_search(database: Database) -> None:
-    for generator, gained in (await gains(database, seeds=3)).items():
+    for generator, gained in (await gains(database, seeds=2, rounds=40, population=4)).items():
         assert statistics.median(gained) > 0, (generator, gained)
 
 
 @pytest.mark.slow
 async def test_every_generator_beats_random_search_on_most_of_twelve_seeds(database: Database) -> None:
-    for generator, gained in (await gains(database, seeds=12)).items():
+    for generator, gained in (await gains(database, seeds=12, rounds=64, population=8)).items():
         assert sum(gain > 0 for gain in gained) >= 9, (generator, gained)
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import logging
+import os
+import signal
 import subprocess
 import sys
 import time
@@ -22,7 +24,7 @@ def busy():
     program = "import subprocess, sys\nsubprocess.Popen([sys.executable, '-c', 'while True: pass'])\ninput()"
     with subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, start_new_session=True) as process:
         yield process.pid
-        subprocess.run(["pkill", "-9", "-s", str(process.pid)], check=False)
+        os.killpg(process.pid, signal.SIGKILL)
 
 
 def test_a_pod_uses_what_all_processes_of_its_sessions_do(busy):

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from podracer_client.command.options import EnsembleRule, EnsembleSize, Json, Policies, ServerOptions, with_server
+from podracer_client.command.output import require_writable
 from podracer_core.errors import DataCorrupted, InvalidInput
 
 if TYPE_CHECKING:
@@ -49,8 +50,7 @@ def export(
     json: Json = False,
 ) -> None:
     """Write a policy, or several that act together as one, normalization included, that acts without Podracer."""
-    if output.is_dir() or not output.absolute().parent.is_dir():
-        raise InvalidInput(f"cannot write {output}: expected a file in a folder that is there", path=output)
+    require_writable(output)
 
     from podracer.evaluator.v1 import evaluator_service_pb2
     from podracer_client.ensembles import rule_text, sources

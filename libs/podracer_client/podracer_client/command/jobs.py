@@ -22,14 +22,14 @@ def jobs(
     experiment: Annotated[str, typer.Option(metavar="NAME", help="Only jobs of this experiment.")] = "",
     json: Json = False,
 ) -> None:
-    """List jobs, newest first."""
+    """List jobs, newest first; of a state folder also when nothing runs there."""
     from podracer_client.command.messages import job_json, write_json
     from podracer_client.display.listing import columns
     from podracer_client.display.numbers import count_text, return_text, time_text
     from podracer_client.names import short_name
     from podracer_core.jobs.experiment import EXPERIMENT_LABEL
 
-    with server.connect() as client:
+    with server.read() as client:
         found = [job.message for job in client.jobs([_state(text) for text in state or ()])]
     if experiment:
         found = [message for message in found if message.spec.labels.get(EXPERIMENT_LABEL) == experiment]

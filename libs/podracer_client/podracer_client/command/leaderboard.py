@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import sys
-from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from podracer_client.command.options import JobName, Json, ServerOptions, with_server
-from podracer_core.errors import NotFound
 
 if TYPE_CHECKING:
     from podracer.leaderboard.v1 import leaderboard_service_pb2
-    from podracer_client.client import Client
 
 
 @with_server
@@ -30,25 +27,11 @@ def leaderboard(
     from podracer_client.names import leaderboard_name
 
     name = leaderboard_name(job)
-    with _client(server) as client:
+    with server.connect() if watch else server.read(only_leaderboard=True) as client:
         _show(client.leaderboard(name), every=every, json=json)
         if watch:
             for board in client.watch_leaderboard(name):
                 _show(board, every=every, json=json)
-
-
-def _client(server: ServerOptions) -> AbstractContextManager[Client]:
-    """Of the server that runs, or of a state folder where nothing does."""
-    from podracer_client.connection import DEFAULT_FOLDER
-    from podracer_client.local.reading import has_leaderboard, resting_leaderboard
-
-    folder = server.folder or DEFAULT_FOLDER
-    try:
-        return server.connect()
-    except NotFound:
-        if not has_leaderboard(folder):
-            raise
-    return resting_leaderboard(folder)
 
 
 def _show(board: leaderboard_service_pb2.Leaderboard, *, every: bool, json: bool) -> None:

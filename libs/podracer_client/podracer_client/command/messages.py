@@ -45,7 +45,10 @@ def job_json(job: job_pb2.Job) -> dict[str, Any]:
 
 
 def candidate_json(candidate: leaderboard_service_pb2.Candidate, objective: evolution_pb2.Objective) -> dict[str, Any]:
-    """A place on the leaderboard; its score is the objective's statistic, steps and costs are the lineage's."""
+    """A place on the leaderboard; its score is the objective's statistic.
+
+    `env_steps` are the lineage's up to the judged snapshot, `device_seconds` all that it has had.
+    """
     agent, evaluation = candidate.agent, candidate.evaluation
     kind = agent.spec.initialization.kind
     return {

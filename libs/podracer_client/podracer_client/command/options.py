@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
@@ -75,6 +76,12 @@ class ServerOptions:
             folder=self.folder,
             allow_insecure=self.insecure,
         )
+
+    def read(self, *, only_leaderboard: bool = False) -> AbstractContextManager[Client]:
+        """The same, also of a state folder where nothing runs; see `podracer_client.local.reading`."""
+        from podracer_client.local.reading import running_or_resting
+
+        return running_or_resting(self.connect, self.folder, only_leaderboard=only_leaderboard)
 
 
 _SERVER_PARAMETERS: dict[str, Any] = {

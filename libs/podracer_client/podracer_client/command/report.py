@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import logging
 import sys
-from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from podracer_client.command.options import Json, ServerOptions, with_server
-from podracer_core.errors import InvalidInput, NotFound
-
-if TYPE_CHECKING:
-    from podracer_client.client import Client
+from podracer_client.command.output import require_writable
 
 
 @with_server
@@ -36,17 +32,16 @@ def report(
     ] = False,
     json: Json = False,
 ) -> None:
-    """Write one HTML page about a job, or about the jobs of an experiment; of a state folder also at rest."""
+    """Write one HTML page about a job, or about the jobs of an experiment; of a state folder also when nothing runs."""
     from podracer_client.names import short_name
 
     output = output or Path(f"{short_name(name)}-report.html")
-    if output.is_dir() or not output.absolute().parent.is_dir():
-        raise InvalidInput(f"cannot write {output}: expected a file in a folder that is there", path=output)
+    require_writable(output)
 
     logging.getLogger("matplotlib").setLevel(logging.ERROR)  # that it builds a cache of fonts is no news
     from podracer_client.report.making import make_report
 
-    with _client(server) as client:
+    with server.read() as client:
         made = make_report(client, name, experiment=experiment)
     written = made.write(output, figures)
     if json:
@@ -56,17 +51,3 @@ def report(
         return
     sys.stdout.write(made.text)
     sys.stdout.write(f"wrote {output}{f' and {len(written)} files in {figures}' if figures else ''}\n")
-
-
-def _client(server: ServerOptions) -> AbstractContextManager[Client]:
-    """Of the servers that run, or of a state folder where nothing does."""
-    from podracer_client.connection import DEFAULT_FOLDER
-    from podracer_client.local.reading import has_jobs, resting_services
-
-    folder = server.folder or DEFAULT_FOLDER
-    try:
-        return server.connect()
-    except NotFound:
-        if not has_jobs(folder):
-            raise
-    return resting_services(folder)

@@ -34,18 +34,22 @@ def run(
 
     options = ServiceOptions(max_pods=max_pods)
     elsewhere = ["--dir", str(folder)] if folder != DEFAULT_FOLDER else []
+    again = ["run", str(job_file), *elsewhere]
     if experiment.axes:
-        raise typer.Exit(_run_all(experiment, folder, options, elsewhere, json=json))
+        report = ["report", experiment.name, *elsewhere]
+        raise typer.Exit(_run_all(experiment, folder, options, again, report, json=json))
     (spec,) = experiment.jobs
     display = choose_display(plain=plain, json=json)
-    raise typer.Exit(run_job(spec, folder, display, options, ["run", str(job_file), *elsewhere]))
+    raise typer.Exit(run_job(spec, folder, display, options, again))
 
 
-def _run_all(experiment: Experiment, folder: Path, options: ServiceOptions, elsewhere: list[str], *, json: bool) -> int:
+def _run_all(
+    experiment: Experiment, folder: Path, options: ServiceOptions, again: list[str], report: list[str], *, json: bool
+) -> int:
     from podracer_client.display.comparison import choose_experiment_display
     from podracer_client.display.summary import program_words
     from podracer_client.local.run_experiment import run_experiment
 
     display = choose_experiment_display(experiment.axes, json=json)
-    report = shlex.join([*program_words(), "report", experiment.name, *elsewhere])
-    return run_experiment(experiment, folder, display, options, [report])
+    again_text, report_text = (shlex.join([*program_words(), *words]) for words in (again, report))
+    return run_experiment(experiment, folder, display, options, [report_text], again_text)

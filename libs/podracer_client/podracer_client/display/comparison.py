@@ -13,11 +13,9 @@ from podracer.orchestrator.v1 import job_pb2
 from podracer_client.display.listing import columns
 from podracer_client.display.numbers import count_text, duration_text, return_text, seconds
 from podracer_client.display.snapshot import Snapshot, state_text, take_snapshot
+from podracer_client.grouping import axis_titles, grouped_over_seeds, settings
 from podracer_client.names import short_name
 from podracer_core.jobs.experiment import axis_label
-
-SEED = "seed"
-"""The axis whose values are repeats of one and the same."""
 
 _NUMBERS = ("best return", "to target", "steps", "device s", "reached", "median best return", "median to target")
 
@@ -59,7 +57,7 @@ class ExperimentDisplay:
 
     def finish(self, jobs: Sequence[job_pb2.Job], next_steps: Sequence[str]) -> None:
         """They have ended, or we stop watching; called once, last."""
-        text = comparison_text(jobs, self._axes)
+        text = comparison_text(jobs, self._axes) if jobs else "nothing is known of the jobs yet"
         if next_steps:
             text += "\nnext\n" + "\n".join(f"  {command}" for command in next_steps)
         self._out.write(f"{text}\n")
@@ -101,7 +99,8 @@ def comparison_json(job: job_pb2.Job, axes: Sequence[str]) -> dict[str, Any]:
 
 def comparison_text(jobs: Sequence[job_pb2.Job], axes: Sequence[str]) -> str:
     """A row for each job; where seeds are an axis besides others, below it a row for all repeats of one combination."""
-    titles = ["job", *axes, "state", "best return", "to target", "steps", "device s"]
+    called = axis_titles(axes)
+    titles = ["job", *called.values(), "state", "best return", "to target", "steps", "device s"]
     rows = [
         [
             short_name(job.name),
@@ -115,18 +114,15 @@ def comparison_text(jobs: Sequence[job_pb2.Job], axes: Sequence[str]) -> str:
         for job in jobs
     ]
     text = columns(titles, rows, right=_NUMBERS)
-    others = [axis for axis in axes if axis != SEED]
-    if SEED in axes and others:
-        text += "\n\n" + _over_seeds(jobs, others)
+    others = settings(axes)
+    if 0 < len(others) < len(axes):
+        text += "\n\n" + _over_seeds(jobs, axes, [called[axis] for axis in others])
     return text
 
 
-def _over_seeds(jobs: Sequence[job_pb2.Job], axes: Sequence[str]) -> str:
-    groups: dict[tuple[str, ...], list[job_pb2.Job]] = {}
-    for job in jobs:
-        groups.setdefault(tuple(_value(job, axis) for axis in axes), []).append(job)
+def _over_seeds(jobs: Sequence[job_pb2.Job], axes: Sequence[str], titles: Sequence[str]) -> str:
     rows = []
-    for values, group in groups.items():
+    for values, group in grouped_over_seeds(jobs, axes, _value).items():
         times = [found for job in group if (found := _to_target(job)) is not None]
         best = [found for job in group if (found := _best(job)) is not None]
         rows.append(
@@ -137,7 +133,7 @@ def _over_seeds(jobs: Sequence[job_pb2.Job], axes: Sequence[str]) -> str:
                 duration_text(statistics.median(times) if times else None),
             ]
         )
-    return columns([*axes, "reached", "median best return", "median to target"], rows, right=_NUMBERS)
+    return columns([*titles, "reached", "median best return", "median to target"], rows, right=_NUMBERS)
 
 
 def _value(job: job_pb2.Job, axis: str) -> str:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 from podracer_client.client import Client
-from podracer_client.connection import Connection
+from podracer_client.connection import DEFAULT_FOLDER, Connection
 from podracer_client.local.process import ManagedProcess
 from podracer_client.local.run_folder import RunFolder
 from podracer_client.local.services import READY_TIMEOUT_S, ServiceOptions, leaderboard_plan, orchestrator_plan
 from podracer_client.local.state_folder import StateFolder
+from podracer_core.errors import NotFound
 from podracer_core.rpc.tokens import FileToken, Role, create_tokens
 
 _STOP_S = 2.0
@@ -20,9 +21,22 @@ _AT_REST = {"PODRACER_POOL": "static", "PODRACER_LEASE_TERM": "3600"}
 """No pod is started, and leases that were held when everything ended stay as they are."""
 
 
-def has_leaderboard(folder: Path) -> bool:
-    """Whether a leaderboard has ever run in this folder."""
-    return (folder / StateFolder.database_name("leaderboard")).is_file()
+def running_or_resting(
+    connect: Callable[[], Client], folder: Path | None, *, only_leaderboard: bool = False
+) -> AbstractContextManager[Client]:
+    """A client of the servers that `connect` finds; where none run, of those of a state folder (None: ./runs) at rest.
+
+    Of a folder at rest `only_leaderboard` starts one service instead of two. Raises NotFound where nothing has ever run
+    there, what else `connect` raises, and as `resting_services`.
+    """
+    folder = folder or DEFAULT_FOLDER
+    try:
+        return connect()
+    except NotFound:
+        service = "leaderboard" if only_leaderboard else "orchestrator"
+        if not (folder / StateFolder.database_name(service)).is_file():
+            raise
+    return resting_leaderboard(folder) if only_leaderboard else resting_services(folder)
 
 
 @contextmanager
@@ -38,11 +52,6 @@ def resting_leaderboard(folder: Path) -> Iterator[Client]:
                 yield client
         finally:
             process.stop(_STOP_S)
-
-
-def has_jobs(folder: Path) -> bool:
-    """Whether an orchestrator has ever run in this folder."""
-    return (folder / StateFolder.database_name("orchestrator")).is_file()
 
 
 @contextmanager

@@ -58,10 +58,12 @@ def run_experiment(
     display: ExperimentDisplay,
     options: ServiceOptions | None = None,
     next_steps: Sequence[str] = (),
+    again: str = "",
 ) -> int:
     """Run all jobs in the state folder, on from where an interrupted run of them stopped; the exit code.
 
-    `next_steps` are commands for afterwards. Raises what `podracer_client.local.run.run_job` does.
+    `next_steps` are commands for afterwards, `again` the one that goes on after an interrupt. Raises what
+    `podracer_client.local.run.run_job` does.
     """
     inbox: SimpleQueue[_Message] = SimpleQueue()
     with ExitStack() as stack:
@@ -77,7 +79,8 @@ def run_experiment(
         run = _Run(experiment, services, display, inbox)
         stack.callback(run.stop)
         code = run.follow()
-        display.finish([job.message for job in run.jobs.values()], next_steps)
+        steps = [again, *next_steps] if again and code == INTERRUPTED else next_steps
+        display.finish([job.message for job in run.jobs.values()], steps)
         return code
 
 

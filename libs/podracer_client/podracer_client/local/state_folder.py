@@ -98,9 +98,9 @@ class StateFolder:
 
 def _make(path: Path) -> list[Path]:
     """Make the folder and its parents; the ones that were not there, innermost last."""
-    missing = [folder for folder in (path, *path.parents) if not folder.exists()]
     made: list[Path] = []
     try:
+        missing = [folder for folder in (path, *path.parents) if not folder.exists()]
         if path.exists() and not path.is_dir():
             raise NotADirectoryError(errno.ENOTDIR, "a file is there")
         for folder in reversed(missing):

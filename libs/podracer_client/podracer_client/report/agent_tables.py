@@ -48,9 +48,9 @@ def leaderboard_table(report: JobReport, colors: Mapping[str, str]) -> Markup:
         "device s",
     )
     caption = (
-        f"The score is the {report.objective.statistic}. Confirmed: evaluated a second time, with fresh seeds. Steps "
-        "and device seconds are those of the agent and its ancestors. Hyperparameters: those that differ between "
-        "these agents or from their defaults."
+        f"The score is the {report.objective.statistic}. Confirmed: evaluated a second time, with fresh seeds. Steps: "
+        "of the agent and its ancestors up to this snapshot; device seconds: all that they have had. Hyperparameters: "
+        "those that differ between these agents or from their defaults."
     )
     return table(titles, rows, right=_NUMBERS, below=below, caption=caption)
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from podracer_client.client import Client
+from podracer_client.grouping import axis_titles, grouped_over_seeds, is_seed, settings
 from podracer_client.report.gather import gather
 from podracer_client.report.records import JobReport
 from podracer_client.report.throughput import job_steps
@@ -14,8 +15,6 @@ from podracer_core.errors import NotFound
 from podracer_core.jobs.experiment import EXPERIMENT_LABEL, axis_label
 
 AXIS_PREFIX = axis_label("")
-REPLICATES = "seed"
-"""The axis over which jobs are grouped: they differ in nothing but their randomness."""
 
 _MAX_EVALUATIONS = 200_000
 _LEAST_EVALUATIONS = 200
@@ -50,26 +49,23 @@ class Experiment:
     def axes(self) -> tuple[str, ...]:
         """What varies, the seed last."""
         found = {label.removeprefix(AXIS_PREFIX) for job in self.jobs for label in job.labels if is_axis(label)}
-        return tuple(sorted(found, key=lambda axis: (_is_replicate(axis), axis)))
+        return tuple(sorted(found, key=lambda axis: (is_seed(axis), axis)))
 
     @property
     def settings(self) -> tuple[str, ...]:
         """The axes without the seed."""
-        return tuple(axis for axis in self.axes if not _is_replicate(axis))
+        return settings(self.axes)
 
     @property
     def groups(self) -> tuple[Group, ...]:
         """The jobs grouped over seeds."""
-        found: dict[tuple[str, ...], list[JobReport]] = {}
-        for job in self.jobs:
-            found.setdefault(tuple(axis_value(job, axis) for axis in self.settings), []).append(job)
-        titles = [self.title(axis) for axis in self.settings]
+        axes = self.axes
+        found, titles = grouped_over_seeds(self.jobs, axes, axis_value), list(map(self.title, settings(axes)))
         return tuple(Group(dict(zip(titles, key, strict=True)), tuple(jobs)) for key, jobs in found.items())
 
     def title(self, axis: str) -> str:
-        """`learning_rate` for `search.space.learning_rate`, as long as no other axis ends so."""
-        short = axis.rpartition(".")[2]
-        return short if [other.rpartition(".")[2] for other in self.axes].count(short) == 1 else axis
+        """What people call it."""
+        return axis_titles(self.axes)[axis]
 
     def values(self, axis: str) -> tuple[str, ...]:
         """The values of an axis, in order."""
@@ -131,10 +127,6 @@ def spread(values: Sequence[float | None], text: Callable[[float], str]) -> str:
         return "–"
     middle = text(statistics.median(present))
     return middle if len(present) == 1 else f"{middle} ({text(present[0])} to {text(present[-1])})"
-
-
-def _is_replicate(axis: str) -> bool:
-    return axis.rpartition(".")[2] == REPLICATES
 
 
 def _order(value: str) -> tuple[int, float, str]:

@@ -51,17 +51,17 @@ def job_figures(report: JobReport) -> tuple[FigurePlan, ...]:
         FigurePlan(
             PODS,
             "Pods over time",
-            f"{_part_of(_pod_count(report), MAX_PODS, 'pods').capitalize()}: a box for each piece of work. The steps a "
-            "second are counted between evaluations.",
+            f"{_part_of(_pod_count(report), MAX_PODS, 'pods', 'first').capitalize()}: a box for each piece of work. "
+            "The steps a second are counted between evaluations.",
             partial(draw_pods, report),
         ),
     )
 
 
-def _part_of(count: int, limit: int, what: str) -> str:
+def _part_of(count: int, limit: int, what: str, chosen: str = "most telling") -> str:
     """`all 8 agents`, `the only agent`, `the 80 most telling of 500 agents`."""
     if count > limit:
-        return f"the {limit} most telling of {count:,} {what}"
+        return f"the {limit} {chosen} of {count:,} {what}"
     return f"the only {what.removesuffix('s')}" if count == 1 else f"all {count:,} {what}"
 
 

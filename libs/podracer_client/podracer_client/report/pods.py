@@ -46,9 +46,11 @@ class PodHistory:
 def pod_histories(events: Iterable[Event], now_s: float) -> tuple[PodHistory, ...]:
     """One of each pod that the events name, in the order in which they came.
 
-    A lease ends with the next event of its fence or its work, at the latest where its pod gets the next one.
+    A lease ends with the next event of its fence, or of its work where no fence is told, at the latest where its pod
+    gets the next one.
     """
     held: dict[str, Event] = {}  # pod: the event that granted what it holds
+    holders: dict[tuple[str, str], str] = {}  # fence or work: the pod that got it last
     spans: dict[str, list[Span]] = {}
     incidents: dict[str, list[Event]] = {}
 
@@ -63,11 +65,13 @@ def pod_histories(events: Iterable[Event], now_s: float) -> tuple[PodHistory, ..
             if event.subject in held:
                 end(event.subject, event.time_s, "")
             held[event.subject] = event
+            holders.update(dict.fromkeys(_marks(event), event.subject))
             continue
-        ended = [pod for pod, grant in held.items() if _is_same_work(grant, event)]
-        for pod in ended:
+        mark = next(iter(_marks(event)), None)
+        pod = holders.get(mark, "") if mark else ""
+        if pod in held and mark in _marks(held[pod]):
             end(pod, event.time_s, event.kind)
-        if not ended and event.about == "pods":
+        elif event.about == "pods":
             incidents[event.subject].append(event)
     for pod in list(held):
         end(pod, max(held[pod].time_s, now_s), "")
@@ -75,5 +79,6 @@ def pod_histories(events: Iterable[Event], now_s: float) -> tuple[PodHistory, ..
     return tuple(sorted((each for each in histories if each.spans or each.incidents), key=lambda each: each.first_s))
 
 
-def _is_same_work(grant: Event, event: Event) -> bool:
-    return any(key in event.details and event.details[key] == grant.details.get(key) for key in ("fence", "work"))
+def _marks(event: Event) -> list[tuple[str, str]]:
+    """What tells the lease that an event is about, the more exact first."""
+    return [(key, event.details[key]) for key in ("fence", "work") if key in event.details]

@@ -158,7 +158,7 @@ class JobReport:
     request           what was asked: words of a job file and their values
     searched          hyperparameters that were searched → whether in the logarithm
     start_s, end_s    first work, and the end; None where it has not come
-    now_s             the end, or when this was read
+    now_s             the end, or the latest that was heard of it
     train_s           active time, without pauses
     cost_s            device seconds, evaluation included; `evaluation_cost_s` of them for evaluation
     evaluations       oldest first; of a long history an even choice

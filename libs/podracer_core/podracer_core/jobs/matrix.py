@@ -18,7 +18,8 @@ MAX_TEXT = 63
 """Characters of a label's key and value."""
 
 _OPEN_SECTIONS = (("search", "space"), ("labels",), ("data",))  # what follows is one key, dots and all
-_FORBIDDEN = ("name", "labels.experiment")
+_GIVEN = ("name", "labels", "labels.experiment", f"labels.{MATRIX}")
+"""What the matrix gives itself; also what is below the last one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +97,7 @@ def combinations(document: Document, axes: Sequence[Axis]) -> Iterator[Combinati
 def _axis_problem(path: str, node: Node, others: Mapping[str, Node]) -> str:
     """Why this cannot be an axis, or nothing."""
     keys = _keys(path)
-    if not all(keys) or path in _FORBIDDEN:
+    if not all(keys) or path in _GIVEN or path.startswith(f"{_GIVEN[-1]}."):
         return "expected the path of a field that may differ between jobs, such as seed or search.space.gamma"
     if len(axis_label(path)) > MAX_TEXT:
         return f"is too long for a label: expected at most {MAX_TEXT - len(axis_label(''))} characters"
@@ -106,7 +107,8 @@ def _axis_problem(path: str, node: Node, others: Mapping[str, Node]) -> str:
     if not isinstance(node.value, tuple) or not node.value:
         return "expected a list of at least one value, such as [0, 1, 2]"
     plain = [item.plain() for item in node.value]
-    twice = [_text(value) for index, value in enumerate(plain) if value in plain[:index]]
+    texts = list(map(_text, plain))
+    twice = [text for index, text in enumerate(texts) if text in texts[:index] or plain[index] in plain[:index]]
     return f"{twice[0]} is there twice" if twice else ""
 
 
@@ -165,4 +167,4 @@ def _text(value: object) -> str:
         case dict():
             return f"{{{', '.join(f'{key}: {_text(inner)}' for key, inner in value.items())}}}"
         case _:
-            return str(value)
+            return text if (text := str(value)).isprintable() else repr(text)[1:-1]

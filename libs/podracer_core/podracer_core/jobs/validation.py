@@ -103,7 +103,8 @@ def _check_job(check: Checks, spec: JobSpec) -> None:
     check.that(len(spec.labels) <= MAX_LABELS, "labels", f"expected at most {MAX_LABELS}, got {len(spec.labels)}")
     for key, value in spec.labels.items():
         fits = 0 < len(key) <= MAX_LABEL_LENGTH and len(value) <= MAX_LABEL_LENGTH
-        check.that(fits, f"labels.{key}", f"expected at most {MAX_LABEL_LENGTH} characters")
+        fits = fits and key.isprintable() and value.isprintable()
+        check.that(fits, f"labels.{key}", f"expected at most {MAX_LABEL_LENGTH} printable characters")
 
 
 def _check_objective(check: Checks, objective: Objective) -> None:

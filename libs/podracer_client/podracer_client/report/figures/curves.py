@@ -149,9 +149,7 @@ def _set_limits(axes: Axes, report: JobReport, lines: Sequence[Sequence[Point]],
     ends = sorted(max(x for x, _ in line) for line in lines)
     right = max(x for x, _ in points)
     axes.set_xlim(0.0, right * 1.1 or 1.0)
-    if (
-        not by_time and len(ends) > 2 and right > 12 * ends[len(ends) // 2] > 0
-    ):  # algorithms whose steps cost very unequally
+    if not by_time and len(ends) > 2 and right > _UNEQUAL * ends[len(ends) // 2] > 0:
         left = min(x for x, _ in points if x > 0)
         logarithmic(axes, "x", left, right)
         axes.set_xlim(0.9 * left, 1.4 * right)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -49,7 +50,8 @@ class Rendered:
 
 def render(name: str, draw: Callable[[], Figure | None], *, png: bool = False) -> Rendered | None:
     """Draw it and write it down; None where there is nothing to draw. `name` makes its identifiers unique."""
-    with matplotlib.rc_context({**_STYLE, "svg.hashsalt": name}):
+    with matplotlib.rc_context({**_STYLE, "svg.hashsalt": name}), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing from font")  # in an SVG the viewer's fonts have it
         figure = draw()
         if figure is None:
             return None

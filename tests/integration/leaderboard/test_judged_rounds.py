@@ -1,0 +1,199 @@
+"""What stored rounds lead to, over gRPC: rungs of equal effort, adaptive rounds on planted curves, measured packing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import event, insert, text
+
+from podracer.leaderboard.v1 import leaderboard_service_pb2 as pb
+from podracer_core.database import open_database
+from podracer_leaderboard.agents import Agent, State
+from podracer_leaderboard.judged_rounds import MAX_ROUNDS, load_peers
+from podracer_leaderboard.rules import Rules
+from podracer_leaderboard.server import MIGRATIONS
+from podracer_leaderboard.tables import AgentRow, BoardRow, RoundRow
+
+CONTINUE = pb.PROPOSAL_ACTION_CONTINUE
+Curve = Callable[[int], float]
+"""The score of an agent after so many steps of its line."""
+
+STEPS = 1000
+
+
+async def play(driver: Any, curves: Mapping[int, Curve], rounds: int, **evolution: Any) -> dict[int, list[int]]:
+    """Rounds of one agent at a time, each with the curve of its number; children do as badly as can be.
+
+    Which agent got how many steps, round by round; agents that were replaced have no more.
+    """
+    settings = {"population": len(curves), "exploration": 0.0, "round_env_steps": STEPS, **evolution}
+    await driver.create(**settings)
+    lengths: dict[int, list[int]] = {}
+    for _ in range(rounds * len(curves)):
+        cohort = await driver.propose(1)
+        (proposal,) = cohort.proposals
+        number = int(proposal.agent.name[-4:])
+        steps = cohort.round_env_steps
+        score = curves.get(number, lambda _: -1000.0)(proposal.agent.env_steps + steps)
+        await driver.submit(proposal.agent.name, score, steps=steps)
+        lengths.setdefault(number, []).append(steps)
+    return lengths
+
+
+async def replaced(driver: Any) -> dict[int, int]:
+    """Number of an agent that gave way → rounds that it had had."""
+    agents = {each.name: each for each in await driver.agents()}
+    return {int(each.replaced[-4:]): agents[each.replaced].rung for each in agents.values() if each.replaced}
+
+
+def flat(level: float) -> Curve:
+    return lambda steps: level
+
+
+def rising(level: float, slope: float) -> Curve:
+    return lambda steps: level + slope * steps / STEPS
+
+
+async def test_who_improves_gets_longer_rounds_and_the_hopeless_stops_at_the_first_rung(driver: Any) -> None:
+    curves = {1: rising(10.0, 5.0), 2: flat(9.0), 3: flat(8.0), 4: flat(1.0), 5: flat(0.9), 6: flat(0.8)}
+    lengths = await play(driver, curves, 6, adaptive_rounds=True)
+    assert lengths[1][:4] == [STEPS, STEPS, 2 * STEPS, 4 * STEPS]
+    assert max(lengths[1]) == 4 * STEPS
+    assert set(lengths[2]) == {STEPS}
+    stopped = await replaced(driver)
+    assert {number: stopped[number] for number in (4, 5, 6)} == {4: 1, 5: 1, 6: 1}
+    assert 1 not in stopped
+
+
+SLOW = {1: flat(60.0), 2: flat(50.0), 3: flat(40.0), 4: flat(30.0), 5: rising(10.0, 15.0), 6: flat(1.0)}
+"""Agent 5 is fifth of six at the first rung, second at the fourth, and best from the fifth on."""
+
+
+async def test_a_slow_starter_always_survives_without_adaptive_rounds(driver: Any) -> None:
+    lengths = await play(driver, SLOW, 8)
+    assert 5 not in await replaced(driver)
+    assert 6 in await replaced(driver)
+    assert len(lengths[5]) >= 6
+
+
+async def test_a_slow_starter_survives_as_far_as_successive_halving_lets_it(driver: Any) -> None:
+    await play(driver, SLOW, 8, adaptive_rounds=True)
+    assert (await replaced(driver))[5] == 1
+
+
+async def test_a_slow_starter_in_the_better_half_of_every_rung_becomes_the_best(driver: Any) -> None:
+    curves = {**SLOW, 5: rising(30.0, 15.0)}  # third of six at the first rung
+    await play(driver, curves, 8, adaptive_rounds=True)
+    assert 5 not in await replaced(driver)
+    assert (await driver.board()).candidates[0].agent.name.endswith("a0005")
+
+
+async def test_a_newcomer_is_not_held_against_what_older_agents_have_become(driver: Any) -> None:
+    """Four agents have had five rounds when a fifth comes; all of its scores are what they had at its age."""
+    await driver.create(population=5, exploration=0.0, round_env_steps=STEPS)
+    curve = rising(0.0, 100.0)
+    cohort = await driver.propose(5)
+    late, *early = [each.agent.name for each in cohort.proposals]
+    for name in early:
+        await driver.submit(name, curve(STEPS))
+    for _ in range(4):
+        cohort = await driver.propose(4)
+        assert {each.agent.name for each in cohort.proposals} == set(early)
+        await driver.run_round(cohort, lambda agent: curve(agent.env_steps + STEPS))
+    await driver.submit(late, curve(STEPS))
+    for _ in range(3):
+        (proposal,) = (await driver.propose(1)).proposals
+        if proposal.agent.name == late:
+            assert proposal.action == CONTINUE
+        await driver.submit(proposal.agent.name, curve(proposal.agent.env_steps + STEPS))
+    assert await replaced(driver) == {}
+
+
+async def train(driver: Any, cohort: pb.ProposeCohortResponse, steps_per_s: float, member_count: int) -> None:
+    """A round of 10 s in which the whole cohort does `steps_per_s`."""
+    members = len(cohort.proposals)
+    for proposal in cohort.proposals:
+        request = driver.submission(proposal.agent.name, 1.0, steps=int(steps_per_s * 10 / members))
+        request.cost.FromMilliseconds(10_000 // members)
+        request.member_count = member_count
+        await driver.stub.SubmitCandidate(request)
+
+
+async def test_cohorts_become_smaller_where_that_is_faster_in_total(driver: Any) -> None:
+    await driver.create(population=8)
+    sizes = []
+    for _ in range(16):
+        cohort = await driver.propose(8)
+        sizes.append(len(cohort.proposals))
+        await train(driver, cohort, {8: 100.0, 4: 200.0}.get(sizes[-1], 150.0), sizes[-1])
+    assert sizes[:5] == [8, 8, 8, 8, 4]
+    assert sizes[-3:] == [4, 4, 4]
+
+
+@pytest.mark.parametrize("member_count", [0, 8])
+async def test_where_the_job_says_how_many_nothing_is_measured(driver: Any, member_count: int) -> None:
+    """The orchestrator then reports no size; and where packing is free, the size stays."""
+    await driver.create(population=8)
+    sizes = []
+    for _ in range(8):
+        cohort = await driver.propose(8)
+        sizes.append(len(cohort.proposals))
+        await train(driver, cohort, 100.0 * sizes[-1], member_count and sizes[-1])
+    assert sizes == [8] * 8 if member_count == 0 else [8, 8, 8, 8, 4, 4, 8, 8]
+
+
+async def test_a_rung_is_read_from_a_few_rows_of_an_index_however_many_rounds_there_are(tmp_path: Path) -> None:
+    """Two thousand agents of one effort each: no more than the nearest rounds are read, and no table is scanned."""
+    rounds = [
+        {
+            "board": "b", "request_id": str(n), "agent": f"a{n}", "lineage": "a0", "rung": 1, "score": float(n),
+            "env_steps": 10, "cost_s": 1.0, "line_env_steps": 10 * n, "line_cost_s": float(n), "response": b"",
+        }
+        for n in range(2000)
+    ]  # fmt: skip
+    agents = [
+        {
+            "board": "b", "number": n, "name": f"a{n}", "algorithm": "ppo", "spec": b"", "origin": "fresh",
+            "state": "retired", "reason": "", "lineage": "a0", "create_time": datetime.now(UTC), "waiting_since": n,
+            "env_steps": 10 * n, "cost_s": float(n), "rung": 1, "started": True, "replaced": "", "failure": "",
+            "best_rung": 0, "best_env_steps": 0, "best_cost_s": 0.0,
+        }
+        for n in range(2000)
+    ]  # fmt: skip
+    statements: list[tuple[str, Any]] = []
+    own = Agent("a1000", 1000, "ppo", {}, ("ppo", ()), State.WAITING, "a0", 1, 10_000, 1000.0, 1000.0, None, 0, True)
+    async with open_database(f"sqlite:///{tmp_path}/a.sqlite", MIGRATIONS) as database:
+        async with database.write() as session:
+            session.add(BoardRow(name="b", job="j", spec=b"", update_time=datetime.now(UTC)))
+            await session.flush()
+            await session.execute(insert(AgentRow), agents)
+            await session.execute(insert(RoundRow), rounds)
+        async with database.read() as session:
+            connection = await session.connection()
+            event.listen(connection.sync_engine, "before_cursor_execute", lambda *a: statements.append((a[2], a[3])))
+            for rules in (Rules(), Rules(round_env_steps=10)):
+                (scores,) = (await load_peers(session, "b", rules, [own])).values()
+                assert len(scores) <= 2 * MAX_ROUNDS + 1
+                assert scores[0] == 1000.0
+                assert {998.0, 999.0, 1001.0, 1002.0} <= set(scores)
+            plans: list[str] = []
+            for statement, values in [*statements]:
+                steps = await connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", values)
+                plans += [step[-1] for step in steps]
+    assert len(plans) == 8
+    assert all("USING" in step and "INDEX" in step for step in plans), plans
+
+
+async def test_what_lines_had_had_is_stored_with_each_round(server: Any, driver: Any, tmp_path: Path) -> None:
+    await driver.create(population=1, leaderboard_size=1)
+    for _ in range(3):
+        await driver.run_round(await driver.propose(1), lambda agent: 1.0)
+    await server.stop()
+    async with open_database(f"sqlite:///{tmp_path}/leaderboard.sqlite", MIGRATIONS) as database, database.read() as s:
+        rows = await s.execute(text("SELECT env_steps, cost_s, line_env_steps, line_cost_s FROM rounds ORDER BY rung"))
+        assert rows.all() == [(1000, 5.0, 1000, 5.0), (1000, 5.0, 2000, 10.0), (1000, 5.0, 3000, 15.0)]
+    await server.start()
