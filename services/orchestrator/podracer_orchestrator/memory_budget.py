@@ -62,8 +62,8 @@ class MemoryNeeds:
         self._seen[kind] = max(size_bytes, self._seen.get(kind, 0))
 
     def of(self, kind: PodKind, asked_bytes: int = 0) -> int:
-        """Measured; else what its job says; else a guess."""
-        return self._seen.get(kind.name) or asked_bytes or kind.memory_bytes
+        """Measured, and at least what its job says; a guess where neither is known."""
+        return max(self._seen.get(kind.name, 0), asked_bytes) or kind.memory_bytes
 
     def total(self, kinds: Iterable[PodKind]) -> int:
         return sum(self.of(kind) for kind in kinds)

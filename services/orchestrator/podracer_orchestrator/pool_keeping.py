@@ -23,7 +23,7 @@ from podracer_orchestrator.pool.backend import Capacity, PodObserver, PodPlan, P
 from podracer_orchestrator.pool.pod import LEARNER
 from podracer_orchestrator.pool_choice import choose_pods, is_idle
 from podracer_orchestrator.pool_shares import PoolShares
-from podracer_orchestrator.tables import JobRow, PodRow, PodState
+from podracer_orchestrator.tables import JobRow, PodRow, PodState, WorkKind
 from podracer_orchestrator.transactions import Transactions
 
 logger = logging.getLogger(__name__)
@@ -186,6 +186,8 @@ class PoolKeeper(PodObserver):
             return False
         concerned = _concerned(session, row)
         pods.note_restart(session, row, concerned, why, now)
+        if any(lease.kind == WorkKind.EVALUATE for lease in leases.held(session, pod=pod)):
+            return True  # an evaluation fails nothing but itself, and its attempts are counted
         stand = {(job.uid, job.env_steps) for job in concerned}
         deaths, former = self._deaths.get(pod, (0, stand))
         deaths = deaths + 1 if stand == former else 1

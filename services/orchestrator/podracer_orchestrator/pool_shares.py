@@ -102,11 +102,12 @@ class PoolShares:
         self._memory_bytes = self._memory.update(view, self._clock.monotonic())
 
     def memory_need(self, kind: PodKind, asked_bytes: int = 0) -> int:
-        """Bytes that a pod needs: measured, else what its job says, else a guess."""
+        """Bytes that a pod needs; see MemoryNeeds.of."""
         return self._needs.of(kind, asked_bytes)
 
     def demands(self, session: Session) -> Sequence[Demand]:
-        """What the active jobs want, whose turn it is first. One pod is enough to inspect an environment.
+        """What the active jobs want, whose turn it is first. One pod is enough to inspect an environment, or for the
+        last evaluations.
 
         Those whose kind of pod is there keep their place for a while: starting another kind takes its time.
         """
@@ -116,7 +117,8 @@ class PoolShares:
         found = []
         for job in active:
             plan = plan_of(job)
-            least, most = (1, 1) if job.state == JobState.VALIDATING else (plan.min_pods, plan.max_pods)
+            needs_one = job.state == JobState.VALIDATING or job.rounds_over
+            least, most = (1, 1) if needs_one else (plan.min_pods, plan.max_pods)
             need = self.memory_need(plan.kind, plan.memory_bytes)
             found.append(Demand(job.uid, plan.weight, least, most, plan.cpu, need, plan.kind))
         ahead = {demand.job_uid: TURN_S if demand.kind.name in present else 0.0 for demand in found}

@@ -156,9 +156,11 @@ class FairShare:
         return [loads[index].job_uid for index in order]
 
     def level(self, passed_over: Iterable[str], taker: str, loads: Collection[Load]) -> None:
-        """`taker` has taken a pod that was offered to the jobs `passed_over` before."""
+        """`taker` has taken a pod that was offered to the jobs `passed_over` before; who has left is left out."""
         used = {load.job_uid: load.used_s for load in loads}
+        if taker not in self._accounts:
+            return
         turn = self._accounts[taker].at(used[taker])
-        for uid in passed_over:
+        for uid in self._accounts.keys() & set(passed_over):
             account = self._accounts[uid]
             account.turn, account.used_s = max(turn, account.at(used[uid])), used[uid]

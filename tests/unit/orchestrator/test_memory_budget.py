@@ -31,11 +31,12 @@ def test_short_memory_gives_up_one_pod_at_a_time_and_then_waits_before_it_grows(
     assert budget.update(view(9.0, pods=2), given_up_at + PAUSE_S) > 9 * GIB
 
 
-def test_a_need_is_measured_else_said_else_guessed():
+def test_a_need_is_what_was_measured_and_at_least_what_is_said_else_a_guess():
     needs, kind = MemoryNeeds(), PodKind()
     assert needs.of(kind) == kind.memory_bytes
     assert needs.of(kind, 5 * GIB) == 5 * GIB
     needs.note(kind.name, 2 * GIB)
     needs.note(kind.name, GIB)
-    assert needs.of(kind, 5 * GIB) == 2 * GIB
+    assert needs.of(kind) == needs.of(kind, GIB) == 2 * GIB
+    assert needs.of(kind, 5 * GIB) == 5 * GIB
     assert needs.of(PodKind(False, 1)) > PodKind().memory_bytes

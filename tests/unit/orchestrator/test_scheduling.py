@@ -185,3 +185,12 @@ def test_who_joins_is_not_level_with_one_that_waits_for_another_kind_of_pod():
     fair.turns([Load("stuck", 1.0, 0.0, 0, "gpu"), Load("a", 1.0, 0.0, 1, "fused")])
     loads = [Load("stuck", 1.0, 0.0, 0, "gpu"), Load("a", 1.0, 900.0, 1, "fused"), Load("b", 1.0, 0.0, 0, "split1")]
     assert fair.turns(loads) == {"stuck": 0.0, "a": 900.0, "b": 900.0}
+
+
+def test_a_job_that_has_left_is_not_put_level():
+    fair, loads = FairShare(), [Load("a", 1.0, 0.0, 0), Load("b", 1.0, 4.0, 1)]
+    fair.turns(loads)
+    fair.turns(loads[1:])  # somebody has looked whose snapshot has no `a`
+    fair.level(["a"], "b", loads)
+    fair.level(["b"], "a", loads)
+    assert fair.order(loads) == ["a", "b"]
