@@ -63,15 +63,18 @@ def test_links_lead_somewhere_and_make_targets_exist(document: Path) -> None:
 def test_the_commands_of_your_own_job(run: Callable[..., Command], tmp_path: Path) -> None:
     section = README.split("## Your own job")[1].split("\n## ")[0]
     (tmp_path / "pendulum.yaml").write_text(blocks(section, "yaml")[0])
-    checkpoint = ""
+    placeholders: dict[str, str] = {}
     (commands,) = blocks(section, "sh")
     for line in commands.splitlines():
         program, *arguments = shlex.split(line, comments=True)
         assert program == "podracer"
-        command = run(*(checkpoint if argument == "CHECKPOINT" else argument for argument in arguments), timeout_s=240)
+        command = run(*(placeholders.get(argument, argument) for argument in arguments), timeout_s=240)
+        if "--ensemble" in arguments and "candidate" in command.stderr:  # it met its target before more were judged
+            continue
         assert command.process.returncode == 0, (line, command.stderr)
         if "--json" in arguments and arguments[0] == "run":
-            checkpoint = command.events[-1]["checkpoint"]
+            job = next(event["job"] for event in command.events if event["event"] == "progress")
+            placeholders = {"CHECKPOINT": command.events[-1]["checkpoint"], "JOB": job}
             assert command.events[-1]["best_return"] > -200
     assert (tmp_path / "policy.pt2").stat().st_size > 0
 
