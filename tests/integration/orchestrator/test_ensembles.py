@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import UTC, datetime
 
 from podracer.common.v1 import agent_pb2, evolution_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
 from podracer.orchestrator.v1 import job_pb2, job_service_pb2
 from podracer.orchestrator.v1 import pod_service_pb2 as pod_pb2
 from podracer_core.errors import NotFound, Unavailable
-from podracer_orchestrator import ensemble_making, outbox
+from podracer_orchestrator import ensemble_making, objective, outbox
+from podracer_orchestrator.tables import JobRow
 
 REQUESTED = agent_pb2.EVALUATION_PURPOSE_REQUESTED
 THREE = evolution_pb2.Evolution(population=3, leaderboard_size=3, ensemble_size=3)
@@ -69,6 +71,23 @@ async def test_the_best_candidates_act_together_before_the_job_ends(site):
     assert done.progress.evaluation_cost.ToMilliseconds() == 2500
     assert (await kinds(site, job))[-2:] == ["ENSEMBLE_EVALUATED", "JOB_SUCCEEDED"]
     assert all(each.purpose != REQUESTED for each in site.board.evaluations.values()), "it is no agent's"
+
+
+async def test_a_claim_that_comes_once_the_ensemble_has_begun_is_not_heard(site):
+    job = await site.create(evolution=THREE, objective=STEPS)
+    learner = site.learner()
+    await run_out(site, learner)
+    claim = site.board.candidates[1].evaluation
+    claim.mean = claim.lower_bound = 99.0
+
+    def hear(session):
+        return objective.hear_claim(session, session.get_one(JobRow, job.uid), claim, datetime.now(UTC))
+
+    assert not await site.server.orchestrator.transactions.write(hear)
+    assert (await learner.ask()).evaluate.purpose == REQUESTED
+    await learner.complete(evaluate=learner.evaluate_result(score=35.0, cost_s=2.0))
+    await ended(site, job)
+    assert (await kinds(site, job)).count("CHALLENGE_STARTED") == 1
 
 
 async def test_at_the_target_who_trains_is_told_to_end_and_nothing_new_begins(site):
