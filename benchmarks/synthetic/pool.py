@@ -97,7 +97,7 @@ class _Job:
             population=setting.population,
             round_env_steps=ROUND_ENV_STEPS,
             generator=setting.generator,
-            **setting.evolution,  # type: ignore[arg-type]
+            **{"adaptive_rounds": False, **setting.evolution},  # type: ignore[arg-type]
         )
         box = environment_pb2.BoxSpace(shape=[1], low=[-1.0], high=[1.0])
         spec = leaderboard_pb2.LeaderboardSpec(

@@ -59,6 +59,11 @@ def _competition(
     action_space = _action_space(spec, search)
     validate_competition(search, evolution, action_space)
     statistic = objective_from_message(spec.objective).statistic
+    space = _search_space(search, action_space)
+    generator_name = spec.evolution.generator or evolution.scheduler
+    is_adaptive = evolution.adaptive_rounds
+    if is_adaptive is None:
+        is_adaptive = generator_name == "tournament" and len(space.shares) > 1
     rules = Rules(
         seed=spec.seed,
         population=evolution.population,
@@ -74,14 +79,14 @@ def _competition(
         crossover=evolution.crossover,
         noise_scale=evolution.noise_scale,
         generations=evolution.generations or 0,
-        adaptive_rounds=evolution.adaptive_rounds,
-        generator=spec.evolution.generator or evolution.scheduler,
+        adaptive_rounds=is_adaptive,
+        generator=generator_name,
         updater=spec.evolution.updater or statistic,
     )
     generator = find_generator(rules.generator, "evolution.generator")
     stand_in = _generator(evolution.scheduler, "evolution.scheduler")
     updater = load_extension(UPDATERS, rules.updater, Updater, "evolution.updater")  # type: ignore[type-abstract]
-    return Competition(rules, _search_space(search, action_space), generator, stand_in, updater(rules))
+    return Competition(rules, space, generator, stand_in, updater(rules))
 
 
 def _generator(name: str, field: str) -> type[Generator]:

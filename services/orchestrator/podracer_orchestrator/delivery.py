@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from google.protobuf.message import Message
 from sqlalchemy.orm import Session
 
-from podracer.common.v1 import agent_pb2, cohort_pb2
+from podracer.common.v1 import cohort_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
 from podracer_core.errors import (
     AlreadyExists,
@@ -101,9 +101,10 @@ class Delivery:
             for row in waiting:
                 answered.append((row, await self._call(row)))  # noqa: PERF401 - what was answered before a failure counts
         finally:
+            # Before they are forgotten: a job whose budget is used ends once they are.
+            for job_uid in {row.job_uid for row, _ in answered if outbox.is_of_challenge(row.method, row.request)}:
+                await self._hear_next_claim(job_uid)
             await self._transactions.write(lambda session: self._settle(session, answered))
-        for job_uid in {row.job_uid for row, answer in answered if _is_of_challenge(row, answer)}:
-            await self._hear_next_claim(job_uid)
 
     async def _hear_next_claim(self, job_uid: str) -> None:
         """After a challenge another candidate may have the best score of all, and has not been challenged yet."""
@@ -136,6 +137,10 @@ class Delivery:
                 self._refused(session, row, answer)
             else:
                 self._delivered(session, row, answer)
+        for job_uid in {row.job_uid for row, _ in answered}:
+            job = session.get(JobRow, job_uid)
+            if job is not None:
+                objective.finish_if_due(session, job, self._clock.now())
 
     def _delivered(self, session: Session, row: _Waiting, answer: Message) -> None:
         outbox.delivered(session, row.id)
@@ -159,13 +164,6 @@ class Delivery:
         events.record(session, job, "LEADERBOARD_REFUSED", message, now=now, reason=error.reason)
         if row.method == outbox.CREATE_LEADERBOARD and JobState(job.state) in LIVE_STATES:
             jobs.fail(session, job, cohort_pb2.Problem(reason=error.reason, message=message), now)
-
-
-def _is_of_challenge(row: _Waiting, answer: Message | PodracerError) -> bool:
-    if row.method != outbox.RECORD_EVALUATIONS or isinstance(answer, PodracerError):
-        return False
-    evaluations = leaderboard_pb2.RecordEvaluationsRequest.FromString(row.request).evaluations
-    return any(each.purpose == agent_pb2.EVALUATION_PURPOSE_CHALLENGE for each in evaluations)
 
 
 def _board_of(session: Session, job_uid: str) -> str | None:

@@ -13,7 +13,7 @@ from podracer.orchestrator.v1 import pod_service_pb2 as pod_pb2
 from podracer_core.errors import InvalidInput, PodracerError
 from podracer_core.rpc.tokens import LeaseTokens
 from podracer_orchestrator import challenges, cohorts, jobs, leases, objective, pods, works
-from podracer_orchestrator.budget import Grant, Sharing, cut_round, remainder
+from podracer_orchestrator.budget import Grant, Round, Sharing, cut_round, remainder
 from podracer_orchestrator.changes import WORK, ChangeFeed
 from podracer_orchestrator.clock import Clock
 from podracer_orchestrator.job_plan import plan_of
@@ -156,7 +156,8 @@ class Dispatcher:
         if evaluation is not None:
             if evaluation.checkpoint is not None:
                 challenges.note_start(session, job, evaluation, ask.report.name, now)
-            return self._grant(session, job, evaluation, ask, cohorts.NO_ROUND)
+            cost_s = 0.0 if plan_of(job).budget.cost_s is None else evaluation.expected_cost_s
+            return self._grant(session, job, evaluation, ask, Grant(Round(), reserved_cost_s=cost_s))
         if job.time_to_target_s is not None:
             return None  # the job only waits for its ensemble
         plan = plan_of(job)

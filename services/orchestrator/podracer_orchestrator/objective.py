@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 from podracer.common.v1 import agent_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
 from podracer_core.jobs.messages import seconds_from_duration
-from podracer_orchestrator import challenges, ensembles, evaluation_works, events, jobs, leases
+from podracer_orchestrator import challenges, ensembles, evaluation_works, events, jobs, leases, outbox
 from podracer_orchestrator.budget import remainder
 from podracer_orchestrator.challenges import Claim
 from podracer_orchestrator.changes import job_topic, touch
@@ -137,15 +137,14 @@ def next_evaluation(session: Session, job: JobRow, now: datetime) -> WorkRow | N
 def finish_if_due(session: Session, job: JobRow, now: datetime) -> None:
     """End the job where its target is reached, or where its budget is used and neither a lease nor a challenge is out.
 
-    Where it wants an ensemble, that comes before the end.
+    The leaderboard has heard by then how the last challenge went, and has named whoever claims more now. Where the job
+    wants an ensemble, that comes before the end.
     """
     state = JobState(job.state)
     if job.time_to_target_s is not None and state in TRAINING_STATES | {JobState.SUSPENDED}:
         outcome = JobOutcome.TARGET_REACHED
         message = f"target reached after {job.time_to_target_s:.1f} s of training"
-    elif (
-        state in TRAINING_STATES and _is_idle_for_good(session, job, now) and next_evaluation(session, job, now) is None
-    ):
+    elif state in TRAINING_STATES and _is_idle_for_good(session, job, now) and not _has_claims(session, job, now):
         outcome = JobOutcome.BUDGET_USED
         message = f"budget used: {job.env_steps:,} steps in {leases.active_time_s(job, now):.1f} s"
     else:
@@ -197,6 +196,11 @@ def _precedence(work: WorkRow) -> tuple[bool, bool, float, str]:
 
 def _is_idle_for_good(session: Session, job: JobRow, now: datetime) -> bool:
     return is_budget_used(session, job, now) and not leases.held(session, job_uid=job.uid)
+
+
+def _has_claims(session: Session, job: JobRow, now: datetime) -> bool:
+    """Whether somebody waits to be challenged, or may once the leaderboard has heard of the last challenge."""
+    return next_evaluation(session, job, now) is not None or outbox.has_challenge(session, outbox.board_of(job))
 
 
 def _target_time_s(job: JobRow, lease: LeaseRow, evaluation: agent_pb2.Evaluation, now: datetime) -> float:

@@ -79,6 +79,20 @@ def pending(session: Session, board: str, limit: int = 100) -> Sequence[OutboxRo
     return session.scalars(query.order_by(OutboxRow.id).limit(limit)).all()
 
 
+def has_challenge(session: Session, board: str) -> bool:
+    """Whether a leaderboard has not heard yet how a challenge went."""
+    query = select(OutboxRow.request).where(OutboxRow.board == board, OutboxRow.method == RECORD_EVALUATIONS)
+    return any(is_of_challenge(RECORD_EVALUATIONS, request) for request in session.scalars(query))
+
+
+def is_of_challenge(method: str, request: bytes) -> bool:
+    """Whether a row tells how a challenge went."""
+    if method != RECORD_EVALUATIONS:
+        return False
+    evaluations = leaderboard_pb2.RecordEvaluationsRequest.FromString(request).evaluations
+    return any(each.purpose == agent_pb2.EVALUATION_PURPOSE_CHALLENGE for each in evaluations)
+
+
 def boards_with_pending(session: Session) -> Sequence[str]:
     """The leaderboards that have not heard everything yet."""
     return session.scalars(select(OutboxRow.board).distinct()).all()

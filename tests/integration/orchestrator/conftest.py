@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import itertools
 import uuid
@@ -314,6 +315,15 @@ class Site:
 
     async def job(self, name: str) -> job_pb2.Job:
         return (await self.client.jobs.GetJob(job_service_pb2.GetJobRequest(name=name))).job
+
+    async def ended(self, job: job_pb2.Job, timeout_s: float = 5.0) -> job_pb2.Job:
+        """The job once it has succeeded."""
+        for _ in range(int(timeout_s / 0.02)):
+            found = await self.job(job.name)
+            if found.state == job_pb2.JOB_STATE_SUCCEEDED:
+                return found
+            await asyncio.sleep(0.02)
+        raise AssertionError(f"it has not ended: {found}")
 
     async def create(self, **changes: Any) -> job_pb2.Job:
         request = job_service_pb2.CreateJobRequest(spec=spec(**changes))

@@ -159,7 +159,7 @@ async def test_a_claim_that_still_waits_at_the_end_of_the_budget_is_heard(site):
     assert (await site.job(job.name)).state == job_pb2.JOB_STATE_RUNNING
     assert (await learner.ask()).WhichOneof("work") == "evaluate"
     await learner.complete(evaluate=learner.evaluate_result(score=90.0))
-    done = await site.job(job.name)
+    done = await site.ended(job)
     assert (done.outcome, done.progress.best.mean) == (job_pb2.JOB_OUTCOME_BUDGET_USED, 90.0)
 
 
@@ -175,7 +175,7 @@ async def test_the_best_of_the_last_round_is_heard_before_the_end(site):
     assert (await site.job(job.name)).state == job_pb2.JOB_STATE_RUNNING
     assert (await learner.ask()).evaluate.policies[0].agent == better.agent
     await learner.complete(evaluate=learner.evaluate_result(score=110.0))
-    done = await site.job(job.name)
+    done = await site.ended(job)
     assert (done.outcome, done.progress.best.mean) == (job_pb2.JOB_OUTCOME_BUDGET_USED, 110.0)
 
 
@@ -190,7 +190,7 @@ async def test_a_last_round_that_brought_nothing_better_ends_the_job(site):
         lease = await learner.ask()
     await learner.complete(evaluate=learner.evaluate_result(score=49.0))
     await train(learner, 48.0)
-    done = await site.job(job.name)
+    done = await site.ended(job)
     assert (done.outcome, done.progress.best.mean) == (job_pb2.JOB_OUTCOME_BUDGET_USED, 49.0)
 
 
@@ -356,6 +356,35 @@ async def test_who_claims_next_is_asked_for_after_a_challenge(site):
     await asyncio.sleep(0.1)
     assert (await learner.ask()).WhichOneof("work") == "train", "nobody is left who claims more"
     assert (await site.job(job.name)).progress.best.mean == 290.0
+
+
+async def test_who_claims_more_once_the_last_challenge_has_failed_is_heard_before_the_end(site):
+    site.board.hears_claims = True
+    job = await site.create(pod=ONE_AGENT, objective=evolution_pb2.Objective(max_env_steps=20))
+    learner = site.learner()
+    first, second = await train(learner, 400.0, duration_s=50.0), await train(learner, 300.0)
+    assert (await learner.ask()).evaluate.policies[0].agent == first.agent
+    failed = learner.evaluate_result(score=100.0)
+    site.board.candidates = [
+        leaderboard_pb2.Candidate(agent={"name": first.agent}, evaluation=failed.evaluation, confirmed=True),
+        leaderboard_pb2.Candidate(agent={"name": second.agent}, evaluation=second),
+    ]
+    await learner.complete(evaluate=failed)
+    assert (await learner.ask()).evaluate.policies[0].agent == second.agent
+    await learner.complete(evaluate=learner.evaluate_result(score=290.0))
+    done = await site.ended(job)
+    assert (done.outcome, done.progress.best.mean) == (job_pb2.JOB_OUTCOME_BUDGET_USED, 290.0)
+
+
+async def test_a_challenge_reserves_what_it_is_expected_to_cost(site):
+    site.board.hears_claims = True
+    objective = evolution_pb2.Objective(max_cost={"seconds": 100})
+    await site.create(pod=ONE_AGENT, objective=objective)
+    learner, other = site.learner(), site.learner("projects/default/pods/y")
+    await train(learner, 100.0, cost_s=60.0, duration_s=10.0)
+    assert (await learner.ask(wait_s=5)).WhichOneof("work") == "evaluate"
+    lease = await other.ask()
+    assert lease.train.budget.time.ToSeconds() <= 30, "60 s have been used and 10 s are for the challenge"
 
 
 async def _is_heard(site, learner):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from datetime import UTC, datetime
 
 from podracer.common.v1 import agent_pb2, evolution_pb2
@@ -16,15 +15,6 @@ from podracer_orchestrator.tables import JobRow
 REQUESTED = agent_pb2.EVALUATION_PURPOSE_REQUESTED
 THREE = evolution_pb2.Evolution(population=3, leaderboard_size=3, ensemble_size=3)
 STEPS = evolution_pb2.Objective(max_env_steps=30)
-
-
-async def ended(site, job, timeout_s=5.0):
-    for _ in range(int(timeout_s / 0.02)):
-        found = await site.job(job.name)
-        if found.state == job_pb2.JOB_STATE_SUCCEEDED:
-            return found
-        await asyncio.sleep(0.02)
-    raise AssertionError(f"it has not ended: {found}")
 
 
 async def kinds(site, job):
@@ -63,7 +53,7 @@ async def test_the_best_candidates_act_together_before_the_job_ends(site):
         index for index, name in enumerate(calls) if name == "SubmitCandidateRequest"
     )
     await learner.complete(evaluate=learner.evaluate_result(score=35.0, cost_s=2.0))
-    done = await ended(site, job)
+    done = await site.ended(job)
     assert done.outcome == job_pb2.JOB_OUTCOME_BUDGET_USED
     assert done.ensemble.policies == work.policies
     assert (done.ensemble.rule, done.ensemble.evaluation.mean) == ("vote", 35.0)
@@ -77,16 +67,17 @@ async def test_a_claim_that_comes_once_the_ensemble_has_begun_is_not_heard(site)
     job = await site.create(evolution=THREE, objective=STEPS)
     learner = site.learner()
     await run_out(site, learner)
-    claim = site.board.candidates[1].evaluation
+    claim = agent_pb2.Evaluation()
+    claim.CopyFrom(site.board.candidates[1].evaluation)
     claim.mean = claim.lower_bound = 99.0
 
     def hear(session):
         return objective.hear_claim(session, session.get_one(JobRow, job.uid), claim, datetime.now(UTC))
 
-    assert not await site.server.orchestrator.transactions.write(hear)
     assert (await learner.ask()).evaluate.purpose == REQUESTED
+    assert not await site.server.orchestrator.transactions.write(hear)
     await learner.complete(evaluate=learner.evaluate_result(score=35.0, cost_s=2.0))
-    await ended(site, job)
+    await site.ended(job)
     assert (await kinds(site, job)).count("CHALLENGE_STARTED") == 1
 
 
@@ -114,7 +105,7 @@ async def test_at_the_target_who_trains_is_told_to_end_and_nothing_new_begins(si
     lease = await one.ask()
     assert len(lease.evaluate.policies) == 2
     await one.complete(evaluate=one.evaluate_result(score=481.0))
-    done = await ended(site, job)
+    done = await site.ended(job)
     assert (done.outcome, done.ensemble.evaluation.mean) == (job_pb2.JOB_OUTCOME_TARGET_REACHED, 481.0)
 
 
@@ -134,7 +125,7 @@ async def test_at_the_target_nobody_hears_the_claims_that_still_wait(site):
 async def test_one_candidate_is_no_ensemble(site):
     job = await site.create(evolution=THREE, objective=STEPS)
     await run_out(site, site.learner(), scores=(30.0,))
-    done = await ended(site, job)
+    done = await site.ended(job)
     assert not done.HasField("ensemble")
     assert (await kinds(site, job))[-2:] == ["ENSEMBLE_SKIPPED", "JOB_SUCCEEDED"]
 
@@ -146,7 +137,7 @@ async def test_an_ensemble_that_cannot_be_evaluated_does_not_hold_up_the_end(sit
     for _ in range(5):
         assert (await learner.ask()).WhichOneof("work") == "evaluate"
         await learner.release(reason="INTERNAL", message="the members do not fit")
-    done = await ended(site, job)
+    done = await site.ended(job)
     assert (done.outcome, done.HasField("ensemble")) == (job_pb2.JOB_OUTCOME_BUDGET_USED, False)
     answer = await site.client.jobs.ListEvents(job_service_pb2.ListEventsRequest(job=job.name, page_size=1000))
     (skipped,) = [event for event in answer.events if event.kind == "ENSEMBLE_SKIPPED"]
@@ -160,7 +151,7 @@ async def test_a_leaderboard_that_does_not_answer_is_asked_again_and_at_last_giv
     lease = await learner.ask()
     site.board.is_away = True
     await learner.complete(lease=lease, train=learner.train_result(steps=10))
-    await ended(site, job)
+    await site.ended(job)
     assert (await kinds(site, job))[-2:] == ["ENSEMBLE_SKIPPED", "JOB_SUCCEEDED"]
 
 
@@ -170,7 +161,7 @@ async def test_a_leaderboard_that_is_gone_ends_the_job_without_an_ensemble(site)
     await learner.ask()
     site.board.refusal = NotFound("no such leaderboard")
     await learner.complete(train=learner.train_result(steps=10))
-    await ended(site, job)
+    await site.ended(job)
     assert "ENSEMBLE_SKIPPED" in await kinds(site, job)
 
 
@@ -197,7 +188,7 @@ async def test_the_ensemble_survives_restarts(site):
     assert await learner.renew() == pod_pb2.LEASE_ACTION_CONTINUE
     assert list((await learner.ask()).evaluate.seeds) == seeds
     await learner.complete(evaluate=learner.evaluate_result(score=35.0))
-    assert (await ended(site, job)).ensemble.evaluation.mean == 35.0
+    assert (await site.ended(job)).ensemble.evaluation.mean == 35.0
 
 
 async def test_a_database_that_fails_for_a_moment_ends_no_task(site, monkeypatch):
@@ -216,7 +207,7 @@ async def test_a_database_that_fails_for_a_moment_ends_no_task(site, monkeypatch
 
     monkeypatch.setattr(orchestrator.transactions, "read", fails_at_first)
     await learner.complete(lease=lease, train=learner.train_result(steps=9))
-    await ended(site, job)
+    await site.ended(job)
     assert len(failures) == 4
     assert not orchestrator.failed.done()
     assert len(site.board.submissions) == 6

@@ -21,6 +21,9 @@ from podracer_core.networks import ACTOR
 from podracer_core.random_numbers import permutation
 from podracer_core.random_streams import minibatch_keys
 
+MINIBATCHES = 4
+"""Of a pass over the rollout where no size is given: Huang et al. 2022, The 37 Implementation Details of PPO."""
+
 
 class PPO(OnPolicy):
     """Clipped-surrogate PPO for Discrete, MultiDiscrete, MultiBinary and Box actions; see `OnPolicy` for its frame."""
@@ -49,10 +52,11 @@ class PPO(OnPolicy):
     def _minibatches(self, rows: RolloutRows) -> Iterator[Minibatch]:
         """`epochs` passes, each in a new order of the member's own."""
         keys = minibatch_keys(self._seeds)
+        size = self._shared["minibatch_size"] or -(-rows.count // MINIBATCHES)
         for _ in range(self._shared["epochs"]):
             order = permutation(keys, self._epoch_count, rows.count)
             self._epoch_count += 1
-            yield from rows.minibatches(self._shared["minibatch_size"], order)
+            yield from rows.minibatches(size, order)
 
     def _policy_loss(self, log_prob: Tensor, minibatch: Minibatch) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
         log_ratio = log_prob - minibatch.log_prob

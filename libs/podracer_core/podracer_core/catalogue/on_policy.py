@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from podracer_core.catalogue.algorithm_info import AlgorithmInfo
 from podracer_core.catalogue.hyperparameters import Hyperparameter, SearchChoice, SearchRange
-from podracer_core.catalogue.shared_hyperparameters import H_TERM, SCHEDULE, adapted
+from podracer_core.catalogue.shared_hyperparameters import H_TERM, SCHEDULE, adapted, sought
 from podracer_core.catalogue.spaces import BoxSpace, DiscreteSpace, MultiBinarySpace, MultiDiscreteSpace
 
 __all__ = ["ON_POLICY"]
@@ -26,12 +26,12 @@ _SHARED = (
     Hyperparameter(
         "learning_rate", "float", 1e-3, "member",
         "step size of Adam",
-        source=_STUDY, bounds=(1e-7, 1.0), search=SearchRange(3e-4, 5e-3, logarithmic=True),
+        source=_STUDY, bounds=(1e-7, 1.0), search=SearchRange(3e-4, 3e-3, logarithmic=True),
     ),
     Hyperparameter(
         "gamma", "float", 0.99, "member",
         "discount of a reward one step later",
-        source=_PPO_PAPER, bounds=(0.0, 1.0), search=SearchRange(0.95, 0.997),
+        source=_PPO_PAPER, bounds=(0.0, 1.0), search=SearchRange(0.97, 0.999),
     ),
     Hyperparameter(
         "entropy_coefficient", "float", 0.0, "member",
@@ -96,7 +96,7 @@ _PPO = AlgorithmInfo(
     implementation="podracer_core.algorithms.ppo:PPO",
     automatic=True,
     hyperparameters=(
-        *_SHARED,
+        *sought(_SHARED, horizon=64),
         _GAE_LAMBDA,
         Hyperparameter(
             "clip_range", "float", 0.2, "member",
@@ -115,8 +115,8 @@ _PPO = AlgorithmInfo(
         ),
         Hyperparameter(
             "minibatch_size", "int", 2048, "cohort",
-            "transitions of one member in a minibatch",
-            source=_PPO_PAPER, bounds=(1, 1 << 24), search=SearchChoice((512,)),
+            "transitions of one member in a minibatch; 0: a quarter of its rollout",
+            source=f"{_PPO_PAPER}; the quarter: {_DETAILS}", bounds=(0, 1 << 24), search=SearchChoice((0,)),
         ),
         Hyperparameter(
             "epochs", "int", 4, "cohort",

@@ -35,7 +35,7 @@ OFF_POLICY = (
     Hyperparameter(
         "gamma", "float", 0.99, "member",
         "discount of a reward one step later",
-        source=_SAC_PAPER, bounds=(0.0, 1.0), search=SearchRange(0.95, 0.997),
+        source=_SAC_PAPER, bounds=(0.0, 1.0), search=SearchRange(0.97, 0.999),
     ),
     Hyperparameter(
         "target_rate", "float", 0.005, "member",

@@ -267,7 +267,7 @@ def evolution_from_message(message: evolution_pb2.Evolution) -> Evolution:
         generator=message.generator or None,
         updater=message.updater or None,
         generations=message.generations or None,
-        adaptive_rounds=message.adaptive_rounds,
+        adaptive_rounds=message.adaptive_rounds if message.HasField("adaptive_rounds") else None,
         ensemble_size=message.ensemble_size,
     )
 

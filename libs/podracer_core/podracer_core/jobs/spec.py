@@ -139,7 +139,8 @@ class Evolution:
     noise_scale         standard deviation of the noise on a child's parameters, relative to each tensor's own
     generator, updater  names of extensions; None: the scheduler's own, the objective's statistic
     generations         of the generational scheduler; None: until the budget ends
-    adaptive_rounds     longer rounds for agents that improve, an early end for hopeless ones
+    adaptive_rounds     longer rounds for agents that improve, an early end for hopeless ones; None: in a tournament of
+                        several algorithms
     ensemble_size       best candidates that also act together at the end; 0: none
     """
 
@@ -158,7 +159,7 @@ class Evolution:
     generator: str | None = None
     updater: str | None = None
     generations: int | None = None
-    adaptive_rounds: bool = False
+    adaptive_rounds: bool | None = None
     ensemble_size: int = 0
 
     @property

@@ -383,7 +383,9 @@ class Evolution(_message.Message):
     generations: _builtins.int
     """Number of generations, for the generational scheduler. 0: until the budget ends."""
     adaptive_rounds: _builtins.bool
-    """Whether rounds follow promise (longer for improving, early stop for hopeless agents)."""
+    """Whether rounds follow promise (longer for improving, early stop for hopeless agents). Unset: in a tournament of
+    several algorithms.
+    """
     ensemble_size: _builtins.int
     """Best candidates that also act together as an ensemble at the end. 0: none."""
     selection: Global___Selection.ValueType
@@ -412,20 +414,24 @@ class Evolution(_message.Message):
         keep_replay: _builtins.bool = ...,
         lineage_limit: _builtins.int = ...,
         generations: _builtins.int = ...,
-        adaptive_rounds: _builtins.bool = ...,
+        adaptive_rounds: _builtins.bool | None = ...,
         ensemble_size: _builtins.int = ...,
         selection: Global___Selection.ValueType = ...,
         crossover: _builtins.float = ...,
         noise_scale: _builtins.float = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_exploration", b"_exploration", "_replaced_fraction", b"_replaced_fraction", "exploration", b"exploration", "replaced_fraction", b"replaced_fraction", "round_time", b"round_time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_adaptive_rounds", b"_adaptive_rounds", "_exploration", b"_exploration", "_replaced_fraction", b"_replaced_fraction", "adaptive_rounds", b"adaptive_rounds", "exploration", b"exploration", "replaced_fraction", b"replaced_fraction", "round_time", b"round_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_exploration", b"_exploration", "_replaced_fraction", b"_replaced_fraction", "adaptive_rounds", b"adaptive_rounds", "crossover", b"crossover", "ensemble_size", b"ensemble_size", "exploration", b"exploration", "generations", b"generations", "generator", b"generator", "keep_replay", b"keep_replay", "leaderboard_size", b"leaderboard_size", "lineage_limit", b"lineage_limit", "noise_scale", b"noise_scale", "population", b"population", "replaced_fraction", b"replaced_fraction", "round_env_steps", b"round_env_steps", "round_time", b"round_time", "scheduler", b"scheduler", "selection", b"selection", "tournament_size", b"tournament_size", "updater", b"updater"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_adaptive_rounds", b"_adaptive_rounds", "_exploration", b"_exploration", "_replaced_fraction", b"_replaced_fraction", "adaptive_rounds", b"adaptive_rounds", "crossover", b"crossover", "ensemble_size", b"ensemble_size", "exploration", b"exploration", "generations", b"generations", "generator", b"generator", "keep_replay", b"keep_replay", "leaderboard_size", b"leaderboard_size", "lineage_limit", b"lineage_limit", "noise_scale", b"noise_scale", "population", b"population", "replaced_fraction", b"replaced_fraction", "round_env_steps", b"round_env_steps", "round_time", b"round_time", "scheduler", b"scheduler", "selection", b"selection", "tournament_size", b"tournament_size", "updater", b"updater"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__adaptive_rounds: _TypeAlias = _typing.Literal["adaptive_rounds"]  # noqa: Y015
+    _WhichOneofArgType__adaptive_rounds: _TypeAlias = _typing.Literal["_adaptive_rounds", b"_adaptive_rounds"]  # noqa: Y015
     _WhichOneofReturnType__exploration: _TypeAlias = _typing.Literal["exploration"]  # noqa: Y015
     _WhichOneofArgType__exploration: _TypeAlias = _typing.Literal["_exploration", b"_exploration"]  # noqa: Y015
     _WhichOneofReturnType__replaced_fraction: _TypeAlias = _typing.Literal["replaced_fraction"]  # noqa: Y015
     _WhichOneofArgType__replaced_fraction: _TypeAlias = _typing.Literal["_replaced_fraction", b"_replaced_fraction"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__adaptive_rounds) -> _WhichOneofReturnType__adaptive_rounds | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__exploration) -> _WhichOneofReturnType__exploration | None: ...
     @_typing.overload
