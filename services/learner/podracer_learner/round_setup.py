@@ -43,11 +43,10 @@ from podracer_learner.starts import load_starts
 from podracer_learner.user_files import FetchedFiles, UserFiles
 from podracer_learner.workers import RemoteSource, WorkerPlan
 
-__all__ = ["RoundSetup", "device_for", "set_up_round"]
+__all__ = ["RoundSetup", "device_for", "envs_per_member", "set_up_round"]
 
 _BATCHED_ENVS = 256  # of a cohort, where one process steps them all at once
-_PHYSICS_ENVS = 16  # of a member, where a CPU takes each step by itself: more at once gain nothing
-_PROCESS_ENVS = 128  # where each takes its own Python call
+_SINGLE_ENVS = 16  # of a member, where each takes its steps by itself: more at once gain little
 _REPLAYING_ENVS = 8  # of a member
 _DEFAULT_EPISODES = 32
 _DEFAULT_EVALUATION_FRACTION = 0.2
@@ -123,7 +122,7 @@ def _set_up_fused(
     """`placed` is the environment with its files; `held` takes what has to be closed, and goes to the round."""
     cohort, spec = cohort_from_message(work.cohort), environment_from_message(work.cohort.environment)
     device = device_for(config.device, spec)
-    envs = _envs_per_member(work, spec, device)
+    envs = envs_per_member(work, spec, device)
     environment = make_vec_environment(placed, len(cohort.members) * envs, device)
     held.callback(environment.close)
     spaces = environment.observation_space, environment.action_space
@@ -174,7 +173,7 @@ def _set_up_split(
     plan = WorkerPlan(
         work.cohort,
         fetched,
-        _envs_per_member(work, spec, device),
+        envs_per_member(work, spec, device),
         algorithm.horizon,
         lock_step=work.deterministic,
         patience_s=config.peer_patience,
@@ -208,7 +207,7 @@ def _array_spaces(
     return observation_array_space(observation_space), action_array_space(action_space)
 
 
-def _envs_per_member(work: pod_service_pb2.TrainWork, spec: EnvironmentSpec, device: str) -> int:
+def envs_per_member(work: pod_service_pb2.TrainWork, spec: EnvironmentSpec, device: str) -> int:
     """As the job says, else so many that one batch is well filled and a member still sees enough of each rollout.
 
     An algorithm that replays needs few: what counts is how often it learns between two steps.
@@ -217,12 +216,10 @@ def _envs_per_member(work: pod_service_pb2.TrainWork, spec: EnvironmentSpec, dev
         return work.cohort.envs_per_member
     if not find_algorithm(work.cohort.algorithm).on_policy:
         return _REPLAYING_ENVS
-    members = len(work.cohort.members)
-    if device == "cpu" and spec.id and find_environment(spec.id).backend == "mujoco":
-        return _PHYSICS_ENVS
-    if batched_class(spec) is not None:
-        return max(16, _BATCHED_ENVS // members)
-    return max(8, _PROCESS_ENVS // max(members, 4))
+    is_physics = bool(spec.id) and find_environment(spec.id).backend == "mujoco"
+    if batched_class(spec) is None or (is_physics and device == "cpu"):
+        return _SINGLE_ENVS
+    return max(_SINGLE_ENVS, _BATCHED_ENVS // len(work.cohort.members))
 
 
 def device_for(wanted: str, spec: EnvironmentSpec) -> str:

@@ -147,6 +147,9 @@ def finish_if_due(session: Session, job: JobRow, now: datetime) -> None:
     elif state in TRAINING_STATES and _is_idle_for_good(session, job, now) and not _has_claims(session, job, now):
         outcome = JobOutcome.BUDGET_USED
         message = f"budget used: {job.env_steps:,} steps in {leases.active_time_s(job, now):.1f} s"
+        limit = plan_of(job).budget.env_steps
+        if limit is not None and job.env_steps > limit:
+            message += f"; rollouts are finished, so that is {job.env_steps - limit:,} more than max_env_steps"
     else:
         return
     if not ensembles.is_wanted(session, job):

@@ -393,3 +393,16 @@ def test_a_broken_member_is_frozen_whether_it_may_stop_early_or_not(
     rollout = make_rollout(algorithm.actor)
     rollout.observation[2, 1, 0, 0] = torch.nan
     assert algorithm.update(rollout)["active"].tolist() == [True, False, True]
+
+
+def test_without_a_size_a_minibatch_is_a_quarter_of_the_rollout(
+    make_on_policy: Make, make_rollout: MakeRollout
+) -> None:
+    automatic = make_on_policy("ppo", "discrete", minibatch_size=0)
+    rollout = make_rollout(automatic.actor)
+    quarter = -(-rollout.horizon * rollout.num_envs // 4)
+    explicit = make_on_policy("ppo", "discrete", minibatch_size=quarter)
+    other = make_on_policy("ppo", "discrete", minibatch_size=quarter + 1)
+    losses = [algorithm.update(rollout)["policy_loss"] for algorithm in (automatic, explicit, other)]
+    torch.testing.assert_close(losses[0], losses[1], rtol=0, atol=0)
+    assert not torch.equal(losses[0], losses[2])

@@ -81,6 +81,26 @@ def test_how_children_are_made_is_the_jobs_wish() -> None:
     assert (rules.selection, rules.crossover, rules.noise_scale, rules.generations) == ("truncation", 0.25, 0.5, 7)
 
 
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, True),  # auto: several algorithms
+        ({"adaptive_rounds": False}, False),
+        ({"generator": "tournament"}, True),
+        ({"generator": "random"}, False),
+        ({"generator": "random", "adaptive_rounds": True}, True),
+        ({"scheduler": evolution_pb2.SCHEDULER_GENERATIONAL}, False),
+    ],
+)
+def test_rounds_are_adaptive_where_a_tournament_has_several_algorithms(
+    changes: dict[str, object], expected: bool
+) -> None:
+    evolution = evolution_pb2.Evolution(**changes)  # type: ignore[arg-type]
+    assert read_competition(spec(evolution=evolution)).rules.adaptive_rounds is expected
+    alone = read_competition(spec(evolution=evolution, search=ppo())).rules.adaptive_rounds
+    assert alone is bool(changes.get("adaptive_rounds")), "one algorithm: only where the job says so"
+
+
 def test_the_scheduler_has_a_generator_of_its_own_which_stands_in_for_another() -> None:
     generational = evolution_pb2.Evolution(scheduler=evolution_pb2.SCHEDULER_GENERATIONAL)
     assert read_competition(spec()).generator is Tournament

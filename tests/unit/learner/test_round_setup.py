@@ -1,12 +1,14 @@
-"""On which device a fused pod trains."""
+"""On which device a fused pod trains, and with how many environments."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 
+from podracer.common.v1 import cohort_pb2
+from podracer.orchestrator.v1 import pod_service_pb2
 from podracer_core.catalogue.environments import EnvironmentSpec
-from podracer_learner.round_setup import device_for
+from podracer_learner.round_setup import device_for, envs_per_member
 
 
 @pytest.mark.parametrize(
@@ -28,3 +30,28 @@ def test_auto_is_a_gpu_where_the_environment_runs_on_it(
     assert device_for("cuda:1", spec) == "cuda:1"  # whoever says so is told where it cannot be
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert device_for("auto", spec) == "cpu"
+
+
+@pytest.mark.parametrize(
+    ("environment", "algorithm", "members", "device", "envs"),
+    [
+        ("CartPole-v1", "ppo", 1, "cpu", 256),  # one batch of tensors, shared among the members
+        ("CartPole-v1", "ppo", 8, "cpu", 32),
+        ("CartPole-v1", "ppo", 64, "cpu", 16),
+        ("Hopper-v5", "ppo", 1, "cpu", 16),  # each world is a CPU's work by itself
+        ("Hopper-v5", "ppo", 8, "cpu", 16),
+        ("Hopper-v5", "ppo", 1, "cuda", 256),
+        ("LunarLander-v3", "ppo", 2, "cpu", 16),  # in processes
+        ("LunarLander-v3", "ppo", 8, "cpu", 16),
+        ("Hopper-v5", "sac", 8, "cpu", 8),  # who replays learns between few steps
+    ],
+)
+def test_how_many_environments_a_member_has(
+    environment: str, algorithm: str, members: int, device: str, envs: int
+) -> None:
+    work = pod_service_pb2.TrainWork(cohort=cohort_pb2.CohortSpec(algorithm=algorithm))
+    for _ in range(members):
+        work.cohort.members.add()
+    assert envs_per_member(work, EnvironmentSpec(environment), device) == envs
+    work.cohort.envs_per_member = 5
+    assert envs_per_member(work, EnvironmentSpec(environment), device) == 5
