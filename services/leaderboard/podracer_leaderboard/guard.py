@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import functools
 import logging
+import threading
 import traceback
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -12,9 +16,13 @@ from random import Random
 from podracer_core.errors import InvalidInput
 from podracer_leaderboard.agents import Action, Agent, Cohort, CohortRequest, NewAgent, Population, Start, State
 from podracer_leaderboard.competition import Competition
+from podracer_leaderboard.generator import Generator
 from podracer_leaderboard.search_space import SearchSpace, shape_of, weights_shape
 
 logger = logging.getLogger(__name__)
+
+DEADLINE_S = 10.0
+"""A pod waits for the answer, and so does everybody who wants to write into the database."""
 
 MAX_REASON = 1000
 """Characters of the reason of a new agent."""
@@ -43,7 +51,11 @@ class _Known:
     donors: Mapping[str, Agent]
 
 
-def propose(
+_late: dict[type[Generator], threading.Thread] = {}
+"""Calls that have not returned in time: nothing can end such a thread, but while it lives none has to follow it."""
+
+
+async def propose(
     competition: Competition, population: Population, request: CohortRequest, chance: Callable[[], Random]
 ) -> tuple[Cohort, GeneratorProblem | None]:
     """What the job's generator proposes; where that cannot be, what the scheduler's own one does, and why.
@@ -53,11 +65,32 @@ def propose(
     stand_in = competition.stand_in(competition.space, competition.rules)
     if competition.generator is competition.stand_in:
         return stand_in.propose(population, request, chance()), None
-    answer = _ask(competition, population, request, chance())
+    answer = await _in_time(competition, functools.partial(_ask, competition, population, request, chance()))
     if isinstance(answer, Cohort):
         return answer, None
     logger.warning("%s", answer.message)
     return stand_in.propose(population, request, chance()), answer
+
+
+async def _in_time(competition: Competition, ask: Callable[[], Cohort | GeneratorProblem]) -> Cohort | GeneratorProblem:
+    """What the generator answers in a thread of its own, or that it has not done so within DEADLINE_S."""
+    generator, loop = competition.generator, asyncio.get_running_loop()
+    if generator in _late and _late[generator].is_alive():
+        return _problem(competition, "still has not answered an earlier call")
+    answer: asyncio.Future[Cohort | GeneratorProblem] = loop.create_future()
+
+    def run() -> None:
+        found = ask()
+        with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
+            loop.call_soon_threadsafe(lambda: answer.done() or answer.set_result(found))
+
+    thread = threading.Thread(target=run, name=competition.rules.generator, daemon=True)
+    thread.start()
+    try:
+        return await asyncio.wait_for(answer, DEADLINE_S)
+    except TimeoutError:
+        _late[generator] = thread
+        return _problem(competition, f"has not answered within {DEADLINE_S:g} s")
 
 
 def _ask(

@@ -69,7 +69,7 @@ async def _propose(
     limits = await load_limits(session, board.name, {agent.shape for agent in population.alive}, places)
     wish = CohortRequest(places, frozenset(request.warm_agents), frozenset(request.algorithms), limits)
     seed, number = competition.rules.seed, board.proposal_count
-    cohort, problem = guard.propose(competition, population, wish, lambda: stream(seed, "proposal", number))
+    cohort, problem = await guard.propose(competition, population, wish, lambda: stream(seed, "proposal", number))
     if problem is not None:
         response.generator_problem.CopyFrom(
             cohort_pb2.Problem(reason="GENERATOR_FAILED", message=problem.message, detail=problem.detail)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from random import Random
@@ -119,7 +121,7 @@ def asked(answer: Callable[[], Any]) -> tuple[Cohort, guard.GeneratorProblem | N
             return cohort
 
     competition = Competition(RULES, WIDE, Theirs, Tournament, LowerBoundUpdater(RULES))
-    return guard.propose(competition, POPULATION, REQUEST, lambda: Random(7))
+    return asyncio.run(guard.propose(competition, POPULATION, REQUEST, lambda: Random(7)))
 
 
 def of_the_tournament() -> Cohort:
@@ -157,10 +159,39 @@ def test_one_that_cannot_even_be_made_is_stood_in_for() -> None:
             raise OSError("no such file")
 
     competition = Competition(RULES, WIDE, Theirs, Tournament, LowerBoundUpdater(RULES))
-    answer, problem = guard.propose(competition, POPULATION, REQUEST, lambda: Random(7))
+    answer, problem = asyncio.run(guard.propose(competition, POPULATION, REQUEST, lambda: Random(7)))
     assert answer == of_the_tournament()
     assert problem is not None
     assert "raised OSError: no such file" in problem.message
+
+
+def test_one_that_does_not_return_holds_up_nobody_and_is_asked_again_once_it_has(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(guard, "DEADLINE_S", 0.1)
+    returns, calls = threading.Event(), []
+
+    class Theirs(Tournament):
+        def propose(self, population: Population, request: CohortRequest, random: Random) -> Cohort:
+            calls.append(request)
+            returns.wait(30)
+            return super().propose(population, request, random)
+
+    competition = Competition(RULES, WIDE, Theirs, Tournament, LowerBoundUpdater(RULES))
+
+    def ask() -> str:
+        answer, problem = asyncio.run(guard.propose(competition, POPULATION, REQUEST, lambda: Random(7)))
+        assert answer == of_the_tournament()
+        return "" if problem is None else problem.message
+
+    assert "has not answered within 0.1 s" in ask()
+    assert "still has not answered an earlier call" in ask()
+    assert len(calls) == 1
+    returns.set()
+    for thread in threading.enumerate():
+        if thread.name == RULES.generator:
+            thread.join(30)
+    assert not ask()
 
 
 class _Unspeakable(Exception):
