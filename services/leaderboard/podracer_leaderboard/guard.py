@@ -79,10 +79,14 @@ async def _in_time(competition: Competition, ask: Callable[[], Cohort | Generato
         return _problem(competition, "still has not answered an earlier call")
     answer: asyncio.Future[Cohort | GeneratorProblem] = loop.create_future()
 
+    def settle(found: Cohort | GeneratorProblem) -> None:
+        if not answer.done():
+            answer.set_result(found)
+
     def run() -> None:
         found = ask()
         with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
-            loop.call_soon_threadsafe(lambda: answer.done() or answer.set_result(found))
+            loop.call_soon_threadsafe(settle, found)
 
     thread = threading.Thread(target=run, name=competition.rules.generator, daemon=True)
     thread.start()
