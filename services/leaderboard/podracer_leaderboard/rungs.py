@@ -93,12 +93,13 @@ def _distance(own: LineRound, other: LineRound) -> float:
 def _passes_milestone(last: LineRound, rules: Rules) -> bool:
     """Whether the greatest milestone below the effort is another one than before the round.
 
-    Milestones are the length of a round times all powers of two, also below one: members share the seconds of a pod.
+    Milestones are the length of a round times the powers of two from one on. Members share the seconds of a pod, so
+    where rounds are timed the first one is several rounds away: what promises well is seldom known before.
     """
-    length = rules.round_env_steps or rules.round_time_s
-    if last.before <= 0.0:
-        return True
-    return _power(last.after / length) > _power(last.before / length)
+    length = rules.round_env_steps or rules.round_time_s * AS_FAR
+    if last.after < length:
+        return False
+    return last.before < length or _power(last.after / length) > _power(last.before / length)
 
 
 def _power(ratio: float) -> int:

@@ -106,9 +106,10 @@ def test_milestones_are_efforts_that_double() -> None:
     assert milestones(ADAPTIVE, 100.0, 17) == [1, 2, 4, 8, 16]
 
 
-def test_members_that_share_the_seconds_of_a_pod_pass_them_too() -> None:
+def test_members_that_share_the_seconds_of_a_pod_pass_the_first_after_several_rounds() -> None:
     timed = Rules(round_time_s=15.0, adaptive_rounds=True)
-    assert milestones(timed, 15.0 / 8, 17) == [1, 2, 4, 8, 16]
+    assert milestones(timed, 15.0 / 8, 33) == [8, 16, 32]
+    assert milestones(timed, 14.8, 5) == [1, 2, 4], "timed rounds differ a little"
 
 
 def test_a_long_round_passes_all_that_it_steps_over_once() -> None:
