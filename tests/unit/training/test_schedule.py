@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from podracer_core.training.schedule import EvaluationSchedule
 
 
@@ -42,8 +44,8 @@ def test_near_the_target_looks_come_more_often() -> None:
     assert spend(near, 1.5, 0.1, promising=True) > spend(far, 1.5, 0.1, promising=False)
 
 
-def test_where_training_goes_on_meanwhile_more_of_it_is_allowed() -> None:
-    blocking, beside = (EvaluationSchedule(0.2, hunting=False, blocking=blocking) for blocking in (True, False))
-    assert not blocking.allows(10.0, 2.1)
-    assert beside.allows(10.0, 6.0)
-    assert not beside.allows(10.0, 6.1)
+@pytest.mark.parametrize("blocking", [True, False])
+def test_where_training_goes_on_meanwhile_it_takes_as_much_of_the_machine(blocking: bool) -> None:
+    schedule = EvaluationSchedule(0.2, hunting=False, blocking=blocking)
+    assert schedule.allows(10.0, 2.0)
+    assert not schedule.allows(10.0, 2.1)

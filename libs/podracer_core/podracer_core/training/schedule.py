@@ -5,7 +5,6 @@ from __future__ import annotations
 __all__ = ["EvaluationSchedule"]
 
 _CREDIT_S = 5.0
-_POD_PROCESSES = 3
 
 
 class EvaluationSchedule:
@@ -13,11 +12,11 @@ class EvaluationSchedule:
 
     A round begins with a credit, used for the first look and, where a target is hunted, for more of them: a lucky
     policy comes and goes within a few updates. Over a round whose length is known the fraction holds in the end.
-    Where training goes on meanwhile (not `blocking`), the fraction is of the time of the pod's three processes.
+    The fraction holds too where training goes on meanwhile (not `blocking`): who evaluates takes a core from somebody.
     """
 
     def __init__(self, fraction: float, round_s: float | None = None, *, hunting: bool, blocking: bool = True) -> None:
-        self._fraction = fraction if blocking else min(fraction * _POD_PROCESSES, 1.0)
+        self._fraction = fraction
         self._round_s, self._hunting, self._blocking = round_s, hunting, blocking
         self._last_cost_s: float | None = None
         self._last_end_s = 0.0
