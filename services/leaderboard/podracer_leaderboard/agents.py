@@ -108,6 +108,7 @@ class Population:
     elites        those on the leaderboard, best first
     history       the best and the newest of all that were ever judged, oldest first; empty unless
                   `Generator.uses_history`
+    stagnates     whether the lines' effort has doubled without a better score; of jobs with adaptive rounds only
     created       how many agents there have been
     fresh_counts  algorithm → how many of them began from nothing
     """
@@ -119,6 +120,7 @@ class Population:
     curves: Mapping[str, tuple[LineRound, ...]] = field(default_factory=dict)
     elites: tuple[Agent, ...] = ()
     history: tuple[Agent, ...] = ()
+    stagnates: bool = False
 
     @property
     def alive(self) -> list[Agent]:

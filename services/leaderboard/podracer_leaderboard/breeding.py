@@ -20,6 +20,9 @@ REGROUPING_PROBABILITY = 0.25
 REBUILDING_PROBABILITY = 0.5
 """How often exploration keeps a donor's hyperparameters and changes its network, where that is searched."""
 
+STAGNANT_EXPLORATION = 0.5
+"""The least exploration where nobody gets any better: copies of who is stuck are stuck as well."""
+
 BEST_PART = 0.25
 """Truncation selection draws from this part of those that are better."""
 
@@ -64,17 +67,28 @@ class Breeding:
 
         None where nobody is better than who would give way.
         """
-        explores = self._random.random() < self._rules.exploration
+        stagnates, exploration = self._population.stagnates, self._rules.exploration
+        explores = self._random.random() < (max(exploration, STAGNANT_EXPLORATION) if stagnates else exploration)
         pool = self._donors(vacancy.replaced)
         donor = self._select(pool)
         if not explores:
             return None if donor is None else self._child(donor, pool, vacancy)
         rebuilt = None if donor is None else self._rebuilt(donor, vacancy)
-        return rebuilt or self.fresh(replace(vacancy, reason=f"{vacancy.reason}; exploration"))
+        if rebuilt is not None:
+            return rebuilt
+        if stagnates and donor is not None:
+            again = replace(
+                vacancy, reason=f"{vacancy.reason}; nobody gets better, {donor.algorithm} again from nothing"
+            )
+            return self.fresh(again, donor.algorithm)
+        return self.fresh(replace(vacancy, reason=f"{vacancy.reason}; exploration"))
 
-    def fresh(self, vacancy: Vacancy) -> NewAgent:
-        """An agent from nothing: of each algorithm the first with the defaults, all others drawn from the space."""
-        algorithm = self._next_algorithm()
+    def fresh(self, vacancy: Vacancy, algorithm: str = "") -> NewAgent:
+        """An agent from nothing: of each algorithm the first with the defaults, all others drawn from the space.
+
+        Without an `algorithm` that which is furthest behind its share.
+        """
+        algorithm = algorithm or self._next_algorithm()
         draw = self._space.sample if self._fresh_counts[algorithm] else self._space.defaults
         hyperparameters = draw(algorithm, self._random)
         if not self._may_have(shape_of(algorithm, hyperparameters), vacancy):

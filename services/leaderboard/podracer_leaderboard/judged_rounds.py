@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 
-from sqlalchemy import select
+from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from podracer_leaderboard.agents import Agent
 from podracer_leaderboard.packing import Throughput, member_limit
 from podracer_leaderboard.rules import Rules
-from podracer_leaderboard.rungs import SAME_TO, LineRound, peer_scores
+from podracer_leaderboard.rungs import SAME_TO, Front, LineRound, peer_scores
 from podracer_leaderboard.search_space import Shape
 from podracer_leaderboard.tables import AgentRow, RoundRow, ThroughputRow
 
@@ -20,6 +20,9 @@ MAX_ROUNDS = 128
 
 CURVE_ROUNDS = 8
 """Rounds of an agent's curve, the newest ones."""
+
+NOISE = 0.1
+"""A score counts as the best that falls short of it by at most this part of what the best has over the median."""
 
 
 async def load_peers(
@@ -69,6 +72,22 @@ async def load_curves(
         newest_first = [_line_round(row, rules) for row in await session.scalars(query)]
         curves[agent.name] = tuple(reversed(newest_first))
     return curves
+
+
+async def load_front(session: AsyncSession, board: str, rules: Rules) -> Front | None:
+    """How far the board's lines have come; None before the first judged round."""
+    effort = RoundRow.line_env_steps if rules.round_env_steps else RoundRow.line_cost_s
+    judged = (RoundRow.board == board, RoundRow.score.is_not(None))
+    totals = select(func.count(), func.max(effort), func.max(RoundRow.score)).where(*judged)
+    count, reached, best = (await session.execute(totals)).one()
+    if not count:
+        return None
+    usual = select(RoundRow.score).where(*judged).order_by(RoundRow.score).offset(count // 2).limit(1)
+    median = (await session.scalars(usual)).one()
+    assert best is not None and median is not None, "only judged rounds are read"
+    as_good = best - NOISE * (best - median)
+    first = select(func.min(effort)).where(*judged, RoundRow.score >= as_good)
+    return Front(reached, best_since=(await session.scalars(first)).one())
 
 
 async def load_limits(session: AsyncSession, board: str, shapes: Iterable[Shape], places: int) -> dict[Shape, int]:

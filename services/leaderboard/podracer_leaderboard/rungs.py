@@ -36,6 +36,18 @@ class LineRound:
     reached: float = 0.0
 
 
+@dataclass(frozen=True, slots=True)
+class Front:
+    """How far the lines of a board have come: the greatest effort, and with how little the best score was reached."""
+
+    reached: float
+    best_since: float
+
+    def stagnates(self, rules: Rules) -> bool:
+        """Whether effort has doubled without a better score, after the first milestone."""
+        return self.reached >= 2 * max(self.best_since, _milestone(rules))
+
+
 def peer_scores(own: LineRound, others: Iterable[LineRound]) -> tuple[float, ...]:
     """The scores of `own`'s rung, its own first: of every other line that has come as far, its round nearest to here.
 
@@ -96,10 +108,15 @@ def _passes_milestone(last: LineRound, rules: Rules) -> bool:
     Milestones are the length of a round times the powers of two from one on. Members share the seconds of a pod, so
     where rounds are timed the first one is several rounds away: what promises well is seldom known before.
     """
-    length = rules.round_env_steps or rules.round_time_s * AS_FAR
+    length = _milestone(rules)
     if last.after < length:
         return False
     return last.before < length or _power(last.after / length) > _power(last.before / length)
+
+
+def _milestone(rules: Rules) -> float:
+    """The first one: the effort of a whole round."""
+    return rules.round_env_steps or rules.round_time_s * AS_FAR
 
 
 def _power(ratio: float) -> int:

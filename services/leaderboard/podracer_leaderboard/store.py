@@ -14,7 +14,7 @@ from podracer.common.v1 import agent_pb2
 from podracer_core.catalogue.messages import hyperparameters_from_message
 from podracer_core.errors import NotFound
 from podracer_leaderboard.agents import ALIVE, Action, Agent, Population, State
-from podracer_leaderboard.judged_rounds import load_curves, load_peers
+from podracer_leaderboard.judged_rounds import load_curves, load_front, load_peers
 from podracer_leaderboard.ranges import Value
 from podracer_leaderboard.ranking import Entry, ranked
 from podracer_leaderboard.rules import Rules
@@ -83,6 +83,7 @@ async def load_population(
         AgentRow.board == board.name, AgentRow.origin == Action.FRESH
     )
     counts = await session.execute(fresh.group_by(AgentRow.algorithm))
+    front = await load_front(session, board.name, rules) if rules.adaptive_rounds else None
     return Population(
         agents=tuple(agents.values()),
         created=board.agent_count,
@@ -91,6 +92,7 @@ async def load_population(
         curves=await load_curves(session, board.name, rules, waiting) if rules.adaptive_rounds else {},
         elites=tuple(agents[row.agent] for row in await get_candidates(session, board.name)),
         history=await _history(session, board) if with_history else (),
+        stagnates=front is not None and front.stagnates(rules),
     )
 
 

@@ -113,6 +113,24 @@ async def test_a_newcomer_is_not_held_against_what_older_agents_have_become(driv
     assert await replaced(driver) == {}
 
 
+async def explorers(driver: Any) -> int:
+    """How many agents have begun from nothing because nobody got better."""
+    return sum("nobody gets better" in each.reason for each in await driver.agents())
+
+
+async def test_where_nobody_gets_better_new_agents_begin_from_nothing_again(driver: Any) -> None:
+    stuck = {number: flat(100.0 - number) for number in range(1, 7)}
+    await play(driver, stuck, 8, adaptive_rounds=True)
+    assert await explorers(driver) >= 1
+
+
+async def test_while_the_best_improves_they_do_not(driver: Any) -> None:
+    better = {1: rising(0.0, 100.0), **{number: flat(10.0 - number) for number in range(2, 7)}}
+    await play(driver, better, 8, adaptive_rounds=True)
+    assert await explorers(driver) == 0
+    assert await replaced(driver)
+
+
 async def train(driver: Any, cohort: pb.ProposeCohortResponse, steps_per_s: float, member_count: int) -> None:
     """A round of 10 s in which the whole cohort does `steps_per_s`."""
     members = len(cohort.proposals)

@@ -205,10 +205,13 @@ def test_evaluation_goes_on_only_while_admission_is_open(
     conversation.read()
     staged = {"seeds": range(24), "first_episodes": 8}
     conversation.order(1, agents, state, admission_score=1e6, **staged)
-    assert len(conversation.read().answer.evaluations[0].returns) == 8
+    first = conversation.read().answer.evaluations[0].returns
+    assert len(first) == 8, "it has failed"
     conversation.order(2, agents, state, admission_score=0.0, **staged)
+    assert len(conversation.read().answer.evaluations[0].returns) == 8, "it has passed"
+    conversation.order(3, agents, state, admission_score=sum(first) / 8, **staged)
     assert len(conversation.read().answer.evaluations[0].returns) == 24
-    conversation.order(3, agents, state, **staged)
+    conversation.order(4, agents, state, **staged)
     assert len(conversation.read().answer.evaluations[0].returns) == 24
 
 

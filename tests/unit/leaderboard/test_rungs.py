@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from podracer_leaderboard.rules import Rules
-from podracer_leaderboard.rungs import LineRound, fraction_at_stake, is_at_bottom, peer_scores
+from podracer_leaderboard.rungs import Front, LineRound, fraction_at_stake, is_at_bottom, peer_scores
 
 scores = st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=30)
 
@@ -125,3 +125,13 @@ def test_without_adaptive_rounds_there_are_none(curve: list[LineRound]) -> None:
 def test_a_job_that_replaces_more_than_half_still_does() -> None:
     greedy = Rules(round_env_steps=100, round_time_s=0.0, adaptive_rounds=True, replaced_fraction=0.75)
     assert fraction_at_stake(greedy, [ended("a", 100.0, 1.0)]) == 0.75
+
+
+@pytest.mark.parametrize(
+    ("reached", "best_since", "stagnates"),
+    [(399.0, 200.0, False), (400.0, 200.0, True), (199.0, 1.0, False), (200.0, 1.0, True)],
+)
+def test_lines_stagnate_once_effort_has_doubled_without_a_better_score(
+    reached: float, best_since: float, stagnates: bool
+) -> None:
+    assert Front(reached, best_since).stagnates(ADAPTIVE) is stagnates, "never before the first milestone has doubled"

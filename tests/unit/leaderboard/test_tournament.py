@@ -275,3 +275,14 @@ def test_any_population_gives_a_sound_cohort(
     assert len(people.alive) + sum(each.replaced is None for each in cohort.created) <= 12
     if people.waiting or len(people.alive) < 12:
         assert cohort.members
+
+
+def test_where_nobody_gets_better_half_of_the_new_agents_are_the_donors_algorithm_from_nothing() -> None:
+    space = SearchSpace({"ppo": 1.0, "sac": 9.0}, {"ppo": {"learning_rate": LEARNING_RATE}, "sac": {}})
+    stuck = replace(population(EIGHT), stagnates=True)
+    created = [each for seed in range(50) for each in propose(stuck, space=space, seed=seed).created]
+    fresh = [each for each in created if each.action is Action.FRESH]
+    assert 0.35 < len(fresh) / len(created) < 0.65
+    assert {each.algorithm for each in fresh} == {"ppo"}
+    assert all(each.parents == () and "nobody gets better" in each.reason for each in fresh)
+    assert len({each.hyperparameters["learning_rate"] for each in fresh}) == len(fresh)

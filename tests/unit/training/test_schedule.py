@@ -32,6 +32,14 @@ def test_over_a_round_of_known_length_the_fraction_holds_while_a_target_is_hunte
     assert schedule.spent_s <= 0.2 * 15.2
 
 
+@pytest.mark.parametrize("hunting", [True, False])
+@pytest.mark.parametrize("cost_s", [0.05, 0.4, 0.95])
+def test_over_a_round_of_known_length_the_fraction_holds_with_what_its_end_costs(cost_s: float, hunting: bool) -> None:
+    schedule = EvaluationSchedule(0.2, round_s=15.0, hunting=hunting)
+    spend(schedule, 15.0, cost_s)
+    assert schedule.spent_s + 2 * cost_s <= 0.2 * 15.0 + 1e-9
+
+
 def test_the_first_look_comes_at_once_where_it_is_cheap_and_late_where_it_is_dear() -> None:
     assert EvaluationSchedule(0.2, hunting=True).is_due(0.01, 0.3, promising=False)
     dear = EvaluationSchedule(0.2, hunting=True)

@@ -26,7 +26,7 @@ class EvaluationOrder:
     actor            the policies; read at once, so that it may go on learning
     seeds            one an episode
     first_episodes   to begin with; 0: all
-    admission_score  go on to all episodes only where this can still be reached; None: always
+    admission_score  go on to all episodes only where the interval of the first ones straddles it; None: always
     screening        a look at training, which a newer one may replace
     """
 
@@ -114,14 +114,14 @@ class InProcessJudge(Judge):
 
 
 def evaluate_order(evaluator: Evaluator, order: EvaluationOrder) -> tuple[EvaluationResult, ...]:
-    """All policies at once; those that can still reach the admission score go on to all episodes."""
+    """All policies at once; those of which it is still open whether they are admitted go on to all episodes."""
     if order.screening:
         return evaluator.evaluate(order.actor, order.seeds, block_rows=len(order.seeds))
     first = order.first_episodes or len(order.seeds)
     results = evaluator.evaluate(order.actor, order.seeds[:first])
     rest = order.seeds[first:]
     score = order.admission_score
-    open_ones = [i for i, result in enumerate(results) if rest and (score is None or result.upper_bound >= score)]
+    open_ones = [i for i, result in enumerate(results) if rest and (score is None or result.straddles(score))]
     if not open_ones:
         return results
     if len(open_ones) == len(results):

@@ -23,7 +23,7 @@ class RoundPlan:
     target               the statistic of a full evaluation that ends the round at once; None: none
     episodes             of a full evaluation
     screening_episodes   of the evaluations that follow training
-    admission_score      a candidate is evaluated in full only while it may still reach this; None: always
+    admission_score      a candidate is evaluated in full only where it is open whether it has this; None: always
     seed                 the job's: evaluation seeds derive from it
     """
 
