@@ -19,6 +19,7 @@ from podracer_client import Client, Connection
 from podracer_client.command import main
 from podracer_client.display.comparison import ExperimentDisplay, JsonExperimentDisplay
 from podracer_client.experiments import check_jobs, create_jobs, follow_jobs
+from podracer_client.local import foreground
 from podracer_client.local import run_experiment as run_module
 from podracer_core.errors import InvalidInput, Unavailable
 from podracer_core.jobs.experiment import parse_experiment
@@ -219,7 +220,7 @@ class TestRun:
         self, connection: Connection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> Callable[[], tuple[int, list[Any]]]:
         FakeServices.connection = connection
-        monkeypatch.setattr(run_module, "LocalServices", FakeServices)
+        monkeypatch.setattr(foreground, "LocalServices", FakeServices)
         monkeypatch.setattr("podracer_client.experiments._INTERVAL_S", 0.05)
         monkeypatch.chdir(tmp_path)
 

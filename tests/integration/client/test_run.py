@@ -17,6 +17,7 @@ import pytest
 from podracer.orchestrator.v1 import job_pb2
 from podracer_client import Client, Connection
 from podracer_client.display.json_lines import JsonDisplay
+from podracer_client.local import foreground
 from podracer_client.local import run as run_module
 from podracer_client.local.process import ProcessNews
 from podracer_core.errors import Unavailable
@@ -56,7 +57,7 @@ class FakeServices:
 @pytest.fixture
 def run(connection: Connection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], tuple[int, list[Any]]]:
     FakeServices.connection, FakeServices.stopped = connection, []
-    monkeypatch.setattr(run_module, "LocalServices", FakeServices)
+    monkeypatch.setattr(foreground, "LocalServices", FakeServices)
     monkeypatch.chdir(tmp_path)
 
     def run() -> tuple[int, list[Any]]:

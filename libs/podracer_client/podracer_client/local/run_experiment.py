@@ -7,49 +7,24 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
 from pathlib import Path
-from queue import Empty, SimpleQueue
 
 from podracer.orchestrator.v1 import job_pb2
 from podracer_client.client import Client
 from podracer_client.display.comparison import ExperimentDisplay
 from podracer_client.experiments import check_jobs, create_jobs, follow_jobs
 from podracer_client.job import Job
-from podracer_client.local.interrupts import INTERRUPTED, Interrupts, leave_at_once
-from podracer_client.local.process import ProcessNews
+from podracer_client.local.foreground import Foreground
+from podracer_client.local.interrupts import INTERRUPTED
 from podracer_client.local.run import UNFINISHED
-from podracer_client.local.run_folder import RunFolder
-from podracer_client.local.services import STOP_S, LocalServices, ServiceOptions
-from podracer_client.local.state_folder import StateFolder
-from podracer_core.errors import PodracerError, Unavailable
+from podracer_client.local.services import ServiceOptions
+from podracer_core.errors import PodracerError
 from podracer_core.jobs.experiment import Experiment
 from podracer_core.jobs.messages import spec_from_message, spec_to_message
 from podracer_core.jobs.spec import JobSpec
 
 _SUSPEND_S = 1.5
 _DRAIN_S = 2.5
-
-
-@dataclass(frozen=True, slots=True)
-class _Update:
-    """The jobs as they are now."""
-
-    jobs: Mapping[str, Job]
-
-
-@dataclass(frozen=True, slots=True)
-class _Ended:
-    """The thread that follows the jobs has ended, by an error or because they have."""
-
-    error: PodracerError | None
-
-
-class _Interrupted:
-    """Ctrl-C, once."""
-
-
-_Message = ProcessNews | _Update | _Ended | _Interrupted
 
 
 def run_experiment(
@@ -65,119 +40,71 @@ def run_experiment(
     `next_steps` are commands for afterwards, `again` the one that goes on after an interrupt. Raises what
     `podracer_client.local.run.run_job` does.
     """
-    inbox: SimpleQueue[_Message] = SimpleQueue()
     with ExitStack() as stack:
-        state = stack.enter_context(StateFolder.open(folder))
-        run_folder = stack.enter_context(RunFolder())
-        options = replace(
-            options or ServiceOptions(), allow_user_code=True
-        )  # the user's own jobs, on the user's machine
-        services = LocalServices(state, run_folder, options, inbox.put)
-        stack.enter_context(
-            Interrupts(lambda: inbox.put(_Interrupted()), lambda: leave_at_once(services, state, run_folder))
-        )
-        run = _Run(experiment, services, display, inbox)
-        stack.callback(run.stop)
-        code = run.follow()
-        steps = [again, *next_steps] if again and code == INTERRUPTED else next_steps
-        display.finish([job.message for job in run.jobs.values()], steps)
-        return code
+        return _Run(experiment, folder, display, stack, options, next_steps, again).follow()
 
 
-class _Run:
-    """The main thread reads the inbox; a second one starts the services, creates the jobs and asks how they are."""
+class _Run(Foreground[Mapping[str, Job]]):
+    """The second thread creates the jobs and asks how they are."""
 
     def __init__(
         self,
         experiment: Experiment,
-        services: LocalServices,
+        folder: Path,
         display: ExperimentDisplay,
-        inbox: SimpleQueue[_Message],
+        stack: ExitStack,
+        options: ServiceOptions | None,
+        next_steps: Sequence[str],
+        again: str,
     ) -> None:
-        self.jobs: Mapping[str, Job] = {}
+        super().__init__(stack, folder, options, display.note)
+        self._jobs: Mapping[str, Job] = {}
+        self._next_steps, self._again = next_steps, again
         self._experiment = experiment
-        self._services = services
         self._display = display
-        self._inbox = inbox
         self._stopping = threading.Event()
-        self._stop_by: float | None = None
-
-    def follow(self) -> int:
-        """Until all jobs have ended or the user interrupts."""
-        self._services.start()
-        threading.Thread(target=self._work, name="jobs", daemon=True).start()
-        while True:
-            message = self._inbox.get()
-            if isinstance(message, _Interrupted):
-                return self._interrupt()
-            if self._take(message):
-                succeeded = (job.message.state == job_pb2.JOB_STATE_SUCCEEDED for job in self.jobs.values())
-                return 0 if all(succeeded) else 1
-
-    def stop(self) -> None:
-        """End everything; a user who has interrupted has waited for a part of the time already."""
-        self._stopping.set()
-        left = STOP_S if self._stop_by is None else self._stop_by - time.monotonic()
-        self._services.stop(max(1.0, left))
 
     def _work(self) -> None:
-        """The second thread."""
-        ended = _Ended(PodracerError("following the jobs failed in a way that nobody foresaw; the traceback is above"))
-        try:
-            client = self._services.client()
-            names = [job.name for job in _resume_or_create(client, self._experiment.jobs, self._tell)]
-            for jobs in follow_jobs(client, names, wait=self._stopping.wait):
-                if self._stopping.is_set():
-                    break
-                self._inbox.put(_Update(jobs))
-            ended = _Ended(None)
-        except PodracerError as error:
-            ended = _Ended(error)
-        finally:
-            self._inbox.put(ended)
+        client = self._services.client()
+        names = [job.name for job in _resume_or_create(client, self._experiment.jobs, self._tell)]
+        for jobs in follow_jobs(client, names, wait=self._stopping.wait):
+            if self._stopping.is_set():
+                break
+            self._inbox.put(jobs)
 
-    def _tell(self, text: str) -> None:
-        self._inbox.put(ProcessNews("jobs", text))
+    def _leave(self) -> None:
+        self._stopping.set()
 
-    def _take(self, message: _Message) -> bool:
-        """Whether all jobs have ended."""
-        match message:
-            case _Update(jobs=jobs):
-                self.jobs = jobs
-                self._display.show(job.message for job in jobs.values())
-            case ProcessNews(fatal=True):
-                raise Unavailable(message.message, reason="PROCESS_FAILED")
-            case ProcessNews():
-                self._display.note(message.message)
-            case _Ended(error=error):
-                if error is not None:
-                    raise error
-                return True
-            case _Interrupted():
-                pass
+    def _take_news(self, news: Mapping[str, Job]) -> bool:
+        self._jobs = news
+        self._display.show(job.message for job in news.values())
         return False
+
+    def _finish(self) -> int:
+        self._show_end(self._next_steps)
+        return 0 if all(job.message.state == job_pb2.JOB_STATE_SUCCEEDED for job in self._jobs.values()) else 1
 
     def _interrupt(self) -> int:
         """Suspend the jobs and give their pods the time for a last checkpoint."""
         begin = time.monotonic()
-        self._stop_by = begin + STOP_S
         self._display.note("interrupted: suspending the jobs; once more to leave at once")
         try:
-            for job in self.jobs.values():
+            for job in self._jobs.values():
                 left = begin + _SUSPEND_S - time.monotonic()
                 if not job.ended and left > 0.0:
                     job.suspend(timeout_s=left)
-            while self._is_working and (left := begin + _DRAIN_S - time.monotonic()) > 0.0:
-                self._take(self._inbox.get(timeout=left))
-        except Empty:
-            pass
+            self._take_until(lambda: not self._is_working, begin + _DRAIN_S)
         except PodracerError as error:
             self._display.note(f"not every job could be suspended: {error.message}; they go on with the next run")
+        self._show_end([self._again, *self._next_steps] if self._again else self._next_steps)
         return INTERRUPTED
+
+    def _show_end(self, steps: Sequence[str]) -> None:
+        self._display.finish([job.message for job in self._jobs.values()], steps)
 
     @property
     def _is_working(self) -> bool:
-        return any(job.progress.pod_count for job in self.jobs.values())
+        return any(job.progress.pod_count for job in self._jobs.values())
 
 
 def _resume_or_create(client: Client, specs: Sequence[JobSpec], tell: Callable[[str], None]) -> list[Job]:

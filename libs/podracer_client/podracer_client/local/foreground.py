@@ -1,0 +1,138 @@
+"""What `podracer run` is, whatever it follows: services, a thread that follows, Ctrl-C, the end."""
+
+from __future__ import annotations
+
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import Generic, TypeVar
+
+from podracer_client.local.interrupts import Interrupts, leave_at_once
+from podracer_client.local.process import ProcessNews
+from podracer_client.local.run_folder import RunFolder
+from podracer_client.local.services import STOP_S, LocalServices, ServiceOptions
+from podracer_client.local.state_folder import StateFolder
+from podracer_core.errors import PodracerError, Unavailable
+
+News = TypeVar("News")
+
+
+@dataclass(frozen=True, slots=True)
+class _Ended:
+    """The thread that follows has ended, by an error or because there is nothing left to follow."""
+
+    error: PodracerError | None
+
+
+class _Interrupted:
+    """Ctrl-C, once."""
+
+
+class Foreground(ABC, Generic[News]):
+    """The main thread reads an inbox; a second one, `_work`, starts what is followed and puts `News` of it there."""
+
+    def __init__(
+        self, stack: ExitStack, folder: Path, options: ServiceOptions | None, note: Callable[[str], None]
+    ) -> None:
+        """`stack` gives back what it holds; `note` shows a line.
+
+        Raises PreconditionFailed while another process has the folder, InvalidInput where it cannot be written.
+        """
+        self._note = note
+        self._inbox: SimpleQueue[News | ProcessNews | _Ended | _Interrupted] = SimpleQueue()
+        self._stop_by: float | None = None
+        self._state = state = stack.enter_context(StateFolder.open(folder))
+        run_folder = stack.enter_context(RunFolder())
+        # They are the user's own jobs, on the user's own machine.
+        options = replace(options or ServiceOptions(), allow_user_code=True)
+        self._services = services = LocalServices(state, run_folder, options, self._inbox.put)
+        stack.enter_context(
+            Interrupts(lambda: self._inbox.put(_Interrupted()), lambda: leave_at_once(services, state, run_folder))
+        )
+
+    def follow(self) -> int:
+        """Until what is followed has ended or the user interrupts; the exit code. The services have ended then, too.
+
+        Raises Unavailable when a service cannot start or dies again and again, and what ended the second thread.
+        """
+        try:
+            self._services.start()
+            threading.Thread(target=self._guarded_work, name="following", daemon=True).start()
+            while True:
+                message = self._inbox.get()
+                if isinstance(message, _Interrupted):
+                    self._stop_by = time.monotonic() + STOP_S
+                    return self._interrupt()
+                if self._take(message):
+                    return self._finish()
+        finally:
+            self._stop()
+
+    @abstractmethod
+    def _work(self) -> None:
+        """The second thread, until there is nothing left to follow."""
+
+    @abstractmethod
+    def _leave(self) -> None:
+        """Make the second thread end soon."""
+
+    @abstractmethod
+    def _take_news(self, news: News) -> bool:
+        """Whether what is followed has ended."""
+
+    @abstractmethod
+    def _finish(self) -> int:
+        """It has ended: the exit code."""
+
+    @abstractmethod
+    def _interrupt(self) -> int:
+        """Leave things so that the next run goes on with them: the exit code."""
+
+    def _tell(self, text: str) -> None:
+        """A line to show, from the second thread."""
+        self._inbox.put(ProcessNews("jobs", text))
+
+    def _take_until(self, done: Callable[[], bool], deadline: float) -> None:
+        """Go on taking what comes, at most to the `deadline` of time.monotonic()."""
+        while not done():
+            try:
+                self._take(self._inbox.get(timeout=max(0.0, deadline - time.monotonic())))
+            except Empty:
+                return
+
+    def _take(self, message: News | ProcessNews | _Ended | _Interrupted) -> bool:
+        match message:
+            case ProcessNews(fatal=True):
+                raise Unavailable(message.message, reason="PROCESS_FAILED")
+            case ProcessNews():
+                self._note(message.message)
+            case _Ended(error=error):
+                if error is not None:
+                    raise error
+                return True
+            case _Interrupted():
+                pass
+            case _:
+                return self._take_news(message)
+        return False
+
+    def _guarded_work(self) -> None:
+        ended = _Ended(PodracerError("following the jobs failed in a way that nobody foresaw; the traceback is above"))
+        try:
+            self._work()
+            ended = _Ended(None)
+        except PodracerError as error:
+            ended = _Ended(error)
+        finally:
+            self._inbox.put(ended)
+
+    def _stop(self) -> None:
+        """End everything; a user who has interrupted has waited for a part of the time already."""
+        self._leave()
+        left = STOP_S if self._stop_by is None else self._stop_by - time.monotonic()
+        self._services.stop(max(1.0, left))
