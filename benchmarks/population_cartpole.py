@@ -3,7 +3,9 @@
 (a) wall seconds from the start of a process to the first greedy mean of 475 that 100 fresh episodes confirm,
     environment steps/s over the whole population from the first rollout to then, and the peak memory of all processes
     together (PSS, sampled five times a second). Ours is `podracer run benchmarks/jobs/population_cartpole.yaml`.
-(b) AgileRL's steps/s with the environments, horizon, minibatch, epochs and network of that job, beside ours.
+(b) steps/s that last: that job without a target, over two rounds of 10 s, looks and evaluations included; beside it
+    AgileRL with its environments, horizon, minibatch, epochs and network. What the peers do in (a) lasts as it is, for
+    their runs are longer; ours is over after a second or two, much of it the first look and the confirmation.
 
 Every run is a process of its own with the same cores and torch threads; the systems take turns, seed after seed. The
 peers live in a virtual environment of their own, because some of what they need excludes what we need:
@@ -14,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import statistics
 import subprocess
 import sys
@@ -31,6 +34,9 @@ JOB = ROOT / "benchmarks" / "jobs" / "population_cartpole.yaml"
 PEERS = ROOT / "benchmarks" / "peers"
 REQUIREMENTS = PEERS / "requirements-population.txt"
 POPULATION = 8
+LASTING_S = 20.0
+"""Two rounds of our job."""
+
 PASSIVE = {"OMP_WAIT_POLICY": "PASSIVE"}
 """For everybody: threads that spin while they wait take a core from whoever works."""
 
@@ -67,7 +73,7 @@ class Run:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="one seed; of the peers AgileRL alone, for 40 s at most")
+    parser.add_argument("--quick", action="store_true", help="one seed; of the peers AgileRL alone, for 20 s at most")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=os.cpu_count(), help="torch threads of every peer")
     parser.add_argument("--only", action="append", choices=sorted(SYSTEMS), help="only these systems")
@@ -92,8 +98,9 @@ def main() -> None:
                 run = _run(name, python, options, seed, Path(scratch))
                 runs[name].append(run)
                 print(f"seed {seed}, {SYSTEMS[name].title}: {_text(run)}", flush=True)
+        lasting = _lasting(options, Path(scratch)) if "ours" in names else None
         same = _same_settings(python, options, Path(scratch)) if "agilerl" in installed and not options.only else None
-    _report(runs, same)
+    _report(runs, lasting, same)
 
 
 def set_up(folder: Path) -> None:
@@ -121,7 +128,7 @@ def _installed(python: Path) -> dict[str, str]:
 
 def _run(name: str, python: Path, options: argparse.Namespace, seed: int, scratch: Path) -> Run:
     system, log = SYSTEMS[name], scratch / f"{name}.log"
-    timeout_s = 40.0 if options.quick else system.timeout_s
+    timeout_s = 20.0 if options.quick else system.timeout_s
     if name == "ours":
         return _ours(run_measured(_our_command(seed, scratch), log, environment=PASSIVE, timeout_s=timeout_s))
     # Eight trials at once have a process each: a thread for each is all that two cores can bear.
@@ -132,10 +139,13 @@ def _run(name: str, python: Path, options: argparse.Namespace, seed: int, scratc
     return _peer(run_measured(command, log, environment=environment, timeout_s=timeout_s, until=("reached",)))
 
 
-def _our_command(seed: int, scratch: Path) -> list[str]:
-    job = scratch / f"cartpole-{seed}.yaml"
-    job.write_text(JOB.read_text().replace("seed: 0", f"seed: {seed}"))
-    folder = scratch / f"runs-{seed}"
+def _our_command(seed: int, scratch: Path, lasting_s: float | None = None) -> list[str]:
+    name = f"cartpole-{seed}" if lasting_s is None else "lasting"
+    text = JOB.read_text().replace("seed: 0", f"seed: {seed}")
+    if lasting_s is not None:
+        text = re.sub("objective: .*", f"objective: {{max_duration: {lasting_s:g}s}}", text)
+    job, folder = scratch / f"{name}.yaml", scratch / f"runs-{name}"
+    job.write_text(text)
     return [sys.executable, "-m", "podracer_client", "run", str(job), "--json", "--dir", str(folder)]
 
 
@@ -145,6 +155,13 @@ def _ours(measured: Measured) -> Run:
         return Run(None, None, 0, *_memory(measured))
     seconds, last = found
     return Run(seconds, last["env_steps"] / last["train_seconds"], last["env_steps"], *_memory(measured))
+
+
+def _lasting(options: argparse.Namespace, scratch: Path) -> float | None:
+    """Our steps/s where no target ends it."""
+    seconds = LASTING_S / 2 if options.quick else LASTING_S
+    command = _our_command(0, scratch, seconds)
+    return _ours(run_measured(command, scratch / "lasting.log", environment=PASSIVE, timeout_s=120.0)).steps_per_second
 
 
 def _peer(measured: Measured) -> Run:
@@ -171,7 +188,7 @@ def _same_settings(python: Path, options: argparse.Namespace, scratch: Path) -> 
     return None if found is None else float(found[1]["env_steps_per_second"])
 
 
-def _report(runs: dict[str, list[Run]], same: float | None) -> None:
+def _report(runs: dict[str, list[Run]], lasting: float | None, same: float | None) -> None:
     print_table(
         "(a) from process start to a confirmed greedy 475, 8 agents: median (least – greatest)",
         ["system", "seconds", "got there", "environment steps/s", "environment steps", "peak memory, MB", "processes"],
@@ -188,28 +205,29 @@ def _report(runs: dict[str, list[Run]], same: float | None) -> None:
             for name, found in runs.items()
         ],
     )
-    if same is not None:
-        print_table(
-            "(b) the same 256 environments, horizon 32, minibatch 2,048 and 4 epochs",
-            ["system", "environment steps/s"],
-            [
-                ["Podracer, evaluation included, as in (a)", _spread([run.steps_per_second for run in runs["ours"]])],
-                ["AgileRL, no looks at its agents", same],
-            ],
-        )
-    ours, agile = runs.get("ours", []), [name for name in runs if name.startswith("agilerl")]
-    speed = _ratio(_median(ours, "steps_per_second"), [_median(runs[name], "steps_per_second") for name in agile], max)
-    memory = _ratio(_median(ours, "memory_mb"), [_median(runs[name], "memory_mb") for name in agile], min)
+    agile = [_median(found, "steps_per_second") for name, found in runs.items() if name.startswith("agilerl")]
+    print_table(
+        "(b) steps/s that last",
+        ["system", "environment steps/s"],
+        [
+            ["Podracer, looks and evaluations included", _spread([lasting])],
+            ["AgileRL with its own settings, looks included: the faster of (a)", _spread([_best(agile, max)])],
+            ["AgileRL with our 256 environments, horizon, minibatch, epochs, network; no looks", _spread([same])],
+        ],
+    )
+    ours = runs.get("ours", [])
+    lean = [_median(found, "memory_mb") for name, found in runs.items() if name.startswith("agilerl")]
     finish(
         "population_cartpole",
         {
             "runs": {name: [vars(run) for run in found] for name, found in runs.items()},
+            "lasting_steps_per_second": lasting,
             "agilerl_same_settings_steps_per_second": same,
         },
         {
             "seconds_from_process_start": Target(_median(ours, "seconds"), 10.0, at_most=True),
-            "steps_per_second_over_agilerl": Target(speed, 50.0),
-            "memory_over_agilerl": Target(memory, 1.5, at_most=True),
+            "steps_per_second_over_agilerl": Target(_ratio(lasting, _best(agile, max)), 50.0),
+            "memory_over_agilerl": Target(_ratio(_median(ours, "memory_mb"), _best(lean, min)), 1.5, at_most=True),
         },
     )
 
@@ -219,10 +237,14 @@ def _median(runs: Sequence[Run], field: str) -> float | None:
     return statistics.median(values) if values else None
 
 
-def _ratio(ours: float | None, theirs: Sequence[float | None], best: Any) -> float | None:
-    """Ours over the best of the peer's recipes."""
-    known = [value for value in theirs if value is not None]
-    return ours / best(known) if ours is not None and known else None
+def _best(values: Sequence[float | None], best: Any) -> float | None:
+    """Of the peer's recipes, the one that is best for it."""
+    known = [value for value in values if value is not None]
+    return best(known) if known else None
+
+
+def _ratio(ours: float | None, theirs: float | None) -> float | None:
+    return ours / theirs if ours is not None and theirs is not None else None
 
 
 def _spread(values: Sequence[float | None]) -> str:

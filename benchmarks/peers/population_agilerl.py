@@ -60,13 +60,13 @@ RECIPES = {
         "learn_step": 8192,
         "batch_size": 2048,
         "lr": 4e-3,
-        "update_epochs": 4,
+        "update_epochs": 2,
         "gamma": 0.99,
         "gae_lambda": 0.95,
         "ent_coef": 0.0,
     },
 }
-NETWORK = {"latent_dim": 64, "encoder_config": {"hidden_size": [64]}, "head_config": {"hidden_size": [64]}}
+WIDTHS = {"tutorial": 64, "short": 64, "same": 32}
 LEAST_EPISODES = 4
 
 
@@ -133,7 +133,8 @@ def main() -> None:
     random.seed(options.seed)
     np.random.seed(options.seed)
     torch.manual_seed(options.seed)
-    recipe = dict(RECIPES[options.recipe])
+    recipe, width = dict(RECIPES[options.recipe]), WIDTHS[options.recipe]
+    layer = {"hidden_size": [width]}
     evo_steps, num_envs = recipe.pop("evo_steps"), recipe["num_envs"]
     environments = make_vect_envs("CartPole-v1", num_envs=num_envs, should_async_vector=False)
     population = PPO.population(
@@ -145,7 +146,7 @@ def main() -> None:
             batch_size=RLParameter(min=32, max=2048, dtype=int),
             learn_step=RLParameter(min=256, max=8192, dtype=int, grow_factor=1.5, shrink_factor=0.75),
         ),
-        net_config=NETWORK,
+        net_config={"latent_dim": width, "encoder_config": layer, "head_config": layer},
         **recipe,
     )
     tell("training")
