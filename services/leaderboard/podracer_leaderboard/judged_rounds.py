@@ -1,4 +1,4 @@
-"""What rounds have told, read from their rows: each agent's rung, its curve, and how well cohorts of a size do."""
+"""What rounds have told, read from their rows: each agent's curve, all progress, how well cohorts of a size do."""
 
 from __future__ import annotations
 
@@ -7,16 +7,14 @@ from collections.abc import Iterable
 
 from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import aliased
 
 from podracer_leaderboard.agents import Agent
 from podracer_leaderboard.packing import Throughput, member_limit
 from podracer_leaderboard.rules import Rules
-from podracer_leaderboard.rungs import SAME_TO, Front, LineRound, peer_scores
+from podracer_leaderboard.rungs import Front, LineRound
 from podracer_leaderboard.search_space import Shape
-from podracer_leaderboard.tables import AgentRow, RoundRow, ThroughputRow
-
-MAX_ROUNDS = 128
-"""Rounds on either side of an effort that a rung is read from at most, the nearest: a job of any age is quick."""
+from podracer_leaderboard.tables import RoundRow, ThroughputRow
 
 CURVE_ROUNDS = 8
 """Rounds of an agent's curve, the newest ones."""
@@ -25,52 +23,18 @@ NOISE = 0.1
 """A score counts as the best that falls short of it by at most this part of what the best has over the median."""
 
 
-async def load_peers(
-    session: AsyncSession, board: str, rules: Rules, agents: Iterable[Agent]
-) -> dict[str, tuple[float, ...]]:
-    """Name of an agent whose last round was judged → the scores of its rung, its own first."""
-    peers: dict[str, tuple[float, ...]] = {}
-    rounds: dict[float, list[LineRound]] = {}  # by effort, which many agents share where rounds are in steps
-    for agent in agents:
-        if agent.score is None:
-            continue
-        effort = float(agent.env_steps) if rules.round_env_steps else agent.cost_s
-        if effort not in rounds:
-            rounds[effort] = await _rounds_near(session, board, rules, effort)
-        peers[agent.name] = peer_scores(LineRound(agent.name, 0.0, effort, agent.score), rounds[effort])
-    return peers
-
-
-async def _rounds_near(session: AsyncSession, board: str, rules: Rules, effort: float) -> list[LineRound]:
-    """The judged rounds that ended nearest to `effort`, those of the greatest effort first."""
-    by_steps = rules.round_env_steps > 0
-    column = RoundRow.line_env_steps if by_steps else RoundRow.line_cost_s
-    query = (
-        select(RoundRow.agent, column, RoundRow.score, AgentRow.env_steps if by_steps else AgentRow.cost_s)
-        .join(AgentRow, AgentRow.name == RoundRow.agent)
-        .where(RoundRow.board == board, RoundRow.score.is_not(None))
-        .limit(MAX_ROUNDS)
-    )
-    above = query.where(column > effort, column <= effort * SAME_TO).order_by(column, RoundRow.agent)
-    below = query.where(column <= effort).order_by(column.desc(), RoundRow.agent.desc())
-    rows = [*reversed((await session.execute(above)).all()), *(await session.execute(below)).all()]
-    return [LineRound(name, 0.0, after, score, reached) for name, after, score, reached in rows if score is not None]
-
-
 async def load_curves(
     session: AsyncSession, board: str, rules: Rules, agents: Iterable[Agent]
 ) -> dict[str, tuple[LineRound, ...]]:
     """Name of an agent → its newest judged rounds, oldest first; empty where none was."""
-    curves = {}
-    for agent in agents:
-        query = (
-            select(RoundRow)
-            .where(RoundRow.board == board, RoundRow.agent == agent.name, RoundRow.score.is_not(None))
-            .order_by(RoundRow.line_cost_s.desc())
-            .limit(CURVE_ROUNDS)
-        )
-        newest_first = [_line_round(row, rules) for row in await session.scalars(query)]
-        curves[agent.name] = tuple(reversed(newest_first))
+    curves: dict[str, tuple[LineRound, ...]] = {agent.name: () for agent in agents}
+    newest = func.row_number().over(partition_by=RoundRow.agent, order_by=RoundRow.line_cost_s.desc())
+    of_these = (RoundRow.board == board, RoundRow.agent.in_(curves), RoundRow.score.is_not(None))
+    numbered = select(RoundRow, newest.label("age")).where(*of_these).subquery()
+    found = aliased(RoundRow, numbered)
+    query = select(found).where(numbered.c.age <= CURVE_ROUNDS).order_by(numbered.c.age.desc())
+    for row in await session.scalars(query):
+        curves[row.agent] += (_line_round(row, rules),)
     return curves
 
 

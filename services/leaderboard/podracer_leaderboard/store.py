@@ -14,7 +14,8 @@ from podracer.common.v1 import agent_pb2
 from podracer_core.catalogue.messages import hyperparameters_from_message
 from podracer_core.errors import NotFound
 from podracer_leaderboard.agents import ALIVE, Action, Agent, Population, State
-from podracer_leaderboard.judged_rounds import load_curves, load_front, load_peers
+from podracer_leaderboard.judged_rounds import load_curves, load_front
+from podracer_leaderboard.peers import load_peers
 from podracer_leaderboard.ranges import Value
 from podracer_leaderboard.ranking import Entry, ranked
 from podracer_leaderboard.rules import Rules

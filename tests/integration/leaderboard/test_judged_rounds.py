@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -11,9 +11,9 @@ import pytest
 from sqlalchemy import event, insert, text
 
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as pb
-from podracer_core.database import open_database
+from podracer_core.database import Database, open_database
 from podracer_leaderboard.agents import Agent, State
-from podracer_leaderboard.judged_rounds import MAX_ROUNDS, load_peers
+from podracer_leaderboard.peers import MAX_ROUNDS, load_peers
 from podracer_leaderboard.rules import Rules
 from podracer_leaderboard.server import MIGRATIONS
 from podracer_leaderboard.tables import AgentRow, BoardRow, RoundRow
@@ -113,6 +113,18 @@ async def test_a_newcomer_is_not_held_against_what_older_agents_have_become(driv
     assert await replaced(driver) == {}
 
 
+async def test_whom_halving_stops_is_retired_with_the_reason_and_has_no_successor(driver: Any) -> None:
+    await driver.create(population=8, exploration=0.0, round_env_steps=STEPS, adaptive_rounds=True)
+    cohort = await driver.propose(8)
+    await driver.run_round(cohort, lambda agent: float(agent.name[-4:]))
+    cohort = await driver.propose(8)
+    assert [proposal.agent.name[-4:] for proposal in cohort.proposals] == ["0005", "0006", "0007", "0008"]
+    retired = [each for each in await driver.agents() if each.state == pb.AGENT_STATE_RETIRED]
+    assert [each.name[-4:] for each in retired] == ["0001", "0002", "0003", "0004"]
+    assert retired[0].reason.endswith("; stopped at place 8 of 8 in rung 1")
+    assert await replaced(driver) == {}
+
+
 async def explorers(driver: Any) -> int:
     """How many agents have begun from nothing because nobody got better."""
     return sum("nobody gets better" in each.reason for each in await driver.agents())
@@ -164,46 +176,73 @@ async def test_where_the_job_says_how_many_nothing_is_measured(driver: Any, memb
     assert sizes == [8] * 8 if member_count == 0 else [8, 8, 8, 8, 4, 4, 8, 8]
 
 
-async def test_a_rung_is_read_from_a_few_rows_of_an_index_however_many_rounds_there_are(tmp_path: Path) -> None:
-    """Two thousand agents of one effort each: no more than the nearest rounds are read, and no table is scanned."""
-    rounds = [
-        {
-            "board": "b", "request_id": str(n), "agent": f"a{n}", "lineage": "a0", "rung": 1, "score": float(n),
-            "env_steps": 10, "cost_s": 1.0, "line_env_steps": 10 * n, "line_cost_s": float(n), "response": b"",
-        }
-        for n in range(2000)
-    ]  # fmt: skip
-    agents = [
-        {
-            "board": "b", "number": n, "name": f"a{n}", "algorithm": "ppo", "spec": b"", "origin": "fresh",
-            "state": "retired", "reason": "", "lineage": "a0", "create_time": datetime.now(UTC), "waiting_since": n,
-            "env_steps": 10 * n, "cost_s": float(n), "rung": 1, "started": True, "replaced": "", "failure": "",
-            "best_rung": 0, "best_env_steps": 0, "best_cost_s": 0.0,
-        }
-        for n in range(2000)
-    ]  # fmt: skip
-    statements: list[tuple[str, Any]] = []
-    own = Agent("a1000", 1000, "ppo", {}, ("ppo", ()), State.WAITING, "a0", 1, 10_000, 1000.0, 1000.0, None, 0, True)
+def row_of_round(number: int) -> dict[str, Any]:
+    return {
+        "board": "b", "request_id": str(number), "agent": f"a{number}", "lineage": "a0", "rung": 1,
+        "score": float(number), "env_steps": 10, "cost_s": 1.0, "line_env_steps": 10 * number,
+        "line_cost_s": float(number), "response": b"",
+    }  # fmt: skip
+
+
+def row_of_agent(number: int) -> dict[str, Any]:
+    return {
+        "board": "b", "number": number, "name": f"a{number}", "algorithm": "ppo", "spec": b"", "origin": "fresh",
+        "state": "retired", "reason": "", "lineage": "a0", "create_time": datetime.now(UTC), "waiting_since": number,
+        "env_steps": 10 * number, "cost_s": float(number), "rung": 1, "started": True, "replaced": "", "failure": "",
+        "best_rung": 0, "best_env_steps": 0, "best_cost_s": 0.0,
+    }  # fmt: skip
+
+
+def agent_of(number: int) -> Agent:
+    effort, name = float(number), f"a{number}"
+    steps = 10 * number
+    return Agent(name, number, "ppo", {}, ("ppo", ()), State.WAITING, "a0", 1, steps, effort, effort, None, 0, True)
+
+
+@pytest.fixture
+async def long_history(tmp_path: Path) -> AsyncIterator[Database]:
+    """A board with two thousand agents of one effort each."""
     async with open_database(f"sqlite:///{tmp_path}/a.sqlite", MIGRATIONS) as database:
         async with database.write() as session:
             session.add(BoardRow(name="b", job="j", spec=b"", update_time=datetime.now(UTC)))
             await session.flush()
-            await session.execute(insert(AgentRow), agents)
-            await session.execute(insert(RoundRow), rounds)
-        async with database.read() as session:
-            connection = await session.connection()
-            event.listen(connection.sync_engine, "before_cursor_execute", lambda *a: statements.append((a[2], a[3])))
-            for rules in (Rules(), Rules(round_env_steps=10)):
-                (scores,) = (await load_peers(session, "b", rules, [own])).values()
-                assert len(scores) <= 2 * MAX_ROUNDS + 1
-                assert scores[0] == 1000.0
-                assert {998.0, 999.0, 1001.0, 1002.0} <= set(scores)
-            plans: list[str] = []
-            for statement, values in [*statements]:
-                steps = await connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", values)
-                plans += [step[-1] for step in steps]
+            await session.execute(insert(AgentRow), [row_of_agent(number) for number in range(2000)])
+            await session.execute(insert(RoundRow), [row_of_round(number) for number in range(2000)])
+        yield database
+
+
+async def test_a_rung_is_read_from_a_few_rows_of_an_index_however_many_rounds_there_are(long_history: Database) -> None:
+    """No more than the nearest rounds are read, and no table is scanned."""
+    statements: list[tuple[str, Any]] = []
+    async with long_history.read() as session:
+        connection = await session.connection()
+        event.listen(connection.sync_engine, "before_cursor_execute", lambda *a: statements.append((a[2], a[3])))
+        for rules in (Rules(), Rules(round_env_steps=10)):
+            (scores,) = (await load_peers(session, "b", rules, [agent_of(1000)])).values()
+            assert len(scores) <= 2 * MAX_ROUNDS + 1
+            assert scores[0] == 1000.0
+            assert {998.0, 999.0, 1001.0, 1002.0} <= set(scores)
+        plans: list[str] = []
+        for statement, values in [*statements]:
+            steps = await connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", values)
+            plans += [step[-1] for step in steps]
     assert len(plans) == 8
     assert all("USING" in step and "INDEX" in step for step in plans), plans
+
+
+@pytest.mark.parametrize("window", [8192, 700, 10])
+async def test_many_agents_are_judged_by_one_query_as_each_would_be_alone(
+    long_history: Database, monkeypatch: pytest.MonkeyPatch, window: int
+) -> None:
+    monkeypatch.setattr("podracer_leaderboard.peers.MAX_WINDOW", window)
+    several = [agent_of(number) for number in (0, 1, 60, 128, 129, 500, 1290, 1500, 1871, 1872, 1900, 1999)]
+    async with long_history.read() as session:
+        for rules in (Rules(), Rules(round_env_steps=10)):
+            together = await load_peers(session, "b", rules, several)
+            alone = [await load_peers(session, "b", rules, [each]) for each in several]
+            assert [together[each.name] for each in several] == [
+                one[each.name] for one, each in zip(alone, several, strict=True)
+            ]
 
 
 async def test_what_lines_had_had_is_stored_with_each_round(server: Any, driver: Any, tmp_path: Path) -> None:
