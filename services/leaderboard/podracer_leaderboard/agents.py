@@ -98,14 +98,6 @@ class NewAgent:
 
 
 @dataclass(frozen=True, slots=True)
-class Retirement:
-    """A waiting agent that nobody takes the place of, and why, for people."""
-
-    agent: Agent
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
 class Population:
     """What a generator sees.
 
@@ -116,7 +108,7 @@ class Population:
     elites        those on the leaderboard, best first
     history       the best and the newest of all that were ever judged, oldest first; empty unless
                   `Generator.uses_history`
-    stagnates     whether the lines' effort has doubled without a better score; of jobs with adaptive rounds only
+    stagnates     whether the best lines have come no further for long; of jobs with adaptive rounds only
     created       how many agents there have been
     fresh_counts  algorithm → how many of them began from nothing
     """
@@ -183,10 +175,8 @@ class Cohort:
     created   every new agent, in the order in which they get their numbers; those that are no member wait for a
               cohort of their own shape
     finished  no further round will come; there are no members then
-    retired   waiting agents that end here, beside those that `created` replace
     """
 
     members: tuple[Agent | NewAgent, ...] = ()
     created: tuple[NewAgent, ...] = ()
     finished: bool = False
-    retired: tuple[Retirement, ...] = ()

@@ -14,7 +14,7 @@ from podracer_leaderboard.packing import Throughput, member_limit
 from podracer_leaderboard.rules import Rules
 from podracer_leaderboard.rungs import Front, LineRound
 from podracer_leaderboard.search_space import Shape
-from podracer_leaderboard.tables import RoundRow, ThroughputRow
+from podracer_leaderboard.tables import AgentRow, RoundRow, ThroughputRow
 
 CURVE_ROUNDS = 8
 """Rounds of an agent's curve, the newest ones."""
@@ -39,19 +39,25 @@ async def load_curves(
 
 
 async def load_front(session: AsyncSession, board: str, rules: Rules) -> Front | None:
-    """How far the board's lines have come; None before the first judged round."""
-    effort = RoundRow.line_env_steps if rules.round_env_steps else RoundRow.line_cost_s
+    """How far the board's best lines have come; None before the first judged round."""
+    by_steps = rules.round_env_steps > 0
     judged = (RoundRow.board == board, RoundRow.score.is_not(None))
-    totals = select(func.count(), func.max(effort), func.max(RoundRow.score)).where(*judged)
-    count, reached, best = (await session.execute(totals)).one()
+    count, best = (await session.execute(select(func.count(), func.max(RoundRow.score)).where(*judged))).one()
     if not count:
         return None
     usual = select(RoundRow.score).where(*judged).order_by(RoundRow.score).offset(count // 2).limit(1)
     median = (await session.scalars(usual)).one()
     assert best is not None and median is not None, "only judged rounds are read"
-    as_good = best - NOISE * (best - median)
-    first = select(func.min(effort)).where(*judged, RoundRow.score >= as_good)
-    return Front(reached, best_since=(await session.scalars(first)).one())
+    efforts = (
+        select(
+            func.min(RoundRow.line_env_steps if by_steps else RoundRow.line_cost_s),
+            func.max(AgentRow.env_steps if by_steps else AgentRow.cost_s),
+        )
+        .join(AgentRow, AgentRow.name == RoundRow.agent)
+        .where(*judged, RoundRow.score >= best - NOISE * (best - median))
+    )
+    best_since, reached = (await session.execute(efforts)).one()
+    return Front(reached, best_since)
 
 
 async def load_limits(session: AsyncSession, board: str, shapes: Iterable[Shape], places: int) -> dict[Shape, int]:

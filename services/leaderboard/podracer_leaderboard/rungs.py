@@ -38,13 +38,17 @@ class LineRound:
 
 @dataclass(frozen=True, slots=True)
 class Front:
-    """How far the lines of a board have come: the greatest effort, and with how little the best score was reached."""
+    """How far the best lines of a board have come.
+
+    reached     the greatest effort of a line that has had the best score, or one that differs by noise
+    best_since  the least effort with which such a score was reached
+    """
 
     reached: float
     best_since: float
 
     def stagnates(self, rules: Rules) -> bool:
-        """Whether effort has doubled without a better score, after the first milestone."""
+        """Whether one of them has doubled that effort and has come no further, after the first milestone."""
         return self.reached >= 2 * max(self.best_since, _milestone(rules))
 
 

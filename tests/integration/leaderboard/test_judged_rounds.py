@@ -113,18 +113,6 @@ async def test_a_newcomer_is_not_held_against_what_older_agents_have_become(driv
     assert await replaced(driver) == {}
 
 
-async def test_whom_halving_stops_is_retired_with_the_reason_and_has_no_successor(driver: Any) -> None:
-    await driver.create(population=8, exploration=0.0, round_env_steps=STEPS, adaptive_rounds=True)
-    cohort = await driver.propose(8)
-    await driver.run_round(cohort, lambda agent: float(agent.name[-4:]))
-    cohort = await driver.propose(8)
-    assert [proposal.agent.name[-4:] for proposal in cohort.proposals] == ["0005", "0006", "0007", "0008"]
-    retired = [each for each in await driver.agents() if each.state == pb.AGENT_STATE_RETIRED]
-    assert [each.name[-4:] for each in retired] == ["0001", "0002", "0003", "0004"]
-    assert retired[0].reason.endswith("; stopped at place 8 of 8 in rung 1")
-    assert await replaced(driver) == {}
-
-
 async def explorers(driver: Any) -> int:
     """How many agents have begun from nothing because nobody got better."""
     return sum("nobody gets better" in each.reason for each in await driver.agents())
