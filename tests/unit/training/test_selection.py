@@ -27,7 +27,10 @@ def result(mean: float, seeds: tuple[int, ...], spread: float = 1.0) -> Evaluati
 class ScriptedJudge(Judge):
     """Answers looks and full evaluations with the means of the script; later only if `delayed`."""
 
-    def __init__(self, looks: list[list[float] | None], fulls: list[float], *, delayed: bool = False) -> None:
+    def __init__(
+        self, looks: list[list[float] | None], fulls: list[float], *, delayed: bool = False, cost_s: float = 0.01
+    ) -> None:
+        self.cost_s = cost_s
         self.looks, self.fulls, self.delayed = deque(looks), deque(fulls), delayed
         self.orders: list[EvaluationOrder] = []
         self.waiting: list[EvaluationOrder] = []
@@ -54,7 +57,7 @@ class ScriptedJudge(Judge):
                 results = () if means is None else tuple(result(mean, order.seeds) for mean in means)
             else:
                 results = (result(self.fulls.popleft(), order.seeds),)
-            answers.append(EvaluationAnswer(order.order_id, results, 0.01))
+            answers.append(EvaluationAnswer(order.order_id, results, self.cost_s))
         self.waiting = []
         return answers
 
@@ -97,7 +100,7 @@ def algorithm(make_algorithm: Make) -> Algorithm:
 
 
 def test_the_best_look_of_each_member_is_its_candidate_with_the_weights_of_that_moment(algorithm: Algorithm) -> None:
-    judge = ScriptedJudge([[5, 1], [3, 9], [2, 2]], [5.5, 8.5])
+    judge = ScriptedJudge([[5, 1], [3, 9], [2, 2]], [8.5, 5.5])  # the best look's goes first
     stage = Stage(algorithm, judge)
     assert stage.step()
     assert stage.step()
@@ -218,6 +221,22 @@ def test_an_interrupted_end_does_not_wait(algorithm: Algorithm) -> None:
     assert not judge.orders
 
 
+@pytest.mark.parametrize(
+    ("round_s", "cost_s", "episodes"),
+    [(100.0, 0.01, [32, 32]), (15.0, 1.0, [8, 8]), (20.0, 1.0, [32, 8]), (25.0, 1.0, [32, 32])],
+)
+def test_candidates_get_all_episodes_as_long_as_the_fraction_pays_for_them(
+    algorithm: Algorithm, round_s: float, cost_s: float, episodes: list[int]
+) -> None:
+    """A look at two members is 16 episodes, the candidates' own first ones as many, all others of one 24."""
+    judge = ScriptedJudge([[5, 1]], [5.5, 1.5], cost_s=cost_s)
+    stage = Stage(algorithm, judge, duration_s=round_s)
+    stage.elapsed_s = round_s
+    stage.selection.conclude(1.0)
+    assert [len(order.seeds) for order in judge.orders if not order.screening] == episodes
+    assert [order.members for order in judge.orders if not order.screening] == [(0,), (1,)], "the best look's first"
+
+
 def test_every_answer_is_news_once(algorithm: Algorithm) -> None:
     judge = ScriptedJudge([[5, 1], [3, 9]], [5.5, 8.5])
     stage = Stage(algorithm, judge)
@@ -225,7 +244,7 @@ def test_every_answer_is_news_once(algorithm: Algorithm) -> None:
     stage.selection.conclude(1.0)
     news = stage.selection.take_news()
     assert [(one.purpose, one.member) for one in news] == [
-        ("progress", 0), ("progress", 1), ("progress", 0), ("progress", 1), ("candidate", 0), ("candidate", 1),
+        ("progress", 0), ("progress", 1), ("progress", 0), ("progress", 1), ("candidate", 1), ("candidate", 0),
     ]  # fmt: skip
     assert stage.selection.take_news() == []
 

@@ -37,10 +37,14 @@ class EvaluationSchedule:
 
     def allows(self, elapsed_s: float, cost_s: float, *, credit: bool = False) -> bool:
         """Whether `cost_s` seconds more stay within the fraction."""
+        return cost_s <= self.left_s(elapsed_s, credit=credit)
+
+    def left_s(self, elapsed_s: float, *, credit: bool = True) -> float:
+        """Seconds of the fraction that are left; less than 0 where more was spent."""
         base_s = elapsed_s + (_CREDIT_S if credit else 0.0)
         if credit and self._round_s is not None:
             base_s = max(elapsed_s, min(base_s, self._round_s))
-        return self.spent_s + cost_s <= self._fraction * base_s
+        return self._fraction * base_s - self.spent_s
 
     def _leaves_the_end(self, elapsed_s: float, cost_s: float, *, credit: bool = True) -> bool:
         """Whether a look of `cost_s` seconds stays within the fraction and leaves what the end of the round costs."""

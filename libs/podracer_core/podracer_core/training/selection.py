@@ -67,6 +67,7 @@ class Selection:
         self._promising = False
         self._challenged_at = 0.0  # when a full evaluation was last asked for because of the target
         self._answered = False  # the last look
+        self._episode_s = 0.0  # of the last look
         self._seen_at = self._heard_at = 0.0  # at the end of the round: when the judge was there, and said something
         self._news: list[Judgement] = []
         self.confirmed: Judgement | None = None
@@ -115,11 +116,24 @@ class Selection:
             else:
                 self._listen(timeout_s)
         if self.confirmed is None and not self._interrupted():
-            for member, (_, snapshot) in self._best.items():
-                judged = self._candidates.get(member)
-                if (judged is None or judged.snapshot is not snapshot) and not self._interrupted():
-                    self._order_full(snapshot, ADMISSION)
+            self._order_candidates()
             self._wait(timeout_s)
+
+    def _order_candidates(self) -> None:
+        """Each member's best snapshot, the best of all first: with all episodes as long as the fraction pays for them,
+        then with as many as a look has."""
+        news = [
+            snapshot
+            for member, (_, snapshot) in sorted(self._best.items(), key=lambda item: -item[1][0])
+            if (judged := self._candidates.get(member)) is None or judged.snapshot is not snapshot
+        ]
+        first = min(self._plan.screening_episodes, self._plan.episodes)
+        left_s = self._schedule.left_s(self._now().elapsed_s) - len(news) * first * self._episode_s
+        for snapshot in news:
+            if self._interrupted():
+                return
+            left_s -= (self._plan.episodes - first) * self._episode_s
+            self._order_full(snapshot, ADMISSION, self._plan.episodes if left_s >= 0.0 else first)
 
     def _wait(self, timeout_s: float) -> None:
         while (self._screening is not None or self._full) and self.confirmed is None and not self._interrupted():
@@ -157,14 +171,14 @@ class Selection:
         if self._screening is not None:
             self._screening.snapshots = [take_snapshot(self._algorithm, member, moment) for member in members]
 
-    def _order_full(self, snapshot: Snapshot, purpose: int) -> None:
+    def _order_full(self, snapshot: Snapshot, purpose: int, episodes: int) -> None:
         seed = self._seed(snapshot.member, self._now(), snapshot)
         confirmation = purpose == CONFIRMATION
         order = EvaluationOrder(
             next(self._order_ids),
             (snapshot.member,),
             snapshot.actor,
-            tuple(evaluation_seeds(seed, purpose, self._plan.episodes)),
+            tuple(evaluation_seeds(seed, purpose, episodes)),
             first_episodes=0 if confirmation else min(self._plan.screening_episodes, self._plan.episodes),
             admission_score=None if confirmation else self._plan.admission_score,
         )
@@ -180,6 +194,7 @@ class Selection:
             self._schedule.record(self._now().elapsed_s, answer.duration_s, screening=True)
             self._answered = bool(answer.results)
             if answer.results:
+                self._episode_s = answer.duration_s / len(answer.results) / self._plan.screening_episodes
                 self._take_look(screening, answer)
         elif answer.order_id in self._full:
             snapshot = self._full.pop(answer.order_id)
@@ -247,7 +262,7 @@ class Selection:
         time."""
         if self._contenders and self._schedule.allows(self._now().elapsed_s, last_cost_s, credit=True):
             self._challenged_at = time.monotonic()
-            self._order_full(self._contenders.pop(), CONFIRMATION)
+            self._order_full(self._contenders.pop(), CONFIRMATION, self._plan.episodes)
 
     def _note_promise(self, best_mean: float) -> None:
         if self._first_mean is None:
