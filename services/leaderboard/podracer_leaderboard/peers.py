@@ -30,7 +30,7 @@ async def load_peers(
 ) -> dict[str, tuple[float, ...]]:
     """Name of an agent whose last round was judged → the scores of its rung, its own first."""
     own = [
-        LineRound(agent.name, 0.0, float(agent.env_steps) if rules.round_env_steps else agent.cost_s, agent.score)
+        LineRound(agent.name, 0.0, rules.effort(agent.env_steps, agent.cost_s), agent.score)
         for agent in agents
         if agent.score is not None
     ]

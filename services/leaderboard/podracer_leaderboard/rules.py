@@ -33,6 +33,10 @@ class Rules:
     generator: str = "tournament"
     updater: str = "lower_bound"
 
+    def effort(self, env_steps: int, cost_s: float) -> float:
+        """What lines are compared by: environment steps where rounds are in steps, else device seconds / M."""
+        return float(env_steps) if self.round_env_steps else cost_s
+
     @property
     def shape_limit(self) -> int:
         """How many shapes of one algorithm may be alive: more would leave too few agents in a cohort to be worth it."""

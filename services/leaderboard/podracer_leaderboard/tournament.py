@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from random import Random
+from statistics import median_low
 from typing import ClassVar
 
 from podracer_leaderboard.agents import Agent, Cohort, CohortRequest, NewAgent, Population
@@ -15,10 +16,11 @@ from podracer_leaderboard.search_space import Shape
 class Tournament(Generator):
     """CONTINUE for every waiting agent but those at the bottom of their rung; EXPLOIT or FRESH in their places.
 
-    The longest waiting agent that trains on leads and gives the cohort its shape; then come the others of that shape,
-    those with fewer rounds first, and among equals those that the pod still holds. A new agent of another shape waits
-    in its predecessor's place in the queue, so it leads soon and no shape is starved. Before anybody trains on, the
-    population is made full: a pod that trains fewer gets fresh agents as long as there is room.
+    The longest waiting agent that trains on leads and gives the cohort its shape, but those that have had more than
+    most wait until the others have had as much: who is alone in a cohort pays for all of its pod. Then come the others
+    of that shape, those with fewer rounds first, and among equals those that the pod still holds. A new agent of
+    another shape waits in its predecessor's place in the queue, so it leads soon and no shape is starved. Before
+    anybody trains on, the population is made full: a pod that trains fewer gets fresh agents as long as there is room.
     """
 
     breeding: ClassVar[type[Breeding]] = Breeding
@@ -26,7 +28,7 @@ class Tournament(Generator):
     def propose(self, population: Population, request: CohortRequest, random: Random) -> Cohort:
         """See `Generator`."""
         cohort = _Cohort(self, population, request, random)
-        queue = [agent for agent in population.waiting if request.accepts(agent.algorithm)]
+        queue = [agent for agent in self._queue(population) if request.accepts(agent.algorithm)]
         if all(agent.started for agent in queue):
             # Else fewer pods than the population needs would train their first agents for ever, and nobody else.
             while not cohort.is_full and cohort.is_first_of_population:
@@ -43,6 +45,12 @@ class Tournament(Generator):
         while not cohort.is_full and cohort.may_grow:
             cohort.fill()
         return Cohort(tuple(cohort.members), tuple(cohort.created))
+
+    def _queue(self, population: Population) -> list[Agent]:
+        """The waiting agents, the next one first."""
+        efforts = {agent.name: self.rules.effort(agent.env_steps, agent.cost_s) for agent in population.alive}
+        middle = median_low(efforts.values()) if efforts else 0.0
+        return sorted(population.waiting, key=lambda agent: max(efforts[agent.name], middle))
 
 
 class _Cohort:

@@ -277,6 +277,21 @@ def test_any_population_gives_a_sound_cohort(
         assert cohort.members
 
 
+def test_who_has_had_more_than_most_waits_until_the_others_have_had_as_much() -> None:
+    def waiting(number: int, cost_s: float, horizon: int = 32) -> Agent:
+        values = {**DEFAULTS, "horizon": horizon}
+        return agent(number, 1.0, cost_s=cost_s, hyperparameters=values, shape=shape_of("ppo", values))
+
+    four = replace(RULES, population=4)
+    alone, several = waiting(1, 30.0, horizon=64), [waiting(number, 10.0) for number in (2, 3, 4)]
+    assert numbers(propose(population([alone, *several]), 4, space=WIDE, rules=four)) == [2, 3, 4]
+    as_much = [waiting(number, 30.0) for number in (2, 3, 4)]
+    assert numbers(propose(population([alone, *as_much]), 4, space=WIDE, rules=four)) == [1]
+    newcomer = waiting(5, 0.0, horizon=64)
+    late = propose(population([*several, newcomer]), 4, space=WIDE, rules=four)
+    assert numbers(late) == [2, 3, 4], "it waits for its turn"
+
+
 def test_where_nobody_gets_better_half_of_the_new_agents_are_the_donors_algorithm_from_nothing() -> None:
     space = SearchSpace({"ppo": 1.0, "sac": 9.0}, {"ppo": {"learning_rate": LEARNING_RATE}, "sac": {}})
     stuck = replace(population(EIGHT), stagnates=True)
