@@ -73,7 +73,9 @@ class Job:
         return self._set_suspended(False, None)
 
     def scale(self, *, least: int | None = None, most: int | None = None) -> Job:
-        """Change how many pods may work for it (`pod.count`), also while it runs; what is not given stays.
+        """Change how many pods may work for it, also while it runs; what is not given stays.
+
+        As `pod.count` these are teams where an agent has several learners, of as many pods each.
 
         Raises InvalidInput for a number that cannot be, PreconditionFailed where it has ended.
         """

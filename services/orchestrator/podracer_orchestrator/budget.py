@@ -83,18 +83,21 @@ def remainder(budget: Budget, usage: Usage) -> Remainder:
 
 @dataclass(frozen=True, slots=True)
 class Sharing:
-    """Among how many pods what is left is shared, and how many steps a pod has done in a second so far (0: unknown)."""
+    """Among how many teams what is left is shared, how many steps a pod has done in a second so far (0: unknown), and
+    how many pods a team has."""
 
-    pods: int = 1
+    teams: int = 1
     env_steps_per_second: float = 0.0
+    learners: int = 1
 
 
 def cut_round(round_: Round, left: Remainder, members: int, sharing: Sharing) -> Grant | None:
     """Cut a round to what is left; None where nothing is.
 
     A round that says how much it uses takes that; one that does not (steps in a round of seconds, cost in a round of
-    steps) takes a pod's share, and of steps no more than twice what it can be expected to do, so that the other pods
-    of the job still find something. Every member gets a step at least.
+    steps) takes a team's share, and of steps no more than twice what it can be expected to do, so that the other teams
+    of the job still find something. Of a share of the cost each pod of the team has its part. Every member gets a step
+    at least.
     """
     if left.is_empty:
         return None
@@ -103,7 +106,7 @@ def cut_round(round_: Round, left: Remainder, members: int, sharing: Sharing) ->
         share = left.env_steps if steps else _share_of_steps(round_, left.env_steps, sharing)
         steps = min(steps or share, max(1, share // members))
     if left.cost_s is not None:
-        share_s = left.cost_s if round_.time_s is not None else left.cost_s / max(1, sharing.pods)
+        share_s = left.cost_s if round_.time_s is not None else left.cost_s / max(1, sharing.teams * sharing.learners)
         time_s = min(share_s, math.inf if time_s is None else time_s)
     if left.active_time_s is not None:
         time_s = min(left.active_time_s, math.inf if time_s is None else time_s)
@@ -117,7 +120,7 @@ def cut_round(round_: Round, left: Remainder, members: int, sharing: Sharing) ->
 
 
 def _share_of_steps(round_: Round, left: int, sharing: Sharing) -> int:
-    share = math.ceil(left / max(1, sharing.pods))
+    share = math.ceil(left / max(1, sharing.teams))
     if round_.time_s is None or sharing.env_steps_per_second <= 0.0:
         return share
-    return min(share, math.ceil(2.0 * round_.time_s * sharing.env_steps_per_second))
+    return min(share, math.ceil(2.0 * round_.time_s * sharing.learners * sharing.env_steps_per_second))

@@ -18,7 +18,7 @@ from podracer_orchestrator.job_files import environment_of
 from podracer_orchestrator.job_plan import JobPlan, plan_of, read_spec
 from podracer_orchestrator.names import last_part
 from podracer_orchestrator.progress import checkpoint_reference, members_of
-from podracer_orchestrator.tables import CheckpointRow, JobRow, LeaseRow, MemberRow, WorkRow, WorkState
+from podracer_orchestrator.tables import CheckpointRow, JobRow, LeaseRow, MemberRow, PodRow, WorkRow, WorkState
 
 CHECKPOINT_INTERVAL_S = 30.0
 EVALUATION_FRACTION = 0.2
@@ -104,6 +104,31 @@ def train_work(session: Session, job: JobRow, work: WorkRow, lease: LeaseRow) ->
         admission_score=proposal.admission_score if proposal.HasField("admission_score") else None,
         keep_replay=spec.evolution.keep_replay,
         deterministic=spec.pod.deterministic,
+        follower_count=plan_of(job).learners - 1,
+        fusion=fusion_spec(spec.pod.fusion) if plan_of(job).learners > 1 else None,
+    )
+
+
+def follow_work(session: Session, job: JobRow, work: WorkRow, lease: LeaseRow) -> pod_pb2.FollowWork:
+    """What a follower is told: whom it follows, and what that one trains, as of the last committed checkpoints."""
+    lead = session.get_one(LeaseRow, lease.lead_fence)
+    return pod_pb2.FollowWork(
+        lead_address=session.get_one(PodRow, lead.pod).address,
+        rank=lease.rank or 0,
+        lead_fence=lead.fence,
+        train=train_work(session, job, work, lead),
+    )
+
+
+def fusion_spec(asked: job_pb2.Fusion) -> pod_pb2.FusionSpec:
+    """How learners are fused; what a job leaves unset stays so."""
+    return pod_pb2.FusionSpec(
+        fusion=asked.name,
+        interval_updates=asked.interval_updates,
+        quorum=asked.quorum,
+        deadline=asked.deadline if asked.HasField("deadline") else None,
+        outer_learning_rate=asked.learning_rate if asked.HasField("learning_rate") else None,
+        outer_momentum=asked.momentum if asked.HasField("momentum") else None,
     )
 
 

@@ -12,16 +12,16 @@ from sqlalchemy.orm import Session
 from podracer.orchestrator.v1 import pod_service_pb2 as pod_pb2
 from podracer_core.errors import InvalidInput, PodracerError
 from podracer_core.rpc.tokens import LeaseTokens
-from podracer_orchestrator import challenges, cohorts, jobs, leases, objective, pods, works
-from podracer_orchestrator.budget import Grant, Round, Sharing, cut_round, remainder
-from podracer_orchestrator.changes import WORK, ChangeFeed
+from podracer_orchestrator import challenges, cohorts, followers, jobs, leases, objective, pods, works
+from podracer_orchestrator.budget import Grant, Remainder, Round, Sharing, cut_round, remainder
+from podracer_orchestrator.changes import WORK, ChangeFeed, touch
 from podracer_orchestrator.clock import Clock
 from podracer_orchestrator.job_plan import plan_of
 from podracer_orchestrator.job_state import TRAINING_STATES, JobState
 from podracer_orchestrator.lease_messages import lease_message
 from podracer_orchestrator.pool_shares import PoolShares
 from podracer_orchestrator.proposing import CohortProposer, ToPropose, to_propose
-from podracer_orchestrator.tables import JobRow, LeaseState, PodRow, PodState, WorkKind, WorkRow, WorkState
+from podracer_orchestrator.tables import JobRow, LeaseRow, LeaseState, PodRow, PodState, WorkKind, WorkRow, WorkState
 from podracer_orchestrator.terms import LeaseTerms
 from podracer_orchestrator.transactions import Transactions
 
@@ -36,6 +36,7 @@ class Ask:
     request_id: str
     warm_agents: Sequence[str] = ()
     algorithms: Sequence[str] = ()
+    can_fuse: bool = False
 
     @property
     def asker(self) -> leases.Asker:
@@ -103,8 +104,8 @@ class Dispatcher:
         async with self._proposer.turn(job_uid):
             found = await self._look(ask)
             if isinstance(found, ToPropose) and found.job_uid == job_uid:
-                if not await self._proposer.propose(found):
-                    return False
+                # Where that was in vain there may be a lead to follow.
+                await self._proposer.propose(found)
                 found = await self._look(ask)
             return found if isinstance(found, pod_pb2.Lease) else found is not None
 
@@ -160,30 +161,85 @@ class Dispatcher:
             return self._grant(session, job, evaluation, ask, Grant(Round(), reserved_cost_s=cost_s))
         if job.time_to_target_s is not None:
             return None  # the job only waits for its ensemble
-        plan = plan_of(job)
-        left = remainder(plan.budget, leases.usage(session, job, now))
-        if work is not None:
-            whole = leases.round_left(session, work, cohorts.round_of(plan, cohorts.proposal_of(work)))
-            what = cut_round(whole, left, work.places, self._sharing(session, job))
-            return None if what is None else self._grant(session, job, work, ask, what)
+        left = remainder(plan_of(job).budget, leases.usage(session, job, now))
+        if plan_of(job).learners > 1:
+            return self._find_in_team(session, job, work, left, ask)
+        return self._train(session, job, work, left, ask) or self._propose(session, job, left, ask)
+
+    def _find_in_team(
+        self, session: Session, job: JobRow, work: WorkRow | None, left: Remainder, ask: Ask
+    ) -> pod_pb2.Lease | ToPropose | None:
+        """Lead a team as long as there are fewer than the pods suffice for, else follow a lead, else lead after all.
+
+        Who leads begins at once and alone; who follows joins it later. What another lead has lost comes first.
+        """
+        pod, now, plan = ask.report, self._clock.now(), plan_of(job)
+        if not ask.can_fuse or not pod.address:
+            why = "its learner cannot fuse" if not ask.can_fuse else "it does not say where others reach its learner"
+            followers.note_unfit(session, job, pod.name, why, now)
+            return None
+        leads = [lease for lease in leases.held(session, job_uid=job.uid) if lease.kind == WorkKind.TRAIN]
+        found: pod_pb2.Lease | ToPropose | None = None
+        if len(leads) < plan.max_teams:
+            found = self._train(session, job, work, left, ask)
+        if found is None and len(leads) < min(plan.max_teams, plan.teams(self._shares.expected(session, job))):
+            found = self._propose(session, job, left, ask)
+        if found is None:
+            found = self._follow(session, job, leads, left, ask)
+        if found is None and len(leads) < plan.max_teams:
+            found = self._propose(session, job, left, ask)
+        return found
+
+    def _train(
+        self, session: Session, job: JobRow, work: WorkRow | None, left: Remainder, ask: Ask
+    ) -> pod_pb2.Lease | None:
+        """Lease a TRAIN work that waits, cut to what is left of the budget."""
+        if work is None:
+            return None
+        whole = leases.round_left(session, work, cohorts.round_of(plan_of(job), cohorts.proposal_of(work)))
+        what = cut_round(whole, left, work.places, self._sharing(session, job))
+        return None if what is None else self._grant(session, job, work, ask, what)
+
+    def _propose(self, session: Session, job: JobRow, left: Remainder, ask: Ask) -> ToPropose | None:
+        """What the leaderboard has to be asked before there is another cohort to train."""
         if job.rounds_over or left.is_empty or not self._proposer.may_ask(job):
             return None
         work = works.proposing(session, job.uid)
         if work is None:
-            places = plan.places(self._shares.expected(session, job))
-            work = jobs.add_work(session, job, WorkKind.TRAIN, WorkState.PROPOSING, now, places)
+            plan = plan_of(job)
+            places = plan.places(plan.teams(self._shares.expected(session, job)))
+            work = jobs.add_work(session, job, WorkKind.TRAIN, WorkState.PROPOSING, self._clock.now(), places)
         return to_propose(job, work, ask.warm_agents, ask.algorithms)
+
+    def _follow(
+        self, session: Session, job: JobRow, leads: Sequence[LeaseRow], left: Remainder, ask: Ask
+    ) -> pod_pb2.Lease | None:
+        """Lease a place in a team, where what is left of the cost pays for it until the end of the lead's round."""
+        now = self._clock.now()
+        place = followers.open_place(session, leads, ask.report.name, plan_of(job).learners, now)
+        if place is None:
+            return None
+        cost_s = 0.0 if left.cost_s is None else followers.time_left_s(place.lead, now)
+        if left.cost_s is not None and cost_s > left.cost_s:
+            return None
+        lease = leases.follow(session, job, place, ask.asker, cost_s, now)
+        self._terms.begin(lease.fence, job.uid)
+        return lease_message(session, lease, self._tokens, self._terms.term_s)
 
     def _grant(self, session: Session, job: JobRow, work: WorkRow, ask: Ask, what: Grant) -> pod_pb2.Lease:
         lease = leases.grant(session, job, work, ask.asker, what, self._clock.now())
         self._terms.begin(lease.fence, job.uid)
+        if plan_of(job).learners > 1:
+            touch(session, WORK)  # there is somebody to follow
         return lease_message(session, lease, self._tokens, self._terms.term_s)
 
     def _sharing(self, session: Session, job: JobRow) -> Sharing:
-        without = self._shares.expected(session, job) - len(leases.held(session, job_uid=job.uid))
+        plan, held = plan_of(job), leases.held(session, job_uid=job.uid)
+        teams = plan.teams(self._shares.expected(session, job))
+        without = teams - sum(lease.kind != WorkKind.FOLLOW for lease in held)
         # Cost is in seconds of a pod, so this is what one pod does in a second; a short past says little.
         speed = job.env_steps / job.cost_s if job.cost_s > 1.0 else 0.0
-        return Sharing(max(1, without), speed)
+        return Sharing(max(1, without), speed, plan.learners)
 
 
 def _exit_message(reason: str) -> pod_pb2.Lease:

@@ -14,7 +14,7 @@ from podracer_orchestrator.cohorts import description_of
 from podracer_orchestrator.job_plan import read_spec
 from podracer_orchestrator.names import job_name, leaderboard_name
 from podracer_orchestrator.progress import members_of
-from podracer_orchestrator.tables import EventRow, JobRow
+from podracer_orchestrator.tables import EventRow, JobRow, WorkKind
 from podracer_orchestrator.terms import LeaseTerms
 
 
@@ -60,9 +60,10 @@ def event_message(event: EventRow) -> job_pb2.Event:
 
 def _progress(session: Session, job: JobRow, terms: LeaseTerms, now: datetime) -> job_pb2.JobProgress:
     held = leases.held(session, job_uid=job.uid)
-    speed = terms.env_steps_per_second(lease.fence for lease in held)
+    leading = [lease for lease in held if lease.kind != WorkKind.FOLLOW]  # what followers do is in their lead's report
+    speed = terms.env_steps_per_second(lease.fence for lease in leading)
     live = 0
-    for lease in held:
+    for lease in leading:
         reported = terms.live(lease.fence).member_env_steps
         for member in members_of(session, lease.work_id):
             live += max(0, member.base_env_steps + reported.get(member.agent, 0) - member.env_steps)

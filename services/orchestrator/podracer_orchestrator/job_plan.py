@@ -26,7 +26,8 @@ MAX_MEMBERS = 16
 class JobPlan:
     """The orchestrator's view of a spec. `members` 0 means automatic; `target_return` None means that there is none.
 
-    `cpu` (cores) and `memory_bytes` (0: not said) are what a pod of `kind` needs.
+    `cpu` (cores) and `memory_bytes` (0: not said) are what a pod of `kind` needs. A cohort is trained by a team of
+    `learners` pods, of which the lead is enough: at least `min_pods` of them lead, at most `max_teams`.
     """
 
     budget: Budget
@@ -36,16 +37,26 @@ class JobPlan:
     population: int
     members: int
     min_pods: int
-    max_pods: int
+    max_teams: int
+    learners: int
     kind: PodKind
     cpu: float
     memory_bytes: int
     weight: float
     episodes: int
 
-    def places(self, pods: int) -> int:
-        """Agents that a pod trains at once where `pods` of them share the population."""
-        return self.members or min(MAX_MEMBERS, math.ceil(self.population / max(1, pods)))
+    @property
+    def max_pods(self) -> int:
+        """Pods at most, of all teams."""
+        return self.max_teams * self.learners
+
+    def teams(self, pods: int) -> int:
+        """Cohorts that so many pods train at once; the last team may not be complete."""
+        return max(1, math.ceil(pods / self.learners))
+
+    def places(self, teams: int) -> int:
+        """Agents that a pod trains at once where `teams` of them share the population."""
+        return self.members or min(MAX_MEMBERS, math.ceil(self.population / max(1, teams)))
 
 
 @functools.lru_cache(maxsize=256)
@@ -72,7 +83,8 @@ def _plan(stored: bytes) -> JobPlan:
         population=evolution.population or DEFAULT_POPULATION,
         members=pod.members,
         min_pods=min_pods,
-        max_pods=max(min_pods, pod.max_count),
+        max_teams=max(min_pods, pod.max_count),
+        learners=max(1, pod.learners),
         kind=_kind(pod, spec.environment.id in BUILT_IN),
         cpu=pod.resources.cpu or 1.0,
         memory_bytes=pod.resources.memory_bytes,

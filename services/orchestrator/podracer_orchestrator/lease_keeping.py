@@ -14,7 +14,7 @@ from podracer.orchestrator.v1 import pod_service_pb2 as pod_pb2
 from podracer_core.errors import Fenced
 from podracer_core.storage.manifest import read_manifest
 from podracer_core.storage.object_store import ObjectStore
-from podracer_orchestrator import evaluation_works, jobs, leases, objective, pods, progress, results, works
+from podracer_orchestrator import evaluation_works, followers, jobs, leases, objective, pods, progress, results, works
 from podracer_orchestrator.changes import ChangeFeed, job_topic
 from podracer_orchestrator.clock import Clock
 from podracer_orchestrator.job_plan import plan_of
@@ -135,6 +135,7 @@ class LeaseKeeper:
         """After a restart: every lease that is held has one full term."""
 
         def operation(session: Session) -> list[tuple[int, str]]:
+            followers.forget_time_since(session, self._clock.now())
             for job in jobs.in_states(session, frozenset(JobState)):
                 if job.active_since is not None:
                     job.active_since = self._clock.now()  # nobody knows what went on meanwhile
@@ -184,13 +185,18 @@ class LeaseKeeper:
 
 
 def _is_too_many(session: Session, lease: LeaseRow, job: JobRow) -> bool:
-    """Whether the job has come to want fewer pods than hold leases of it, and this one is to go: the newest do."""
-    held, most = leases.held(session, job_uid=job.uid), plan_of(job).max_pods
-    if len(held) <= most:
+    """Whether the job has come to want fewer pods, or fewer teams, than hold leases of it, and this one is to go: the
+    newest do, of teams with all of their followers."""
+    held, plan = leases.held(session, job_uid=job.uid), plan_of(job)
+    leads = sum(each.kind == WorkKind.TRAIN for each in held)
+    if len(held) <= plan.max_pods and leads <= plan.max_teams:
         return False
     pods_of = {each.fence: session.get(PodRow, each.pod) for each in held}
-    staying = [fence for fence, pod in pods_of.items() if pod is None or pod.state != PodState.DRAINING]
-    return lease.fence in staying[most:]
+    draining = {fence for fence, pod in pods_of.items() if pod is not None and pod.state == PodState.DRAINING}
+    staying = [each for each in held if each.fence not in draining]
+    ranked = sorted(staying, key=lambda each: (each.lead_fence or each.fence, each.fence))
+    leading = [each for each in staying if each.kind == WorkKind.TRAIN]
+    return lease in ranked[plan.max_pods :] or lease in leading[plan.max_teams :]
 
 
 def _checkpoints(result: pod_pb2.TrainResult) -> list[agent_pb2.CheckpointReference]:

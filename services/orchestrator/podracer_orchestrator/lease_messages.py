@@ -32,6 +32,8 @@ def lease_message(session: Session, lease: LeaseRow, tokens: LeaseTokens, term_s
         message.inspect.CopyFrom(cohorts.inspect_work(job))
     elif lease.kind == WorkKind.EVALUATE:
         message.evaluate.CopyFrom(evaluation_works.evaluate_work(job, work))
+    elif lease.kind == WorkKind.FOLLOW:
+        message.follow.CopyFrom(cohorts.follow_work(session, job, work, lease))
     else:
         message.train.CopyFrom(cohorts.train_work(session, job, work, lease))
     return message

@@ -7,13 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from sqlalchemy import func, select
+from sqlalchemy import ColumnElement, func, select
 from sqlalchemy.orm import Session
 
 from podracer_core.errors import Fenced
-from podracer_orchestrator import events, jobs
+from podracer_orchestrator import events, followers, jobs
 from podracer_orchestrator.budget import Grant, Round, Usage
 from podracer_orchestrator.changes import POOL, WORK, job_topic, touch
+from podracer_orchestrator.followers import Place
 from podracer_orchestrator.job_state import JobSignal
 from podracer_orchestrator.progress import members_of
 from podracer_orchestrator.tables import (
@@ -44,23 +45,10 @@ class Asker:
 def grant(session: Session, job: JobRow, work: WorkRow, asker: Asker, what: Grant, now: datetime) -> LeaseRow:
     """Lease a READY work; its fence is larger than that of any lease before."""
     accrue(job, now)
-    lease = LeaseRow(
-        id=secrets.token_hex(8),
-        work_id=work.id,
-        job_uid=job.uid,
-        kind=work.kind,
-        pod=asker.pod,
-        instance_id=asker.instance_id,
-        request_id=asker.request_id,
-        state=LeaseState.HELD,
-        member_env_steps=what.round.member_env_steps,
-        time_s=what.round.time_s,
-        is_cut=what.is_cut,
-        reserved_env_steps=what.reserved_env_steps,
-        reserved_cost_s=what.reserved_cost_s,
-        active_time_s=job.active_time_s,
-        grant_time=now,
-    )
+    lease = _new(job, work.id, WorkKind(work.kind), asker, now)
+    lease.member_env_steps, lease.time_s = what.round.member_env_steps, what.round.time_s
+    lease.is_cut = what.is_cut
+    lease.reserved_env_steps, lease.reserved_cost_s = what.reserved_env_steps, what.reserved_cost_s
     session.add(lease)
     session.flush()
     work.state = WorkState.LEASED
@@ -75,6 +63,22 @@ def grant(session: Session, job: JobRow, work: WorkRow, asker: Asker, what: Gran
     _set_pod(session, lease.pod, PodState.WORKING)
     message = f"{work.kind} leased to {asker.pod}"
     events.record(session, job, "LEASE_GRANTED", message, now=now, subject=asker.pod, fence=lease.fence, work=work.id)
+    return lease
+
+
+def follow(
+    session: Session, job: JobRow, place: Place, asker: Asker, reserved_cost_s: float, now: datetime
+) -> LeaseRow:
+    """Lease a place under a lead. Its work stays the lead's; only the pod's time counts to the job."""
+    lease = _new(job, place.lead.work_id, WorkKind.FOLLOW, asker, now)
+    lease.lead_fence, lease.rank, lease.cost_since = place.lead.fence, place.rank, now
+    lease.reserved_cost_s = reserved_cost_s
+    session.add(lease)
+    session.flush()
+    _set_pod(session, lease.pod, PodState.WORKING)
+    message = f"{asker.pod} follows {place.lead.pod} as number {place.rank}"
+    details = {"fence": lease.fence, "lead_fence": place.lead.fence, "rank": place.rank}
+    events.record(session, job, "LEASE_GRANTED", message, now=now, subject=asker.pod, **details)
     return lease
 
 
@@ -110,15 +114,18 @@ def held(session: Session, *, job_uid: str | None = None, pod: str | None = None
 
 
 def end(session: Session, job: JobRow, lease: LeaseRow, state: LeaseState, now: datetime) -> None:
-    """End a held lease: what it reserved is free again. What becomes of its work is the caller's to say."""
+    """End a held lease, and those that follow it: what they reserved is free again. What becomes of its work is the
+    caller's to say."""
     accrue(job, now)
-    lease.state = state
-    lease.end_time = now
+    for follower in followers.of_lead(session, lease.fence):
+        _close(session, job, follower, LeaseState.RELEASED, now)
+        why = f"{follower.pod} is free: what it followed has ended"
+        events.record(session, job, "FOLLOW_ENDED", why, now=now, subject=follower.pod, fence=follower.fence)
+    _close(session, job, lease, state, now)
     session.flush()
     others = held(session, job_uid=job.uid)
     if not any(other.kind in _ACTIVE_KINDS for other in others):
         job.active_since = None
-    _set_pod(session, lease.pod, PodState.LOST if state is LeaseState.EXPIRED else PodState.IDLE)
     touch(session, WORK, POOL, job_topic(job.uid))
 
 
@@ -143,17 +150,27 @@ def usage(session: Session, job: JobRow, now: datetime) -> Usage:
             LeaseRow.reserved_env_steps,
             LeaseRow.reserved_cost_s,
             func.coalesce(func.sum(MemberRow.env_steps - MemberRow.base_env_steps), 0),
-            func.coalesce(func.sum(MemberRow.cost_s - MemberRow.base_cost_s), 0.0),
+            committed_cost_s(),
         )
-        .outerjoin(MemberRow, MemberRow.work_id == LeaseRow.work_id)
+        .outerjoin(MemberRow, trains_members())
         .where(LeaseRow.state == LeaseState.HELD, LeaseRow.job_uid == job.uid)
         .group_by(LeaseRow.fence)
     )
     steps, cost_s = 0, 0.0
-    for reserved_steps, reserved_cost_s, committed_steps, committed_cost_s in session.execute(query):
+    for reserved_steps, reserved_cost_s, committed_steps, spent_s in session.execute(query):
         steps += max(0, reserved_steps - int(committed_steps))
-        cost_s += max(0.0, reserved_cost_s - committed_cost_s)
+        cost_s += max(0.0, reserved_cost_s - spent_s)
     return Usage(job.env_steps, active_time_s(job, now), job.cost_s, steps, cost_s)
+
+
+def trains_members() -> ColumnElement[bool]:
+    """How leases join the members that they train: a follower's lease has none of its own."""
+    return (MemberRow.work_id == LeaseRow.work_id) & (LeaseRow.kind != WorkKind.FOLLOW)
+
+
+def committed_cost_s() -> ColumnElement[float]:
+    """What a lease has added to its job's cost so far, of leases so joined and grouped by their fence."""
+    return func.coalesce(func.sum(MemberRow.cost_s - MemberRow.base_cost_s), 0.0) + LeaseRow.cost_s
 
 
 def round_left(session: Session, work: WorkRow, whole: Round) -> Round:
@@ -163,7 +180,35 @@ def round_left(session: Session, work: WorkRow, whole: Round) -> Round:
     return whole.after(max((each.env_steps for each in members), default=0), sum(each.cost_s for each in members))
 
 
-def _set_pod(session: Session, name: str, state: PodState) -> None:
+def _new(job: JobRow, work_id: str, kind: WorkKind, asker: Asker, now: datetime) -> LeaseRow:
+    return LeaseRow(
+        id=secrets.token_hex(8),
+        work_id=work_id,
+        job_uid=job.uid,
+        kind=kind,
+        pod=asker.pod,
+        instance_id=asker.instance_id,
+        request_id=asker.request_id,
+        state=LeaseState.HELD,
+        active_time_s=job.active_time_s,
+        cost_s=0.0,
+        left_for="",
+        grant_time=now,
+    )
+
+
+def _close(session: Session, job: JobRow, lease: LeaseRow, state: LeaseState, now: datetime) -> None:
+    followers.count_cost(job, lease, now)
+    lease.cost_since = None
+    lease.state = state
+    lease.end_time = now
+    pod = _set_pod(session, lease.pod, PodState.LOST if state is LeaseState.EXPIRED else PodState.IDLE)
+    if pod is not None and state is not LeaseState.EXPIRED:
+        pod.last_seen_time = max(pod.last_seen_time, now)  # else, after a long lease, it would pass for a silent one
+
+
+def _set_pod(session: Session, name: str, state: PodState) -> PodRow | None:
     pod = session.get(PodRow, name)
     if pod is not None and pod.state not in (PodState.DRAINING, PodState.STOPPED):
         pod.state = state
+    return pod

@@ -110,7 +110,8 @@ def _ask(request: pod_pb2.LeaseWorkRequest) -> Ask:
         address=request.address,
         build=_stored(request.build),
     )
-    return Ask(report, request.request_id, tuple(request.warm_agents), tuple(request.capabilities.algorithms))
+    can = request.capabilities
+    return Ask(report, request.request_id, tuple(request.warm_agents), tuple(can.algorithms), can.can_fuse)
 
 
 def _holder(

@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
+from podracer.common.v1 import cohort_pb2
+from podracer_orchestrator.job_plan import JobPlan
 from podracer_orchestrator.names import DEFAULT_PROJECT, last_part, pod_name
 from podracer_orchestrator.pod_kind import PodKind
-from podracer_orchestrator.tables import LeaseRow, PodRow, PodState
+from podracer_orchestrator.pool.backend import Capacity
+from podracer_orchestrator.scheduling import Demand, Room, share_pods
+from podracer_orchestrator.tables import LeaseRow, PodRow, PodState, WorkKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,16 +31,20 @@ def is_idle(pod: PodRow) -> bool:
 def choose_pods(wanted: Mapping[PodKind, int], there: Sequence[PodRow], held: Collection[LeaseRow]) -> PodChoice:
     """`there`: the pods that are not gone, oldest first; those that drain already are none to count on.
 
-    Those that hold a lease stay before those that do not, the older before the newer. A new pod takes the least number
-    that no pod of its kind has.
+    Those that hold a lease stay before those that do not, who only follows after the others, the older before the
+    newer. A new pod takes the least number that no pod of its kind has.
     """
+    leading = {lease.pod for lease in held if lease.kind != WorkKind.FOLLOW}
     busy = {lease.pod for lease in held}
     taken = {last_part(pod.name) for pod in there}
     present = [pod for pod in there if pod.state != PodState.DRAINING]
     kept: list[PodRow] = []
     new: dict[str, PodKind] = {}
     for kind, count in wanted.items():
-        of_kind = sorted((pod for pod in present if pod.kind == kind.name), key=lambda pod: pod.name not in busy)
+        of_kind = sorted(
+            (pod for pod in present if pod.kind == kind.name),
+            key=lambda pod: (pod.name not in busy, pod.name not in leading),
+        )
         kept += of_kind[:count]
         for _ in range(count - len(of_kind)):
             number = next(number for number in range(len(taken) + 1) if f"{kind.name}-{number}" not in taken)
@@ -44,3 +52,21 @@ def choose_pods(wanted: Mapping[PodKind, int], there: Sequence[PodRow], held: Co
             new[pod_name(DEFAULT_PROJECT, f"{kind.name}-{number}")] = kind
     surplus = [pod for pod in reversed(present) if pod not in kept]
     return PodChoice(new, kept, surplus)
+
+
+def impossibility(plan: JobPlan, capacity: Capacity) -> cohort_pb2.Problem | None:
+    """Why a machine never has what a job needs, however long it waits: GPUs of a pod, or room for all learners of an
+    agent at once."""
+    if plan.kind.gpus > capacity.gpus:
+        message = f"pod.resources.gpu: a pod needs {plan.kind.gpus} GPUs, this machine has {capacity.gpus}"
+        return cohort_pb2.Problem(reason="NO_GPU", message=message)
+    team = Demand("", 1.0, 1, plan.learners, plan.cpu, plan.memory_bytes, plan.kind)
+    shares = share_pods([team], Room(capacity.cores, capacity.memory_bytes, capacity.gpus, capacity.max_pods))
+    most = shares.counts[team.job_uid]
+    if most >= plan.learners:
+        return None
+    message = (
+        f"pod.learners: {plan.learners} learners of an agent need as many pods at once, and this machine has room for "
+        f"{most} ({shares.limit}): expected at most {most}, or less for each in pod.resources"
+    )
+    return cohort_pb2.Problem(reason="POOL_TOO_SMALL", message=message)

@@ -21,7 +21,7 @@ from podracer_orchestrator.lease_keeping import LeaseKeeper
 from podracer_orchestrator.pod_kind import PodKind
 from podracer_orchestrator.pool.backend import Capacity, PodObserver, PodPlan, PoolBackend
 from podracer_orchestrator.pool.pod import LEARNER
-from podracer_orchestrator.pool_choice import choose_pods, is_idle
+from podracer_orchestrator.pool_choice import choose_pods, impossibility, is_idle
 from podracer_orchestrator.pool_shares import PoolShares
 from podracer_orchestrator.tables import JobRow, PodRow, PodState, WorkKind
 from podracer_orchestrator.transactions import Transactions
@@ -160,12 +160,11 @@ class PoolKeeper(PodObserver):
         return [pod for pod in idle if now - self._spare_since[pod.name] < SPARE_S]
 
     def _fail_impossible(self, session: Session, capacity: Capacity) -> None:
-        """End the jobs whose pods ask for more GPUs than there are: no waiting would help."""
+        """End the jobs that ask for more than this machine will ever have: no waiting would help."""
         for job in jobs.in_states(session, ACTIVE_STATES):
-            asked = plan_of(job).kind.gpus
-            if asked > capacity.gpus:
-                message = f"pod.resources.gpu: a pod needs {asked} GPUs, this machine has {capacity.gpus}"
-                jobs.fail(session, job, cohort_pb2.Problem(reason="NO_GPU", message=message), self._clock.now())
+            problem = impossibility(plan_of(job), capacity)
+            if problem is not None:
+                jobs.fail(session, job, problem, self._clock.now())
 
     def _is_frozen(self, pod: PodRow) -> bool:
         """A lost pod asks for work again when it is alive; one that does not for long is started again."""
@@ -186,8 +185,8 @@ class PoolKeeper(PodObserver):
             return False
         concerned = _concerned(session, row)
         pods.note_restart(session, row, concerned, why, now)
-        if any(lease.kind == WorkKind.EVALUATE for lease in leases.held(session, pod=pod)):
-            return True  # an evaluation fails nothing but itself, and its attempts are counted
+        if any(lease.kind in (WorkKind.EVALUATE, WorkKind.FOLLOW) for lease in leases.held(session, pod=pod)):
+            return True  # these fail nothing but themselves; an evaluation's attempts are counted
         stand = {(job.uid, job.env_steps) for job in concerned}
         deaths, former = self._deaths.get(pod, (0, stand))
         deaths = deaths + 1 if stand == former else 1

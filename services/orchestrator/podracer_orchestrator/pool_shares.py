@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
-from sqlalchemy import func, select
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from podracer_orchestrator import jobs, pods
+from podracer_orchestrator import jobs, leases, pods
 from podracer_orchestrator.clock import Clock
 from podracer_orchestrator.job_plan import plan_of
 from podracer_orchestrator.job_state import ACTIVE_STATES, JobState
@@ -141,9 +141,8 @@ class PoolShares:
 
     def _loads(self, session: Session, active: Sequence[JobRow]) -> Sequence[Load]:
         """What each job has used: what is committed, and by the clock what its leases have used beyond that."""
-        committed = func.coalesce(func.sum(MemberRow.cost_s - MemberRow.base_cost_s), 0.0)
-        query = select(LeaseRow.job_uid, LeaseRow.grant_time, committed)
-        query = query.outerjoin(MemberRow, MemberRow.work_id == LeaseRow.work_id)
+        query = select(LeaseRow.job_uid, LeaseRow.grant_time, leases.committed_cost_s())
+        query = query.outerjoin(MemberRow, leases.trains_members())
         query = query.where(LeaseRow.state == LeaseState.HELD)
         query = query.group_by(LeaseRow.fence, LeaseRow.job_uid, LeaseRow.grant_time)
         now, running, held = self._clock.now(), dict[str, float](), dict[str, int]()

@@ -20,7 +20,7 @@ from podracer_core.errors import InvalidInput
 from podracer_core.storage.layout import CheckpointPlace
 from podracer_orchestrator.changes import job_topic, touch
 from podracer_orchestrator.names import last_part
-from podracer_orchestrator.tables import CheckpointRow, JobRow, LeaseRow, MemberRow, WorkRow
+from podracer_orchestrator.tables import CheckpointRow, JobRow, LeaseRow, MemberRow, WorkKind, WorkRow
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
@@ -46,8 +46,9 @@ def commit(session: Session, lease: LeaseRow, commits: Iterable[MemberCommit], n
     """Make checkpoints count; returns by how many environment steps the job has grown.
 
     The caller has checked that `lease` is held. Raises InvalidInput, and changes nothing, where an agent is none of
-    the work's or a checkpoint lies where this lease may not write.
+    the work's, a checkpoint lies where this lease may not write, or the lease only follows another.
     """
+    require_lead(lease)
     job = session.get_one(JobRow, lease.job_uid)
     work = session.get_one(WorkRow, lease.work_id)
     members = {member.agent: member for member in members_of(session, lease.work_id)}
@@ -63,6 +64,13 @@ def commit(session: Session, lease: LeaseRow, commits: Iterable[MemberCommit], n
         job.failed_works = 0
     touch(session, job_topic(job.uid))
     return grown
+
+
+def require_lead(lease: LeaseRow) -> None:
+    """Raise InvalidInput for a lease that follows another: what is trained belongs to the lead's."""
+    if lease.kind == WorkKind.FOLLOW:
+        message = f"the lease {lease.id} follows another one, whose holder alone reports, commits and completes"
+        raise InvalidInput(message, reason="NOT_THE_LEAD")
 
 
 def register_checkpoint(

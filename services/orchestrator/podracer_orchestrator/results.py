@@ -25,6 +25,7 @@ from podracer_orchestrator.progress import (
     commit,
     members_of,
     register_checkpoint,
+    require_lead,
 )
 from podracer_orchestrator.tables import (
     CheckpointRow,
@@ -138,7 +139,11 @@ def complete_evaluation(session: Session, lease: LeaseRow, result: pod_pb2.Evalu
 
 
 def complete_with_problem(session: Session, lease: LeaseRow, problem: cohort_pb2.Problem, now: datetime) -> None:
-    """End a held lease whose work cannot be done, here or elsewhere."""
+    """End a held lease whose work cannot be done, here or elsewhere. A follower only leaves: its lead will say."""
+    if lease.kind == WorkKind.FOLLOW:
+        why = f"{lease.pod} cannot follow: {problem.message or problem.reason}"
+        works.leave(session, lease, LeaseState.COMPLETED, why, now, problem=problem)
+        return
     job = session.get_one(JobRow, lease.job_uid)
     work = session.get_one(WorkRow, lease.work_id)
     leases.end(session, job, lease, LeaseState.COMPLETED, now)
@@ -156,6 +161,7 @@ def record_evaluations(
     received = list(evaluations)
     if not received:
         return
+    require_lead(lease)
     job = session.get_one(JobRow, lease.job_uid)
     _check_evaluations(received, {member.agent for member in members_of(session, lease.work_id)})
     outbox.record_evaluations(session, job, received)

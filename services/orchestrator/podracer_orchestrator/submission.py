@@ -10,10 +10,11 @@ from podracer.common.v1 import environment_pb2
 from podracer.orchestrator.v1 import job_pb2
 from podracer.orchestrator.v1 import job_service_pb2 as service_pb2
 from podracer_core.catalogue.environments import BUILT_IN
+from podracer_core.catalogue.fusions import fusion_names
 from podracer_core.catalogue.messages import space_to_message
 from podracer_core.errors import FieldViolation, InvalidInput
 from podracer_core.jobs.messages import spec_from_message, spec_to_message
-from podracer_core.jobs.spec import Evolution
+from podracer_core.jobs.spec import Evolution, Pod
 from podracer_core.jobs.validation import shortened_rounds, validate
 from podracer_orchestrator import names
 from podracer_orchestrator.jobs import NewJob
@@ -49,6 +50,7 @@ def checked(spec: job_pb2.JobSpec) -> job_pb2.JobSpec:
     decoded = spec_from_message(spec)
     validate(decoded)
     _check_extensions(decoded.evolution)
+    _check_fusion(decoded.pod)
     return spec_to_message(decoded)
 
 
@@ -93,6 +95,14 @@ def _check_extensions(evolution: Evolution) -> None:
         if name is not None and known and name not in known:
             message = f"no {kind} {name!r} is installed; there are: {', '.join(sorted(known))}"
             raise _bad(f"evolution.{kind}", message)
+
+
+def _check_fusion(pod: Pod) -> None:
+    """Refuse a fusion that is not there. Of a package that offers one we only know the name: it may need torch."""
+    known = fusion_names()
+    if pod.fusion is not None and pod.fusion.name not in known:
+        message = f"no fusion {pod.fusion.name!r} is installed; there are: {', '.join(known)}"
+        raise _bad("pod.fusion.name", message)
 
 
 def _copy_labels(source: job_pb2.JobSpec, target: job_pb2.JobSpec) -> None:

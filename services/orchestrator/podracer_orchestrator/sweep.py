@@ -8,7 +8,7 @@ import logging
 from sqlalchemy.orm import Session
 
 from podracer_core.errors import PodracerError
-from podracer_orchestrator import jobs, leases, objective, pods
+from podracer_orchestrator import followers, jobs, leases, objective, pods
 from podracer_orchestrator.clock import Clock
 from podracer_orchestrator.job_state import ACTIVE_STATES
 from podracer_orchestrator.lease_keeping import LeaseKeeper
@@ -19,7 +19,7 @@ from podracer_orchestrator.transactions import Transactions
 logger = logging.getLogger(__name__)
 
 ACCRUAL_S = 2.0
-"""Active time is stored this often: a crash forgets no more of it."""
+"""Active time, and what followers cost, is stored this often: a crash forgets no more of it."""
 _SHORTEST_S = 0.05
 
 
@@ -45,8 +45,9 @@ class Sweep:
                 logger.error("the sweep failed, it goes on: %s", error)
 
     def tidy(self, session: Session) -> None:
-        """Count active time, end jobs that have nothing left to use, and note pods that are gone."""
+        """Count active time and cost of followers, end jobs with nothing left to use, and note pods that are gone."""
         now = self._clock.now()
+        followers.count_costs(session, now)
         for job in jobs.in_states(session, ACTIVE_STATES):
             leases.accrue(job, now)
             objective.finish_if_due(session, job, now)

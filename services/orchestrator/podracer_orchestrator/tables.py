@@ -36,6 +36,8 @@ class WorkKind(StrEnum):
     INSPECT = "INSPECT"
     TRAIN = "TRAIN"
     EVALUATE = "EVALUATE"
+    FOLLOW = "FOLLOW"
+    """Only of leases: on the work that another lease, the lead's, trains (`followers`)."""
 
 
 class WorkState(StrEnum):
@@ -198,6 +200,16 @@ class LeaseRow(Base):
     reserved_cost_s: Mapped[float] = mapped_column(default=0.0)
     active_time_s: Mapped[float] = mapped_column(default=0.0)
     """Active time of the job when the lease was granted."""
+    lead_fence: Mapped[int | None] = mapped_column(index=True)
+    """Of FOLLOW: the fence of the lease that it follows."""
+    rank: Mapped[int | None]
+    """Of FOLLOW: its place in the team, 1 or more."""
+    cost_s: Mapped[float] = mapped_column(default=0.0)
+    """Of FOLLOW: device seconds, counted in the job's cost too."""
+    cost_since: Mapped[datetime | None]
+    """Set while a FOLLOW lease is held: from then on `cost_s` has not been counted yet."""
+    left_for: Mapped[str] = mapped_column(default="")
+    """Of FOLLOW: why its pod handed it back, where something went wrong."""
     grant_time: Mapped[datetime]
     end_time: Mapped[datetime | None]
 

@@ -13,6 +13,7 @@ from podracer_core.errors import PodracerError, UserCodeFailed
 from podracer_core.jobs.messages import seconds_to_duration
 from podracer_orchestrator import ensembles, events, jobs, leases, outbox
 from podracer_orchestrator.changes import WORK, touch
+from podracer_orchestrator.followers import ROUND_OVER
 from podracer_orchestrator.job_state import LIVE_STATES, JobState
 from podracer_orchestrator.progress import checkpoint_reference, members_of
 from podracer_orchestrator.tables import CheckpointRow, JobRow, LeaseRow, LeaseState, WorkKind, WorkRow, WorkState
@@ -53,10 +54,13 @@ def lose(
     `problem` is set where the pod, not the pool, is to blame: after several such losses without a commit the work
     fails.
     """
+    if lease.kind == WorkKind.FOLLOW:
+        leave(session, lease, state, why, now, problem=problem)
+        return
     job = session.get_one(JobRow, lease.job_uid)
     work = session.get_one(WorkRow, lease.work_id)
     leases.end(session, job, lease, state, now)
-    kind = "LEASE_EXPIRED" if state is LeaseState.EXPIRED else "LEASE_RELEASED"
+    kind = _end_kind(state)
     events.record(session, job, kind, why, now=now, subject=lease.pod, fence=lease.fence, work=work.id)
     if JobState(job.state) not in LIVE_STATES:
         work.state, work.end_time = WorkState.DROPPED, now
@@ -69,6 +73,27 @@ def lose(
     work.problem = problem.SerializeToString(deterministic=True)
     if work.attempts >= MAX_ATTEMPTS:
         fail(session, job, work, problem, now)
+
+
+def leave(
+    session: Session,
+    lease: LeaseRow,
+    state: LeaseState,
+    why: str,
+    now: datetime,
+    *,
+    problem: cohort_pb2.Problem | None = None,
+) -> None:
+    """End a FOLLOW lease: its team goes on without it, and its place is free for another pod.
+
+    `problem` is what its pod says went wrong; what has befallen the pod itself is no reason against its lead.
+    """
+    if problem is not None and state is not LeaseState.EXPIRED:
+        lease.left_for = problem.reason or "INTERNAL"
+    job = session.get_one(JobRow, lease.job_uid)
+    leases.end(session, job, lease, state, now)
+    kind = "FOLLOW_ENDED" if lease.left_for == ROUND_OVER else _end_kind(state)
+    events.record(session, job, kind, why, now=now, subject=lease.pod, fence=lease.fence)
 
 
 def fail(session: Session, job: JobRow, work: WorkRow, problem: cohort_pb2.Problem, now: datetime) -> None:
@@ -110,3 +135,7 @@ def problem_of(error: PodracerError) -> cohort_pb2.Problem:
     """An error as a part of a result."""
     detail = error.user_traceback if isinstance(error, UserCodeFailed) else ""
     return cohort_pb2.Problem(reason=error.reason, message=error.message, detail=detail)
+
+
+def _end_kind(state: LeaseState) -> str:
+    return "LEASE_EXPIRED" if state is LeaseState.EXPIRED else "LEASE_RELEASED"

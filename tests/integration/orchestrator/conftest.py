@@ -129,8 +129,11 @@ class Client:
 class FakeLearner:
     """Plays a learner: leases, writes checkpoints, commits, completes."""
 
-    def __init__(self, pods: Any, store: ObjectStore, name: str = "projects/default/pods/x") -> None:
+    def __init__(
+        self, pods: Any, store: ObjectStore, name: str = "projects/default/pods/x", can_fuse: bool = False
+    ) -> None:
         self.pods = pods
+        self.can_fuse = can_fuse
         self.store = store
         self.name = name
         self.instance_id = uuid.uuid4().hex
@@ -142,7 +145,8 @@ class FakeLearner:
             instance_id=self.instance_id,
             request_id=request_id or uuid.uuid4().hex,
             wait=seconds(wait_s),
-            capabilities=pod_pb2.PodCapabilities(layout=job_pb2.POD_LAYOUT_FUSED),
+            address=f"{self.name.rpartition('/')[2]}:7000",
+            capabilities=pod_pb2.PodCapabilities(layout=job_pb2.POD_LAYOUT_FUSED, can_fuse=self.can_fuse),
         )
 
     async def ask(self, wait_s: float = 5.0, request_id: str = "") -> pod_pb2.Lease | None:
@@ -310,8 +314,8 @@ class Site:
             server, self.server = self.server, None
             await server.stop(0.1)
 
-    def learner(self, name: str = "projects/default/pods/x") -> FakeLearner:
-        return FakeLearner(self.client.pods, self.store, name)
+    def learner(self, name: str = "projects/default/pods/x", can_fuse: bool = False) -> FakeLearner:
+        return FakeLearner(self.client.pods, self.store, name, can_fuse)
 
     async def job(self, name: str) -> job_pb2.Job:
         return (await self.client.jobs.GetJob(job_service_pb2.GetJobRequest(name=name))).job

@@ -2,8 +2,9 @@
 
 Pods lease, commit, complete, freeze, drain, come back as zombies and repeat their calls; candidates claim the target or
 the first place, and are challenged; the job is scaled, suspended and resumed; leases expire; answers are lost; the
-orchestrator is killed and started again on the same file. The model knows what each lease may still do and what must
-have been counted; it is held against the database after every step of a random history.
+orchestrator is killed and started again on the same file. With several learners pods lead teams, follow, leave and are
+set free by the end of their lead. The model knows what each lease may still do and what must have been counted; it is
+held against the database after every step of a random history.
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
 from podracer.orchestrator.v1 import job_pb2
 from podracer.orchestrator.v1 import pod_service_pb2 as pod_pb2
 from podracer_core.database import open_database
-from podracer_core.errors import Fenced, Unavailable
+from podracer_core.errors import Fenced, InvalidInput, Unavailable
 from podracer_core.jobs.messages import seconds_to_duration
 from podracer_core.rpc.tokens import LeaseTokens
 from podracer_core.storage.layout import checkpoint_prefix
 from podracer_core.storage.manifest import FILE_NAME, Manifest, ManifestFile
 from podracer_core.storage.object_store import open_store
-from podracer_orchestrator import evaluation_works, job_changes, jobs, leases, pods, submission
+from podracer_orchestrator import evaluation_works, followers, job_changes, jobs, leases, pods, submission
 from podracer_orchestrator.changes import ChangeFeed
 from podracer_orchestrator.clock import Clock
 from podracer_orchestrator.delivery import Delivery
@@ -48,7 +49,7 @@ from podracer_orchestrator.transactions import Transactions
 TERM_S = 10.0
 TARGET = 100.0
 CHALLENGE = agent_pb2.EVALUATION_PURPOSE_CHALLENGE
-PODS = tuple(f"projects/default/pods/p{index}" for index in range(3))
+PODS = tuple(f"projects/default/pods/p{index}" for index in range(5))
 
 
 class ManualClock(Clock):
@@ -124,11 +125,16 @@ class Held:
     released: bool = False
     commits: list[int] = field(default_factory=list)
     granted: float = 0.0
-    result: pod_pb2.TrainResult | pod_pb2.EvaluateResult | None = None
+    result: pod_pb2.TrainResult | pod_pb2.EvaluateResult | cohort_pb2.Problem | None = None
 
     @property
     def evaluates(self) -> bool:
         return self.lease.WhichOneof("work") == "evaluate"
+
+    @property
+    def follows(self) -> int:
+        """The fence of its lead; 0 for none."""
+        return self.lease.follow.lead_fence
 
     @property
     def holder(self) -> Holder:
@@ -142,20 +148,23 @@ class Held:
 class History:
     """A random history of one job, and the model of what it must have come to."""
 
-    def __init__(self, folder: Path, seed: int) -> None:
+    def __init__(self, folder: Path, seed: int, learners: int = 1) -> None:
         self.random = random.Random(seed)
+        self.learners = learners
+        self.pods = PODS[:3] if learners == 1 else PODS
         self.loop = asyncio.new_event_loop()
         self.folder = folder
         self.store = open_store(f"file://{folder}/store")
         self.clock, self.board = ManualClock(), Board()
-        self.instances = dict.fromkeys(PODS, "first")
+        self.instances = dict.fromkeys(self.pods, "first")
         self.held: list[Held] = []
         self.counted: dict[str, int] = defaultdict(int)  # agent: steps that must have been counted
         self.seen_steps = 0
         self.fences: list[int] = []
         self.done: Counter[str] = Counter()
-        self.challenges_cost_s, self.active_s = 0.0, 0.0
-        self.max_pods, self.suspended = len(PODS), False
+        self.challenges_cost_s, self.followers_cost_s, self.active_s = 0.0, 0.0, 0.0
+        self.most_teams = 3 if learners == 1 else 2
+        self.max_teams, self.suspended = self.most_teams, False
         self.open()
         spec = submission.checked(
             job_pb2.JobSpec(
@@ -163,7 +172,7 @@ class History:
                 environment=environment_pb2.EnvironmentSpec(id="CartPole-v1"),
                 objective=evolution_pb2.Objective(max_env_steps=10**9, target_return=TARGET),
                 evolution=evolution_pb2.Evolution(population=4, leaderboard_size=2),
-                pod=job_pb2.PodShape(members=2, max_count=len(PODS)),
+                pod=job_pb2.PodShape(members=2, max_count=self.max_teams, learners=learners),
             )
         )
         new = jobs.NewJob("default", "j", spec, submission.description_of(spec))
@@ -188,16 +197,17 @@ class History:
         (happening,) = self.random.choices(list(happenings), list(happenings.values()))
         if self.held or happening == self.ask:
             happening()
+            self.set_followers_free()
 
     def ask(self) -> None:
-        pod, again = self.random.choice(PODS), self.random.random() < 0.3
+        pod, again = self.random.choice(self.pods), self.random.random() < 0.3
         self.board.loses_answers = self.random.choice([0, 0, 0, 0, 1, 2])
         self.pass_time(1.0)  # after a lost answer the leaderboard is not asked again sooner
         mine = [held for held in self.held if held.pod == pod and not held.ended]
         request_id = mine[-1].request_id if again and mine else uuid.uuid4().hex
         was_alive = bool(mine) and self.alive(mine[-1])
-        report = PodReport(pod, self.instances[pod], "FUSED", "", b"")
-        lease = self.run(self.dispatcher.lease(Ask(report, request_id), 0.0))
+        report = PodReport(pod, self.instances[pod], "FUSED", f"{pod}:7000", b"")
+        lease = self.run(self.dispatcher.lease(Ask(report, request_id, can_fuse=True), 0.0))
         if again and mine and not was_alive:
             assert lease is None, "a spent request gets nothing"
             return
@@ -215,9 +225,9 @@ class History:
         if lease is None:
             return
         assert not self.suspended
-        assert len(self.held_now()) <= self.max_pods, "no more leases than the job wants pods"
+        assert not self.is_too_much(self.held_now()), "no more leases than the job wants pods"
         self.fences.append(lease.fence)
-        for agent in lease.train.cohort.members:
+        for agent in (*lease.train.cohort.members, *lease.follow.train.cohort.members):
             assert agent.env_steps == self.counted[agent.name], "the pod goes on from what is committed"
             assert agent.HasField("resume") == bool(self.counted[agent.name])
         base = {agent.name: self.counted[agent.name] for agent in lease.train.cohort.members}
@@ -226,6 +236,9 @@ class History:
             evaluating = [fence for fence, kind in self.held_now().items() if kind == "EVALUATE"]
             assert evaluating == [lease.fence], "one challenge at a time"
             self.done["challenged"] += 1
+        elif lease.HasField("follow"):
+            assert self.held_now()[lease.follow.lead_fence] == "TRAIN"
+            self.done["followed"] += 1
         else:
             self.done["leased on" if any(base.values()) else "leased"] += 1
 
@@ -241,7 +254,7 @@ class History:
             return
         held.deadline = self.clock.seconds + TERM_S
         if action == pod_pb2.LEASE_ACTION_RELEASE:
-            assert self.suspended or len(before) > self.max_pods
+            assert self.suspended or self.is_too_much(before)
         else:
             assert not self.suspended or action == pod_pb2.LEASE_ACTION_DRAIN
         if action != pod_pb2.LEASE_ACTION_CONTINUE and self.random.random() < 0.5:
@@ -250,6 +263,10 @@ class History:
     def commit(self) -> None:
         held = self.pick()
         if held.evaluates:
+            return
+        if held.follows:
+            with pytest.raises(InvalidInput if self.alive(held) else Fenced):
+                self.run(self.keeper.commit(held.holder, ()))
             return
         held.steps += self.random.randint(1, 100)
         replays = bool(held.commits) and self.random.random() < 0.4
@@ -267,13 +284,18 @@ class History:
             self.done["completed again"] += 1
             return
         held.steps += self.random.randint(1, 100)
-        held.result = self.challenge_result(held) if held.evaluates else self.train_result(held)
+        if held.follows:
+            held.result = cohort_pb2.Problem(reason="LEAD_LOST", message="its lead does not answer")
+        else:
+            held.result = self.challenge_result(held) if held.evaluates else self.train_result(held)
         if self.attempt(held, self.keeper.complete(held.holder, held.result)) is None:
             return
         held.ended = held.completed = True
         if held.evaluates:
             self.challenges_cost_s += held.result.cost.ToMilliseconds() / 1000.0
             self.done["challenge completed"] += 1
+        elif held.follows:
+            self.done["left"] += 1
         else:
             self.count(held, held.steps)
             self.done["completed"] += 1
@@ -295,18 +317,22 @@ class History:
         self.pass_time(self.random.choice([0.5, 2.0, 0.6 * TERM_S, 1.2 * TERM_S]))
         if self.random.random() < 0.5:
             self.run(self.keeper.expire_overdue())
+        else:
+            self.write(lambda session: followers.count_costs(session, self.clock.now()))
 
     def pass_time(self, seconds: float) -> None:
+        held_now = list(self.held_now().values())
         self.clock.seconds += seconds
-        self.active_s += seconds if self.held_now() else 0.0
+        self.active_s += seconds if held_now else 0.0
+        self.followers_cost_s += seconds * held_now.count("FOLLOW")
 
     def drain_pod(self) -> None:
-        pod = self.random.choice(PODS)
+        pod = self.random.choice(self.pods)
         self.write(lambda session: pods.set_state(session, pod, PodState.DRAINING))
 
     def scale(self) -> None:
-        self.max_pods = self.random.randint(1, len(PODS))
-        self.change(job_pb2.JobSpec(pod=job_pb2.PodShape(min_count=1, max_count=self.max_pods)), ("pod.max_count",))
+        self.max_teams = self.random.randint(1, self.most_teams)
+        self.change(job_pb2.JobSpec(pod=job_pb2.PodShape(min_count=1, max_count=self.max_teams)), ("pod.max_count",))
         self.done["scaled"] += 1
 
     def suspend_or_resume(self) -> None:
@@ -319,10 +345,10 @@ class History:
         self.write(lambda session: job_changes.change(session, jobs.get_by_uid(session, self.uid), wanted, now))
 
     def restart_learner(self) -> None:
-        self.instances[self.random.choice(PODS)] = uuid.uuid4().hex
+        self.instances[self.random.choice(self.pods)] = uuid.uuid4().hex
 
     def lose_pod(self) -> None:
-        pod = self.random.choice(PODS)
+        pod = self.random.choice(self.pods)
         self.run(self.keeper.lose_pod(pod, None, "its process died"))
         for held in self.held:
             held.ended = held.ended or held.pod == pod
@@ -330,6 +356,7 @@ class History:
     def kill_orchestrator(self) -> None:
         since = self.write(lambda session: jobs.get_by_uid(session, self.uid).active_since)
         self.active_s -= (self.clock.now() - since).total_seconds() if since is not None else 0.0  # not stored yet
+        self.followers_cost_s -= self.write(self.not_counted_s)
         self.run(self.database.close())
         self.open()
         held_now = self.held_now()
@@ -342,31 +369,63 @@ class History:
     def check(self) -> None:
         """The database says what the model says."""
 
-        def read(session: Session) -> tuple[JobRow, float, int, list[str]]:
+        def read(session: Session) -> tuple[JobRow, float, float, int, list[str]]:
             job = jobs.get_by_uid(session, self.uid)
             challenged = select(WorkRow.checkpoint).where(
                 WorkRow.checkpoint.is_not(None), WorkRow.state != WorkState.DROPPED
             )
             active_s = leases.active_time_s(job, self.clock.now())
-            return job, active_s, sum(session.scalars(select(MemberRow.env_steps))), list(session.scalars(challenged))
+            steps = sum(session.scalars(select(MemberRow.env_steps)))
+            return job, active_s, job.cost_s + self.not_counted_s(session), steps, list(session.scalars(challenged))
 
-        job, active_s, of_members, challenged = self.run(self.transactions.read(read))
+        job, active_s, cost_s, of_members, challenged = self.run(self.transactions.read(read))
         steps = job.env_steps
         assert steps == of_members == sum(self.counted.values())
         assert steps >= self.seen_steps
         self.seen_steps = steps
         assert self.fences == sorted(set(self.fences))
-        assert job.cost_s == pytest.approx(steps * 0.001 + self.challenges_cost_s)
+        assert cost_s == pytest.approx(steps * 0.001 + self.challenges_cost_s + self.followers_cost_s)
         assert job.evaluation_cost_s == pytest.approx(self.challenges_cost_s)
         assert active_s == pytest.approx(self.active_s)
         assert (job.active_since is not None) == bool(self.held_now())
         assert len(challenged) == len(set(challenged)), "no checkpoint is challenged twice"
+        self.check_teams()
+
+    def check_teams(self) -> None:
+        """Every follower that holds a lease has a lead that does, and a rank that nobody else has there."""
+        columns = select(LeaseRow.lead_fence, LeaseRow.rank).where(LeaseRow.state == LeaseState.HELD)
+        query = columns.where(LeaseRow.kind == "FOLLOW")
+        places = self.run(self.transactions.read(lambda session: [tuple(row) for row in session.execute(query)]))
+        held_now = self.held_now()
+        assert all(held_now.get(lead) == "TRAIN" for lead, _ in places)
+        assert len(places) == len(set(places))
+        assert {rank for _, rank in places} <= set(range(1, self.learners))
+
+    def set_followers_free(self) -> None:
+        """With a lead's lease, however it ended, those of its followers have ended."""
+        query = select(LeaseRow.fence, LeaseRow.state)
+        read = self.transactions.read(lambda session: {row.fence: row.state for row in session.execute(query)})
+        states = self.run(read)
+        for held in self.held:
+            if held.follows and not held.ended and states[held.follows] != LeaseState.HELD:
+                assert states[held.lease.fence] != LeaseState.HELD
+                held.ended, held.released = True, states[held.lease.fence] == LeaseState.RELEASED
+                self.done["set free"] += held.released
+
+    def not_counted_s(self, session: Session) -> float:
+        """What followers have cost since that was counted last."""
+        query = select(LeaseRow.cost_since).where(LeaseRow.cost_since.is_not(None))
+        return sum((self.clock.now() - since).total_seconds() for since in session.scalars(query))
+
+    def is_too_much(self, held_now: dict[int, str]) -> bool:
+        leads = list(held_now.values()).count("TRAIN")
+        return leads > self.max_teams or len(held_now) > self.max_teams * self.learners
 
     def end(self) -> None:
         """The leaderboard has heard of every completed round once, and was asked once for each cohort."""
         self.board.loses_answers = 0
         self.run(self.delivery.flush("projects/default/leaderboards/j"))
-        completed = [held for held in self.held if held.completed and not held.evaluates]
+        completed = [held for held in self.held if held.completed and not held.evaluates and not held.follows]
         # Works that were lost too often are reported as failed, besides.
         rounds = [request for request in self.board.submissions.values() if not request.failure]
         assert len(rounds) == sum(len(held.agents) for held in completed)
@@ -487,3 +546,13 @@ def test_a_random_history_counts_everything_once(tmp_path, seed):
     assert {"leased", "leased on", "committed", "completed", "challenged", "scaled", "killed"} <= set(history.done)
     repeated = {"asked again", "committed again", "completed again", "challenge completed", "drained", "released"}
     assert len(repeated & set(history.done)) >= 4
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_random_history_of_teams_counts_everything_once(tmp_path, seed):
+    history = History(tmp_path, seed, learners=3)
+    for _ in range(200):
+        history.step()
+        history.check()
+    history.end()
+    assert {"leased", "committed", "completed", "followed", "left", "set free", "killed"} <= set(history.done)

@@ -21,7 +21,7 @@ from podracer_core.rpc.tokens import LeaseTokens
 from podracer_core.storage.layout import checkpoint_prefix
 from podracer_core.storage.manifest import FILE_NAME, Manifest, ManifestFile
 from podracer_core.storage.object_store import open_store
-from podracer_orchestrator import job_changes, jobs, leases, pool_keeping, submission
+from podracer_orchestrator import followers, job_changes, jobs, leases, pods, pool_keeping, submission
 from podracer_orchestrator.capacity import capacity_message
 from podracer_orchestrator.changes import ChangeFeed
 from podracer_orchestrator.clock import Clock
@@ -39,6 +39,7 @@ from podracer_orchestrator.terms import LeaseTerms
 from podracer_orchestrator.transactions import Transactions
 
 GIB = 1 << 30
+UNLIMITED = evolution_pb2.Objective(max_env_steps=10**9)
 
 
 class ManualClock(Clock):
@@ -112,6 +113,7 @@ class World:
         self.pool = PoolKeeper(self.transactions, self.keeper, self.shares, changes, self.clock)
         self.run(self.pool.adopt(backend))
         self.working: list[tuple[float, int, str, pod_pb2.Lease, float]] = []  # end, …, pod, lease, seconds
+        self.following: dict[str, int] = {}  # pod: the fence of the lead that it follows
         self.numbers = itertools.count()
 
     def run(self, awaitable):
@@ -124,12 +126,12 @@ class World:
         self.run(self.database.close())
         self.loop.close()
 
-    def create(self, name: str, weight: float = 1.0, project: str = "default", **pod) -> str:
+    def create(self, name: str, weight: float = 1.0, project: str = "default", objective=UNLIMITED, **pod) -> str:
         spec = submission.checked(
             job_pb2.JobSpec(
                 display_name=name,
                 environment=environment_pb2.EnvironmentSpec(id="CartPole-v1"),
-                objective=evolution_pb2.Objective(max_env_steps=10**9),
+                objective=objective,
                 evolution=evolution_pb2.Evolution(population=8, leaderboard_size=2),
                 pod=job_pb2.PodShape(members=1, **pod),
                 weight=weight,
@@ -147,8 +149,10 @@ class World:
         return self.write(lambda session: {job.job_id: job.cost_s for job in jobs.in_states(session, jobs.JobState)})
 
     def lease(self, pod: str, round_s: dict[str, float]) -> pod_pb2.Lease | None:
-        ask = Ask(PodReport(pod, "first", "FUSED", "", b""), uuid.uuid4().hex)
+        ask = Ask(PodReport(pod, "first", "FUSED", f"{pod}:7000", b""), uuid.uuid4().hex, can_fuse=True)
         lease = self.run(self.dispatcher.lease(ask, 0.0))
+        if lease is not None and lease.HasField("follow"):
+            self.following[pod] = lease.follow.lead_fence
         if lease is not None and lease.HasField("train"):
             seconds = round_s.get(lease.job.rpartition("/")[2], 1.0)
             heapq.heappush(self.working, (self.clock.seconds + seconds, next(self.numbers), pod, lease, seconds))
@@ -171,14 +175,18 @@ class World:
     def go(self, seconds: float, pods: list[str], round_s: dict[str, float] | None = None) -> None:
         """Let `pods` work; each asks again as soon as its round is over."""
         end = self.clock.seconds + seconds
-        busy = {pod for _, _, pod, _, _ in self.working}
+        busy = {pod for _, _, pod, _, _ in self.working} | self.following.keys()
         for pod in pods:
             if pod not in busy:
                 self.lease(pod, round_s or {})
         while self.working and self.working[0][0] <= end:
             self.clock.seconds, _, pod, lease, took = heapq.heappop(self.working)
             self.complete(lease, took)
-            self.lease(pod, round_s or {})
+            team = [each for each, fence in self.following.items() if fence == lease.fence]
+            for each in [pod, *team]:
+                self.following.pop(each, None)
+            for each in [pod, *team]:
+                self.lease(each, round_s or {})
         self.clock.seconds = max(end, self.clock.seconds)
 
 
@@ -360,3 +368,95 @@ def test_capacity_where_pods_come_by_themselves(make_world):
     assert not found.HasField("used")
     assert "by themselves" in found.limit
     assert sorted(share.wanted_count for share in found.shares) == [1, 2]
+
+
+def test_a_job_with_several_learners_pays_for_all_of_them(make_world):
+    """Of two jobs of equal weight the one that trains an agent with two pods has as many device seconds, not twice."""
+    world = make_world()
+    world.create("a", max_count=2, learners=2)
+    world.create("b", max_count=3)
+    world.go(30.0, STATIC, {"a": 1.5, "b": 1.0})
+    used = world.used()
+    assert used["a"] == pytest.approx(used["b"], rel=0.2)
+    assert sum(used.values()) == pytest.approx(3 * 30.0, rel=0.1)
+
+
+def test_the_cost_of_followers_counts_once_by_the_clock(make_world):
+    world = make_world()
+    uid = world.create("a", max_count=1, learners=3)
+    lead = world.lease(STATIC[0], {"a": 10.0})
+    world.clock.seconds += 1.0
+    assert world.lease(STATIC[1], {}).follow.rank == 1
+    world.clock.seconds += 2.0
+    late = world.lease(STATIC[2], {})
+    world.write(lambda session: followers.count_costs(session, world.clock.now()))
+    assert world.used() == {"a": 2.0}
+    world.run(world.keeper.release(Holder(late.name.rpartition("/")[2], late.fence), cohort_pb2.Problem()))
+    world.clock.seconds += 7.0
+    world.complete(lead, 10.0)
+    assert world.used() == {"a": 10.0 + 9.0 + 0.0}
+    world.clock.seconds += 100.0
+    world.write(lambda session: followers.count_costs(session, world.clock.now()))
+    assert world.used() == {"a": 19.0}, "nobody follows any more"
+    taken = world.write(lambda session: leases.usage(session, jobs.get_by_uid(session, uid), world.clock.now()))
+    assert (taken.reserved_cost_s, taken.reserved_env_steps) == (0.0, 0)
+
+
+def test_who_has_followed_for_long_is_not_taken_for_a_silent_pod(make_world):
+    world = make_world()
+    world.create("a", max_count=1, learners=2)
+    lead = world.lease(STATIC[0], {"a": 600.0})
+    world.lease(STATIC[1], {})
+    world.clock.seconds += 600.0
+    world.complete(lead, 600.0)
+    world.clock.seconds += 3.0  # it hears of it by its next renewal
+    silent = world.write(lambda session: [pod.name for pod in pods.silent(session, world.clock.now())])
+    assert silent == []
+
+
+def test_a_follower_comes_only_where_the_rest_of_the_budget_pays_for_it(make_world):
+    world = make_world()
+    budget = evolution_pb2.Objective(max_cost=seconds_to_duration(100.0))
+    world.create("a", max_count=1, learners=3, objective=budget)
+    lead = world.lease(STATIC[0], {})
+    limit_s = lead.train.budget.time.ToTimedelta().total_seconds()
+    assert limit_s == pytest.approx(100.0 / 3, abs=1.0), "of what is left each learner of the team has its part"
+    world.clock.seconds += 10.0
+    assert world.lease(STATIC[1], {}).HasField("follow")
+    assert world.lease(STATIC[2], {}).HasField("follow")
+    world.clock.seconds += limit_s - 10.0
+    world.complete(lead, limit_s)
+    assert world.used()["a"] == pytest.approx(100.0 - 2 * 10.0)
+
+
+def test_the_pool_grows_by_a_team_and_drains_followers_first(make_world):
+    world = make_world(Machine(Capacity(4.0, 64 * GIB, 64, available_bytes=60 * GIB)))
+    world.create("a", max_count=2, learners=3)
+    world.run(world.pool.reconcile())
+    assert len(world.backend.pods) == 4
+    found = world.write(lambda session: capacity_message(session, world.shares, "default"))
+    (share,) = found.shares
+    assert (share.wanted_count, share.min_count, share.max_count) == (4, 1, 6)
+    assert found.limit == "cores: 0 of 4 free, a pod needs 1"
+    kinds = {pod: world.lease(pod, {}).WhichOneof("work") for pod in world.backend.pods}
+    assert sorted(kinds.values()) == ["follow", "follow", "train", "train"]
+    world.backend.has = Capacity(3.0, 64 * GIB, 64, available_bytes=60 * GIB)
+    world.run(world.pool.reconcile())
+    (drained,) = kinds.keys() - set(world.backend.pods)
+    assert kinds[drained] == "follow"
+
+
+def test_a_job_whose_team_never_fits_into_the_machine_fails_and_says_what_would(make_world):
+    world = make_world(Machine(Capacity(2.0, 64 * GIB, 64, available_bytes=60 * GIB, gpus=1, usable_gpus=1)))
+    resources = [job_pb2.Resources(), job_pb2.Resources(cpu=0.5), job_pb2.Resources(cpu=0.5, gpu=1)]
+    created = [world.create(f"j{number}", learners=3, resources=each) for number, each in enumerate(resources)]
+    world.run(world.pool.reconcile())
+    found = world.write(lambda session: [jobs.get_by_uid(session, uid) for uid in created])
+    assert [job.state for job in found] == ["FAILED", "PENDING", "FAILED"]
+    told = [cohort_pb2.Problem.FromString(job.problem) for job in (found[0], found[2])]
+    assert [problem.reason for problem in told] == ["POOL_TOO_SMALL"] * 2
+    assert told[0].message == (
+        "pod.learners: 3 learners of an agent need as many pods at once, and this machine has room for 2 "
+        "(cores: 0 of 2 free, a pod needs 1): expected at most 2, or less for each in pod.resources"
+    )
+    assert "room for 1 (GPUs: 0 of 1 free, a pod needs 1)" in told[1].message

@@ -9,6 +9,7 @@ from google.protobuf.duration_pb2 import Duration
 
 from podracer.orchestrator.v1 import job_pb2, job_service_pb2
 from podracer_client.command.capacity import capacity_json, capacity_text
+from podracer_client.command.scale import count_text
 from podracer_client.job import Job
 from podracer_core.errors import InvalidInput
 
@@ -58,6 +59,19 @@ def test_numbers_that_cannot_be_never_leave(job, counts, message):
     with pytest.raises(InvalidInput, match=message):
         job.scale(**counts)
     assert not job._client.job_service.requests
+
+
+@pytest.mark.parametrize(
+    ("counts", "text"),
+    [
+        ((1, 1, 0), "1 pod"),
+        ((1, 4, 1), "1 to 4 pods"),
+        ((1, 1, 3), "1 team of 3 pods"),
+        ((1, 2, 3), "1 to 2 teams of 3 pods"),
+    ],
+)
+def test_what_is_scaled_is_named(counts, text):
+    assert count_text(*counts) == text
 
 
 @pytest.fixture

@@ -39,7 +39,10 @@ FULL = words.JobSpec(
         "generational", 12, 5, words.Round(None, 5000), 3, 0.0, 0.0, 2, True, "truncation", 0.25, 0.1, "mine", "theirs",
         7, True, 3,
     ),
-    pod=words.Pod(words.PodCount(1, 3), 4, 32, 1, 2, "split", words.Resources(1.5, 2**31, 1), True),
+    pod=words.Pod(
+        words.PodCount(1, 3), 4, 32, 3, 2, "split", words.Resources(1.5, 2**31, 1), True,
+        words.Fusion("outer", 4, 2, 2.5, 0.7, 0.0),
+    ),
     evaluation=words.EvaluationPlan(100),
     seed=-5,
     weight=2.5,

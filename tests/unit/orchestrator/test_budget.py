@@ -27,15 +27,15 @@ def test_without_limits_the_round_is_granted_as_it_is():
 
 
 def test_a_round_of_steps_reserves_its_steps_and_is_cut_to_what_is_left():
-    plenty = cut_round(Round(1000), Remainder(10_000, None, None), 4, Sharing(pods=3))
+    plenty = cut_round(Round(1000), Remainder(10_000, None, None), 4, Sharing(teams=3))
     assert plenty == Grant(Round(1000), reserved_env_steps=4000)
-    scarce = cut_round(Round(1000), Remainder(1000, None, None), 4, Sharing(pods=3))
+    scarce = cut_round(Round(1000), Remainder(1000, None, None), 4, Sharing(teams=3))
     assert scarce == Grant(Round(250), reserved_env_steps=1000, is_cut=True)
     assert cut_round(Round(1000), Remainder(3, None, None), 4, Sharing()).round.member_env_steps == 1
 
 
 def test_a_round_of_seconds_takes_a_pods_share_of_the_steps():
-    first = cut_round(Round(0, 15.0), Remainder(10_000, None, None), 4, Sharing(pods=2))
+    first = cut_round(Round(0, 15.0), Remainder(10_000, None, None), 4, Sharing(teams=2))
     assert first == Grant(Round(1250, 15.0), reserved_env_steps=5000, is_cut=True)
 
 
@@ -46,10 +46,18 @@ def test_a_round_of_seconds_takes_no_more_than_twice_what_a_pod_does():
 
 def test_time_and_cost_cut_the_seconds():
     assert cut_round(Round(0, 15.0), Remainder(None, 6.0, None), 1, Sharing()) == Grant(Round(0, 6.0), is_cut=True)
-    by_cost = cut_round(Round(0, 15.0), Remainder(None, None, 9.0), 1, Sharing(pods=3))
+    by_cost = cut_round(Round(0, 15.0), Remainder(None, None, 9.0), 1, Sharing(teams=3))
     assert by_cost == Grant(Round(0, 9.0), reserved_cost_s=9.0, is_cut=True)
-    shared = cut_round(Round(500), Remainder(None, None, 9.0), 1, Sharing(pods=3))
+    shared = cut_round(Round(500), Remainder(None, None, 9.0), 1, Sharing(teams=3))
     assert shared == Grant(Round(500, 3.0), reserved_cost_s=3.0)
+
+
+def test_a_team_does_more_steps_and_shares_its_part_of_the_cost():
+    sharing = Sharing(teams=2, env_steps_per_second=100.0, learners=3)
+    grant = cut_round(Round(0, 15.0), Remainder(1_000_000, None, None), 4, sharing)
+    assert grant.reserved_env_steps == 9000  # 2 x 15 s x 3 x 100 steps/s, of 4 members 2250 each
+    shared = cut_round(Round(500), Remainder(None, None, 12.0), 1, sharing)
+    assert shared == Grant(Round(500, 2.0), reserved_cost_s=2.0)
 
 
 def test_what_is_left_of_a_round_is_never_nothing():

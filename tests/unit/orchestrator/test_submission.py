@@ -11,6 +11,7 @@ from google.protobuf import duration_pb2
 from podracer.common.v1 import environment_pb2, evolution_pb2
 from podracer.orchestrator.v1 import job_pb2
 from podracer.orchestrator.v1 import job_service_pb2 as service_pb2
+from podracer_core.catalogue import fusions
 from podracer_core.errors import InvalidInput
 from podracer_orchestrator import job_plan, submission
 from podracer_orchestrator.tables import JobRow
@@ -64,6 +65,14 @@ def test_a_pods_share_of_the_population():
     assert plan(pod=job_pb2.PodShape(members=5)).places(3) == 5
 
 
+def test_pods_of_several_learners_are_counted_in_teams():
+    found = plan(pod=job_pb2.PodShape(min_count=1, max_count=3, learners=4))
+    assert (found.min_pods, found.max_teams, found.max_pods) == (1, 3, 12)
+    assert [found.teams(pods) for pods in (0, 1, 4, 5, 12)] == [1, 1, 1, 2, 3]
+    alone = plan(pod=job_pb2.PodShape(max_count=3))
+    assert (alone.learners, alone.max_pods, [alone.teams(pods) for pods in (1, 2, 3)]) == (1, 3, [1, 2, 3])
+
+
 def test_layout_is_fused_for_built_in_environments_unless_the_job_says_otherwise():
     assert not plan(pod=job_pb2.PodShape(layout=job_pb2.POD_LAYOUT_SPLIT)).kind.is_fused
     assert not plan(environment=environment_pb2.EnvironmentSpec(entry_point="a.b:C")).kind.is_fused
@@ -79,6 +88,19 @@ def test_an_extension_that_is_not_installed_beside_us_is_refused(
     with pytest.raises(InvalidInput, match=f"no {kind} 'mien' is installed; there are: mine, other") as caught:
         submission.new_job(request_of(evolution=evolution_pb2.Evolution(**{kind: "mien"})))
     assert [violation.field for violation in caught.value.violations] == [f"evolution.{kind}"]
+
+
+def test_a_fusion_that_nobody_offers_is_refused_with_those_that_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    installed = EntryPoints([EntryPoint("mine", "not.there:Mine", "podracer.fusions")])
+    monkeypatch.setattr(fusions, "entry_points", lambda group: installed.select(group=group))
+    for name in ("", "mean", "weighted", "outer", "mine"):
+        submission.new_job(request_of(pod=job_pb2.PodShape(learners=2, fusion=job_pb2.Fusion(name=name))))
+    unknown = job_pb2.PodShape(learners=2, fusion=job_pb2.Fusion(name="maen"))
+    with pytest.raises(
+        InvalidInput, match="no fusion 'maen' is installed; there are: mean, mine, outer, weighted"
+    ) as told:
+        submission.new_job(request_of(pod=unknown))
+    assert [violation.field for violation in told.value.violations] == ["pod.fusion.name"]
 
 
 def test_where_no_leaderboard_is_installed_its_extensions_are_taken_on_trust(monkeypatch: pytest.MonkeyPatch) -> None:

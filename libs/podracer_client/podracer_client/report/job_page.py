@@ -14,7 +14,7 @@ from podracer_client.report.page import FigurePlan, figure_element, page
 from podracer_client.report.records import Event, JobReport
 
 OUTCOMES = {"TARGET_REACHED": "target reached", "BUDGET_USED": "budget used"}
-ROUTINE = frozenset({"LEASE_GRANTED", "ROUND_COMPLETED", "COHORT_PROPOSED", "CANDIDATE_ADMITTED"})
+ROUTINE = frozenset({"LEASE_GRANTED", "FOLLOW_ENDED", "ROUND_COMPLETED", "COHORT_PROPOSED", "CANDIDATE_ADMITTED"})
 _FIRST_EVENTS, _LAST_EVENTS = 20, 180
 
 

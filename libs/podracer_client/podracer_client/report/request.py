@@ -14,6 +14,7 @@ from podracer_core.jobs.spec import (
     Dimension,
     Evolution,
     Fixed,
+    Fusion,
     IntegerUniform,
     JobSpec,
     LogUniform,
@@ -129,6 +130,9 @@ def _evolution(evolution: Evolution) -> str:
 def _pods(pod: Pod) -> str:
     count = f"{pod.count.min}" if pod.count.most == pod.count.min else f"{pod.count.min} to {pod.count.most}"
     words = [count, f"layout {pod.layout}"]
+    if pod.learners > 1:
+        fusion = pod.fusion or Fusion()
+        words.append(f"{pod.learners} learners an agent, fused by {fusion.name}")
     if pod.members is not None:
         words.append(f"{pod.members} agents each")
     if pod.envs_per_member is not None:

@@ -21,6 +21,7 @@ from podracer_core.jobs.spec import (
     DataSets,
     Dimension,
     Fixed,
+    Fusion,
     IntegerUniform,
     JobSpec,
     LogUniform,
@@ -70,7 +71,8 @@ def build_job(document: Document, folder: Path) -> JobSpec:
     def data(builder: Builder, node: Node, path: str) -> Any:
         return _data(builder, node, path, folder)
 
-    builders = {EnvironmentSpec: environment, DataSets: data, Search: _search, PodCount: _pod_count, Pod: _pod}
+    builders = {EnvironmentSpec: environment, DataSets: data, Search: _search}
+    builders |= {Pod: _pod, PodCount: _pod_count, Fusion: _fusion}
     spec = build(JobSpec, document, builders)
     try:
         validate(spec)
@@ -236,6 +238,11 @@ def _pod_count(builder: Builder, node: Node, path: str) -> Any:
         return builder.dataclass(PodCount, node, path)
     count = builder.value(int, node, path)
     return INVALID if count is INVALID else PodCount(count, count)
+
+
+def _fusion(builder: Builder, node: Node, path: str) -> Any:
+    """A section, or only the name."""
+    return Fusion(node.value) if isinstance(node.value, str) else builder.dataclass(Fusion, node, path)
 
 
 def _pod(builder: Builder, node: Node, path: str) -> Any:

@@ -26,6 +26,7 @@ from podracer_core.jobs.spec import (
     EvaluationPlan,
     Evolution,
     Fixed,
+    Fusion,
     IntegerUniform,
     JobSpec,
     LogUniform,
@@ -285,6 +286,7 @@ def _pod_to_message(pod: Pod) -> job_pb2.PodShape:
             cpu=pod.resources.cpu or 0.0, memory_bytes=pod.resources.memory or 0, gpu=pod.resources.gpu
         ),
         deterministic=pod.deterministic,
+        fusion=None if pod.fusion is None else _fusion_to_message(pod.fusion),
     )
 
 
@@ -302,4 +304,28 @@ def _pod_from_message(message: job_pb2.PodShape) -> Pod:
             message.resources.cpu or None, message.resources.memory_bytes or None, message.resources.gpu
         ),
         deterministic=message.deterministic,
+        fusion=_fusion_from_message(message.fusion) if message.HasField("fusion") else None,
+    )
+
+
+def _fusion_to_message(fusion: Fusion) -> job_pb2.Fusion:
+    return job_pb2.Fusion(
+        name=fusion.name,
+        interval_updates=fusion.interval or 0,
+        quorum=fusion.quorum or 0,
+        deadline=seconds_to_duration(fusion.deadline),
+        learning_rate=fusion.learning_rate,
+        momentum=fusion.momentum,
+    )
+
+
+def _fusion_from_message(message: job_pb2.Fusion) -> Fusion:
+    default = Fusion()
+    return Fusion(
+        name=message.name or default.name,
+        interval=message.interval_updates or None,
+        quorum=message.quorum or None,
+        deadline=seconds_from_duration(message.deadline) if message.HasField("deadline") else default.deadline,
+        learning_rate=message.learning_rate if message.HasField("learning_rate") else None,
+        momentum=message.momentum if message.HasField("momentum") else None,
     )

@@ -191,15 +191,37 @@ class Resources:
 
 
 @dataclass(frozen=True)
+class Fusion:
+    """How the learners of an agent become one.
+
+    name           `mean`, `weighted` (by samples), `outer` (an outer optimizer), or an installed package's
+    interval       updates between two fusions; None: an epoch's
+    quorum         learners, the lead among them, that must have answered; None: more than half
+    deadline       how long the others are waited for, in seconds
+    learning_rate  step size of the outer optimizer; None: 1
+    momentum       of the outer optimizer; None: 0
+    """
+
+    name: str = "mean"
+    interval: int | None = None
+    quorum: int | None = None
+    deadline: Seconds = 10.0
+    learning_rate: float | None = None
+    momentum: float | None = None
+
+
+@dataclass(frozen=True)
 class Pod:
     """The pods that work for the job.
 
+    count           with several learners: of teams, each of as many pods
     members         agents that a pod trains at once; None: `auto`
     envs_per_member environments of each; None: `auto`
-    learners        learners of each agent
+    learners        learners of each agent, each in a pod of its own
     workers         of each pod, in the split layout
     layout          split: processes of their own; fused: the learner does all; auto: fused for built-in environments
     deterministic   lock-step, for bit-exact resume in the split layout too
+    fusion          how several learners become one; None: the mean, once an epoch
     """
 
     count: PodCount = field(default_factory=PodCount)
@@ -210,6 +232,7 @@ class Pod:
     layout: Literal["auto", "split", "fused"] = "auto"
     resources: Resources = field(default_factory=Resources)
     deterministic: bool = False
+    fusion: Fusion | None = None
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,12 @@ from podracer_core.config.quantities import MAX_SECONDS
 from podracer_core.jobs.checks import MAX_COUNT, Checks
 from podracer_core.jobs.environment_rules import check_environment, check_files
 from podracer_core.jobs.evolution_rules import MAX_POPULATION, check_evolution
+from podracer_core.jobs.learner_rules import MAX_PODS, check_learners
 from podracer_core.jobs.search_rules import check_search, searched_algorithms
 from podracer_core.jobs.spec import Evolution, JobSpec, Objective, Pod, Search
 
 __all__ = [
+    "MAX_PODS",
     "MAX_POPULATION",
     "is_job_name",
     "searched_algorithms",
@@ -25,7 +27,6 @@ __all__ = [
 ]
 
 MIN_EPISODES, MAX_EPISODES = 8, 10_000
-MAX_PODS = 4096
 MAX_MEMBERS = 1024
 MAX_ENVS_PER_MEMBER = 1 << 17
 MAX_WORKERS = 256
@@ -133,7 +134,7 @@ def _check_pod(check: Checks, pod: Pod, population: int) -> None:
         check.that(needed <= population, "pod.members", message)
     if pod.envs_per_member is not None:
         check.between(pod.envs_per_member, 1, MAX_ENVS_PER_MEMBER, "pod.envs_per_member")
-    check.that(pod.learners == 1, "pod.learners", "expected 1; several learners an agent are not part of this version")
+    check_learners(check, pod)
     check.between(pod.workers, 1, MAX_WORKERS, "pod.workers")
     check.positive(pod.resources.cpu, 4096.0, "pod.resources.cpu")
     check.positive(pod.resources.memory, MAX_COUNT, "pod.resources.memory")

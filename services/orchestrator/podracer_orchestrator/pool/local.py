@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from podracer_core.carriers.shared_folder import SharedFolder
 from podracer_core.errors import InvalidInput
 from podracer_orchestrator.names import last_part
 from podracer_orchestrator.pool.backend import Capacity, PodObserver, PodPlan, PoolBackend
@@ -28,6 +29,7 @@ PASSED_ON = (
     "PODRACER_ALLOW_USER_CODE",
     "PODRACER_CACHE_DIR",
     "PODRACER_CACHE_SIZE",
+    "PODRACER_COLLECT_AHEAD",
 )
 """Settings of ours that are also the pods' settings; no other PODRACER_ variable reaches them."""
 
@@ -54,6 +56,8 @@ class LocalPool(PoolBackend):
         """Raises InvalidInput where the folders for logs and sockets cannot be written."""
         self._settings = settings
         self._observer = observer
+        shared = os.environ.get("PODRACER_SHM_DIR")
+        self._shared_folder = SharedFolder(Path(shared) if shared else None)
         self._machine = Machine()
         self._reading: Reading | None = None
         self._pods: dict[str, LocalPod] = {}
@@ -134,6 +138,7 @@ class LocalPool(PoolBackend):
             self._pods.pop(name, None)
             self._gpus.pop(name, None)
             self._stopping.pop(name, None)
+        self._shared_folder.sweep()  # what the pod had there, if it had to be killed
         sockets = self._settings.run_dir / hashlib.sha256(name.encode()).hexdigest()[:8]
         shutil.rmtree(sockets, ignore_errors=True)
         await self._observer.pod_stopped(name)

@@ -420,7 +420,7 @@ Global___CarrierChoice: _TypeAlias = CarrierChoice  # noqa: Y015
 
 @_typing.final
 class SlotReturn(_message.Message):
-    """Hands a staging slot back to the side that fills it."""
+    """Hands a staging slot back to the side that fills it, and with it all slots of the stream that were handed over before it."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

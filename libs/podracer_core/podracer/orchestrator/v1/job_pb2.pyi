@@ -332,7 +332,7 @@ class JobProgress(_message.Message):
 
     @_builtins.property
     def cost(self) -> _duration_pb2.Duration:
-        """Device seconds spent, evaluation included: the sum over agents of device seconds / M."""
+        """Device seconds spent, evaluation included: the sum over agents of device seconds / M, and those of followers."""
 
     @_builtins.property
     def evaluation_cost(self) -> _duration_pb2.Duration:
@@ -502,7 +502,7 @@ Global___JobSpec: _TypeAlias = JobSpec  # noqa: Y015
 
 @_typing.final
 class PodShape(_message.Message):
-    """The pods that work for a job."""
+    """The pods that work for a job. With several learners each of them is a pod of its own, and pods are counted in teams of so many."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -515,25 +515,30 @@ class PodShape(_message.Message):
     LAYOUT_FIELD_NUMBER: _builtins.int
     RESOURCES_FIELD_NUMBER: _builtins.int
     DETERMINISTIC_FIELD_NUMBER: _builtins.int
+    FUSION_FIELD_NUMBER: _builtins.int
     min_count: _builtins.int
-    """Pods at least. 0: 1."""
+    """Pods at least; with several learners teams, of which the lead is enough. 0: 1."""
     max_count: _builtins.int
-    """Pods at most. 0: as `min_count`."""
+    """Pods at most; with several learners teams of `learners` pods. 0: as `min_count`."""
     members: _builtins.int
     """Agents a pod trains at once. 0: automatic."""
     envs_per_member: _builtins.int
     """Environments of each agent. 0: automatic."""
     learners: _builtins.int
-    """Learners of each agent. 0: 1."""
+    """Learners of each agent, 1 to 64. 0: 1."""
     workers: _builtins.int
     """Workers of each pod, for the split layout. 0: 1."""
     layout: Global___PodLayout.ValueType
     """Layout."""
     deterministic: _builtins.bool
-    """Lock-step: bit-exact resume in split pods too, at the price of speed."""
+    """Lock-step: bit-exact resume in split pods too, at the price of speed. Not with several learners."""
     @_builtins.property
     def resources(self) -> Global___Resources:
         """What a pod needs."""
+
+    @_builtins.property
+    def fusion(self) -> Global___Fusion:
+        """How several learners of an agent become one. Unset: `mean`, once an epoch. Only with several learners."""
 
     def __init__(
         self,
@@ -547,14 +552,66 @@ class PodShape(_message.Message):
         layout: Global___PodLayout.ValueType = ...,
         resources: Global___Resources | None = ...,
         deterministic: _builtins.bool = ...,
+        fusion: Global___Fusion | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["resources", b"resources"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["fusion", b"fusion", "resources", b"resources"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["deterministic", b"deterministic", "envs_per_member", b"envs_per_member", "layout", b"layout", "learners", b"learners", "max_count", b"max_count", "members", b"members", "min_count", b"min_count", "resources", b"resources", "workers", b"workers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["deterministic", b"deterministic", "envs_per_member", b"envs_per_member", "fusion", b"fusion", "layout", b"layout", "learners", b"learners", "max_count", b"max_count", "members", b"members", "min_count", b"min_count", "resources", b"resources", "workers", b"workers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___PodShape: _TypeAlias = PodShape  # noqa: Y015
+
+@_typing.final
+class Fusion(_message.Message):
+    """How several learners of an agent become one."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    INTERVAL_UPDATES_FIELD_NUMBER: _builtins.int
+    QUORUM_FIELD_NUMBER: _builtins.int
+    DEADLINE_FIELD_NUMBER: _builtins.int
+    LEARNING_RATE_FIELD_NUMBER: _builtins.int
+    MOMENTUM_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """Name of the fusion (an entry point): `mean`, `weighted`, `outer`, or an installed package's. Unset: `mean`."""
+    interval_updates: _builtins.int
+    """Updates between two fusions. 0: one epoch."""
+    quorum: _builtins.int
+    """Learners, the lead among them, that must answer; at most `learners`. 0: more than half."""
+    learning_rate: _builtins.float
+    """Step size of the outer optimizer. Unset: 1."""
+    momentum: _builtins.float
+    """Momentum of the outer optimizer, 0 or more and less than 1. Unset: 0."""
+    @_builtins.property
+    def deadline(self) -> _duration_pb2.Duration:
+        """Wait for the others at most this long. Unset: 10 s."""
+
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        interval_updates: _builtins.int = ...,
+        quorum: _builtins.int = ...,
+        deadline: _duration_pb2.Duration | None = ...,
+        learning_rate: _builtins.float | None = ...,
+        momentum: _builtins.float | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_learning_rate", b"_learning_rate", "_momentum", b"_momentum", "deadline", b"deadline", "learning_rate", b"learning_rate", "momentum", b"momentum"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_learning_rate", b"_learning_rate", "_momentum", b"_momentum", "deadline", b"deadline", "interval_updates", b"interval_updates", "learning_rate", b"learning_rate", "momentum", b"momentum", "name", b"name", "quorum", b"quorum"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__learning_rate: _TypeAlias = _typing.Literal["learning_rate"]  # noqa: Y015
+    _WhichOneofArgType__learning_rate: _TypeAlias = _typing.Literal["_learning_rate", b"_learning_rate"]  # noqa: Y015
+    _WhichOneofReturnType__momentum: _TypeAlias = _typing.Literal["momentum"]  # noqa: Y015
+    _WhichOneofArgType__momentum: _TypeAlias = _typing.Literal["_momentum", b"_momentum"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__learning_rate) -> _WhichOneofReturnType__learning_rate | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__momentum) -> _WhichOneofReturnType__momentum | None: ...
+
+Global___Fusion: _TypeAlias = Fusion  # noqa: Y015
 
 @_typing.final
 class Resources(_message.Message):

@@ -83,7 +83,7 @@ class PodCapabilities(_message.Message):
     allows_user_code: _builtins.bool
     """Whether it may run user code in its own process."""
     can_fuse: _builtins.bool
-    """Whether it accepts LEAD and FOLLOW."""
+    """Whether it accepts LEAD and FOLLOW. One that does not gets no training of a job with several learners."""
     @_builtins.property
     def gpus(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Names of its GPUs; empty without one."""
@@ -319,7 +319,7 @@ class TrainWork(_message.Message):
     admission_score: _builtins.float
     """Score that a candidate has to reach to enter the leaderboard: evaluation goes on only while it is open. Unset: none."""
     follower_count: _builtins.int
-    """Followers that are expected to join this learner, which is the lead. 0: it learns alone."""
+    """Followers that may join this learner, which is the lead, now or later; it does not wait for them. 0: it learns alone."""
     keep_replay: _builtins.bool
     """Whether a replay snapshot is part of a candidate."""
     deterministic: _builtins.bool
@@ -507,7 +507,10 @@ Global___EvaluateWork: _TypeAlias = EvaluateWork  # noqa: Y015
 
 @_typing.final
 class FollowWork(_message.Message):
-    """FOLLOW."""
+    """FOLLOW. Renewing this lease says that the follower lives, nothing else: what is trained belongs to the lead's lease, which alone reports, commits and
+    completes. A follower that leaves releases it, with the reason ROUND_OVER where its lead has told it so; it ends by itself, FENCED from then on, with the
+    lead's. Its pod's time from grant to end counts to the job's cost.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -518,7 +521,7 @@ class FollowWork(_message.Message):
     lead_address: _builtins.str
     """Address of the lead learner."""
     rank: _builtins.int
-    """This learner's rank, 1 or more; the lead is 0."""
+    """This learner's rank, 1 to `follower_count`; the lead is 0. No two living followers have the same; one that is gone leaves it to the next."""
     lead_fence: _builtins.int
     """The lead's fence; Fuse repeats it."""
     @_builtins.property
