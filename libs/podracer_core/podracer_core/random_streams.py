@@ -21,6 +21,7 @@ _REPLAY = 7
 _UPDATE_NOISE = 8
 _HAMILTONIAN = 9
 _SUBSET = 10
+_LEARNER = 11
 
 # The purposes of evaluation episodes: each has its own, so that a candidate is not confirmed on what selected it.
 SCREENING, ADMISSION, CONFIRMATION = 0, 1, 2
@@ -53,6 +54,12 @@ def initialization_keys(seeds: Tensor, network: int, layer: int) -> Tensor:
 def minibatch_keys(seeds: Tensor) -> Tensor:
     """Keys of minibatch permutations, int64 [M] -> [M]; the counter is the agent's own count of epochs."""
     return derive_key(seeds, _MINIBATCH)
+
+
+def learner_seeds(seeds: Tensor, rank: int) -> Tensor:
+    """What the updates of a learner draw by, int64 [M] -> [M]: several of one cohort draw different numbers. Those of
+    rank 0 are the agents' own."""
+    return derive_key(seeds, _LEARNER, rank) if rank else seeds
 
 
 def replay_keys(seeds: Tensor) -> Tensor:

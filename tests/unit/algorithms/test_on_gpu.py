@@ -1,4 +1,4 @@
-"""The off-policy algorithms on a CUDA device: the numbers of a CPU, and no gradient step waits for the device."""
+"""Algorithms on a CUDA device: the numbers of a CPU, no gradient step that waits for the device, and fusions."""
 
 from __future__ import annotations
 
@@ -12,6 +12,10 @@ from podracer_core.catalogue.spaces import DiscreteSpace
 from podracer_core.collect import Collector
 from podracer_core.environments.classic_control.cartpole import CartPole
 from podracer_core.environments.classic_control.pendulum import Pendulum
+from podracer_core.fusion.built_in import Mean
+from podracer_core.fusion.fuse import fuse
+from podracer_core.fusion.fusion import FusionOptions
+from podracer_core.fusion.state import Contribution
 
 pytestmark = [
     pytest.mark.gpu,
@@ -45,3 +49,20 @@ def trained(name: str, device: str, updates: int) -> torch.Tensor:
 @pytest.mark.parametrize("name", OFF_POLICY)
 def test_the_same_as_on_a_cpu_and_without_a_wait(name: str) -> None:
     torch.testing.assert_close(trained(name, "cuda", 4), trained(name, "cpu", 4), rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["ppo", "sac"])
+def test_a_learner_brings_and_takes_over_what_lies_on_a_cpu(name: str) -> None:
+    """As followers do: their lead fuses on its CPU."""
+    cohort = CohortConfig(name, (MemberConfig("a", 1),), {"hidden_sizes": (32, 32), "horizon": 2})
+    environment = (CartPole if name == "ppo" else Pendulum)(ENVS, "cuda")
+    algorithm = algorithm_class(name)(cohort, environment.observation_space, environment.action_space, "cuda")
+    sharing = algorithm.share(1)
+    collector = Collector(environment, algorithm.actor, torch.arange(1, device="cuda"))
+    state = sharing.state().to("cpu")
+    algorithm.update(collector.collect(2))
+    brought = Contribution(1, 1, 8, sharing.growth().to("cpu"))
+    sharing.load(fuse(Mean(FusionOptions()), state, [brought]))
+    assert sharing.transitions.tolist() == [2 * ENVS]
+    for key, tensor in sharing.state().parameters.items():
+        torch.testing.assert_close(tensor.cpu(), brought.growth.parameters[key])

@@ -11,7 +11,9 @@ import torch
 from torch import Tensor
 
 from podracer_core.algorithms.cohort import CohortConfig
+from podracer_core.algorithms.sharing import Sharing
 from podracer_core.buffers.rollout import Rollout
+from podracer_core.errors import InvalidInput
 from podracer_core.networks.actor import Actor
 
 # group (actor, critic, optimizer, normalizer, algorithm, random) -> name -> tensor without a member axis
@@ -87,6 +89,19 @@ class Algorithm(ABC):
     def load_replay_states(self, states: Sequence[Mapping[str, Tensor] | None]) -> None:
         """Begin with what `replay_state` gave, one a member (None: it has nothing yet), before the first update."""
         return
+
+    def share(self, rank: int) -> Sharing:
+        """Train these members together with other learners from now on, as the one of this rank.
+
+        Rank 0 goes on as it would alone; others draw other random numbers in updates. To be called once. Raises
+        InvalidInput for an algorithm that knows no fusion.
+        """
+        raise InvalidInput(f"{self.cohort.algorithm} cannot be trained by several learners", reason="NO_FUSION")
+
+    @property
+    def epochs(self) -> int:
+        """How many epochs it has trained, as several learners count them: each ends with a fusion. One an update."""
+        return self.version
 
     @property
     def members(self) -> int:

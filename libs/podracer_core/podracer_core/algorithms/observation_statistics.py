@@ -24,12 +24,23 @@ class ObservationStatistics:
         size = actor.mean.shape[-1]
         self._running = None if actor.limit is None else RunningNormalizer(actor.members, size, actor.device)
 
+    @property
+    def running(self) -> RunningNormalizer | None:
+        """None where nothing is normalized."""
+        return self._running
+
+    def show(self) -> None:
+        """Have the actor normalize with the statistics as they are now."""
+        if self._running is not None:
+            self._actor.mean.copy_(self._running.mean.unsqueeze(1))
+            self._actor.scale.copy_(self._running.scale().unsqueeze(1))
+
     def update(self, rollout: Rollout, active: Tensor) -> None:
         """Take in what the `active` [M] members have acted on in a rollout."""
         if self._running is not None:
             observation = rollout.observation[:-1].transpose(0, 1).flatten(1, 2).flatten(2)
             self._running.update(observation, rollout.valid.transpose(0, 1).flatten(1), active)
-            self._freeze(self._running)
+            self.show()
 
     def member_state(self, member: int) -> dict[str, Tensor]:
         """Copies of one member's statistics and of what the actor uses."""
@@ -46,8 +57,4 @@ class ObservationStatistics:
         if self._running is not None:
             own = {name.removeprefix(_PREFIX): value for name, value in state.items() if name.startswith(_PREFIX)}
             self._running.load_member_state(member, own)
-            self._freeze(self._running)
-
-    def _freeze(self, running: RunningNormalizer) -> None:
-        self._actor.mean.copy_(running.mean.unsqueeze(1))
-        self._actor.scale.copy_(running.scale().unsqueeze(1))
+            self.show()

@@ -16,6 +16,7 @@ from podracer_core.algorithms.experience import Batch, Experience
 from podracer_core.algorithms.h_term import HTerm
 from podracer_core.algorithms.observation_statistics import ObservationStatistics
 from podracer_core.algorithms.perturbation import perturb_actor
+from podracer_core.algorithms.sharing import Shared, Sharing
 from podracer_core.algorithms.trained_network import TrainedNetwork
 from podracer_core.buffers.replay import Replay
 from podracer_core.buffers.rollout import Rollout
@@ -23,12 +24,15 @@ from podracer_core.catalogue.algorithms import find_algorithm
 from podracer_core.networks import ActionHead, Architecture, NetworkActor
 from podracer_core.optimizers import StackedAdam
 from podracer_core.random_numbers import normal
-from podracer_core.random_streams import replay_keys, update_noise_keys
+from podracer_core.random_streams import learner_seeds, replay_keys, update_noise_keys
 
 ACTOR_NETWORK, CRITIC_NETWORK = 0, 100
 """Identities of the initial weights' random streams; an ensemble's networks count on from there."""
 
 _BATCHES_AT_ONCE = 16
+
+_EPOCH_STEPS = 500
+"""Gradient steps between two fusions: DiLoCo's H (Douillard et al., 2023, arXiv:2311.08105, section 3.1)."""
 
 
 class OffPolicy(Algorithm):
@@ -39,6 +43,7 @@ class OffPolicy(Algorithm):
     networks          name -> what learns; "actor" is always there, and its networks are what `actor` acts with
     optimizers        name -> optimizer of each network, and of whatever else learns
     memory            name -> tensor [M, …] that an agent's future depends on besides; changed in place
+    fused_memory      names of those that gradient steps move, and that learners of one cohort fuse therefore
     """
 
     on_policy = False
@@ -47,6 +52,7 @@ class OffPolicy(Algorithm):
     """Names of what `learn` returns, in that order."""
 
     has_actor_target: ClassVar[bool] = False
+    fused_memory: ClassVar[tuple[str, ...]] = ("log_temperature",)
 
     def __init__(
         self,
@@ -212,6 +218,26 @@ class OffPolicy(Algorithm):
     def batches(self, count: int) -> Iterator[Batch]:
         """What the next `count` gradient steps learn from."""
         return self._experience.batches(count, self._replay_keys, self.update_count, self._transition_count)
+
+    @property
+    def epochs(self) -> int:
+        # The first one ends with the first gradient step: it is then that all learners begin to share statistics.
+        return -(-self.gradient_steps // _EPOCH_STEPS)
+
+    def share(self, rank: int) -> Sharing:
+        self.seeds.copy_(learner_seeds(self.seeds, rank))
+        self._open_streams()
+        parameters = {
+            f"{name}.{key}": view for name, network in self.networks.items() for key, view in network.shared().items()
+        }
+        parameters |= {name: self.memory[name] for name in self.fused_memory if name in self.memory}
+        running = self._observations.running
+        normalizers = {} if running is None else {"observations": running}
+        return Sharing(Shared(parameters, normalizers, self._transition_count, self.active), self._show)
+
+    def _show(self) -> None:
+        self._observations.show()
+        self._set_exploration()
 
     @property
     def replay(self) -> Replay | None:

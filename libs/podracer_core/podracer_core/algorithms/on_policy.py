@@ -18,6 +18,7 @@ from podracer_core.algorithms.minibatch import Minibatch, RolloutRows
 from podracer_core.algorithms.observation_statistics import ObservationStatistics
 from podracer_core.algorithms.perturbation import perturb_actor
 from podracer_core.algorithms.preparation import Preparation
+from podracer_core.algorithms.sharing import Shared, Sharing
 from podracer_core.algorithms.state_values import StateValues
 from podracer_core.buffers.rollout import Rollout
 from podracer_core.catalogue.algorithms import AlgorithmInfo
@@ -31,6 +32,7 @@ from podracer_core.networks import (
     make_policy_head,
 )
 from podracer_core.optimizers import StackedAdam, clip_gradient_
+from podracer_core.random_streams import learner_seeds
 
 
 class OnPolicy(Algorithm):
@@ -231,6 +233,23 @@ class OnPolicy(Algorithm):
         check_member_hyperparameters(self.info, values)
         for name, value in values.items():
             self._hyperparameters[name][member] = value
+
+    def share(self, rank: int) -> Sharing:
+        self._seeds.copy_(learner_seeds(self._seeds, rank))
+        running = self._observations.running
+        normalizers = {} if running is None else {"observations": running}
+        normalizes_values = self._shared["normalize_values"]
+        if normalizes_values:
+            normalizers["values"] = self._values.statistics
+        shared = Shared(
+            self._networks.shared(),
+            normalizers,
+            self._transition_count,
+            self.active,
+            self._values if normalizes_values else None,
+            self._networks.critic_head,
+        )
+        return Sharing(shared, self._observations.show)
 
     def perturb_member(self, member: int, scale: float, seed: int) -> None:
         perturb_actor(self.actor, member, scale, seed)

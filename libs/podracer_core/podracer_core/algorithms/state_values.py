@@ -48,6 +48,19 @@ class StateValues:
             final_value = self(rollout.final_observation)
         return value, torch.where(cut_off, final_value, next_value)
 
+    def reward_head(self) -> tuple[Tensor, Tensor]:
+        """Weight [M, in, 1] and bias [M, 1, 1] of the critic's last layer in units of reward, float64."""
+        scale, mean = self.statistics.scale().unsqueeze(2), self.statistics.mean.unsqueeze(2)
+        weight, bias = self._critic.weights[-1][..., :1], self._critic.biases[-1][..., :1]
+        return weight * scale, bias * scale + mean
+
+    def load_reward_head(self, weight: Tensor, bias: Tensor) -> None:
+        """Have the critic predict with such a last layer, whatever the statistics are now; shapes as of
+        `reward_head`."""
+        scale, mean = self.statistics.scale().unsqueeze(2), self.statistics.mean.unsqueeze(2)
+        self._critic.weights[-1][..., :1].copy_(weight.to(scale.device) / scale)
+        self._critic.biases[-1][..., :1].copy_((bias.to(scale.device) - mean) / scale)
+
     def renew(self, target: Tensor, value: Tensor, valid: Tensor, active: Tensor) -> tuple[Tensor, Tensor]:
         """Take targets into the statistics; no prediction changes (Pop-Art). Returns targets and values normalized.
 

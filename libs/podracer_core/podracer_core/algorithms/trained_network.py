@@ -80,6 +80,14 @@ class TrainedNetwork:
         target, source = (p.flat.view(self.members, -1) for p in (self._target, self._parameters))
         target.lerp_(source, rate.unsqueeze(1))
 
+    def shared(self) -> dict[str, Tensor]:
+        """Views of all members' networks, [M, N, …] each ([M, …] where N is 1), and of targets as `target.NAME`: to
+        write into them is to change them."""
+        views = self._stacked(self._parameters)
+        if self._with_target:
+            views |= {_TARGET + name: tensor for name, tensor in self._stacked(self._target).items()}
+        return views
+
     def member_state(self, member: int) -> dict[str, Tensor]:
         """Copies of one member's networks, [N, …] each ([…] where N is 1), and of its targets as `target.NAME`."""
         state = self._group(self._parameters, member)
@@ -94,6 +102,13 @@ class TrainedNetwork:
         if self._with_target:
             target = {n.removeprefix(_TARGET): tensor for n, tensor in state.items() if n.startswith(_TARGET)}
             self._load_group(self._target, member, target)
+
+    def _stacked(self, parameters: StackedParameters) -> dict[str, Tensor]:
+        ensemble = () if self.count == 1 else (self.count,)
+        return {
+            name: parameters[name].detach().view(self.members, *ensemble, *shape)
+            for name, shape in parameters.shapes.items()
+        }
 
     def _group(self, parameters: StackedParameters, member: int) -> dict[str, Tensor]:
         groups = [parameters.group_state(member * self.count + index) for index in range(self.count)]

@@ -60,6 +60,19 @@ class ActorCritic:
         for setting in self.settings.values():
             setting.fill_(log_std)
 
+    @property
+    def critic_head(self) -> tuple[str, str]:
+        """Names of the weight and the bias of the critic's last layer in `shared`."""
+        return f"critic.{self._last_layer}weight", f"critic.{self._last_layer}bias"
+
+    def shared(self) -> dict[str, Tensor]:
+        """Views of what is used, [M, …], as `actor.NAME` and `critic.NAME`: to write into them is to change them."""
+        views = {f"actor.{name}": self.parameters[name].detach()[ACTOR::2] for name in self.parameters.shapes}
+        for name in self.both.architecture.shapes():
+            critic = self.parameters[name].detach()[CRITIC::2]
+            views[f"critic.{name}"] = critic[..., :1] if name.startswith(self._last_layer) else critic
+        return views
+
     def member_state(self, member: int) -> dict[str, dict[str, Tensor]]:
         """Copies of one member's groups `actor` and `critic`: what is used, by layer, without the member axis."""
         critic = self.parameters.group_state(2 * member + CRITIC)

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from podracer_core.fusion.statistics import Moments, pooled
+
 # Variances below this are constants of the environment; dividing by less would blow up rounding errors.
 _EPSILON = 1e-8
 
@@ -22,9 +24,25 @@ class RunningNormalizer:
         self.count = torch.zeros(members, dtype=torch.float64, device=device)
         self.mean = torch.zeros(members, size, dtype=torch.float64, device=device)
         self.variance = torch.ones(members, size, dtype=torch.float64, device=device)
+        self._growth: RunningNormalizer | None = None
+        self._base: Moments | None = None  # from which the growth counts, where these here are frozen
+
+    def share(self, *, frozen: bool) -> RunningNormalizer:
+        """Several learners have these statistics: from now on those of the rows since the last `load_moments` are kept
+        apart as well, and returned; they go on changing. `frozen`: these here change by `load_moments` and `settle`
+        alone."""
+        members, size = self.mean.shape
+        self._growth = RunningNormalizer(members, size, self.mean.device)
+        self._base = self.moments() if frozen else None
+        self._restart(self._growth)
+        return self._growth
 
     def update(self, rows: Tensor, valid: Tensor, active: Tensor) -> None:
         """Merge `rows` [M, B, K] where `valid` [M, B]; members that are not `active` [M] keep their statistics."""
+        if self._growth is not None:
+            self._growth.update(rows, valid, active)
+        if self._base is not None:
+            return
         weight = valid.unsqueeze(-1)
         count = valid.sum(1, dtype=torch.float64)
         divisor = count.clamp(min=1.0)[:, None]
@@ -45,6 +63,35 @@ class RunningNormalizer:
     def scale(self) -> Tensor:
         """The standard deviation, [M, K] in float64; 1 where a feature has never changed."""
         return torch.where(self.variance > _EPSILON, self.variance, 1.0).sqrt()
+
+    def moments(self) -> Moments:
+        """The statistics, copied, as they are pooled."""
+        return Moments(self.count.clone(), self.mean.clone(), self.variance * self.count.unsqueeze(1))
+
+    def load_moments(self, moments: Moments) -> None:
+        """Take over pooled statistics; growth begins anew."""
+        self._set(moments)
+        if self._base is not None:
+            self._base = moments.to(self.mean.device)
+        if self._growth is not None:
+            self._restart(self._growth)
+
+    def settle(self) -> None:
+        """Take the growth into frozen statistics too; it goes on to count from where it began."""
+        if self._base is not None and self._growth is not None:
+            self._set(pooled([self._base, self._growth.moments()]))
+
+    def _set(self, moments: Moments) -> None:
+        started = (moments.count > 0).unsqueeze(1)
+        variance = moments.squares / moments.count.clamp(min=1.0).unsqueeze(1)
+        self.count.copy_(moments.count)
+        self.mean.copy_(torch.where(started, moments.mean, 0.0))
+        self.variance.copy_(torch.where(started, variance, 1.0))
+
+    def _restart(self, growth: RunningNormalizer) -> None:
+        growth.count.zero_()
+        growth.variance.fill_(1.0)
+        growth.mean.copy_(self.mean)  # of no rows; the first ones are centred on it
 
     def member_state(self, member: int) -> dict[str, Tensor]:
         """Copies of one member's count, mean and variance."""

@@ -2,6 +2,8 @@
 
 plan        what a round is to do
 source      where rollouts come from: this process, or workers
+epochs      several learners of one cohort, fused at the end of each epoch
+group       learners that sit in one torch.distributed group
 judge       who evaluates: this process, or an evaluator
 snapshots   a member at one moment, and what was said of it
 start       a member's first state: resumed, copied, perturbed or fused

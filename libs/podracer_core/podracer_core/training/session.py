@@ -13,6 +13,7 @@ from torch import Tensor
 from podracer_core.algorithms.algorithm import Algorithm, MemberState
 from podracer_core.buffers.rollout import Rollout
 from podracer_core.training.environment_states import EnvironmentState
+from podracer_core.training.epochs import EpochFusion
 from podracer_core.training.judge import Judge
 from podracer_core.training.plan import RoundPlan
 from podracer_core.training.selection import Selection
@@ -66,12 +67,15 @@ class TrainingSession:
         episode_steps: int = 1000,
         base_env_steps: Sequence[int] | None = None,
         interrupted: Callable[[], bool] = lambda: False,
+        fusion: EpochFusion | None = None,
     ) -> None:
         """Without a judge nothing is evaluated. `began_at` is when the round began on `clock`, by default now;
         `episode_steps` helps to estimate the cost of a first look; `base_env_steps`, each member's before the round,
-        make its evaluation episodes other ones than in rounds before; `interrupted` makes `conclude` hurry."""
+        make its evaluation episodes other ones than in rounds before; `interrupted` makes `conclude` hurry; `fusion`:
+        with other learners, whose steps count here once they are fused."""
         self.algorithm, self.plan = algorithm, plan
         self._source, self._clock, self._episode_steps = source, clock, episode_steps
+        self._fusion = fusion
         self._began_at = clock() if began_at is None else began_at
         self._steps = torch.zeros(algorithm.members, dtype=torch.int64, device=algorithm.device)
         self._steps_per_member = 0
@@ -110,6 +114,8 @@ class TrainingSession:
         self._collect_s = self._clock() - start
         self._metrics = self.algorithm.update(rollout)
         self._count(rollout)
+        if self._fusion is not None and (others := self._fusion.after_update(last=self.finished)) is not None:
+            self._count_others(others)
         return self.selection.step() if self.selection else False
 
     def conclude(self, *, evaluate: bool = True, timeout_s: float = _CONCLUDE_S) -> list[MemberOutcome]:
@@ -150,17 +156,23 @@ class TrainingSession:
             self._updates,
             self._steps.tolist(),
             torch.where(count > 0, total / count, self._last_returns).tolist(),
-            {name: value.tolist() for name, value in self._metrics.items()},
+            {name: value.tolist() for name, value in self._metrics.items()}
+            | {name: [value] * self.algorithm.members for name, value in self._source.figures.items()},
             self.algorithm.active.tolist(),
         )
 
     def _count(self, rollout: Rollout) -> None:
         self._steps += rollout.valid.sum((0, 2))
-        self._steps_per_member += rollout.horizon * rollout.num_envs
+        self._steps_per_member += rollout.horizon * rollout.live_envs
         self._updates += 1
         count, total = rollout.episodes.count.clone(), rollout.episodes.return_sum.clone()
         self._episodes.append((count, total))
         self._last_returns = torch.where(count > 0, total / count, self._last_returns)
+
+    def _count_others(self, env_steps: Tensor) -> None:
+        """Steps [M] of other learners that this cohort has learned from."""
+        self._steps += env_steps.to(self._steps.device)
+        self._steps_per_member += int(env_steps.max())
 
     def _first_look_s(self) -> float:
         """Full episodes at the pace of the last rollout."""

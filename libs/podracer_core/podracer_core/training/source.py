@@ -15,12 +15,17 @@ __all__ = ["InProcessSource", "RolloutSource"]
 class RolloutSource(ABC):
     """Gives one rollout after the other, taken with the algorithm's weights or slightly older ones.
 
-    worker_count   workers connected now
-    staleness      versions by which the last rollout was behind
+    worker_count  workers connected now
+    staleness     versions by which the transitions of the last rollout were behind, their mean
     """
 
     worker_count: int = 0
-    staleness: int = 0
+    staleness: float = 0.0
+
+    @property
+    def figures(self) -> dict[str, float]:
+        """What is worth showing beside the algorithm's metrics; of all members alike."""
+        return {}
 
     @abstractmethod
     def collect(self) -> Rollout:

@@ -1,0 +1,224 @@
+"""Learners that fuse their parameters once an epoch beside learners that average their gradients at every step.
+
+1, 2 and 4 learners of one PPO agent, each a process of one thread with environments of its own, over gloo on this
+machine. An epoch is one update: 10 passes of 32 minibatches. Both sides have the same environments, samples, network
+and minibatches, begin with the same weights, and pool the statistics of observations once an update; targets of the
+critic are not normalized, since averaged gradients need one unit at all learners.
+
+Bytes are what the kernel has sent on all TCP connections of all learners (TCP_INFO), headers left out. Time is training
+without the looks: the greedy return of 16 episodes, every tenth of the samples.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import socket
+import statistics
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+
+import torch
+import torch.distributed as distributed
+from report import Target, finish, print_table, versions
+from torch import Tensor
+
+from podracer_core.algorithms.cohort import CohortConfig, MemberConfig
+from podracer_core.algorithms.ppo import PPO
+from podracer_core.catalogue.environments import EnvironmentSpec
+from podracer_core.collect import Collector
+from podracer_core.environments.registry import make_vec_environment
+from podracer_core.evaluate import Evaluator
+from podracer_core.fusion.built_in import Mean, Outer
+from podracer_core.fusion.fusion import Fusion, FusionOptions
+from podracer_core.fusion.state import Contribution
+from podracer_core.random_streams import evaluation_seeds
+from podracer_core.training.epochs import EpochFusion
+from podracer_core.training.group import GroupFusion
+
+EPOCHS, MINIBATCHES = 10, 32
+LOOKS, EPISODES = 10, 16
+LEAST_RATIO = 20.0
+METHODS: dict[str, str] = {
+    "gradients": "gradients averaged at every step",
+    "mean": "parameters fused once an epoch: mean",
+    "outer": "parameters fused once an epoch: outer, 0.7 and 0.9",
+}
+_BYTES_ACKED = 120  # tcpi_bytes_acked in struct tcp_info (linux/tcp.h)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="Pendulum-v1, 2 learners, a few updates: under a minute")
+    parser.add_argument("--environment", default="HalfCheetah-v5")
+    parser.add_argument("--steps", type=int, default=524_288, help="environment steps of all learners together")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--learner", nargs=4, metavar=("METHOD", "RANK", "SIZE", "STORE"), help=argparse.SUPPRESS)
+    parser.add_argument("--seed", type=int, default=0, help=argparse.SUPPRESS)
+    parser.add_argument("--envs", type=int, default=64, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.quick:
+        options.environment, options.steps, options.seeds, options.envs = "Pendulum-v1", 8_192, 1, 16
+    if options.learner:
+        method, rank, size, store = options.learner
+        print(json.dumps(run_learner(options, method, int(rank), int(size), store)))
+        return
+    print(versions("torch", "mujoco"), f"· 1 torch thread a learner, {options.seeds} seeds, {options.environment}")
+    cells = [(1, "mean")] + [(size, method) for size in ((2,) if options.quick else (2, 4)) for method in METHODS]
+    results = {cell: [measure(options, *cell, seed) for seed in range(options.seeds)] for cell in cells}
+    report(results)
+
+
+def measure(options: argparse.Namespace, size: int, method: str, seed: int) -> dict[str, object]:
+    """One run of `size` learners: the curve of rank 0 as (samples, seconds, return), and the bytes of all."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, __file__, "--environment", options.environment, "--steps", str(options.steps)]
+        command += ["--seed", str(seed), "--envs", str(options.envs)]
+        environment = os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+        processes = [
+            subprocess.Popen(
+                [*command, "--learner", method, str(rank), str(size), f"{folder}/store"],
+                stdout=subprocess.PIPE,
+                text=True,
+                env=environment,
+            )
+            for rank in range(size)
+        ]
+        outputs = [process.communicate()[0] for process in processes]
+    if any(process.returncode for process in processes):
+        raise SystemExit(f"a learner of {size} with {method} failed")
+    learners = [json.loads(output) for output in outputs]
+    return {"curve": learners[0]["curve"], "bytes": sum(learner["bytes"] for learner in learners)}
+
+
+def run_learner(options: argparse.Namespace, method: str, rank: int, size: int, store: str) -> dict[str, object]:
+    """One of them, in its own process."""
+    torch.set_num_threads(1)
+    distributed.init_process_group(
+        "gloo", init_method=f"file://{store}", rank=rank, world_size=size, timeout=timedelta(minutes=5)
+    )
+    horizon = 64
+    settings = {"horizon": horizon, "epochs": EPOCHS, "minibatch_size": horizon * options.envs // MINIBATCHES}
+    cohort = CohortConfig("ppo", (MemberConfig("a", 1 + options.seed),), settings | {"normalize_values": False})
+    spec = EnvironmentSpec(id=options.environment)
+    environment = make_vec_environment(spec, options.envs)
+    algorithm = PPO(cohort, environment.observation_space, environment.action_space)
+    seeds = torch.tensor([1 + options.seed])
+    collector = Collector(environment, algorithm.actor, seeds, first_environment=rank << 20)
+    after_update = averaging(algorithm, rank, size) if method == "gradients" else fusing(algorithm, rank, method)
+
+    evaluator = Evaluator(lambda count: make_vec_environment(spec, count, evaluation=True))
+    updates = max(1, options.steps // (size * horizon * options.envs))
+    looks = {round(updates * (look + 1) / LOOKS) for look in range(LOOKS)}
+    curve, seconds = [], 0.0
+    for update in range(1, updates + 1):
+        start = time.perf_counter()
+        algorithm.update(collector.collect(horizon, policy_version=algorithm.version))
+        after_update()
+        seconds += time.perf_counter() - start
+        if update in looks:
+            if rank == 0:
+                (result,) = evaluator.evaluate(algorithm.actor, evaluation_seeds(options.seed, 0, EPISODES))
+                curve.append((update * size * horizon * options.envs, seconds, result.mean))
+            distributed.barrier()  # the time of a look is nobody's
+    sent = bytes_sent()
+    distributed.barrier()
+    distributed.destroy_process_group()
+    environment.close()
+    evaluator.close()
+    return {"curve": curve, "bytes": sent}
+
+
+def fusing(algorithm: PPO, rank: int, method: str) -> Callable[[], object]:
+    """As pods that sit in one group do it."""
+    sharing = algorithm.share(rank)
+    fusion: Fusion = Outer(FusionOptions(0.7, 0.9)) if method == "outer" else Mean(FusionOptions())
+    group = GroupFusion(fusion, sharing.state())
+    epochs = EpochFusion(algorithm, sharing, group, rank)
+    epochs.begin(group.present)
+    return epochs.after_update
+
+
+def averaging(algorithm: PPO, rank: int, size: int) -> Callable[[], object]:
+    """Every gradient is the mean of all learners'; after an update they pool statistics, and send no parameters."""
+    sharing = algorithm.share(rank)
+    networks, gather = algorithm._networks, algorithm._networks.gather_gradient
+
+    def gather_and_average(log_std_gradient: Tensor) -> None:
+        gather(log_std_gradient)
+        distributed.all_reduce(networks.member_gradients)
+        networks.member_gradients.div_(size)
+
+    networks.gather_gradient = gather_and_average  # type: ignore[method-assign]
+    state = sharing.state()
+    statistics_only = GroupFusion(
+        Mean(FusionOptions()), type(state)({}, state.statistics, state.transitions, state.active)
+    )
+
+    def pool() -> None:
+        growth = sharing.growth()
+        part = type(growth)({}, growth.statistics, growth.transitions, growth.active)
+        pooled = statistics_only.exchange(Contribution(rank, algorithm.version, 0, part)).state
+        sharing.load(type(pooled)(growth.parameters, pooled.statistics, pooled.transitions, pooled.active))
+
+    return pool
+
+
+def bytes_sent() -> int:
+    """On all TCP connections that this process has open, acknowledged by the other end."""
+    total = 0
+    for entry in Path("/proc/self/fd").iterdir():
+        try:
+            with socket.socket(fileno=os.dup(int(entry.name))) as connection:
+                if connection.type == socket.SOCK_STREAM and connection.family in (socket.AF_INET, socket.AF_INET6):
+                    information = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
+                    total += struct.unpack_from("Q", information, _BYTES_ACKED)[0]
+        except OSError:
+            continue  # no socket, or closed meanwhile
+    return total
+
+
+def report(results: dict[tuple[int, str], list[dict[str, object]]]) -> None:
+    """Tables, and the closing line."""
+    figures: dict[str, object] = {}
+    targets: dict[str, Target] = {}
+    rows = []
+    for (size, method), runs in results.items():
+        curves = [run["curve"] for run in runs]
+        sent = statistics.median(run["bytes"] for run in runs)
+        final = statistics.median(curve[-1][2] for curve in curves)
+        seconds = statistics.median(curve[-1][1] for curve in curves)
+        title = METHODS[method] if size > 1 else "alone"
+        rows.append([size, title, sent / 1e6, final, seconds, curves[0][-1][0] / seconds])
+        figures[f"{size}_{method}"] = {"bytes": sent, "return": final, "seconds": seconds, "curves": curves}
+        if size > 1 and method != "gradients":
+            gradients = statistics.median(run["bytes"] for run in results[size, "gradients"])
+            targets[f"bytes_saved_by_{method}_with_{size}"] = Target(gradients / sent, LEAST_RATIO)
+    header = ["learners", "how", "MB sent by all", "greedy return at the end", "seconds", "steps/s"]
+    print_table("The same samples of all learners together; medians over seeds", header, rows)
+    print_curves(results)
+    finish("fusion", figures, targets)
+
+
+def print_curves(results: dict[tuple[int, str], list[dict[str, object]]]) -> None:
+    """Return against samples and against time."""
+    for (size, method), runs in results.items():
+        points = zip(*(run["curve"] for run in runs), strict=True)
+        rows = [
+            [at[0][0], statistics.median(p[1] for p in at), statistics.median(p[2] for p in at)]
+            for at in (list(point) for point in points)
+        ]
+        print_table(
+            f"{size} learners, {METHODS[method] if size > 1 else 'alone'}", ["samples", "seconds", "return"], rows
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""The median of several learners as a fusion for Podracer."""

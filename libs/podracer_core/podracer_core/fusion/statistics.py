@@ -1,0 +1,65 @@
+"""Statistics that several learners gather of disjoint rows, as those of all rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+__all__ = ["Moments", "pooled"]
+
+
+@dataclass(frozen=True, slots=True)
+class Moments:
+    """Of the rows of M members: count [M], mean [M, K] and squares [M, K], the sum of squared deviations from the mean.
+
+    All float64. Where the count is 0, mean and squares mean nothing.
+    """
+
+    count: Tensor
+    mean: Tensor
+    squares: Tensor
+
+    def tensors(self) -> dict[str, Tensor]:
+        """By name, for who carries them."""
+        return {"count": self.count, "mean": self.mean, "squares": self.squares}
+
+    def to(self, device: torch.device | str) -> Moments:
+        """The same, there."""
+        return Moments(self.count.to(device), self.mean.to(device), self.squares.to(device))
+
+    @property
+    def finite(self) -> Tensor:
+        """bool [M]: whether a member's are numbers, of a count that can be."""
+        numbers = self.mean.isfinite().all(-1) & self.squares.isfinite().all(-1)
+        return self.count.isfinite() & (self.count >= 0) & (numbers | (self.count == 0))
+
+    def where(self, wanted: Tensor) -> Moments:
+        """The same, of no rows for members that are not `wanted` [M]."""
+        return Moments(torch.where(wanted, self.count, 0.0), self.mean, self.squares)
+
+
+def pooled(parts: Sequence[Moments]) -> Moments:
+    """Of the rows of all parts together, in float64; where there are none, the first part's mean.
+
+    Chan, Golub and LeVeque, 1979, "Updating formulae and a pairwise algorithm for computing sample variances", for any
+    number of parts: with n the sum of all n_i and m the mean of all rows,
+        m = sum(n_i m_i) / n,   S = sum(S_i) + sum(n_i (m_i - m)^2).
+    Means are taken relative to the first part's, which is finite also where it has no rows: a large common offset then
+    costs no digits.
+    """
+    first = parts[0]
+    total = torch.zeros_like(first.count)
+    for part in parts:
+        total = total + part.count
+    mean = first.mean
+    for part in parts[1:]:
+        share = (part.count / total.clamp(min=1.0)).unsqueeze(-1)
+        mean = mean + torch.where(share > 0, share * (part.mean - first.mean), 0.0)
+    squares = torch.zeros_like(first.squares)
+    for part in parts:
+        count = part.count.unsqueeze(-1)
+        squares = squares + torch.where(count > 0, part.squares + count * (part.mean - mean).square(), 0.0)
+    return Moments(total, mean, squares)
