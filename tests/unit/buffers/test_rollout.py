@@ -39,6 +39,7 @@ def test_shapes_and_counts() -> None:
 def test_tensors_round_trip_bit_for_bit() -> None:
     rollout = filled()
     tensors = rollout.to_tensors()
+    assert sum(tensor.nbytes for tensor in tensors.values()) <= rollout.size_bytes
     assert tensors["final_rows"].shape == (3, 4, 2)
     back = Rollout.from_tensors(tensors, policy_version=9)
     assert back.policy_version == 9

@@ -113,6 +113,16 @@ class TestStreamCall:
             call.receive(1.0)
         assert self.fake(call).cancelled.wait(1.0)
 
+    def test_a_mistake_in_decoding_reaches_who_waits(self) -> None:
+        def fail(_: Any) -> str:
+            raise OSError("no such file")
+
+        call: StreamCall[str, str] = StreamCall(FakeCall, fail)
+        self.fake(call).responses.put("x")
+        with pytest.raises(OSError, match="no such file"):
+            call.receive(5.0)
+        assert self.fake(call).cancelled.wait(1.0)
+
     def test_closing_ends_requests_and_responses(self, call: StreamCall[str, str]) -> None:
         call.close()
         call.close()

@@ -39,6 +39,8 @@ class Rollout:
     policy_version                           the version of the actor state that acted
     action_mask         [T + 1, M, E, n]     bool, as in `Step`; row t is what action t had to obey, row T is for where
                                              the next rollout starts. None where the environment has no masks
+    answered                                 environments of each member that sent their rows; where fewer than E, no
+                                             row of the others is valid. None: all of them
     """
 
     observation: Tensor
@@ -53,6 +55,7 @@ class Rollout:
     episodes: EpisodeStatistics
     policy_version: int = 0
     action_mask: Tensor | None = None
+    answered: int | None = None
 
     @property
     def horizon(self) -> int:
@@ -70,9 +73,21 @@ class Rollout:
         return self.reward.shape[2]
 
     @property
+    def live_envs(self) -> int:
+        """Environments of each member whose rows are there, known without looking at them."""
+        return self.num_envs if self.answered is None else self.answered
+
+    @property
     def env_steps(self) -> int:
         """Environment steps of all members together."""
         return self.reward.numel()
+
+    @property
+    def size_bytes(self) -> int:
+        """Of all tensors; what `to_tensors` gives has at most as many."""
+        own = [getattr(self, field.name) for field in fields(self)]
+        episodes = [getattr(self.episodes, field.name) for field in fields(EpisodeStatistics)]
+        return sum(one.nbytes for one in (*own, *episodes) if isinstance(one, Tensor))
 
     def to_tensors(self) -> dict[str, Tensor]:
         """A flat dict for a wire. Of the final observations it holds only the rows that end an episode.
@@ -120,6 +135,7 @@ class Rollout:
             episodes=episodes,
             policy_version=policy_version,
             action_mask=action_mask,
+            answered=None,
         )
 
 

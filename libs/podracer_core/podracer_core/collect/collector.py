@@ -79,6 +79,10 @@ class Collector:
             getattr(rollout.episodes, name).copy_(getattr(statistics, name))
         return rollout
 
+    def rollout_size_bytes(self, horizon: int) -> int:
+        """Of a rollout of so many steps."""
+        return self._rollout(horizon, 0).size_bytes
+
     def state(self) -> dict[str, Tensor]:
         """Copies of all that the next rollout depends on but the actor: environments, running episodes, counters."""
         state = {f"environment.{name}": tensor for name, tensor in self.environment.state().items()}

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any, Generic, TypeVar
 
-from podracer_core.errors import DeadlineExpired, PodracerError, Unavailable
+from podracer_core.errors import DeadlineExpired, Unavailable
 
 __all__ = ["Outbox", "StreamCall"]
 
@@ -56,15 +56,21 @@ class Outbox(Generic[Message]):
 class StreamCall(Generic[Message, Item]):
     """The client's end. `decode` turns a response into an item, or into None while more belongs to it.
 
-    It runs in the receiving thread, so that decoding does not hold the main thread up; its PodracerErrors end the call.
+    It runs in the receiving thread, so that decoding does not hold the main thread up; its errors end the call.
     """
 
-    def __init__(self, method: Callable[..., Any], decode: Callable[[Any], Item | None]) -> None:
-        """`method` is a stub's: `stub.Collect`."""
+    def __init__(
+        self,
+        method: Callable[..., Any],
+        decode: Callable[[Any], Item | None],
+        arrived: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`method` is a stub's: `stub.Collect`. `arrived` is called in the receiving thread when there is something to
+        receive, and when the stream is over: who has several streams waits for all of them at once."""
         self._outbox: Outbox[Message] = Outbox()
         self._items: queue.SimpleQueue[Item | _End] = queue.SimpleQueue()
         self._next: Item | _End | None = None
-        self._decode = decode
+        self._decode, self._arrived = decode, arrived
         self._call = method(iter(self._outbox))
         self._reader = threading.Thread(target=self._read, name="stream-reader", daemon=True)
         self._reader.start()
@@ -109,8 +115,12 @@ class StreamCall(Generic[Message, Item]):
             for response in self._call:
                 item = self._decode(response)
                 if item is not None:
-                    self._items.put(item)
-            self._items.put(_End())
-        except PodracerError as error:
-            self._items.put(_End(error))
+                    self._put(item)
+            self._put(_End())
+        except Exception as error:  # noqa: BLE001 - a mistake of ours too must reach who waits, not hang them
+            self._put(_End(error))
             self._call.cancel()
+
+    def _put(self, entry: Item | _End) -> None:
+        self._items.put(entry)
+        self._arrived()
