@@ -18,7 +18,6 @@ import argparse
 import os
 import re
 import statistics
-import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -27,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from measured_process import Measured, run_measured
+from peers.virtual_environment import PLACE, installed, python_of, set_up
 from report import Target, finish, print_table, spread, versions
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -78,16 +78,16 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=os.cpu_count(), help="torch threads of every peer")
     parser.add_argument("--only", action="append", choices=sorted(SYSTEMS), help="only these systems")
     parser.add_argument("--setup", action="store_true", help="make the peers' virtual environment first")
-    parser.add_argument("--peers", type=Path, default=Path(os.environ.get("PODRACER_PEERS") or ROOT / ".venv-peers"))
+    parser.add_argument("--peers", type=Path, default=PLACE)
     options = parser.parse_args()
-    python = options.peers / "bin" / "python"
+    python = python_of(options.peers)
     if options.setup:
-        set_up(options.peers)
-    installed = _installed(python)
+        set_up(options.peers, REQUIREMENTS)
+    there = installed(options.peers, ("agilerl", "ray", "torch", "gymnasium"))
     names = [name for name in options.only or SYSTEMS if SYSTEMS[name].quick or not options.quick or options.only]
-    missing = sorted({SYSTEMS[name].package for name in names} - {"", *installed})
-    names = [name for name in names if SYSTEMS[name].package in {"", *installed}]
-    print(versions("torch", "gymnasium"), "·", ", ".join(f"{name} {found}" for name, found in installed.items()))
+    missing = sorted({SYSTEMS[name].package for name in names} - {"", *there})
+    names = [name for name in names if SYSTEMS[name].package in {"", *there}]
+    print(versions("torch", "gymnasium"), "·", ", ".join(f"{name} {found}" for name, found in there.items()))
     if missing:
         print(f"left out, not installed in {options.peers}: {', '.join(missing)} (--setup installs them)")
 
@@ -99,31 +99,8 @@ def main() -> None:
                 runs[name].append(run)
                 print(f"seed {seed}, {SYSTEMS[name].title}: {_text(run)}", flush=True)
         lasting = _lasting(options, Path(scratch)) if "ours" in names else None
-        same = _same_settings(python, options, Path(scratch)) if "agilerl" in installed and not options.only else None
+        same = _same_settings(python, options, Path(scratch)) if "agilerl" in there and not options.only else None
     _report(runs, lasting, same)
-
-
-def set_up(folder: Path) -> None:
-    """Make the virtual environment of the peers, or bring it up to date: torch first, exactly pinned."""
-    if not (folder / "bin" / "python").exists():
-        subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
-    install = [str(folder / "bin" / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    torch = next(line for line in REQUIREMENTS.read_text().splitlines() if line.startswith("torch=="))
-    subprocess.run([*install, torch], check=True)
-    subprocess.run([*install, "--requirement", str(REQUIREMENTS)], check=True)
-
-
-def _installed(python: Path) -> dict[str, str]:
-    """The peers that are there, with their versions."""
-    if not python.exists():
-        return {}
-    code = (
-        "import importlib.metadata as m\n"
-        "for name in ('agilerl', 'ray', 'torch', 'gymnasium'):\n"
-        "    print(name, m.version(name))"
-    )
-    found = subprocess.run([str(python), "-c", code], check=False, capture_output=True, text=True)
-    return dict(line.split() for line in found.stdout.splitlines())
 
 
 def _run(name: str, python: Path, options: argparse.Namespace, seed: int, scratch: Path) -> Run:

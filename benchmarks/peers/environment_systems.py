@@ -110,6 +110,36 @@ def _single(row: Row) -> Callable[[], Any]:
     return lambda: gymnasium.wrappers.TimeLimit(kind(**row.peer_kwargs), limit)
 
 
+def _bare_loop(row: Row) -> tuple[Advance, int]:
+    """Without any vector environment: what one of Gymnasium's costs by itself."""
+    singles = [_single(row)() for _ in range(row.peer_envs)]
+    actions = _actions(singles[0].action_space, row.peer_envs)
+    for seed, single in enumerate(singles):
+        single.reset(seed=seed)
+
+    def advance() -> None:
+        for single, action in zip(singles, next(actions), strict=True):
+            *_, terminated, truncated, _ = single.step(action)
+            if terminated or truncated:
+                single.reset()
+
+    return advance, row.peer_envs
+
+
+def _stable_baselines(row: Row) -> tuple[Advance, int] | None:
+    """Stable-Baselines3's environments as its PPO steps them: monitored, in one process, and normalized."""
+    if importlib.util.find_spec("stable_baselines3") is None:
+        return None
+    from stable_baselines3.common.env_util import make_vec_env
+    from stable_baselines3.common.vec_env import VecNormalize
+
+    made = make_vec_env(row.environment, n_envs=row.peer_envs, seed=0, env_kwargs=dict(row.peer_kwargs))
+    vector = VecNormalize(made)
+    vector.reset()
+    actions = _actions(vector.action_space, row.peer_envs)
+    return lambda: vector.step(next(actions)), row.peer_envs
+
+
 def _gymnasium_vector(row: Row, kind: str) -> tuple[Advance, int]:
     import gymnasium
 
@@ -184,6 +214,8 @@ def _started(vector: Any, space: Any, count: int) -> tuple[Advance, int]:
 
 
 PEERS: dict[str, Callable[[Row], tuple[Advance, int] | None]] = {
+    "loop": _bare_loop,
+    "baselines": _stable_baselines,
     "sync": functools.partial(_gymnasium_vector, kind="SyncVectorEnv"),
     "async": functools.partial(_gymnasium_vector, kind="AsyncVectorEnv"),
     "envpool": _envpool,

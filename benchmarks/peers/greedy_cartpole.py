@@ -5,8 +5,6 @@ Needs NumPy and Gymnasium only: it runs in the peers' virtual environments.
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Callable
 
 import gymnasium
@@ -40,9 +38,3 @@ def reaches_target(policy: Policy, seed: int) -> bool:
         greedy_mean(policy, SCREENING, 2 * seed) >= TARGET_RETURN
         and greedy_mean(policy, CONFIRMATION, 2 * seed + 1) >= TARGET_RETURN
     )
-
-
-def tell(event: str, **values: float) -> None:
-    """One JSON line for benchmarks/population_cartpole.py, which takes the time when it comes."""
-    sys.stdout.write(json.dumps({"event": event, **values}) + "\n")
-    sys.stdout.flush()

@@ -29,7 +29,8 @@ from agilerl.hpo.tournament import TournamentSelection  # noqa: E402
 from agilerl.rollouts import collect_rollouts  # noqa: E402
 from agilerl.training.train_on_policy import train_on_policy  # noqa: E402
 from agilerl.utils.utils import make_vect_envs  # noqa: E402
-from greedy_cartpole import WORTH_A_LOOK, reaches_target, tell  # noqa: E402
+from events import tell  # noqa: E402
+from greedy_cartpole import WORTH_A_LOOK, reaches_target  # noqa: E402
 
 RECIPES = {
     "tutorial": {

@@ -22,7 +22,8 @@ warnings.simplefilter("ignore")
 import numpy as np  # noqa: E402 - warnings of what follows are silenced first
 import ray  # noqa: E402
 import torch  # noqa: E402
-from greedy_cartpole import WORTH_A_LOOK, reaches_target, tell  # noqa: E402
+from events import tell  # noqa: E402
+from greedy_cartpole import WORTH_A_LOOK, reaches_target  # noqa: E402
 from ray import tune  # noqa: E402
 from ray.rllib.algorithms.ppo import PPO, PPOConfig  # noqa: E402
 from ray.rllib.callbacks.callbacks import RLlibCallback  # noqa: E402

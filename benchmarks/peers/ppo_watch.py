@@ -1,0 +1,97 @@
+"""Follows a training of PPO: takes its speed, or looks now and then whether the greedy policy has reached the targets.
+
+All systems but ours, whose job looks by itself, are looked at in this way. It runs in the peers' processes, on our
+batched environments, which are faster than the peers' own; `podracer_core` has to be found there.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from events import tell
+from ppo_recipes import TASKS, Order
+
+from podracer_core.catalogue.environments import EnvironmentSpec
+from podracer_core.environments.registry import make_vec_environment
+
+SCREENING, CONFIRMATION = 8, 100
+LOOKING_FRACTION = 0.2  # of the time, at most; as in our jobs
+WARM_UP_ROLLOUTS = 2
+TELL_EVERY_S = 5.0
+
+Policy = Callable[[np.ndarray], np.ndarray]  # raw observations float32 [N, obs] -> greedy actions [N, act]
+
+
+class Watch:
+    """To be asked before every rollout. Training is taken to begin when it is made."""
+
+    def __init__(self, order: Order, policy: Policy | None) -> None:
+        """policy: None where only the speed is measured."""
+        self._order, self._policy = order, policy
+        self._targets = list(TASKS[order.environment].targets)
+        self._returns = GreedyReturns(order.environment, order.seed)
+        self._rollouts = -1
+        self._began_at = self._told_at = time.perf_counter()
+        self._warm_steps = 0
+        self._looked_s = self._last_look_s = 0.0
+        tell("training")
+
+    def is_over(self, env_steps: int) -> bool:
+        """env_steps: taken so far. Tells `speed`, or `reached` for each target, once it knows."""
+        self._rollouts += 1
+        if self._order.speed_s:
+            return self._has_speed(env_steps)
+        now = time.perf_counter()
+        if now - self._told_at >= TELL_EVERY_S:
+            self._told_at = now
+            tell("steps", env_steps=env_steps)
+        # Nobody is looked at untrained: there Ant may have reached its first target by standing still.
+        if self._rollouts and self._looked_s + self._last_look_s <= LOOKING_FRACTION * (now - self._began_at):
+            self._look(env_steps)
+        return not self._targets
+
+    def _has_speed(self, env_steps: int) -> bool:
+        if self._rollouts <= WARM_UP_ROLLOUTS:
+            self._began_at, self._warm_steps = time.perf_counter(), env_steps
+            return False
+        seconds, steps = time.perf_counter() - self._began_at, env_steps - self._warm_steps
+        if seconds < self._order.speed_s:
+            return False
+        tell("speed", env_steps_per_second=steps / seconds, env_steps=steps)
+        return True
+
+    def _look(self, env_steps: int) -> None:
+        start = time.perf_counter()
+        mean = self._returns.fresh_mean(self._policy, SCREENING)
+        if mean >= self._targets[0]:
+            mean = self._returns.fresh_mean(self._policy, CONFIRMATION)
+            while self._targets and mean >= self._targets[0]:
+                tell("reached", target=self._targets.pop(0), env_steps=env_steps, mean_return=mean)
+        self._last_look_s = time.perf_counter() - start
+        self._looked_s += self._last_look_s
+
+
+class GreedyReturns:
+    """Mean returns of episodes that nobody has seen."""
+
+    def __init__(self, environment: str, seed: int) -> None:
+        self._spec, self._next_seed = EnvironmentSpec(id=environment), 1_000_000 * (seed + 1)
+
+    def fresh_mean(self, policy: Policy, episodes: int) -> float:
+        """Over that many episodes, all played at once."""
+        seeds = torch.arange(self._next_seed, self._next_seed + episodes)
+        self._next_seed += episodes
+        environment = make_vec_environment(self._spec, episodes, evaluation=True)
+        observation = environment.reset(seeds)
+        running, returns = torch.ones(episodes, dtype=torch.bool), torch.zeros(episodes, dtype=torch.float64)
+        while running.any():
+            action = np.asarray(policy(observation.numpy()), dtype=np.float32)
+            step = environment.step(torch.from_numpy(action))
+            returns += torch.where(running, step.reward, 0.0)
+            running &= ~(step.terminated | step.truncated)
+            observation = step.observation
+        environment.close()
+        return float(returns.mean())
