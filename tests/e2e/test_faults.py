@@ -103,6 +103,7 @@ def test_interrupted_then_resumed(podracer: Callable[..., Command], tmp_path: Pa
     assert not [process for process in processes if process.is_running() and process.status() != psutil.STATUS_ZOMBIE]
     if segments:
         assert set(Path("/dev/shm").iterdir()) <= segments
+    assert not list(command.shm.iterdir())
     final = command.events[-1]
     assert (final["event"], final["state"]) == ("job_finished", "SUSPENDED")
     kept = committed(tmp_path)

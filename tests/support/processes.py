@@ -25,6 +25,9 @@ class Command:
 
     def __init__(self, arguments: list[str], folder: Path) -> None:
         environment = {name: value for name, value in os.environ.items() if not name.startswith("PODRACER_")}
+        self.shm = folder / "shm"  # of its own, so that nobody's files are taken for somebody else's
+        self.shm.mkdir(exist_ok=True)
+        environment["PODRACER_SHM_DIR"] = str(self.shm)
         self.process = subprocess.Popen(
             [sys.executable, "-P", "-m", "podracer_client", *arguments],
             cwd=folder,

@@ -55,6 +55,11 @@ class PolicyEvaluation:
         (answer,) = self._judge.poll()
         return answer.results, answer.duration_s
 
+    @property
+    def policy_sizes_bytes(self) -> list[int]:
+        """Of the tensors of the whole cohort's policies."""
+        return [tensor.nbytes for tensor in self._actor(len(self._cohort.members)).state().values()]
+
     def close(self) -> None:
         """End the environments."""
         self._judge.close()

@@ -39,6 +39,7 @@ class EvaluatorService(evaluator_service_pb2_grpc.EvaluatorServiceServicer):
     def __init__(self, work: WorkQueue, config: EvaluatorConfig, cache: FileCache, stop: threading.Event) -> None:
         """`stop`: set once the process is about to end."""
         self._work, self._config, self._cache, self._stop = work, config, cache, stop
+        self._folder = config.shared_folder()
         self._files = FileReceiver(cache)
         self._slots = SessionSlots(config.max_sessions)
         self._episodes = EpisodeCounter()
@@ -48,7 +49,7 @@ class EvaluatorService(evaluator_service_pb2_grpc.EvaluatorServiceServicer):
     ) -> Iterator[evaluator_service_pb2.EvaluateResponse]:
         from podracer_evaluator.session import EvaluateSession
 
-        make_session = partial(EvaluateSession, self._work, self._episodes, self._cache)
+        make_session = partial(EvaluateSession, self._work, self._episodes, self._cache, self._folder)
         return self._slots.serve(make_session, request_iterator, context)
 
     def EvaluateCheckpoint(  # noqa: N802 - the name in the contract

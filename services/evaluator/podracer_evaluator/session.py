@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
+import torch
 from torch import Tensor
 
 from podracer.common.v1 import agent_pb2, tensor_pb2
@@ -16,6 +18,10 @@ from podracer_core.attachments.cache import FileCache
 from podracer_core.attachments.placement import PlacedEnvironment, place_environment
 from podracer_core.build import own_build, require_same_build
 from podracer_core.carriers.inline import TensorDecoder
+from podracer_core.carriers.negotiation import Endpoint, Payload, carrier_name, choose
+from podracer_core.carriers.shared_folder import SharedFolder
+from podracer_core.carriers.slots import SlotReader
+from podracer_core.carriers.staging import Staging
 from podracer_core.catalogue.environments import EnvironmentSpec
 from podracer_core.catalogue.messages import environment_from_message
 from podracer_core.errors import InvalidInput, Unavailable
@@ -30,7 +36,10 @@ from podracer_evaluator.evaluation import PolicyEvaluation
 
 __all__ = ["EvaluateSession"]
 
+logger = logging.getLogger(__name__)
+
 _MAX_WAITING = 64
+_ORDERS_IN_FLIGHT = 2  # a slot is free again as soon as its order has been read
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +57,13 @@ class _Order:
 class EvaluateSession(Session):
     """See the contract of `Evaluate`."""
 
-    def __init__(self, work: WorkQueue, episodes: EpisodeCounter, cache: FileCache) -> None:
-        """`cache` has the files of users' environments."""
+    def __init__(self, work: WorkQueue, episodes: EpisodeCounter, cache: FileCache, folder: SharedFolder) -> None:
+        """`cache` has the files of users' environments, `folder` is where policies may cross."""
         super().__init__()
-        self._work, self._episodes, self._cache = work, episodes, cache
+        self._work, self._episodes, self._cache, self._folder = work, episodes, cache, folder
         self._placed: PlacedEnvironment | None = None
         self._decoder = TensorDecoder()
+        self._staging: Staging | None = None
         self._incoming: evaluator_service_pb2.EvaluationOrder | None = None  # waits for its chunks
         self._lock = threading.Lock()
         self._waiting: list[_Order] = []
@@ -90,7 +100,7 @@ class EvaluateSession(Session):
         require_same_build(request.build)
         cohort = cohort_from_message(request.cohort)
         environment = environment_from_message(request.cohort.environment)
-        self._submit(lambda: self._start(cohort, environment, request.device or "cpu"))
+        self._submit(partial(self._start, cohort, environment, request.device or "cpu", request.carriers))
 
     def _take_order(self, complete: bool) -> None:
         if not complete:
@@ -123,13 +133,22 @@ class EvaluateSession(Session):
 
         self._work.submit(guarded)
 
-    def _start(self, cohort: CohortConfig, environment: EnvironmentSpec, device: str) -> None:
+    def _start(
+        self, cohort: CohortConfig, environment: EnvironmentSpec, device: str, offer: tensor_pb2.CarrierOffer
+    ) -> None:
         self._placed = place_environment(environment, self._cache)
         self._evaluation = PolicyEvaluation(cohort, self._placed.spec, device)
-        opened = evaluator_service_pb2.EvaluateOpened(
-            build=own_build(), carrier=tensor_pb2.CarrierChoice(kind=tensor_pb2.CARRIER_KIND_INLINE)
-        )
+        sizes = self._evaluation.policy_sizes_bytes
+        endpoint = Endpoint(self._folder, sends=False, device=torch.device(device))
+        choice, self._staging = choose(offer, endpoint, Payload(sum(sizes), len(sizes), _ORDERS_IN_FLIGHT))
+        if self._staging is not None:
+            self._decoder.use_slots(SlotReader(self._staging), self._give_back)
+        logger.info("a session is open; policies come by %s", carrier_name(choice.kind))
+        opened = evaluator_service_pb2.EvaluateOpened(build=own_build(), carrier=choice)
         self.outbox.put(evaluator_service_pb2.EvaluateResponse(opened=opened))
+
+    def _give_back(self, slot: tensor_pb2.SlotReturn) -> None:
+        self.outbox.put(evaluator_service_pb2.EvaluateResponse(slot_return=slot))
 
     def _evaluate_next(self) -> None:
         with self._lock:
@@ -154,6 +173,8 @@ class EvaluateSession(Session):
         self.outbox.put(evaluator_service_pb2.EvaluateResponse(answer=answer))
 
     def _close(self) -> None:
+        if self._staging is not None:
+            self._staging.close()
         evaluation, self._evaluation = self._evaluation, None
         if evaluation is not None:
             evaluation.close()

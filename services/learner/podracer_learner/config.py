@@ -18,8 +18,11 @@ class LearnerConfig(PodSettings):
     pod              resource name of this pod: `projects/p/pods/x`
     store            URL of the object store
     layout           split: workers collect and evaluators evaluate; fused: this process does both
-    workers          their addresses; needed where the layout is split
-    evaluators       likewise
+    workers          their addresses; needed where the layout is split. A host name stands for all addresses that it
+                     has, and is resolved again every few seconds
+    max_workers      how many of them have a part of the environments at a time, the others are spares; 0: all
+    collect_ahead    rollouts that they collect ahead of training; auto: as is measured to be best
+    evaluators       addresses; needed where the layout is split
     allow_user_code  fused: start a user's own environments from this process
     device           to train on: cpu, cuda, cuda:0, or auto: a GPU where there is one and the environment runs on it
     peer_patience    how long a lost worker is waited for, and an evaluator without which nothing can go on
@@ -31,6 +34,8 @@ class LearnerConfig(PodSettings):
     store: str
     layout: Literal["split", "fused"] = "fused"
     workers: tuple[str, ...] = ()
+    max_workers: int = 0
+    collect_ahead: Literal["auto", "0", "1", "2"] = "auto"
     evaluators: tuple[str, ...] = ()
     allow_user_code: bool = False
     device: str = "auto"

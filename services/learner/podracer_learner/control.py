@@ -16,6 +16,7 @@ from podracer.orchestrator.v1 import pod_service_pb2, pod_service_pb2_grpc
 from podracer_core.build import own_build
 from podracer_core.errors import (
     DeadlineExpired,
+    Fenced,
     InvalidInput,
     PermissionRefused,
     PodracerError,
@@ -122,6 +123,8 @@ class LeaseControl:
         try:
             self._guard.check()
             self._stub.ReleaseLease(request, metadata=self._metadata, timeout=timeout_s)
+        except Fenced as error:
+            logger.info("%s is over already: %s", self._name, error.message)
         except PodracerError as error:
             logger.warning("%s could not be released: %s", self._name, error.message)
         self._guard.revoke("it has been released")

@@ -9,7 +9,8 @@ from collections.abc import Callable, Sequence
 from podracer.common.v1 import agent_pb2, cohort_pb2
 from podracer.evaluator.v1 import evaluator_service_pb2, evaluator_service_pb2_grpc
 from podracer_core.build import own_build
-from podracer_core.carriers.inline import TensorEncoder
+from podracer_core.carriers.negotiation import Endpoint
+from podracer_core.carriers.staging import CARRIER_FAILED
 from podracer_core.errors import (
     DeadlineExpired,
     Exhausted,
@@ -21,8 +22,8 @@ from podracer_core.errors import (
 from podracer_core.evaluate.messages import result_from_message
 from podracer_core.jobs.messages import seconds_from_duration
 from podracer_core.rpc.backoff import Backoff
-from podracer_core.rpc.streams import StreamCall
 from podracer_core.training.judge import EvaluationAnswer, EvaluationOrder, Judge
+from podracer_learner.policy_stream import EvaluatorItem, PolicyStream
 from podracer_learner.user_files import Delivery, FetchedFiles, wants_files
 
 __all__ = ["RemoteJudge"]
@@ -32,8 +33,6 @@ logger = logging.getLogger(__name__)
 _LOST = (Unavailable, Exhausted, DeadlineExpired)
 _REOPEN_S = (0.1, 2.0)
 _POLL_S = 0.2
-
-_Item = evaluator_service_pb2.EvaluateOpened | evaluator_service_pb2.EvaluationAnswer
 
 
 class RemoteJudge(Judge):
@@ -46,20 +45,21 @@ class RemoteJudge(Judge):
         files: FetchedFiles,
         stubs: Sequence[evaluator_service_pb2_grpc.EvaluatorServiceStub],
         check: Callable[[], None],
+        endpoint: Endpoint,
     ) -> None:
         """Opens the first session. `files` are those of the environment. `check` is called while waiting; raises to
-        give up."""
+        give up. `endpoint` is where policies go out."""
         if not stubs:
             raise InvalidInput("the split layout needs evaluators (PODRACER_EVALUATORS)", reason="NO_EVALUATORS")
         self._cohort, self._files, self._stubs, self._check = cohort, files, list(stubs), check
         self._delivery: Delivery | None = None  # to the evaluator that is asked next
-        self._encoder = TensorEncoder()
+        self._endpoint, self._inline_only = endpoint, False
         self._waits = Backoff(*_REOPEN_S)
         self._retry_at = 0.0
         self._opened = False
         self._orders: dict[int, EvaluationOrder] = {}
         self._lost_looks: list[EvaluationAnswer] = []
-        self._call: StreamCall[evaluator_service_pb2.EvaluateRequest, _Item] | None = None
+        self._stream: PolicyStream | None = None
         self._connect()
 
     @property
@@ -82,16 +82,14 @@ class RemoteJudge(Judge):
             self._wait(min(remaining_s, _POLL_S))
 
     def close(self) -> None:
-        if self._call is not None:
-            self._call.close()
-            self._call = None
+        if self._stream is not None:
+            self._stream.close()
+            self._stream = None
         self._opened, self.evaluator_count = False, 0
 
     def _connect(self) -> None:
-        stub = self._stubs[0]
-        self._call = StreamCall(stub.Evaluate, _decode)
         opening = evaluator_service_pb2.OpenEvaluate(build=own_build(), cohort=self._cohort)
-        self._call.send(evaluator_service_pb2.EvaluateRequest(open=opening))
+        self._stream = PolicyStream(self._stubs[0], opening, self._endpoint, inline_only=self._inline_only)
 
     def _arrived(self) -> list[EvaluationAnswer]:
         """What has come, without waiting."""
@@ -103,13 +101,19 @@ class RemoteJudge(Judge):
                 delivery, self._delivery = self._delivery, None
                 delivery.result()
                 self._connect()
-            if self._call is None:
+            if self._stream is None:
                 if time.monotonic() < self._retry_at:
                     return answers
                 self._connect()
-            while self._call is not None and (item := self._call.poll()) is not None:
+            while self._stream is not None and (item := self._stream.poll()) is not None:
                 answers += self._take(item)
         except PreconditionFailed as error:
+            if error.reason == CARRIER_FAILED and not self._inline_only:
+                logger.warning("%s; policies go to the evaluator inline", error.message)
+                self._inline_only = True
+                self.close()
+                self._connect()
+                return answers
             if not wants_files(error):
                 raise
             self.close()
@@ -124,12 +128,12 @@ class RemoteJudge(Judge):
         """Until something comes, which `_arrived` then sees."""
         if self._delivery is not None:
             self._delivery.wait(timeout_s)
-        elif self._call is None:
+        elif self._stream is None:
             time.sleep(min(timeout_s, max(self._retry_at - time.monotonic(), 0.0)))
         else:
-            self._call.wait(timeout_s)
+            self._stream.wait(timeout_s)
 
-    def _take(self, item: _Item) -> list[EvaluationAnswer]:
+    def _take(self, item: EvaluatorItem) -> list[EvaluationAnswer]:
         if isinstance(item, evaluator_service_pb2.EvaluateOpened):
             self._opened, self.evaluator_count = True, 1
             self._waits.reset()
@@ -152,32 +156,16 @@ class RemoteJudge(Judge):
             self._lost_looks.append(EvaluationAnswer(order_id, (), 0.0))
 
     def _send(self, order: EvaluationOrder) -> None:
-        if self._call is None:
+        if self._stream is None:
             return
-        tensors, chunks = self._encoder.encode(order.actor.state())
         looking = agent_pb2.EVALUATION_PURPOSE_PROGRESS
         message = evaluator_service_pb2.EvaluationOrder(
             order_id=order.order_id,
             agents=[self._cohort.members[member].name for member in order.members],
-            tensors=tensors,
             purpose=looking if order.screening else agent_pb2.EVALUATION_PURPOSE_CANDIDATE,
             seeds=order.seeds,
             first_episodes=order.first_episodes,
         )
         if order.admission_score is not None:
             message.admission_score = order.admission_score
-        self._call.send(evaluator_service_pb2.EvaluateRequest(order=message))
-        for chunk in chunks:
-            self._call.send(evaluator_service_pb2.EvaluateRequest(chunk=chunk))
-
-
-def _decode(response: evaluator_service_pb2.EvaluateResponse) -> _Item | None:
-    match response.WhichOneof("message"):
-        case "opened":
-            return response.opened
-        case "answer":
-            return response.answer
-        case "draining":
-            raise Unavailable(response.draining.reason, reason="DRAINING")
-        case _:
-            return None
+        self._stream.send(message, order.actor.state())

@@ -12,9 +12,11 @@ from podracer_learner.control import LeaseControl
 from podracer_learner.lease_guard import LeaseGuard
 from podracer_learner.renewal import Renewal
 
-__all__ = ["DRAINING", "HeldLease", "Interrupted"]
+__all__ = ["DRAINING", "ROUND_OVER", "HeldLease", "Interrupted"]
 
 DRAINING = cohort_pb2.Problem(reason="DRAINING", message="the pod was told to stop, or to do other work")
+
+ROUND_OVER = cohort_pb2.Problem(reason="ROUND_OVER", message="the lead has ended the round")
 
 
 class Interrupted(PodracerError):

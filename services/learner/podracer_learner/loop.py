@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 import traceback
+from collections.abc import Callable
+from contextlib import closing
 
 from podracer.common.v1 import cohort_pb2
 from podracer.orchestrator.v1 import pod_service_pb2, pod_service_pb2_grpc
@@ -24,8 +27,12 @@ from podracer_learner.commands import Commands
 from podracer_learner.config import LearnerConfig
 from podracer_learner.control import LeaseControl, lease_work
 from podracer_learner.evaluate_run import EvaluationTooLong, evaluate_for
+from podracer_learner.follow import follow
+from podracer_learner.fusion_desk import FusionDesk
+from podracer_learner.fusion_lead import LeadTerms
 from podracer_learner.inspect_run import inspect_environment_for
-from podracer_learner.lease import DRAINING, HeldLease, Interrupted
+from podracer_learner.leading import leading
+from podracer_learner.lease import DRAINING, ROUND_OVER, HeldLease, Interrupted
 from podracer_learner.lease_guard import FencedStore, LeaseGuard
 from podracer_learner.messages import problem_message
 from podracer_learner.peers import Peers
@@ -54,11 +61,12 @@ class LeaseLoop:
         store: ObjectStore,
         status: LearnerStatus,
         commands: Commands,
+        desk: FusionDesk,
         request: pod_service_pb2.LeaseWorkRequest,
     ) -> None:
         """`request`: what every LeaseWork of this process has in common."""
         self._config, self._peers, self._store = config, peers, store
-        self._status, self._commands, self._request = status, commands, request
+        self._status, self._commands, self._desk, self._request = status, commands, desk, request
         self._replays = ReplayCache()
         self._cache = config.file_cache()
         self._stub = pod_service_pb2_grpc.PodServiceStub(peers.orchestrator)
@@ -115,27 +123,54 @@ class LeaseLoop:
                 result = pod_service_pb2.InspectResult(description=description)
                 held.control.complete(pod_service_pb2.CompleteWorkRequest(inspect=result))
             case "train":
-                setup = set_up_round(lease.train, self._config, self._peers, files, self._replays)
-                try:
-                    patience_s = self._config.peer_patience
-                    run = TrainRun(held, setup, stop, self._status, self._commands, patience_s)
-                    completed = run.run()
-                    self._replays.keep(setup.algorithm, list(lease.train.cohort.members), run.outcomes)
-                finally:
-                    setup.close()
-                if not completed:
+                if not self._train(held, files, stop):
                     held.control.release(DRAINING)
+            case "follow":
+                self._follow(held, files, check, stop)
+                held.control.release(ROUND_OVER)
             case "evaluate":
                 evaluated = evaluate_for(lease, held.received_at, self._config, self._peers, files)
                 held.control.complete(pod_service_pb2.CompleteWorkRequest(evaluate=evaluated))
             case work:
                 raise PreconditionFailed(f"this learner cannot do {work or 'nothing'}", reason="UNSUPPORTED_WORK")
 
+    def _train(self, held: HeldLease, files: UserFiles, stop: threading.Event) -> bool:
+        """Whether the work was completed."""
+        work = held.lease.train
+
+        def in_a_hurry() -> bool:
+            finish = held.renewal.action == pod_service_pb2.LEASE_ACTION_FINISH
+            return stop.is_set() or held.is_called_back or finish
+
+        setup = set_up_round(work, self._config, self._peers, files, self._replays)
+        try:
+            limit_s = setup.plan.duration_s
+            ends_at = math.inf if limit_s is None else held.received_at + limit_s
+            terms = LeadTerms(held.lease.fence, work.follower_count, held.guard.check, in_a_hurry, ends_at)
+            with leading(work, terms, setup.algorithm, self._desk) as fusion:
+                patience_s = self._config.peer_patience
+                run = TrainRun(held, setup, stop, self._status, self._commands, patience_s, fusion)
+                completed = run.run()
+            self._replays.keep(setup.algorithm, list(work.cohort.members), run.outcomes)
+        finally:
+            setup.close()
+        return completed
+
+    def _follow(self, held: HeldLease, files: UserFiles, check: Callable[[], None], stop: threading.Event) -> None:
+        work = held.lease.follow
+        setup = set_up_round(work.train, self._config, self._peers, files, self._replays, rank=work.rank)
+        with closing(setup), self._peers.learner(work.lead_address) as channel:
+            try:
+                follow(held, setup, channel, self._status, check, self._config.peer_patience)
+            finally:  # who goes on with these agents, also where their lead was lost, has use for what they have seen
+                if not stop.is_set():
+                    self._replays.keep_followed(setup.algorithm, list(work.train.cohort.members))
+
     def _give_up(self, held: HeldLease, error: PodracerError) -> None:
-        """Fail the work where nobody could do it, else hand it back."""
+        """Fail the work where nobody could do it, else hand it back. A follower's is not its own to fail."""
         logger.warning("%s: %s", held.lease.name, error.message, extra={"reason": error.reason})
         problem = problem_message(error)
-        if not isinstance(error, _FINAL):
+        if not isinstance(error, _FINAL) or held.lease.WhichOneof("work") == "follow":
             held.control.release(problem)
             return
         try:

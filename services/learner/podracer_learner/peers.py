@@ -2,33 +2,47 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import grpc
 
 from podracer.evaluator.v1 import evaluator_service_pb2_grpc
 from podracer_core.rpc.channel import ChannelOptions, open_channel
 from podracer_core.rpc.tokens import FileToken
 from podracer_learner.config import LearnerConfig
+from podracer_learner.worker_directory import WorkerDirectory
 
 __all__ = ["Peers"]
 
 
 class Peers:
-    """`workers` by address; `evaluators` in the order in which they are tried."""
+    """`workers` are looked for where the settings say; `evaluators` are in the order in which they are tried; tensors
+    may cross in `folder`."""
 
     def __init__(self, config: LearnerConfig) -> None:
         """Connects at the first call. Raises InvalidInput for a malformed address or a missing token."""
-        token = FileToken(config.tokens / "pod")
-        options = ChannelOptions(allow_insecure=config.allow_insecure)
+        self._token = token = FileToken(config.tokens / "pod")
+        self.folder = config.shared_folder()
+        self._options = options = ChannelOptions(allow_insecure=config.allow_insecure)
         self.orchestrator = open_channel(config.orchestrator, token, options)
-        self.workers: dict[str, grpc.Channel] = {
-            address: open_channel(address, token, options) for address in config.workers
-        }
+        self.workers = WorkerDirectory(config.workers, token, options)
         self._evaluator_channels = [open_channel(address, token, options) for address in config.evaluators]
         self.evaluators = [
             evaluator_service_pb2_grpc.EvaluatorServiceStub(channel) for channel in self._evaluator_channels
         ]
 
+    @contextmanager
+    def learner(self, address: str) -> Iterator[grpc.Channel]:
+        """A channel to another learner of the same agent, for one lease."""
+        channel = open_channel(address, self._token, self._options)
+        try:
+            yield channel
+        finally:
+            channel.close()
+
     def close(self) -> None:
         """Close all of them."""
-        for channel in (self.orchestrator, *self.workers.values(), *self._evaluator_channels):
+        self.workers.close()
+        for channel in (self.orchestrator, *self._evaluator_channels):
             channel.close()

@@ -1,8 +1,8 @@
-"""Transitions of agents that this learner has trained last: who goes on here goes on with them."""
+"""Transitions of agents that this learner has trained last, as the lead or a follower: who goes on here has them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -25,27 +25,39 @@ class ReplayCache:
     """
 
     def __init__(self) -> None:
-        self._kept: dict[tuple[str, int], Mapping[str, Tensor]] = {}  # by agent, and its environment steps then
+        # By agent, with its environment steps then; None: of a follower, to whom nobody has told them.
+        self._kept: dict[str, tuple[int | None, Mapping[str, Tensor]]] = {}
 
     def keep(
         self, algorithm: Algorithm, agents: Sequence[agent_pb2.AgentSpec], outcomes: Sequence[MemberOutcome]
     ) -> None:
         """Remember these in place of the ones before, as many as there is room for."""
-        self._kept = {}
-        free, taken = free_bytes(torch.device("cpu")), 0
-        for outcome in outcomes:
-            agent = agents[outcome.member]
-            state = {name: tensor.cpu() for name, tensor in algorithm.replay_state(outcome.member).items()}
-            taken += sum(tensor.nbytes for tensor in state.values())
-            if free is not None and taken > _MOST * free:
-                return
-            if state:
-                self._kept[agent.name, base_env_steps(agent) + outcome.env_steps] = state
+        steps = {outcome.member: base_env_steps(agents[outcome.member]) + outcome.env_steps for outcome in outcomes}
+        self._keep(algorithm, ((agents[member].name, member, env_steps) for member, env_steps in steps.items()))
 
-    def find(self, agent: agent_pb2.AgentSpec) -> Mapping[str, Tensor] | None:
-        """The transitions of an agent that goes on just where it stood; None where there are none."""
-        return self._kept.get((agent.name, agent.resume.env_steps)) if agent.HasField("resume") else None
+    def keep_followed(self, algorithm: Algorithm, agents: Sequence[agent_pb2.AgentSpec]) -> None:
+        """The same of a follower's: its own part of what the agents have seen, wherever their lead has taken them."""
+        self._keep(algorithm, ((agent.name, member, None) for member, agent in enumerate(agents)))
+
+    def find(self, agent: agent_pb2.AgentSpec, *, follows: bool = False) -> Mapping[str, Tensor] | None:
+        """The transitions of an agent that goes on just where it stood, or with several learners; None where there are
+        none. `follows`: also of one that has gone on elsewhere meanwhile."""
+        env_steps, state = self._kept.get(agent.name, (-1, None))
+        if not agent.HasField("resume"):
+            return None
+        return state if follows or env_steps in (None, agent.resume.env_steps) else None
 
     def forget(self) -> None:
         """Give back the memory: who has just begun has taken what there was."""
         self._kept.clear()
+
+    def _keep(self, algorithm: Algorithm, members: Iterable[tuple[str, int, int | None]]) -> None:
+        self._kept = {}
+        free, taken = free_bytes(torch.device("cpu")), 0
+        for name, member, env_steps in members:
+            state = {key: tensor.cpu() for key, tensor in algorithm.replay_state(member).items()}
+            taken += sum(tensor.nbytes for tensor in state.values())
+            if free is not None and taken > _MOST * free:
+                return
+            if state:
+                self._kept[name] = env_steps, state

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 
@@ -14,6 +15,7 @@ from podracer.orchestrator.v1 import pod_service_pb2
 from podracer_core.algorithms.algorithm import Algorithm
 from podracer_core.algorithms.cohort import CohortConfig
 from podracer_core.algorithms.registry import algorithm_class
+from podracer_core.carriers.negotiation import Endpoint
 from podracer_core.catalogue.algorithms import find_algorithm
 from podracer_core.catalogue.environments import EnvironmentSpec, find_environment
 from podracer_core.catalogue.messages import environment_from_message, space_from_message
@@ -26,9 +28,8 @@ from podracer_core.environments.spaces import (
     observation_array_space,
     to_gymnasium,
 )
-from podracer_core.errors import InvalidInput
+from podracer_core.errors import InvalidInput, PreconditionFailed
 from podracer_core.jobs.messages import seconds_from_duration
-from podracer_core.storage.object_store import ObjectStore
 from podracer_core.training.environment_states import resume_environments
 from podracer_core.training.judge import InProcessJudge, Judge
 from podracer_core.training.messages import cohort_from_message
@@ -39,7 +40,7 @@ from podracer_learner.evaluators import RemoteJudge
 from podracer_learner.inspect_run import require_user_code_allowed
 from podracer_learner.peers import Peers
 from podracer_learner.replays import ReplayCache
-from podracer_learner.starts import load_starts
+from podracer_learner.starts import Starts, load_starts
 from podracer_learner.user_files import FetchedFiles, UserFiles
 from podracer_learner.workers import RemoteSource, WorkerPlan
 
@@ -56,7 +57,8 @@ _UNLIMITED_EPISODE_STEPS = 1000
 @dataclass(frozen=True, slots=True)
 class RoundSetup:
     """Everything that a round needs. `spaces` are those of the batch, `episode_steps` an episode's at most, `held` is
-    what `close` closes. `environment` is as the job names it: its files are in the object store."""
+    what `close` closes. `environment` is as the job names it: its files are in the object store. Without a `judge`
+    nothing is evaluated here."""
 
     cohort: CohortConfig
     environment: EnvironmentSpec
@@ -64,7 +66,7 @@ class RoundSetup:
     episode_steps: int
     algorithm: Algorithm
     source: RolloutSource
-    judge: Judge
+    judge: Judge | None
     plan: RoundPlan
     held: ExitStack
 
@@ -79,20 +81,25 @@ def set_up_round(
     peers: Peers,
     user_files: UserFiles,
     replays: ReplayCache,
+    rank: int = 0,
 ) -> RoundSetup:
     """Build the cohort, put every member where it begins, and open what collects and evaluates.
 
-    `user_files` has the environment's files and the store. Raises UserCodeFailed where the environment does not start,
-    InvalidInput for work that cannot be right, and what `user_files` raises.
+    `user_files` has the environment's files and the store. rank: of this learner among several of the same agents; all
+    but the lead, 0, begin new episodes in environments of their own, and evaluate nothing. Raises UserCodeFailed where
+    the environment does not start, InvalidInput for work that cannot be right, and what `user_files` raises.
     """
+    begin = functools.partial(
+        load_starts, agents=work.cohort.members, store=user_files.store, replays=replays, rank=rank
+    )
     if config.layout == "fused":
         require_user_code_allowed(work.cohort.environment, config)
     with ExitStack() as held:
         fetched = held.enter_context(user_files.fetch(environment_from_message(work.cohort.environment)))
         if config.layout == "fused":
             placed = held.enter_context(fetched.place()).spec
-            return _set_up_fused(work, config, user_files.store, replays, placed, held)
-        return _set_up_split(work, config, user_files, replays, peers, fetched, held)
+            return _set_up_fused(work, config, begin, placed, held)
+        return _set_up_split(work, config, user_files.check, begin, peers, fetched, held)
 
 
 def round_plan(work: pod_service_pb2.TrainWork) -> RoundPlan:
@@ -114,8 +121,7 @@ def round_plan(work: pod_service_pb2.TrainWork) -> RoundPlan:
 def _set_up_fused(
     work: pod_service_pb2.TrainWork,
     config: LearnerConfig,
-    store: ObjectStore,
-    replays: ReplayCache,
+    begin: Callable[[Algorithm], Starts],
     placed: EnvironmentSpec,
     held: ExitStack,
 ) -> RoundSetup:
@@ -127,18 +133,21 @@ def _set_up_fused(
     held.callback(environment.close)
     spaces = environment.observation_space, environment.action_space
     algorithm = algorithm_class(cohort.algorithm)(cohort, *spaces, device)
-    starts = load_starts(algorithm, work.cohort.members, store, replays)
+    starts = begin(algorithm)
     collector = Collector(
         environment,
         algorithm.actor,
         torch.tensor([member.seed for member in cohort.members]),
         first_step=starts.step_count,
+        first_environment=starts.first_environment,
         session=starts.step_count,
     )
     resume_environments(collector, starts.environments)
-    make_judged = functools.partial(make_vec_environment, placed, evaluation=True)
-    judge = InProcessJudge(make_judged, all_alike=evaluates_alike(placed))
-    held.callback(judge.close)
+    judge = None
+    if starts.rank == 0:
+        make_judged = functools.partial(make_vec_environment, placed, evaluation=True)
+        judge = InProcessJudge(make_judged, all_alike=evaluates_alike(placed))
+        held.callback(judge.close)
     return RoundSetup(
         cohort,
         spec,
@@ -155,8 +164,8 @@ def _set_up_fused(
 def _set_up_split(
     work: pod_service_pb2.TrainWork,
     config: LearnerConfig,
-    user_files: UserFiles,
-    replays: ReplayCache,
+    check: Callable[[], None],
+    begin: Callable[[Algorithm], Starts],
     peers: Peers,
     fetched: FetchedFiles,
     held: ExitStack,
@@ -169,20 +178,27 @@ def _set_up_split(
     spaces = _array_spaces(description)
     device = "cuda" if config.device == "auto" and torch.cuda.is_available() else config.device.replace("auto", "cpu")
     algorithm = algorithm_class(cohort.algorithm)(cohort, *spaces, device)
-    starts = load_starts(algorithm, work.cohort.members, user_files.store, replays)
+    starts = begin(algorithm)
     plan = WorkerPlan(
         work.cohort,
         fetched,
         envs_per_member(work, spec, device),
         algorithm.horizon,
         lock_step=work.deterministic,
+        ahead=None if config.collect_ahead == "auto" else int(config.collect_ahead),
+        max_workers=config.max_workers,
         patience_s=config.peer_patience,
-        check=user_files.check,
+        check=check,
+        check_environment=functools.partial(require_same_environment, description),
+        endpoint=Endpoint(peers.folder, sends=False, device=algorithm.device),
     )
     source = RemoteSource(plan, peers.workers, starts)
     held.callback(source.close)
-    judge = RemoteJudge(work.cohort, fetched, peers.evaluators, user_files.check)
-    held.callback(judge.close)
+    judge = None
+    if starts.rank == 0:
+        sending = Endpoint(peers.folder, sends=True, device=algorithm.device)
+        judge = RemoteJudge(work.cohort, fetched, peers.evaluators, check, sending)
+        held.callback(judge.close)
     source.serve(algorithm)
     source.opened()
     return RoundSetup(
@@ -205,6 +221,28 @@ def _array_spaces(
     observation_space = to_gymnasium(space_from_message(description.observation_space))
     action_space = to_gymnasium(space_from_message(description.action_space))
     return observation_array_space(observation_space), action_array_space(action_space)
+
+
+def require_same_environment(
+    expected: environment_pb2.EnvironmentDescription, started: environment_pb2.EnvironmentDescription
+) -> None:
+    """Raise PreconditionFailed (ENVIRONMENT_MISMATCH) where what a worker has started has other shapes than the job's
+    environment: an installed package of another version, say."""
+    wanted, there = (", ".join(map(_shape_text, _array_spaces(one))) for one in (expected, started))
+    if wanted != there:
+        raise PreconditionFailed(
+            f"it has started an environment of {there}; the job's is of {wanted}",
+            reason="ENVIRONMENT_MISMATCH",
+            expected=wanted,
+            started=there,
+        )
+
+
+def _shape_text(space: gymnasium.Space[object]) -> str:
+    """`Box [4] float32`, `Discrete(2)`: without its bounds."""
+    if isinstance(space, gymnasium.spaces.Box):
+        return f"Box {list(space.shape)} {space.dtype}"
+    return str(space)
 
 
 def envs_per_member(work: pod_service_pb2.TrainWork, spec: EnvironmentSpec, device: str) -> int:

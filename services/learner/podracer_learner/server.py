@@ -12,12 +12,14 @@ from podracer_core.lifetime import stop_event_on_signals
 from podracer_core.process import announce
 from podracer_core.rpc.auth import Authorizer
 from podracer_core.rpc.binding import ServerOptions
+from podracer_core.rpc.limits import SERVER_THREADS
 from podracer_core.rpc.server import RpcServer, create_server
 from podracer_core.rpc.tokens import Role, TokenFiles
 from podracer_core.storage.object_store import open_store
 from podracer_learner.commands import Commands
 from podracer_learner.config import LearnerConfig
 from podracer_learner.control import work_request
+from podracer_learner.fusion_desk import MAX_STREAMS, FusionDesk
 from podracer_learner.peers import Peers
 from podracer_learner.service import LearnerService
 from podracer_learner.status import LearnerStatus
@@ -33,25 +35,29 @@ METHODS = {
 }
 
 
-def create_learner_server(config: LearnerConfig, status: LearnerStatus, commands: Commands) -> RpcServer:
-    """A bound server that tells `status` and hands requests to `commands`."""
-    service = LearnerService(status, commands)
-    return create_server(
+def create_learner_server(
+    config: LearnerConfig, status: LearnerStatus, commands: Commands, desk: FusionDesk
+) -> RpcServer:
+    """A bound server that tells `status`, hands requests to `commands`, and sends followers to `desk`."""
+    service = LearnerService(status, commands, desk)
+    server = create_server(
         config.listen,
         [partial(learner_service_pb2_grpc.add_LearnerServiceServicer_to_server, service)],
         Authorizer(METHODS, TokenFiles(config.tokens)),
-        ServerOptions(allow_insecure=config.allow_insecure),
+        ServerOptions(allow_insecure=config.allow_insecure, concurrent_calls=SERVER_THREADS + MAX_STREAMS),
     )
+    server.on_drain(desk.drain)
+    return server
 
 
 def serve(config: LearnerConfig) -> int:
     """Serve and work until SIGTERM or SIGINT, or until the orchestrator says EXIT. Only from the main thread."""
     _check(config)
     stop = stop_event_on_signals()
-    status, commands = LearnerStatus(), Commands()
+    status, commands, desk = LearnerStatus(), Commands(), FusionDesk()
     peers = Peers(config)
     peers.orchestrator.subscribe(lambda _: None, try_to_connect=True)  # connects while torch is imported
-    server = create_learner_server(config, status, commands)
+    server = create_learner_server(config, status, commands, desk)
     server.start()
     announce(server.address)
     import torch  # late: it takes a second
@@ -62,7 +68,7 @@ def serve(config: LearnerConfig) -> int:
         torch.set_num_threads(config.threads)
     try:
         request = work_request(config.pod, config.advertise or server.address, _capabilities(config))
-        LeaseLoop(config, peers, open_store(config.store), status, commands, request).run(stop)
+        LeaseLoop(config, peers, open_store(config.store), status, commands, desk, request).run(stop)
     finally:
         peers.close()
         server.drain(0.5)
@@ -91,4 +97,5 @@ def _capabilities(config: LearnerConfig) -> pod_service_pb2.PodCapabilities:
         memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         worker_count=len(config.workers),
         allows_user_code=split or config.allow_user_code,
+        can_fuse=True,
     )

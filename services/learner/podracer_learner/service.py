@@ -8,8 +8,8 @@ import grpc
 
 from podracer.learner.v1 import learner_service_pb2, learner_service_pb2_grpc
 from podracer_core.build import own_build
-from podracer_core.errors import PreconditionFailed
 from podracer_learner.commands import Commands
+from podracer_learner.fusion_desk import FusionDesk
 from podracer_learner.status import LearnerStatus
 
 __all__ = ["LearnerService"]
@@ -18,8 +18,8 @@ __all__ = ["LearnerService"]
 class LearnerService(learner_service_pb2_grpc.LearnerServiceServicer):
     """What touches the cohort is done by the main thread between two updates (`Commands`)."""
 
-    def __init__(self, status: LearnerStatus, commands: Commands) -> None:
-        self._status, self._commands = status, commands
+    def __init__(self, status: LearnerStatus, commands: Commands, desk: FusionDesk) -> None:
+        self._status, self._commands, self._desk = status, commands, desk
 
     def GetStatus(  # noqa: N802 - the name in the contract
         self, request: learner_service_pb2.GetStatusRequest, context: grpc.ServicerContext
@@ -55,7 +55,7 @@ class LearnerService(learner_service_pb2_grpc.LearnerServiceServicer):
     def Fuse(  # noqa: N802 - the name in the contract
         self, request_iterator: Iterator[learner_service_pb2.FuseRequest], context: grpc.ServicerContext
     ) -> Iterator[learner_service_pb2.FuseResponse]:
-        raise PreconditionFailed("this learner leads no fusion", reason="NOT_A_LEAD")
+        return self._desk.serve(request_iterator, context)
 
     def Checkpoint(  # noqa: N802 - the name in the contract
         self, request: learner_service_pb2.CheckpointRequest, context: grpc.ServicerContext

@@ -19,6 +19,8 @@ from podracer_learner.replays import ReplayCache
 
 __all__ = ["Starts", "load_starts"]
 
+_ENVIRONMENT_BITS = 20  # a learner has fewer environments of a member than 2 to this
+
 _KINDS: dict[int, ParentKind] = {
     agent_pb2.INITIALIZATION_KIND_COPY: "copy",
     agent_pb2.INITIALIZATION_KIND_NOISE: "noise",
@@ -32,24 +34,36 @@ class Starts:
 
     step_count    int64 [M]: steps per environment that each agent has taken, its place in its random streams
     environments  the states to go on from; None: new episodes
+    rank          of this learner among several of the same agents
     """
 
     step_count: torch.Tensor
     environments: list[EnvironmentState | None]
+    rank: int = 0
+
+    @property
+    def first_environment(self) -> int:
+        """Number of the first one within each member: several learners' must not draw the same numbers."""
+        return self.rank << _ENVIRONMENT_BITS
 
 
 def load_starts(
-    algorithm: Algorithm, agents: Sequence[agent_pb2.AgentSpec], store: ObjectStore, replays: ReplayCache
+    algorithm: Algorithm,
+    agents: Sequence[agent_pb2.AgentSpec],
+    store: ObjectStore,
+    replays: ReplayCache,
+    rank: int = 0,
 ) -> Starts:
     """Put every member where it begins, with its transitions where `replays` or its checkpoint has them.
 
+    The environments of a checkpoint are the lead's, of rank 0; others begin new episodes.
     Raises DataCorrupted or NotFound for a checkpoint that is not as committed, InvalidInput for one that does not fit.
     """
     references = [_references(agent) for agent in agents]
     loaded = iter(read_references(store, [reference for found in references for reference in found]))
     step_count = torch.zeros(len(agents), dtype=torch.int64)
     environments: list[EnvironmentState | None] = []
-    transitions = [replays.find(agent) for agent in agents]
+    transitions = [replays.find(agent, follows=rank > 0) for agent in agents]
     for member, (agent, found) in enumerate(zip(agents, references, strict=True)):
         checkpoints = [next(loaded) for _ in found]
         environments.append(None)
@@ -66,7 +80,7 @@ def load_starts(
     replays.forget()
     if any(transitions):
         algorithm.load_replay_states(transitions)
-    return Starts(step_count, environments)
+    return Starts(step_count, environments if rank == 0 else [None] * len(agents), rank)
 
 
 def _references(agent: agent_pb2.AgentSpec) -> list[agent_pb2.CheckpointReference]:

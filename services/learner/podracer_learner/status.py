@@ -59,20 +59,25 @@ class LearnerStatus:
             learner_service_pb2.LEARNER_STATE_TRAINING,
             lease.name,
             lease.fence,
-            tuple(agent.name for agent in lease.train.cohort.members),
+            _agents(lease),
             progress.updates,
             sum(progress.env_steps),
             env_steps_per_second,
             source.worker_count,
-            judge.evaluator_count,
+            0 if judge is None else judge.evaluator_count,
             setup.algorithm.version,
             source.staleness,
         )
 
     def working(self, lease: pod_service_pb2.Lease) -> None:
         """Has just leased something."""
-        training = lease.WhichOneof("work") == "train"
+        training = lease.WhichOneof("work") in ("train", "follow")
         state = learner_service_pb2.LEARNER_STATE_TRAINING if training else learner_service_pb2.LEARNER_STATE_BUSY
-        agents = [agent.name for agent in lease.train.cohort.members]
-        agents += [policy.agent for policy in lease.evaluate.policies]
-        self.presence = Presence(state, lease.name, lease.fence, tuple(agents))
+        self.presence = Presence(state, lease.name, lease.fence, _agents(lease))
+
+
+def _agents(lease: pod_service_pb2.Lease) -> tuple[str, ...]:
+    if lease.WhichOneof("work") == "evaluate":
+        return tuple(policy.agent for policy in lease.evaluate.policies)
+    work = lease.follow.train if lease.WhichOneof("work") == "follow" else lease.train
+    return tuple(agent.name for agent in work.cohort.members)

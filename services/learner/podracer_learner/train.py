@@ -15,6 +15,7 @@ from podracer.common.v1 import agent_pb2, cohort_pb2
 from podracer.orchestrator.v1 import pod_service_pb2
 from podracer_core.errors import DeadlineExpired, Unavailable
 from podracer_core.jobs.messages import seconds_from_duration, seconds_to_duration
+from podracer_core.training.epochs import EpochFusion
 from podracer_core.training.session import MemberOutcome, TrainingSession
 from podracer_core.training.snapshots import Judgement
 from podracer_learner.checkpoints import CheckpointWriter, MemberWrite, base_env_steps
@@ -44,8 +45,10 @@ class TrainRun:
         status: LearnerStatus,
         commands: Commands,
         patience_s: float,
+        fusion: EpochFusion | None,
     ) -> None:
-        """`patience_s`: how long an evaluator that is away is waited for at the end of the round."""
+        """`patience_s`: how long an evaluator that is away is waited for at the end of the round. `fusion`: with
+        followers, whose steps count as this learner's own once they are fused."""
         work, lease = held.lease.train, held.lease
         self._held, self._setup, self._stop, self._status, self._commands = held, setup, stop, status, commands
         self._members = list(work.cohort.members)
@@ -63,8 +66,9 @@ class TrainRun:
             episode_steps=setup.episode_steps,
             base_env_steps=[base_env_steps(agent) for agent in self._members],
             interrupted=self._interrupted,
+            fusion=fusion,
         )
-        self._patience_s = patience_s
+        self._fusion, self._patience_s = fusion, patience_s
         self._evaluation_ids = itertools.count(1)
         self._judged: list[tuple[Judgement, agent_pb2.Evaluation]] = []  # candidates
         self._written: dict[tuple[int, int], agent_pb2.CheckpointReference] = {}  # by member and steps
@@ -169,6 +173,8 @@ class TrainRun:
         session = self._session
         if session.confirmed is None and max(self._committed_steps) >= max(session.moment().env_steps):
             session.step()  # else the last state could be given no evaluation
+        if self._fusion is not None:
+            self._fusion.finish()  # nobody has to wait for the evaluations and the checkpoints
         if session.confirmed is not None:
             self._commit_winner(session.confirmed)
         elif session.selection is not None:

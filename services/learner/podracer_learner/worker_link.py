@@ -3,206 +3,283 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
+import weakref
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
 
-from torch import Tensor
-
-from podracer.common.v1 import environment_pb2
+from podracer.common.v1 import environment_pb2, tensor_pb2
 from podracer.worker.v1 import worker_service_pb2, worker_service_pb2_grpc
-from podracer_core.buffers.rollout import Rollout
-from podracer_core.carriers.inline import TensorDecoder
-from podracer_core.errors import DeadlineExpired, Exhausted, InvalidInput, PreconditionFailed, Unavailable
+from podracer_core.carriers.negotiation import CarrierOffering, Endpoint
+from podracer_core.carriers.staging import CarrierFailed
+from podracer_core.errors import (
+    DataCorrupted,
+    DeadlineExpired,
+    Exhausted,
+    InvalidInput,
+    PodracerError,
+    PreconditionFailed,
+    Unavailable,
+)
 from podracer_core.rpc.backoff import Backoff
 from podracer_core.rpc.streams import StreamCall
-from podracer_learner.user_files import FetchedFiles, wants_files
+from podracer_learner.arrivals import Arrival, Opened, RolloutDecoder
+from podracer_learner.partition import Part
+from podracer_learner.user_files import Delivery, FetchedFiles, wants_files
 
-__all__ = ["Arrival", "Patience", "WorkerLink"]
+__all__ = ["LinkTerms", "Weights", "WorkerLink"]
 
 logger = logging.getLogger(__name__)
 
-Item = TypeVar("Item")
 CollectRequest = worker_service_pb2.CollectRequest
+_Call = StreamCall[CollectRequest, Arrival | Opened]
 
-STATE_PREFIX = "environment_state/"
 _LOST = (Unavailable, Exhausted, DeadlineExpired)
-_POLL_S = 0.2
 _REOPEN_S = (0.02, 1.0)
+_RELEASE_S = 2.0  # a worker whose last session has just been closed may still be ending it
 _MAX_DELIVERIES = 3  # to a worker that loses them again at once
+_RATES = 5
+_LEAST_RATES = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Arrival:
-    """A rollout of one worker's environments, and where they stand after it (empty where that was not asked for)."""
+class Weights:
+    """The messages that bring the actor of one version."""
 
-    rollout: Rollout
-    environment_state: dict[str, Tensor]
+    version: int
+    messages: Sequence[CollectRequest]
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
-    """How long to wait for a peer.
+class LinkTerms:
+    """What all links of a learner have in common.
 
-    lost_s     for one that has gone, until it is back
-    silence_s  for one that is there, until it says something
-    check      is called while waiting; raises to give up
+    opening    the first message for a part; the other argument is how many of its rollouts have come and are not used
+    files      of the environment, for a worker that lacks them
+    check      raises PreconditionFailed for a worker that has started another environment than the learner expects
+    silence_s  how long to wait for one that is there, until it says something
+    arrived    called, in any thread, when `poll` would find something
+    endpoint   where rollouts arrive
+    with_environment_state  whether rollouts are to bring it
     """
 
-    lost_s: float
+    opening: Callable[[Part, int], worker_service_pb2.OpenCollect]
+    files: FetchedFiles
+    check: Callable[[environment_pb2.EnvironmentDescription], None]
     silence_s: float
-    check: Callable[[], None]
+    arrived: Callable[[], None]
+    endpoint: Endpoint
+    with_environment_state: bool = False
 
 
 class WorkerLink:
-    """A session that is opened again whenever it breaks, until patience ends."""
+    """A session that is opened again whenever it breaks. It never waits: who polls it does.
+
+    part        the first environment within each member, and how many
+    arrivals    what has come and was not taken yet, the oldest first
+    opened      whether the session is open
+    lost_since  since when it is lost, on the monotonic clock; None while all is well
+    problem     what was wrong the last time
+    refused     the worker will not do: another build, another environment
+    late        its last rollout did not come in time
+    """
 
     def __init__(
-        self,
-        address: str,
-        stub: worker_service_pb2_grpc.WorkerServiceStub,
-        part: tuple[int, int],
-        opening: Callable[[int, int], worker_service_pb2.OpenCollect],
-        files: FetchedFiles,
-        patience: Patience,
+        self, address: str, stub: worker_service_pb2_grpc.WorkerServiceStub, part: Part, terms: LinkTerms
     ) -> None:
-        """`part`: first environment within each member, and how many; `opening` makes such a part's first message.
-        `files` are those of the environment, for a worker that lacks them."""
-        self.address, self.first, self.count = address, *part
-        self._stub, self._opening, self._files, self._patience = stub, opening, files, patience
-        self._call: StreamCall[worker_service_pb2.CollectRequest, Arrival | worker_service_pb2.CollectOpened] | None
-        self._call = None
-        self._again: Callable[[], Sequence[CollectRequest]] | None = None
+        """Opens the session; the answer comes later."""
+        self.address, self.part = address, part
+        self._stub, self._terms = stub, terms
+        self._inline_only = False
+        self._offering: CarrierOffering | None = None
+        self._call: _Call | None = None
+        self._delivery: Delivery | None = None
+        self._deliveries = 0
+        self._waits = Backoff(*_REOPEN_S)
+        self._retry_at = 0.0
+        self.created_at = self._heard_at = time.monotonic()
+        self.arrivals: deque[Arrival] = deque()
+        self.opened = self.late = self.refused = False
+        self.lost_since: float | None = None
+        self.problem: PodracerError | None = None
+        self._opened_at: float | None = None
+        self._version = -1
+        self._requested_at: deque[float] = deque()
+        self._durations: deque[float] = deque(maxlen=_RATES)
+        self._connect()
 
     @property
-    def connected(self) -> bool:
-        """Whether a stream is open."""
-        return self._call is not None
+    def environments(self) -> int:
+        """Of each member."""
+        return self.part[1]
 
-    def connect(self) -> None:
-        """Open the session; the answer comes later."""
-        self._call = StreamCall(self._stub.Collect, _Decoder().decode)
-        opening = self._opening(self.first, self.count)
-        self._call.send(worker_service_pb2.CollectRequest(open=opening))
+    @property
+    def outstanding(self) -> int:
+        """Rollouts that were asked for and have not come."""
+        return len(self._requested_at)
 
-    def ask(self, request: Sequence[CollectRequest], again: Callable[[], Sequence[CollectRequest]]) -> None:
-        """Ask for one rollout. Should the worker be lost before it comes, it is asked `again`, with newer weights."""
-        self._again = again
-        if self._call is not None:
-            for message in request:
+    @property
+    def lived_s(self) -> float:
+        """How long the last session was open until it was lost; infinite where none has been opened or lost."""
+        if self._opened_at is None or self.lost_since is None:
+            return math.inf
+        return self.lost_since - self._opened_at
+
+    @property
+    def last_duration_s(self) -> float:
+        """What the newest rollout took, from when the worker could begin with it until it was here."""
+        return self._durations[-1]
+
+    @property
+    def rate(self) -> float | None:
+        """Environments a second of which a rollout came lately; None before a few have."""
+        if len(self._durations) < _LEAST_RATES:
+            return None
+        return self.environments / sorted(self._durations)[len(self._durations) // 2]
+
+    def age_s(self, now: float) -> float:
+        """For how long the worker has owed what it owes: an answer to the opening, or its next rollout."""
+        if not self.opened or not self._requested_at:
+            return now - self._heard_at
+        return now - max(self._requested_at[0], self._heard_at)
+
+    def poll(self) -> None:
+        """Take what has come; bring files, open again where it is time.
+
+        Raises UserCodeFailed where the environment does not start or fails, and whatever else no other worker would
+        do better.
+        """
+        try:
+            if self._delivery is not None:
+                if not self._delivery.done:
+                    return
+                delivery, self._delivery = self._delivery, None
+                delivery.result()
+                self._connect()
+            if self._call is None:
+                if self.refused or time.monotonic() < self._retry_at:
+                    return
+                self._connect()
+            while self._call is not None and (item := self._call.poll()) is not None:
+                self._take(item)
+            if self.age_s(time.monotonic()) > self._terms.silence_s and (self.outstanding or not self.opened):
+                self.lose(DeadlineExpired(f"it has said nothing for {self._terms.silence_s:.0f} s"))
+        except CarrierFailed as error:
+            if self._inline_only:
+                self._refuse(error)
+                return
+            logger.warning("worker %s: %s; its rollouts come inline", self.address, error.message)
+            self._inline_only = True
+            self._connect()
+        except PreconditionFailed as error:
+            if wants_files(error) and self._deliveries < _MAX_DELIVERIES:
+                self._bring_files()
+            else:
+                self._refuse(error)
+        except DataCorrupted as error:
+            self._refuse(error)
+        except _LOST as error:
+            self.lose(error)
+
+    def keep_busy(self, weights: Weights, rollouts: int) -> None:
+        """Have so many rollouts here or on their way, collected with these weights or newer ones."""
+        if self._call is None:
+            return
+        if self._version != weights.version:
+            self._version = weights.version
+            for message in weights.messages:
                 self._call.send(message)
+        while len(self.arrivals) + self.outstanding < rollouts:
+            order = worker_service_pb2.RolloutRequest(
+                count=1, with_environment_state=self._terms.with_environment_state
+            )
+            self._call.send(CollectRequest(rollout_request=order))
+            self._requested_at.append(time.monotonic())
 
-    def opened(self) -> environment_pb2.EnvironmentDescription:
-        """Wait until the session is open. Raises UserCodeFailed where the environment does not start, Unavailable
-        (WORKER_LOST) where patience ends."""
-        return self._receive(worker_service_pb2.CollectOpened).environment
-
-    def rollout(self) -> Arrival:
-        """Wait for the rollout that was asked for. Errors as of `opened`."""
-        arrival = self._receive(Arrival)
-        self._again = None
-        return arrival
+    def lose(self, error: PodracerError) -> None:
+        """Give the session up; it is opened again in a while."""
+        self._hang_up()
+        now = time.monotonic()
+        ending = isinstance(error, Exhausted) and now - self.created_at < _RELEASE_S
+        if self.lost_since is None and not ending:
+            logger.warning("worker %s: %s", self.address, error.message)
+            self.lost_since = now
+        self.problem = error
+        self._retry_at = now + next(self._waits)
 
     def close(self) -> None:
-        """End the session."""
+        """End the session for good."""
+        self._hang_up()
+        self.arrivals.clear()
+
+    def _connect(self) -> None:
+        self._hang_up()
+        if self._terms.with_environment_state:
+            self.arrivals.clear()  # they come again, from where the environments are known to have stood
+        opening = self._terms.opening(self.part, len(self.arrivals))
+        self._offering = CarrierOffering(
+            self._terms.endpoint, opening.max_in_flight or 1, inline_only=self._inline_only
+        )
+        opening.carriers.CopyFrom(self._offering.message)
+        decoder = RolloutDecoder(self.address, self._offering)
+        self._call = call = _Call(self._stub.Collect, decoder.decode, self._terms.arrived)
+        decoder.give_back = _slot_returner(call)
+        call.send(CollectRequest(open=opening))
+        self._heard_at = time.monotonic()
+
+    def _hang_up(self) -> None:
         if self._call is not None:
             self._call.close()
             self._call = None
+        if self._offering is not None:
+            self._offering.close()
+            self._offering = None
+        self.opened, self._version = False, -1
+        self._requested_at.clear()
 
-    def _receive(self, kind: type[Item]) -> Item:
-        lost_at: float | None = None
-        waits = Backoff(*_REOPEN_S)
-        while True:
-            try:
-                item = self._next_item()
-            except _LOST as error:
-                now = time.monotonic()
-                if lost_at is None:
-                    logger.warning("worker %s: %s", self.address, error.message)
-                    lost_at = now
-                self.close()
-                if now - lost_at > self._patience.lost_s:
-                    raise Unavailable(
-                        f"worker {self.address} has been lost for {self._patience.lost_s:.0f} s: {error.message}",
-                        reason="WORKER_LOST",
-                        worker=self.address,
-                    ) from error
-                self._pause(next(waits))
-                self.connect()
-                continue
-            if isinstance(item, kind):
-                return item
-            if self._again is not None:  # open again, while a rollout is waited for
+    def _take(self, item: Arrival | Opened) -> None:
+        if isinstance(item, Opened):
+            self._terms.check(item.environment)
+            self.opened, self._deliveries = True, 0
+            self._heard_at = self._opened_at = item.received_at
+            if self.lost_since is not None:
                 logger.info("worker %s is back", self.address)
-                self.ask(self._again(), self._again)
+                self.lost_since = None
+            return
+        if not self._requested_at:
+            raise InvalidInput("a worker sent a rollout that nobody had asked for")
+        if item.rollout.num_envs != self.environments:
+            raise InvalidInput(f"{item.rollout.num_envs} environments came, {self.environments} were asked for")
+        begun_at = max(self._requested_at.popleft(), self._heard_at)
+        self._durations.append(item.received_at - begun_at)
+        self._heard_at = item.received_at
+        self._waits.reset()
+        self.arrivals.append(item)
 
-    def _next_item(self) -> Arrival | worker_service_pb2.CollectOpened:
-        if self._call is None:
-            raise Unavailable("not connected")
-        deadline = time.monotonic() + self._patience.silence_s
-        deliveries = 0
-        while True:
-            self._patience.check()
-            remaining_s = deadline - time.monotonic()
-            try:
-                return self._call.receive(min(_POLL_S, remaining_s))
-            except DeadlineExpired:
-                if remaining_s <= _POLL_S:
-                    raise
-            except PreconditionFailed as error:
-                if not wants_files(error) or deliveries == _MAX_DELIVERIES:
-                    raise
-                deliveries += 1
-                self._bring_files()
-                deadline = time.monotonic() + self._patience.silence_s
+    def _refuse(self, error: PodracerError) -> None:
+        logger.error("worker %s is left out: %s", self.address, error.message)
+        self._hang_up()
+        self.problem, self.refused = error, True
+        self.lost_since = time.monotonic()
 
     def _bring_files(self) -> None:
-        """Send the worker what it lacks, and open the session once more."""
-        self.close()
-        self._files.deliver(self._stub.PutFile, worker_service_pb2.PutFileRequest).result(self._patience.check)
-        self.connect()
-
-    def _pause(self, wait_s: float) -> None:
-        deadline = time.monotonic() + wait_s
-        while (remaining_s := deadline - time.monotonic()) > 0:
-            self._patience.check()
-            time.sleep(min(remaining_s, _POLL_S))
+        """Send the worker what it lacks; then the session is opened once more."""
+        self._hang_up()
+        self._deliveries += 1
+        self._delivery = self._terms.files.deliver(self._stub.PutFile, worker_service_pb2.PutFileRequest)
+        self._heard_at = time.monotonic()
 
 
-class _Decoder:
-    """Responses -> items, in the stream's receiving thread."""
+def _slot_returner(call: _Call) -> Callable[[tensor_pb2.SlotReturn], None]:
+    """Sends on the call while there is one. What it decodes holds the stream's memory: in a circle it would stay mapped
+    long after the session."""
+    reference = weakref.ref(call)
 
-    def __init__(self) -> None:
-        self._tensors = TensorDecoder()
-        self._batch: worker_service_pb2.RolloutBatch | None = None
+    def give_back(slot: tensor_pb2.SlotReturn) -> None:
+        alive = reference()
+        if alive is not None:
+            alive.send(CollectRequest(slot_return=slot))
 
-    def decode(self, response: worker_service_pb2.CollectResponse) -> Arrival | worker_service_pb2.CollectOpened | None:
-        match response.WhichOneof("message"):
-            case "opened":
-                return response.opened
-            case "rollout":
-                self._batch = response.rollout
-                tensors = dict(response.rollout.tensors)
-                tensors |= {STATE_PREFIX + name: one for name, one in response.rollout.environment_state.items()}
-                return self._arrival(self._tensors.begin(tensors))
-            case "chunk":
-                return self._arrival(self._tensors.add(response.chunk))
-            case "draining":
-                raise Unavailable(response.draining.reason, reason="DRAINING")
-            case _:
-                raise InvalidInput("a worker sent an empty message")
-
-    def _arrival(self, complete: bool) -> Arrival | None:
-        if not complete:
-            return None
-        if self._batch is None or not self._batch.policy_versions:
-            raise InvalidInput("a rollout came without a header, or without the version that acted")
-        tensors = self._tensors.take()
-        state = {name.removeprefix(STATE_PREFIX): tensors.pop(name) for name in list(tensors) if _is_state(name)}
-        rollout = Rollout.from_tensors(tensors, min(self._batch.policy_versions) - 1)
-        return Arrival(rollout, state)
-
-
-def _is_state(name: str) -> bool:
-    return name.startswith(STATE_PREFIX)
+    return give_back

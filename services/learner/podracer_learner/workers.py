@@ -3,44 +3,58 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
-from functools import partial
+import math
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
-import grpc
 import torch
 from torch import Tensor
 
-from podracer.common.v1 import cohort_pb2, environment_pb2
-from podracer.worker.v1 import worker_service_pb2, worker_service_pb2_grpc
+from podracer.common.v1 import cohort_pb2, environment_pb2, tensor_pb2
+from podracer.worker.v1 import worker_service_pb2
 from podracer_core.algorithms.algorithm import Algorithm
-from podracer_core.buffers.rollout import EpisodeStatistics, Rollout
+from podracer_core.buffers.rollout import Rollout
 from podracer_core.build import own_build
 from podracer_core.carriers.inline import TensorEncoder, encode_tensor
+from podracer_core.carriers.negotiation import Endpoint
 from podracer_core.errors import InvalidInput
 from podracer_core.training.environment_states import EnvironmentState, stack_states, unstack_states
 from podracer_core.training.source import RolloutSource
-from podracer_learner.pace_trial import PaceTrial
+from podracer_learner.arrivals import Arrival
+from podracer_learner.batch import absent_rows, join_rollouts, moved_to
+from podracer_learner.pace_trial import MOST_AHEAD, PaceTrial
+from podracer_learner.partition import Part
+from podracer_learner.quorum import Share, remaining_wait_s
 from podracer_learner.starts import Starts
 from podracer_learner.user_files import FetchedFiles
-from podracer_learner.worker_link import Arrival, Patience, WorkerLink
+from podracer_learner.worker_crew import CrewTerms, WorkerCrew
+from podracer_learner.worker_directory import WorkerDirectory
+from podracer_learner.worker_link import LinkTerms, Weights, WorkerLink
 
 __all__ = ["RemoteSource", "WorkerPlan"]
 
 logger = logging.getLogger(__name__)
 
 _SILENCE_S = 300.0
-_OF_ALL = ("first_step", "episodes", "policy_version", "action_mask")
+_OPENING_GRACE_S = 10.0
+_ABSENT_GRACE_S = 2.0  # processes that are started together listen within less of each other
+_POLL_S = 0.2
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerPlan:
     """What all workers of a learner are asked for.
 
-    files       of the environment
-    lock_step   always: a rollout begins only on the weights that answer the one before
-    patience_s  how long a lost worker is waited for
-    check       is called while waiting; raises to give up
+    files        of the environment
+    lock_step    always: a rollout begins only on the weights that answer the one before, and waits for all workers
+    ahead        rollouts that workers collect ahead of training, 0 to 2; None: as is measured to be best
+    max_workers  that have a part at a time; 0: all that there are
+    patience_s   how long too few workers are waited for
+    check        is called while waiting; raises to give up
+    check_environment  raises PreconditionFailed for a worker that has started another one than is expected
+    endpoint     where rollouts arrive
     """
 
     cohort: cohort_pb2.CohortSpec
@@ -48,152 +62,212 @@ class WorkerPlan:
     envs_per_member: int
     horizon: int
     lock_step: bool
+    ahead: int | None
+    max_workers: int
     patience_s: float
     check: Callable[[], None]
+    check_environment: Callable[[environment_pb2.EnvironmentDescription], None]
+    endpoint: Endpoint
 
 
 class RemoteSource(RolloutSource):
-    """Collects through workers. A lost one is looked for again until patience ends, then Unavailable is raised.
+    """Collects through workers, any number of which may come and go (`WorkerCrew`).
+
+    A rollout goes on without workers that are lost or late, once half of the environments have answered (`quorum.py`):
+    their rows are there, none of them valid, so that minibatches keep their shapes. What comes late is part of the next
+    rollout, unless it is older than the algorithm can use. Where fewer have answered they are waited for until patience
+    ends, then Unavailable is raised.
 
     It begins in lock-step: every rollout is of the newest weights. Where collecting and training take about as long as
-    each other (`PaceTrial`), workers soon collect the next rollout while the learner trains on this one, which is then
-    one version old. With `lock_step` that never happens, and environments' states are known.
+    each other (`PaceTrial`), workers soon collect the next rollouts while the learner trains on this one, which is then
+    some versions old. With `lock_step` that never happens, all workers are waited for, and environments' states are
+    known.
     """
 
-    def __init__(self, plan: WorkerPlan, channels: Mapping[str, grpc.Channel], starts: Starts) -> None:
-        """Opens the sessions, without waiting for them. `channels` by address; surplus workers are left alone."""
+    def __init__(self, plan: WorkerPlan, directory: WorkerDirectory, starts: Starts) -> None:
+        """Begins to open the sessions, without waiting for them."""
         self._plan = plan
         self._algorithm: Algorithm | None = None
         self._encoder = TensorEncoder()
         self._step_count = starts.step_count.clone()
+        self._first_environment = starts.first_environment
         self._states = list(starts.environments)
-        self._asked = False
-        self._pace = PaceTrial()
-        patience = Patience(plan.patience_s, _SILENCE_S, plan.check)
-        addresses = list(channels)[: plan.envs_per_member]
-        if not addresses:
-            raise InvalidInput("the split layout needs workers (PODRACER_WORKERS)", reason="NO_WORKERS")
-        edges = [plan.envs_per_member * index // len(addresses) for index in range(len(addresses) + 1)]
-        self._links = [
-            WorkerLink(
-                address,
-                worker_service_pb2_grpc.WorkerServiceStub(channels[address]),
-                (edges[index], edges[index + 1] - edges[index]),
+        self._standing: Tensor | None = None
+        self._pace = PaceTrial(0 if plan.lock_step else plan.ahead)
+        self._greatest_lag, self._live_environments = 0, 0
+        news = threading.Event()
+        terms = CrewTerms(plan.envs_per_member, plan.max_workers, plan.lock_step, plan.patience_s, plan.check)
+        self._crew = WorkerCrew(
+            terms,
+            directory,
+            news,
+            LinkTerms(
                 self._opening,
                 plan.files,
-                patience,
-            )
-            for index, address in enumerate(addresses)
-        ]
-        for link in self._links:
-            link.connect()
+                plan.check_environment,
+                _SILENCE_S,
+                news.set,
+                plan.endpoint,
+                with_environment_state=plan.lock_step,
+            ),
+        )
 
-    def opened(self) -> environment_pb2.EnvironmentDescription:
-        """Wait until all sessions are open; returns the environment as it was started. Errors as of `WorkerLink`."""
-        descriptions = [link.opened() for link in self._links]
-        return descriptions[0]
+    @property
+    def figures(self) -> dict[str, float]:
+        return {
+            "workers": self.worker_count,
+            "live_environments": self._live_environments,
+            "staleness": self.staleness,
+            "staleness_greatest": self._greatest_lag,
+            "collected_ahead": self._pace.ahead,
+        }
+
+    def opened(self) -> None:
+        """Wait until all sessions are open; half of them do, where the others do not come within some seconds. Raises
+        UserCodeFailed where the environment does not start, and what `WorkerCrew.poll` raises."""
+        began_at = time.monotonic()
+
+        def grace_s(link: WorkerLink) -> float:
+            if self._plan.lock_step:
+                return math.inf
+            limit_s = _OPENING_GRACE_S if link.lost_since is None else _ABSENT_GRACE_S
+            return began_at + limit_s - time.monotonic()
+
+        while True:
+            self._crew.poll()
+            wait_s = remaining_wait_s([Share(one.environments, one.opened, grace_s(one)) for one in self._crew.links])
+            if wait_s <= 0:
+                return
+            self._crew.wait(min(wait_s, _POLL_S))
 
     def serve(self, algorithm: Algorithm) -> None:
         """Collect for this algorithm from now on."""
         self._algorithm = algorithm
 
     def collect(self) -> Rollout:
-        algorithm = self._served()
-        while True:
-            self._pace.wait()
-            if not self._asked:
-                self._ask(algorithm)
-            arrivals = [link.rollout() for link in self._links]
-            self._asked = False
-            self._pace.go_on()
-            self._remember(arrivals)
-            if self._pace.collect_ahead and not self._plan.lock_step:
-                self._ask(algorithm)
-            rollout = join_rollouts([arrival.rollout for arrival in arrivals])
-            self.staleness = algorithm.version - rollout.policy_version
-            self.worker_count = sum(link.connected for link in self._links)
-            if self.staleness <= algorithm.max_lag:
-                return rollout if algorithm.device.type == "cpu" else _moved(rollout, algorithm.device)
-            logger.info("a rollout is %d versions old and was dropped", self.staleness)
+        algorithm = self._algorithm
+        if algorithm is None:
+            raise InvalidInput("nobody trains on these rollouts yet")
+        self._pace.wait()
+        self._crew.regroup()
+        weights = self._weights_of(algorithm)
+        links, arrivals = self._await(algorithm, weights)
+        self._pace.go_on()
+        self._remember(arrivals)
+        if self._pace.ahead and self._crew.change_due() is None:
+            for link in links:
+                link.keep_busy(weights, self._pace.ahead)
+        self._measure(algorithm, arrivals)
+        rollout = self._whole(links, arrivals)
+        return rollout if algorithm.device.type == "cpu" else moved_to(rollout, algorithm.device)
 
     def environment_states(self) -> list[EnvironmentState] | None:
         known = [state for state in self._states if state is not None]
         return known if self._plan.lock_step and len(known) == len(self._states) else None
 
     def close(self) -> None:
-        for link in self._links:
-            link.close()
+        self._crew.close()
 
-    def _served(self) -> Algorithm:
-        if self._algorithm is None:
-            raise InvalidInput("nobody trains on these rollouts yet")
-        return self._algorithm
+    def _await(self, algorithm: Algorithm, weights: Weights) -> tuple[Sequence[WorkerLink], Sequence[Arrival | None]]:
+        """Workers in the order of their parts, and the rollout of each that has answered in time."""
+        crew = self._crew
+        rollouts = 1 if crew.change_due() is not None else max(self._pace.ahead, 1)
+        while True:
+            crew.poll()
+            for link in crew.links:
+                self._drop_old(link, algorithm)
+                link.keep_busy(weights, rollouts)
+            wait_s = self._remaining_wait_s()
+            if wait_s <= 0:
+                break
+            crew.wait(min(wait_s, _POLL_S))
+        grace_s = crew.usual.grace_s
+        for link in crew.links:
+            link.late = link.last_duration_s > grace_s if link.arrivals else link.late or link.opened
+        durations = [link.last_duration_s for link in crew.links if link.arrivals and not link.late]
+        if durations:
+            crew.usual.add(max(durations))
+        return list(crew.links), [link.arrivals.popleft() if link.arrivals else None for link in crew.links]
 
-    def _ask(self, algorithm: Algorithm) -> None:
-        request = self._request(algorithm)
-        for link in self._links:
-            link.ask(request, partial(self._request, algorithm))
-        self._asked = True
+    def _remaining_wait_s(self) -> float:
+        crew, now = self._crew, time.monotonic()
+        if self._plan.lock_step:
+            return 0.0 if crew.links and all(link.arrivals for link in crew.links) else math.inf
 
-    def _request(self, algorithm: Algorithm) -> list[worker_service_pb2.CollectRequest]:
-        """The newest weights, and the wish for one rollout on them."""
+        def grace_s(link: WorkerLink) -> float:
+            if link.late or link.lost_since is not None:
+                return 0.0
+            return crew.usual.grace_s - link.age_s(now)
+
+        return remaining_wait_s([Share(link.environments, bool(link.arrivals), grace_s(link)) for link in crew.links])
+
+    def _drop_old(self, link: WorkerLink, algorithm: Algorithm) -> None:
+        while link.arrivals and algorithm.version - link.arrivals[0].rollout.policy_version > algorithm.max_lag:
+            lag = algorithm.version - link.arrivals.popleft().rollout.policy_version
+            logger.info("a rollout of worker %s is %d versions old and was dropped", link.address, lag)
+
+    def _weights_of(self, algorithm: Algorithm) -> Weights:
         tensors, chunks = self._encoder.encode(algorithm.actor_state())
         version = algorithm.version + 1  # on the wire versions count from 1
         update = worker_service_pb2.ActorUpdate(policy_version=version, normalizer_version=version, tensors=tensors)
-        order = worker_service_pb2.RolloutRequest(count=1, with_environment_state=self._plan.lock_step)
-        return [
-            worker_service_pb2.CollectRequest(actor_update=update),
-            *(worker_service_pb2.CollectRequest(chunk=chunk) for chunk in chunks),
-            worker_service_pb2.CollectRequest(rollout_request=order),
-        ]
+        messages = [worker_service_pb2.CollectRequest(actor_update=update), *map(_chunk_request, chunks)]
+        return Weights(version, messages)
 
-    def _opening(self, first: int, count: int) -> worker_service_pb2.OpenCollect:
-        state = stack_states(self._states, first, count) | {"step_count": self._step_count}
+    def _opening(self, part: Part, ahead: int) -> worker_service_pb2.OpenCollect:
+        """`ahead`: rollouts of the part that have come and will be used: the session's random numbers come after
+        theirs."""
+        first, count = part
+        step_count = self._step_count + ahead * self._plan.horizon
+        state = stack_states(self._states, first, count) | {"step_count": step_count}
         return worker_service_pb2.OpenCollect(
             build=own_build(),
             cohort=self._plan.cohort,
             envs_per_member=count,
-            first_env_index=first,
+            first_env_index=self._first_environment + first,
             horizon=self._plan.horizon,
-            max_in_flight=1,
+            max_in_flight=1 if self._plan.lock_step else MOST_AHEAD,
             deterministic=self._plan.lock_step,
             environment_state={name: encode_tensor(tensor) for name, tensor in state.items()},
         )
 
-    def _remember(self, arrivals: Sequence[Arrival]) -> None:
+    def _remember(self, arrivals: Sequence[Arrival | None]) -> None:
         """Where the environments stand now: a session that has to be opened again goes on from there."""
-        self._step_count = arrivals[0].rollout.first_step + self._plan.horizon
-        parts = [unstack_states(arrival.environment_state) for arrival in arrivals if arrival.environment_state]
+        self._step_count = self._step_count + self._plan.horizon
+        parts = [unstack_states(one.environment_state) for one in arrivals if one is not None and one.environment_state]
         if len(parts) == len(arrivals):
             self._states = [_joined_state([part[member] for part in parts]) for member in range(len(parts[0]))]
         else:
             self._states = [None] * len(self._states)
 
+    def _measure(self, algorithm: Algorithm, arrivals: Sequence[Arrival | None]) -> None:
+        there = [arrival for arrival in arrivals if arrival is not None]
+        lags = [algorithm.version - arrival.rollout.policy_version for arrival in there]
+        counts = [arrival.rollout.num_envs for arrival in there]
+        self.staleness = sum(lag * count for lag, count in zip(lags, counts, strict=True)) / sum(counts)
+        self.worker_count = self._crew.connected
+        self._greatest_lag = max(lags)
+        self._live_environments = sum(arrival.live_environments for arrival in there)
 
-def join_rollouts(rollouts: Sequence[Rollout]) -> Rollout:
-    """Rollouts of the same members in different environments, put side by side along the environment axis.
+    def _whole(self, links: Sequence[WorkerLink], arrivals: Sequence[Arrival | None]) -> Rollout:
+        """All parts side by side, those that are missing without a valid row."""
+        like = next(arrival.rollout for arrival in arrivals if arrival is not None)
+        parts = []
+        for link, arrival in zip(links, arrivals, strict=True):
+            first, count = link.part
+            standing = None if self._standing is None else self._standing[:, first : first + count]
+            parts.append(absent_rows(like, count, standing) if arrival is None else arrival.rollout)
+        rollout = join_rollouts(parts)
+        if len(parts) > 1:
+            self._standing = rollout.observation[-1].clone()
+        # A part that came late has begun at an earlier step of its own: the members' clock is the learner's.
+        first_step = (self._step_count - self._plan.horizon).to(rollout.first_step.device)
+        return replace(rollout, first_step=first_step)
 
-    Raises InvalidInput where only some have action masks.
-    """
-    if len(rollouts) == 1:
-        return rollouts[0]
-    joined = {
-        field.name: torch.cat([getattr(rollout, field.name) for rollout in rollouts], 2)
-        for field in fields(Rollout)
-        if field.name not in _OF_ALL
-    }
-    episodes = EpisodeStatistics(
-        **{
-            field.name: torch.stack([getattr(rollout.episodes, field.name) for rollout in rollouts]).sum(0)
-            for field in fields(EpisodeStatistics)
-        }
-    )
-    masks = [rollout.action_mask for rollout in rollouts if rollout.action_mask is not None]
-    if len(masks) not in (0, len(rollouts)):
-        raise InvalidInput(f"{len(masks)} of {len(rollouts)} workers sent action masks; all or none have to")
-    action_mask = torch.cat(masks, 2) if masks else None
-    version = min(rollout.policy_version for rollout in rollouts)
-    return replace(rollouts[0], **joined, episodes=episodes, policy_version=version, action_mask=action_mask)
+
+def _chunk_request(chunk: tensor_pb2.TensorChunk) -> worker_service_pb2.CollectRequest:
+    request = worker_service_pb2.CollectRequest()
+    request.chunk.CopyFrom(chunk)  # as an argument it would be serialized and parsed
+    return request
 
 
 def _joined_state(parts: Sequence[EnvironmentState | None]) -> EnvironmentState | None:
@@ -201,12 +275,3 @@ def _joined_state(parts: Sequence[EnvironmentState | None]) -> EnvironmentState 
     if len(known) < len(parts):
         return None
     return {name: torch.cat([part[name] for part in known]) if one.dim() else one for name, one in known[0].items()}
-
-
-def _moved(rollout: Rollout, device: torch.device) -> Rollout:
-    def moved(value: Tensor | EpisodeStatistics | int | None) -> Tensor | EpisodeStatistics | int | None:
-        if isinstance(value, EpisodeStatistics):
-            return EpisodeStatistics(**{one.name: getattr(value, one.name).to(device) for one in fields(value)})
-        return value.to(device, non_blocking=True) if isinstance(value, Tensor) else value
-
-    return Rollout(**{field.name: moved(getattr(rollout, field.name)) for field in fields(Rollout)})  # type: ignore[arg-type]

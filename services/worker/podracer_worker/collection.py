@@ -80,6 +80,11 @@ class Collection:
         """The next rollout; the one after overwrites it."""
         return self._collector.collect(self._plan.horizon, policy_version=policy_version)
 
+    @property
+    def rollout_size_bytes(self) -> int:
+        """Of a rollout, at most."""
+        return self._collector.rollout_size_bytes(self._plan.horizon)
+
     def environment_state(self) -> dict[str, Tensor]:
         """Where the environments stand, as `CollectionPlan.state` takes it."""
         states: list[EnvironmentState | None] = list(member_environment_states(self._collector))

@@ -11,6 +11,7 @@ from podracer.worker.v1 import worker_service_pb2, worker_service_pb2_grpc
 from podracer_core.attachments.cache import FileCache
 from podracer_core.attachments.transfer import FileReceiver
 from podracer_core.build import own_build
+from podracer_core.carriers.shared_folder import SharedFolder
 from podracer_core.rpc.sessions import SessionSlots
 from podracer_core.rpc.work_queue import WorkQueue
 from podracer_worker.step_meter import StepMeter
@@ -21,8 +22,9 @@ __all__ = ["WorkerService"]
 class WorkerService(worker_service_pb2_grpc.WorkerServiceServicer):
     """Sessions run in the threads of their calls, but for what computes: that goes to `work`."""
 
-    def __init__(self, work: WorkQueue, max_sessions: int, cache: FileCache) -> None:
-        self._work, self._cache = work, cache
+    def __init__(self, work: WorkQueue, max_sessions: int, cache: FileCache, folder: SharedFolder) -> None:
+        """`cache` has the files of users' environments, `folder` is where tensors may cross."""
+        self._work, self._cache, self._folder = work, cache, folder
         self._files = FileReceiver(cache)
         self._slots = SessionSlots(max_sessions)
         self._meter = StepMeter()
@@ -32,7 +34,7 @@ class WorkerService(worker_service_pb2_grpc.WorkerServiceServicer):
     ) -> Iterator[worker_service_pb2.CollectResponse]:
         from podracer_worker.session import CollectSession  # late: it imports torch
 
-        make_session = partial(CollectSession, self._work, self._meter, self._cache)
+        make_session = partial(CollectSession, self._work, self._meter, self._cache, self._folder)
         return self._slots.serve(make_session, request_iterator, context)
 
     def PutFile(  # noqa: N802 - the name in the contract

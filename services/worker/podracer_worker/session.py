@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
+import torch
 from torch import Tensor
 
 from podracer.common.v1 import environment_pb2, tensor_pb2
@@ -16,6 +18,9 @@ from podracer_core.attachments.cache import FileCache
 from podracer_core.attachments.placement import PlacedEnvironment, place_environment
 from podracer_core.build import own_build, require_same_build
 from podracer_core.carriers.inline import TensorDecoder, TensorEncoder, decode_tensor
+from podracer_core.carriers.negotiation import Endpoint, Payload, carrier_name, choose
+from podracer_core.carriers.shared_folder import SharedFolder
+from podracer_core.carriers.slots import SlotWriter
 from podracer_core.catalogue.environments import EnvironmentSpec, find_environment
 from podracer_core.catalogue.messages import description_to_message, environment_from_message
 from podracer_core.environments.spaces import from_gymnasium
@@ -29,19 +34,24 @@ from podracer_worker.step_meter import StepMeter
 
 __all__ = ["CollectSession"]
 
+logger = logging.getLogger(__name__)
+
 _STATE = "environment_state/"
 _MAX_IN_FLIGHT = 8
+_MAX_TENSORS = 32  # of a rollout with its environments' state; whatever finds no room in a slot goes inline
+_SLOT_WAIT_S = 1.0
 
 
 class CollectSession(Session):
     """See the contract of `Collect`. Weights are replaced as they come; a rollout takes the newest there are."""
 
-    def __init__(self, work: WorkQueue, meter: StepMeter, cache: FileCache) -> None:
-        """`cache` has the files of users' environments."""
+    def __init__(self, work: WorkQueue, meter: StepMeter, cache: FileCache, folder: SharedFolder) -> None:
+        """`cache` has the files of users' environments, `folder` is where rollouts may cross."""
         super().__init__()
-        self._work, self._meter, self._cache = work, meter, cache
+        self._work, self._meter, self._cache, self._folder = work, meter, cache, folder
         self._placed: PlacedEnvironment | None = None
         self._decoder, self._encoder = TensorDecoder(), TensorEncoder()
+        self._slots: SlotWriter | None = None  # where rollouts do not go inline
         self._incoming: worker_service_pb2.ActorUpdate | None = None  # waits for its chunks
         self._collection: Collection | None = None
         self._opened = False
@@ -66,6 +76,8 @@ class CollectSession(Session):
             self._take_weights(self._decoder.add(request.chunk))
         elif kind == "rollout_request":
             self._order(request.rollout_request)
+        elif kind == "slot_return":
+            self._take_back(request.slot_return)
 
     def drain(self) -> None:
         self.outbox.put(
@@ -93,8 +105,11 @@ class CollectSession(Session):
             device=request.device or "cpu",
             state={name: decode_tensor(message) for name, message in request.environment_state.items()},
         )
+        in_flight = request.max_in_flight or 1
+        if not 0 < in_flight <= _MAX_IN_FLIGHT:
+            raise InvalidInput(f"max_in_flight is 1 to {_MAX_IN_FLIGHT}, or unset for 1, not {in_flight}")
         self._lock_step = request.deterministic
-        self._submit(partial(self._start, plan))
+        self._submit(partial(self._start, plan, request.carriers, in_flight))
 
     def _take_weights(self, complete: bool) -> None:
         if not complete:
@@ -112,6 +127,11 @@ class CollectSession(Session):
         for _ in range(request.count):
             self._submit(partial(self._collect, request))
 
+    def _take_back(self, message: tensor_pb2.SlotReturn) -> None:
+        if self._slots is None:
+            raise InvalidInput("a slot was returned to a session without any", reason="BAD_SLOT_RETURN")
+        self._slots.take_back(message)
+
     def _submit(self, task: Callable[[], None]) -> None:
         """Have the main thread do it; an error ends the session."""
 
@@ -125,14 +145,21 @@ class CollectSession(Session):
 
         self._work.submit(guarded)
 
-    def _start(self, plan: CollectionPlan) -> None:
+    def _start(self, plan: CollectionPlan, offer: tensor_pb2.CarrierOffer, in_flight: int) -> None:
         self._placed = place_environment(plan.environment, self._cache)
         self._collection = Collection(replace(plan, environment=self._placed.spec))
+        endpoint = Endpoint(self._folder, sends=True, device=torch.device(plan.device))
+        payload = Payload(self._collection.rollout_size_bytes, _MAX_TENSORS, in_flight)
+        choice, staging = choose(offer, endpoint, payload)
+        if staging is not None:
+            self._slots = SlotWriter(staging, _SLOT_WAIT_S)
+            self._encoder = TensorEncoder(slots=self._slots)
+        logger.info("a session is open; rollouts go out by %s", carrier_name(choice.kind))
         self.outbox.put(
             worker_service_pb2.CollectResponse(
                 opened=worker_service_pb2.CollectOpened(
                     build=own_build(),
-                    carrier=tensor_pb2.CarrierChoice(kind=tensor_pb2.CARRIER_KIND_INLINE),
+                    carrier=choice,
                     environment=_description(plan.environment, self._collection.environment),
                 )
             )
@@ -172,16 +199,20 @@ class CollectSession(Session):
             normalizer_version=self._normalizer_version,
             counter=int(rollout.first_step[0]),
             valid_steps=valid,
-            live_environments=rollout.members * rollout.num_envs,
+            live_environments=int(rollout.valid.any(0).sum()),
             environment_state=state,
             duration_s=time.monotonic() - start,
         )
         self.outbox.put(worker_service_pb2.CollectResponse(rollout=batch))
         for chunk in chunks:
-            self.outbox.put(worker_service_pb2.CollectResponse(chunk=chunk))
+            response = worker_service_pb2.CollectResponse()
+            response.chunk.CopyFrom(chunk)  # as an argument it would be serialized and parsed
+            self.outbox.put(response)
         self._meter.add(valid)
 
     def _close(self) -> None:
+        if self._slots is not None:
+            self._slots.close()
         collection, self._collection = self._collection, None
         if collection is not None:
             collection.close()

@@ -150,6 +150,8 @@ class PodLab:
         create_tokens(self.tokens)
         self.store_folder = folder / "store"
         self.store = self.store_folder.as_uri()
+        self.shm = folder / "shm"  # of its own, so that nobody's files are taken for somebody else's
+        self.shm.mkdir()
         self.processes: dict[str, subprocess.Popen[str]] = {}
         self.addresses: dict[str, str] = {}
         self._channels: list[grpc.Channel] = []
@@ -187,6 +189,7 @@ class PodLab:
             "PODRACER_THREADS": "1",
             "PODRACER_STORE": self.store,
             "PODRACER_CACHE_DIR": f"{self.folder}/{name}.cache",  # as on machines of their own
+            "PODRACER_SHM_DIR": str(self.shm),
             "OMP_NUM_THREADS": "1",
         }
         environment |= {f"PODRACER_{key.upper()}": value for key, value in settings.items()}

@@ -11,15 +11,15 @@ import torch
 from podracer_core.algorithms.on_policy import OnPolicy
 from podracer_core.buffers.rollout import Rollout
 
-MakeAlgorithm = Callable[..., OnPolicy]
+MakeOnPolicy = Callable[..., OnPolicy]
 
 
 @pytest.mark.parametrize("kind", ["discrete", "box"])
 def test_each_row_has_the_importance_of_the_policy_that_acted(
-    make_algorithm: MakeAlgorithm, make_rollout: Callable[..., Rollout], kind: str
+    make_on_policy: MakeOnPolicy, make_rollout: Callable[..., Rollout], kind: str
 ) -> None:
     """Half of the environments come from an older worker: mu is another policy there, the present one elsewhere."""
-    algorithm = make_algorithm("ppo", kind)
+    algorithm = make_on_policy("ppo", kind, 0, 1)
     rollout = make_rollout(algorithm.actor)
     old = rollout.num_envs // 2
     log_prob = rollout.log_prob.clone()

@@ -7,7 +7,7 @@ import torch
 
 from podracer_core.buffers.rollout import Rollout, allocate_rollout
 from podracer_core.errors import InvalidInput
-from podracer_learner.workers import _moved, join_rollouts
+from podracer_learner.batch import absent_rows, join_rollouts, moved_to
 
 T, M = 3, 2
 
@@ -44,9 +44,9 @@ def test_action_masks_go_along() -> None:
     assert joined.action_mask is not None
     assert torch.equal(joined.action_mask, numbered(0, 5, 1, mask_size=5).action_mask)
     assert joined.action_mask.shape == (T + 1, M, 5, 5)
-    assert torch.equal(_moved(joined, torch.device("cpu")).action_mask, joined.action_mask)
+    assert torch.equal(moved_to(joined, torch.device("cpu")).action_mask, joined.action_mask)
     assert join_rollouts([numbered(0, 2, 1), numbered(2, 3, 1)]).action_mask is None
-    assert _moved(numbered(0, 2, 1), torch.device("cpu")).action_mask is None
+    assert moved_to(numbered(0, 2, 1), torch.device("cpu")).action_mask is None
     with pytest.raises(InvalidInput, match="1 of 2 workers sent action masks; all or none have to"):
         join_rollouts([numbered(0, 2, 1, mask_size=5), numbered(2, 3, 1)])
 
@@ -54,3 +54,27 @@ def test_action_masks_go_along() -> None:
 def test_one_alone_is_itself() -> None:
     rollout = numbered(0, 2, 1)
     assert join_rollouts([rollout]) is rollout
+
+
+def test_whoever_has_not_answered_has_its_place_and_no_valid_row() -> None:
+    here = numbered(0, 2, 4, mask_size=5)
+    standing = torch.tensor([[[70.0], [71.0], [72.0]], [[80.0], [81.0], [82.0]]])
+    absent = absent_rows(here, 3, standing)
+    joined = join_rollouts([here, absent])
+    assert (joined.num_envs, joined.live_envs, joined.answered) == (5, 2, 2)
+    assert joined.valid[:, :, :2].all()
+    assert not joined.valid[:, :, 2:].any()
+    assert joined.action_mask is not None and joined.action_mask[:, :, 2:].all()
+    for name in ("observation", "final_observation"):
+        assert (getattr(joined, name)[:, :, 2:] == standing).all(), "the row before keeps its successor"
+    assert not (joined.terminated | joined.truncated)[:, :, 2:].any()
+    assert torch.equal(joined.episodes.count, here.episodes.count)
+    assert joined.policy_version == 4
+    assert not absent_rows(here, 3, None).observation.any()
+    assert join_rollouts([here, numbered(2, 3, 4, mask_size=5)]).answered is None
+
+
+def test_rows_of_several_versions_are_as_old_as_the_oldest_and_keep_their_own_probabilities() -> None:
+    joined = join_rollouts([numbered(0, 2, 4), numbered(2, 3, 2)])
+    assert joined.policy_version == 2
+    assert torch.equal(joined.log_prob, numbered(0, 5, 0).log_prob)

@@ -138,5 +138,20 @@ def test_the_cache_knows_an_agent_only_where_it_stood_and_forgets_when_told(stor
     agent.resume.env_steps = 61
     assert cache.find(agent) is None, "it went on elsewhere meanwhile"
     agent.resume.env_steps = 60
+    agent.resume.env_steps = 61
+    assert cache.find(agent, follows=True) is not None
     cache.forget()
-    assert cache.find(agent) is None
+    assert cache.find(agent, follows=True) is None
+
+
+def test_a_follower_keeps_what_it_has_seen_for_when_it_leads_or_follows_again(store: FolderStore) -> None:
+    """Nobody tells it where its lead has taken the agents."""
+    lead, follower = (Run(fresh(), store, ReplayCache()).train(updates) for updates in (10, 7))
+    cache = ReplayCache()
+    references = lead.write(store, replay=False)
+    cache.keep_followed(follower.algorithm, fresh())
+    again = Run(resumed(references), store, cache).train(1)
+    assert again.algorithm.replay is not None
+    assert again.algorithm.replay.size.tolist() == [2 * 8] * 2
+    cache.keep_followed(follower.algorithm, fresh())
+    assert cache.find(fresh()[0]) is None, "it begins anew"

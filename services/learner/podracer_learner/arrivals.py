@@ -1,0 +1,94 @@
+"""What comes from a worker, and how it is made of messages."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from podracer.common.v1 import environment_pb2, tensor_pb2
+from podracer.worker.v1 import worker_service_pb2
+from podracer_core.buffers.rollout import Rollout
+from podracer_core.carriers.inline import TensorDecoder
+from podracer_core.carriers.negotiation import CarrierOffering, carrier_name
+from podracer_core.carriers.slots import SlotReader
+from podracer_core.errors import InvalidInput, Unavailable
+
+__all__ = ["Arrival", "Opened", "RolloutDecoder"]
+
+logger = logging.getLogger(__name__)
+
+_STATE = "environment_state/"
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A session is open, with this environment; `received_at` on the monotonic clock."""
+
+    environment: environment_pb2.EnvironmentDescription
+    received_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """A rollout of one worker's environments, and where they stand after it (empty where that was not asked for).
+
+    live_environments   of all members together, those that gave at least one valid row
+    received_at         on the monotonic clock
+    """
+
+    rollout: Rollout
+    environment_state: dict[str, Tensor]
+    live_environments: int
+    received_at: float
+
+
+class RolloutDecoder:
+    """Responses -> items, in the stream's receiving thread."""
+
+    def __init__(self, address: str, offering: CarrierOffering) -> None:
+        """Nothing may come before `give_back` is set: it sends a slot's return."""
+        self._address, self._offering = address, offering
+        self.give_back: Callable[[tensor_pb2.SlotReturn], None] | None = None
+        self._tensors = TensorDecoder()
+        self._batch: worker_service_pb2.RolloutBatch | None = None
+
+    def decode(self, response: worker_service_pb2.CollectResponse) -> Arrival | Opened | None:
+        match response.WhichOneof("message"):
+            case "opened":
+                self._settle(response.opened.carrier)
+                return Opened(response.opened.environment, time.monotonic())
+            case "rollout":
+                self._batch = response.rollout
+                tensors = dict(response.rollout.tensors)
+                tensors |= {_STATE + name: one for name, one in response.rollout.environment_state.items()}
+                return self._arrival(self._tensors.begin(tensors))
+            case "chunk":
+                return self._arrival(self._tensors.add(response.chunk))
+            case "draining":
+                raise Unavailable(response.draining.reason, reason="DRAINING")
+            case _:
+                raise InvalidInput("a worker sent an empty message")
+
+    def _settle(self, choice: tensor_pb2.CarrierChoice) -> None:
+        staging = self._offering.settle(choice)
+        logger.info("worker %s: rollouts come by %s", self._address, carrier_name(choice.kind))
+        if staging is not None and self.give_back is not None:
+            self._tensors.use_slots(SlotReader(staging), self.give_back)
+
+    def _arrival(self, complete: bool) -> Arrival | None:
+        if not complete:
+            return None
+        if self._batch is None or not self._batch.policy_versions:
+            raise InvalidInput("a rollout came without a header, or without the version that acted")
+        tensors = self._tensors.take()
+        state = {name.removeprefix(_STATE): tensors.pop(name) for name in list(tensors) if _is_state(name)}
+        rollout = Rollout.from_tensors(tensors, min(self._batch.policy_versions) - 1)
+        return Arrival(rollout, state, self._batch.live_environments, time.monotonic())
+
+
+def _is_state(name: str) -> bool:
+    return name.startswith(_STATE)

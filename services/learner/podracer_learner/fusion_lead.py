@@ -1,0 +1,168 @@
+"""The lead's end of Fuse: collects what followers bring, fuses, and answers everyone."""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from podracer_core.errors import Fenced, InvalidInput
+from podracer_core.fusion.state import Contribution, Fused
+from podracer_core.fusion.table import LEAD, FusionTable
+from podracer_core.rpc.streams import Outbox
+from podracer_core.training.epochs import FusionTransport
+
+__all__ = ["Answer", "Ended", "FusionLead", "LeadTerms"]
+
+logger = logging.getLogger(__name__)
+
+_POLL_S = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a follower is told: a state to go on from, as one who `joined` or as one who has brought something; or,
+    where `fused` is None, that nothing was fused."""
+
+    fused: Fused | None
+    joined: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The round is over."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class LeadTerms:
+    """Under what a lead leads.
+
+    fence      of its lease: followers repeat it
+    followers  ranks 1 to this are admitted
+    check      is called while waiting; raises to give up
+    in_a_hurry whether to wait no longer: the round is to end
+    ends_at    when the round's time is up, on the monotonic clock
+    """
+
+    fence: int
+    followers: int
+    check: Callable[[], None]
+    in_a_hurry: Callable[[], bool]
+    ends_at: float = math.inf
+
+
+class FusionLead(FusionTransport):
+    """Followers' streams are served in threads of their own; the main thread trains, and waits in `exchange` alone.
+
+    Each follower has an outbox, which its stream is answered from. A later one of the same rank takes an earlier one's
+    place: that is a follower which has lost its connection, whatever this side knows of it.
+    """
+
+    def __init__(self, table: FusionTable, terms: LeadTerms) -> None:
+        self._table, self._terms = table, terms
+        self._changed = threading.Condition()
+        self._outboxes: dict[int, Outbox[Answer | Ended]] = {}
+        self._ended: Ended | None = None
+        self._answered_at = time.monotonic()
+
+    @property
+    def followers(self) -> int:
+        """How many are there."""
+        with self._changed:
+            return len(self._outboxes)
+
+    @property
+    def brought(self) -> frozenset[int]:
+        """Ranks whose contributions wait for the lead's own."""
+        with self._changed:
+            return self._table.brought
+
+    def exchange(self, contribution: Contribution) -> Fused | None:
+        """See `FusionTransport`. Waits until everybody at the table has brought something, or until the deadline.
+
+        Once the round's time is up nobody is waited for longer than this learner has taken for its own epoch: who is as
+        fast as this one still counts, who is not would have the round last a deadline longer.
+        """
+        growth = contribution.growth.to("cpu")
+        own = Contribution(contribution.rank, contribution.epoch, contribution.samples, growth)
+        with self._changed:
+            now = time.monotonic()
+            self._table.open(own, now, max(self._terms.ends_at, now + (now - self._answered_at)))
+            while (decision := self._table.decide(time.monotonic(), at_once=self._terms.in_a_hurry())) is None:
+                self._terms.check()
+                self._changed.wait(min(_POLL_S, self._table.remaining_s(time.monotonic())))
+            for rank in decision.answered:
+                if rank != LEAD:
+                    self._outboxes[rank].put(Answer(decision.fused))
+            self._answered_at = time.monotonic()
+        if decision.fused is None:
+            logger.info("fusion %d: only ranks %s were there", contribution.epoch, decision.answered)
+        return decision.fused
+
+    def join(self, rank: int, fence: int, outbox: Outbox[Answer | Ended]) -> None:
+        """A follower has come. Raises Fenced for another lease's fence, InvalidInput for a rank that there is not."""
+        if fence != self._terms.fence:
+            raise Fenced(
+                f"a follower came for the lead of fence {fence}, this one's is {self._terms.fence}", fence=fence
+            )
+        if not LEAD < rank <= self._terms.followers:
+            raise InvalidInput(
+                f"a follower came with rank {rank}, expected 1 to {self._terms.followers}", reason="BAD_FUSION"
+            )
+        with self._changed:
+            if self._ended is not None:
+                outbox.put(self._ended)
+                outbox.close()
+                return
+            before = self._outboxes.get(rank)
+            if before is not None:
+                before.close()
+            self._outboxes[rank] = outbox
+            self._table.join(rank)
+            outbox.put(Answer(self._table.present, joined=True))
+            self._changed.notify_all()
+        logger.info("follower %d has joined at fusion %d", rank, self._table.present.epoch)
+
+    def bring(self, contribution: Contribution, outbox: Outbox[Answer | Ended]) -> None:
+        """What a follower has trained. Raises InvalidInput for what cannot be right."""
+        with self._changed:
+            if self._ended is not None or self._outboxes.get(contribution.rank) is not outbox:
+                return  # its stream is about to end
+            late = self._table.bring(contribution)
+            if late is not None:
+                logger.info("follower %d is late for fusion %d", contribution.rank, contribution.epoch)
+                outbox.put(Answer(late))
+            self._changed.notify_all()
+
+    def leave(self, rank: int, outbox: Outbox[Answer | Ended]) -> None:
+        """A follower's stream is over."""
+        with self._changed:
+            if self._outboxes.get(rank) is not outbox:
+                return
+            del self._outboxes[rank]
+            self._table.leave(rank)
+            self._changed.notify_all()
+        logger.info("follower %d has left", rank)
+
+    def closes(self, last: bool) -> bool:
+        """See `FusionTransport`."""
+        return last or self._terms.in_a_hurry()
+
+    def finish(self) -> None:
+        """See `FusionTransport`."""
+        self.end("the lead has trained its round")
+
+    def end(self, reason: str) -> None:
+        """Tell all followers that the round is over, once; also those that still come."""
+        with self._changed:
+            if self._ended is not None:
+                return
+            self._ended = Ended(reason)
+            for outbox in self._outboxes.values():
+                outbox.put(self._ended)
+                outbox.close()
