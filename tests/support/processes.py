@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -25,8 +28,9 @@ class Command:
 
     def __init__(self, arguments: list[str], folder: Path) -> None:
         environment = {name: value for name, value in os.environ.items() if not name.startswith("PODRACER_")}
-        self.shm = folder / "shm"  # of its own, so that nobody's files are taken for somebody else's
-        self.shm.mkdir(exist_ok=True)
+        # Of its own, so that nobody's files are taken for somebody else's; and beside the folder that tests look into.
+        self.shm = Path(tempfile.mkdtemp(prefix="podracer-shm-"))
+        weakref.finalize(self, shutil.rmtree, self.shm, ignore_errors=True)
         environment["PODRACER_SHM_DIR"] = str(self.shm)
         self.process = subprocess.Popen(
             [sys.executable, "-P", "-m", "podracer_client", *arguments],

@@ -43,6 +43,5 @@ class Peers:
 
     def close(self) -> None:
         """Close all of them."""
-        self.workers.close()
         for channel in (self.orchestrator, *self._evaluator_channels):
             channel.close()

@@ -7,6 +7,7 @@ are so slow that others wait for them. Whoever gets other environments than befo
 
 from __future__ import annotations
 
+import functools
 import logging
 import math
 import threading
@@ -181,7 +182,7 @@ class WorkerCrew:
 
     def _link(self, address: str, part: Part, *, late: bool = False) -> WorkerLink:
         """`late`: it has been with another part, so nobody waits for it with this one before it has been in time."""
-        link = WorkerLink(address, self._directory.stub(address), part, self._link_terms)
+        link = WorkerLink(address, functools.partial(self._directory.open, address), part, self._link_terms)
         link.late = late
         return link
 

@@ -6,12 +6,10 @@ from __future__ import annotations
 import ipaddress
 import logging
 import socket
-import threading
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 
 import grpc
 
-from podracer.worker.v1.worker_service_pb2_grpc import WorkerServiceStub
 from podracer_core.rpc.address import Address, parse_address
 from podracer_core.rpc.channel import ChannelOptions, open_channel
 from podracer_core.rpc.tokens import TokenSource
@@ -31,7 +29,7 @@ def resolve_host(host: str, port: int) -> Sequence[str]:
 
 
 class WorkerDirectory:
-    """Keeps a channel to each worker that somebody wanted. Safe to use from several threads."""
+    """Knows workers by their names. `addresses` is for one thread, `open` for any."""
 
     def __init__(
         self,
@@ -44,8 +42,6 @@ class WorkerDirectory:
         is malformed, or that plaintext may not go to."""
         self._names = [parse_address(name) for name in names]
         self._token, self._options, self._resolve = token, options, resolve
-        self._lock = threading.Lock()
-        self._channels: dict[str, grpc.Channel] = {}
         self._last: dict[Address, Sequence[str]] = {}
         self._silent: set[Address] = set()
         for name in names:
@@ -62,22 +58,13 @@ class WorkerDirectory:
             found |= dict.fromkeys(self._resolved(name) if _stands_for_several(name) else [str(name)])
         return list(found)
 
-    def stub(self, address: str) -> WorkerServiceStub:
-        """To call one of them by; connects at the first call."""
-        with self._lock:
-            if address not in self._channels:
-                self._channels[address] = open_channel(address, self._token, self._options)
-            return WorkerServiceStub(self._channels[address])
+    def open(self, address: str) -> grpc.Channel:
+        """A new channel to one of them, for the caller to close; it connects at the first call.
 
-    def forget(self, besides: Collection[str]) -> None:
-        """Close the channels to all others."""
-        with self._lock:
-            for address in [address for address in self._channels if address not in besides]:
-                self._channels.pop(address).close()
-
-    def close(self) -> None:
-        """Close all channels."""
-        self.forget(())
+        Nobody shares one: a call on a channel that another thread closes at that moment takes the process with it. And
+        a new one connects at once, where one that has failed would wait for up to two seconds.
+        """
+        return open_channel(address, self._token, self._options)
 
     def _resolved(self, name: Address) -> Sequence[str]:
         try:

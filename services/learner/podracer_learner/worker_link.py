@@ -10,6 +10,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import grpc
+
 from podracer.common.v1 import environment_pb2, tensor_pb2
 from podracer.worker.v1 import worker_service_pb2, worker_service_pb2_grpc
 from podracer_core.carriers.negotiation import CarrierOffering, Endpoint
@@ -87,11 +89,16 @@ class WorkerLink:
     """
 
     def __init__(
-        self, address: str, stub: worker_service_pb2_grpc.WorkerServiceStub, part: Part, terms: LinkTerms
+        self,
+        address: str,
+        open_channel: Callable[[], grpc.Channel],
+        part: Part,
+        terms: LinkTerms,
     ) -> None:
-        """Opens the session; the answer comes later."""
+        """Opens the session; the answer comes later. `open_channel` is called whenever it is opened."""
         self.address, self.part = address, part
-        self._stub, self._terms = stub, terms
+        self._open_channel, self._terms = open_channel, terms
+        self._channel: grpc.Channel | None = None
         self._inline_only = False
         self._offering: CarrierOffering | None = None
         self._call: _Call | None = None
@@ -218,13 +225,15 @@ class WorkerLink:
         self._hang_up()
         if self._terms.with_environment_state:
             self.arrivals.clear()  # they come again, from where the environments are known to have stood
+        self._channel = self._open_channel()
+        stub = worker_service_pb2_grpc.WorkerServiceStub(self._channel)
         opening = self._terms.opening(self.part, len(self.arrivals))
         self._offering = CarrierOffering(
             self._terms.endpoint, opening.max_in_flight or 1, inline_only=self._inline_only
         )
         opening.carriers.CopyFrom(self._offering.message)
         decoder = RolloutDecoder(self.address, self._offering)
-        self._call = call = _Call(self._stub.Collect, decoder.decode, self._terms.arrived)
+        self._call = call = _Call(stub.Collect, decoder.decode, self._terms.arrived)
         decoder.give_back = _slot_returner(call)
         call.send(CollectRequest(open=opening))
         self._heard_at = time.monotonic()
@@ -233,6 +242,9 @@ class WorkerLink:
         if self._call is not None:
             self._call.close()
             self._call = None
+        if self._channel is not None:
+            self._channel.close()
+            self._channel = None
         if self._offering is not None:
             self._offering.close()
             self._offering = None
@@ -268,7 +280,9 @@ class WorkerLink:
         """Send the worker what it lacks; then the session is opened once more."""
         self._hang_up()
         self._deliveries += 1
-        self._delivery = self._terms.files.deliver(self._stub.PutFile, worker_service_pb2.PutFileRequest)
+        # Another thread delivers, so nobody closes this channel: it goes with the last that knows it.
+        stub = worker_service_pb2_grpc.WorkerServiceStub(self._open_channel())
+        self._delivery = self._terms.files.deliver(stub.PutFile, worker_service_pb2.PutFileRequest)
         self._heard_at = time.monotonic()
 
 

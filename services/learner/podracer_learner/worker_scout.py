@@ -6,7 +6,10 @@ import logging
 import threading
 from collections.abc import Callable, Collection, Sequence
 
+import grpc
+
 from podracer.worker.v1 import worker_service_pb2
+from podracer.worker.v1.worker_service_pb2_grpc import WorkerServiceStub
 from podracer_core.build import require_same_build
 from podracer_core.errors import PodracerError, PreconditionFailed
 from podracer_core.rpc.status import translated_errors
@@ -29,7 +32,7 @@ class WorkerScout:
         self._directory, self._found, self._interval_s = directory, found, interval_s
         self.known: Sequence[str] | None = None
         self._refused: set[str] = set()
-        self._before: Sequence[str] = ()
+        self._channels: dict[str, grpc.Channel] = {}  # its own, used in its own thread alone
         self._taken: frozenset[str] = frozenset()
         self._free: tuple[str, ...] = ()
         self._over = threading.Event()
@@ -53,22 +56,18 @@ class WorkerScout:
             try:
                 self._look()
             except Exception:
-                if not self._over.is_set():  # who closes it closes the channels too
-                    logger.exception("looking for workers failed")
+                logger.exception("looking for workers failed")
             self._over.wait(self._interval_s)
+        self._keep_channels(())
 
     def _look(self) -> None:
         known = self._directory.addresses()
         if known != self.known:
             self.known = known
             self._found()
-        # One look later: who was free until now may be given a part at this moment.
-        self._directory.forget({*known, *self._before, *self._taken})
-        self._before = known
         asked = [address for address in known if address not in self._taken]
-        calls = [
-            (address, self._directory.stub(address).GetStatus.future(_REQUEST, timeout=_ANSWER_S)) for address in asked
-        ]
+        self._keep_channels(asked)
+        calls = [(address, self._stub(address).GetStatus.future(_REQUEST, timeout=_ANSWER_S)) for address in asked]
         free = []
         for address, call in calls:
             try:
@@ -84,6 +83,15 @@ class WorkerScout:
         self._free = tuple(free)
         if news and not self._over.is_set():
             self._found()
+
+    def _stub(self, address: str) -> WorkerServiceStub:
+        if address not in self._channels:
+            self._channels[address] = self._directory.open(address)
+        return WorkerServiceStub(self._channels[address])
+
+    def _keep_channels(self, wanted: Collection[str]) -> None:
+        for address in [address for address in self._channels if address not in wanted]:
+            self._channels.pop(address).close()
 
     def _require_same_build(self, address: str, status: worker_service_pb2.GetStatusResponse) -> None:
         try:

@@ -158,8 +158,7 @@ class RemoteSource(RolloutSource):
             for link in links:
                 link.keep_busy(weights, self._pace.ahead)
         self._measure(algorithm, arrivals)
-        rollout = self._whole(links, arrivals)
-        return rollout if algorithm.device.type == "cpu" else moved_to(rollout, algorithm.device)
+        return self._whole(links, arrivals, algorithm.device)
 
     def environment_states(self) -> list[EnvironmentState] | None:
         known = [state for state in self._states if state is not None]
@@ -248,14 +247,16 @@ class RemoteSource(RolloutSource):
         self._greatest_lag = max(lags)
         self._live_environments = sum(arrival.live_environments for arrival in there)
 
-    def _whole(self, links: Sequence[WorkerLink], arrivals: Sequence[Arrival | None]) -> Rollout:
-        """All parts side by side, those that are missing without a valid row."""
+    def _whole(self, links: Sequence[WorkerLink], arrivals: Sequence[Arrival | None], device: torch.device) -> Rollout:
+        """All parts side by side on the device, those that are missing without a valid row."""
         like = next(arrival.rollout for arrival in arrivals if arrival is not None)
         parts = []
         for link, arrival in zip(links, arrivals, strict=True):
             first, count = link.part
             standing = None if self._standing is None else self._standing[:, first : first + count]
             parts.append(absent_rows(like, count, standing) if arrival is None else arrival.rollout)
+        if device.type != "cpu":  # workers have brought theirs by different carriers, some to the device already
+            parts = [moved_to(part, device) for part in parts]
         rollout = join_rollouts(parts)
         if len(parts) > 1:
             self._standing = rollout.observation[-1].clone()

@@ -100,7 +100,7 @@ def link(cohort: cohort_pb2.CohortSpec) -> Iterator[Callable[..., WorkerLink]]:
     def start(lab: Any, name: str = "worker") -> WorkerLink:
         link = WorkerLink(
             lab.addresses[name],
-            worker_service_pb2_grpc.WorkerServiceStub(lab.channel(name)),
+            lambda: lab.channel(name),
             (0, ENVS),
             LinkTerms(
                 opening,

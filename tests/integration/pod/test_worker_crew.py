@@ -36,7 +36,7 @@ from podracer_core.rpc.server import create_server
 from podracer_core.rpc.tokens import FileToken, Role, TokenFiles, create_tokens
 from podracer_core.rpc.work_queue import WorkQueue
 from podracer_core.training.messages import cohort_from_message
-from podracer_learner import worker_crew
+from podracer_learner import quorum, worker_crew, worker_link
 from podracer_learner.round_setup import require_same_environment
 from podracer_learner.starts import Starts
 from podracer_learner.user_files import FetchedFiles
@@ -140,7 +140,6 @@ class Pod:
         options = ChannelOptions(allow_insecure=True)
         resolving = {} if resolve is None else {"resolve": resolve}
         directory = WorkerDirectory(names, FileToken(self.tokens / "pod"), options, **resolving)
-        self.held.callback(directory.close)
         files = FetchedFiles(EnvironmentSpec(id="CartPole-v1"), {}, FileCache(self.folder / "c", 1 << 20), ExitStack())
         settings = {
             "lock_step": False,
@@ -201,6 +200,7 @@ def pod(tmp_path: Path, train_work: MakeWork, monkeypatch: pytest.MonkeyPatch) -
         return rollout
 
     monkeypatch.setattr(Collection, "collect", collect_and_wait)
+    monkeypatch.setattr(quorum, "_LEAST_GRACE_S", 2.0)  # nobody but who is held is late, however busy the machine is
     pod = Pod(tmp_path, train_work(members=MEMBERS).cohort)
     with pod.held:
         yield pod
@@ -252,9 +252,7 @@ def test_a_worker_that_is_held_up_costs_its_share_and_what_comes_late_is_used(po
     assert rollout.live_envs == ENVS // 2
     assert rollout.valid[:, :, : ENVS // 2].all()
     assert (rollout.observation[:, :, ENVS // 2 :] == standing).all()
-    began = time.monotonic()
     pod.train(source)
-    assert time.monotonic() - began < 5.0
     slow.go_on()
     rollout = source.collect()
     while rollout.live_envs < ENVS:  # no update: nothing grows older meanwhile
@@ -351,6 +349,19 @@ def test_a_worker_that_comes_gets_a_part(pod: Pod, hasty: None) -> None:
     hosts.append("127.0.0.2")
     pod.train_until(source, lambda rollout: source.worker_count == 2 and rollout.live_envs == ENVS)
     assert [link.part for link in source._crew.links] == [(0, 4), (4, 4)]
+
+
+def test_a_worker_that_another_learner_has_is_left_to_it(
+    pod: Pod, hasty: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where several learners look in one place."""
+    monkeypatch.setattr(worker_link, "_RELEASE_S", 0.1)
+    addresses = [pod.worker().address for _ in range(4)]
+    others = pod.source(*addresses, max_workers=2)
+    source = pod.source(*addresses, max_workers=2)
+    pod.train_until(source, lambda rollout: rollout.live_envs == ENVS)
+    for one, expected in ((others, addresses[:2]), (source, addresses[2:])):
+        assert sorted(link.address for link in one._crew.links if link.opened) == sorted(expected)
 
 
 def test_all_gone_and_back_within_patience(pod: Pod) -> None:

@@ -60,18 +60,6 @@ def test_a_name_that_is_not_known_for_a_while_stands_for_what_it_did(caplog: pyt
     assert sum("pool:7700 cannot be resolved" in text for text in caplog.messages) == 2
 
 
-def test_channels_are_kept_while_they_are_wanted() -> None:
-    found = directory(Names(), "127.0.0.1:9", "127.0.0.1:8")
-    found.stub("127.0.0.1:9"), found.stub("127.0.0.1:8")
-    kept = found._channels["127.0.0.1:9"]
-    found.forget({"127.0.0.1:9"})
-    assert found._channels == {"127.0.0.1:9": kept}
-    found.stub("127.0.0.1:9")
-    assert found._channels == {"127.0.0.1:9": kept}
-    found.close()
-    assert not found._channels
-
-
 @pytest.mark.parametrize("address", ["nowhere", "http://a:1", "host:0"])
 def test_a_malformed_address_is_refused_at_once(address: str) -> None:
     with pytest.raises(InvalidInput, match="address"):

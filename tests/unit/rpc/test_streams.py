@@ -80,6 +80,18 @@ class TestStreamCall:
             self.fake(call).responses.put(response)
         assert [call.receive(1.0), call.receive(1.0)] == ["<x>", "<y>"]
 
+    def test_who_has_several_streams_is_told_of_items_and_of_the_end(self) -> None:
+        told: queue.Queue[str] = queue.Queue()
+        call: StreamCall[str, str] = StreamCall(
+            FakeCall, lambda response: None if response == "part" else response, lambda: told.put("something")
+        )
+        for response in ("part", "x", None):
+            self.fake(call).responses.put(response)
+        assert [told.get(timeout=5.0), told.get(timeout=5.0)] == ["something"] * 2
+        assert call.poll() == "x"
+        with pytest.raises(Unavailable):
+            call.poll()
+
     def test_a_wait_has_a_limit_and_loses_nothing(self, call: StreamCall[str, str]) -> None:
         start = time.monotonic()
         with pytest.raises(DeadlineExpired):

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 import pytest
 import torch
 
 from podracer_core.algorithms.algorithm import Algorithm
+from podracer_core.buffers.rollout import Rollout
 from podracer_core.catalogue.environments import EnvironmentSpec
 from podracer_core.collect import Collector
 from podracer_core.environments.registry import make_vec_environment
@@ -61,6 +63,38 @@ def test_every_member_gets_a_candidate_at_the_end(make_session: MakeSession) -> 
         assert outcome.candidate.result.episodes == 12
         assert outcome.env_steps == 64
         assert outcome.environment is not None
+
+
+class EverySecondHalf(InProcessSource):
+    """Half of the environments do not answer every other time."""
+
+    rollouts = 0
+
+    @property
+    def figures(self) -> dict[str, float]:
+        return {"rollouts": self.rollouts}
+
+    def collect(self) -> Rollout:
+        rollout = super().collect()
+        self.rollouts += 1
+        if self.rollouts % 2:
+            return rollout
+        valid = rollout.valid.clone()
+        valid[:, :, 2:] = False
+        return replace(rollout, valid=valid, answered=2)
+
+
+def test_only_steps_that_were_taken_count_for_the_budget(
+    make_algorithm: Callable[..., Algorithm], make_collector: Callable[..., Collector]
+) -> None:
+    algorithm = make_algorithm()
+    source = EverySecondHalf(make_collector(algorithm), algorithm)
+    session = TrainingSession(algorithm, source, None, RoundPlan(env_steps=2 * 64 + 2 * 32))
+    while not session.finished:
+        session.step()
+    assert source.rollouts == 4
+    assert session.moment().env_steps == [192, 192]
+    assert session.progress().metrics["rollouts"] == [4, 4], "a source's own figures are told with the metrics"
 
 
 def test_without_a_judge_a_round_only_trains(
