@@ -237,6 +237,16 @@ def test_candidates_get_all_episodes_as_long_as_the_fraction_pays_for_them(
     assert [order.members for order in judge.orders if not order.screening] == [(0,), (1,)], "the best look's first"
 
 
+def test_who_may_have_reached_the_target_at_the_end_gets_all_episodes_whatever_they_cost(algorithm: Algorithm) -> None:
+    judge = ScriptedJudge([[5, 1]], [5.5, 1.5], cost_s=10.0)
+    stage = Stage(algorithm, judge, duration_s=15.0, target=4.0, admission_score=0.0)
+    stage.elapsed_s = 15.0
+    stage.selection.conclude(1.0)
+    (full,) = [order for order in judge.orders if not order.screening]
+    assert (full.members, len(full.seeds), full.first_episodes, full.admission_score) == ((0,), 32, 0, None)
+    assert stage.selection.confirmed is not None, "and the other is not asked about any more"
+
+
 def test_every_answer_is_news_once(algorithm: Algorithm) -> None:
     judge = ScriptedJudge([[5, 1], [3, 9]], [5.5, 8.5])
     stage = Stage(algorithm, judge)

@@ -121,19 +121,22 @@ class Selection:
 
     def _order_candidates(self) -> None:
         """Each member's best snapshot, the best of all first: with all episodes as long as the fraction pays for them,
-        then with as many as a look has."""
+        then with as many as a look has. Who may have reached the target gets all of them in any case."""
         news = [
-            snapshot
-            for member, (_, snapshot) in sorted(self._best.items(), key=lambda item: -item[1][0])
+            (mean, snapshot)
+            for member, (mean, snapshot) in sorted(self._best.items(), key=lambda item: -item[1][0])
             if (judged := self._candidates.get(member)) is None or judged.snapshot is not snapshot
         ]
-        first = min(self._plan.screening_episodes, self._plan.episodes)
+        target, first = self._plan.target, min(self._plan.screening_episodes, self._plan.episodes)
         left_s = self._schedule.left_s(self._now().elapsed_s) - len(news) * first * self._episode_s
-        for snapshot in news:
-            if self._interrupted():
+        for mean, snapshot in news:
+            if self._interrupted() or self.confirmed is not None:
                 return
             left_s -= (self._plan.episodes - first) * self._episode_s
-            self._order_full(snapshot, ADMISSION, self._plan.episodes if left_s >= 0.0 else first)
+            if target is not None and mean >= target:
+                self._order_full(snapshot, CONFIRMATION, self._plan.episodes)
+            else:
+                self._order_full(snapshot, ADMISSION, self._plan.episodes if left_s >= 0.0 else first)
 
     def _wait(self, timeout_s: float) -> None:
         while (self._screening is not None or self._full) and self.confirmed is None and not self._interrupted():
