@@ -217,7 +217,7 @@ async def test_a_budget_that_ends_while_a_challenge_is_open_still_gets_its_answe
 
 async def test_a_lost_challenge_is_taken_up_by_another_pod_and_counts_once(site):
     await site.stop()
-    await site.start(lease_term=0.6)
+    await site.start(lease_term=2.0)
     job = await site.create(pod=ONE_AGENT)
     frozen, other = site.learner("projects/default/pods/frozen"), site.learner("projects/default/pods/other")
     await train(frozen, 480.0)

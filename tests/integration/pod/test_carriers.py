@@ -210,7 +210,8 @@ def requests():
     time.sleep(600)
 
 with open_channel(address, FileToken(Path(token))) as channel:
-    opened = next(worker_service_pb2_grpc.WorkerServiceStub(channel).Collect(requests())).opened
+    call = worker_service_pb2_grpc.WorkerServiceStub(channel).Collect(requests())  # cancelled once nobody holds it
+    opened = next(call).opened
     if attach == "yes":
         kept = offering.settle(opened.carrier)
     print(opened.carrier.segment, flush=True)
