@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from podracer_core.buffers.rollout import EpisodeStatistics, Rollout, allocate_rollout
+from podracer_core.cuda_graphs import map_tensors
 from podracer_core.errors import InvalidInput
 
 __all__ = ["absent_rows", "join_rollouts", "moved_to"]
@@ -73,10 +74,4 @@ def absent_rows(like: Rollout, environments: int, standing: Tensor | None) -> Ro
 
 def moved_to(rollout: Rollout, device: torch.device) -> Rollout:
     """The same on another device."""
-
-    def moved(value: Tensor | EpisodeStatistics | int | None) -> Tensor | EpisodeStatistics | int | None:
-        if isinstance(value, EpisodeStatistics):
-            return EpisodeStatistics(**{one.name: getattr(value, one.name).to(device) for one in fields(value)})
-        return value.to(device, non_blocking=True) if isinstance(value, Tensor) else value
-
-    return Rollout(**{field.name: moved(getattr(rollout, field.name)) for field in fields(Rollout)})  # type: ignore[arg-type]
+    return map_tensors(rollout, lambda tensor: tensor.to(device, non_blocking=True))

@@ -21,7 +21,7 @@ class LearnerConfig(PodSettings):
     workers          their addresses; needed where the layout is split. A host name stands for all addresses that it
                      has, and is resolved again every few seconds
     max_workers      how many of them have a part of the environments at a time, the others are spares; 0: all
-    collect_ahead    rollouts that they collect ahead of training; auto: as is measured to be best
+    collect_ahead    rollouts that are collected ahead of training, by workers or on a GPU; auto: as is measured
     evaluators       addresses; needed where the layout is split
     allow_user_code  fused: start a user's own environments from this process
     device           to train on: cpu, cuda, cuda:0, or auto: a GPU where there is one and the environment runs on it
@@ -41,3 +41,8 @@ class LearnerConfig(PodSettings):
     device: str = "auto"
     peer_patience: Seconds = 60.0
     advertise: str = ""
+
+    @property
+    def ahead(self) -> int | None:
+        """`collect_ahead` as a number; None for auto."""
+        return None if self.collect_ahead == "auto" else int(self.collect_ahead)

@@ -11,6 +11,7 @@ from podracer.evaluator.v1 import evaluator_service_pb2
 from podracer.orchestrator.v1 import pod_service_pb2
 from podracer_core.catalogue.messages import environment_from_message
 from podracer_core.checkpoint import POLICY_GROUPS, Checkpoint, evaluate_checkpoints, pack_policy, rule_of
+from podracer_core.environments.registry import device_for
 from podracer_core.errors import DeadlineExpired, InvalidInput
 from podracer_core.evaluate import EvaluationResult
 from podracer_core.evaluate.messages import result_from_message, result_to_message
@@ -20,7 +21,6 @@ from podracer_learner.config import LearnerConfig
 from podracer_learner.evaluator_calls import EvaluatorCall, answer_of_any
 from podracer_learner.inspect_run import require_user_code_allowed
 from podracer_learner.peers import Peers
-from podracer_learner.round_setup import device_for
 from podracer_learner.user_files import FetchedFiles, UserFiles
 
 __all__ = ["EvaluationTooLong", "evaluate_for"]

@@ -21,7 +21,7 @@ from podracer_core.catalogue.environments import EnvironmentSpec, find_environme
 from podracer_core.catalogue.messages import environment_from_message, space_from_message
 from podracer_core.catalogue.spaces import Space
 from podracer_core.collect import Collector
-from podracer_core.environments.registry import batched_class, evaluates_alike, make_vec_environment, runs_on
+from podracer_core.environments.registry import batched_class, device_for, evaluates_alike, make_vec_environment
 from podracer_core.environments.spaces import (
     action_array_space,
     from_gymnasium,
@@ -34,7 +34,7 @@ from podracer_core.training.environment_states import resume_environments
 from podracer_core.training.judge import InProcessJudge, Judge
 from podracer_core.training.messages import cohort_from_message
 from podracer_core.training.plan import RoundPlan
-from podracer_core.training.source import InProcessSource, RolloutSource
+from podracer_core.training.source import InProcessSource, OverlappingSource, RolloutSource
 from podracer_learner.config import LearnerConfig
 from podracer_learner.evaluators import RemoteJudge
 from podracer_learner.inspect_run import require_user_code_allowed
@@ -44,7 +44,7 @@ from podracer_learner.starts import Starts, load_starts
 from podracer_learner.user_files import FetchedFiles, UserFiles
 from podracer_learner.workers import RemoteSource, WorkerPlan
 
-__all__ = ["RoundSetup", "device_for", "envs_per_member", "set_up_round"]
+__all__ = ["RoundSetup", "envs_per_member", "set_up_round"]
 
 _BATCHED_ENVS = 256  # of a cohort, where one process steps them all at once
 _SINGLE_ENVS = 16  # of a member, where each takes its steps by itself: more at once gain little
@@ -134,14 +134,20 @@ def _set_up_fused(
     spaces = environment.observation_space, environment.action_space
     algorithm = algorithm_class(cohort.algorithm)(cohort, *spaces, device)
     starts = begin(algorithm)
+    overlapping = device != "cpu" and not work.deterministic
     collector = Collector(
         environment,
-        algorithm.actor,
+        algorithm.make_actor(cohort, *spaces, device) if overlapping else algorithm.actor,
         torch.tensor([member.seed for member in cohort.members]),
         first_step=starts.step_count,
         first_environment=starts.first_environment,
         session=starts.step_count,
+        buffers=2 if overlapping else 1,
     )
+    source = (
+        OverlappingSource(collector, algorithm, config.ahead) if overlapping else InProcessSource(collector, algorithm)
+    )
+    held.callback(source.close)
     resume_environments(collector, starts.environments)
     judge = None
     if starts.rank == 0:
@@ -154,7 +160,7 @@ def _set_up_fused(
         (from_gymnasium(spaces[0]), from_gymnasium(spaces[1])),
         environment.max_episode_steps or _UNLIMITED_EPISODE_STEPS,
         algorithm,
-        InProcessSource(collector, algorithm),
+        source,
         judge,
         round_plan(work),
         held.pop_all(),
@@ -185,7 +191,7 @@ def _set_up_split(
         envs_per_member(work, spec, device),
         algorithm.horizon,
         lock_step=work.deterministic,
-        ahead=None if config.collect_ahead == "auto" else int(config.collect_ahead),
+        ahead=config.ahead,
         max_workers=config.max_workers,
         patience_s=config.peer_patience,
         check=check,
@@ -258,11 +264,3 @@ def envs_per_member(work: pod_service_pb2.TrainWork, spec: EnvironmentSpec, devi
     if batched_class(spec) is None or (is_physics and device == "cpu"):
         return _SINGLE_ENVS
     return max(_SINGLE_ENVS, _BATCHED_ENVS // len(work.cohort.members))
-
-
-def device_for(wanted: str, spec: EnvironmentSpec) -> str:
-    """Where a fused pod trains and evaluates."""
-    if wanted != "auto":
-        return wanted
-    fits = torch.cuda.is_available() and batched_class(spec) is not None and runs_on(spec, "cuda")
-    return "cuda" if fits else "cpu"

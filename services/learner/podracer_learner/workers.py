@@ -21,10 +21,10 @@ from podracer_core.carriers.inline import TensorEncoder, encode_tensor
 from podracer_core.carriers.negotiation import Endpoint
 from podracer_core.errors import InvalidInput
 from podracer_core.training.environment_states import EnvironmentState, stack_states, unstack_states
+from podracer_core.training.pace_trial import MOST_AHEAD, PaceTrial
 from podracer_core.training.source import RolloutSource
 from podracer_learner.arrivals import Arrival
 from podracer_learner.batch import absent_rows, join_rollouts, moved_to
-from podracer_learner.pace_trial import MOST_AHEAD, PaceTrial
 from podracer_learner.partition import Part
 from podracer_learner.quorum import Share, remaining_wait_s
 from podracer_learner.starts import Starts

@@ -11,6 +11,10 @@ __all__ = ["WorkerConfig"]
 
 @dataclass(frozen=True)
 class WorkerConfig(PodSettings):
-    """`max_sessions` learners at a time."""
+    """
+    max_sessions     learners at a time
+    device           to collect on: cpu, cuda, cuda:0, or auto: a GPU where there is one and the environment runs on it
+    """
 
     max_sessions: int = 1
+    device: str = "auto"

@@ -26,7 +26,7 @@ METHODS = {
 
 def create_worker_server(config: WorkerConfig, work: WorkQueue) -> RpcServer:
     """A bound server whose sessions compute in whoever runs `work`."""
-    service = WorkerService(work, config.max_sessions, config.file_cache(), config.shared_folder())
+    service = WorkerService(work, config.max_sessions, config.device, config.file_cache(), config.shared_folder())
     server = create_server(
         config.listen,
         [partial(worker_service_pb2_grpc.add_WorkerServiceServicer_to_server, service)],

@@ -22,9 +22,10 @@ __all__ = ["WorkerService"]
 class WorkerService(worker_service_pb2_grpc.WorkerServiceServicer):
     """Sessions run in the threads of their calls, but for what computes: that goes to `work`."""
 
-    def __init__(self, work: WorkQueue, max_sessions: int, cache: FileCache, folder: SharedFolder) -> None:
-        """`cache` has the files of users' environments, `folder` is where tensors may cross."""
-        self._work, self._cache, self._folder = work, cache, folder
+    def __init__(self, work: WorkQueue, max_sessions: int, device: str, cache: FileCache, folder: SharedFolder) -> None:
+        """`device` is where sessions collect that name none, `cache` has the files of users' environments, `folder` is
+        where tensors may cross."""
+        self._work, self._device, self._cache, self._folder = work, device, cache, folder
         self._files = FileReceiver(cache)
         self._slots = SessionSlots(max_sessions)
         self._meter = StepMeter()
@@ -34,7 +35,7 @@ class WorkerService(worker_service_pb2_grpc.WorkerServiceServicer):
     ) -> Iterator[worker_service_pb2.CollectResponse]:
         from podracer_worker.session import CollectSession  # late: it imports torch
 
-        make_session = partial(CollectSession, self._work, self._meter, self._cache, self._folder)
+        make_session = partial(CollectSession, self._work, self._meter, self._device, self._cache, self._folder)
         return self._slots.serve(make_session, request_iterator, context)
 
     def PutFile(  # noqa: N802 - the name in the contract

@@ -23,6 +23,7 @@ from podracer_core.carriers.shared_folder import SharedFolder
 from podracer_core.carriers.slots import SlotWriter
 from podracer_core.catalogue.environments import EnvironmentSpec, find_environment
 from podracer_core.catalogue.messages import description_to_message, environment_from_message
+from podracer_core.environments.registry import device_for
 from podracer_core.environments.spaces import from_gymnasium
 from podracer_core.environments.vec_environment import VecEnvironment
 from podracer_core.errors import InvalidInput, Unavailable
@@ -45,10 +46,11 @@ _SLOT_WAIT_S = 1.0
 class CollectSession(Session):
     """See the contract of `Collect`. Weights are replaced as they come; a rollout takes the newest there are."""
 
-    def __init__(self, work: WorkQueue, meter: StepMeter, cache: FileCache, folder: SharedFolder) -> None:
-        """`cache` has the files of users' environments, `folder` is where rollouts may cross."""
+    def __init__(self, work: WorkQueue, meter: StepMeter, device: str, cache: FileCache, folder: SharedFolder) -> None:
+        """`device` is where to collect where the learner does not say, `cache` has the files of users' environments,
+        `folder` is where rollouts may cross."""
         super().__init__()
-        self._work, self._meter, self._cache, self._folder = work, meter, cache, folder
+        self._work, self._meter, self._device, self._cache, self._folder = work, meter, device, cache, folder
         self._placed: PlacedEnvironment | None = None
         self._decoder, self._encoder = TensorDecoder(), TensorEncoder()
         self._slots: SlotWriter | None = None  # where rollouts do not go inline
@@ -96,13 +98,14 @@ class CollectSession(Session):
         require_same_build(request.build)
         if not request.cohort.members:
             raise InvalidInput("a session needs a cohort", reason="BAD_SESSION")
+        environment = environment_from_message(request.cohort.environment)
         plan = CollectionPlan(
             cohort=cohort_from_message(request.cohort),
-            environment=environment_from_message(request.cohort.environment),
+            environment=environment,
             envs_per_member=request.envs_per_member,
             first_env_index=request.first_env_index,
             horizon=request.horizon,
-            device=request.device or "cpu",
+            device=device_for(request.device or self._device, environment),
             state={name: decode_tensor(message) for name, message in request.environment_state.items()},
         )
         in_flight = request.max_in_flight or 1

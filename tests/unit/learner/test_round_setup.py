@@ -8,7 +8,8 @@ import torch
 from podracer.common.v1 import cohort_pb2
 from podracer.orchestrator.v1 import pod_service_pb2
 from podracer_core.catalogue.environments import EnvironmentSpec
-from podracer_learner.round_setup import device_for, envs_per_member
+from podracer_core.environments.registry import device_for
+from podracer_learner.round_setup import envs_per_member
 
 
 @pytest.mark.parametrize(

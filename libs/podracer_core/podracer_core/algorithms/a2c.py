@@ -16,6 +16,7 @@ class A2C(OnPolicy):
     `OnPolicy` for its frame."""
 
     info = find_algorithm("a2c")
+    graph_safe = True
 
     def _minibatches(self, rows: RolloutRows) -> Iterator[Minibatch]:
         yield from rows.minibatches(rows.count)

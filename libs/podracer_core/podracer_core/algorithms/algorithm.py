@@ -31,6 +31,9 @@ class Algorithm(ABC):
     """
 
     on_policy: ClassVar[bool]
+    graph_safe: ClassVar[bool] = False
+    """Whether updates may be replayed as CUDA graphs: see `cuda_graphs.Graphed`. Every class says so for itself."""
+
     max_lag: ClassVar[int]
 
     cohort: CohortConfig
@@ -39,6 +42,10 @@ class Algorithm(ABC):
     version: int
     horizon: int
     device: torch.device
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        cls.graph_safe = vars(cls).get("graph_safe", False)
 
     @abstractmethod
     def __init__(

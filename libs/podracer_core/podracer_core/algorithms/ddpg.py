@@ -20,6 +20,7 @@ from podracer_core.networks.box_heads import make_exploration
 class DDPG(OffPolicy):
     """Lillicrap et al., 2016 (arXiv:1509.02971), algorithm 1, for bounded Box actions; see `Algorithm`."""
 
+    graph_safe = True
     metrics = ("critic_loss", "actor_loss", "value")
     has_actor_target = True
 

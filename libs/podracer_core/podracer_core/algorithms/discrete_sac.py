@@ -21,6 +21,7 @@ from podracer_core.networks import CategoricalHead
 class DiscreteSAC(OffPolicy):
     """Christodoulou, 2019 (arXiv:1910.07207): expectations over all actions take the place of samples."""
 
+    graph_safe = True
     metrics = ("critic_loss", "actor_loss", "value", "entropy", "temperature")
 
     def __init__(

@@ -21,6 +21,7 @@ class DQN(OffPolicy):
 
     metrics = ("critic_loss", "value")
     has_actor_target = True
+    graph_safe = True
     double: ClassVar[bool] = False
     dueling: ClassVar[bool] = False
 
@@ -33,6 +34,7 @@ class DQN(OffPolicy):
     ) -> None:
         super().__init__(cohort, observation_space, action_space, device)
         self.head = cast("ValueHead", self.actor.head)
+        self.slow_interval = self.shared["target_interval"]
 
     @classmethod
     def make_head(
@@ -63,7 +65,7 @@ class DQN(OffPolicy):
         loss, slope, error = squared_error(values, target, batch.weight)
         self.minimize(self.policy, values, slope, self.hyperparameters["learning_rate"])
         self.set_priorities(batch, error)
-        if (self.gradient_steps + 1) % self.shared["target_interval"] == 0:
+        if self.is_slow_step:
             self.follow(self.policy)
         return loss, (values.detach().mean(1) * batch.weight).sum(1)
 
@@ -80,16 +82,16 @@ class DQN(OffPolicy):
 class DoubleDQN(DQN):
     """The learned network chooses the action of a target, the slow one says what it is worth."""
 
-    double = True
+    graph_safe = double = True
 
 
 class DuelingDQN(DQN):
     """Q = V + A - mean A (Wang et al., 2016, arXiv:1511.06581, equation 9)."""
 
-    dueling = True
+    graph_safe = dueling = True
 
 
 class D3QN(DQN):
     """Dueling and double."""
 
-    double = dueling = True
+    graph_safe = double = dueling = True

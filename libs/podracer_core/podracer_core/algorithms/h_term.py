@@ -103,8 +103,12 @@ class HTerm:
     @classmethod
     def of(cls, shared: Mapping[str, Any], hyperparameters: Mapping[str, Tensor], seeds: Tensor) -> HTerm | None:
         """What an algorithm's hyperparameters ask for; None where it is off, or not among them."""
-        form = shared.get("h_term", "off")
-        return None if form == "off" else cls(form, shared["h_term_steps"], hyperparameters, seeds)
+        return cls(shared["h_term"], shared["h_term_steps"], hyperparameters, seeds) if cls.wanted(shared) else None
+
+    @staticmethod
+    def wanted(shared: Mapping[str, Any]) -> bool:
+        """Whether an algorithm's hyperparameters ask for one."""
+        return bool(shared.get("h_term", "off") != "off")
 
     def observe(self, rollout: Rollout) -> None:
         """Take in a rollout, before the first `draw` and whenever there is a new one."""

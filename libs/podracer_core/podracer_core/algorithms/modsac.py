@@ -22,6 +22,7 @@ class ModSAC(SAC):
                  1 / (2 - λ) of the critic's: every second one while λ is 0, every one at 1
     """
 
+    graph_safe = True
     metrics = (*SAC.metrics, "reliability")
 
     def __init__(

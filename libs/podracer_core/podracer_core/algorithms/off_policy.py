@@ -21,6 +21,7 @@ from podracer_core.algorithms.trained_network import TrainedNetwork
 from podracer_core.buffers.replay import Replay
 from podracer_core.buffers.rollout import Rollout
 from podracer_core.catalogue.algorithms import find_algorithm
+from podracer_core.cuda_graphs import Graphed
 from podracer_core.networks import ActionHead, Architecture, NetworkActor
 from podracer_core.optimizers import StackedAdam
 from podracer_core.random_numbers import normal
@@ -52,6 +53,9 @@ class OffPolicy(Algorithm):
     """Names of what `learn` returns, in that order."""
 
     has_actor_target: ClassVar[bool] = False
+    slow_interval = 1
+    """Gradient steps from one that is slow to the next: see `is_slow_step`."""
+
     fused_memory: ClassVar[tuple[str, ...]] = ("log_temperature",)
 
     def __init__(
@@ -70,7 +74,9 @@ class OffPolicy(Algorithm):
         }
         self.active = torch.ones(members, dtype=torch.bool, device=self.device)
         self.seeds = torch.tensor([member.seed for member in cohort.members], device=self.device)
-        self._limits_gradients = bool((self.hyperparameters["max_gradient_norm"] > 0).any())
+        # Known to the host, so that who does not limit them does not pay for it.
+        self._limits_gradients = [norm > 0 for norm in cohort.member_values(info)["max_gradient_norm"]]
+        self._replay_keys, self._noise_keys = torch.empty_like(self.seeds), torch.empty_like(self.seeds).unsqueeze(1)
         self._open_streams()
         self._step_count = torch.zeros(members, dtype=torch.int64, device=self.device)
         self._transition_count = torch.zeros_like(self._step_count)
@@ -97,6 +103,8 @@ class OffPolicy(Algorithm):
         self._observations = ObservationStatistics(self.actor)
         self._experience = Experience(self.shared, self.hyperparameters, self.actor, members)
         self._set_exploration()
+        wanted = self.graph_safe and self._h_term is None
+        self._gradient_step = Graphed(self._take_gradient_step, self.device, wanted=wanted)
 
     @classmethod
     @abstractmethod
@@ -112,6 +120,11 @@ class OffPolicy(Algorithm):
     @abstractmethod
     def learn(self, batch: Batch) -> Sequence[Tensor]:
         """One gradient step of every member; returns `metrics`, [M] each. Gradients are off; it turns them on."""
+
+    @property
+    def is_slow_step(self) -> bool:
+        """Whether the present gradient step is one in `slow_interval`, in which the actor or a target moves too."""
+        return (self.gradient_steps + 1) % self.slow_interval == 0
 
     def random_fraction(self, transitions: Tensor) -> Tensor:
         """Share of uniformly random actions after so many transitions of each member, [M] -> [M]."""
@@ -167,13 +180,17 @@ class OffPolicy(Algorithm):
         steps = self._experience.due_steps(rollout.horizon)
         for first in range(0, steps, _BATCHES_AT_ONCE):
             for batch in self.batches(min(steps - first, _BATCHES_AT_ONCE)):
-                totals += torch.stack(list(self.learn(batch)))
+                totals += self._gradient_step(batch, self.is_slow_step)
                 self.update_count += 1
                 self.gradient_steps += 1
         self._set_exploration()
         self.version += 1
         values = totals / steps if steps else torch.full_like(totals, torch.nan)
         return dict(zip(self.metrics, values, strict=True)) | {"active": self.active.clone()}
+
+    def _take_gradient_step(self, batch: Batch, slow: bool) -> Tensor:
+        """`slow` is what `is_slow_step` says; returns metrics, [K, M]."""
+        return torch.stack(list(self.learn(batch)))
 
     def noise(self, *shape: int) -> Tensor:
         """Standard normal numbers [M, *shape] for this gradient step, from each member's own stream."""
@@ -201,7 +218,7 @@ class OffPolicy(Algorithm):
         A member whose gradient is not finite stays as it was, for good.
         """
         wanted = self.active if mask is None else self.active & mask
-        limit = self.hyperparameters["max_gradient_norm"] if self._limits_gradients else None
+        limit = self.hyperparameters["max_gradient_norm"] if any(self._limits_gradients) else None
         took = network.minimize(output, slope, rate, wanted, limit)
         self.active &= took | ~wanted
 
@@ -245,7 +262,8 @@ class OffPolicy(Algorithm):
         return self._experience.replay
 
     def _open_streams(self) -> None:
-        self._replay_keys, self._noise_keys = replay_keys(self.seeds), update_noise_keys(self.seeds).unsqueeze(1)
+        self._replay_keys.copy_(replay_keys(self.seeds))
+        self._noise_keys.copy_(update_noise_keys(self.seeds).unsqueeze(1))
 
     def _set_exploration(self) -> None:
         if "random_fraction" in self.actor.settings:
@@ -311,8 +329,10 @@ class OffPolicy(Algorithm):
         check_member_hyperparameters(self.info, values)
         for name, value in values.items():
             self.hyperparameters[name][member] = value
-        self._limits_gradients = bool((self.hyperparameters["max_gradient_norm"] > 0).any())
+        if "max_gradient_norm" in values:
+            self._limits_gradients[member] = values["max_gradient_norm"] > 0
         self._set_exploration()
+        self._gradient_step.forget()
 
     def perturb_member(self, member: int, scale: float, seed: int) -> None:
         perturb_actor(self.actor, member, scale, seed)

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from podracer_core.algorithms.algorithm import Algorithm, MemberState
 from podracer_core.algorithms.cohort import CohortConfig, check_member_hyperparameters
+from podracer_core.algorithms.h_term import HTerm
 from podracer_core.algorithms.learning_rate import scheduled_rate
 from podracer_core.algorithms.minibatch import Minibatch, RolloutRows
 from podracer_core.algorithms.observation_statistics import ObservationStatistics
@@ -22,6 +23,7 @@ from podracer_core.algorithms.sharing import Shared, Sharing
 from podracer_core.algorithms.state_values import StateValues
 from podracer_core.buffers.rollout import Rollout
 from podracer_core.catalogue.algorithms import AlgorithmInfo
+from podracer_core.cuda_graphs import Graphed
 from podracer_core.networks import (
     ACTOR,
     CRITIC,
@@ -91,6 +93,7 @@ class OnPolicy(Algorithm):
         self._step_count = torch.zeros(members, dtype=torch.int64, device=self.device)
         self._transition_count = torch.zeros(members, dtype=torch.int64, device=self.device)
         self._networks.initialize(self._seeds, shared["initial_log_std"])
+        self._learn = Graphed(self._learn_from, self.device, wanted=self.graph_safe and not HTerm.wanted(shared))
 
     @classmethod
     def make_actor(
@@ -135,6 +138,12 @@ class OnPolicy(Algorithm):
     @torch.no_grad()
     def update(self, rollout: Rollout) -> dict[str, Tensor]:
         stale = rollout.policy_version != self.version
+        metrics = self._learn(replace(rollout, policy_version=0, answered=None), stale)
+        self.version += 1
+        return metrics
+
+    def _learn_from(self, rollout: Rollout, stale: bool) -> dict[str, Tensor]:
+        """The update on the device. `stale`: an older policy than the present one took the rollout."""
         rows, metrics = self._preparation.rows(rollout, self.active, stale=stale)
         rate = scheduled_rate(
             self._shared["learning_rate_schedule"],
@@ -151,7 +160,6 @@ class OnPolicy(Algorithm):
         self._observations.update(rollout, self.active)
         self._step_count.copy_(rollout.first_step).add_(rollout.horizon)
         self._transition_count += rollout.valid.sum((0, 2))
-        self.version += 1
         metrics |= dict(zip(names, totals[:-1] / totals[-1], strict=True))
         return metrics | {"active": self.active.clone()}
 
@@ -233,9 +241,11 @@ class OnPolicy(Algorithm):
         check_member_hyperparameters(self.info, values)
         for name, value in values.items():
             self._hyperparameters[name][member] = value
+        self._learn.forget()
 
     def share(self, rank: int) -> Sharing:
         self._seeds.copy_(learner_seeds(self._seeds, rank))
+        self._learn.forget()
         running = self._observations.running
         normalizers = {} if running is None else {"observations": running}
         normalizes_values = self._shared["normalize_values"]

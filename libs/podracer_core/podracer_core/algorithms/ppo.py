@@ -29,6 +29,7 @@ class PPO(OnPolicy):
     """Clipped-surrogate PPO for Discrete, MultiDiscrete, MultiBinary and Box actions; see `OnPolicy` for its frame."""
 
     info = find_algorithm("ppo")
+    graph_safe = True
     policy_metrics = ("kl", "clip_fraction")
 
     def __init__(

@@ -24,6 +24,8 @@ class REDQ(SAC):
     N is `ensemble_size`, M `subset_size`, G `updates_per_step`.
     """
 
+    graph_safe = True
+
     def __init__(
         self,
         cohort: CohortConfig,
@@ -37,9 +39,8 @@ class REDQ(SAC):
                 f"subset_size must be at most ensemble_size, {self.critic_count}, not {self.shared['subset_size']}"
             )
             raise InvalidInput(message, violations=[FieldViolation("subset_size", message)])
-        self._actor_interval = max(1, round(self.shared["updates_per_step"]))
-        nothing = torch.zeros(self.members, device=self.device)
-        self._last_actor_metrics = (nothing, nothing, nothing)
+        self.slow_interval = max(1, round(self.shared["updates_per_step"]))
+        self._actor_metrics = torch.zeros(3, self.members, device=self.device)  # of the last step that the actor took
 
     @property
     def critic_count(self) -> int:
@@ -50,9 +51,9 @@ class REDQ(SAC):
         noise, next_noise = self.noise(2, batch.reward.shape[1], self.head.action_size).unbind(1)
         critic_loss, _ = self.learn_critic(batch, next_noise)
         self.follow(self.critic)
-        if (self.gradient_steps + 1) % self._actor_interval == 0:
-            self._last_actor_metrics = self.learn_actor(batch, noise)
-        return critic_loss, *self._last_actor_metrics, self.temperature.value
+        if self.is_slow_step:
+            self._actor_metrics.copy_(torch.stack(self.learn_actor(batch, noise)))
+        return critic_loss, *self._actor_metrics, self.temperature.value
 
     def pessimistic(self, values: Tensor) -> Tensor:
         """The least of M of the N values, drawn anew for each gradient step and member (equation 1)."""

@@ -21,6 +21,7 @@ from podracer_core.networks.box_heads import make_exploration
 class SAC(OffPolicy):
     """Haarnoja et al., 2018 (arXiv:1812.05905), for bounded Box actions; see `Algorithm` for the interface."""
 
+    graph_safe = True
     metrics: ClassVar[tuple[str, ...]] = ("critic_loss", "actor_loss", "value", "entropy", "temperature")
 
     def __init__(

@@ -22,6 +22,7 @@ class TD3(OffPolicy):
 
     metrics = ("critic_loss", "actor_loss", "value")
     has_actor_target = True
+    graph_safe = True
 
     def __init__(
         self,
@@ -33,6 +34,7 @@ class TD3(OffPolicy):
         super().__init__(cohort, observation_space, action_space, device)
         self.head = cast("DeterministicHead", self.actor.head)
         self.critic = self.add_critic("critic", observation_space, 2, action_size=self.head.action_size)
+        self.slow_interval = self.shared["policy_delay"]
         self._actor_loss = torch.zeros(self.members, device=self.device)  # of the last step that the actor took
 
     @classmethod
@@ -52,8 +54,8 @@ class TD3(OffPolicy):
         critic_loss, slope, error = squared_error(values, target, batch.weight)
         self.minimize(self.critic, values, slope, self.hyperparameters["learning_rate"])
         self.set_priorities(batch, error)
-        if (self.gradient_steps + 1) % self.shared["policy_delay"] == 0:
-            self._actor_loss = self.learn_actor(batch)
+        if self.is_slow_step:
+            self._actor_loss.copy_(self.learn_actor(batch))
             self.follow(self.policy, self.critic)
         return critic_loss, self._actor_loss, (values.detach()[:, 0] * batch.weight).sum(1)
 

@@ -31,7 +31,7 @@ class PriorityTree:
 
     def set(self, leaf: Tensor, priority: Tensor) -> None:
         """leaf int64 [M, B], priority [M, B] of at least zero. Of a leaf that is there twice, one of the two counts."""
-        self._greatest = torch.maximum(self._greatest, priority.amax(1, keepdim=True))
+        torch.maximum(self._greatest, priority.amax(1, keepdim=True), out=self._greatest)
         self._write(leaf, priority)
 
     def set_newest(self, leaf: Tensor, valid: Tensor) -> None:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from podracer_core.buffers.rollout import Rollout, allocate_rollout
 from podracer_core.collect.episodes import EpisodeTracker
+from podracer_core.cuda_graphs import Graphed
 from podracer_core.environments.action_masks import action_mask_size
 from podracer_core.environments.vec_environment import Step, VecEnvironment
 from podracer_core.errors import InvalidInput
@@ -24,6 +25,7 @@ class Collector:
     environment (its place in its random streams; zero for a new agent). `first_environment` is the index of this
     worker's first environment within each member, so that several workers of a learner draw different numbers.
     `session`, an int or int64 [M], makes episodes differ when the environments start anew after a restart.
+    `buffers` rollouts live at a time: each is overwritten by the call that comes so many later.
     """
 
     def __init__(
@@ -35,6 +37,7 @@ class Collector:
         first_step: Tensor | None = None,
         first_environment: int = 0,
         session: int | Tensor = 0,
+        buffers: int = 1,
     ) -> None:
         members = actor.members
         if environment.num_envs % members or seeds.shape != (members,):
@@ -48,7 +51,9 @@ class Collector:
             self._step_count.copy_(first_step)
         self._action_keys = action_keys(seeds, self.num_envs, first_environment)
         self._episodes = EpisodeTracker(members, self.num_envs, device)
-        self._rollouts: dict[int, Rollout] = {}
+        self._rollouts: dict[tuple[int, int], Rollout] = {}  # by horizon and buffer
+        self._buffers, self._buffer = buffers, 0
+        self._fill = Graphed(self._fill_rollout, device, wanted=environment.graph_safe)
         if isinstance(session, Tensor):
             session = session.to(device)
         keys = environment_keys(seeds, self.num_envs, first_environment, session)
@@ -56,8 +61,14 @@ class Collector:
 
     @torch.no_grad()
     def collect(self, horizon: int, *, policy_version: int = 0) -> Rollout:
-        """Take `horizon` steps in every environment. The rollout's tensors are overwritten by the next call."""
-        rollout = self._rollout(horizon, policy_version)
+        """Take `horizon` steps in every environment. With one buffer the next call overwrites the rollout."""
+        self._buffer = (self._buffer + 1) % self._buffers
+        rollout = self._rollout(horizon, self._buffer)
+        self._fill(horizon, self._buffer)
+        return replace(rollout, policy_version=policy_version)
+
+    def _fill_rollout(self, horizon: int, buffer: int) -> None:
+        rollout = self._rollout(horizon, buffer)
         rollout.first_step.copy_(self._step_count)
         rollout.observation[0].copy_(self._observation.view_as(rollout.observation[0]))
         masks = rollout.action_mask
@@ -77,11 +88,10 @@ class Collector:
         statistics = self._episodes.update(rollout.reward, ended, rollout.valid)
         for name in ("count", "return_sum", "length_sum"):
             getattr(rollout.episodes, name).copy_(getattr(statistics, name))
-        return rollout
 
     def rollout_size_bytes(self, horizon: int) -> int:
         """Of a rollout of so many steps."""
-        return self._rollout(horizon, 0).size_bytes
+        return self._rollout(horizon, self._buffer).size_bytes
 
     def state(self) -> dict[str, Tensor]:
         """Copies of all that the next rollout depends on but the actor: environments, running episodes, counters."""
@@ -102,12 +112,12 @@ class Collector:
         self._episodes.load_state(parts["episodes"])
         self._step_count.copy_(state["step_count"])
 
-    def _rollout(self, horizon: int, policy_version: int) -> Rollout:
-        if horizon not in self._rollouts:
+    def _rollout(self, horizon: int, buffer: int) -> Rollout:
+        if (horizon, buffer) not in self._rollouts:
             space, head = self.environment.observation_space, self.actor.head
             if space.shape is None:
                 raise InvalidInput(f"a collector needs observations of a fixed shape, not {space}")
-            self._rollouts[horizon] = allocate_rollout(
+            self._rollouts[horizon, buffer] = allocate_rollout(
                 horizon,
                 self.members,
                 self.num_envs,
@@ -116,8 +126,7 @@ class Collector:
                 self.environment.device,
                 action_mask_size(self.environment.action_space) if self.environment.has_action_mask else 0,
             )
-        rollout = self._rollouts[horizon]
-        return replace(rollout, policy_version=policy_version)
+        return self._rollouts[horizon, buffer]
 
 
 def _slot(rollout: Rollout, t: int) -> Step:

@@ -91,6 +91,8 @@ class PointChasing(TorchEnvironment):
     "target_count" int64 [N], where the target's random walk stands. Observation float32 [N, 4 d]: the physics.
     """
 
+    graph_safe = True
+
     def __init__(
         self,
         num_envs: int,
@@ -124,6 +126,8 @@ class PointChasingDiscrete(TorchEnvironment):
 
     State and observation are those of `PointChasing`.
     """
+
+    graph_safe = True
 
     def __init__(
         self,

@@ -15,7 +15,7 @@ from podracer_core.environments.processes.preprocess import PreprocessVecEnv
 from podracer_core.environments.vec_environment import VecEnvironment
 from podracer_core.errors import FieldViolation, InvalidInput
 
-__all__ = ["batched_class", "evaluates_alike", "gymnasium_spec", "make_vec_environment", "runs_on"]
+__all__ = ["batched_class", "device_for", "evaluates_alike", "gymnasium_spec", "make_vec_environment", "runs_on"]
 
 _PLACES = {"cpu": "the CPU", "cuda": "CUDA devices"}
 
@@ -85,6 +85,14 @@ def batched_class(spec: EnvironmentSpec) -> type[VecEnvironment] | None:
         return None
     loaded = pkgutil.resolve_name(factory)
     return loaded if inspect.isclass(loaded) and issubclass(loaded, VecEnvironment) else None
+
+
+def device_for(wanted: str, spec: EnvironmentSpec) -> str:
+    """Where who may choose steps an environment: `wanted`, or for "auto" a GPU where there is one and it runs there."""
+    if wanted != "auto":
+        return wanted
+    fits = torch.cuda.is_available() and batched_class(spec) is not None and runs_on(spec, "cuda")
+    return "cuda" if fits else "cpu"
 
 
 def evaluates_alike(spec: EnvironmentSpec) -> bool:

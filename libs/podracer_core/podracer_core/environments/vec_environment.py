@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium
 import torch
@@ -67,7 +67,13 @@ class VecEnvironment(ABC):
     deterministic_evaluation: bool = False
     # What it did to the user's data before anything was stepped, for people: shown once when a job is inspected.
     preparation: str = ""
+    # Whether a CUDA graph can take steps in: see `cuda_graphs.Graphed`. Every class says so for itself.
+    graph_safe: ClassVar[bool] = False
     has_action_mask: bool = False  # true where every step has an `action_mask`; it never changes
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        cls.graph_safe = vars(cls).get("graph_safe", False)
 
     @property
     def action_mask(self) -> Tensor | None:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
+from contextlib import nullcontext
+
+import torch
 
 from podracer_core.algorithms.algorithm import Algorithm
 from podracer_core.buffers.rollout import Rollout
 from podracer_core.collect import Collector
 from podracer_core.training.environment_states import EnvironmentState, member_environment_states
+from podracer_core.training.pace_trial import PaceTrial
 
-__all__ = ["InProcessSource", "RolloutSource"]
+__all__ = ["InProcessSource", "OverlappingSource", "RolloutSource"]
 
 
 class RolloutSource(ABC):
@@ -53,3 +58,54 @@ class InProcessSource(RolloutSource):
 
     def close(self) -> None:
         self._collector.environment.close()
+
+
+class OverlappingSource(RolloutSource):
+    """Collects here as well, but on a CUDA stream of its own: the device takes the next rollout, with weights that are
+    one version old, while it trains on this one. Where `pace` finds that this gains nothing, it collects between the
+    updates.
+    """
+
+    def __init__(self, collector: Collector, algorithm: Algorithm, ahead: int | None = None) -> None:
+        """`collector` has an actor of its own and two buffers. `ahead`: 0 or 1, without measuring."""
+        self._collector, self._algorithm = collector, algorithm
+        device = algorithm.device
+        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
+        self._pace = PaceTrial(ahead, self._synchronized_clock, most=1)
+        self._next: Rollout | None = None
+
+    @property
+    def figures(self) -> dict[str, float]:
+        return {"staleness": self.staleness, "collected_ahead": self._pace.ahead}
+
+    def collect(self) -> Rollout:
+        self._pace.wait()
+        rollout = self._next if self._next is not None else self._begin()
+        if self._stream is not None:
+            torch.cuda.current_stream(self._stream.device).wait_stream(self._stream)
+        self._pace.go_on()
+        self._next = self._begin() if self._pace.ahead else None
+        self.staleness = self._algorithm.version - rollout.policy_version
+        return rollout
+
+    def environment_states(self) -> list[EnvironmentState] | None:
+        return member_environment_states(self._collector) if self._next is None else None
+
+    def close(self) -> None:
+        if self._stream is not None:
+            self._stream.synchronize()
+        self._collector.environment.close()
+
+    def _begin(self) -> Rollout:
+        """Have a rollout collected with the newest weights, once everything before has been done with them."""
+        algorithm, collector = self._algorithm, self._collector
+        collector.actor.load_state(algorithm.actor_state())
+        if self._stream is not None:
+            self._stream.wait_stream(torch.cuda.current_stream(self._stream.device))
+        with nullcontext() if self._stream is None else torch.cuda.stream(self._stream):
+            return collector.collect(algorithm.horizon, policy_version=algorithm.version)
+
+    def _synchronized_clock(self) -> float:
+        if self._stream is not None:
+            torch.cuda.synchronize(self._stream.device)
+        return time.monotonic()

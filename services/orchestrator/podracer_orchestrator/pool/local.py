@@ -30,6 +30,7 @@ PASSED_ON = (
     "PODRACER_CACHE_DIR",
     "PODRACER_CACHE_SIZE",
     "PODRACER_COLLECT_AHEAD",
+    "PODRACER_DEVICE",
 )
 """Settings of ours that are also the pods' settings; no other PODRACER_ variable reaches them."""
 

@@ -120,7 +120,7 @@ class OpenCollect(_message.Message):
     deterministic: _builtins.bool
     """Lock-step: a rollout begins only on the weights that answer the one before."""
     device: _builtins.str
-    """Device to collect on: `cpu`, `cuda:0`. Unset: cpu."""
+    """Device to collect on: `cpu`, `cuda:0`. Unset: as the worker is set."""
     @_builtins.property
     def build(self) -> _cohort_pb2.BuildInfo:
         """The learner's build; it must equal the worker's."""

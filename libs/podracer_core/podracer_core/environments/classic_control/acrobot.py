@@ -52,6 +52,7 @@ class Acrobot(TorchEnvironment):
                         "noise_key" and "noise_count", int64 [N]
     """
 
+    graph_safe = True
     can_diverge = False
 
     def __init__(

@@ -40,6 +40,7 @@ class CartPole(TorchEnvironment):
     angular velocity. Reward 1 a step, or with `sutton_barto_reward` -1 for falling and 0 otherwise.
     """
 
+    graph_safe = True
     can_diverge = False
 
     def __init__(

@@ -35,6 +35,7 @@ class MountainCar(TorchEnvironment):
     Reward -1 a step, until the car stands at 0.5 or beyond with a velocity of at least `goal_velocity`.
     """
 
+    graph_safe = True
     can_diverge = False
 
     def __init__(
@@ -74,6 +75,8 @@ class MountainCarContinuous(TorchEnvironment):
     which ends the episode. An action outside ±1 is clipped, and costs what the clipped one does; Gymnasium clips it
     too, but charges for the one that it was given.
     """
+
+    graph_safe = True
 
     def __init__(
         self,

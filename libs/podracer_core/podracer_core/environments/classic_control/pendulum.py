@@ -34,6 +34,8 @@ class Pendulum(TorchEnvironment):
     -(angle² + 0.1 velocity² + 0.001 torque²) of the state before the step, the angle taken within ±π. `g` in m/s².
     """
 
+    graph_safe = True
+
     def __init__(
         self,
         num_envs: int,

@@ -41,6 +41,7 @@ class StockTrading(TorchEnvironment):
     Reward: (account value at the close of t + 1 - at the close of t) / initial_cash * reward_scale.
     """
 
+    graph_safe = True
     deterministic_evaluation = True
 
     def __init__(

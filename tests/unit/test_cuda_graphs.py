@@ -1,0 +1,164 @@
+"""Work that is recorded once and replayed: the same results, wherever host and device may part."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+import torch
+from torch import Tensor
+
+from podracer_core import cuda_graphs
+from podracer_core.algorithms.cohort import CohortConfig, MemberConfig
+from podracer_core.algorithms.registry import algorithm_class
+from podracer_core.catalogue.algorithms import BUILT_IN
+from podracer_core.catalogue.spaces import DiscreteSpace
+from podracer_core.collect import Collector
+from podracer_core.cuda_graphs import WARM_UP, CaptureFailed, Graphed, map_tensors, tensors_of
+from podracer_core.environments.classic_control.cartpole import CartPole
+from podracer_core.environments.classic_control.pendulum import Pendulum
+from podracer_core.networks import ActorCritic
+from tests.support.graph_recorder import captures, use_recorder
+
+CPU = torch.device("cpu")
+MEMBERS, ENVS = 3, 4
+OFF_POLICY = sorted(name for name, info in BUILT_IN.items() if not info.on_policy)
+
+
+@dataclass(frozen=True)
+class Pair:
+    left: Tensor
+    right: Tensor | None
+    times: int
+
+
+def test_without_a_device_that_has_graphs_it_is_a_plain_call() -> None:
+    total = torch.zeros(2)
+    add = Graphed(lambda pair: total.add_(pair.left * pair.times), CPU)
+    for _ in range(WARM_UP + 3):
+        assert add(Pair(torch.ones(2), None, 2)) is total
+    assert total.tolist() == [10.0, 10.0]
+
+
+def test_what_is_replayed_reads_what_is_given_now(monkeypatch: pytest.MonkeyPatch) -> None:
+    use_recorder(monkeypatch)
+    state, calls = torch.zeros(2), []
+
+    def work(pair: Pair, sign: int) -> Tensor:
+        calls.append(sign)
+        state.add_(pair.left, alpha=sign * pair.times)
+        return state * 10
+
+    step = Graphed(work, CPU)
+    given = [torch.tensor([float(index), 1.0]) for index in range(WARM_UP + 4)]
+    results = [step(Pair(left, None, 1), 1).tolist() for left in given]
+    assert results == [[10.0 * sum(range(index + 1)), 10.0 * (index + 1)] for index in range(len(given))]
+    assert len(calls) == WARM_UP + 1
+    assert len(captures) == 1
+    before = state.tolist()
+    for _ in range(WARM_UP + 2):  # another form is another graph
+        step(Pair(given[0], None, 1), -1)
+    assert state.tolist() == [before[0], before[1] - WARM_UP - 2]
+    assert len(captures) == 2
+
+
+def test_to_forget_is_to_capture_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    use_recorder(monkeypatch)
+    factor = 1.0
+    scaled = Graphed(lambda pair: pair.left * factor, CPU)
+    ones = Pair(torch.ones(1), None, 1)
+    for _ in range(WARM_UP + 1):
+        scaled(ones)
+    factor = 3.0
+    assert scaled(ones).item() == 1.0, "a graph knows nothing of the host's numbers"
+    scaled.forget()
+    assert [scaled(ones).item() for _ in range(WARM_UP + 2)] == [3.0] * (WARM_UP + 2)
+
+
+def test_where_a_capture_fails_it_goes_on_without_and_says_so_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(*_: object) -> None:
+        raise CaptureFailed from RuntimeError("operation not permitted when stream is capturing")
+
+    use_recorder(monkeypatch)
+    monkeypatch.setattr(cuda_graphs, "capture", refuse)
+    total = torch.zeros(1)
+    add = Graphed(lambda pair: total.add_(pair.left), CPU)
+    for _ in range(WARM_UP + 3):
+        add(Pair(torch.ones(1), None, 1))
+    assert total.item() == WARM_UP + 3
+    assert [record.getMessage().count("not permitted") for record in caplog.records] == [1]
+
+
+def test_tensors_of_a_record() -> None:
+    pair = Pair(torch.ones(1), None, 3)
+    assert list(tensors_of(pair)) == [pair.left]
+    doubled = map_tensors(pair, lambda tensor: tensor * 2)
+    assert (doubled.left.tolist(), doubled.right, doubled.times) == ([2.0], None, 3)
+
+
+def trained(name: str, updates: int, **more: object) -> Tensor:
+    """The actors' weights after some updates, hyperparameters having changed on the way."""
+    shared = {"hidden_sizes": (16, 16), "horizon": 4, **more}
+    cohort = CohortConfig(name, tuple(MemberConfig(str(seed), seed) for seed in range(MEMBERS)), shared)
+    discrete = BUILT_IN[name].on_policy or BUILT_IN[name].action_spaces == (DiscreteSpace,)
+    environment = (CartPole if discrete else Pendulum)(MEMBERS * ENVS, "cpu", max_episode_steps=None)
+    environment._starts, environment.can_diverge = None, False  # a GPU does not look
+    algorithm = algorithm_class(name)(cohort, environment.observation_space, environment.action_space)
+    collector = Collector(environment, algorithm.actor, torch.arange(MEMBERS))
+    for update in range(updates):
+        metrics = algorithm.update(collector.collect(algorithm.horizon, policy_version=algorithm.version - update % 2))
+        if update == updates // 2:
+            algorithm.set_hyperparameters(1, {"learning_rate": 1e-2, "max_gradient_norm": 0.1})
+    tensors = [*algorithm.actor.state().values(), *metrics.values(), *collector.state().values()]
+    return torch.cat([tensor.flatten().double() for tensor in tensors])
+
+
+@pytest.mark.parametrize(
+    ("name", "more"),
+    [
+        ("ppo", {"normalize_values": True, "minibatch_size": 5, "epochs": 2}),
+        ("a2c", {}),
+        *((name, {"batch_size": 8, "learning_starts": 16, "updates_per_step": 0.25}) for name in OFF_POLICY),
+        ("d3qn", {"batch_size": 8, "learning_starts": 16, "prioritized": True, "target_interval": 3}),
+        ("redq", {"batch_size": 8, "learning_starts": 16, "updates_per_step": 2}),
+    ],
+)
+def test_training_by_graphs_is_training(monkeypatch: pytest.MonkeyPatch, name: str, more: dict[str, object]) -> None:
+    expected = trained(name, 10, **more)
+    use_recorder(monkeypatch)
+    torch.testing.assert_close(trained(name, 10, **more), expected, rtol=0, atol=0, equal_nan=True)
+    assert len(captures) >= 2, "collecting and updating"
+
+
+def test_an_h_term_looks_at_the_host_and_has_no_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = trained("ppo", 8, h_term="k_step")
+    use_recorder(monkeypatch)
+    torch.testing.assert_close(trained("ppo", 8, h_term="k_step"), expected, rtol=0, atol=0, equal_nan=True)
+    assert len(captures) == 1, "collecting alone"
+
+
+def test_what_stands_on_a_class_that_has_graphs_says_so_for_itself() -> None:
+    class Own(CartPole):
+        pass
+
+    assert CartPole.graph_safe
+    assert not Own.graph_safe
+
+
+@pytest.mark.parametrize("name", ["ppo", "a2c", *OFF_POLICY])
+def test_nothing_in_training_waits_for_the_device(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """Tensors on the meta device have no values: whoever asked for one would raise."""
+    monkeypatch.setattr(ActorCritic, "initialize", lambda *_: None)  # on a CPU, always
+    shared = {"hidden_sizes": (16, 16), "horizon": 4}
+    if name in OFF_POLICY:
+        shared |= {"batch_size": 8, "learning_starts": 8}
+    cohort = CohortConfig(name, tuple(MemberConfig(str(seed), seed) for seed in range(MEMBERS)), shared)
+    discrete = BUILT_IN[name].on_policy or BUILT_IN[name].action_spaces == (DiscreteSpace,)
+    environment = (CartPole if discrete else Pendulum)(MEMBERS * ENVS, "meta")
+    algorithm = algorithm_class(name)(cohort, environment.observation_space, environment.action_space, "meta")
+    collector = Collector(environment, algorithm.actor, torch.arange(MEMBERS, device="meta"))
+    for _ in range(2):
+        metrics = algorithm.update(collector.collect(algorithm.horizon, policy_version=algorithm.version - 1))
+    assert all(value.device.type == "meta" for value in metrics.values())
