@@ -75,8 +75,8 @@ $(VENV)/.bench-ready: $(VENV)/.ready requirements-bench.txt
 bench: $(VENV)/.bench-ready  ## every benchmark, in full, beside its peers
 	@for script in $(BENCHMARKS); do $(BIN)/python $$script || exit 1; done
 
-bench-gpu: $(VENV)/.bench-ready  ## environments on a CUDA device
-	@$(BIN)/python benchmarks/cuda_environments.py
+bench-gpu: $(VENV)/.bench-ready  ## environments and training on a CUDA device, carriers between processes
+	@for script in cuda_environments cuda_training carriers; do $(BIN)/python benchmarks/$$script.py || exit 1; done
 
 bench-quick: $(VENV)/.bench-ready  ## every benchmark, under a minute each
 	@for script in $(BENCHMARKS); do $(BIN)/python $$script --quick || exit 1; done
