@@ -81,8 +81,10 @@ class WorkerCrew:
         self._news.clear()
         self._terms.check()
         if not self.links and self._scout.known:
-            most = min(self._terms.most or len(self._scout.known), self._terms.environments)
-            addresses = self._scout.known[:most]
+            present = [address for address in self._scout.known if address not in self._directory.absent]
+            known = present if present and not self._terms.fixed else self._scout.known
+            most = min(self._terms.most or len(known), self._terms.environments)
+            addresses = known[:most]
             self._assign(list(zip(addresses, shares(self._terms.environments, [None] * len(addresses)), strict=True)))
         for link in self.links:
             link.poll()
@@ -127,6 +129,8 @@ class WorkerCrew:
     def close(self) -> None:
         """End all sessions."""
         self._scout.close()
+        there = {link.address for link in self.links if link.opened} | set(self._scout.free())
+        self._directory.absent = frozenset(self._scout.known or ()) - there
         for link in self.links:
             link.close()
 

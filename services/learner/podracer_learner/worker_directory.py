@@ -29,7 +29,10 @@ def resolve_host(host: str, port: int) -> Sequence[str]:
 
 
 class WorkerDirectory:
-    """Knows workers by their names. `addresses` is for one thread, `open` for any."""
+    """Knows workers by their names, from round to round. `addresses` is for one thread, `open` for any.
+
+    absent   addresses at which the last round found nobody with time: the next one begins without them
+    """
 
     def __init__(
         self,
@@ -44,6 +47,7 @@ class WorkerDirectory:
         self._token, self._options, self._resolve = token, options, resolve
         self._last: dict[Address, Sequence[str]] = {}
         self._silent: set[Address] = set()
+        self.absent: frozenset[str] = frozenset()
         for name in names:
             open_channel(name, token, options).close()
 

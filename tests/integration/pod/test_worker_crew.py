@@ -136,10 +136,11 @@ class Pod:
         self.held.callback(worker.end)
         return worker
 
-    def source(self, *names: str, resolve: Callable[[str, int], list[str]] | None = None, **plan: Any) -> RemoteSource:
-        options = ChannelOptions(allow_insecure=True)
-        resolving = {} if resolve is None else {"resolve": resolve}
-        directory = WorkerDirectory(names, FileToken(self.tokens / "pod"), options, **resolving)
+    def directory(self, *names: str, **resolving: Callable[[str, int], list[str]]) -> WorkerDirectory:
+        return WorkerDirectory(names, FileToken(self.tokens / "pod"), ChannelOptions(allow_insecure=True), **resolving)
+
+    def source(self, *names: str, directory: WorkerDirectory | None = None, **plan: Any) -> RemoteSource:
+        directory = directory or self.directory(*names)
         files = FetchedFiles(EnvironmentSpec(id="CartPole-v1"), {}, FileCache(self.folder / "c", 1 << 20), ExitStack())
         settings = {
             "lock_step": False,
@@ -342,13 +343,30 @@ def test_a_worker_that_comes_gets_a_part(pod: Pod, hasty: None) -> None:
     first = pod.worker("127.0.0.1:0")
     port = first.address.rpartition(":")[2]
     hosts = ["127.0.0.1"]
-    source = pod.source(f"dns:///workers.test:{port}", resolve=lambda *_: hosts)
+    source = pod.source(directory=pod.directory(f"dns:///workers.test:{port}", resolve=lambda *_: hosts))
     pod.train(source, 2)
     assert source.worker_count == 1
     pod.worker(f"127.0.0.2:{port}")
     hosts.append("127.0.0.2")
     pod.train_until(source, lambda rollout: source.worker_count == 2 and rollout.live_envs == ENVS)
     assert [link.part for link in source._crew.links] == [(0, 4), (4, 4)]
+
+
+def test_a_round_begins_without_who_was_away_in_the_last_one(pod: Pod, hasty: None) -> None:
+    there, away = pod.worker(), pod.worker()
+    directory = pod.directory(there.address, away.address)
+    away.end()
+    for _ in range(2):
+        source = pod.source(directory=directory)
+        began_with = [link.address for link in source._crew.links]
+        while source.collect().live_envs < ENVS:
+            pass
+        source.close()
+    assert began_with == [there.address], "nobody waits for it any more"
+    source = pod.source(directory=directory)
+    pod.worker(away.address)
+    while source.worker_count < 2:  # it comes back in the middle of a round
+        source.collect()
 
 
 def test_a_worker_that_another_learner_has_is_left_to_it(
@@ -387,7 +405,7 @@ def test_all_gone_for_longer_ends_the_round(pod: Pod) -> None:
         pod.train(source, 2)
     assert lost.value.reason == "WORKER_LOST"
     with pytest.raises(Unavailable, match=r"no worker has been found for 0 s at nowhere\.test:9"):
-        pod.source("nowhere.test:9", resolve=lambda *_: [], patience_s=0.4)
+        pod.source(directory=pod.directory("nowhere.test:9", resolve=lambda *_: []), patience_s=0.4)
 
 
 def test_a_worker_of_another_build_is_left_out_with_both_named(
