@@ -98,8 +98,10 @@ def capture(work: Callable[[], Result], device: torch.device) -> tuple[Result, C
     """
     graph = torch.cuda.CUDAGraph()
     try:
-        with torch.cuda.device(device), torch.cuda.graph(graph, capture_error_mode="thread_local"):
-            result = work()
+        with torch.cuda.device(device):
+            aside = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+            with torch.cuda.graph(graph, stream=aside, capture_error_mode="thread_local"):
+                result = work()
     except RuntimeError as error:
         raise CaptureFailed from error
     return result, graph.replay
