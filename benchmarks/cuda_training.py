@@ -1,8 +1,8 @@
 """Environment steps/s of PPO on one CUDA device, learning included, and what a cohort costs beside one agent.
 
-CartPole-v1 collects and trains in one process, in lock-step and with the next rollout on a stream of its own; everything
-is a CUDA graph after a warm-up. A cohort of 32 agents takes as many steps each as the one agent beside it: the two are
-timed in turns. Without a CUDA device tiny batches run on the CPU, to see that it runs; no target is measured then.
+CartPole-v1 collects and trains in one process, in lock-step and with the next rollout on a stream of its own; all of
+it is CUDA graphs after a warm-up. A cohort of 32 agents takes as many steps each as the one agent beside it: the two
+are timed in turns. Without a CUDA device tiny batches run on the CPU, to see that it runs; no target is measured then.
 """
 
 from __future__ import annotations
