@@ -98,6 +98,14 @@ class NewAgent:
 
 
 @dataclass(frozen=True, slots=True)
+class Retirement:
+    """A waiting agent that nobody takes the place of, and why, for people."""
+
+    agent: Agent
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Population:
     """What a generator sees.
 
@@ -175,8 +183,10 @@ class Cohort:
     created   every new agent, in the order in which they get their numbers; those that are no member wait for a
               cohort of their own shape
     finished  no further round will come; there are no members then
+    retired   waiting agents that end here, beside those that `created` replace
     """
 
     members: tuple[Agent | NewAgent, ...] = ()
     created: tuple[NewAgent, ...] = ()
     finished: bool = False
+    retired: tuple[Retirement, ...] = ()

@@ -9,9 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from random import Random
 
-from podracer_leaderboard.agents import Action, Agent, CohortRequest, NewAgent, Population, Start
+from podracer_leaderboard.agents import Action, Agent, CohortRequest, NewAgent, Population, Retirement, Start
 from podracer_leaderboard.ranges import Value
 from podracer_leaderboard.rules import Rules
+from podracer_leaderboard.rungs import MINIMUM_PEERS
 from podracer_leaderboard.search_space import SearchSpace, Shape, shape_of, weights_shape
 
 REGROUPING_PROBABILITY = 0.25
@@ -49,13 +50,35 @@ class Breeding:
         donors = (agent for agent in population.donors if request.accepts(agent.algorithm))
         self._ranked = sorted(donors, key=lambda agent: (-_best_score(agent), agent.number))
         self._donor_shapes = {agent.shape: agent for agent in self._ranked}
+        self._pods = math.ceil(rules.population / request.places)
         self.created: list[NewAgent] = []
+        self.retired: list[Retirement] = []
 
     @property
     def has_room(self) -> bool:
-        """Whether the population has room for one more that the pod can train."""
+        """Whether the population wants one more that the pod can train."""
+        return self.has_place and (not self._shrinks or self._shapes.total() < self._least)
+
+    @property
+    def has_place(self) -> bool:
+        """Whether there may be one more that the pod can train."""
         is_full = self._shapes.total() >= self._rules.population
         return not is_full and any(map(self._request.accepts, self._space.shares))
+
+    @property
+    def may_lose_one(self) -> bool:
+        """Whether an agent may end without a successor, so that there is more time for each of the others."""
+        return self._shrinks and self._shapes.total() > self._least
+
+    @property
+    def share(self) -> int:
+        """How many agents a pod should take where all pods are to have their part of them."""
+        return math.ceil(self._shapes.total() / self._pods) if self._shrinks else self._request.places
+
+    def retire(self, agent: Agent, reason: str) -> None:
+        """End a waiting agent without a successor."""
+        self.retired.append(Retirement(agent, reason))
+        self._shapes[agent.shape] -= 1
 
     def newcomer(self, vacancy: Vacancy) -> NewAgent:
         """For a place that nobody holds: FRESH until the population has once been full, then a child if possible."""
@@ -96,6 +119,17 @@ class Breeding:
             hyperparameters = self._space.with_shape(hyperparameters, shape)
         self._fresh_counts[algorithm] += 1
         return self._create(Action.FRESH, algorithm, hyperparameters, vacancy)
+
+    @property
+    def _shrinks(self) -> bool:
+        """Whether fewer agents than the population are enough: once it was full, and while they get better."""
+        was_full = self._population.created + len(self.created) >= self._rules.population
+        return self._rules.adaptive_rounds and was_full and not self._population.stagnates
+
+    @property
+    def _least(self) -> int:
+        """Agents that there are at least: one for each pod, and enough to judge them by one another."""
+        return min(self._rules.population, max(MINIMUM_PEERS, self._pods))
 
     def _child(self, donor: Agent, pool: Sequence[Agent], vacancy: Vacancy) -> NewAgent:
         """A mutation of the donor with its weights, or of it and a mate with the mean of theirs.

@@ -8,13 +8,23 @@ import functools
 import logging
 import threading
 import traceback
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
 from podracer_core.errors import InvalidInput
-from podracer_leaderboard.agents import Action, Agent, Cohort, CohortRequest, NewAgent, Population, Start, State
+from podracer_leaderboard.agents import (
+    Action,
+    Agent,
+    Cohort,
+    CohortRequest,
+    NewAgent,
+    Population,
+    Retirement,
+    Start,
+    State,
+)
 from podracer_leaderboard.competition import Competition
 from podracer_leaderboard.generator import Generator
 from podracer_leaderboard.search_space import SearchSpace, shape_of, weights_shape
@@ -166,9 +176,22 @@ def _check_created(cohort: Cohort, competition: Competition, population: Populat
     replaced = [new.replaced.name for new in cohort.created if new.replaced is not None]
     if len(set(replaced)) < len(replaced):
         raise InvalidInput(f"two new agents replace the same one: {', '.join(sorted(replaced))}")
-    alive, most = len(population.alive) - len(replaced) + len(cohort.created), competition.rules.population
+    _check_retired(cohort, known, replaced)
+    leaving = len(replaced) + len(cohort.retired)
+    alive, most = len(population.alive) - leaving + len(cohort.created), competition.rules.population
     if alive > most:
         raise InvalidInput(f"{alive} agents would be alive, expected at most the population of {most}")
+
+
+def _check_retired(cohort: Cohort, known: _Known, replaced: Sequence[str]) -> None:
+    for index, each in enumerate(cohort.retired):
+        if not isinstance(each, Retirement) or not _is_one_of(each.agent, known.waiting):
+            raise InvalidInput(f"retired[{index}] is {each!r:.200}, expected an agent that waits")
+        if not isinstance(each.reason, str) or len(each.reason) > MAX_REASON or _storable(each.reason) != each.reason:
+            raise InvalidInput(f"retired[{index}]: reason is {each.reason!r:.100}, expected plain characters")
+    names = [*replaced, *(each.agent.name for each in cohort.retired)]
+    if len(set(names)) < len(names):
+        raise InvalidInput("an agent is retired twice, or retired and replaced")
 
 
 def _check_new(new: NewAgent, space: SearchSpace, known: _Known) -> None:
@@ -221,12 +244,13 @@ def _check_members(cohort: Cohort, known: _Known, request: CohortRequest) -> Non
     if cohort.finished and members:
         raise InvalidInput("it is finished and has members, expected one of the two")
     created = {id(new) for new in cohort.created}
-    replaced = {new.replaced.name for new in cohort.created if new.replaced is not None}
+    leaving = {new.replaced.name for new in cohort.created if new.replaced is not None}
+    leaving |= {each.agent.name for each in cohort.retired}
     for index, member in enumerate(members):
         if isinstance(member, NewAgent):
             sound = id(member) in created
         else:
-            sound = _is_one_of(member, known.waiting) and member.name not in replaced
+            sound = _is_one_of(member, known.waiting) and member.name not in leaving
         if not sound:
             raise InvalidInput(f"members[{index}] is {_name(member)}, expected one that waits and stays, or is created")
         if not request.accepts(member.algorithm):

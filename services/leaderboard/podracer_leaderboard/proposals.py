@@ -93,8 +93,11 @@ async def _propose(
 def _carry_out(
     session: AsyncSession, board: BoardRow, competition: Competition, cohort: Cohort, living: AgentRows
 ) -> list[leaderboard_pb2.Proposal]:
-    """New agents get their rows and those they replace retire; then the members are the pod's."""
+    """New agents get their rows, those they replace and others retire; then the members are the pod's."""
     created = {id(new): _create(session, board, competition, new, living) for new in cohort.created}
+    for each in cohort.retired:
+        ended = living[each.agent.name]
+        ended.state, ended.reason = State.RETIRED, f"{ended.reason}; {each.reason}"
     proposals = []
     for member in cohort.members:
         row = living[member.name] if isinstance(member, Agent) else created[id(member)]

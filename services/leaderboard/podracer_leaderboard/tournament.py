@@ -6,10 +6,10 @@ from random import Random
 from statistics import median_low
 from typing import ClassVar
 
-from podracer_leaderboard.agents import Agent, Cohort, CohortRequest, NewAgent, Population
+from podracer_leaderboard.agents import Agent, Cohort, CohortRequest, NewAgent, Population, Retirement
 from podracer_leaderboard.breeding import Breeding, Vacancy
 from podracer_leaderboard.generator import Generator
-from podracer_leaderboard.rungs import fraction_at_stake, is_at_bottom
+from podracer_leaderboard.rungs import HALVING, fraction_at_stake, is_at_bottom
 from podracer_leaderboard.search_space import Shape
 
 
@@ -44,7 +44,9 @@ class Tournament(Generator):
             cohort.take(agent)
         while not cohort.is_full and cohort.may_grow:
             cohort.fill()
-        return Cohort(tuple(cohort.members), tuple(cohort.created))
+        if not cohort.members and cohort.may_stand_in:
+            cohort.fill()  # else the pod would stand still
+        return Cohort(tuple(cohort.members), tuple(cohort.created), retired=tuple(cohort.retired))
 
     def _queue(self, population: Population) -> list[Agent]:
         """The waiting agents, the next one first."""
@@ -67,12 +69,17 @@ class _Cohort:
         return self._breeding.created
 
     @property
+    def retired(self) -> list[Retirement]:
+        return self._breeding.retired
+
+    @property
     def is_full(self) -> bool:
         return len(self.members) >= self._places
 
     @property
     def _places(self) -> int:
-        return self._request.places if self.shape is None else self._request.places_for(self.shape)
+        places = self._request.places if self.shape is None else self._request.places_for(self.shape)
+        return min(places, self._breeding.share)
 
     @property
     def may_grow(self) -> bool:
@@ -80,13 +87,23 @@ class _Cohort:
         return self._breeding.has_room
 
     @property
+    def may_stand_in(self) -> bool:
+        """Whether there may be one more, though there are enough."""
+        return self._breeding.has_place
+
+    @property
     def is_first_of_population(self) -> bool:
         """Whether the next new agent is one of those that make the population full for the first time."""
         return self.may_grow and self._population.created + len(self.created) < self._rules.population
 
     def take(self, agent: Agent) -> None:
-        """A waiting agent trains on, unless it has to give way to a new one."""
-        successor = self._successor(agent)
+        """A waiting agent trains on, unless it has to end, most often for a new one."""
+        fraction = fraction_at_stake(self._rules, self._population.curves.get(agent.name, ()))
+        place = self._place_at_bottom(agent, fraction)
+        if place and fraction >= HALVING and self._breeding.may_lose_one:
+            self._breeding.retire(agent, f"stopped at {place}")
+            return
+        successor = self._breeding.exploit_or_explore(Vacancy(place, agent)) if place else None
         if successor is None:
             self.join(agent)
         elif successor.shape == (self.shape or agent.shape):
@@ -95,7 +112,7 @@ class _Cohort:
     def fill(self) -> None:
         """A new agent for a place that nobody holds."""
         was_full = self._population.created + len(self.created) >= self._rules.population
-        reason = "in the place of an agent that failed" if was_full else "the population is not full yet"
+        reason = "a place is free" if was_full else "the population is not full yet"
         newcomer = self._breeding.newcomer(Vacancy(reason))
         if newcomer.shape == (self.shape or newcomer.shape):
             self.join(newcomer)
@@ -109,14 +126,12 @@ class _Cohort:
             arrivals.insert(0, agent)
         self.members.extend(arrivals[: self._places - len(self.members)])
 
-    def _successor(self, agent: Agent) -> NewAgent | None:
-        """Who replaces `agent`; None where it trains on."""
+    def _place_at_bottom(self, agent: Agent, fraction: float) -> str:
+        """The place of an agent among the worst `fraction` of its rung, for people; empty where it is not there."""
         if not agent.started or agent.score is None:
-            return None
+            return ""
         peers = self._population.peers.get(agent.name, ())
-        fraction = fraction_at_stake(self._rules, self._population.curves.get(agent.name, ()))
         if not is_at_bottom(agent.score, peers, fraction):
-            return None
+            return ""
         place = sum(score > agent.score for score in peers) + 1
-        reason = f"place {place} of {len(peers)} in rung {agent.rung}"
-        return self._breeding.exploit_or_explore(Vacancy(reason, agent))
+        return f"place {place} of {len(peers)} in rung {agent.rung}"

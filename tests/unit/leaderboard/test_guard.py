@@ -13,7 +13,7 @@ import pytest
 
 from podracer_core.errors import InvalidInput
 from podracer_leaderboard import guard
-from podracer_leaderboard.agents import Action, Cohort, CohortRequest, NewAgent, Population, Start, State
+from podracer_leaderboard.agents import Action, Cohort, CohortRequest, NewAgent, Population, Retirement, Start, State
 from podracer_leaderboard.competition import Competition
 from podracer_leaderboard.generator import Generator
 from podracer_leaderboard.rules import Rules
@@ -66,6 +66,13 @@ NONSENSE: dict[str, tuple[Any, str]] = {
     ),
     "finished with members": (Cohort((EIGHT[0],), finished=True), "it is finished and has members"),
     "too many alive": (created(child(replaced=None)), "9 agents would be alive, expected at most the population of 8"),
+    "one that is retired": (Cohort((EIGHT[0],), retired=(Retirement(EIGHT[0], ""),)), "members[0] is projects"),
+    "retired and replaced": (
+        Cohort((CHILD,), (CHILD,), retired=(Retirement(EIGHT[0], ""),)),
+        "an agent is retired twice, or retired and replaced",
+    ),
+    "a stranger retired": (Cohort((EIGHT[1],), retired=(Retirement(STRANGER, ""),)), "retired[0] is Retirement"),
+    "retired without a reason": (Cohort((EIGHT[1],), retired=(Retirement(EIGHT[0], None),)), "retired[0]: reason"),  # type: ignore[arg-type]
     "one replaced twice": (created(CHILD, child()), "two new agents replace the same one"),
     "created twice": (Cohort((CHILD,), (CHILD, CHILD)), "the same new agent twice"),
     "no new agent": (Cohort((), (EIGHT[0],)), "created[0]: is Agent"),  # type: ignore[arg-type]

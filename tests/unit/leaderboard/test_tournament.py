@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from podracer_leaderboard.agents import Action, Agent, Cohort, CohortRequest, NewAgent, Population, Start, State
 from podracer_leaderboard.ranges import Choice, Interval, Range
 from podracer_leaderboard.rules import Rules
+from podracer_leaderboard.rungs import LineRound
 from podracer_leaderboard.search_space import SearchSpace, shape_of
 from podracer_leaderboard.tournament import Tournament
 from support.evolution import make_agent as agent
@@ -301,3 +302,52 @@ def test_where_nobody_gets_better_half_of_the_new_agents_are_the_donors_algorith
     assert {each.algorithm for each in fresh} == {"ppo"}
     assert all(each.parents == () and "nobody gets better" in each.reason for each in fresh)
     assert len({each.hyperparameters["learning_rate"] for each in fresh}) == len(fresh)
+
+
+HALVED = replace(RULES, round_env_steps=1000, round_time_s=0.0, adaptive_rounds=True)
+
+
+def at_a_milestone(agents: Iterable[Agent], **changes: object) -> Population:
+    """Agents whose last round has passed one."""
+    people = population(agents)
+    curves = {each.name: (LineRound(each.name, 0.0, 1000.0, each.score or 0.0),) for each in people.agents}
+    return replace(people, curves=curves, **changes)  # type: ignore[arg-type]
+
+
+def test_halving_leaves_the_time_of_the_worse_half_to_the_better_one() -> None:
+    cohort = propose(at_a_milestone(EIGHT), rules=HALVED)
+    assert [each.agent.number for each in cohort.retired] == [1, 2, 3, 4]
+    assert cohort.retired[0].reason == "stopped at place 8 of 8 in rung 1"
+    assert numbers(cohort) == [5, 6, 7, 8]
+    assert cohort.created == ()
+
+
+def test_no_fewer_are_left_than_say_something_about_one_another_or_than_there_are_pods() -> None:
+    five = [agent(number, float(number)) for number in range(1, 6)]
+    cohort = propose(at_a_milestone(five, created=8), rules=HALVED)
+    assert [each.agent.number for each in cohort.retired] == [1]
+    assert len(new(cohort, Action.EXPLOIT)) == 1, "the next one gives way to a child"
+    seven_pods = propose(at_a_milestone(EIGHT), places=1, rules=replace(HALVED, population=7))
+    assert [each.agent.number for each in seven_pods.retired] == [1]
+
+
+def test_every_pod_gets_its_part_of_those_that_are_left() -> None:
+    best = [agent(number, 10.0) for number in range(1, 5)]
+    cohort = propose(population(best, created=8), places=4, rules=HALVED)
+    assert len(cohort.members) == 2, "the population is for two such pods"
+    other = propose(population([replace(each, state=State.TRAINING) for each in best], created=8), 4, rules=HALVED)
+    assert len(other.members) == 1, "a pod for which nobody is left gets a new agent"
+
+
+def test_nobody_leaves_without_a_successor_where_nobody_gets_better() -> None:
+    cohort = propose(at_a_milestone(EIGHT, stagnates=True), rules=HALVED)
+    assert cohort.retired == ()
+    assert len(cohort.created) == 4
+    few = [agent(number, 10.0) for number in range(1, 5)]
+    again = propose(at_a_milestone(few, created=8, stagnates=True), rules=HALVED)
+    assert len(again.created) == 4, "the population is made full again"
+
+
+def test_without_adaptive_rounds_everyone_has_a_successor() -> None:
+    cohort = propose(at_a_milestone(EIGHT), rules=replace(HALVED, adaptive_rounds=False))
+    assert (cohort.retired, len(cohort.created)) == ((), 2)
