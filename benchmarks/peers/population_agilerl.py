@@ -161,7 +161,9 @@ def main() -> None:
             evo_steps=evo_steps,
             eval_loop=1,
             selection_strategy=TournamentSelection(2, True, options.population),
-            mutation=Mutations(0.4, 0.2, 0.2, 0.2, 0.0, 0.2, 0.1, rand_seed=options.seed),
+            mutation=Mutations(
+                0.6, 0.0, 0.0, 0.2, 0.0, 0.2, 0.1, rand_seed=options.seed
+            ),  # of layers: it breaks on them
             verbose=False,
             collect_rollouts_fn=WatchedRollouts(options.seed, options.speed),
         )

@@ -178,3 +178,14 @@ def test_training_returns_stay_known_while_no_episode_ends(make_session: MakeSes
 def test_an_impossible_plan_is_refused(plan: dict[str, float]) -> None:
     with pytest.raises(InvalidInput):
         RoundPlan(**plan)  # type: ignore[arg-type]
+
+
+def test_a_first_look_is_taken_to_cost_what_so_few_environments_cost(make_session: MakeSession) -> None:
+    """The pace is that of all environments of a member, of which a look may have far fewer."""
+    estimates = []
+    for envs in (8, 32):
+        session = make_session(envs=envs, env_steps=64, screening_episodes=8)
+        session.step()
+        session._collect_s = 1.0
+        estimates.append(session._first_look_s())
+    assert estimates == [500 / 16, 500 / 16 / 4]

@@ -41,7 +41,8 @@ class EvaluationOrder:
 
 @dataclass(frozen=True, slots=True)
 class EvaluationAnswer:
-    """One result for each policy of the order; none where the order was lost or replaced by a newer one."""
+    """One result for each policy of the order; none where the order was lost or replaced by a newer one. `duration_s`
+    leaves out the time that environments took to start."""
 
     order_id: int
     results: tuple[EvaluationResult, ...]
@@ -86,6 +87,7 @@ class InProcessJudge(Judge):
         """`make_environment(num_envs, device)` is called once for each size and device; `all_alike` is Evaluator's."""
         self._make_environment, self._all_alike = make_environment, all_alike
         self._evaluators: dict[torch.device, Evaluator] = {}
+        self._starting_s = 0.0  # that environments took to start within the present order
         self._answers: list[EvaluationAnswer] = []
 
     @property
@@ -93,9 +95,10 @@ class InProcessJudge(Judge):
         return True
 
     def submit(self, order: EvaluationOrder) -> None:
-        start = time.monotonic()
+        start, self._starting_s = time.monotonic(), 0.0
         results = evaluate_order(self._evaluator(order.actor.device), order)
-        self._answers.append(EvaluationAnswer(order.order_id, results, time.monotonic() - start))
+        duration_s = time.monotonic() - start - self._starting_s
+        self._answers.append(EvaluationAnswer(order.order_id, results, duration_s))
 
     def poll(self, timeout_s: float = 0.0) -> list[EvaluationAnswer]:
         answers, self._answers = self._answers, []
@@ -107,10 +110,15 @@ class InProcessJudge(Judge):
 
     def _evaluator(self, device: torch.device) -> Evaluator:
         if device not in self._evaluators:
-            self._evaluators[device] = Evaluator(
-                lambda count: self._make_environment(count, device), all_alike=self._all_alike
-            )
+            self._evaluators[device] = Evaluator(lambda count: self._start(count, device), all_alike=self._all_alike)
         return self._evaluators[device]
+
+    def _start(self, num_envs: int, device: torch.device) -> VecEnvironment:
+        start = time.monotonic()
+        try:
+            return self._make_environment(num_envs, device)
+        finally:
+            self._starting_s += time.monotonic() - start
 
 
 def evaluate_order(evaluator: Evaluator, order: EvaluationOrder) -> tuple[EvaluationResult, ...]:

@@ -83,7 +83,7 @@ class TrainingSession:
         self._metrics: dict[str, Tensor] = {}
         self._episodes: deque[tuple[Tensor, Tensor]] = deque(maxlen=_RETURN_ROLLOUTS)
         self._last_returns = torch.full_like(self._steps, torch.nan, dtype=torch.float64)
-        self._collect_s = 0.0
+        self._collect_s, self._envs_per_member = 0.0, 1  # of the last rollout
         base = [0] * algorithm.members if base_env_steps is None else list(base_env_steps)
         self.selection = (
             Selection(algorithm, judge, plan, self.moment, self._first_look_s, base, interrupted) if judge else None
@@ -111,7 +111,7 @@ class TrainingSession:
         """One rollout, one update, and a look where it is time. Returns whether snapshots of this moment were taken."""
         start = self._clock()
         rollout = self._source.collect()
-        self._collect_s = self._clock() - start
+        self._collect_s, self._envs_per_member = self._clock() - start, rollout.num_envs
         self._metrics = self.algorithm.update(rollout)
         self._count(rollout)
         if self._fusion is not None and (others := self._fusion.after_update(last=self.finished)) is not None:
@@ -175,5 +175,6 @@ class TrainingSession:
         self._steps_per_member += int(env_steps.max())
 
     def _first_look_s(self) -> float:
-        """Full episodes at the pace of the last rollout."""
-        return self._collect_s / self.algorithm.horizon * self._episode_steps
+        """Full episodes at the pace of the last rollout, by as many environments as a look has."""
+        share = min(1.0, self.plan.screening_episodes / self._envs_per_member)
+        return self._collect_s / self.algorithm.horizon * self._episode_steps * share
