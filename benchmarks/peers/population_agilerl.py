@@ -163,7 +163,7 @@ def main() -> None:
             selection_strategy=TournamentSelection(2, True, options.population),
             mutation=Mutations(
                 0.6, 0.0, 0.0, 0.2, 0.0, 0.2, 0.1, rand_seed=options.seed
-            ),  # of layers: it breaks on them
+            ),  # layers break it
             verbose=False,
             collect_rollouts_fn=WatchedRollouts(options.seed, options.speed),
         )
