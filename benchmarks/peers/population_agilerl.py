@@ -161,9 +161,7 @@ def main() -> None:
             evo_steps=evo_steps,
             eval_loop=1,
             selection_strategy=TournamentSelection(2, True, options.population),
-            mutation=Mutations(
-                0.6, 0.0, 0.0, 0.2, 0.0, 0.2, 0.1, rand_seed=options.seed
-            ),  # layers break it
+            mutation=Mutations(0.6, 0.0, 0.0, 0.2, 0.0, 0.2, 0.1, rand_seed=options.seed),  # layers break it
             verbose=False,
             collect_rollouts_fn=WatchedRollouts(options.seed, options.speed),
         )
