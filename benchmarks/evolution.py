@@ -269,7 +269,7 @@ def _changes(curve: Sequence[tuple[float, float]]) -> Iterator[tuple[float, floa
 
 
 def _plot(runs: Sequence[Run]) -> None:
-    """docs/benchmarks/evolution.png: the best return so far of every run, over seconds of training."""
+    """docs/benchmarks/evolution.png: the best return of every run, as far as is known, over seconds of training."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -282,17 +282,19 @@ def _plot(runs: Sequence[Run]) -> None:
         of_this = {system: found for (where, system), found in _groups(runs).items() if where == environment}
         for number, (system, found) in enumerate(of_this.items()):
             for run in found:
-                points = [(0.0, run.curve[0][1]), *run.curve] if run.curve else []
                 axes.step(
-                    [seconds for seconds, _ in points],
-                    [best for _, best in points],
+                    [seconds for seconds, _ in run.curve],
+                    [best for _, best in run.curve],
                     where="post",
+                    marker="o",
+                    markevery=[-1] if run.curve else [],
+                    markersize=4,
                     color=f"C{number}",
                     alpha=0.7,
                     label=system if run is found[0] else None,
                 )
         axes.axhline(tasks[environment].target, color="black", linestyle=":", linewidth=1)
-        axes.set(title=environment, xlabel="seconds of training", ylabel="best mean return so far")
+        axes.set(title=environment, xlabel="seconds of training", ylabel="best mean return, as far as is known")
         axes.grid(alpha=0.3)
         axes.legend(fontsize=8)
     figure.tight_layout()
