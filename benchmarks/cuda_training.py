@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import argparse
 import statistics
-import time
-from collections.abc import Callable
 from typing import Any
 
 import torch
+from cuda_environments import timed
 from report import Target, finish, print_table, spread, versions
 
 from podracer_core.algorithms.cohort import CohortConfig, MemberConfig
@@ -97,18 +96,6 @@ class Trainer:
     def steps_per_second(self, window_s: float) -> float:
         """Environment steps of all agents."""
         return self._steps / self.round_s(window_s)
-
-
-def timed(act: Callable[[], None], count: int, device: str) -> float:
-    """Seconds for `count` calls, until the device has done them."""
-    if device == "cuda":
-        torch.cuda.synchronize()
-    start = time.perf_counter()
-    for _ in range(count):
-        act()
-    if device == "cuda":
-        torch.cuda.synchronize()
-    return time.perf_counter() - start
 
 
 if __name__ == "__main__":

@@ -40,6 +40,7 @@ def test_it_does_not_pay_where_both_then_take_longer() -> None:
 
 def test_no_more_than_there_can_be() -> None:
     assert tried(2.0, 1.0, most=1)[-1] == 1
+    assert tried(2.0, 1.0, ahead=2, most=1)[-1] == 1
 
 
 @pytest.mark.parametrize("ahead", [0, 1, 2])

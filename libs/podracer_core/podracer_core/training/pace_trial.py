@@ -36,15 +36,15 @@ class PaceTrial:
     def __init__(
         self, ahead: int | None = None, clock: Callable[[], float] = time.monotonic, most: int = MOST_AHEAD
     ) -> None:
-        """`ahead`: so many, whatever would be measured. `clock` is read only while something is; `most` limits what is
-        decided."""
+        """`ahead`: so many, whatever would be measured. `clock` is read only while something is; `most` limits
+        both."""
         self._clock, self._most = clock, most
         self._mark: float | None = None
         self._waits: list[float] = []
         self._trainings: list[float] = []
         self._lock_step_s = 0.0
         self._decided = ahead is not None
-        self.ahead = ahead or 0
+        self.ahead = min(ahead or 0, most)
 
     def wait(self) -> None:
         """The learner begins to wait for a rollout."""
