@@ -27,6 +27,7 @@ from podracer_core.collect import Collector
 from podracer_core.environments.registry import make_vec_environment
 from podracer_core.environments.vec_environment import VecEnvironment
 from podracer_core.evaluate import Evaluator
+from podracer_core.native_settings import NATIVE_SETTINGS
 from podracer_core.random_streams import evaluation_seeds
 
 FOLDER = Path(__file__).resolve().parent.parent / "docs" / "benchmarks"
@@ -57,9 +58,9 @@ def main() -> None:
     if options.plot:
         plot()
         return
-    if "OMP_WAIT_POLICY" not in os.environ:
-        # As in a pod: torch's threads, spinning while they wait, would take a core from MuJoCo's. Read when it loads.
-        os.execve(sys.executable, [sys.executable, *sys.argv], os.environ | {"OMP_WAIT_POLICY": "PASSIVE"})
+    if "GOMP_SPINCOUNT" not in os.environ:
+        # As in a pod: torch's threads, spinning while they wait, would take a core from MuJoCo's.
+        os.execve(sys.executable, [sys.executable, *sys.argv], os.environ | NATIVE_SETTINGS)
     torch.set_num_threads(options.threads)
     print(versions("torch", "mujoco", "gymnasium"), f"· {options.threads} threads")
     repeats, rounds = (2, 2) if options.quick else (5, 5)

@@ -28,7 +28,6 @@ from report import Target, finish, print_table, spread, versions
 
 ROOT = Path(__file__).resolve().parent.parent
 START_S, END_S = 4.0, 60.0
-PASSIVE = {"OMP_WAIT_POLICY": "PASSIVE"}
 
 
 @dataclass(frozen=True)
@@ -163,7 +162,7 @@ def _measure(task: Task, pod: Pod, options: argparse.Namespace) -> tuple[float, 
         measured = run_measured(
             [*_RUN, str(folder / "job.json"), "--json", "--dir", str(folder / "runs")],
             folder / "run.log",
-            environment=PASSIVE | {"PODRACER_COLLECT_AHEAD": pod.ahead, "PODRACER_ALLOW_USER_CODE": "true"},
+            environment={"PODRACER_COLLECT_AHEAD": pod.ahead, "PODRACER_ALLOW_USER_CODE": "true"},
             timeout_s=START_S + settle_s + options.seconds + END_S,
             until=("job_finished",),
         )

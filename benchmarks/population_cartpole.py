@@ -29,6 +29,8 @@ from measured_process import Measured, run_measured
 from peers.virtual_environment import PLACE, installed, python_of, set_up
 from report import Target, finish, print_table, spread, versions
 
+from podracer_core.native_settings import NATIVE_SETTINGS
+
 ROOT = Path(__file__).resolve().parent.parent
 JOB = ROOT / "benchmarks" / "jobs" / "population_cartpole.yaml"
 PEERS = ROOT / "benchmarks" / "peers"
@@ -36,9 +38,6 @@ REQUIREMENTS = PEERS / "requirements-population.txt"
 POPULATION = 8
 LASTING_S = 20.0
 """Two rounds of our job."""
-
-PASSIVE = {"OMP_WAIT_POLICY": "PASSIVE"}
-"""For everybody: threads that spin while they wait take a core from whoever works."""
 
 
 @dataclass(frozen=True)
@@ -107,12 +106,12 @@ def _run(name: str, python: Path, options: argparse.Namespace, seed: int, scratc
     system, log = SYSTEMS[name], scratch / f"{name}.log"
     timeout_s = 20.0 if options.quick else system.timeout_s
     if name == "ours":
-        return _ours(run_measured(_our_command(seed, scratch), log, environment=PASSIVE, timeout_s=timeout_s))
+        return _ours(run_measured(_our_command(seed, scratch), log, timeout_s=timeout_s))
     # Eight trials at once have a process each: a thread for each is all that two cores can bear.
     threads = 1 if name == "ray" else options.threads
     arguments = [*system.arguments, "--population", str(POPULATION), "--threads", str(threads), "--seed", str(seed)]
     command = [str(python), str(PEERS / f"population_{system.package}.py"), *arguments]
-    environment = PASSIVE | {"OMP_NUM_THREADS": str(threads)}
+    environment = NATIVE_SETTINGS | {"OMP_NUM_THREADS": str(threads)}
     return _peer(run_measured(command, log, environment=environment, timeout_s=timeout_s, until=("reached",)))
 
 
@@ -138,7 +137,9 @@ def _lasting(options: argparse.Namespace, scratch: Path) -> float | None:
     """Our steps/s where no target ends it."""
     seconds = LASTING_S / 2 if options.quick else LASTING_S
     command = _our_command(0, scratch, seconds)
-    return _ours(run_measured(command, scratch / "lasting.log", environment=PASSIVE, timeout_s=120.0)).steps_per_second
+    return _ours(
+        run_measured(command, scratch / "lasting.log", timeout_s=120.0)
+    ).steps_per_second
 
 
 def _peer(measured: Measured) -> Run:
@@ -160,7 +161,7 @@ def _same_settings(python: Path, options: argparse.Namespace, scratch: Path) -> 
     arguments = ["--recipe", "same", "--speed", str(seconds), "--threads", str(options.threads)]
     command = [str(python), str(PEERS / "population_agilerl.py"), *arguments]
     found = run_measured(
-        command, scratch / "same.log", environment=PASSIVE, timeout_s=seconds + 120.0, until=("speed",)
+        command, scratch / "same.log", environment=NATIVE_SETTINGS, timeout_s=seconds + 120.0, until=("speed",)
     ).first("speed")
     return None if found is None else float(found[1]["env_steps_per_second"])
 

@@ -15,10 +15,9 @@ from peers.ppo_plan import ALONE, SYSTEMS, Entry, Figures, Run, Setting
 from peers.ppo_recipes import BEST, TASKS, hyperparameters
 from peers.virtual_environment import python_of
 
-ROOT = Path(__file__).resolve().parents[2]
-PASSIVE = {"OMP_WAIT_POLICY": "PASSIVE"}
-"""Of ours alone, as its pods set it: the peers' processes are as they come."""
+from podracer_core.native_settings import NATIVE_SETTINGS
 
+ROOT = Path(__file__).resolve().parents[2]
 START_AND_STOP_S = 60.0
 WARM_UP_S = 120.0  # at most, before steps/s are measured: start, compiling, a few rollouts and updates
 ALONE_SHARE = 0.1  # of the seconds of such a measurement, for each system's environments
@@ -42,7 +41,7 @@ def _alone(entry: Entry, setting: Setting) -> Figures:
     measured = run_measured(
         [*command, "--seconds", seconds, "--threads", str(setting.threads)],
         Path("alone.log"),
-        environment=PASSIVE,
+        environment=NATIVE_SETTINGS,
         timeout_s=600.0,
         until=("alone",),
     )
@@ -143,7 +142,7 @@ def _worker(entry: Entry, setting: Setting, speed_s: float, timeout_s: float, un
     return run_measured(
         [str(python), str(ROOT / "benchmarks" / "peers" / script), json.dumps(asdict(entry.order(setting, speed_s)))],
         Path(f"{entry.system}.log"),
-        environment=variables | (PASSIVE if system.library == "podracer" else {}),
+        environment=variables | (NATIVE_SETTINGS if system.library == "podracer" else {}),
         timeout_s=timeout_s,
         until=until,
     )

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from podracer_core.carriers.shared_folder import SharedFolder
 from podracer_core.errors import InvalidInput
+from podracer_core.native_settings import NATIVE_SETTINGS
 from podracer_orchestrator.names import last_part
 from podracer_orchestrator.pool.backend import Capacity, PodObserver, PodPlan, PoolBackend
 from podracer_orchestrator.pool.machine import Machine, Reading
@@ -145,19 +146,12 @@ class LocalPool(PoolBackend):
         await self._observer.pod_stopped(name)
 
 
-# A layer's results are large enough for the C library to give them back to the system each time, which costs wide
-# networks a tenth of their speed. (glibc's own names; whatever else there is ignores them.)
-_KEPT_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(32 << 20), "MALLOC_TRIM_THRESHOLD_": str(1 << 30)}
-
-
 def _commands(
     plan: PodPlan, settings: LocalPoolSettings, sockets: Path, gpus: Sequence[str]
 ) -> Iterator[tuple[str, str, Mapping[str, str]]]:
     """(role, module, environment) of each process of a pod."""
     kind = plan.kind
-    # Threads that spin while they wait for one another starve whatever else runs on the same cores.
-    inherited = {"OMP_WAIT_POLICY": "PASSIVE"} | _KEPT_MEMORY
-    inherited |= {key: value for key, value in os.environ.items() if not key.startswith("PODRACER_")}
+    inherited = NATIVE_SETTINGS | {key: value for key, value in os.environ.items() if not key.startswith("PODRACER_")}
     common = inherited | {"PODRACER_CACHE_DIR": str(settings.state_dir / "cache")}  # one for all pods
     common |= {key: os.environ[key] for key in PASSED_ON if key in os.environ}
     common |= {"PODRACER_TOKENS": str(settings.tokens), "PODRACER_THREADS": str(plan.threads)}
