@@ -137,9 +137,7 @@ def _lasting(options: argparse.Namespace, scratch: Path) -> float | None:
     """Our steps/s where no target ends it."""
     seconds = LASTING_S / 2 if options.quick else LASTING_S
     command = _our_command(0, scratch, seconds)
-    return _ours(
-        run_measured(command, scratch / "lasting.log", timeout_s=120.0)
-    ).steps_per_second
+    return _ours(run_measured(command, scratch / "lasting.log", timeout_s=120.0)).steps_per_second
 
 
 def _peer(measured: Measured) -> Run:
