@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 from podracer_core.attachments.settings import PodSettings
-from podracer_core.config import Seconds
+from podracer_core.config import ByteSize, Seconds
 
 __all__ = ["LearnerConfig"]
 
@@ -26,6 +29,10 @@ class LearnerConfig(PodSettings):
     allow_user_code  fused: start a user's own environments from this process
     device           to train on: cpu, cuda, cuda:0, or auto: a GPU where there is one and the environment runs on it
     peer_patience    how long a lost worker is waited for, and an evaluator without which nothing can go on
+    spool_dir        folder for checkpoints on their way to an object store that is not a folder itself. Unset: one of
+                     this user's in the folder for temporary files
+    spool_size       what may wait there
+    store_patience   how long a store that is away is waited for where nothing can go on without it
     advertise        address at which others reach this learner; unset: where it listens
     """
 
@@ -40,7 +47,14 @@ class LearnerConfig(PodSettings):
     allow_user_code: bool = False
     device: str = "auto"
     peer_patience: Seconds = 60.0
+    spool_dir: Path | None = None
+    spool_size: ByteSize = 8 << 30
+    store_patience: Seconds = 300.0
     advertise: str = ""
+
+    def spool_folder(self) -> Path:
+        """Where folders of checkpoints on their way are made."""
+        return self.spool_dir or Path(tempfile.gettempdir(), f"podracer_spool-{os.geteuid()}")
 
     @property
     def ahead(self) -> int | None:

@@ -35,8 +35,3 @@ class HeldLease:
     control: LeaseControl
     renewal: Renewal
     store: ObjectStore
-
-    @property
-    def is_called_back(self) -> bool:
-        """Whether the orchestrator wants it back, undone: to stop this pod, or to have it work for another job."""
-        return self.renewal.action in (pod_service_pb2.LEASE_ACTION_DRAIN, pod_service_pb2.LEASE_ACTION_RELEASE)

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TypeVar
 
-from podracer_core.errors import Fenced
+from podracer_core.errors import Fenced, Unavailable
+from podracer_core.rpc.backoff import Backoff
 from podracer_core.storage.object_store import CHUNK_BYTES, ObjectInfo, ObjectStore
 
 __all__ = ["FencedStore", "LeaseGuard"]
 
+logger = logging.getLogger(__name__)
+
+Answer = TypeVar("Answer")
+
+_AWAY_S = (0.2, 5.0)
+_POLL_S = 0.1
 _MARGIN_FRACTION = 0.1
 _MARGIN_S = 1.0
 
@@ -68,20 +77,29 @@ class LeaseGuard:
 
 
 class FencedStore(ObjectStore):
-    """An object store that is written to only while the lease is ours."""
+    """An object store that is written to only while the lease is ours, and waited for where it has to be read."""
 
-    def __init__(self, store: ObjectStore, guard: LeaseGuard) -> None:
-        self._store, self._guard, self.url = store, guard, store.url
+    def __init__(self, store: ObjectStore, guard: LeaseGuard, check: Callable[[], None], patience_s: float) -> None:
+        """A store that is away is asked again for `patience_s`; `check` is called meanwhile, and raises to give up."""
+        self._store, self._guard, self._check, self._patience_s = store, guard, check, patience_s
+        self.url = store.url
 
     def put(self, key: str, data: bytes | Path) -> None:
         self._guard.check()
         self._store.put(key, data)
 
     def read_chunks(self, key: str, chunk_bytes: int = CHUNK_BYTES) -> Iterator[bytes]:
-        return self._store.read_chunks(key, chunk_bytes)
+        def begin() -> tuple[Iterator[bytes], bytes | None]:
+            chunks = self._store.read_chunks(key, chunk_bytes)
+            return chunks, next(chunks, None)
+
+        chunks, first = self._patiently(begin)
+        if first is not None:
+            yield first
+        yield from chunks
 
     def stat(self, key: str) -> ObjectInfo:
-        return self._store.stat(key)
+        return self._patiently(lambda: self._store.stat(key))
 
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
         return self._store.list(prefix)
@@ -89,3 +107,20 @@ class FencedStore(ObjectStore):
     def delete(self, key: str) -> None:
         self._guard.check()
         self._store.delete(key)
+
+    def _patiently(self, read: Callable[[], Answer]) -> Answer:
+        waits, deadline = Backoff(*_AWAY_S), time.monotonic() + self._patience_s
+        while True:
+            try:
+                return read()
+            except Unavailable as error:
+                if time.monotonic() > deadline:
+                    raise
+                logger.info("the store is waited for: %s", error.message)
+            self._wait(next(waits))
+
+    def _wait(self, seconds: float) -> None:
+        until = time.monotonic() + seconds
+        while (left_s := until - time.monotonic()) > 0:
+            self._check()
+            time.sleep(min(left_s, _POLL_S))

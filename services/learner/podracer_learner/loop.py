@@ -22,7 +22,9 @@ from podracer_core.errors import (
     UserCodeFailed,
 )
 from podracer_core.jobs.messages import seconds_from_duration
+from podracer_core.storage.folder import FolderStore
 from podracer_core.storage.object_store import ObjectStore
+from podracer_core.storage.spool import Spool, SpoolFolder
 from podracer_learner.commands import Commands
 from podracer_learner.config import LearnerConfig
 from podracer_learner.control import LeaseControl, lease_work
@@ -40,7 +42,7 @@ from podracer_learner.renewal import Renewal
 from podracer_learner.replays import ReplayCache
 from podracer_learner.round_setup import set_up_round
 from podracer_learner.status import LearnerStatus
-from podracer_learner.train import TrainRun
+from podracer_learner.train import Patience, TrainRun
 from podracer_learner.user_files import UserFiles
 
 __all__ = ["LeaseLoop"]
@@ -69,29 +71,41 @@ class LeaseLoop:
         self._status, self._commands, self._desk, self._request = status, commands, desk, request
         self._replays = ReplayCache()
         self._cache = config.file_cache()
+        self._spool: SpoolFolder | None = None
         self._stub = pod_service_pb2_grpc.PodServiceStub(peers.orchestrator)
 
     def run(self, stop: threading.Event) -> None:
         """Until `stop` is set or the orchestrator says EXIT. Raises where it refuses this pod for good."""
-        while (lease := lease_work(self._stub, self._request, stop)) is not None:
-            received_at = time.monotonic()
-            if lease.WhichOneof("work") == "exit":
-                logger.info("not needed any more: %s", lease.exit.reason)
-                return
-            self._status.working(lease)
-            self._work(lease, received_at, stop)
-            self._status.idle()
-        self._status.draining()
+        try:
+            while (lease := lease_work(self._stub, self._request, stop)) is not None:
+                received_at = time.monotonic()
+                if lease.WhichOneof("work") == "exit":
+                    logger.info("not needed any more: %s", lease.exit.reason)
+                    return
+                self._status.working(lease)
+                self._work(lease, received_at, stop)
+                self._status.idle()
+            self._status.draining()
+        finally:
+            if self._spool is not None:
+                self._spool.close()
 
     def _work(self, lease: pod_service_pb2.Lease, received_at: float, stop: threading.Event) -> None:
         logger.info("leased %s", lease.name, extra={"fence": lease.fence, "work": lease.WhichOneof("work")})
         guard = LeaseGuard(lease.name, lease.fence)
         control = LeaseControl(self._stub, lease, guard)
         renewal = Renewal(control, guard, seconds_from_duration(lease.term))
-        held = HeldLease(lease, received_at, guard, control, renewal, FencedStore(self._store, guard))
+
+        def check() -> None:
+            guard.check()
+            if stop.is_set() or renewal.calls_back:
+                raise Interrupted("told to stop")
+
+        store = self._leased_store(guard, check)
+        held = HeldLease(lease, received_at, guard, control, renewal, store)
         try:
             renewal.start()
-            self._do(held, stop)
+            self._do(held, check, stop)
         except Fenced as error:
             logger.warning("abandoned: %s", error.message)
         except Interrupted:
@@ -105,16 +119,20 @@ class LeaseLoop:
                 cohort_pb2.Problem(reason="INTERNAL", message=f"unexpected error: {error!r}", detail=detail)
             )
         finally:
+            store.close()
             renewal.stop()
             if renewal.action == pod_service_pb2.LEASE_ACTION_DRAIN:
                 stop.set()
 
-    def _do(self, held: HeldLease, stop: threading.Event) -> None:
-        def check() -> None:
-            held.guard.check()
-            if stop.is_set() or held.is_called_back:
-                raise Interrupted("told to stop")
+    def _leased_store(self, guard: LeaseGuard, check: Callable[[], None]) -> ObjectStore:
+        """The store as a lease may use it. What is written goes by way of the spool unless the store is a folder."""
+        fenced = FencedStore(self._store, guard, check, self._config.store_patience)
+        if isinstance(self._store, FolderStore):
+            return fenced
+        self._spool = self._spool or SpoolFolder(self._config.spool_folder(), self._config.spool_size)
+        return Spool(fenced, self._spool)
 
+    def _do(self, held: HeldLease, check: Callable[[], None], stop: threading.Event) -> None:
         lease = held.lease
         files = UserFiles(held.store, self._cache, check)
         match lease.WhichOneof("work"):
@@ -140,7 +158,7 @@ class LeaseLoop:
 
         def in_a_hurry() -> bool:
             finish = held.renewal.action == pod_service_pb2.LEASE_ACTION_FINISH
-            return stop.is_set() or held.is_called_back or finish
+            return stop.is_set() or held.renewal.calls_back or finish
 
         setup = set_up_round(work, self._config, self._peers, files, self._replays)
         try:
@@ -148,8 +166,8 @@ class LeaseLoop:
             ends_at = math.inf if limit_s is None else held.received_at + limit_s
             terms = LeadTerms(held.lease.fence, work.follower_count, held.guard.check, in_a_hurry, ends_at)
             with leading(work, terms, setup.algorithm, self._desk) as fusion:
-                patience_s = self._config.peer_patience
-                run = TrainRun(held, setup, stop, self._status, self._commands, patience_s, fusion)
+                patience = Patience(self._config.peer_patience, self._config.store_patience)
+                run = TrainRun(held, setup, stop, self._status, self._commands, patience, fusion)
                 completed = run.run()
             self._replays.keep(setup.algorithm, list(work.cohort.members), run.outcomes)
         finally:

@@ -45,6 +45,11 @@ class Renewal:
         """What the orchestrator wants."""
         return self._action
 
+    @property
+    def calls_back(self) -> bool:
+        """Whether the orchestrator wants it back, undone: to stop this pod, or to have it work for another job."""
+        return self._action in (pod_service_pb2.LEASE_ACTION_DRAIN, pod_service_pb2.LEASE_ACTION_RELEASE)
+
     def start(self) -> None:
         """Renew once, which makes the guard valid, and go on in the thread. Raises Fenced, or Unavailable where the
         orchestrator does not answer."""

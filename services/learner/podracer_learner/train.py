@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import itertools
 import logging
+import math
 import threading
 import time
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from torch import Tensor
 
@@ -20,18 +22,27 @@ from podracer_core.training.session import MemberOutcome, TrainingSession
 from podracer_core.training.snapshots import Judgement
 from podracer_learner.checkpoints import CheckpointWriter, MemberWrite, base_env_steps
 from podracer_learner.commands import Commands
+from podracer_learner.lasting import HURRY_S, LastingCheckpoints, StoreAway
 from podracer_learner.lease import HeldLease, Interrupted
 from podracer_learner.messages import evaluation_message, member_progress, progress_report
 from podracer_learner.round_setup import RoundSetup
 from podracer_learner.status import LearnerStatus
 
-__all__ = ["TrainRun"]
+__all__ = ["Patience", "TrainRun"]
 
 logger = logging.getLogger(__name__)
 
 _CHECKPOINT_INTERVAL_S = 30.0
 _REPORT_INTERVAL_S = 0.3
 _PACE_REPORTS = 16  # about the last five seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """Seconds for which what is away is waited for where nothing can go on without it."""
+
+    evaluator_s: float
+    store_s: float
 
 
 class TrainRun:
@@ -44,18 +55,18 @@ class TrainRun:
         stop: threading.Event,
         status: LearnerStatus,
         commands: Commands,
-        patience_s: float,
+        patience: Patience,
         fusion: EpochFusion | None,
     ) -> None:
-        """`patience_s`: how long an evaluator that is away is waited for at the end of the round. `fusion`: with
-        followers, whose steps count as this learner's own once they are fused."""
+        """`fusion`: with followers, whose steps count as this learner's own once they are fused."""
         work, lease = held.lease.train, held.lease
         self._held, self._setup, self._stop, self._status, self._commands = held, setup, stop, status, commands
         self._members = list(work.cohort.members)
         self.agents: Sequence[str] = [agent.name for agent in self._members]
-        self._writer = CheckpointWriter(
+        writer = CheckpointWriter(
             held.store, self._members, setup.cohort, lease.job_uid, lease.fence, setup.environment, setup.spaces
         )
+        self._checkpoints = LastingCheckpoints(held, writer, patience.store_s, self._interrupted)
         self._interval_s = seconds_from_duration(work.checkpoint_interval) or _CHECKPOINT_INTERVAL_S
         self._session = TrainingSession(
             setup.algorithm,
@@ -68,12 +79,10 @@ class TrainRun:
             interrupted=self._interrupted,
             fusion=fusion,
         )
-        self._fusion, self._patience_s = fusion, patience_s
+        self._fusion, self._patience = fusion, patience
         self._evaluation_ids = itertools.count(1)
         self._judged: list[tuple[Judgement, agent_pb2.Evaluation]] = []  # candidates
-        self._written: dict[tuple[int, int], agent_pb2.CheckpointReference] = {}  # by member and steps
-        self._committed_steps = [-1] * len(self._members)
-        self._committed_at = self._reported_at = time.monotonic()
+        self._reported_at = time.monotonic()
         self._pace = deque([(self._session.elapsed_s, 0)], maxlen=_PACE_REPORTS)  # seconds and steps
         self._all_failed = False
         self.outcomes: Sequence[MemberOutcome] = []  # once the work is completed
@@ -90,10 +99,12 @@ class TrainRun:
                 return True
         except Interrupted:
             logger.info("interrupted while waiting")
-        except (Unavailable, DeadlineExpired):  # a peer is lost: who goes on elsewhere shall have what there is
-            self.checkpoint_now(range(len(self._members)))
+        except StoreAway:
             raise
-        self.checkpoint_now(range(len(self._members)))
+        except (Unavailable, DeadlineExpired):  # a peer is lost: who goes on elsewhere shall have what there is
+            self._checkpoint(range(len(self._members)))
+            raise
+        self._checkpoint(range(len(self._members)))
         return False
 
     def policy(self, members: Sequence[int]) -> tuple[int, dict[str, Tensor]]:
@@ -102,16 +113,23 @@ class TrainRun:
         return algorithm.version, {name: one[list(members)] for name, one in algorithm.actor_state().items()}
 
     def checkpoint_now(self, members: Sequence[int]) -> list[agent_pb2.CheckpointReference]:
-        """Write and commit these members as they are."""
+        """Write and commit these members as they are, at somebody's request, who waits for it as training does."""
+        return self._checkpoint(members, HURRY_S)
+
+    def _checkpoint(self, members: Sequence[int], patience_s: float = math.inf) -> list[agent_pb2.CheckpointReference]:
         outcomes = [outcome for outcome in self._session.outcomes() if outcome.member in members]
-        references = self._write([self._final_write(outcome) for outcome in outcomes])
-        self._held.control.commit(
-            [self._member_checkpoint(one, reference) for one, reference in zip(outcomes, references, strict=True)]
-        )
-        for outcome in outcomes:
-            self._committed_steps[outcome.member] = outcome.env_steps
-        self._committed_at = time.monotonic()
-        return references
+        self._checkpoints.write([self._final_write(outcome) for outcome in outcomes], patience_s)
+        written = [self._member_checkpoint(outcome) for outcome in outcomes]
+        self._checkpoints.commit(written)
+        return [one.checkpoint for one in written]
+
+    def _checkpoint_behind(self) -> None:
+        """Write all members where it is time; training goes on until they are in the store and can be committed."""
+        if self._checkpoints.idle_s >= self._interval_s:
+            outcomes = self._session.outcomes()
+            if self._checkpoints.try_write([self._final_write(outcome) for outcome in outcomes]):
+                self._checkpoints.begin([self._member_checkpoint(outcome) for outcome in outcomes])
+        self._checkpoints.go_on()
 
     def _step(self) -> None:
         self._held.guard.check()
@@ -123,11 +141,10 @@ class TrainRun:
         if looked or self._session.finished:
             return  # a checkpoint that is committed can be given no evaluation any more, and this state may need one
         self._commands.run_pending()
-        if now - self._committed_at >= self._interval_s:
-            self.checkpoint_now(range(len(self._members)))
+        self._checkpoint_behind()
 
     def _interrupted(self) -> bool:
-        return self._stop.is_set() or self._held.is_called_back
+        return self._stop.is_set() or self._held.renewal.calls_back
 
     def _told_to_end(self) -> bool:
         return self._interrupted() or self._held.renewal.action == pod_service_pb2.LEASE_ACTION_FINISH
@@ -171,7 +188,8 @@ class TrainRun:
     def _conclude(self) -> None:
         """The last evaluations, the checkpoints, and the result."""
         session = self._session
-        if session.confirmed is None and max(self._committed_steps) >= max(session.moment().env_steps):
+        self._checkpoints.finish()
+        if session.confirmed is None and self._checkpoints.furthest_steps >= max(session.moment().env_steps):
             session.step()  # else the last state could be given no evaluation
         if self._fusion is not None:
             self._fusion.finish()  # nobody has to wait for the evaluations and the checkpoints
@@ -179,7 +197,7 @@ class TrainRun:
             self._commit_winner(session.confirmed)
         elif session.selection is not None:
             session.selection.admit_from(self._held.renewal.admission_score)
-        outcomes = session.conclude(timeout_s=self._patience_s)
+        outcomes = session.conclude(timeout_s=self._patience.evaluator_s)
         if self._interrupted():
             raise Interrupted("told to stop at the end of the round")
         self._deliver()
@@ -190,12 +208,12 @@ class TrainRun:
         """Who reached the target comes first: its checkpoint counts before anything else is written."""
         self._deliver()
         write = self._candidate_write(confirmed, self._session.outcomes())
-        (reference,) = self._write([write])
-        if confirmed.env_steps > self._committed_steps[confirmed.member]:
+        self._checkpoints.write([write])
+        if confirmed.env_steps > self._checkpoints.committed_steps(self.agents[confirmed.member]):
             elapsed_s = confirmed.train_time_s
             progress = self._progress(confirmed.member, confirmed.env_steps, elapsed_s, failed=False)
-            self._held.control.commit([pod_service_pb2.MemberCheckpoint(progress=progress, checkpoint=reference)])
-            self._committed_steps[confirmed.member] = confirmed.env_steps
+            reference = self._checkpoints.written(confirmed.member, confirmed.env_steps)
+            self._checkpoints.commit([pod_service_pb2.MemberCheckpoint(progress=progress, checkpoint=reference)])
         logger.info(
             "target reached by %s: %s after %.2f s",
             self.agents[confirmed.member],
@@ -207,7 +225,7 @@ class TrainRun:
         writes = [self._candidate_write(one.candidate, outcomes) for one in outcomes if one.candidate is not None]
         writes += [self._final_write(outcome) for outcome in outcomes]
         # Where a member's last state is its candidate, the one checkpoint with the evaluation is both.
-        self._write(list({(write.member, write.env_steps): write for write in reversed(writes)}.values()))
+        self._checkpoints.write(list({(write.member, write.env_steps): write for write in reversed(writes)}.values()))
         elapsed_s = self._session.elapsed_s
         result = pod_service_pb2.TrainResult(
             members=[self._result(outcome) for outcome in outcomes],
@@ -220,12 +238,12 @@ class TrainRun:
     def _result(self, outcome: MemberOutcome) -> pod_service_pb2.MemberResult:
         agent = self.agents[outcome.member]
         result = pod_service_pb2.MemberResult(
-            final=self._member_checkpoint(outcome, self._written[outcome.member, outcome.env_steps]),
+            final=self._member_checkpoint(outcome),
             evaluations=[one for one in self._held.renewal.undelivered() if one.agent == agent],
         )
         if outcome.candidate is not None:
             result.candidate.CopyFrom(next(one for judged, one in self._judged if judged is outcome.candidate))
-            result.candidate.checkpoint.CopyFrom(self._written[outcome.member, outcome.candidate.env_steps])
+            result.candidate.checkpoint.CopyFrom(self._checkpoints.written(outcome.member, outcome.candidate.env_steps))
         if outcome.failed:
             result.problem.CopyFrom(
                 cohort_pb2.Problem(
@@ -255,17 +273,10 @@ class TrainRun:
         """The transitions of a member, where the job wants them in its checkpoints."""
         return self._setup.algorithm.replay_state(member) if self._held.lease.train.keep_replay else {}
 
-    def _write(self, writes: Sequence[MemberWrite]) -> list[agent_pb2.CheckpointReference]:
-        """Write what this lease has not written yet."""
-        missing = [write for write in writes if (write.member, write.env_steps) not in self._written]
-        for write, reference in zip(missing, self._writer.write(missing), strict=True):
-            self._written[write.member, write.env_steps] = reference
-        return [self._written[write.member, write.env_steps] for write in writes]
-
-    def _member_checkpoint(
-        self, outcome: MemberOutcome, reference: agent_pb2.CheckpointReference
-    ) -> pod_service_pb2.MemberCheckpoint:
+    def _member_checkpoint(self, outcome: MemberOutcome) -> pod_service_pb2.MemberCheckpoint:
+        """Of what has been written."""
         progress = self._progress(outcome.member, outcome.env_steps, self._session.elapsed_s, failed=outcome.failed)
+        reference = self._checkpoints.written(outcome.member, outcome.env_steps)
         return pod_service_pb2.MemberCheckpoint(progress=progress, checkpoint=reference)
 
     def _progress(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from podracer_core.errors import Fenced
+from podracer_core.errors import Fenced, NotFound, Unavailable
 from podracer_core.storage.folder import FolderStore
+from podracer_core.storage.object_store import ObjectInfo
 from podracer_learner.lease_guard import FencedStore, LeaseGuard
 
 
@@ -100,7 +102,7 @@ def test_short_terms_keep_a_tenth(guard: LeaseGuard, clock: Clock) -> None:
 
 def test_the_store_takes_nothing_once_the_lease_is_gone(guard: LeaseGuard, clock: Clock, tmp_path: Path) -> None:
     folder = FolderStore(tmp_path)
-    store = FencedStore(folder, guard)
+    store = FencedStore(folder, guard, lambda: None, 0.0)
     with pytest.raises(Fenced):
         store.put("before", b"x")
     guard.extend(100.0, 10.0)
@@ -112,3 +114,46 @@ def test_the_store_takes_nothing_once_the_lease_is_gone(guard: LeaseGuard, clock
         store.delete("held")
     assert [info.key for info in folder.list()] == ["held"]
     assert store.get("held") == b"x", "reading is allowed"
+
+
+class AwayStore(FolderStore):
+    """Does not answer `failures` times."""
+
+    failures = 0
+
+    def stat(self, key: str) -> ObjectInfo:
+        if self.failures:
+            self.failures -= 1
+            raise Unavailable("away")
+        return super().stat(key)
+
+    def read_chunks(self, key: str, chunk_bytes: int = 1 << 20) -> Iterator[bytes]:
+        if self.failures:
+            self.failures -= 1
+            raise Unavailable("away")
+        yield from super().read_chunks(key, chunk_bytes)
+
+
+def test_a_store_that_is_away_is_waited_for(guard: LeaseGuard, tmp_path: Path) -> None:
+    away = AwayStore(tmp_path)
+    away.put("key", b"value")
+    store = FencedStore(away, guard, lambda: None, 30.0)
+    for read, expected in ((lambda: store.get("key"), b"value"), (lambda: store.stat("key").size_bytes, 5)):
+        away.failures = 2
+        assert read() == expected
+        assert not away.failures
+    with pytest.raises(NotFound):
+        store.get("absent")
+
+
+def test_waiting_for_the_store_has_an_end(guard: LeaseGuard, tmp_path: Path) -> None:
+    away = AwayStore(tmp_path)
+    away.failures = 1 << 30
+    with pytest.raises(Unavailable):
+        FencedStore(away, guard, lambda: None, 0.0).get("key")
+
+    def stopped() -> None:
+        raise Fenced("told to stop")
+
+    with pytest.raises(Fenced):
+        FencedStore(away, guard, stopped, 30.0).get("key")

@@ -12,7 +12,7 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from podracer_core.errors import AlreadyExists, InvalidInput, NotFound
+from podracer_core.errors import InvalidInput
 from podracer_core.storage.layout import CheckpointRef
 from podracer_core.storage.manifest import FILE_NAME, Manifest, ManifestFile
 from podracer_core.storage.object_store import ObjectStore
@@ -37,13 +37,13 @@ def save_checkpoint(
 ) -> CheckpointRef:
     """Write each group as `<prefix><group>.safetensors`, then `<prefix>manifest.json` with `metadata` (JSON values).
 
-    prefix   ends with `/`; of its own for every checkpoint (`storage.layout.checkpoint_prefix`)
+    prefix   ends with `/`; of its own for every checkpoint (`storage.layout.checkpoint_prefix`), so nothing is read
+             here and nothing that may be committed is overwritten
     groups   actor, critic, optimizer, normalizer, algorithm, environment, random …: tensors of one agent, any layout
              and device. They must not change until this returns.
 
-    A finished checkpoint is never overwritten, for it may be committed: the same call again gives the same reference
-    and writes nothing, other content at the same prefix raises AlreadyExists. Raises InvalidInput for what cannot be
-    stored, before anything is written, and the errors of the store.
+    The same content always gives the same reference. Raises InvalidInput for what cannot be stored, before anything is
+    written, and the errors of the store.
     """
     if not prefix.endswith("/"):
         raise InvalidInput(f"the prefix of a checkpoint ends with /; got {prefix!r}")
@@ -51,13 +51,10 @@ def save_checkpoint(
     files = tuple(ManifestFile.describe(path, body) for path, body in bodies.items())
     manifest = Manifest(files, metadata, {name: importlib.metadata.version(name) for name in _LIBRARIES})
     text = manifest.to_json()
-    reference = CheckpointRef(prefix, hashlib.sha256(text).hexdigest(), manifest.size_bytes + len(text))
-    if _is_finished(store, prefix, text):
-        return reference
     for path, body in bodies.items():
         store.put(f"{prefix}{path}", body)
     store.put(f"{prefix}{FILE_NAME}", text)
-    return reference
+    return CheckpointRef(prefix, hashlib.sha256(text).hexdigest(), manifest.size_bytes + len(text))
 
 
 def _path(group: str) -> str:
@@ -79,13 +76,3 @@ def _serialize(group: str, tensors: Mapping[str, Tensor]) -> bytes:
         packed[name] = dense.clone() if storage in storages else dense
         storages.add(storage)
     return safetensors.torch.save(packed)
-
-
-def _is_finished(store: ObjectStore, prefix: str, manifest: bytes) -> bool:
-    try:
-        present = store.get(f"{prefix}{FILE_NAME}")
-    except NotFound:
-        return False
-    if present != manifest:
-        raise AlreadyExists(f"{store.url}: there is another checkpoint at {prefix!r}", prefix=prefix)
-    return True

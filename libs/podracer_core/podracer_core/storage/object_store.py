@@ -97,6 +97,10 @@ class ObjectStore(ABC):
             self.delete(key)
         return len(keys)
 
+    def settle(self, timeout_s: float = 0.0) -> bool:
+        """Whether all that was put lasts, after at most `timeout_s` of waiting: true at once, except with a `Spool`."""
+        return True
+
     def close(self) -> None:  # noqa: B027 - a folder has nothing to give back
         """Give back connections; closing twice is harmless."""
 

@@ -1,0 +1,233 @@
+"""Objects on their way to a store: `put` waits for this machine's disk only, the rest happens behind."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import logging
+import os
+import shutil
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from podracer_core.errors import DeadlineExpired, Exhausted, InvalidInput, PodracerError, Unavailable
+from podracer_core.rpc.backoff import Backoff
+from podracer_core.storage.object_store import (
+    CHUNK_BYTES,
+    ObjectInfo,
+    ObjectStore,
+    check_key,
+    open_source,
+)
+
+__all__ = ["Spool", "SpoolFolder"]
+
+logger = logging.getLogger(__name__)
+
+_LOCK = ".lock"
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_RETRY_S = (0.2, 5.0)
+_THREADS = 8
+_END_S = 2.0
+
+
+class SpoolFolder:
+    """A folder of this process alone below one that several may share, within a limit of bytes.
+
+    Its name is locked for as long as the process lives, so whoever can take the lock of another has found one that was
+    left behind, and removes it. What is in it has been promised to nobody: objects count when they are in the store.
+    """
+
+    def __init__(self, parent: Path, limit_bytes: int) -> None:
+        """Raises InvalidInput where no folder can be made there."""
+        self.limit_bytes = limit_bytes
+        try:
+            parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            _sweep(parent)
+            self.path = Path(tempfile.mkdtemp(dir=parent))
+            self._lock = _locked(self.path)
+        except OSError as error:
+            raise InvalidInput(f"no spool in {parent}: {error.strerror}", reason="FOLDER_UNWRITABLE") from error
+
+    def close(self) -> None:
+        """Remove it; closing twice is harmless."""
+        shutil.rmtree(self.path, ignore_errors=True)
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+
+@dataclass(eq=False, slots=True)
+class _Waiting:
+    key: str
+    path: Path
+    size_bytes: int
+    under_way: bool = False
+
+
+class Spool(ObjectStore):
+    """A store to which objects go by way of a folder. Safe to use from several threads.
+
+    An object arrives after everything that was put before it into or below its own folder, so what a manifest speaks of
+    is there before the manifest is. While the store is away they wait. Whoever reads here finds what was put here.
+    """
+
+    def __init__(self, store: ObjectStore, folder: SpoolFolder) -> None:
+        self._store, self._folder, self.url = store, folder, store.url
+        self._changed = threading.Condition()
+        self._waiting: list[_Waiting] = []
+        self._failure: PodracerError | None = None
+        self._closed = False
+        self._number = 0
+        self._threads: list[threading.Thread] = []
+
+    def put(self, key: str, data: bytes | Path) -> None:
+        """Raises Exhausted (SPOOL_FULL) where there is no room, and what has ended an earlier object's way."""
+        check_key(key)
+        size_bytes = len(data) if isinstance(data, bytes) else data.stat().st_size
+        with self._changed:
+            self._check()
+            held = sum(one.size_bytes for one in self._waiting)
+            if held and held + size_bytes > self._folder.limit_bytes:
+                raise Exhausted(f"{held} bytes wait for {self.url}; {key!r} has no room", reason="SPOOL_FULL")
+            self._number += 1
+            path = self._folder.path / str(self._number)
+        self._write(key, data, path)
+        with self._changed:
+            self._waiting.append(_Waiting(key, path, size_bytes))
+            if len(self._threads) < min(_THREADS, len(self._waiting)):
+                self._threads.append(threading.Thread(target=self._upload, name="upload", daemon=True))
+                self._threads[-1].start()
+            self._changed.notify_all()
+
+    def settle(self, timeout_s: float = 0.0) -> bool:
+        deadline = time.monotonic() + timeout_s
+        with self._changed:
+            while self._waiting and self._failure is None and (left_s := deadline - time.monotonic()) > 0:
+                self._changed.wait(left_s)
+            self._check()
+            return not self._waiting
+
+    def read_chunks(self, key: str, chunk_bytes: int = CHUNK_BYTES) -> Iterator[bytes]:
+        waiting = self._find(key)
+        if waiting is not None:
+            with contextlib.suppress(FileNotFoundError), waiting.path.open("rb") as file:  # it has arrived meanwhile
+                while chunk := file.read(chunk_bytes):
+                    yield chunk
+                return
+        yield from self._store.read_chunks(key, chunk_bytes)
+
+    def stat(self, key: str) -> ObjectInfo:
+        waiting = self._find(key)
+        return self._store.stat(key) if waiting is None else _info(waiting)
+
+    def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
+        with self._changed:
+            found = {one.key: _info(one) for one in self._waiting if one.key.startswith(prefix)}
+        found = {info.key: info for info in self._store.list(prefix)} | found
+        yield from (found[key] for key in sorted(found, key=str.encode))
+
+    def delete(self, key: str) -> None:
+        self.settle(_END_S)
+        self._store.delete(key)
+
+    def close(self) -> None:
+        """Give up what has not arrived. The store behind stays open."""
+        with self._changed:
+            self._closed = True
+            self._drop()
+        deadline = time.monotonic() + _END_S
+        for thread in self._threads:
+            thread.join(max(deadline - time.monotonic(), 0.0))
+
+    def _write(self, key: str, data: bytes | Path, path: Path) -> None:
+        try:
+            if isinstance(data, bytes):
+                path.write_bytes(data)
+            else:
+                with open_source(data) as source, path.open("xb") as file:
+                    shutil.copyfileobj(source, file, CHUNK_BYTES)
+        except OSError as error:
+            path.unlink(missing_ok=True)
+            message = f"{self.url}: cannot spool {key!r}: {error.strerror} ({path.parent})"
+            raise (Exhausted(message, reason="SPOOL_FULL") if error.errno in _FULL else Unavailable(message)) from error
+
+    def _upload(self) -> None:
+        """A thread: one object after the other, until there is nothing to do any more."""
+        waits = Backoff(*_RETRY_S)
+        while (next_one := self._take()) is not None:
+            try:
+                self._store.put(next_one.key, next_one.path)
+            except (Unavailable, DeadlineExpired) as error:
+                logger.info("an object waits: %s", error.message)
+                with self._changed:
+                    next_one.under_way = False
+                    self._changed.wait_for(lambda: self._closed, next(waits))
+            except PodracerError as error:
+                with self._changed:
+                    self._failure = self._failure or error
+                    self._drop()
+            else:
+                waits.reset()
+                next_one.path.unlink(missing_ok=True)
+                with self._changed:
+                    with contextlib.suppress(ValueError):  # given up meanwhile
+                        self._waiting.remove(next_one)
+                    self._changed.notify_all()
+
+    def _take(self) -> _Waiting | None:
+        """The next object that may go; None where the thread has to end."""
+        with self._changed:
+            while not self._closed:
+                for index, one in enumerate(self._waiting):
+                    folder = one.key[: one.key.rfind("/") + 1]
+                    if not one.under_way and not any(own.key.startswith(folder) for own in self._waiting[:index]):
+                        one.under_way = True
+                        return one
+                self._changed.wait()
+        return None
+
+    def _drop(self) -> None:
+        for one in self._waiting:
+            one.path.unlink(missing_ok=True)
+        self._waiting.clear()
+        self._changed.notify_all()
+
+    def _find(self, key: str) -> _Waiting | None:
+        """The newest of this key that has not arrived."""
+        with self._changed:
+            return next((one for one in reversed(self._waiting) if one.key == key), None)
+
+    def _check(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+        if self._closed:
+            raise Unavailable(f"{self.url}: nothing is taken any more", reason="CLOSED")
+
+
+def _info(waiting: _Waiting) -> ObjectInfo:
+    return ObjectInfo(waiting.key, waiting.size_bytes, datetime.now(UTC))
+
+
+def _locked(folder: Path) -> int:
+    descriptor = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    return descriptor
+
+
+def _sweep(parent: Path) -> None:
+    """Remove folders whose process has ended."""
+    for folder in parent.iterdir():
+        with contextlib.suppress(OSError):
+            descriptor = os.open(folder / _LOCK, os.O_RDWR | os.O_CLOEXEC)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(folder, ignore_errors=True)
+            finally:
+                os.close(descriptor)

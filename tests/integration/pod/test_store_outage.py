@@ -1,0 +1,164 @@
+"""A pod whose object store is a real S3 server that dies, freezes and comes back."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from podracer.orchestrator.v1 import pod_service_pb2
+from podracer_core.checkpoint import load_checkpoint
+from podracer_core.storage.object_store import ObjectStore, open_store
+from support.s3_server import S3Server
+
+MakeWork = Callable[..., pod_service_pb2.TrainWork]
+
+
+@pytest.fixture
+def s3(tmp_path: Path) -> Iterator[S3Server]:
+    server = S3Server(tmp_path / "buckets")
+    server.start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def s3_lab(lab: Any, s3: S3Server) -> Any:
+    """A fused pod whose checkpoints go to the server."""
+    lab.store = "s3://podracer"
+    keys = {name.removeprefix("PODRACER_").lower(): value for name, value in s3.variables.items()}
+    lab.start_learner(**keys, s3_attempts="2", s3_read_timeout="2s", spool_dir=str(lab.folder / "spool"))
+    return lab
+
+
+def wait_until(condition: Callable[[], bool], within_s: float = 30.0) -> None:
+    deadline = time.monotonic() + within_s
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come"
+        time.sleep(0.05)
+
+
+def steps(granted: Any) -> int:
+    return granted.renewals[-1].members[0].env_steps if granted.renewals and granted.renewals[-1].members else 0
+
+
+def store_of(lab: Any, s3: S3Server) -> ObjectStore:
+    return open_store(lab.store, s3.settings)
+
+
+def committed_are_there(granted: Any, store: ObjectStore) -> int:
+    """Every checkpoint that counts can be read and is what was committed; returns how many."""
+    references = [member.checkpoint for commit in granted.commits for member in commit.members]
+    if granted.completed is not None:
+        references += [member.final.checkpoint for member in granted.completed.train.members]
+    for reference in references:
+        load_checkpoint(store, reference.prefix, reference.manifest_sha256)
+    return len(references)
+
+
+def nothing_waits(lab: Any) -> None:
+    wait_until(lambda: not [path for path in (lab.folder / "spool").glob("*/*") if path.name != ".lock"])
+
+
+def often(work: pod_service_pb2.TrainWork) -> pod_service_pb2.TrainWork:
+    work.checkpoint_interval.FromMilliseconds(300)
+    return work
+
+
+@pytest.mark.parametrize("fault", ["killed", "frozen"])
+def test_training_goes_on_while_the_store_is_away_and_everything_arrives(
+    s3_lab: Any, s3: S3Server, train_work: MakeWork, fault: str
+) -> None:
+    granted = s3_lab.orchestrator.offer(train=often(train_work(seconds=25)), term_s=2.0)
+    wait_until(lambda: len(granted.commits) >= 2)
+    s3.stop() if fault == "killed" else s3.freeze()
+    time.sleep(1.0)
+    commits, before = len(granted.commits), steps(granted)
+    speeds = []
+    for _ in range(4):
+        time.sleep(2.0)
+        speeds.append(steps(granted) - before)
+        before += speeds[-1]
+    assert min(speeds) > 0, "training has stopped"
+    assert len(granted.commits) <= commits + 1, "what is not in the store was committed"
+    s3.start() if fault == "killed" else s3.thaw()
+    wait_until(lambda: len(granted.commits) >= commits + 3)
+    assert granted.over.wait(60)
+    assert granted.completed is not None
+    assert committed_are_there(granted, store_of(s3_lab, s3)) >= 10
+    nothing_waits(s3_lab)
+
+
+def test_the_end_of_a_round_waits_for_the_store(s3_lab: Any, s3: S3Server, train_work: MakeWork) -> None:
+    granted = s3_lab.orchestrator.offer(train=train_work(seconds=4), term_s=2.0)
+    wait_until(lambda: steps(granted) > 0)
+    s3.stop()
+    time.sleep(8.0)
+    assert not granted.over.is_set()
+    s3.start()
+    assert granted.over.wait(30)
+    assert granted.completed is not None
+    assert committed_are_there(granted, store_of(s3_lab, s3)) == 2
+    rest = train_work(steps=128)
+    for agent, member in zip(rest.cohort.members, granted.completed.train.members, strict=True):
+        agent.resume.CopyFrom(member.final.checkpoint)
+    s3.stop()
+    after = s3_lab.orchestrator.offer(train=rest, term_s=2.0)
+    time.sleep(4.0)
+    assert not after.over.is_set(), "whoever goes on from a checkpoint has to have it"
+    s3.start()
+    assert after.over.wait(30)
+    assert after.completed is not None
+    nothing_waits(s3_lab)
+
+
+def test_patience_with_the_store_has_an_end(lab: Any, s3: S3Server, train_work: MakeWork) -> None:
+    lab.store = "s3://podracer"
+    keys = {name.removeprefix("PODRACER_").lower(): value for name, value in s3.variables.items()}
+    lab.start_learner(**keys, s3_attempts="1", store_patience="1s", spool_dir=str(lab.folder / "spool"))
+    granted = lab.orchestrator.offer(train=train_work(seconds=3), term_s=2.0)
+    wait_until(lambda: steps(granted) > 0)
+    s3.stop()
+    assert granted.over.wait(30)
+    assert granted.released.reason.reason == "STORE_AWAY"
+    assert "s3://podracer" in granted.released.reason.message
+    nothing_waits(lab)
+
+
+def test_sigterm_while_the_store_is_away_ends_in_time(s3_lab: Any, s3: S3Server, train_work: MakeWork) -> None:
+    granted = s3_lab.orchestrator.offer(train=often(train_work(seconds=300)), term_s=2.0)
+    wait_until(lambda: len(granted.commits) >= 1)
+    s3.stop()
+    time.sleep(1.0)
+    start = time.monotonic()
+    s3_lab.kill("learner", signal.SIGTERM)
+    assert s3_lab.processes["learner"].wait(25) == 0
+    assert time.monotonic() - start < 20.0
+    assert granted.released.reason.reason == "STORE_AWAY"
+    assert not list((s3_lab.folder / "spool").iterdir())
+    s3.start()
+    assert committed_are_there(granted, store_of(s3_lab, s3)) >= 2
+
+
+def test_a_killed_pod_leaves_a_spool_that_the_next_one_sweeps(s3_lab: Any, s3: S3Server, train_work: MakeWork) -> None:
+    granted = s3_lab.orchestrator.offer(train=often(train_work(seconds=300)), term_s=2.0)
+    wait_until(lambda: len(granted.commits) >= 1)
+    s3.stop()
+    time.sleep(1.0)
+    s3_lab.kill("learner")
+    s3_lab.processes["learner"].wait(5)
+    assert len(list((s3_lab.folder / "spool").iterdir())) == 1
+    s3.start()
+    keys = {name.removeprefix("PODRACER_").lower(): value for name, value in s3.variables.items()}
+    s3_lab.start_learner(**keys, spool_dir=str(s3_lab.folder / "spool"))
+    after = s3_lab.orchestrator.offer(train=train_work(steps=128))
+    assert after.over.wait(30)
+    assert after.completed is not None
+    s3_lab.kill("learner", signal.SIGTERM)
+    assert s3_lab.processes["learner"].wait(10) == 0
+    assert not list((s3_lab.folder / "spool").iterdir())
+    assert committed_are_there(granted, store_of(s3_lab, s3)) >= 2

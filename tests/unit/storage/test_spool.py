@@ -1,0 +1,172 @@
+"""Objects on their way to a store that may be away."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from podracer_core.errors import Exhausted, Fenced, InvalidInput, NotFound, PodracerError, Unavailable
+from podracer_core.storage.folder import FolderStore
+from podracer_core.storage.spool import Spool, SpoolFolder
+
+
+class AwayStore(FolderStore):
+    """Takes nothing while `error` is set; remembers the order in which it has taken objects."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.error: PodracerError | None = None
+        self.taken: list[str] = []
+        self._lock = threading.Lock()
+
+    def put(self, key: str, data: bytes | Path) -> None:
+        if self.error is not None:
+            raise self.error
+        super().put(key, data)
+        with self._lock:
+            self.taken.append(key)
+
+
+@pytest.fixture
+def behind(tmp_path: Path) -> AwayStore:
+    return AwayStore(tmp_path / "store")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[SpoolFolder]:
+    folder = SpoolFolder(tmp_path / "spools", 1000)
+    yield folder
+    folder.close()
+
+
+@pytest.fixture
+def spool(behind: AwayStore, folder: SpoolFolder) -> Iterator[Spool]:
+    spool = Spool(behind, folder)
+    yield spool
+    spool.close()
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 10.0
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come"
+        time.sleep(0.01)
+
+
+def files(folder: SpoolFolder) -> list[str]:
+    return [path.name for path in folder.path.iterdir() if path.name != ".lock"]
+
+
+def test_everything_arrives_and_leaves_nothing_behind(spool: Spool, behind: AwayStore, folder: SpoolFolder) -> None:
+    for number in range(50):
+        spool.put(f"a/{number}", str(number).encode())
+    assert spool.settle(10.0)
+    assert {info.key: behind.get(info.key) for info in behind.list()} == {f"a/{n}": str(n).encode() for n in range(50)}
+    assert files(folder) == []
+
+
+def test_what_is_put_last_in_a_folder_arrives_last(spool: Spool, behind: AwayStore) -> None:
+    behind.error = Unavailable("away")
+    for name in ("one", "two"):
+        for part in ("actor", "critic", "replay/0", "manifest"):
+            spool.put(f"{name}/{part}", b"x")
+    time.sleep(0.3)
+    assert not spool.settle()
+    behind.error = None
+    assert spool.settle(30.0)
+    for name in ("one", "two"):
+        assert [key for key in behind.taken if key.startswith(name)][-1] == f"{name}/manifest"
+
+
+def test_who_reads_finds_what_has_not_arrived(spool: Spool, behind: AwayStore, tmp_path: Path) -> None:
+    behind.put("there", b"already")
+    behind.error = Unavailable("away")
+    source = tmp_path / "source"
+    source.write_bytes(b"from a file")
+    spool.put("b/1", b"first")
+    spool.put("b/1", b"second")
+    spool.put("b/2", source)
+    assert spool.get("b/1") == b"second"
+    assert spool.get("b/2") == b"from a file"
+    assert spool.get("there") == b"already"
+    assert spool.stat("b/1").size_bytes == 6
+    assert [info.key for info in spool.list()] == ["b/1", "b/2", "there"]
+    with pytest.raises(NotFound):
+        spool.get("absent")
+    behind.error = None
+    assert spool.settle(30.0)
+    assert behind.get("b/1") == b"second"
+    spool.delete("b/1")
+    assert not spool.exists("b/1")
+
+
+def test_the_limit_holds_and_room_comes_back(spool: Spool, behind: AwayStore) -> None:
+    behind.error = Unavailable("away")
+    spool.put("c/1", b"x" * 900)
+    with pytest.raises(Exhausted, match="900 bytes wait") as caught:
+        spool.put("c/2", b"x" * 200)
+    assert caught.value.reason == "SPOOL_FULL"
+    behind.error = None
+    assert spool.settle(30.0)
+    spool.put("c/2", b"x" * 2000)  # alone anything has room
+    assert spool.settle(30.0)
+
+
+def test_what_waiting_would_not_mend_is_told_and_ends_it(spool: Spool, behind: AwayStore, folder: SpoolFolder) -> None:
+    behind.error = Fenced("the lease is not ours")
+    spool.put("d/1", b"x")
+    with pytest.raises(Fenced):
+        spool.settle(10.0)
+    with pytest.raises(Fenced):
+        spool.put("d/2", b"x")
+    assert files(folder) == []
+
+
+def test_closing_gives_up_what_has_not_arrived(behind: AwayStore, folder: SpoolFolder) -> None:
+    spool = Spool(behind, folder)
+    behind.error = Unavailable("away")
+    spool.put("e/1", b"x")
+    start = time.monotonic()
+    spool.close()
+    assert time.monotonic() - start < 2.0
+    assert files(folder) == []
+    behind.error = None
+    time.sleep(0.3)
+    assert not behind.exists("e/1")
+    with pytest.raises(Unavailable):
+        spool.put("e/2", b"x")
+
+
+def test_a_bad_key_is_refused_at_once(spool: Spool) -> None:
+    with pytest.raises(InvalidInput):
+        spool.put("../x", b"x")
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(InvalidInput, match="file"):
+        SpoolFolder(tmp_path / "file" / "below", 1000)
+
+
+def test_what_a_killed_process_has_left_is_swept_and_a_living_ones_is_not(tmp_path: Path) -> None:
+    living = SpoolFolder(tmp_path, 1000)
+    (living.path / "1").write_bytes(b"x")
+    code = (
+        "import os, sys; from pathlib import Path; from podracer_core.storage.spool import SpoolFolder\n"
+        "folder = SpoolFolder(Path(sys.argv[1]), 1); (folder.path / '1').write_bytes(b'x'); os._exit(9)"
+    )
+    subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=False)
+    assert len(list(tmp_path.iterdir())) == 2
+    other = SpoolFolder(tmp_path, 1000)
+    assert {path.name for path in tmp_path.iterdir()} == {living.path.name, other.path.name}
+    assert files(living) == ["1"]
+    living.close()
+    living.close()
+    other.close()
+    assert list(tmp_path.iterdir()) == []
