@@ -7,13 +7,18 @@ import hashlib
 import io
 import random
 import socket
+import threading
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from typing import Any, NoReturn
 
 import pytest
+from urllib3.exceptions import ProtocolError
 
 from podracer_core.config import Secret
 from podracer_core.errors import InvalidInput, NotFound, PermissionRefused, Unavailable
@@ -168,12 +173,45 @@ class TestS3:
             S3Settings("http://user:word@host"),
             S3Settings("http://host/path"),
             S3Settings("http://host", access_key=Secret("only")),
+            S3Settings("http://host", session_token=Secret("only")),
         ],
     )
     def test_refuses_bad_settings(self, settings: S3Settings) -> None:
         with pytest.raises(InvalidInput) as caught:
             open_store("s3://bucket", settings)
         assert "word" not in str(caught.value)
+
+    def test_says_that_the_clocks_differ(self) -> None:
+        class Skewed(BaseHTTPRequestHandler):
+            def do_HEAD(self) -> None:
+                self.send_response_only(403)
+                self.send_header("Date", format_datetime(datetime.now(UTC) - timedelta(hours=2), usegmt=True))
+                self.end_headers()
+
+        with HTTPServer(("127.0.0.1", 0), Skewed) as server:
+            threading.Thread(target=server.serve_forever, daemon=True).start()
+            keys = {"access_key": Secret("a"), "secret_key": Secret("b")}
+            with pytest.raises(PermissionRefused, match="clock is 2h.* behind ours"):
+                open_store("s3://bucket", S3Settings(f"http://127.0.0.1:{server.server_port}", **keys, attempts=1))
+            server.shutdown()
+
+    @pytest.mark.parametrize(
+        ("addressing", "url"), [("path", "http://host:9000/bucket"), ("virtual", "http://bucket.host:9000/")]
+    )
+    def test_addresses_buckets_as_it_is_told(self, addressing: Any, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        asked: list[str] = []
+
+        def ask(_: Any, method: str, url: str, **more: Any) -> NoReturn:
+            asked.append(url)
+            assert more["headers"]["X-Amz-Security-Token"] == "temporary"
+            raise ProtocolError("nobody there")
+
+        monkeypatch.setattr("urllib3.PoolManager.urlopen", ask)
+        keys = {name: Secret(value) for name, value in (("access_key", "a"), ("secret_key", "b"))}
+        settings = S3Settings("http://host:9000", **keys, session_token=Secret("temporary"), addressing=addressing)
+        with pytest.raises(Unavailable):
+            open_store("s3://bucket", settings)
+        assert [one.split("?")[0] for one in asked] == [url]
 
     def test_refuses_an_impossible_bucket(self, s3_server: S3Server) -> None:
         with pytest.raises(InvalidInput, match="s3://B_"):

@@ -10,7 +10,9 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from pathlib import Path
+from typing import Literal
 from urllib.parse import urlsplit
 
 import certifi
@@ -20,7 +22,7 @@ from minio.error import InvalidResponseError, MinioException, S3Error, ServerErr
 from urllib3.exceptions import HTTPError
 from urllib3.util import Retry, Timeout
 
-from podracer_core.config import Seconds, Secret, load_settings
+from podracer_core.config import Seconds, Secret, format_seconds, load_settings
 from podracer_core.errors import InvalidInput, NotFound, PermissionRefused, PodracerError, Unavailable
 from podracer_core.rpc.backoff import Backoff
 from podracer_core.storage.object_store import (
@@ -34,6 +36,16 @@ from podracer_core.storage.object_store import (
 
 _PART_BYTES = 16 << 20  # larger objects are stored in parts of this size
 _MISSING = ("NoSuchKey", "NoSuchBucket", "NoSuchUpload")
+_HINTS = {
+    "AccessDenied": "these keys may not do that, or the server wants some",
+    "ExpiredToken": "the session token has expired",
+    "InvalidAccessKeyId": "the access key is wrong (PODRACER_S3_ACCESS_KEY)",
+    "InvalidTokenId": "the session token is wrong (PODRACER_S3_SESSION_TOKEN)",
+    "RequestTimeTooSkewed": "the clocks of this machine and of the server differ by more than the server allows",
+    "SignatureDoesNotMatch": "the secret key is wrong (PODRACER_S3_SECRET_KEY)",
+    "XMinioStorageFull": "the server's disk is full",
+}
+_MOST_SKEW_S = 300.0
 _CODE_IN_BODY = re.compile(r"<Code>([A-Za-z]+)</Code>")
 
 
@@ -43,7 +55,12 @@ class S3Settings:
 
     endpoint        https://host or http://host:port
     access_key, secret_key   leave both out for anonymous access
+    session_token   that goes with temporary keys
     region          of the bucket; most servers of one's own do not care
+    addressing      path: https://host/bucket, virtual: https://bucket.host, auto: virtual for the public clouds that
+                    ask for it, path for others
+    ca_file         certificates (PEM) of the authority that signed the server's; unset: SSL_CERT_FILE, then the usual
+                    ones
     create_bucket   make a missing bucket when the store is opened
     connect_timeout, read_timeout   of one attempt
     attempts        times that a request which can be repeated is tried, with growing, jittered waits between
@@ -52,7 +69,10 @@ class S3Settings:
     endpoint: str
     access_key: Secret | None = None
     secret_key: Secret | None = None
+    session_token: Secret | None = None
     region: str = "us-east-1"
+    addressing: Literal["auto", "path", "virtual"] = "auto"
+    ca_file: Path | None = None
     create_bucket: bool = True
     connect_timeout: Seconds = 5.0
     read_timeout: Seconds = 30.0
@@ -158,7 +178,7 @@ def _make_http_client(settings: S3Settings) -> urllib3.PoolManager:
         timeout=Timeout(connect=settings.connect_timeout, read=settings.read_timeout),
         retries=retries,
         cert_reqs="CERT_REQUIRED",
-        ca_certs=os.environ.get("SSL_CERT_FILE") or certifi.where(),
+        ca_certs=str(settings.ca_file or os.environ.get("SSL_CERT_FILE") or certifi.where()),
     )
 
 
@@ -171,14 +191,26 @@ def _make_client(settings: S3Settings, http: urllib3.PoolManager) -> Minio:
         )
     if (settings.access_key is None) != (settings.secret_key is None):
         raise InvalidInput("the S3 access key and secret key go together; only one is set", reason="INVALID_S3_KEYS")
-    return Minio(
+    if settings.session_token is not None and settings.access_key is None:
+        raise InvalidInput("an S3 session token needs the keys that it belongs to", reason="INVALID_S3_KEYS")
+    client = Minio(
         parts.netloc,
-        access_key=settings.access_key.reveal() if settings.access_key else None,
-        secret_key=settings.secret_key.reveal() if settings.secret_key else None,
+        access_key=_revealed(settings.access_key),
+        secret_key=_revealed(settings.secret_key),
+        session_token=_revealed(settings.session_token),
         secure=parts.scheme == "https",
         region=settings.region,
         http_client=http,
     )
+    if settings.addressing == "path":
+        client.disable_virtual_style_endpoint()
+    elif settings.addressing == "virtual":
+        client.enable_virtual_style_endpoint()
+    return client
+
+
+def _revealed(secret: Secret | None) -> str | None:
+    return None if secret is None else secret.reveal()
 
 
 def _utc(moment: datetime | None) -> datetime:
@@ -191,7 +223,8 @@ def _mapped_errors(what: str) -> Iterator[None]:
     try:
         yield
     except S3Error as error:
-        raise _error(what, error.response.status, error.code or "", error.message or "") from error
+        date = error.response.headers.get("Date") or ""
+        raise _error(what, error.response.status, error.code or "", error.message or "", date) from error
     except ServerError as error:
         raise _error(what, error.status_code, "", "") from error
     except InvalidResponseError as error:
@@ -204,9 +237,22 @@ def _mapped_errors(what: str) -> Iterator[None]:
         raise InvalidInput(f"{what}: {error}") from error
 
 
-def _error(what: str, status: int, code: str, message: str) -> PodracerError:
-    """What an answer of the server means; `code` is S3's word for it."""
-    text = f"{what}: {message or code or 'the server refused'} (HTTP {status}{f', {code}' if code and message else ''})"
+def _clock_hint(date: str) -> str:
+    """What is wrong where the server's clock and ours are so far apart that it believes no signature of ours."""
+    try:
+        skew_s = (parsedate_to_datetime(date) - datetime.now(UTC)).total_seconds()
+    except (TypeError, ValueError):
+        return ""
+    if abs(skew_s) < _MOST_SKEW_S:
+        return ""
+    return f"the server's clock is {format_seconds(abs(skew_s))} {'ahead of' if skew_s > 0 else 'behind'} ours"
+
+
+def _error(what: str, status: int, code: str, message: str, date: str = "") -> PodracerError:
+    """What an answer of the server means. `code` is S3's word for it, `date` the server's idea of when it was sent."""
+    hint = _clock_hint(date) if status in (401, 403) else ""
+    said = hint or _HINTS.get(code) or message or code or "the server refused"
+    text = f"{what}: {said} (HTTP {status}{f', {code}' if code and said != code else ''})"
     if code in _MISSING or status == 404:
         return NotFound(text)
     if status in (401, 403):
