@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -29,6 +30,7 @@ from podracer_core.jobs.job_file import load_job_file
 from podracer_core.jobs.messages import spec_to_message
 from podracer_core.jobs.spec import JobSpec
 from podracer_core.rpc.channel import ChannelOptions, open_channel
+from podracer_core.rpc.tls import TlsFolder
 
 _JOBS = "/podracer.orchestrator.v1.JobService/"
 _ARTIFACTS = "/podracer.orchestrator.v1.ArtifactService/"
@@ -52,16 +54,19 @@ class Client:
 
     def __init__(self, connection: Connection, *, allow_insecure: bool = False) -> None:
         """Connects at the first call. Raises InvalidInput for a bad address, or one that plaintext may not go to."""
-        options = ChannelOptions(idempotent_methods=_IDEMPOTENT, allow_insecure=allow_insecure)
+        tls = TlsFolder(connection.tls) if connection.tls is not None else None
+        options = ChannelOptions(idempotent_methods=_IDEMPOTENT, allow_insecure=allow_insecure, tls=tls)
         self.connection = connection
         self._channels: list[grpc.Channel] = []
         if connection.orchestrator:
-            channel = open_channel(connection.orchestrator, connection.token, options)
+            to_orchestrator = replace(options, server="orchestrator")
+            channel = open_channel(connection.orchestrator, connection.token, to_orchestrator)
             self._channels.append(channel)
             self._jobs = job_service_pb2_grpc.JobServiceStub(channel)
             self._artifacts = artifact_service_pb2_grpc.ArtifactServiceStub(channel)
         if connection.leaderboard:
-            channel = open_channel(connection.leaderboard, connection.token, options)
+            to_leaderboard = replace(options, server="leaderboard")
+            channel = open_channel(connection.leaderboard, connection.token, to_leaderboard)
             self._channels.append(channel)
             self._leaderboards = leaderboard_service_pb2_grpc.LeaderboardServiceStub(channel)
 
@@ -73,18 +78,21 @@ class Client:
         *,
         token: str | None = None,
         token_file: str | Path | None = None,
+        tls: str | Path | None = None,
         folder: str | Path | None = None,
         allow_insecure: bool = False,
     ) -> Self:
         """A client of the given servers, a state folder's, those that PODRACER_ORCHESTRATOR … name, or ./runs's.
 
-        Raises NotFound where no server is known, InvalidInput for an unreadable token.
+        `tls` is a folder with ca.pem, cert.pem and key.pem, for servers that speak TLS (PODRACER_TLS).
+        Raises NotFound where no server is known, InvalidInput for an unreadable token or certificate.
         """
         connection = find_connection(
             orchestrator,
             leaderboard,
             token=token,
             token_file=Path(token_file) if token_file is not None else None,
+            tls=Path(tls) if tls is not None else None,
             folder=Path(folder) if folder is not None else None,
         )
         return cls(connection, allow_insecure=allow_insecure)

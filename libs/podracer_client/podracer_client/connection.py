@@ -15,17 +15,20 @@ ORCHESTRATOR_VARIABLE = "PODRACER_ORCHESTRATOR"
 LEADERBOARD_VARIABLE = "PODRACER_LEADERBOARD"
 TOKEN_VARIABLE = "PODRACER_TOKEN"  # noqa: S105 - the name of a variable
 TOKEN_FILE_VARIABLE = "PODRACER_TOKEN_FILE"  # noqa: S105
+TLS_VARIABLE = "PODRACER_TLS"
 DEFAULT_FOLDER = Path("runs")
 FILE_NAME = "connection.json"
 
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """Addresses of orchestrator and leaderboard (empty where it is not known), and the client's token."""
+    """Addresses of orchestrator and leaderboard (empty where it is not known), the client's token, and the folder with
+    its certificate where they speak TLS."""
 
     orchestrator: str
     leaderboard: str
     token: TokenSource
+    tls: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +94,7 @@ def find_connection(
     *,
     token: str | None = None,
     token_file: Path | None = None,
+    tls: Path | None = None,
     folder: Path | None = None,
 ) -> Connection:
     """The servers to talk to: what is given wins, then a given `folder`, then PODRACER_*, then ./runs.
@@ -101,6 +105,7 @@ def find_connection(
     orchestrator = orchestrator or environment.get(ORCHESTRATOR_VARIABLE, "")
     leaderboard = leaderboard or environment.get(LEADERBOARD_VARIABLE, "")
     source = _token_source(token, token_file)
+    tls = tls or (Path(found_tls) if (found_tls := environment.get(TLS_VARIABLE)) else None)
     if not orchestrator and not leaderboard:
         found = ConnectionFile.connection(folder or DEFAULT_FOLDER)
         return Connection(found.orchestrator, found.leaderboard, source or found.token)
@@ -114,7 +119,7 @@ def find_connection(
             f"{TOKEN_VARIABLE}",
             reason="NO_TOKEN",
         )
-    return Connection(orchestrator, leaderboard, source)
+    return Connection(orchestrator, leaderboard, source, tls)
 
 
 def _token_source(token: str | None, token_file: str | Path | None) -> TokenSource | None:

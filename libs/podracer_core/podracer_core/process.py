@@ -11,6 +11,9 @@ from typing import TypeVar
 from podracer_core.config import load_settings
 from podracer_core.errors import InvalidInput, PodracerError
 from podracer_core.lifetime import exit_with_parent_if_asked
+from podracer_core.rpc.binding import ServerOptions
+from podracer_core.rpc.channel import ChannelOptions
+from podracer_core.rpc.tls import TlsFolder
 from podracer_core.telemetry.logging import configure_logging
 
 __all__ = ["ServiceSettings", "announce", "run_service"]
@@ -23,7 +26,9 @@ class ServiceSettings:
     listen          address to serve at; port 0 takes a free one
     tokens          folder with the token files `client`, `pod`, `control`
     threads         threads that torch computes with; unset: torch's own choice
-    allow_insecure  serve and call beyond this machine in plain text
+    tls             folder with ca.pem, cert.pem and key.pem: serve and call with TLS, and talk only to who has a
+                    certificate of the same authority (unix sockets excepted)
+    allow_insecure  serve and call beyond this machine in plain text where there is no TLS
     """
 
     tokens: Path
@@ -31,7 +36,21 @@ class ServiceSettings:
     log_level: str = "INFO"
     log_json: bool = False
     threads: int | None = None
+    tls: Path | None = None
     allow_insecure: bool = False
+
+    def server_options(self, concurrent_calls: int | None = None) -> ServerOptions:
+        """For the server of this process. Raises InvalidInput where TLS is asked for and its files are not there."""
+        return ServerOptions(
+            concurrent_calls=concurrent_calls, allow_insecure=self.allow_insecure, tls=self._tls_folder()
+        )
+
+    def channel_options(self, server: str) -> ChannelOptions:
+        """For a channel to a `server` (orchestrator, learner…). Raises as `server_options`."""
+        return ChannelOptions(allow_insecure=self.allow_insecure, tls=self._tls_folder(), server=server)
+
+    def _tls_folder(self) -> TlsFolder | None:
+        return None if self.tls is None else TlsFolder(self.tls)
 
 
 Settings = TypeVar("Settings", bound=ServiceSettings)

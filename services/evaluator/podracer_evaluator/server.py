@@ -9,7 +9,6 @@ from podracer.evaluator.v1 import evaluator_service_pb2_grpc
 from podracer_core.lifetime import stop_event_on_signals
 from podracer_core.process import announce
 from podracer_core.rpc.auth import Authorizer
-from podracer_core.rpc.binding import ServerOptions
 from podracer_core.rpc.server import RpcServer, create_server
 from podracer_core.rpc.tokens import Role, TokenFiles
 from podracer_core.rpc.work_queue import WorkQueue
@@ -36,7 +35,7 @@ def create_evaluator_server(config: EvaluatorConfig, work: WorkQueue, stop: thre
         config.listen,
         [partial(evaluator_service_pb2_grpc.add_EvaluatorServiceServicer_to_server, service)],
         Authorizer(METHODS, TokenFiles(config.tokens)),
-        ServerOptions(allow_insecure=config.allow_insecure),
+        config.server_options(),
     )
     server.on_drain(service.drain)
     return server

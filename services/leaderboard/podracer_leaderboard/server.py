@@ -11,7 +11,6 @@ from podracer_core.database import Database, open_database
 from podracer_core.process import announce
 from podracer_core.rpc.aio_server import AioRpcServer, create_aio_server
 from podracer_core.rpc.auth import Authorizer
-from podracer_core.rpc.binding import ServerOptions
 from podracer_core.rpc.tokens import TokenFiles
 from podracer_leaderboard.config import LeaderboardConfig
 from podracer_leaderboard.service import METHODS, LeaderboardService
@@ -28,7 +27,7 @@ async def create_leaderboard_server(config: LeaderboardConfig, database: Databas
         config.listen,
         [partial(add_LeaderboardServiceServicer_to_server, service)],
         Authorizer(METHODS, TokenFiles(config.tokens)),
-        ServerOptions(allow_insecure=config.allow_insecure),
+        config.server_options(),
     )
     server.on_drain(service.drain)
     return server

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import grpc
 
 from podracer.evaluator.v1 import evaluator_service_pb2_grpc
-from podracer_core.rpc.channel import ChannelOptions, open_channel
+from podracer_core.rpc.channel import open_channel
 from podracer_core.rpc.tokens import FileToken
 from podracer_learner.config import LearnerConfig
 from podracer_learner.worker_directory import WorkerDirectory
@@ -24,10 +24,11 @@ class Peers:
         """Connects at the first call. Raises InvalidInput for a malformed address or a missing token."""
         self._token = token = FileToken(config.tokens / "pod")
         self.folder = config.shared_folder()
-        self._options = options = ChannelOptions(allow_insecure=config.allow_insecure)
-        self.orchestrator = open_channel(config.orchestrator, token, options)
-        self.workers = WorkerDirectory(config.workers, token, options)
-        self._evaluator_channels = [open_channel(address, token, options) for address in config.evaluators]
+        self._to_learners = config.channel_options("learner")
+        self.orchestrator = open_channel(config.orchestrator, token, config.channel_options("orchestrator"))
+        self.workers = WorkerDirectory(config.workers, token, config.channel_options("worker"))
+        to_evaluators = config.channel_options("evaluator")
+        self._evaluator_channels = [open_channel(address, token, to_evaluators) for address in config.evaluators]
         self.evaluators = [
             evaluator_service_pb2_grpc.EvaluatorServiceStub(channel) for channel in self._evaluator_channels
         ]
@@ -35,7 +36,7 @@ class Peers:
     @contextmanager
     def learner(self, address: str) -> Iterator[grpc.Channel]:
         """A channel to another learner of the same agent, for one lease."""
-        channel = open_channel(address, self._token, self._options)
+        channel = open_channel(address, self._token, self._to_learners)
         try:
             yield channel
         finally:

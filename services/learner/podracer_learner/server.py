@@ -11,7 +11,6 @@ from podracer_core.errors import FieldViolation, InvalidInput
 from podracer_core.lifetime import stop_event_on_signals
 from podracer_core.process import announce
 from podracer_core.rpc.auth import Authorizer
-from podracer_core.rpc.binding import ServerOptions
 from podracer_core.rpc.limits import SERVER_THREADS
 from podracer_core.rpc.server import RpcServer, create_server
 from podracer_core.rpc.tokens import Role, TokenFiles
@@ -44,7 +43,7 @@ def create_learner_server(
         config.listen,
         [partial(learner_service_pb2_grpc.add_LearnerServiceServicer_to_server, service)],
         Authorizer(METHODS, TokenFiles(config.tokens)),
-        ServerOptions(allow_insecure=config.allow_insecure, concurrent_calls=SERVER_THREADS + MAX_STREAMS),
+        config.server_options(SERVER_THREADS + MAX_STREAMS),
     )
     server.on_drain(desk.drain)
     return server

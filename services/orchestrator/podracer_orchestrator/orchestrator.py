@@ -10,7 +10,7 @@ import grpc
 from sqlalchemy.orm import Session
 
 from podracer_core.database import open_database
-from podracer_core.rpc.channel import ChannelOptions, open_aio_channel
+from podracer_core.rpc.channel import open_aio_channel
 from podracer_core.rpc.tokens import FileToken, LeaseTokens
 from podracer_core.storage.object_store import ObjectStore, open_store
 from podracer_orchestrator.board import LeaderboardClient
@@ -82,8 +82,7 @@ class Orchestrator:
         transactions = Transactions(database, changes)
         try:
             secret = await transactions.write(_load_or_create_secret)
-            options = ChannelOptions(allow_insecure=config.allow_insecure)
-            channel = open_aio_channel(config.leaderboard, token, options)
+            channel = open_aio_channel(config.leaderboard, token, config.channel_options("leaderboard"))
             return cls(config, transactions, changes, LeaseTokens(secret), store, channel)
         except BaseException:
             await database.close()

@@ -12,7 +12,6 @@ from podracer.orchestrator.v1.pod_service_pb2_grpc import add_PodServiceServicer
 from podracer_core.process import announce
 from podracer_core.rpc.aio_server import AioRpcServer, create_aio_server
 from podracer_core.rpc.auth import Authorizer
-from podracer_core.rpc.binding import ServerOptions
 from podracer_core.rpc.tokens import TokenFiles
 from podracer_orchestrator import artifact_service, job_service, pod_service
 from podracer_orchestrator.config import OrchestratorConfig
@@ -62,7 +61,7 @@ async def create_server(config: OrchestratorConfig) -> tuple[OrchestratorServer,
                 tokens,
                 orchestrator.lease_tokens,
             ),
-            ServerOptions(allow_insecure=config.allow_insecure),
+            config.server_options(),
         )
     except BaseException:
         await orchestrator.close()

@@ -8,7 +8,6 @@ from podracer.worker.v1 import worker_service_pb2_grpc
 from podracer_core.lifetime import stop_event_on_signals
 from podracer_core.process import announce
 from podracer_core.rpc.auth import Authorizer
-from podracer_core.rpc.binding import ServerOptions
 from podracer_core.rpc.server import RpcServer, create_server
 from podracer_core.rpc.tokens import Role, TokenFiles
 from podracer_core.rpc.work_queue import WorkQueue
@@ -31,7 +30,7 @@ def create_worker_server(config: WorkerConfig, work: WorkQueue) -> RpcServer:
         config.listen,
         [partial(worker_service_pb2_grpc.add_WorkerServiceServicer_to_server, service)],
         Authorizer(METHODS, TokenFiles(config.tokens)),
-        ServerOptions(allow_insecure=config.allow_insecure),
+        config.server_options(),
     )
     server.on_drain(service.drain)
     return server

@@ -191,7 +191,7 @@ class TestS3:
         with HTTPServer(("127.0.0.1", 0), Skewed) as server:
             threading.Thread(target=server.serve_forever, daemon=True).start()
             keys = {"access_key": Secret("a"), "secret_key": Secret("b")}
-            with pytest.raises(PermissionRefused, match="clock is 2h.* behind ours"):
+            with pytest.raises(PermissionRefused, match=r"clock is 2h.* behind ours"):
                 open_store("s3://bucket", S3Settings(f"http://127.0.0.1:{server.server_port}", **keys, attempts=1))
             server.shutdown()
 

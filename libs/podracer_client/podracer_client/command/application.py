@@ -19,6 +19,7 @@ from podracer_client.command import (
     report,
     run,
     scale,
+    secrets,
     submit,
     up,
     watch,
@@ -58,6 +59,7 @@ application.command("run", rich_help_panel=_HERE)(run.run)
 application.command("up", rich_help_panel=_HERE)(up.up)
 application.command("algorithms", rich_help_panel=_HERE)(algorithms.algorithms)
 application.command("environments", rich_help_panel=_HERE)(environments.environments)
+application.command("secrets", rich_help_panel=_HERE)(secrets.secrets)
 application.command("submit", rich_help_panel=_SERVER)(submit.submit)
 application.command("jobs", rich_help_panel=_SERVER)(jobs.jobs)
 application.command("job", rich_help_panel=_SERVER)(job.job)

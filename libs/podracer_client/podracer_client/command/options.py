@@ -52,6 +52,7 @@ class ServerOptions:
     orchestrator: str | None = None
     leaderboard: str | None = None
     token_file: Path | None = None
+    tls: Path | None = None
     insecure: bool = False
 
     def arguments(self) -> list[str]:
@@ -61,6 +62,7 @@ class ServerOptions:
             "--orchestrator": self.orchestrator,
             "--leaderboard": self.leaderboard,
             "--token-file": self.token_file,
+            "--tls": self.tls,
         }
         words = [word for name, value in values.items() if value is not None for word in (name, str(value))]
         return [*words, "--insecure"] if self.insecure else words
@@ -73,6 +75,7 @@ class ServerOptions:
             self.orchestrator,
             self.leaderboard,
             token_file=self.token_file,
+            tls=self.tls,
             folder=self.folder,
             allow_insecure=self.insecure,
         )
@@ -100,6 +103,12 @@ _SERVER_PARAMETERS: dict[str, Any] = {
     "token_file": Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="File with the client token.", show_default="$PODRACER_TOKEN_FILE"),
+    ],
+    "tls": Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR", help="Folder with ca.pem, cert.pem, key.pem: talk TLS.", show_default="$PODRACER_TLS"
+        ),
     ],
     "insecure": Annotated[bool, typer.Option("--insecure", help="Send the token in plain text beyond this machine.")],
 }

@@ -14,13 +14,7 @@ from grpc_reflection.v1alpha import reflection
 
 from podracer_core.rpc import limits
 from podracer_core.rpc.auth import Authorizer
-from podracer_core.rpc.binding import (
-    ServerOptions,
-    bind_failure,
-    bound_address,
-    listening_target,
-    prepare_address,
-)
+from podracer_core.rpc.binding import ServerOptions, bind, prepare_address
 from podracer_core.rpc.guard import AioGuard
 
 AioRegistration = Callable[[grpc.aio.Server], None]
@@ -71,7 +65,7 @@ async def create_aio_server(
     Raises InvalidInput when it may not or cannot listen at `address`.
     """
     options = options or ServerOptions()
-    parsed = prepare_address(address, allow_insecure=options.allow_insecure)
+    parsed = prepare_address(address, allow_insecure=options.allow_insecure, has_tls=options.tls is not None)
     server = grpc.aio.server(
         interceptors=[AioGuard(authorizer)],
         options=options.grpc_options(),
@@ -86,11 +80,7 @@ async def create_aio_server(
     if options.reflection:
         names = (*authorizer.service_names, health.SERVICE_NAME, reflection.SERVICE_NAME)
         reflection.enable_server_reflection(names, server)
-    try:
-        port = server.add_insecure_port(listening_target(parsed))
-    except RuntimeError as error:
-        raise bind_failure(parsed, error) from error
-    return AioRpcServer(server, bound_address(parsed, port), health_servicer)
+    return AioRpcServer(server, bind(server, parsed, options.tls), health_servicer)
 
 
 async def serve_until_signal(

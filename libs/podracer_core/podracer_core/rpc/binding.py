@@ -11,20 +11,25 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import grpc
+
 from podracer_core.errors import FieldViolation, InvalidInput
 from podracer_core.rpc import limits
 from podracer_core.rpc.address import Address, parse_address
+from podracer_core.rpc.tls import TlsFolder
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class ServerOptions:
-    """`concurrent_calls` None takes the default of the kind of server; `allow_insecure` lets it leave this machine."""
+    """`concurrent_calls` None takes the default of the kind of server; `allow_insecure` lets it leave this machine
+    without `tls`. A unix socket has none: only this user can open it."""
 
     message_bytes: int = limits.MESSAGE_BYTES
     concurrent_calls: int | None = None
     allow_insecure: bool = False
+    tls: TlsFolder | None = None
     reflection: bool = True
 
     def grpc_options(self) -> list[tuple[str, Any]]:
@@ -38,7 +43,7 @@ class ServerOptions:
         ]
 
 
-def prepare_address(text: str, *, allow_insecure: bool) -> Address:
+def prepare_address(text: str, *, allow_insecure: bool, has_tls: bool = False) -> Address:
     """Check that a server may and can listen at `text`; makes a unix socket's folder and removes a stale socket.
 
     Raises InvalidInput, naming the address: it is malformed, taken, not of this machine, or leaves this machine
@@ -48,10 +53,12 @@ def prepare_address(text: str, *, allow_insecure: bool) -> Address:
     if address.is_unix:
         _clear_socket(address)
         return address
-    if not address.is_local:
+    if not address.is_local and not has_tls:
         if not allow_insecure:
             raise _refused(
-                address, "INSECURE_ADDRESS", "not a loopback address; tokens would cross the network in plain text"
+                address,
+                "INSECURE_ADDRESS",
+                "not a loopback address; without TLS (PODRACER_TLS) tokens would cross the network in plain text",
             )
         logger.warning("listening at %s without TLS: tokens and data cross the network in plain text", address)
     if address.port:
@@ -59,22 +66,20 @@ def prepare_address(text: str, *, allow_insecure: bool) -> Address:
     return address
 
 
-def bound_address(address: Address, port: int) -> str:
-    """The address to call: `port` is what gRPC bound."""
+def bind(server: grpc.Server | grpc.aio.Server, address: Address, tls: TlsFolder | None) -> str:
+    """Have a server listen at a prepared address; returns what to call. Raises InvalidInput where gRPC cannot."""
+    target = str(address).removeprefix(address.scheme)
+    try:
+        if tls is None or address.is_unix:
+            port = server.add_insecure_port(target)
+        else:
+            port = server.add_secure_port(target, tls.server_credentials())
+    except RuntimeError as error:
+        raise _refused(address, "ADDRESS_UNUSABLE", str(error).splitlines()[0]) from error
     if not address.is_unix:
         return str(address.with_port(port))
     Path(address.path).chmod(0o600)
     return str(address)
-
-
-def bind_failure(address: Address, error: RuntimeError) -> InvalidInput:
-    """gRPC's own refusal to bind, where the checks before it found nothing."""
-    return _refused(address, "ADDRESS_UNUSABLE", str(error).splitlines()[0])
-
-
-def listening_target(address: Address) -> str:
-    """`address` in the form that gRPC binds."""
-    return str(address).removeprefix(address.scheme)
 
 
 def _probe_port(address: Address) -> None:

@@ -19,6 +19,7 @@ from podracer_core.rpc import limits
 from podracer_core.rpc.address import Address, parse_address
 from podracer_core.rpc.interceptors import CallInterceptor, CallPolicy
 from podracer_core.rpc.interceptors_aio import aio_interceptors
+from podracer_core.rpc.tls import TlsFolder, role_name
 from podracer_core.rpc.tokens import TokenSource
 
 logger = logging.getLogger(__name__)
@@ -29,13 +30,16 @@ class ChannelOptions:
     """How a channel behaves.
 
     `idempotent_methods` are full names (`/podracer.worker.v1.WorkerService/GetStatus`): calls that may be repeated.
-    `timeout_s` is the deadline of a unary call whose caller gave none; `allow_insecure` lets plaintext out.
+    `timeout_s` is the deadline of a unary call whose caller gave none. With `tls` the other side has to be a `server`:
+    orchestrator, learner…; `allow_insecure` lets plaintext out where there is none. Unix sockets need neither.
     """
 
     idempotent_methods: Collection[str] = ()
     timeout_s: float = limits.UNARY_TIMEOUT_S
     message_bytes: int = limits.MESSAGE_BYTES
     allow_insecure: bool = False
+    tls: TlsFolder | None = None
+    server: str = ""
 
     def grpc_options(self, address: Address) -> list[tuple[str, Any]]:
         options: list[tuple[str, Any]] = [
@@ -51,7 +55,13 @@ class ChannelOptions:
         ]
         if address.is_local:
             options.append(("grpc.enable_http_proxy", 0))  # a proxy of the environment does not know our loopback
+        if self.tls is not None and self.server:
+            options.append(("grpc.ssl_target_name_override", role_name(self.server)))
         return options
+
+    def credentials(self, address: Address) -> grpc.ChannelCredentials | None:
+        """None where it is to be plain text. Raises InvalidInput for certificates that cannot be read any more."""
+        return None if self.tls is None or address.is_unix else self.tls.channel_credentials()
 
 
 def service_config(idempotent_methods: Collection[str]) -> str:
@@ -80,8 +90,12 @@ def open_channel(
     may not go to.
     """
     options = options or ChannelOptions()
-    parsed = _target(address, allow_insecure=options.allow_insecure)
-    channel = grpc.insecure_channel(str(parsed), options=options.grpc_options(parsed))
+    parsed = _target(address, options)
+    credentials, grpc_options = options.credentials(parsed), options.grpc_options(parsed)
+    if credentials is None:
+        channel = grpc.insecure_channel(str(parsed), grpc_options)
+    else:
+        channel = grpc.secure_channel(str(parsed), credentials, grpc_options)
     return grpc.intercept_channel(channel, CallInterceptor(_policy(parsed, token, options)))
 
 
@@ -90,17 +104,20 @@ def open_aio_channel(
 ) -> grpc.aio.Channel:
     """`open_channel` for asyncio."""
     options = options or ChannelOptions()
-    parsed = _target(address, allow_insecure=options.allow_insecure)
+    parsed = _target(address, options)
+    credentials, grpc_options = options.credentials(parsed), options.grpc_options(parsed)
     interceptors = aio_interceptors(_policy(parsed, token, options))
-    return grpc.aio.insecure_channel(str(parsed), options=options.grpc_options(parsed), interceptors=interceptors)
+    if credentials is None:
+        return grpc.aio.insecure_channel(str(parsed), options=grpc_options, interceptors=interceptors)
+    return grpc.aio.secure_channel(str(parsed), credentials, options=grpc_options, interceptors=interceptors)
 
 
-def _target(text: str, *, allow_insecure: bool) -> Address:
+def _target(text: str, options: ChannelOptions) -> Address:
     address = parse_address(text)
     if not address.is_unix and address.port == 0:
         raise InvalidInput(f"address {text!r}: a client needs the port", reason="INVALID_ADDRESS", address=text)
-    if not address.is_local:
-        if not allow_insecure:
+    if not address.is_local and options.tls is None:
+        if not options.allow_insecure:
             raise InvalidInput(
                 f"cannot call {address} without TLS: not a loopback address; the token would cross the network "
                 "in plain text (allow insecure connections to do it all the same)",

@@ -15,13 +15,7 @@ from grpc_reflection.v1alpha import reflection
 from podracer_core.lifetime import stop_event_on_signals
 from podracer_core.rpc import limits
 from podracer_core.rpc.auth import Authorizer
-from podracer_core.rpc.binding import (
-    ServerOptions,
-    bind_failure,
-    bound_address,
-    listening_target,
-    prepare_address,
-)
+from podracer_core.rpc.binding import ServerOptions, bind, prepare_address
 from podracer_core.rpc.guard import Guard
 
 Registration = Callable[[grpc.Server], None]
@@ -72,7 +66,7 @@ def create_server(
     Raises InvalidInput when it may not or cannot listen at `address`.
     """
     options = options or ServerOptions()
-    parsed = prepare_address(address, allow_insecure=options.allow_insecure)
+    parsed = prepare_address(address, allow_insecure=options.allow_insecure, has_tls=options.tls is not None)
     threads = options.concurrent_calls or limits.SERVER_THREADS
     server = grpc.server(
         futures.ThreadPoolExecutor(max_workers=threads, thread_name_prefix="rpc"),
@@ -91,11 +85,7 @@ def create_server(
     if options.reflection:
         names = (*authorizer.service_names, health.SERVICE_NAME, reflection.SERVICE_NAME)
         reflection.enable_server_reflection(names, server)
-    try:
-        port = server.add_insecure_port(listening_target(parsed))
-    except RuntimeError as error:
-        raise bind_failure(parsed, error) from error
-    return RpcServer(server, bound_address(parsed, port), health_servicer)
+    return RpcServer(server, bind(server, parsed, options.tls), health_servicer)
 
 
 def serve_until_signal(

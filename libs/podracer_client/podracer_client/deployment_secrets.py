@@ -1,0 +1,173 @@
+"""What a deployment needs before it starts: tokens, and certificates for every role, signed by an authority of its own.
+
+DIR/tokens/{client,pod,control}          one token each
+DIR/tls/ca/{ca.pem,key.pem}              the authority; its key is needed only here
+DIR/tls/<role>/{ca.pem,cert.pem,key.pem} what a process of the role is given as PODRACER_TLS
+"""
+
+from __future__ import annotations
+
+import datetime
+import ipaddress
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from podracer_core.errors import InvalidInput
+from podracer_core.rpc.tls import CA, CERTIFICATE, KEY, role_name
+from podracer_core.rpc.tokens import create_tokens
+
+__all__ = ["ROLES", "create_secrets"]
+
+ROLES = ("orchestrator", "leaderboard", "learner", "worker", "evaluator", "client")
+
+_AUTHORITY_DAYS = 3650
+_BEFORE = datetime.timedelta(hours=1)  # clocks differ
+_EXTENSION_USES = (ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH)
+
+
+def create_secrets(folder: Path, hosts: Sequence[str] = (), days: int = 365, *, renew: bool = False) -> list[Path]:
+    """Make what is missing below `folder` (mode 0600), and with `renew` every role's certificate anew.
+
+    hosts   names and addresses that stand in the certificates beside the role: for callers that know nothing of roles
+    Returns the files that were written. Raises InvalidInput where the folder cannot be written.
+    """
+    if days < 1:
+        raise InvalidInput(f"a certificate is to be valid for a day at least, not {days}", reason="INVALID_DAYS")
+    try:
+        before = set(folder.rglob("*"))
+        create_tokens(folder / "tokens")
+        authority = _Authority.load_or_create(folder / "tls" / "ca")
+        written = []
+        for role in ROLES:
+            place = folder / "tls" / role
+            if renew or not (place / CERTIFICATE).exists():
+                written += authority.write_certificate(place, role_name(role), hosts, days)
+    except OSError as error:
+        message = f"cannot write below {folder}: {error.strerror}"
+        raise InvalidInput(message, reason="FOLDER_UNWRITABLE", path=folder) from error
+    new = {path for path in folder.rglob("*") if path.is_file()} - before
+    return sorted(new | set(written))
+
+
+class _Authority:
+    """Signs certificates."""
+
+    def __init__(self, certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> None:
+        self._certificate, self._key = certificate, key
+
+    @classmethod
+    def load_or_create(cls, folder: Path) -> _Authority:
+        if (folder / CA).exists():
+            return cls._load(folder)
+        key = ec.generate_private_key(ec.SECP256R1())
+        name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "podracer authority")])
+        certificate = (
+            _builder(name, name, key, _AUTHORITY_DAYS)
+            .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+            .add_extension(_usage(signs=True), critical=True)
+            .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+            .sign(key, hashes.SHA256())
+        )
+        _write(folder / KEY, _pem_key(key))
+        _write(
+            folder / CA, certificate.public_bytes(serialization.Encoding.PEM)
+        )  # last: with it the authority is there
+        return cls(certificate, key)
+
+    @classmethod
+    def _load(cls, folder: Path) -> _Authority:
+        try:
+            certificate = x509.load_pem_x509_certificate((folder / CA).read_bytes())
+            key = serialization.load_pem_private_key((folder / KEY).read_bytes(), None)
+        except (ValueError, TypeError) as error:
+            raise InvalidInput(f"{folder} holds no authority: {error}", reason="BAD_TLS", path=folder) from error
+        if not isinstance(key, ec.EllipticCurvePrivateKey):
+            raise InvalidInput(f"{folder / KEY} is not a key that podracer has made", reason="BAD_TLS", path=folder)
+        return cls(certificate, key)
+
+    def write_certificate(self, folder: Path, name: str, hosts: Sequence[str], days: int) -> list[Path]:
+        """A new key and certificate of a role, whole in place one after the other."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+        certificate = (
+            _builder(subject, self._certificate.subject, key, days)
+            .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+            .add_extension(_usage(signs=False), critical=True)
+            .add_extension(x509.ExtendedKeyUsage(_EXTENSION_USES), critical=False)
+            .add_extension(x509.SubjectAlternativeName([_general_name(one) for one in (name, *hosts)]), critical=False)
+            .add_extension(
+                x509.AuthorityKeyIdentifier.from_issuer_public_key(self._certificate.public_key()),  # type: ignore[arg-type]
+                critical=False,
+            )
+            .sign(self._key, hashes.SHA256())
+        )
+        pem = serialization.Encoding.PEM
+        files = {
+            CA: self._certificate.public_bytes(pem),
+            KEY: _pem_key(key),
+            CERTIFICATE: certificate.public_bytes(pem),
+        }
+        for file, content in files.items():
+            _write(folder / file, content)
+        return [folder / file for file in files]
+
+
+def _builder(
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey, days: int
+) -> x509.CertificateBuilder:
+    now = datetime.datetime.now(datetime.UTC)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - _BEFORE)
+        .not_valid_after(now + datetime.timedelta(days=days))
+    )
+
+
+def _usage(*, signs: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=not signs,
+        key_cert_sign=signs,
+        crl_sign=signs,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _general_name(host: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        pass
+    try:
+        return x509.DNSName(host)
+    except ValueError as error:
+        raise InvalidInput(f"{host!r} is neither a host's name nor an address", reason="INVALID_HOST") from error
+
+
+def _pem_key(key: ec.EllipticCurvePrivateKey) -> bytes:
+    return key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+
+
+def _write(path: Path, content: bytes) -> None:
+    """Whole or not at all, for this user alone."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+        file.write(content)
+    draft.replace(path)

@@ -1,0 +1,184 @@
+"""TLS on both sides: who is let in, who is believed, and certificates that are renewed while a server runs."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from podracer_client.deployment_secrets import ROLES, create_secrets
+from podracer_core.errors import InvalidInput, PodracerError, Unavailable
+from podracer_core.rpc.aio_server import create_aio_server
+from podracer_core.rpc.binding import ServerOptions
+from podracer_core.rpc.channel import ChannelOptions, open_aio_channel, open_channel
+from podracer_core.rpc.server import RpcServer, create_server
+from podracer_core.rpc.tls import CA, CERTIFICATE, KEY, TlsFolder
+
+
+@pytest.fixture
+def secrets(tmp_path: Path) -> Path:
+    folder = tmp_path / "secrets"
+    create_secrets(folder)
+    return folder
+
+
+@pytest.fixture
+def server(world: Any, secrets: Path) -> Iterator[RpcServer]:
+    options = ServerOptions(tls=TlsFolder(secrets / "tls" / "learner"))
+    with create_server("127.0.0.1:0", [world.register_sync], world.authorizer, options) as server:
+        yield server
+
+
+Call = Callable[..., bytes]
+
+
+@pytest.fixture
+def call(server: RpcServer, world: Any, secrets: Path) -> Call:
+    def call(folder: Path | None = None, expected: str = "learner") -> bytes:
+        tls = TlsFolder(folder or secrets / "tls" / "client")
+        with open_channel(server.address, "pod-token", ChannelOptions(tls=tls, server=expected)) as channel:
+            answer: bytes = world.Stub(channel).unary(b"hello", timeout=5.0)
+            return answer
+
+    return call
+
+
+def test_both_sides_prove_who_they_are(call: Call) -> None:
+    assert call() == b"pod  0"
+
+
+async def test_asyncio_too(world: Any, secrets: Path) -> None:
+    options = ServerOptions(tls=TlsFolder(secrets / "tls" / "orchestrator"))
+    server = await create_aio_server("127.0.0.1:0", [world.register_aio], world.authorizer, options)
+    async with server:
+        to_it = ChannelOptions(tls=TlsFolder(secrets / "tls" / "learner"), server="orchestrator")
+        async with open_aio_channel(server.address, "pod-token", to_it) as channel:
+            assert await world.Stub(channel).unary(b"hello") == b"pod  0"
+        elsewhere = ChannelOptions(tls=TlsFolder(secrets / "tls" / "learner"), server="leaderboard")
+        async with open_aio_channel(server.address, "pod-token", elsewhere) as channel:
+            with pytest.raises(Unavailable):
+                await world.Stub(channel).unary(b"hello", timeout=5.0)
+
+
+def test_another_role_is_not_believed(call: Call) -> None:
+    with pytest.raises(Unavailable):
+        call(expected="orchestrator")
+
+
+def test_who_has_a_certificate_of_another_authority_is_let_in_nowhere(call: Call, tmp_path: Path) -> None:
+    create_secrets(tmp_path / "others")
+    with pytest.raises(Unavailable):
+        call(tmp_path / "others" / "tls" / "client")
+
+
+def test_who_has_none_is_not_let_in(server: RpcServer, world: Any, secrets: Path) -> None:
+    authority = grpc.ssl_channel_credentials((secrets / "tls" / "client" / CA).read_bytes())
+    options = [("grpc.ssl_target_name_override", "learner.podracer")]
+    with grpc.secure_channel(server.address, authority, options) as channel:
+        metadata = (("authorization", "Bearer pod-token"),)
+        with pytest.raises(grpc.RpcError) as caught:
+            world.Stub(channel).unary(b"hello", metadata=metadata, timeout=5.0)
+    assert caught.value.code() == grpc.StatusCode.UNAVAILABLE
+    assert not world.sync_echo.requests
+
+
+def test_plain_text_gets_no_answer(server: RpcServer, world: Any) -> None:
+    with open_channel(server.address, "pod-token") as channel, pytest.raises(PodracerError):
+        world.Stub(channel).unary(b"hello", timeout=5.0)
+    assert not world.sync_echo.requests
+
+
+def test_certificates_are_renewed_without_a_restart(call: Call, secrets: Path) -> None:
+    before = (secrets / "tls" / "learner" / CERTIFICATE).read_bytes()
+    assert call() == b"pod  0"
+    create_secrets(secrets, renew=True)
+    assert (secrets / "tls" / "learner" / CERTIFICATE).read_bytes() != before
+    assert call() == b"pod  0"
+
+
+def test_another_authority_takes_over(call: Call, secrets: Path, tmp_path: Path) -> None:
+    former = tmp_path / "former"
+    (secrets / "tls" / "client").rename(former)
+    for file in (secrets / "tls").rglob("*.pem"):
+        file.unlink()
+    create_secrets(secrets)
+    assert call() == b"pod  0"
+    with pytest.raises(Unavailable):
+        call(former)
+
+
+def test_bad_files_leave_the_former_ones_in_place(call: Call, secrets: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (secrets / "tls" / "learner" / KEY).write_text("not a key")
+    with caplog.at_level(logging.ERROR):
+        assert call() == b"pod  0"
+    assert "certificates were not renewed" in caplog.text
+    assert "not a key" not in caplog.text
+
+
+def test_a_unix_socket_needs_none(world: Any, secrets: Path, tmp_path: Path) -> None:
+    tls = TlsFolder(secrets / "tls" / "learner")
+    address = f"unix://{tmp_path}/s"
+    with (
+        create_server(address, [world.register_sync], world.authorizer, ServerOptions(tls=tls)) as server,
+        open_channel(server.address, "pod-token", ChannelOptions(tls=tls, server="learner")) as channel,
+    ):
+        assert world.Stub(channel).unary(b"hello") == b"pod  0"
+
+
+def test_with_tls_a_server_may_leave_this_machine(world: Any, secrets: Path) -> None:
+    options = ServerOptions(tls=TlsFolder(secrets / "tls" / "learner"))
+    with create_server("0.0.0.0:0", [world.register_sync], world.authorizer, options) as server:
+        assert server.address.startswith("0.0.0.0:")
+    with pytest.raises(InvalidInput, match="PODRACER_TLS"):
+        create_server("0.0.0.0:0", [world.register_sync], world.authorizer)
+
+
+@pytest.mark.parametrize("file", [CA, CERTIFICATE, KEY])
+@pytest.mark.parametrize("content", [None, "nonsense"])
+def test_a_bad_folder_is_refused_by_name(secrets: Path, file: str, content: str | None) -> None:
+    path = secrets / "tls" / "worker" / file
+    path.unlink() if content is None else path.write_text(content)
+    with pytest.raises(InvalidInput, match=file) as caught:
+        TlsFolder(path.parent)
+    assert caught.value.reason == "BAD_TLS"
+
+
+class TestSecrets:
+    def test_everything_is_there_and_private(self, secrets: Path) -> None:
+        expected = {f"tls/{role}/{file}" for role in ROLES for file in (CA, CERTIFICATE, KEY)}
+        expected |= {f"tls/ca/{CA}", f"tls/ca/{KEY}"} | {f"tokens/{role}" for role in ("client", "pod", "control")}
+        files = {path.relative_to(secrets).as_posix(): path for path in secrets.rglob("*") if path.is_file()}
+        assert set(files) == expected
+        assert {oct(path.stat().st_mode & 0o777) for path in files.values()} == {"0o600"}
+
+    def test_a_second_call_changes_nothing(self, secrets: Path) -> None:
+        before = {path: path.read_bytes() for path in secrets.rglob("*") if path.is_file()}
+        assert create_secrets(secrets) == []
+        assert {path: path.read_bytes() for path in secrets.rglob("*") if path.is_file()} == before
+
+    def test_what_is_missing_is_made(self, secrets: Path) -> None:
+        (secrets / "tls" / "worker" / CERTIFICATE).unlink()
+        (secrets / "tokens" / "pod").unlink()
+        written = {path.relative_to(secrets).as_posix() for path in create_secrets(secrets)}
+        assert written == {"tokens/pod", *(f"tls/worker/{file}" for file in (CA, CERTIFICATE, KEY))}
+
+    def test_hosts_stand_beside_the_role(self, tmp_path: Path, world: Any) -> None:
+        create_secrets(tmp_path / "s", ["localhost", "127.0.0.1"])
+        options = ServerOptions(tls=TlsFolder(tmp_path / "s" / "tls" / "orchestrator"))
+        with create_server("127.0.0.1:0", [world.register_sync], world.authorizer, options) as server:
+            to_it = ChannelOptions(tls=TlsFolder(tmp_path / "s" / "tls" / "client"))  # by its address
+            with open_channel(server.address, "pod-token", to_it) as channel:
+                assert world.Stub(channel).unary(b"hello", timeout=5.0) == b"pod  0"
+
+    def test_bad_input_is_refused(self, tmp_path: Path) -> None:
+        with pytest.raises(InvalidInput, match="a day"):
+            create_secrets(tmp_path / "s", days=0)
+        with pytest.raises(InvalidInput, match="ünter"):
+            create_secrets(tmp_path / "s", ["ünter"])
+        (tmp_path / "file").touch()
+        with pytest.raises(InvalidInput, match="file"):
+            create_secrets(tmp_path / "file")
