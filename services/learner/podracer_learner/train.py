@@ -133,13 +133,15 @@ class TrainRun:
 
     def _step(self) -> None:
         self._held.guard.check()
-        looked = self._session.step()
+        # A checkpoint that is committed can be given no evaluation any more, so it is none of a state that was looked at.
+        wants_checkpoint = self._checkpoints.idle_s >= self._interval_s
+        looked = self._session.step(may_look=not wants_checkpoint)
         self._deliver()
         now = time.monotonic()
         if now - self._reported_at >= _REPORT_INTERVAL_S:
             self._report(now)
         if looked or self._session.finished:
-            return  # a checkpoint that is committed can be given no evaluation any more, and this state may need one
+            return
         self._commands.run_pending()
         self._checkpoint_behind()
 

@@ -80,11 +80,11 @@ class Stage:
     def now(self) -> Moment:
         return Moment(self.elapsed_s, [self.steps] * self.algorithm.members, self.algorithm.version)
 
-    def step(self) -> bool:
+    def step(self, *, may_look: bool = True) -> bool:
         self.elapsed_s += 1.0
         self.steps += 10
         self.algorithm.actor.mean += 1.0  # marks the actor of this moment
-        return self.selection.step()
+        return self.selection.step(may_look=may_look)
 
 
 def mark(stage: Stage, member: int) -> float:
@@ -110,6 +110,14 @@ def test_the_best_look_of_each_member_is_its_candidate_with_the_weights_of_that_
     assert candidates[1].result.mean == pytest.approx(8.5)
     assert (candidates[0].env_steps, candidates[1].env_steps) == (10, 20)
     assert (mark(stage, 0), mark(stage, 1)) == (1.0, 2.0)
+
+
+def test_who_has_something_else_to_do_at_a_moment_is_not_looked_at(algorithm: Algorithm) -> None:
+    judge = ScriptedJudge([[5, 1]], [])
+    stage = Stage(algorithm, judge)
+    assert not stage.step(may_look=False)
+    assert not judge.orders
+    assert stage.step()
 
 
 def test_a_look_that_passes_the_target_is_confirmed_alone_with_all_fresh_episodes(algorithm: Algorithm) -> None:

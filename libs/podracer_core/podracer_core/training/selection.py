@@ -91,13 +91,15 @@ class Selection:
         news, self._news = self._news, []
         return news
 
-    def step(self) -> bool:
+    def step(self, *, may_look: bool = True) -> bool:
         """After an update: take answers, and look if it is time. Returns whether it has looked at this moment."""
         for answer in self._judge.poll(self._pause_s()):
             self._take(answer)
         if self._screening is not None or self._full or self.confirmed is not None or not self._judge.ready:
             return False
-        if not self._schedule.is_due(self._now().elapsed_s, self._first_cost_s(), promising=self._promising):
+        if not may_look or not self._schedule.is_due(
+            self._now().elapsed_s, self._first_cost_s(), promising=self._promising
+        ):
             return False
         self._look()
         return True

@@ -107,8 +107,9 @@ class TrainingSession:
         out_of_time = plan.duration_s is not None and self.elapsed_s >= plan.duration_s
         return out_of_steps or out_of_time or self.confirmed is not None
 
-    def step(self) -> bool:
-        """One rollout, one update, and a look where it is time. Returns whether snapshots of this moment were taken."""
+    def step(self, *, may_look: bool = True) -> bool:
+        """One rollout, one update, and a look where it is time and allowed. Returns whether snapshots of this moment were
+        taken."""
         start = self._clock()
         rollout = self._source.collect()
         self._collect_s, self._envs_per_member = self._clock() - start, rollout.num_envs
@@ -116,7 +117,7 @@ class TrainingSession:
         self._count(rollout)
         if self._fusion is not None and (others := self._fusion.after_update(last=self.finished)) is not None:
             self._count_others(others)
-        return self.selection.step() if self.selection else False
+        return self.selection.step(may_look=may_look) if self.selection else False
 
     def conclude(self, *, evaluate: bool = True, timeout_s: float = _CONCLUDE_S) -> list[MemberOutcome]:
         """End the round; with `evaluate` every member's best snapshot gets a full evaluation, unless the target is

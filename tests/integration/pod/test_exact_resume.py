@@ -1,0 +1,111 @@
+"""Training 2 N steps, and N steps, kill -9, and the rest from what was committed, give the same agents bit for bit."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from podracer.common.v1 import agent_pb2
+from podracer.orchestrator.v1 import pod_service_pb2
+from podracer_core.catalogue.algorithms import BUILT_IN
+from podracer_core.catalogue.messages import hyperparameter_to_message
+from podracer_core.checkpoint import Checkpoint, load_checkpoint
+from podracer_core.storage.object_store import open_store
+
+MakeWork = Callable[..., pod_service_pb2.TrainWork]
+
+DISCRETE = ("dqn", "double_dqn", "dueling_dqn", "d3qn", "discrete_sac")
+ON_POLICY = {"hidden_sizes": (16, 16), "horizon": 16, "learning_rate_schedule": "linear", "schedule_steps": 1e5}
+OFF_POLICY = {
+    "hidden_sizes": (16, 16), "horizon": 8, "batch_size": 32, "learning_starts": 128, "replay_capacity": 2048,
+    "updates_per_step": 0.25,
+}  # fmt: skip
+OWN: dict[str, dict[str, Any]] = {
+    "ppo": {"minibatch_size": 32, "epochs": 2},
+    "redq": {"ensemble_size": 3, "subset_size": 2, "updates_per_step": 0.125},
+}
+ENVS = 8
+
+
+def work_of(train_work: MakeWork, name: str, steps: int) -> pod_service_pb2.TrainWork:
+    """Two members of an algorithm, in lock-step, whose checkpoints come as often as they can and have everything."""
+    info = BUILT_IN[name]
+    discrete = name in DISCRETE or info.on_policy
+    work = train_work("CartPole-v1" if discrete else "Pendulum-v1", 2, ENVS, steps=steps, deterministic=True)
+    work.keep_replay = True
+    work.checkpoint_interval.FromMilliseconds(100)
+    work.cohort.algorithm = name
+    shared = (ON_POLICY if info.on_policy else OFF_POLICY) | OWN.get(name, {})
+    known = {one.name for one in info.hyperparameters}
+    for index, agent in enumerate(work.cohort.members):
+        agent.algorithm = name
+        agent.hyperparameters.clear()
+        for key, value in (shared | {"learning_rate": 1e-3 * (1 + index)}).items():
+            if key in known:
+                agent.hyperparameters[key].CopyFrom(hyperparameter_to_message(value))
+    return work
+
+
+def finished(granted: Any) -> list[Checkpoint]:
+    assert granted.over.wait(120)
+    assert granted.completed is not None, granted.released
+    return [member.final.checkpoint for member in granted.completed.train.members]
+
+
+def load(lab: Any, reference: agent_pb2.CheckpointReference) -> Checkpoint:
+    return load_checkpoint(open_store(lab.store), reference.prefix, reference.manifest_sha256)
+
+
+def killed_and_resumed(lab: Any, train_work: MakeWork, name: str, steps: int, layout: str) -> list[Any]:
+    granted = lab.orchestrator.offer(train=work_of(train_work, name, steps))
+    deadline = time.monotonic() + 60.0
+    while not granted.commits:
+        assert time.monotonic() < deadline, "nothing was committed"
+        assert not granted.over.is_set(), "the round was over before anything was committed"
+        time.sleep(0.005)
+    lab.kill("learner")
+    lab.processes["learner"].wait(5)
+    assert granted.completed is None, "the round was over before it was interrupted"
+    committed = {member.progress.agent: member.checkpoint for member in granted.commits[-1].members}
+    (done,) = {checkpoint.env_steps for checkpoint in committed.values()}
+    assert 0 < done < steps
+    rest = work_of(train_work, name, steps - done)
+    for agent in rest.cohort.members:
+        agent.resume.CopyFrom(committed[agent.name])
+        agent.initialization.Clear()
+    after = lab.orchestrator.offer(train=rest)
+    lab.start_learner(layout)
+    return finished(after)
+
+
+def check_exact(lab: Any, train_work: MakeWork, name: str, layout: str) -> None:
+    steps = ENVS * (16 * 150 if BUILT_IN[name].on_policy else 8 * 60)
+    interrupted = killed_and_resumed(lab, train_work, name, steps, layout)
+    whole = finished(lab.orchestrator.offer(train=work_of(train_work, name, steps)))
+    for one, other in zip(whole, interrupted, strict=True):
+        assert one.env_steps == other.env_steps == steps
+        first, second = load(lab, one), load(lab, other)
+        assert set(first.groups) == set(second.groups)
+        assert "environment" in first.groups
+        assert ("replay/0" in first.groups) != BUILT_IN[name].on_policy
+        for group, tensors in first.groups.items():
+            for key, tensor in tensors.items():
+                assert torch.equal(tensor, second.groups[group][key]), (group, key)
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_fused(lab: Any, train_work: MakeWork, name: str) -> None:
+    lab.start_learner()
+    check_exact(lab, train_work, name, "fused")
+
+
+@pytest.mark.parametrize(
+    "name", [name if name in ("ppo", "sac", "dqn") else pytest.param(name, marks=pytest.mark.slow) for name in BUILT_IN]
+)
+def test_split_in_lock_step(lab: Any, train_work: MakeWork, name: str) -> None:
+    lab.start_split()
+    check_exact(lab, train_work, name, "split")
