@@ -133,7 +133,7 @@ class TrainRun:
 
     def _step(self) -> None:
         self._held.guard.check()
-        # A checkpoint that is committed can be given no evaluation any more, so it is none of a state that was looked at.
+        # What is committed can be given no evaluation any more, so a state that was looked at is not.
         wants_checkpoint = self._checkpoints.idle_s >= self._interval_s
         looked = self._session.step(may_look=not wants_checkpoint)
         self._deliver()

@@ -8,7 +8,15 @@ from pathlib import Path
 import pytest
 
 from podracer_core.errors import InvalidInput, Unauthenticated, Unavailable
-from podracer_core.rpc.tokens import FileToken, LeaseTokens, Role, TokenFiles, create_tokens, load_or_create_secret
+from podracer_core.rpc.tokens import (
+    FileToken,
+    LeaseTokens,
+    Role,
+    TokenFiles,
+    create_tokens,
+    hash_token,
+    load_or_create_secret,
+)
 
 SECRET = b"s" * 32
 
@@ -28,20 +36,20 @@ def test_role_of_a_token(tmp_path: Path) -> None:
     paths = create_tokens(tmp_path)
     files = TokenFiles(tmp_path)
     for role, path in paths.items():
-        assert files.role_of(path.read_text().strip()) is role
-    assert files.role_of("unknown") is None
-    assert files.role_of("") is None
+        assert files.find(path.read_text().strip()) == (role, None)
+    assert files.find("unknown") is None
+    assert files.find("") is None
 
 
 def test_rotation_needs_no_restart(tmp_path: Path) -> None:
     (tmp_path / "pod").write_text("old\n")
     files, mine = TokenFiles(tmp_path), FileToken(tmp_path / "pod")
     (tmp_path / "pod").write_text("old\n\nnewer\n")
-    assert (files.role_of("old"), files.role_of("newer"), mine()) == (Role.POD, Role.POD, "newer")
+    assert (files.find("old"), files.find("newer"), mine()) == ((Role.POD, None), (Role.POD, None), "newer")
     (tmp_path / "pod").write_text("newer\n")
-    assert (files.role_of("old"), files.role_of("newer")) == (None, Role.POD)
+    assert (files.find("old"), files.find("newer")) == (None, (Role.POD, None))
     (tmp_path / "pod").unlink()
-    assert files.role_of("newer") is None
+    assert files.find("newer") is None
 
 
 def test_unreadable_and_absent_files(tmp_path: Path) -> None:
@@ -144,5 +152,37 @@ def test_file_that_becomes_unreadable_says_nothing_to_callers(tmp_path: Path) ->
     path.unlink()
     path.mkdir()
     with pytest.raises(Unavailable) as caught:
-        files.role_of("anything")
+        files.find("anything")
     assert str(tmp_path) not in caught.value.message
+
+
+def test_a_digest_stands_for_its_token(tmp_path: Path) -> None:
+    (tmp_path / "pod").write_text(f"{hash_token('secret')}\nplain\n")
+    (tmp_path / "pod").chmod(0o600)
+    files = TokenFiles(tmp_path)
+    assert files.find("secret") == files.find("plain") == (Role.POD, None)
+    assert files.find(hash_token("secret")) is None, "who has read the file cannot use it"
+    assert FileToken(tmp_path / "pod")() == "plain"
+    (tmp_path / "pod").write_text(f"{hash_token('secret')}\n")
+    with pytest.raises(InvalidInput, match="digest"):
+        FileToken(tmp_path / "pod")
+
+
+def test_a_token_may_be_for_some_projects(tmp_path: Path) -> None:
+    (tmp_path / "client").write_text(f"all\nsome projects/a projects/b-2\n{hash_token('hashed')} projects/c\n")
+    (tmp_path / "client").chmod(0o600)
+    files = TokenFiles(tmp_path)
+    assert files.find("all") == (Role.CLIENT, None)
+    assert files.find("some") == (Role.CLIENT, frozenset({"a", "b-2"}))
+    assert files.find("hashed") == (Role.CLIENT, frozenset({"c"}))
+
+
+@pytest.mark.parametrize(
+    "line", ["sha256:abc", "sha256:" + "G" * 64, "token research", "token projects/", "t projects/A"]
+)
+def test_a_bad_line_is_refused_without_being_shown(tmp_path: Path, line: str) -> None:
+    (tmp_path / "client").write_text(line)
+    with pytest.raises(InvalidInput, match=r"client: after") as caught:
+        TokenFiles(tmp_path)
+    assert caught.value.reason == "TOKEN_FILE_INVALID"
+    assert line not in str(caught.value)

@@ -20,11 +20,13 @@ MethodTable = Mapping[str, Collection[Role]]
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who is calling; a lease's holder (Role.LEASE) also has the lease and the fence that its token was issued for."""
+    """Who is calling; a lease's holder (Role.LEASE) also has the lease and the fence that its token was issued for.
+    `projects` are those that the token is for; None: all."""
 
     role: Role
     lease_id: str = ""
     fence: int = 0
+    projects: frozenset[str] | None = None
 
 
 _caller: contextvars.ContextVar[Identity] = contextvars.ContextVar("podracer_caller")
@@ -79,10 +81,11 @@ class Authorizer:
         if self._lease_tokens is not None and token.startswith(LeaseTokens.PREFIX):
             lease_id, fence = self._lease_tokens.verify(token)
             return Identity(Role.LEASE, lease_id, fence)
-        role = self._tokens.role_of(token)
-        if role is None:
+        found = self._tokens.find(token)
+        if found is None:
             raise Unauthenticated("this server does not know the token", reason="UNKNOWN_TOKEN")
-        return Identity(role)
+        role, projects = found
+        return Identity(role, projects=projects)
 
 
 def _bearer_token(metadata: Iterable[tuple[str, str | bytes]]) -> str:

@@ -11,7 +11,7 @@ import contextvars
 import inspect
 import logging
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Generator, Iterator
 from contextlib import aclosing, contextmanager
 from typing import Any, Never, TypeAlias
 
@@ -19,6 +19,7 @@ import grpc
 
 from podracer_core.errors import PodracerError
 from podracer_core.rpc.auth import HEALTH_PREFIX, Authorizer, Identity, set_caller
+from podracer_core.rpc.projects import check_projects
 from podracer_core.rpc.status import to_grpc_status
 
 logger = logging.getLogger(__name__)
@@ -48,12 +49,13 @@ class Guard(grpc.ServerInterceptor):
 
         def guarded_unary(request: Any, context: grpc.ServicerContext) -> Any:
             with _mapped_errors(method, context):
-                return self._scope(method, context).run(behaviour, request, context)
+                scope, request = self._scope(method, context, request)
+                return scope.run(behaviour, request, context)
 
         def guarded_stream(request: Any, context: grpc.ServicerContext) -> Iterator[Any]:
             with _mapped_errors(method, context):
                 # The generator runs in its own context, so that its caller never leaks to another call on this thread.
-                scope = self._scope(method, context)
+                scope, request = self._scope(method, context, request)
                 responses = scope.run(behaviour, request, context)
                 try:
                     while (response := scope.run(next, responses, _END)) is not _END:
@@ -64,11 +66,12 @@ class Guard(grpc.ServerInterceptor):
 
         return _with_behaviour(handler, guarded_stream if handler.response_streaming else guarded_unary)
 
-    def _scope(self, method: str, context: grpc.ServicerContext) -> contextvars.Context:
+    def _scope(self, method: str, context: grpc.ServicerContext, request: Any) -> tuple[contextvars.Context, Any]:
+        """A context in which the caller is known, and the request, or requests, of its own projects."""
         identity = self._authorizer.authorize(method, context.invocation_metadata())
         scope = contextvars.copy_context()
         scope.run(set_caller, identity)
-        return scope
+        return scope, _checked(identity, request)
 
 
 class AioGuard(grpc.aio.ServerInterceptor):
@@ -90,15 +93,13 @@ class AioGuard(grpc.aio.ServerInterceptor):
         # A call runs in a task of its own, and so in a context of its own: set_caller reaches nobody else.
         async def guarded_coroutine(request: Any, context: AioContext) -> Any:
             try:
-                set_caller(self._authorize(method, context))
-                return await behaviour(request, context)
+                return await behaviour(self._admit(method, context, request), context)
             except Exception as error:  # noqa: BLE001 - the one place that maps what handlers raise
                 await _abort(method, context, error)
 
         async def guarded_generator(request: Any, context: AioContext) -> AsyncIterator[Any]:
             try:
-                set_caller(self._authorize(method, context))
-                async with aclosing(behaviour(request, context)) as responses:
+                async with aclosing(behaviour(self._admit(method, context, request), context)) as responses:
                     async for response in responses:
                         yield response
             except Exception as error:  # noqa: BLE001 - the one place that maps what handlers raise
@@ -108,8 +109,35 @@ class AioGuard(grpc.aio.ServerInterceptor):
             handler, guarded_generator if inspect.isasyncgenfunction(behaviour) else guarded_coroutine
         )
 
-    def _authorize(self, method: str, context: AioContext) -> Identity:
-        return self._authorizer.authorize(method, context.invocation_metadata() or ())
+    def _admit(self, method: str, context: AioContext, request: Any) -> Any:
+        """Make the caller known; returns the request, or requests, of its own projects."""
+        identity = self._authorizer.authorize(method, context.invocation_metadata() or ())
+        set_caller(identity)
+        return _checked(identity, request)
+
+
+def _checked(identity: Identity, request: Any) -> Any:
+    """The request, or the stream of requests, each checked as it comes. Raises PermissionRefused for other projects."""
+    if identity.projects is None:
+        return request
+    if isinstance(request, AsyncIterable):
+        return _each_checked_later(identity, request)
+    if isinstance(request, Iterator):
+        return _each_checked(identity, request)
+    check_projects(identity, request)
+    return request
+
+
+def _each_checked(identity: Identity, requests: Iterator[Any]) -> Iterator[Any]:
+    for request in requests:
+        check_projects(identity, request)
+        yield request
+
+
+async def _each_checked_later(identity: Identity, requests: AsyncIterable[Any]) -> AsyncIterator[Any]:
+    async for request in requests:
+        check_projects(identity, request)
+        yield request
 
 
 def _behaviour_of(handler: Handler) -> Behaviour:

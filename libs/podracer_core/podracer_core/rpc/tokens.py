@@ -12,8 +12,10 @@ import hashlib
 import hmac
 import logging
 import os
+import re
 import secrets
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from podracer_core.errors import InvalidInput, Unauthenticated, Unavailable
@@ -33,7 +35,31 @@ class Role(enum.StrEnum):
     LEASE = "lease"
 
 
+_HASHED = "sha256:"
+_PROJECT = re.compile(r"projects/[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?")
 FILE_ROLES = (Role.CLIENT, Role.POD, Role.CONTROL)
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """One line of a token file: `TOKEN` or `sha256:DIGEST`, and the projects that it is for; None: all."""
+
+    word: str = field(repr=False)
+    digest: bytes = field(repr=False)
+    projects: frozenset[str] | None
+
+    @classmethod
+    def parse(cls, text: str, path: Path) -> _Line:
+        """Raises InvalidInput for a digest or a project that cannot be one."""
+        word, *names = text.split()
+        digest = _digest(word)
+        if word.startswith(_HASHED):
+            if not re.fullmatch(r"[0-9a-f]{64}", word.removeprefix(_HASHED)):
+                raise _bad_line(path, f"after {_HASHED} there must be 64 lower-case hexadecimal digits")
+            digest = bytes.fromhex(word.removeprefix(_HASHED))
+        if not all(_PROJECT.fullmatch(name) for name in names):
+            raise _bad_line(path, "after the token there may be names of projects, such as projects/research")
+        return cls(word, digest, frozenset(name.removeprefix("projects/") for name in names) if names else None)
 
 
 class _WatchedFile:
@@ -42,19 +68,19 @@ class _WatchedFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._stamp: tuple[int, int, int] | None = None
-        self._tokens: tuple[str, ...] = ()
+        self._tokens: tuple[_Line, ...] = ()
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({str(self.path)!r})"
 
-    def read(self) -> tuple[str, ...]:
+    def read(self) -> tuple[_Line, ...]:
         """The tokens now, none where there is no file. Raises InvalidInput when the file cannot be read."""
         try:
             status = self.path.stat()
             stamp = (status.st_mtime_ns, status.st_size, status.st_ino)
             if stamp != self._stamp:
                 lines = self.path.read_text(encoding="ascii").splitlines()
-                self._tokens = tuple(line.strip() for line in lines if line.strip())
+                self._tokens = tuple(_Line.parse(line, self.path) for line in lines if line.strip())
                 self._stamp = stamp
                 if status.st_mode & 0o007:
                     logger.warning("token file %s is open to every user of this machine: chmod 600", self.path)
@@ -74,6 +100,9 @@ class TokenFiles:
 
     A file that is absent means that nobody has that role here. To rotate, add the new token as a second line,
     move every caller to it, then remove the first; no restart is needed.
+
+    A line is a token, or `sha256:` and the digest of one (`hash_token`), so that who reads the file cannot use it.
+    Names of projects after it (`TOKEN projects/a projects/b`) limit what it is for.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -92,8 +121,8 @@ class TokenFiles:
     def __repr__(self) -> str:
         return f"TokenFiles({str(self._directory)!r})"
 
-    def role_of(self, token: str) -> Role | None:
-        """The role whose file holds `token`, or None. Looks at every known token, whichever matches.
+    def find(self, token: str) -> tuple[Role, frozenset[str] | None] | None:
+        """The role whose file holds `token`, and its projects (None: all), or None. Looks at every known token.
 
         Raises Unavailable when a file that changed cannot be read.
         """
@@ -103,11 +132,11 @@ class TokenFiles:
         except InvalidInput as error:
             logger.error("%s", error)
             raise Unavailable("this server cannot read its token files now", reason="TOKEN_FILE_UNREADABLE") from error
-        found: Role | None = None
-        for role, known_tokens in tokens.items():
-            for known in known_tokens:
-                if hmac.compare_digest(presented, _digest(known)):
-                    found = role
+        found: tuple[Role, frozenset[str] | None] | None = None
+        for role, lines in tokens.items():
+            for line in lines:
+                if hmac.compare_digest(presented, line.digest):
+                    found = role, line.projects
         return found
 
 
@@ -123,10 +152,13 @@ class FileToken:
         return f"FileToken({str(self._file.path)!r})"
 
     def __call__(self) -> str:
-        tokens = self._file.read()
-        if not tokens:
+        lines = self._file.read()
+        if not lines:
             raise InvalidInput(f"no token in {self._file.path}", reason="NO_TOKENS", path=self._file.path)
-        return tokens[-1]
+        if lines[-1].word.startswith(_HASHED):
+            message = f"{self._file.path} holds the digest of a token, which only a server has a use for"
+            raise InvalidInput(message, reason="NO_TOKENS", path=self._file.path)
+        return lines[-1].word
 
 
 class LeaseTokens:
@@ -185,7 +217,7 @@ def load_or_create_secret(path: Path) -> bytes:
     tokens = _WatchedFile(path).read()
     if not tokens:
         raise InvalidInput(f"secret file {path} is empty", reason="NO_TOKENS", path=path)
-    return tokens[0].encode()
+    return tokens[0].word.encode()
 
 
 def _create_secret_file(path: Path) -> None:
@@ -205,6 +237,15 @@ def _create_secret_file(path: Path) -> None:
         raise InvalidInput(
             f"cannot write {path}: {error.strerror}", reason="TOKEN_FILE_UNWRITABLE", path=path
         ) from error
+
+
+def hash_token(token: str) -> str:
+    """What stands for `token` in a server's file."""
+    return _HASHED + _digest(token).hex()
+
+
+def _bad_line(path: Path, problem: str) -> InvalidInput:
+    return InvalidInput(f"token file {path}: {problem}", reason="TOKEN_FILE_INVALID", path=path)
 
 
 def _digest(token: str) -> bytes:

@@ -108,8 +108,7 @@ class TrainingSession:
         return out_of_steps or out_of_time or self.confirmed is not None
 
     def step(self, *, may_look: bool = True) -> bool:
-        """One rollout, one update, and a look where it is time and allowed. Returns whether snapshots of this moment were
-        taken."""
+        """One rollout, one update, and a look where it is time and allowed. Returns whether it has looked just now."""
         start = self._clock()
         rollout = self._source.collect()
         self._collect_s, self._envs_per_member = self._clock() - start, rollout.num_envs

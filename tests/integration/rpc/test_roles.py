@@ -1,0 +1,126 @@
+"""Who may call what: every method of every service, with every kind of token, over real gRPC."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from podracer.evaluator.v1 import evaluator_service_pb2
+from podracer.leaderboard.v1 import leaderboard_service_pb2
+from podracer.learner.v1 import learner_service_pb2
+from podracer.orchestrator.v1 import artifact_service_pb2, job_service_pb2, pod_service_pb2
+from podracer.worker.v1 import worker_service_pb2
+from podracer_core.errors import PermissionRefused, PodracerError, Unauthenticated
+from podracer_core.rpc.auth import Authorizer
+from podracer_core.rpc.channel import open_channel
+from podracer_core.rpc.server import RpcServer, create_server
+from podracer_core.rpc.tokens import FILE_ROLES, LeaseTokens, Role, TokenFiles, create_tokens
+from podracer_evaluator.server import METHODS as EVALUATOR
+from podracer_leaderboard.service import METHODS as LEADERBOARD
+from podracer_learner.server import METHODS as LEARNER
+from podracer_orchestrator import artifact_service, job_service, pod_service
+from podracer_worker.server import METHODS as WORKER
+
+TABLES = {**job_service.METHODS, **artifact_service.METHODS, **pod_service.METHODS, **LEADERBOARD, **LEARNER, **WORKER}
+TABLES |= EVALUATOR
+
+MATRIX = {
+    "orchestrator.v1.JobService": ("client", [
+        "CreateJob", "GetJob", "ListJobs", "UpdateJob", "CancelJob", "DeleteJob", "WatchJob", "ListPods", "ListEvents",
+        "GetCapacity",
+    ]),
+    "orchestrator.v1.ArtifactService": ("client", [
+        "Upload", "Download", "GetArtifact", "ListArtifacts", "DeleteArtifact",
+    ]),
+    "orchestrator.v1.PodService": ("lease", ["RenewLease", "CommitCheckpoint", "CompleteWork", "ReleaseLease"]),
+    "orchestrator.v1.PodService ": ("pod", ["LeaseWork"]),
+    "leaderboard.v1.LeaderboardService": ("control", [
+        "CreateLeaderboard", "ProposeCohort", "SubmitCandidate", "RecordEvaluations", "SetAlias", "DeleteLeaderboard",
+    ]),
+    "leaderboard.v1.LeaderboardService ": ("client control", [
+        "GetLeaderboard", "ListAgents", "GetAgent", "ListEvaluations", "WatchLeaderboard", "GetStatistics",
+        "ListAliasHistory",
+    ]),
+    "learner.v1.LearnerService": ("pod", ["FetchPolicy", "Fuse"]),
+    "learner.v1.LearnerService ": ("control pod", ["Checkpoint"]),
+    "learner.v1.LearnerService  ": ("client control pod", ["GetStatus"]),
+    "worker.v1.WorkerService": ("pod", ["Collect", "PutFile"]),
+    "worker.v1.WorkerService ": ("control pod", ["GetStatus"]),
+    "evaluator.v1.EvaluatorService": ("pod", ["Evaluate"]),
+    "evaluator.v1.EvaluatorService ": ("control pod", [
+        "EvaluateCheckpoint", "Inspect", "ExportPolicy", "PutFile", "GetStatus",
+    ]),
+}  # fmt: skip
+EXPECTED = {
+    f"/podracer.{service.strip()}/{method}": set(roles.split())
+    for service, (roles, methods) in MATRIX.items()
+    for method in methods
+}
+SERVICES = [
+    service
+    for module in (
+        job_service_pb2, artifact_service_pb2, pod_service_pb2, leaderboard_service_pb2, learner_service_pb2,
+        worker_service_pb2, evaluator_service_pb2,
+    )
+    for service in module.DESCRIPTOR.services_by_name.values()
+]  # fmt: skip
+
+
+def test_every_method_of_the_contracts_has_its_roles() -> None:
+    assert {f"/{service.full_name}/{method.name}" for service in SERVICES for method in service.methods} == set(
+        EXPECTED
+    )
+    assert {method: set(map(str, roles)) for method, roles in TABLES.items()} == EXPECTED
+
+
+@pytest.fixture(scope="module")
+def tokens(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("tokens")
+    create_tokens(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def server(tokens: Path) -> Iterator[RpcServer]:
+    """All methods of all services, each of which answers `done`."""
+
+    def register(server: Any) -> None:
+        for service in SERVICES:
+            handlers = {
+                method.name: grpc.stream_stream_rpc_method_handler(
+                    lambda requests, _: iter([b"done" for _ in requests])
+                )
+                for method in service.methods
+            }
+            server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service.full_name, handlers),))
+
+    authorizer = Authorizer(TABLES, TokenFiles(tokens), LeaseTokens(b"s" * 32))
+    with create_server("127.0.0.1:0", [register], authorizer) as server:
+        yield server
+
+
+@pytest.mark.parametrize("role", Role)
+def test_nobody_may_do_more_or_less(server: RpcServer, tokens: Path, role: Role) -> None:
+    token = (tokens / role).read_text().strip() if role in FILE_ROLES else LeaseTokens(b"s" * 32).issue("l", 1)
+    allowed = set()
+    with open_channel(server.address, token) as channel:
+        for method in EXPECTED:
+            try:
+                assert list(channel.stream_stream(method)(iter([b""]), timeout=10)) == [b"done"]
+                allowed.add(method)
+            except PermissionRefused:
+                pass
+    assert allowed == {method for method, roles in EXPECTED.items() if role in roles}
+
+
+@pytest.mark.parametrize("token", [None, "guessed", "", "lease.l.1.forged"])
+def test_who_has_no_token_may_do_nothing(server: RpcServer, token: str | None) -> None:
+    with open_channel(server.address, token) as channel:
+        for method in EXPECTED:
+            with pytest.raises(PodracerError) as caught:
+                list(channel.stream_stream(method)(iter([b""]), timeout=10))
+            assert isinstance(caught.value, Unauthenticated)
