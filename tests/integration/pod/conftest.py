@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import os
 import queue
 import shutil
-import signal
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -39,6 +36,7 @@ from podracer_core.rpc.server import RpcServer, create_server
 from podracer_core.rpc.tokens import FileToken, LeaseTokens, Role, TokenFiles, create_tokens
 from podracer_core.storage.object_store import open_store
 from support.code import store_code
+from support.services import ServiceProcesses
 
 _SERVICE = "/podracer.orchestrator.v1.PodService"
 JOB = "projects/p/jobs/j"
@@ -141,19 +139,17 @@ class ScriptedOrchestrator(pod_service_pb2_grpc.PodServiceServicer):
             yield granted
 
 
-class PodLab:
-    """Starts the processes of a pod and keeps their addresses; ends them all at the end of the test."""
+class PodLab(ServiceProcesses):
+    """Starts the processes of a pod under an orchestrator that is scripted."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
+        super().__init__(folder)
         self.tokens = folder / "tokens"
         create_tokens(self.tokens)
         self.store_folder = folder / "store"
         self.store = self.store_folder.as_uri()
         self.shm = folder / "shm"  # of its own, so that nobody's files are taken for somebody else's
         self.shm.mkdir()
-        self.processes: dict[str, subprocess.Popen[str]] = {}
-        self.addresses: dict[str, str] = {}
         self._channels: list[grpc.Channel] = []
         lease_tokens = LeaseTokens(b"x" * 32)
         self.orchestrator = ScriptedOrchestrator(lease_tokens)
@@ -182,27 +178,14 @@ class PodLab:
     def start(self, role: str, name: str = "", **settings: str) -> subprocess.Popen[str]:
         """Start a worker, evaluator or learner as `name`, and wait until it listens."""
         name = name or role
-        environment = {key: value for key, value in os.environ.items() if not key.startswith("PODRACER_")}
-        environment |= {
-            "PODRACER_LISTEN": f"unix://{self.folder}/{name}.sock",
-            "PODRACER_TOKENS": str(self.tokens),
-            "PODRACER_THREADS": "1",
-            "PODRACER_STORE": self.store,
-            "PODRACER_CACHE_DIR": f"{self.folder}/{name}.cache",  # as on machines of their own
-            "PODRACER_SHM_DIR": str(self.shm),
-            "OMP_NUM_THREADS": "1",
+        common = {
+            "tokens": str(self.tokens),
+            "threads": "1",
+            "store": self.store,
+            "cache_dir": f"{self.folder}/{name}.cache",  # as on machines of their own
+            "shm_dir": str(self.shm),
         }
-        environment |= {f"PODRACER_{key.upper()}": value for key, value in settings.items()}
-        log = (self.folder / f"{name}.log").open("a")
-        process = subprocess.Popen(
-            [sys.executable, "-m", f"podracer_{role}"], env=environment, stdout=subprocess.PIPE, stderr=log, text=True
-        )
-        self.processes[name] = process
-        assert process.stdout is not None
-        line = process.stdout.readline()
-        assert line.startswith("listening on "), (self.folder / f"{name}.log").read_text()
-        self.addresses[name] = line.removeprefix("listening on ").strip()
-        return process
+        return self.launch(role, name, **(common | settings))
 
     def start_learner(self, layout: str = "fused", **settings: str) -> subprocess.Popen[str]:
         workers = ",".join(address for name, address in self.addresses.items() if name.startswith("worker"))
@@ -233,20 +216,8 @@ class PodLab:
         code = store_code(open_store(self.store), folder, entry_point)
         return environment_to_message(EnvironmentSpec(entry_point=entry_point, code=code))
 
-    def kill(self, name: str, number: int = signal.SIGKILL) -> None:
-        self.processes[name].send_signal(number)
-
-    def log(self, name: str) -> str:
-        return (self.folder / f"{name}.log").read_text()
-
     def close(self) -> None:
-        for process in self.processes.values():
-            if process.poll() is None:
-                process.send_signal(signal.SIGCONT)
-                process.kill()
-            process.wait(10)
-            assert process.stdout is not None
-            process.stdout.close()
+        self.end_processes()
         for channel in self._channels:
             channel.close()
         self.stop_orchestrator()
