@@ -1,4 +1,4 @@
-"""Every hop speaks TLS: client, orchestrator, leaderboard, learner, worker and evaluator, each with its own certificate."""
+"""Every hop speaks TLS: client, control plane and pod, each process with a certificate of its own."""
 
 from __future__ import annotations
 
