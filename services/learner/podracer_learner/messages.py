@@ -8,7 +8,7 @@ from typing import Any
 
 from podracer.common.v1 import agent_pb2, cohort_pb2
 from podracer.orchestrator.v1 import pod_service_pb2
-from podracer_core.errors import PodracerError, UserCodeFailed
+from podracer_core.errors import DataCorrupted, PodracerError, UserCodeFailed
 from podracer_core.evaluate.messages import result_to_message
 from podracer_core.jobs.messages import seconds_to_duration
 from podracer_core.storage.layout import CheckpointRef
@@ -24,10 +24,11 @@ _PURPOSES = {
 
 
 def problem_message(error: PodracerError, detail: str = "") -> cohort_pb2.Problem:
-    """An error as part of a result; of a user's code with the user's own traceback."""
+    """An error as part of a result; of a user's code with the user's own traceback, of a bad object with its key."""
     if isinstance(error, UserCodeFailed):
         detail = error.user_traceback
-    return cohort_pb2.Problem(reason=error.reason, message=error.message, detail=detail)
+    subject = error.metadata.get("file", "") if isinstance(error, DataCorrupted) else ""
+    return cohort_pb2.Problem(reason=error.reason, message=error.message, detail=detail, subject=subject)
 
 
 def reference_message(reference: CheckpointRef, env_steps: int, fence: int) -> agent_pb2.CheckpointReference:

@@ -18,6 +18,7 @@ from podracer_orchestrator.job_files import environment_of
 from podracer_orchestrator.job_plan import JobPlan, plan_of, read_spec
 from podracer_orchestrator.names import last_part
 from podracer_orchestrator.progress import checkpoint_reference, members_of
+from podracer_orchestrator.refused_checkpoints import begin_soundly
 from podracer_orchestrator.tables import CheckpointRow, JobRow, LeaseRow, MemberRow, PodRow, WorkRow, WorkState
 
 CHECKPOINT_INTERVAL_S = 30.0
@@ -89,6 +90,7 @@ def train_work(session: Session, job: JobRow, work: WorkRow, lease: LeaseRow) ->
             agent.cost.CopyFrom(seconds_to_duration(seconds_from_duration(agent.cost) + member.cost_s))
         if member.checkpoint is not None:
             agent.resume.CopyFrom(checkpoint_reference(session.get_one(CheckpointRow, member.checkpoint)))
+        begin_soundly(session, agent)
     return pod_pb2.TrainWork(
         cohort=cohort,
         budget=pod_pb2.RoundBudget(

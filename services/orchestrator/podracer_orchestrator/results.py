@@ -14,7 +14,17 @@ from podracer_core.catalogue.messages import space_from_message
 from podracer_core.errors import InvalidInput, PodracerError
 from podracer_core.jobs.messages import search_from_message, seconds_from_duration, seconds_to_duration
 from podracer_core.jobs.validation import validate_action_space
-from podracer_orchestrator import challenges, ensembles, evaluation_works, events, jobs, leases, outbox, works
+from podracer_orchestrator import (
+    challenges,
+    ensembles,
+    evaluation_works,
+    events,
+    jobs,
+    leases,
+    outbox,
+    refused_checkpoints,
+    works,
+)
 from podracer_orchestrator.changes import job_topic, touch
 from podracer_orchestrator.job_plan import plan_of, read_spec
 from podracer_orchestrator.job_state import LIVE_STATES, JobSignal, JobState
@@ -147,7 +157,10 @@ def complete_with_problem(session: Session, lease: LeaseRow, problem: cohort_pb2
     job = session.get_one(JobRow, lease.job_uid)
     work = session.get_one(WorkRow, lease.work_id)
     leases.end(session, job, lease, LeaseState.COMPLETED, now)
-    works.fail(session, job, work, problem, now)
+    if refused_checkpoints.refuse(session, job, work, problem, now) and work.kind == WorkKind.TRAIN:
+        works.free(session, job, work, now)
+    else:
+        works.fail(session, job, work, problem, now)
     finish_if_due(session, job, now)
 
 

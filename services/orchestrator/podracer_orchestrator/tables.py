@@ -215,7 +215,7 @@ class LeaseRow(Base):
 
 
 class CheckpointRow(Base):
-    """A checkpoint that counts."""
+    """A checkpoint that counts; `refused` once a pod has found that it is not what was committed."""
 
     __tablename__ = "checkpoints"
     __table_args__ = (Index(None, "job_uid", "agent", "env_steps"),)
@@ -229,6 +229,7 @@ class CheckpointRow(Base):
     env_steps: Mapped[int]
     fence: Mapped[int]
     create_time: Mapped[datetime]
+    refused: Mapped[bool] = mapped_column(default=False)
 
 
 class PodRow(Base):

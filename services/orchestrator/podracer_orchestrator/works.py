@@ -62,17 +62,22 @@ def lose(
     leases.end(session, job, lease, state, now)
     kind = _end_kind(state)
     events.record(session, job, kind, why, now=now, subject=lease.pod, fence=lease.fence, work=work.id)
-    if JobState(job.state) not in LIVE_STATES:
-        work.state, work.end_time = WorkState.DROPPED, now
-        return
-    work.state = WorkState.READY
-    touch(session, WORK)
-    if problem is None:
+    if not free(session, job, work, now) or problem is None:
         return
     work.attempts += 1
     work.problem = problem.SerializeToString(deterministic=True)
     if work.attempts >= MAX_ATTEMPTS:
         fail(session, job, work, problem, now)
+
+
+def free(session: Session, job: JobRow, work: WorkRow, now: datetime) -> bool:
+    """Have another pod go on with a work whose lease has ended; false where its job has, too."""
+    if JobState(job.state) not in LIVE_STATES:
+        work.state, work.end_time = WorkState.DROPPED, now
+        return False
+    work.state = WorkState.READY
+    touch(session, WORK)
+    return True
 
 
 def leave(

@@ -61,6 +61,15 @@ class CheckpointPlace:
             raise InvalidInput(f"{prefix!r} is not the prefix of a checkpoint", reason="INVALID_CHECKPOINT_PREFIX")
         return place
 
+    @classmethod
+    def of_object(cls, key: str) -> CheckpointPlace | None:
+        """The checkpoint that an object belongs to; None where it belongs to none."""
+        found = _CHECKPOINT.match(key)
+        try:
+            return None if found is None else cls.parse(found[0])
+        except InvalidInput:
+            return None
+
 
 def job_prefix(project: str, job_uid: str) -> str:
     """Everything that a job has stored. Raises InvalidInput for an id that cannot stand in a key."""

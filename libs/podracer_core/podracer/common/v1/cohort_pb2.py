@@ -26,7 +26,7 @@ from podracer.common.v1 import agent_pb2 as podracer_dot_common_dot_v1_dot_agent
 from podracer.common.v1 import environment_pb2 as podracer_dot_common_dot_v1_dot_environment__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1fpodracer/common/v1/cohort.proto\x12\x12podracer.common.v1\x1a\x1epodracer/common/v1/agent.proto\x1a$podracer/common/v1/environment.proto\"B\n\tBuildInfo\x12\x0f\n\x07version\x18\x01 \x01(\t\x12\x12\n\ngit_commit\x18\x02 \x01(\t\x12\x10\n\x08protocol\x18\x03 \x01(\x05\":\n\x07Problem\x12\x0e\n\x06reason\x18\x01 \x01(\t\x12\x0f\n\x07message\x18\x02 \x01(\t\x12\x0e\n\x06\x64\x65tail\x18\x03 \x01(\t\"\xfd\x01\n\nCohortSpec\x12\x11\n\talgorithm\x18\x01 \x01(\t\x12\x38\n\x0b\x65nvironment\x18\x02 \x01(\x0b\x32#.podracer.common.v1.EnvironmentSpec\x12K\n\x17\x65nvironment_description\x18\x03 \x01(\x0b\x32*.podracer.common.v1.EnvironmentDescription\x12.\n\x07members\x18\x04 \x03(\x0b\x32\x1d.podracer.common.v1.AgentSpec\x12\x17\n\x0f\x65nvs_per_member\x18\x05 \x01(\x05\x12\x0c\n\x04seed\x18\x06 \x01(\x03\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1fpodracer/common/v1/cohort.proto\x12\x12podracer.common.v1\x1a\x1epodracer/common/v1/agent.proto\x1a$podracer/common/v1/environment.proto\"B\n\tBuildInfo\x12\x0f\n\x07version\x18\x01 \x01(\t\x12\x12\n\ngit_commit\x18\x02 \x01(\t\x12\x10\n\x08protocol\x18\x03 \x01(\x05\"K\n\x07Problem\x12\x0e\n\x06reason\x18\x01 \x01(\t\x12\x0f\n\x07message\x18\x02 \x01(\t\x12\x0e\n\x06\x64\x65tail\x18\x03 \x01(\t\x12\x0f\n\x07subject\x18\x04 \x01(\t\"\xfd\x01\n\nCohortSpec\x12\x11\n\talgorithm\x18\x01 \x01(\t\x12\x38\n\x0b\x65nvironment\x18\x02 \x01(\x0b\x32#.podracer.common.v1.EnvironmentSpec\x12K\n\x17\x65nvironment_description\x18\x03 \x01(\x0b\x32*.podracer.common.v1.EnvironmentDescription\x12.\n\x07members\x18\x04 \x03(\x0b\x32\x1d.podracer.common.v1.AgentSpec\x12\x17\n\x0f\x65nvs_per_member\x18\x05 \x01(\x05\x12\x0c\n\x04seed\x18\x06 \x01(\x03\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -36,7 +36,7 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_BUILDINFO']._serialized_start=125
   _globals['_BUILDINFO']._serialized_end=191
   _globals['_PROBLEM']._serialized_start=193
-  _globals['_PROBLEM']._serialized_end=251
-  _globals['_COHORTSPEC']._serialized_start=254
-  _globals['_COHORTSPEC']._serialized_end=507
+  _globals['_PROBLEM']._serialized_end=268
+  _globals['_COHORTSPEC']._serialized_start=271
+  _globals['_COHORTSPEC']._serialized_end=524
 # @@protoc_insertion_point(module_scope)

@@ -62,22 +62,26 @@ class Problem(_message.Message):
     REASON_FIELD_NUMBER: _builtins.int
     MESSAGE_FIELD_NUMBER: _builtins.int
     DETAIL_FIELD_NUMBER: _builtins.int
+    SUBJECT_FIELD_NUMBER: _builtins.int
     reason: _builtins.str
     """UPPER_SNAKE, stable: `USER_CODE_FAILED`."""
     message: _builtins.str
     """One sentence: what was wrong, where, what would be right."""
     detail: _builtins.str
     """More, for people: a user's traceback. May be empty."""
+    subject: _builtins.str
+    """Key of the stored object that is bad, where that is the problem (`DATA_CORRUPTED`)."""
     def __init__(
         self,
         *,
         reason: _builtins.str = ...,
         message: _builtins.str = ...,
         detail: _builtins.str = ...,
+        subject: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["detail", b"detail", "message", b"message", "reason", b"reason"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["detail", b"detail", "message", b"message", "reason", b"reason", "subject", b"subject"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

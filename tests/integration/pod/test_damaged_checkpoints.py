@@ -1,0 +1,58 @@
+"""Checkpoints that were truncated, altered, exchanged or removed are refused by name, before anything is trained."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from podracer.orchestrator.v1 import pod_service_pb2
+
+MakeWork = Callable[..., pod_service_pb2.TrainWork]
+
+
+def truncate(file: Path, _: Path) -> None:
+    file.write_bytes(file.read_bytes()[:-1])
+
+
+def flip_a_bit(file: Path, _: Path) -> None:
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+
+
+def remove(file: Path, _: Path) -> None:
+    file.unlink()
+
+
+def empty(file: Path, _: Path) -> None:
+    file.write_bytes(b"")
+
+
+def exchange(file: Path, other: Path) -> None:
+    shutil.copyfile(other, file)
+
+
+@pytest.mark.parametrize("file", ["manifest.json", "actor.safetensors", "optimizer.safetensors", "random.safetensors"])
+@pytest.mark.parametrize("damage", [truncate, flip_a_bit, remove, empty, exchange])
+def test_a_damaged_checkpoint_is_refused_by_name(
+    fused: Any, train_work: MakeWork, file: str, damage: Callable[[Path, Path], None]
+) -> None:
+    first = fused.orchestrator.offer(train=train_work(steps=128))
+    assert first.over.wait(30)
+    references = [member.final.checkpoint for member in first.completed.train.members]
+    damaged, other = (fused.store_folder / reference.prefix / file for reference in references)
+    damage(damaged, other)
+    work = train_work(steps=128)
+    for agent, reference in zip(work.cohort.members, references, strict=True):
+        agent.resume.CopyFrom(reference)
+    granted = fused.orchestrator.offer(train=work)
+    assert granted.over.wait(30)
+    problem = granted.completed.problem
+    assert problem.reason == "DATA_CORRUPTED"
+    assert problem.subject == f"{references[0].prefix}{file}"
+    assert problem.subject in problem.message
+    assert not granted.commits
