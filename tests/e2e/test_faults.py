@@ -120,6 +120,34 @@ def test_interrupted_then_resumed(podracer: Callable[..., Command], tmp_path: Pa
         assert connection.execute("SELECT count(*) FROM jobs").fetchone() == (1,)
 
 
+def test_a_damaged_checkpoint_costs_no_more_than_the_way_to_the_one_before_it(
+    podracer: Callable[..., Command], tmp_path: Path
+) -> None:
+    (tmp_path / "job.yaml").write_text(JOB)
+    command = podracer("run", "job.yaml", "--json")
+    wait_until(lambda: "COMPLETED" in lease_states(tmp_path), 60, "the first round")
+    command.interrupt()
+    assert command.wait(15) == 130
+    kept = committed(tmp_path)
+    assert 0 < kept < BUDGET
+    with sqlite3.connect(tmp_path / "runs" / "orchestrator.sqlite") as connection:
+        newest = connection.execute("SELECT max(env_steps), prefix FROM checkpoints GROUP BY agent").fetchall()
+    assert len(newest) == 2
+    for _, prefix in newest:
+        (file,) = (tmp_path / "runs").rglob(f"{prefix}critic.safetensors")
+        file.write_bytes(file.read_bytes()[:-8])
+    again = podracer("run", "job.yaml", "--json")
+    seen = follow_to_the_end(again, tmp_path)
+    assert again.process.returncode == 0, again.stderr
+    assert min(seen) >= kept
+    assert again.events[-1]["env_steps"] == BUDGET
+    with sqlite3.connect(tmp_path / "runs" / "orchestrator.sqlite") as connection:
+        refused = connection.execute("SELECT prefix FROM checkpoints WHERE refused").fetchall()
+        told = connection.execute("SELECT message FROM events WHERE kind = 'CHECKPOINT_REFUSED'").fetchall()
+    assert {prefix for (prefix,) in refused} == {prefix for _, prefix in newest}
+    assert len(told) == 2
+
+
 def test_everything_dies_with_a_killed_command(podracer: Callable[..., Command], tmp_path: Path) -> None:
     (tmp_path / "job.yaml").write_text(JOB)
     command = podracer("run", "job.yaml", "--json")

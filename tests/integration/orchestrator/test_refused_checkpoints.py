@@ -1,4 +1,4 @@
-"""A checkpoint that is not what was committed any more: the one before it takes its place, and the event is recorded."""
+"""A checkpoint that is not what was committed any more: the one before it takes its place, with an event."""
 
 from __future__ import annotations
 
