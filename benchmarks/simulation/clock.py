@@ -74,3 +74,10 @@ class SkippingClock:
             heapq.heappop(self._appointments)
             self._at_work += 1
             future.set_result(None)
+
+
+class WallClock(SkippingClock):
+    """The same, but nothing is skipped: an appointment is kept when the wall's clock says so."""
+
+    async def sleep_until(self, moment: float) -> None:
+        await asyncio.sleep(max(moment - self.now, 0.0))

@@ -27,7 +27,8 @@ class ControlPlane:
     def __init__(self, folder: Path) -> None:
         self.store_url = (folder / "objects").as_uri()
         self._folder = folder
-        self._tokens = create_tokens(folder / "tokens")
+        self.tokens = folder / "tokens"
+        self._tokens = create_tokens(self.tokens)
         self._processes: dict[str, ManagedProcess] = {}
 
     def __enter__(self) -> Self:
@@ -58,6 +59,11 @@ class ControlPlane:
         """CPU seconds of each process so far."""
         times = {name: psutil.Process(process.pid).cpu_times() for name, process in self._processes.items()}
         return {name: found.user + found.system for name, found in times.items()}
+
+    @property
+    def memory_mb(self) -> dict[str, float]:
+        """Resident memory of each process now."""
+        return {name: psutil.Process(process.pid).memory_info().rss / 1e6 for name, process in self._processes.items()}
 
     def _start(self, name: str, settings: dict[str, str]) -> str:
         """Its address, once it serves."""

@@ -25,8 +25,6 @@ from podracer_core.storage.layout import CheckpointPlace, checkpoint_prefix
 from podracer_core.storage.manifest import FILE_NAME, Manifest, ManifestFile
 from podracer_core.storage.object_store import ObjectStore
 
-RENEWAL_S = 10.0 / 3
-"""A third of the default lease term, as a learner does."""
 EVALUATION_FRACTION = 0.1
 """Part of a round that goes into looks; a learner may take a fifth."""
 LOOK_EPISODES = 8
@@ -47,7 +45,8 @@ class Load:
 
 @dataclass(frozen=True)
 class Site:
-    """What all pods share."""
+    """What all pods share. `renewal_s`: how often a lease is renewed; by default a third of its default term, as a
+    learner does."""
 
     stub: pod_service_pb2_grpc.PodServiceStub
     store: ObjectStore
@@ -55,6 +54,7 @@ class Site:
     curves: Curves
     load: Load
     job_has_ended: Callable[[], Awaitable[bool]]
+    renewal_s: float = 10.0 / 3
 
 
 @dataclass
@@ -124,10 +124,11 @@ class SimulatedPod:
         target = work.objective.target_return
         hits = [found for each in members if (found := each.curve.seconds_to(each.level, target)) is not None]
         length_s = min([work.budget.time.ToNanoseconds() / 1e9, *(hit / share + 1e-3 for hit in hits)])
-        count = int(length_s / RENEWAL_S)
+        renewal_s = self._site.renewal_s
+        count = int(length_s / renewal_s)
         for index in range(1, count + 1):
-            await clock.sleep_until(begin + index * RENEWAL_S)
-            if await self._renew(lease, members, index * RENEWAL_S) != pod_pb2.LEASE_ACTION_CONTINUE:
+            await clock.sleep_until(begin + index * renewal_s)
+            if await self._renew(lease, members, index * renewal_s) != pod_pb2.LEASE_ACTION_CONTINUE:
                 return
         await clock.sleep_until(begin + length_s)
         for each in members:

@@ -1,0 +1,257 @@
+"""Load on orchestrator and leaderboard: thousands of pods that lease, renew and complete, and hundreds that watch.
+
+Both services are processes of their own (gRPC on loopback, SQLite, a folder store). The pods are tasks of two other
+processes that speak the real PodService as `benchmarks/scaling.py`'s do, in real time: a renewal with progress and a
+look of each agent every five seconds, and at the end of a round checkpoints in the store, CommitCheckpoint and
+CompleteWork. Everything shares the cores of this machine, so the load's own cost is part of what is measured; its share is
+printed. Pods arrive evenly over the first minutes, so that their rounds end evenly too.
+
+The latency of LeaseWork counts where it brought work. Memory is flat where its growth over the last three quarters of
+the run, as a straight line, is less than a twentieth.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import multiprocessing
+import statistics
+import tempfile
+import time
+from collections import defaultdict
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+from report import Target, finish, print_table, versions
+from simulation.clock import WallClock
+from simulation.control_plane import ControlPlane
+from simulation.curves import Curves
+from simulation.pod import Load, SimulatedPod, Site
+
+from podracer.orchestrator.v1 import job_service_pb2, job_service_pb2_grpc, pod_service_pb2_grpc
+from podracer_core.jobs.job_file import parse_job
+from podracer_core.rpc.channel import open_aio_channel
+from podracer_core.rpc.tokens import FileToken
+from podracer_core.storage.object_store import open_store
+
+CURVES = Path(__file__).resolve().parent / "simulation" / "curves.csv"
+LOADERS = 2
+MEMBERS = 2
+PODS_A_JOB = 100
+RENEWAL_S = 5.0
+SAMPLE_S = 5.0
+GROWTH = 0.05
+JOB = """
+name: load-{number}
+environment: {{id: HalfCheetah-v5}}
+objective: {{max_env_steps: 1_000_000_000_000}}
+search:
+  algorithms: [ppo]
+  space:
+    learning_rate: {{log_uniform: [{rates[0]}, {rates[1]}]}}
+    gamma: {{uniform: [{gammas[0]}, {gammas[1]}]}}
+evolution: {{population: {population}, leaderboard_size: 8, adaptive_rounds: false, round: {{seconds: {round_s}}}}}
+pod: {{count: {{min: 1, max: {pods}}}, layout: fused, members: {members}, envs_per_member: 16}}
+evaluation: {{episodes: 32}}
+seed: {number}
+"""
+
+
+@dataclass(frozen=True)
+class Share:
+    """What one loading process does: which pods it plays, and which jobs it watches how often."""
+
+    orchestrator: str
+    pod_token: str
+    client_token: str
+    store: str
+    pods: range
+    watched: list[str]
+    ramp_s: float
+    length_s: float
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="100 pods, 10 watchers, 40 s")
+    parser.add_argument("--pods", type=int, default=2000)
+    parser.add_argument("--watchers", type=int, default=200)
+    parser.add_argument("--minutes", type=float, default=20.0)
+    parser.add_argument("--round", type=float, default=300.0, help="seconds of a round")
+    options = parser.parse_args()
+    if options.quick:
+        options.pods, options.watchers, options.minutes, options.round = 100, 10, 40 / 60, 20.0
+    print(
+        versions("grpcio", "SQLAlchemy"),
+        f"· {options.pods} pods, {options.watchers} watchers, {options.round:g} s a round",
+    )
+    with tempfile.TemporaryDirectory(prefix="control-plane-") as folder, ControlPlane(Path(folder)) as plane:
+        _report(options, *_run(plane, options))
+
+
+Sample = tuple[float, dict[str, float], dict[str, float], float]
+"""Seconds since the start, memory (MB) and CPU seconds of each service, CPU seconds of the load."""
+
+
+def _run(plane: ControlPlane, options: argparse.Namespace) -> tuple[list[Sample], list[dict[str, Any]]]:
+    jobs = [plane.client.submit(parse_job(_job(number, options))) for number in range(-(-options.pods // PODS_A_JOB))]
+    length_s, ramp_s = options.minutes * 60.0, min(options.round, options.minutes * 60.0 / 4)
+    context = multiprocessing.get_context("spawn")
+    results: Any = context.Queue()
+    processes = []
+    for index in range(LOADERS):
+        share = Share(
+            plane.orchestrator,
+            str(plane.tokens / "pod"),
+            str(plane.tokens / "client"),
+            plane.store_url,
+            range(index, options.pods, LOADERS),
+            [jobs[watcher % len(jobs)].name for watcher in range(index, options.watchers, LOADERS)],
+            ramp_s,
+            length_s,
+        )
+        processes.append(context.Process(target=_load, args=(share, results)))
+        processes[-1].start()
+    samples, began = [], time.monotonic()
+    while (elapsed_s := time.monotonic() - began) < length_s:
+        load_cpu_s = sum(sum(psutil.Process(process.pid).cpu_times()[:2]) for process in processes)
+        samples.append((elapsed_s, plane.memory_mb, plane.cpu_s, load_cpu_s))
+        memory = ", ".join(f"{name} {found:.0f} MB" for name, found in samples[-1][1].items())
+        print(f"{elapsed_s:5.0f} of {length_s:.0f} s: {memory}", flush=True)
+        time.sleep(SAMPLE_S)
+    found = [json.loads(results.get(timeout=120.0)) for _ in processes]
+    for process in processes:
+        process.join(30.0)
+    return samples, found
+
+
+def _load(share: Share, results: Any) -> None:
+    results.put(json.dumps(asyncio.run(_play(share))))
+
+
+async def _play(share: Share) -> dict[str, Any]:
+    """Play the pods and the watchers until the time is over; what they have seen."""
+    curves, load, clock = Curves(CURVES), Load(), WallClock()
+    updates: dict[str, int] = defaultdict(int)
+    failures: dict[str, int] = defaultdict(int)
+    async with (
+        open_aio_channel(share.orchestrator, FileToken(Path(share.pod_token))) as pod_channel,
+        open_aio_channel(share.orchestrator, FileToken(Path(share.client_token))) as client_channel,
+    ):
+        watching = job_service_pb2_grpc.JobServiceStub(client_channel)
+        stub = pod_service_pb2_grpc.PodServiceStub(pod_channel)
+
+        async def never() -> bool:
+            return False
+
+        site = Site(stub, open_store(share.store), clock, curves, load, never, RENEWAL_S)
+
+        async def play(number: int) -> None:
+            await asyncio.sleep(share.ramp_s * number / max(share.pods.stop, 1))
+            while True:
+                try:
+                    await SimulatedPod(site, f"pod-{number}").run()
+                except Exception as error:  # noqa: BLE001 - counted, and the pod starts again as a real one would
+                    failures[f"{type(error).__name__}: {str(error)[:100]}"] += 1
+                await asyncio.sleep(1.0)
+
+        async def watch(job: str) -> None:
+            while True:
+                try:
+                    async for _ in watching.WatchJob(job_service_pb2.WatchJobRequest(name=job)):
+                        updates[job] += 1
+                except Exception as error:  # noqa: BLE001
+                    failures[f"watch, {type(error).__name__}: {str(error)[:100]}"] += 1
+                await asyncio.sleep(1.0)
+
+        tasks = [asyncio.create_task(play(number)) for number in share.pods]
+        tasks += [asyncio.create_task(watch(job)) for job in share.watched]
+        await asyncio.sleep(share.length_s)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    return {"latencies": dict(load.latencies), "updates": sum(updates.values()), "failures": dict(failures)}
+
+
+def _report(options: argparse.Namespace, samples: list[Sample], found: list[dict[str, Any]]) -> None:
+    latencies: dict[str, list[float]] = defaultdict(list)
+    failures: dict[str, int] = defaultdict(int)
+    for each in found:
+        for method, seconds in each["latencies"].items():
+            latencies[method] += seconds
+        for what, count in each["failures"].items():
+            failures[what] += count
+    length_s = samples[-1][0]
+    rows = [
+        [
+            method,
+            len(seconds),
+            len(seconds) / length_s,
+            *(1000.0 * _quantile(seconds, part) for part in (0.5, 0.99, 1.0)),
+        ]
+        for method, seconds in sorted(latencies.items())
+    ]
+    print_table("Calls", ["method", "calls", "calls/s", "p50, ms", "p99, ms", "longest, ms"], rows)
+    steady = [sample for sample in samples if sample[0] >= length_s / 4]
+    growth = {name: _growth([(at, memory[name]) for at, memory, _, _ in steady]) for name in samples[0][1]}
+    cpu = {name: (steady[-1][2][name] - steady[0][2][name]) / (steady[-1][0] - steady[0][0]) for name in growth}
+    cpu["the load"] = (steady[-1][3] - steady[0][3]) / (steady[-1][0] - steady[0][0])
+    services = [
+        [name, cpu[name], 1e6 * cpu[name] / options.pods, steady[0][1].get(name, 0.0), steady[-1][1].get(name, 0.0)]
+        for name in growth
+    ]
+    print_table(
+        "Services, the last three quarters", ["", "cores", "µs a pod and second", "MB, first", "MB, last"], services
+    )
+    print(f"the load itself: {cpu['the load']:.2f} cores; {sum(each['updates'] for each in found)} updates watched")
+    for what, count in sorted(failures.items()):
+        print(f"{count} failures: {what}")
+    finish(
+        "control_plane",
+        {
+            "pods": options.pods,
+            "watchers": options.watchers,
+            "calls": {row[0]: row[1:] for row in rows},
+            "cores": cpu,
+            "memory_mb": {name: [sample[1][name] for sample in samples] for name in growth},
+            "failures": dict(failures),
+        },
+        {
+            "renew_lease_p99_ms": Target(1000.0 * _quantile(latencies["RenewLease"], 0.99), 100.0, at_most=True),
+            "lease_work_p99_ms": Target(1000.0 * _quantile(latencies["LeaseWork"], 0.99), 250.0, at_most=True),
+            "memory_growth": Target(max(growth.values()), GROWTH, at_most=True),
+        },
+    )
+
+
+def _quantile(values: list[float], part: float) -> float:
+    ordered = sorted(values) or [float("nan")]
+    return ordered[min(int(part * len(ordered)), len(ordered) - 1)]
+
+
+def _growth(points: list[tuple[float, float]]) -> float:
+    """By which part of its mean a straight line through the points rises from the first to the last."""
+    if len(points) < 2:
+        return 0.0
+    slope, _ = statistics.linear_regression([at for at, _ in points], [value for _, value in points])
+    return slope * (points[-1][0] - points[0][0]) / statistics.fmean(value for _, value in points)
+
+
+def _job(number: int, options: argparse.Namespace) -> str:
+    curves = Curves(CURVES)
+    return JOB.format(
+        number=number,
+        rates=(curves.rates[0], curves.rates[-1]),
+        gammas=(curves.gammas[0], curves.gammas[-1]),
+        population=4 * PODS_A_JOB,
+        round_s=options.round,
+        members=MEMBERS,
+        pods=PODS_A_JOB,
+    )
+
+
+if __name__ == "__main__":
+    main()
