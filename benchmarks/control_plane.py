@@ -3,7 +3,7 @@
 Both services are processes of their own (gRPC on loopback, SQLite, a folder store). The pods are tasks of two other
 processes that speak the real PodService as `benchmarks/scaling.py`'s do, in real time: a renewal with progress and a
 look of each agent every five seconds, and at the end of a round checkpoints in the store, CommitCheckpoint and
-CompleteWork. Everything shares the cores of this machine, so the load's own cost is part of what is measured; its share is
+CompleteWork. Everything shares the cores of this machine, so the load's own cost is part of what is measured, and is
 printed. Pods arrive evenly over the first minutes, so that their rounds end evenly too.
 
 The latency of LeaseWork counts where it brought work. Memory is flat where its growth over the last three quarters of
@@ -186,13 +186,8 @@ def _report(options: argparse.Namespace, samples: list[Sample], found: list[dict
             failures[what] += count
     length_s = samples[-1][0]
     rows = [
-        [
-            method,
-            len(seconds),
-            len(seconds) / length_s,
-            *(1000.0 * _quantile(seconds, part) for part in (0.5, 0.99, 1.0)),
-        ]
-        for method, seconds in sorted(latencies.items())
+        [method, len(taken), len(taken) / length_s, *(1000.0 * _quantile(taken, part) for part in (0.5, 0.99, 1.0))]
+        for method, taken in sorted(latencies.items())
     ]
     print_table("Calls", ["method", "calls", "calls/s", "p50, ms", "p99, ms", "longest, ms"], rows)
     steady = [sample for sample in samples if sample[0] >= length_s / 4]
