@@ -15,13 +15,15 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker
 from podracer_core.database.instance_lock import InstanceLock
 from podracer_core.database.location import make_durable, make_engine, parse_url, prepare_file, translated_errors
 from podracer_core.database.migration import upgrade
+from podracer_core.database.tenure import Tenure
 
 
 class Database:
     """What `open_database` gives; `close` it, or use it as an asynchronous context."""
 
-    def __init__(self, url: URL, engine: AsyncEngine, lock: InstanceLock) -> None:
+    def __init__(self, url: URL, engine: AsyncEngine, lock: InstanceLock, tenure: Tenure | None = None) -> None:
         self._url = url
+        self._tenure = tenure
         self._engine = engine
         self._lock = lock
         self._sessions = async_sessionmaker(engine, expire_on_commit=False)
@@ -40,7 +42,8 @@ class Database:
         """A session whose changes are durable once the block has been left; an exception inside takes all back.
 
         Writers wait for one another, so what is read inside cannot change before the commit. Keep the block short,
-        and never await another service in it. Raises Unavailable when the disk is full or fails: nothing was written.
+        and never await another service in it. Raises Unavailable when the disk is full or fails, or the server is away:
+        nothing was written; and PreconditionFailed (NOT_ACTIVE) once another process has taken over.
         """
         if self._writing is not None and self._writing is asyncio.current_task():
             raise RuntimeError("a write within a write would wait for itself")
@@ -49,6 +52,8 @@ class Database:
             try:
                 with translated_errors(self._url):
                     async with self._sessions.begin() as session:
+                        if self._tenure is not None:
+                            await self._tenure.check(session)
                         yield session
             finally:
                 self._writing = None
@@ -85,11 +90,15 @@ def open_database(url: str, migrations_package: str) -> Database:
         engine = make_engine(parsed)
         with translated_errors(parsed):
             upgrade(engine, migrations_package)
+            tenure = None if is_file else Tenure.take(engine, migrations_package)
         engine.dispose()
     except BaseException:
         lock.release()
         raise
-    asynchronous = create_async_engine(parsed.set(drivername="sqlite+aiosqlite") if is_file else parsed)
     if is_file:
+        asynchronous = create_async_engine(parsed.set(drivername="sqlite+aiosqlite"))
         make_durable(asynchronous.sync_engine)
-    return Database(parsed, asynchronous, lock)
+    else:
+        # Every snapshot and every write as if alone, as with SQLite; connections that died with the server are noticed.
+        asynchronous = create_async_engine(parsed, isolation_level="REPEATABLE READ", pool_pre_ping=True)
+    return Database(parsed, asynchronous, lock, tenure)

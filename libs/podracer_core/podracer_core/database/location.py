@@ -10,7 +10,7 @@ from pathlib import Path
 
 from sqlalchemy import URL, Engine, create_engine, event, make_url
 from sqlalchemy.engine.interfaces import DBAPIConnection
-from sqlalchemy.exc import ArgumentError, DatabaseError, OperationalError
+from sqlalchemy.exc import ArgumentError, DatabaseError, InterfaceError, OperationalError
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from podracer_core.errors import DataCorrupted, FieldViolation, InvalidInput, Unavailable
@@ -99,7 +99,7 @@ def translated_errors(url: URL) -> Iterator[None]:
     name = url.render_as_string(hide_password=True)
     try:
         yield
-    except OperationalError as error:
+    except (OperationalError, InterfaceError) as error:
         raise Unavailable(
             f"the database {name} cannot be used now: {error.orig}", reason="DATABASE_UNAVAILABLE", database=name
         ) from error

@@ -1,0 +1,130 @@
+"""The control plane's state in a real PostgreSQL server that is killed and comes back."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from sqlalchemy import create_engine, select, text
+
+from podracer_core.database import Database, open_database
+from podracer_core.database.tenure import TABLE
+from podracer_core.errors import InvalidInput, PreconditionFailed, Unavailable
+from podracer_leaderboard.tables import Tables
+from podracer_orchestrator.tables import Base, SettingRow
+from support.postgresql import PostgresServer
+
+ORCHESTRATOR, LEADERBOARD = "podracer_orchestrator.migrations", "podracer_leaderboard.migrations"
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[PostgresServer]:
+    with tempfile.TemporaryDirectory(prefix="postgres-") as folder:
+        Path(folder).chmod(0o755)
+        server = PostgresServer(Path(folder) / "server")
+        server.start()
+        yield server
+        server.kill()
+
+
+@pytest.fixture
+def url(server: PostgresServer, request: pytest.FixtureRequest) -> str:
+    return server.create_database(f"d{abs(hash(request.node.name))}")
+
+
+async def put(database: Database, name: str, value: bytes) -> None:
+    async with database.write() as session:
+        await session.merge(SettingRow(name=name, value=value))
+
+
+async def get(database: Database, name: str) -> bytes | None:
+    async with database.read() as session:
+        return (await session.execute(select(SettingRow.value).where(SettingRow.name == name))).scalar()
+
+
+@pytest.mark.parametrize(("package", "metadata"), [(ORCHESTRATOR, Base.metadata), (LEADERBOARD, Tables.metadata)])
+async def test_the_migrations_make_the_tables(url: str, package: str, metadata: object) -> None:
+    async with open_database(url, package):
+        pass
+    async with open_database(url, package):  # nothing is left to do
+        pass
+    engine = create_engine(url.replace("postgresql:", "postgresql+psycopg:"))
+    with engine.connect() as connection:
+        connection.execute(text(f"DROP TABLE {TABLE}"))
+        assert compare_metadata(MigrationContext.configure(connection), metadata) == []
+    engine.dispose()
+
+
+async def test_what_was_written_is_there(url: str) -> None:
+    async with open_database(url, ORCHESTRATOR) as database:
+        await put(database, "a", b"1")
+        with pytest.raises(RuntimeError):
+            async with database.write() as session:
+                await session.merge(SettingRow(name="a", value=b"2"))
+                raise RuntimeError
+        assert await get(database, "a") == b"1"
+    async with open_database(url, ORCHESTRATOR) as database:
+        assert await get(database, "a") == b"1"
+
+
+async def test_a_second_process_is_refused(url: str) -> None:
+    async with open_database(url, ORCHESTRATOR):
+        with pytest.raises(InvalidInput, match="in use"):
+            open_database(url, ORCHESTRATOR)
+        async with open_database(url, LEADERBOARD):
+            pass  # another service may share the server's database
+
+
+async def test_a_server_that_was_killed_comes_back_with_everything_that_was_acknowledged(
+    server: PostgresServer, url: str
+) -> None:
+    async with open_database(url, ORCHESTRATOR) as database:
+        await put(database, "a", b"1")
+        server.kill()
+        for attempt in (put(database, "a", b"2"), get(database, "a")):
+            with pytest.raises(Unavailable, match="cannot be used now"):
+                await attempt
+        server.start()
+        assert await get(database, "a") == b"1"
+        await put(database, "a", b"3")
+        assert await get(database, "a") == b"3"
+
+
+async def test_writers_wait_for_one_another(url: str) -> None:
+    async with open_database(url, ORCHESTRATOR) as database:
+        await put(database, "count", b"0")
+
+        async def add() -> None:
+            async with database.write() as session:
+                row = await session.get_one(SettingRow, "count")
+                value = int(row.value)
+                await asyncio.sleep(0.001)
+                row.value = str(value + 1).encode()
+
+        await asyncio.gather(*(add() for _ in range(50)))
+        assert await get(database, "count") == b"50"
+
+
+async def test_who_was_taken_over_from_writes_no_more_and_ends(
+    server: PostgresServer, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended: list[int] = []
+    monkeypatch.setattr("os.kill", lambda _, number: ended.append(number))
+    async with open_database(url, ORCHESTRATOR) as former:
+        await put(former, "a", b"1")
+        monkeypatch.undo()
+        server.kill()  # and with it the lock
+        server.start()
+        monkeypatch.setattr("os.kill", lambda _, number: ended.append(number))
+        async with open_database(url, ORCHESTRATOR) as newer:
+            await put(newer, "a", b"2")
+            with pytest.raises(PreconditionFailed, match="taken over"):
+                await put(former, "a", b"3")
+            assert await get(newer, "a") == b"2"
+    assert ended == [signal.SIGTERM]
