@@ -1,9 +1,9 @@
 """Who may write to a PostgreSQL database now: the process that has opened it last.
 
 An advisory lock is lost with its connection, so after a network failure two processes may each believe that it is
-theirs. Each therefore takes a number at its start, one more than the last, and every transaction that writes looks first
-whether there is a newer one. Whoever finds one writes nothing and ends. SQLite has no need of it: a lock on a file lasts
-as long as the process.
+theirs. Each therefore takes a number at its start, one more than the last, and every transaction that writes looks
+first whether there is a newer one. Whoever finds one writes nothing and ends. SQLite has no need of it: a lock on a
+file lasts as long as the process.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ logger = logging.getLogger(__name__)
 
 TABLE = "podracer_tenures"
 
-_MAKE = f"CREATE TABLE IF NOT EXISTS {TABLE} (purpose text PRIMARY KEY, number bigint NOT NULL)"
+_MAKE = "CREATE TABLE IF NOT EXISTS podracer_tenures (purpose text PRIMARY KEY, number bigint NOT NULL)"
 _TAKE = (
-    f"INSERT INTO {TABLE} VALUES (:purpose, 1) "
-    f"ON CONFLICT (purpose) DO UPDATE SET number = {TABLE}.number + 1 RETURNING number"
+    "INSERT INTO podracer_tenures VALUES (:purpose, 1) "
+    "ON CONFLICT (purpose) DO UPDATE SET number = podracer_tenures.number + 1 RETURNING number"
 )
-_NOW = f"SELECT number FROM {TABLE} WHERE purpose = :purpose FOR SHARE"
+_NOW = "SELECT number FROM podracer_tenures WHERE purpose = :purpose FOR SHARE"
 
 
 @dataclass(frozen=True, slots=True)
