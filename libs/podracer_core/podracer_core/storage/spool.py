@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import itertools
 import logging
 import os
 import shutil
@@ -46,7 +47,7 @@ class SpoolFolder:
 
     def __init__(self, parent: Path, limit_bytes: int) -> None:
         """Raises InvalidInput where no folder can be made there."""
-        self.limit_bytes = limit_bytes
+        self.limit_bytes, self._numbers = limit_bytes, itertools.count(1)
         try:
             parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             _sweep(parent)
@@ -54,6 +55,10 @@ class SpoolFolder:
             self._lock = _locked(self.path)
         except OSError as error:
             raise InvalidInput(f"no spool in {parent}: {error.strerror}", reason="FOLDER_UNWRITABLE") from error
+
+    def new_file(self) -> Path:
+        """A place that nothing has had before."""
+        return self.path / str(next(self._numbers))
 
     def close(self) -> None:
         """Remove it; closing twice is harmless."""
@@ -84,7 +89,6 @@ class Spool(ObjectStore):
         self._waiting: list[_Waiting] = []
         self._failure: PodracerError | None = None
         self._closed = False
-        self._number = 0
         self._threads: list[threading.Thread] = []
 
     def put(self, key: str, data: bytes | Path) -> None:
@@ -96,8 +100,7 @@ class Spool(ObjectStore):
             held = sum(one.size_bytes for one in self._waiting)
             if held and held + size_bytes > self._folder.limit_bytes:
                 raise Exhausted(f"{held} bytes wait for {self.url}; {key!r} has no room", reason="SPOOL_FULL")
-            self._number += 1
-            path = self._folder.path / str(self._number)
+        path = self._folder.new_file()
         self._write(key, data, path)
         with self._changed:
             self._waiting.append(_Waiting(key, path, size_bytes))
