@@ -25,14 +25,21 @@ class Deployment(ServiceProcesses):
             folder, store=store, tokens=str(self.secrets / "tokens"), threads="1", shm_dir=str(folder / "shm"), **common
         )
         (folder / "shm").mkdir(exist_ok=True)
+        self._started: dict[str, tuple[str, dict[str, str]]] = {}  # role and settings, by name
 
     def start(self, role: str, name: str = "", **settings: str) -> None:
         """A process of a role, at the port that it had before where it had one."""
         name = name or role
+        self._started[name] = role, settings
         settings = {"listen": self.addresses.get(name, "127.0.0.1:0")} | settings
         if self._tls:
             settings["tls"] = str(self.secrets / "tls" / role)
         self.launch(role, name, **settings)
+
+    def restart(self, name: str) -> None:
+        """Start a process that has ended as it was started before."""
+        role, settings = self._started[name]
+        self.start(role, name, **settings)
 
     def start_leaderboard(self) -> None:
         self.start("leaderboard", database=f"sqlite:///{self.folder}/leaderboard.db")

@@ -1,0 +1,80 @@
+"""What both databases and the object store say of each other, once everything has come to rest."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+from podracer_core.checkpoint import load_checkpoint
+from podracer_core.errors import PodracerError
+from podracer_core.storage.object_store import open_store
+from support.deployment import Deployment
+from support.s3_server import S3Server
+
+
+def audit(deployment: Deployment, s3: S3Server) -> list[str]:
+    """Everything that is not as it should be, a line each."""
+    own = _rows(deployment.folder / "orchestrator.db")
+    board = _rows(deployment.folder / "leaderboard.db")
+    return [*_counters(own), *_deliveries(own, board), *_events(own), *_checkpoints(own, deployment, s3)]
+
+
+def _counters(own: Any) -> list[str]:
+    """A job's steps are the sum of its members', and are its budget where that is used up."""
+    found = []
+    for uid, name, steps in own("SELECT uid, job_id, env_steps FROM jobs"):
+        of_members = own(
+            "SELECT coalesce(sum(m.env_steps), 0) FROM work_members m JOIN works w ON w.id = m.work_id "
+            "WHERE w.job_uid = ?",
+            uid,
+        )[0][0]
+        if of_members != steps:
+            found.append(f"{name}: {steps} steps, its members have {of_members}")
+    return found
+
+
+def _deliveries(own: Any, board: Any) -> list[str]:
+    """Each finished round of each member is on the leaderboard, once; nothing waits in the outbox."""
+    waiting = own("SELECT count(*) FROM outbox")[0][0]
+    found = [f"{waiting} deliveries still wait"] if waiting else []
+    done = own(
+        "SELECT w.id || '/' || m.position, m.agent, m.env_steps FROM work_members m JOIN works w ON w.id = m.work_id "
+        "WHERE w.kind = 'TRAIN' AND w.state IN ('DONE', 'FAILED')"
+    )
+    rounds = {row[0]: row[1:] for row in board("SELECT request_id, agent, env_steps FROM rounds")}
+    for request, agent, steps in done:
+        if request not in rounds:
+            found.append(f"the leaderboard has not heard of {request} of {agent}")
+        elif rounds[request] != (agent, steps):
+            found.append(f"{request}: {agent} has {steps} steps, the leaderboard has {rounds[request]}")
+    extra = set(rounds) - {request for request, _, _ in done}
+    found += [f"the leaderboard has heard of {request}, which is not done" for request in extra]
+    twice = board("SELECT evaluation_id, count(*) FROM evaluations GROUP BY board, evaluation_id HAVING count(*) > 1")
+    return found + [f"evaluation {name} is there {count} times" for name, count in twice]
+
+
+def _events(own: Any) -> list[str]:
+    """Positions count from 1 without gaps."""
+    rows = own("SELECT job_uid, count(*), min(position), max(position) FROM events GROUP BY job_uid")
+    return [f"events of {uid} have gaps" for uid, count, first, last in rows if (first, last) != (1, count)]
+
+
+def _checkpoints(own: Any, deployment: Deployment, s3: S3Server) -> list[str]:
+    """Every checkpoint that counts can be read and is what was committed."""
+    store, found = open_store(deployment.common["store"], s3.settings), []
+    for prefix, sha256 in own("SELECT prefix, manifest_sha256 FROM checkpoints"):
+        try:
+            load_checkpoint(store, prefix, sha256)
+        except PodracerError as error:
+            found.append(f"{prefix}: {error.message}")
+    store.close()
+    return found
+
+
+def _rows(database: Path) -> Any:
+    def rows(query: str, *values: Any) -> list[tuple[Any, ...]]:
+        with sqlite3.connect(f"file:{database}?mode=ro", uri=True, timeout=10) as connection:
+            return connection.execute(query, values).fetchall()
+
+    return rows

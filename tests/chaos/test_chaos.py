@@ -1,0 +1,130 @@
+"""A tournament goes on while everything that it consists of is killed and frozen at random: nothing is lost.
+
+PODRACER_CHAOS_FAULTS and PODRACER_CHAOS_SEED say how many faults, and which; `make chaos` has a hundred.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from chaos.audit import audit
+from chaos.faults import Faults
+
+from podracer_client.job import Job
+from podracer_core.errors import PodracerError
+from podracer_core.jobs.job_file import parse_job
+from support.deployment import Deployment
+from support.s3_server import S3Server
+
+FAULTS = int(os.environ.get("PODRACER_CHAOS_FAULTS", "12"))
+SEED = int(os.environ.get("PODRACER_CHAOS_SEED", "1"))
+PAUSE_S = (0.5, 3.0)
+END_S = 600.0
+JOBS = {
+    "cartpole": ("CartPole-v1", 8_192, {"horizon": 32, "minibatch_size": 256, "epochs": 4}),
+    "pendulum": ("Pendulum-v1", 8_192, {"horizon": 32, "minibatch_size": 256, "epochs": 4}),
+}
+STEPS_A_FAULT = 16_384
+"""Budget of each job for every fault: there has to be something to disturb."""
+
+
+def job_text(name: str) -> str:
+    environment, round_steps, space = JOBS[name]
+    return json.dumps({
+        "name": name,
+        "environment": {"id": environment},
+        "objective": {"max_env_steps": max(4, FAULTS) * STEPS_A_FAULT},
+        "search": {"algorithms": ["ppo"], "space": {**space, "learning_rate": {"log_uniform": [1e-4, 1e-2]}}},
+        "evolution": {"population": 4, "leaderboard_size": 4, "round": {"env_steps": round_steps}},
+        "pod": {"count": {"min": 1, "max": 2}, "members": 2, "envs_per_member": 16, "layout": "split", "workers": 1},
+        "evaluation": {"episodes": 8},
+        "seed": SEED,
+    })  # fmt: skip
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """Short: a unix socket's path has room for 107 bytes."""
+    folder = Path(tempfile.mkdtemp(prefix="chaos-"))
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
+def s3(folder: Path) -> Iterator[S3Server]:
+    server = S3Server(folder / "buckets")
+    server.start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def deployment(folder: Path, s3: S3Server) -> Iterator[Deployment]:
+    keys = {name.removeprefix("PODRACER_").lower(): value for name, value in s3.variables.items()}
+    deployment = Deployment(folder, "s3://podracer", tls=True, **keys, s3_read_timeout="3s")
+    try:
+        deployment.start_leaderboard()
+        deployment.start_orchestrator()
+        for pod in ("a", "b"):
+            deployment.start_split_pod(pod)
+        yield deployment
+    finally:
+        deployment.end_processes()
+
+
+def patiently(ask: Any) -> Any:
+    """An answer of a control plane that may be away just now."""
+    deadline = time.monotonic() + 60.0
+    while True:
+        try:
+            return ask()
+        except PodracerError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.2)
+
+
+@pytest.mark.timeout(3600)
+def test_nothing_acknowledged_is_lost(deployment: Deployment, s3: S3Server, folder: Path) -> None:
+    chance = random.Random(SEED)
+    faults = Faults(deployment, s3, None).all
+    with deployment.client() as client:
+        jobs: list[Job] = [client.submit(parse_job(job_text(name))) for name in JOBS]
+        seen = {job.name: 0 for job in jobs}
+        for number in range(FAULTS):
+            time.sleep(chance.uniform(*PAUSE_S))
+            fault = faults[number % len(faults)] if number < len(faults) else chance.choice(faults)
+            fault.tries += 1
+            fault.act(chance)
+            for job in jobs:
+                steps = patiently(lambda job=job: (job.refresh(), job.progress.env_steps)[1])
+                if steps < seen[job.name]:
+                    fault.lost.append(f"{job.name}: {seen[job.name] - steps} steps")
+                seen[job.name] = max(seen[job.name], steps)
+            fault.survived += not fault.lost
+        deadline = time.monotonic() + END_S
+        while any(
+            patiently(lambda job=job: (job.refresh(), job.state)[1]) in ("RUNNING", "VALIDATING") for job in jobs
+        ):
+            assert time.monotonic() < deadline, "the jobs have not ended"
+            time.sleep(0.5)
+        assert {job.state for job in jobs} == {"SUCCEEDED"}, [job.message.problem for job in jobs]
+    found = audit(deployment, s3)
+    for name in list(deployment.processes):
+        deployment.kill(name, 15)
+        assert deployment.processes[name].wait(40) == 0, deployment.log(name)[-2000:]
+    found += [f"left in shared memory: {path.name}" for path in (folder / "shm").iterdir()]
+    found += [f"left in the spool: {path}" for path in (folder / "spool").rglob("*")]
+    table = [{"fault": one.name, "tries": one.tries, "survived": one.survived, "lost": one.lost} for one in faults]
+    Path(os.environ.get("PODRACER_CHAOS_REPORT", str(folder / "report.json"))).write_text(json.dumps(table, indent=1))
+    assert not found
+    assert not [one for one in faults if one.lost]
