@@ -13,7 +13,6 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from chaos.audit import audit
@@ -81,16 +80,18 @@ def deployment(folder: Path, s3: S3Server) -> Iterator[Deployment]:
         deployment.end_processes()
 
 
-def patiently(ask: Any) -> Any:
-    """An answer of a control plane that may be away just now."""
+def looked_at(job: Job) -> Job:
+    """As the control plane has it, which may be away just now."""
     deadline = time.monotonic() + 60.0
     while True:
         try:
-            return ask()
+            job.refresh()
         except PodracerError:
             if time.monotonic() > deadline:
                 raise
             time.sleep(0.2)
+        else:
+            return job
 
 
 @pytest.mark.timeout(3600)
@@ -106,15 +107,13 @@ def test_nothing_acknowledged_is_lost(deployment: Deployment, s3: S3Server, fold
             fault.tries += 1
             fault.act(chance)
             for job in jobs:
-                steps = patiently(lambda job=job: (job.refresh(), job.progress.env_steps)[1])
+                steps = looked_at(job).progress.env_steps
                 if steps < seen[job.name]:
                     fault.lost.append(f"{job.name}: {seen[job.name] - steps} steps")
                 seen[job.name] = max(seen[job.name], steps)
             fault.survived += not fault.lost
         deadline = time.monotonic() + END_S
-        while any(
-            patiently(lambda job=job: (job.refresh(), job.state)[1]) in ("RUNNING", "VALIDATING") for job in jobs
-        ):
+        while any(looked_at(job).state in ("RUNNING", "VALIDATING") for job in jobs):
             assert time.monotonic() < deadline, "the jobs have not ended"
             time.sleep(0.5)
         assert {job.state for job in jobs} == {"SUCCEEDED"}, [job.message.problem for job in jobs]
