@@ -170,7 +170,7 @@ def _measure(task: Task, pod: Pod, options: argparse.Namespace) -> tuple[float, 
         if finished is None or finished[1]["state"] != "SUCCEEDED":
             raise SystemExit(f"{task.title}, {pod.name} has failed:\n{(folder / 'run.log').read_text()[-3000:]}")
         logs = "".join(path.read_text() for path in (folder / "runs").rglob("*learner*.log"))
-        found = re.findall(r"workers collect (\d) ahead", logs)
+        found = re.findall(r": (\d|none) (?:is|are) collected ahead", logs)
         choice = "" if not pod.workers else pod.ahead if pod.ahead != "auto" else found[-1] if found else "not yet"
         return steady_pace(measured, settle_s), choice
 

@@ -16,7 +16,7 @@ MOST_AHEAD = 2
 
 _ROLLOUTS = 12
 _SETTLING = 2  # the first rollouts are slow for reasons of their own
-_WORTHWHILE = 0.3
+_WORTHWHILE = 0.25
 _GAIN = 0.9
 
 
@@ -24,7 +24,7 @@ class PaceTrial:
     """Measures some rollouts in lock-step: how long the learner waits for them, and how long it trains on them.
 
     Collecting ahead hides the shorter of the two, at the price of weights that are one version old: on small problems
-    that price is real, so it is tried only where the shorter one is three tenths of both or more. It stays if a rollout
+    that price is real, so it is tried only where the shorter one is a quarter of both or more. It stays if a rollout
     with its training then takes nine tenths of the time or less; who shares busy cores, or one device, may gain
     nothing. Where the learner waits for longer than it trains, workers have one more rollout to go on with, so that
     they never wait for it to take theirs: they begin with it so late that the weights are no older. Where it trains for
