@@ -125,6 +125,7 @@ def test_a_damaged_checkpoint_costs_no_more_than_the_way_to_the_one_before_it(
 ) -> None:
     (tmp_path / "job.yaml").write_text(JOB)
     command = podracer("run", "job.yaml", "--json")
+    wait_until(lambda: started(command), 60, "the first steps")
     wait_until(lambda: "COMPLETED" in lease_states(tmp_path), 60, "the first round")
     command.interrupt()
     assert command.wait(15) == 130

@@ -75,7 +75,7 @@ class PostgresServer:
 
 def _binaries() -> Path | None:
     """The folder with initdb; Debian does not have it on the path."""
-    places = [Path(found).parent] if (found := shutil.which("initdb")) else []
+    places = [Path(found).resolve().parent] if (found := shutil.which("initdb")) else []
     places += sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
     return next((place for place in places if (place / "initdb").exists()), None)
 

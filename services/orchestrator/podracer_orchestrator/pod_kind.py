@@ -45,9 +45,9 @@ class PodKind:
 
     @property
     def busy_processes(self) -> int:
-        """Those that compute at the same time. A split pod's learner and its workers take turns, or one of them has time
-        to spare, and its evaluator waits for most of it: on two cores Ant-v5 with a worker of two threads takes 6,700
-        steps/s in lock-step and 7,500 ahead, with one thread each 4,200 and 6,000."""
+        """Those that compute at the same time. A split pod's learner and its workers take turns, or one of them has
+        time to spare, and its evaluator waits for most of it: on two cores Ant-v5 with a worker of two threads takes
+        6,700 steps/s in lock-step and 7,500 ahead, with one thread each 4,200 and 6,000."""
         return max(self.workers, 1)
 
     @property

@@ -73,12 +73,12 @@ async def test_what_was_written_is_there(url: str) -> None:
         assert await get(database, "a") == b"1"
 
 
-async def test_a_second_process_is_refused(url: str) -> None:
+async def test_a_second_process_is_refused(server: PostgresServer, url: str) -> None:
     async with open_database(url, ORCHESTRATOR):
         with pytest.raises(InvalidInput, match="in use"):
             open_database(url, ORCHESTRATOR)
-        async with open_database(url, LEADERBOARD):
-            pass  # another service may share the server's database
+        async with open_database(server.create_database("leaderboard"), LEADERBOARD):
+            pass  # another service has a database of its own
 
 
 async def test_a_server_that_was_killed_comes_back_with_everything_that_was_acknowledged(

@@ -59,7 +59,11 @@ class TlsFolder:
             logger.info("certificates in %s have been renewed", self._path)
             return fresh
 
-        return grpc.dynamic_ssl_server_credentials(self._configuration(), fetch, require_client_authentication=True)
+        return grpc.dynamic_ssl_server_credentials(
+            self._configuration(),
+            fetch,  # type: ignore[arg-type]  # it may answer None, for no change
+            require_client_authentication=True,
+        )
 
     def channel_credentials(self) -> grpc.ChannelCredentials:
         """For a channel that shows its own certificate and believes those of the authority."""

@@ -203,9 +203,9 @@ def _make_client(settings: S3Settings, http: urllib3.PoolManager) -> Minio:
         http_client=http,
     )
     if settings.addressing == "path":
-        client.disable_virtual_style_endpoint()
+        client.disable_virtual_style_endpoint()  # type: ignore[no-untyped-call]
     elif settings.addressing == "virtual":
-        client.enable_virtual_style_endpoint()
+        client.enable_virtual_style_endpoint()  # type: ignore[no-untyped-call]
     return client
 
 

@@ -52,7 +52,7 @@ class SpoolFolder:
             parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             _sweep(parent)
             self.path = Path(tempfile.mkdtemp(dir=parent))
-            self._lock = _locked(self.path)
+            self._lock: int | None = _locked(self.path)
         except OSError as error:
             raise InvalidInput(f"no spool in {parent}: {error.strerror}", reason="FOLDER_UNWRITABLE") from error
 
