@@ -32,7 +32,7 @@ def failure_text(error: PodracerError) -> str:
     if isinstance(error, InvalidInput):
         lines += [f"  {violation}" for violation in error.violations if violation.message not in error.message]
     if isinstance(error, Unavailable) and error.reason == Unavailable.reason:
-        lines.append("  is the server running (`podracer up` starts one on this machine), and does it speak TLS (--tls)?")
+        lines.append("  is it running (`podracer up` starts one on this machine)? Does it speak TLS (--tls)?")
     if isinstance(error, UserCodeFailed) and error.user_traceback:
         lines += ["", error.user_traceback.rstrip()]
     return "\n".join(lines) + "\n"
