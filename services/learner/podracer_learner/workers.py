@@ -94,6 +94,7 @@ class RemoteSource(RolloutSource):
         self._states = list(starts.environments)
         self._standing: Tensor | None = None
         self._pace = PaceTrial(0 if plan.lock_step else plan.ahead)
+        self._threads = torch.get_num_threads()
         self._greatest_lag, self._live_environments = 0, 0
         news = threading.Event()
         terms = CrewTerms(plan.envs_per_member, plan.max_workers, plan.lock_step, plan.patience_s, plan.check)
@@ -153,6 +154,7 @@ class RemoteSource(RolloutSource):
         weights = self._weights_of(algorithm)
         links, arrivals = self._await(algorithm, weights)
         self._pace.go_on()
+        self._share_cores()
         self._remember(arrivals)
         if self._pace.ahead and self._crew.change_due() is None:
             for link in links:
@@ -165,7 +167,14 @@ class RemoteSource(RolloutSource):
         return known if self._plan.lock_step and len(known) == len(self._states) else None
 
     def close(self) -> None:
+        torch.set_num_threads(self._threads)
         self._crew.close()
+
+    def _share_cores(self) -> None:
+        """Workers that collect while this process trains have the cores; else it has them in its turn."""
+        threads = 1 if self._pace.ahead else self._threads
+        if torch.get_num_threads() != threads:
+            torch.set_num_threads(threads)
 
     def _await(self, algorithm: Algorithm, weights: Weights) -> tuple[Sequence[WorkerLink], Sequence[Arrival | None]]:
         """Workers in the order of their parts, and the rollout of each that has answered in time."""
