@@ -39,13 +39,14 @@ class PostgresServer:
     def start(self) -> None:
         command = ["postgres", "-D", str(self._data), "-p", str(self._port), "-c", "listen_addresses=127.0.0.1"]
         command += ["-c", "unix_socket_directories="]
-        with self._log.open("ab") as log:
-            self._process = subprocess.Popen(self._as_user(command), stdout=log, stderr=log)
         deadline = time.monotonic() + _START_S
         ready = self._as_user(["pg_isready", "-q", "-h", "127.0.0.1", "-p", str(self._port)])
-        while subprocess.run(ready, check=False).returncode:
+        while self._process is None or subprocess.run(ready, check=False).returncode:
             assert time.monotonic() < deadline, self._log.read_text()
-            time.sleep(0.05)
+            if self._process is None or self._process.poll() is not None:  # a child of one that was killed still lives
+                with self._log.open("ab") as log:
+                    self._process = subprocess.Popen(self._as_user(command), stdout=log, stderr=log)
+            time.sleep(0.1)
 
     def kill(self) -> None:
         """All of its processes at once, as a power cut would."""

@@ -97,15 +97,18 @@ def check_exact(lab: Any, train_work: MakeWork, name: str, layout: str) -> None:
                 assert torch.equal(tensor, second.groups[group][key]), (group, key)
 
 
-@pytest.mark.parametrize("name", BUILT_IN)
+def _quick(*names: str) -> list[Any]:
+    """Every algorithm; those that are not named here only among the slow tests."""
+    return [name if name in names else pytest.param(name, marks=pytest.mark.slow) for name in BUILT_IN]
+
+
+@pytest.mark.parametrize("name", _quick("ppo", "a2c", "dqn", "sac"))
 def test_fused(lab: Any, train_work: MakeWork, name: str) -> None:
     lab.start_learner()
     check_exact(lab, train_work, name, "fused")
 
 
-@pytest.mark.parametrize(
-    "name", [name if name in ("ppo", "sac", "dqn") else pytest.param(name, marks=pytest.mark.slow) for name in BUILT_IN]
-)
+@pytest.mark.parametrize("name", _quick("ppo", "sac"))
 def test_split_in_lock_step(lab: Any, train_work: MakeWork, name: str) -> None:
     lab.start_split()
     check_exact(lab, train_work, name, "split")
