@@ -105,10 +105,11 @@ def find_connection(
     orchestrator = orchestrator or environment.get(ORCHESTRATOR_VARIABLE, "")
     leaderboard = leaderboard or environment.get(LEADERBOARD_VARIABLE, "")
     source = _token_source(token, token_file)
-    tls = tls or (Path(found_tls) if (found_tls := environment.get(TLS_VARIABLE)) else None)
     if not orchestrator and not leaderboard:
         found = ConnectionFile.connection(folder or DEFAULT_FOLDER)
-        return Connection(found.orchestrator, found.leaderboard, source or found.token)
+        return Connection(found.orchestrator, found.leaderboard, source or found.token, tls)
+    if tls is None and (set_tls := environment.get(TLS_VARIABLE)):
+        tls = Path(set_tls)
     source = source or _token_source(environment.get(TOKEN_VARIABLE), environment.get(TOKEN_FILE_VARIABLE))
     if source is None and folder is not None:
         with suppress(NotFound):  # no server of that folder runs: it says nothing of the one that is given

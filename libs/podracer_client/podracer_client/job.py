@@ -100,7 +100,7 @@ class Job:
 
     def pods(self) -> list[job_pb2.Pod]:
         """The pods that work for it."""
-        request = job_service_pb2.ListPodsRequest(job=self.name)
+        request = job_service_pb2.ListPodsRequest(parent=self.name.partition("/jobs/")[0], job=self.name)
         found: list[job_pb2.Pod] = []
         while True:
             response = self._client.job_service.ListPods(request)

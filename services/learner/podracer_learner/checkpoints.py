@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
@@ -71,10 +71,21 @@ class CheckpointWriter:
             "fence": fence,
         }
 
-    def write(self, writes: Sequence[MemberWrite]) -> list[agent_pb2.CheckpointReference]:
-        """Write all of them, several at a time. Raises Fenced as soon as the lease is not ours."""
+    def write(
+        self,
+        writes: Sequence[MemberWrite],
+        written: Callable[[MemberWrite, agent_pb2.CheckpointReference], None] = lambda _, __: None,
+    ) -> list[agent_pb2.CheckpointReference]:
+        """Write all of them, several at a time. `written` is told of each that is, in whatever thread, also where
+        others fail. Raises Fenced as soon as the lease is not ours."""
+
+        def write(one: MemberWrite) -> agent_pb2.CheckpointReference:
+            reference = self._write(one)
+            written(one, reference)
+            return reference
+
         with ThreadPoolExecutor(_PARALLEL, thread_name_prefix="checkpoint") as pool:
-            return list(pool.map(self._write, writes))
+            return list(pool.map(write, writes))
 
     def _write(self, write: MemberWrite) -> agent_pb2.CheckpointReference:
         agent = self._agents[write.member]

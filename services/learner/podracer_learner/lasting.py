@@ -104,10 +104,11 @@ class LastingCheckpoints:
         self._tried_at = time.monotonic()
 
     def _write(self, writes: Sequence[MemberWrite]) -> None:
-        missing = [write for write in writes if (write.member, write.env_steps) not in self._written]
-        for write, reference in zip(missing, self._writer.write(missing), strict=True):
+        def note(write: MemberWrite, reference: agent_pb2.CheckpointReference) -> None:
             self._written[write.member, write.env_steps] = reference
-            self.furthest_steps = max(self.furthest_steps, write.env_steps)
+
+        self._writer.write([one for one in writes if (one.member, one.env_steps) not in self._written], note)
+        self.furthest_steps = max([self.furthest_steps, *(write.env_steps for write in writes)])
 
     def _commit_begun(self) -> None:
         if self._under_way:

@@ -66,12 +66,16 @@ class LeaseLoop:
         desk: FusionDesk,
         request: pod_service_pb2.LeaseWorkRequest,
     ) -> None:
-        """`request`: what every LeaseWork of this process has in common."""
+        """`request`: what every LeaseWork of this process has in common. Raises InvalidInput where no spool can be
+        made."""
         self._config, self._peers, self._store = config, peers, store
         self._status, self._commands, self._desk, self._request = status, commands, desk, request
         self._replays = ReplayCache()
         self._cache = config.file_cache()
         self._spool: SpoolFolder | None = None
+        if not isinstance(store, FolderStore):
+            only_ours = config.spool_dir is None  # in a folder for everybody's temporary files
+            self._spool = SpoolFolder(config.spool_folder(), config.spool_size, only_ours=only_ours)
         self._stub = pod_service_pb2_grpc.PodServiceStub(peers.orchestrator)
 
     def run(self, stop: threading.Event) -> None:
@@ -127,10 +131,7 @@ class LeaseLoop:
     def _leased_store(self, guard: LeaseGuard, check: Callable[[], None]) -> ObjectStore:
         """The store as a lease may use it. What is written goes by way of the spool unless the store is a folder."""
         fenced = FencedStore(self._store, guard, check, self._config.store_patience)
-        if isinstance(self._store, FolderStore):
-            return fenced
-        self._spool = self._spool or SpoolFolder(self._config.spool_folder(), self._config.spool_size)
-        return Spool(fenced, self._spool)
+        return fenced if self._spool is None else Spool(fenced, self._spool)
 
     def _do(self, held: HeldLease, check: Callable[[], None], stop: threading.Event) -> None:
         lease = held.lease

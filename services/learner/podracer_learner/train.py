@@ -190,7 +190,7 @@ class TrainRun:
     def _conclude(self) -> None:
         """The last evaluations, the checkpoints, and the result."""
         session = self._session
-        self._checkpoints.finish()
+        self._checkpoints.go_on()
         if session.confirmed is None and self._checkpoints.furthest_steps >= max(session.moment().env_steps):
             session.step()  # else the last state could be given no evaluation
         if self._fusion is not None:

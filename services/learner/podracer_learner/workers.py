@@ -20,6 +20,7 @@ from podracer_core.build import own_build
 from podracer_core.carriers.inline import TensorEncoder, encode_tensor
 from podracer_core.carriers.negotiation import Endpoint
 from podracer_core.errors import InvalidInput
+from podracer_core.rpc.address import parse_address
 from podracer_core.training.environment_states import EnvironmentState, stack_states, unstack_states
 from podracer_core.training.pace_trial import MOST_AHEAD, PaceTrial
 from podracer_core.training.source import RolloutSource
@@ -154,7 +155,7 @@ class RemoteSource(RolloutSource):
         weights = self._weights_of(algorithm)
         links, arrivals = self._await(algorithm, weights)
         self._pace.go_on()
-        self._share_cores()
+        self._share_cores(links)
         self._remember(arrivals)
         if self._pace.ahead and self._crew.change_due() is None:
             for link in links:
@@ -170,9 +171,10 @@ class RemoteSource(RolloutSource):
         torch.set_num_threads(self._threads)
         self._crew.close()
 
-    def _share_cores(self) -> None:
-        """Workers that collect while this process trains have the cores; else it has them in its turn."""
-        threads = 1 if self._pace.ahead else self._threads
+    def _share_cores(self, links: Sequence[WorkerLink]) -> None:
+        """Workers of this machine that collect while this process trains have its cores; else it has them in turn."""
+        beside = any(parse_address(link.address).is_local for link in links)
+        threads = 1 if self._pace.ahead and beside else self._threads
         if torch.get_num_threads() != threads:
             torch.set_num_threads(threads)
 

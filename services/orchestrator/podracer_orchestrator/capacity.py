@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from sqlalchemy.orm import Session
 
@@ -21,8 +21,13 @@ from podracer_orchestrator.tables import PodRow, PodState
 _STATIC_LIMIT = "pods: they come by themselves here; start more of them"
 
 
-def capacity_message(session: Session, shares: PoolShares, project: str) -> service_pb2.GetCapacityResponse:
-    """What clients are told. A pool whose pods come by themselves knows no machine, and serves each project alone."""
+def capacity_message(
+    session: Session, shares: PoolShares, project: str, visible: Collection[str] | None = None
+) -> service_pb2.GetCapacityResponse:
+    """What clients are told. A pool whose pods come by themselves knows no machine, and serves each project alone.
+
+    visible   projects whose jobs the caller may see; None: all
+    """
     backend, capacity, demands = shares.backend_name, shares.capacity, shares.demands(session)
     if capacity is None:
         there = pods.of_project(session, project, "", 10_000)
@@ -47,6 +52,8 @@ def capacity_message(session: Session, shares: PoolShares, project: str) -> serv
         limit=split.limit,
     )
     response.free_pod_count = _free_pods(shares, demands, response.reserved, len(there))
+    if visible is not None:
+        demands = [each for each in demands if jobs.get_by_uid(session, each.job_uid).project in visible]
     _add_shares(session, response, demands, split.counts)
     return response
 

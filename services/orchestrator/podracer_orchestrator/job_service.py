@@ -15,6 +15,7 @@ from podracer.orchestrator.v1 import job_pb2, job_service_pb2_grpc
 from podracer.orchestrator.v1 import job_service_pb2 as service_pb2
 from podracer_core.errors import FieldViolation, InvalidInput
 from podracer_core.jobs.messages import seconds_from_duration
+from podracer_core.rpc.auth import current_caller
 from podracer_core.rpc.tokens import Role
 from podracer_core.storage.layout import job_prefix
 from podracer_orchestrator import events, job_changes, job_files, jobs, names, pods, submission
@@ -154,7 +155,8 @@ class JobServicer(job_service_pb2_grpc.JobServiceServicer):
     ) -> service_pb2.GetCapacityResponse:
         project = names.parse_parent(request.parent)
         shares = self._orchestrator.pool_shares
-        return await self._transactions.read(lambda session: capacity_message(session, shares, project))
+        visible = current_caller().projects
+        return await self._transactions.read(lambda session: capacity_message(session, shares, project, visible))
 
     async def _changed(self, name: str, operation: Callable[[Session, JobRow], None]) -> job_pb2.Job:
         def changing(session: Session) -> job_pb2.Job:

@@ -11,8 +11,9 @@ from sqlalchemy.orm import Session
 
 from podracer.common.v1 import agent_pb2, cohort_pb2
 from podracer.orchestrator.v1 import pod_service_pb2 as pod_pb2
-from podracer_core.errors import Fenced
-from podracer_core.storage.manifest import read_manifest
+from podracer_core.errors import DataCorrupted, Fenced
+from podracer_core.storage.layout import CheckpointPlace
+from podracer_core.storage.manifest import read_manifest, verify
 from podracer_core.storage.object_store import ObjectStore
 from podracer_orchestrator import evaluation_works, followers, jobs, leases, objective, pods, progress, results, works
 from podracer_orchestrator.changes import ChangeFeed, job_topic
@@ -20,7 +21,7 @@ from podracer_orchestrator.clock import Clock
 from podracer_orchestrator.job_plan import plan_of
 from podracer_orchestrator.job_state import ACTIVE_STATES, JobState
 from podracer_orchestrator.progress import MemberCommit
-from podracer_orchestrator.tables import JobRow, LeaseRow, LeaseState, PodRow, PodState, WorkKind
+from podracer_orchestrator.tables import CheckpointRow, JobRow, LeaseRow, LeaseState, PodRow, PodState, WorkKind
 from podracer_orchestrator.terms import LeaseTerms, LiveReport
 from podracer_orchestrator.transactions import Transactions
 
@@ -77,10 +78,15 @@ class LeaseKeeper:
 
         await self._transactions.write(operation)
 
+    async def pod_of(self, holder: Holder) -> str:
+        """The pod that was granted a lease. Raises NotFound where there is none."""
+        return await self._transactions.read(lambda session: leases.find(session, holder.lease_id, holder.fence).pod)
+
     async def complete(self, holder: Holder, result: Result) -> None:
         """End the work with its result; the same again changes nothing."""
         if isinstance(result, pod_pb2.TrainResult):
             await self._verify(_checkpoints(result))
+        sound_here = isinstance(result, cohort_pb2.Problem) and await self._is_sound(result)
 
         def operation(session: Session) -> None:
             if leases.find(session, holder.lease_id, holder.fence).state == LeaseState.COMPLETED:
@@ -93,7 +99,7 @@ class LeaseKeeper:
             elif isinstance(result, pod_pb2.InspectResult):
                 results.complete_inspection(session, lease, result, now)
             else:
-                results.complete_with_problem(session, lease, result, now)
+                results.complete_with_problem(session, lease, result, now, sound_here=sound_here)
 
         await self._transactions.write(operation)
         self._terms.end(holder.fence)
@@ -176,6 +182,25 @@ class LeaseKeeper:
         if limit_s is not None and leases.active_time_s(job, self._clock.now()) >= limit_s:
             return pod_pb2.LEASE_ACTION_FINISH
         return pod_pb2.LEASE_ACTION_CONTINUE
+
+    async def _is_sound(self, problem: cohort_pb2.Problem) -> bool:
+        """Whether the checkpoint that a pod could not read is in the store as it was committed."""
+        place = CheckpointPlace.of_object(problem.subject)
+        if place is None:
+            return False
+
+        def committed(session: Session) -> str | None:
+            row = session.get(CheckpointRow, place.prefix)
+            return None if row is None else row.manifest_sha256
+
+        sha256 = await self._transactions.read(committed)
+        if sha256 is None:
+            return False
+        try:
+            await asyncio.to_thread(verify, self._store, place.prefix, sha256)
+        except DataCorrupted:
+            return False
+        return True
 
     async def _verify(self, checkpoints: Sequence[agent_pb2.CheckpointReference]) -> None:
         """Raise DataCorrupted unless the manifest of each, which is written last, is in the store as committed."""

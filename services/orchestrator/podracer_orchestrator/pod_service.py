@@ -74,7 +74,11 @@ class PodServicer(pod_service_pb2_grpc.PodServiceServicer):
         kind = request.WhichOneof("result")
         if kind is None:
             raise _invalid("result", "expected train, evaluate, inspect or problem")
-        await self._keeper.complete(_holder(request), getattr(request, kind))
+        holder = _holder(request)
+        if request.HasField("next") and request.next.pod != (pod := await self._keeper.pod_of(holder)):
+            message = f"the lease is {pod}'s, the next work is asked for {request.next.pod}"
+            raise PermissionRefused(message, reason="WRONG_POD")
+        await self._keeper.complete(holder, getattr(request, kind))
         if not request.HasField("next"):
             return pod_pb2.CompleteWorkResponse()
         return pod_pb2.CompleteWorkResponse(next=await self._lease(request.next))

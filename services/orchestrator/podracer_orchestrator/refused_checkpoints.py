@@ -19,7 +19,7 @@ CHECKPOINT_REFUSED = "CHECKPOINT_REFUSED"
 
 
 def refuse(session: Session, job: JobRow, work: WorkRow, problem: cohort_pb2.Problem, now: datetime) -> bool:
-    """Remember that a checkpoint of the job is bad, if that is what the problem says; whether it was news.
+    """Remember that a checkpoint of the job is bad, if that is what the problem says; whether it is.
 
     The members of `work` that stand there stand at the one before it from now on.
     """
@@ -27,14 +27,16 @@ def refuse(session: Session, job: JobRow, work: WorkRow, problem: cohort_pb2.Pro
         return False
     place = CheckpointPlace.of_object(problem.subject)
     row = None if place is None else session.get(CheckpointRow, place.prefix)
-    if row is None or row.job_uid != job.uid or row.refused:
+    if row is None or row.job_uid != job.uid:
         return False
-    row.refused = True
+    known, row.refused = row.refused, True
     session.flush()
     before = _before(session, row)
     for member in members_of(session, work.id):
         if member.checkpoint == row.prefix:
             member.checkpoint = None if before is None else before.prefix
+    if known:  # another pod has found it, too
+        return True
     instead = "its beginning" if before is None else f"its checkpoint {before.checkpoint_id}"
     message = f"{problem.message}; {last_part(row.agent)} goes on from {instead}"
     events.record(session, job, CHECKPOINT_REFUSED, message, now=now, subject=row.agent, prefix=row.prefix)

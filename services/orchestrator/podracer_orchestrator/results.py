@@ -148,11 +148,20 @@ def complete_evaluation(session: Session, lease: LeaseRow, result: pod_pb2.Evalu
     finish_if_due(session, job, now)
 
 
-def complete_with_problem(session: Session, lease: LeaseRow, problem: cohort_pb2.Problem, now: datetime) -> None:
-    """End a held lease whose work cannot be done, here or elsewhere. A follower only leaves: its lead will say."""
+def complete_with_problem(
+    session: Session, lease: LeaseRow, problem: cohort_pb2.Problem, now: datetime, *, sound_here: bool = False
+) -> None:
+    """End a held lease whose work cannot be done, here or elsewhere. A follower only leaves: its lead will say.
+
+    `sound_here`: what the pod could not read is in the store as it was committed, so something is wrong with the pod.
+    """
     if lease.kind == WorkKind.FOLLOW:
         why = f"{lease.pod} cannot follow: {problem.message or problem.reason}"
         works.leave(session, lease, LeaseState.COMPLETED, why, now, problem=problem)
+        return
+    if sound_here:
+        why = f"{lease.pod} cannot read what is sound in the store: {problem.message}"
+        works.lose(session, lease, LeaseState.RELEASED, why, now, problem=problem)
         return
     job = session.get_one(JobRow, lease.job_uid)
     work = session.get_one(WorkRow, lease.work_id)

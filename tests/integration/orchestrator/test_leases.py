@@ -241,3 +241,13 @@ async def test_evaluations_come_with_renewals_and_are_recorded_once(site, make_e
     await learner.complete(train=learner.train_result(steps=5))
     await learner.ask()
     assert list(site.board.evaluations) == [progress.evaluation_id]
+
+
+async def test_the_next_work_is_for_the_pod_whose_lease_it_was(site):
+    await site.create()
+    learner, other = site.learner(), site.learner("projects/other/pods/y")
+    await learner.ask()
+    with pytest.raises(PermissionRefused, match="projects/other/pods/y"):
+        await learner.complete(train=learner.train_result(steps=10), next=other.lease_request())
+    answer = await learner.complete(train=learner.train_result(steps=10), next=learner.lease_request())
+    assert answer.next.WhichOneof("work") == "train"

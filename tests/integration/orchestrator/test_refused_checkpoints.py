@@ -39,6 +39,7 @@ async def test_whoever_cannot_read_a_checkpoint_begins_from_the_one_before_it(si
         if expected < 30:
             await learner.commit(steps=10 if expected == 0 else 20)
             await learner.release("DRAINING")
+    site.store.put(f"{agent.resume.prefix}actor.safetensors", b"other bytes")
     await learner.complete(problem=problem(agent.resume.prefix))
     lease = await learner.ask()
     (agent,) = lease.train.cohort.members
@@ -47,6 +48,7 @@ async def test_whoever_cannot_read_a_checkpoint_begins_from_the_one_before_it(si
     assert len(found) == 1
     assert "has been altered" in found[0].message
     assert "goes on from its checkpoint 10-" in found[0].message
+    site.store.delete(f"{agent.resume.prefix}manifest.json")
     await learner.complete(problem=problem(agent.resume.prefix, "manifest.json"))
     lease = await learner.ask()
     (agent,) = lease.train.cohort.members
@@ -54,6 +56,37 @@ async def test_whoever_cannot_read_a_checkpoint_begins_from_the_one_before_it(si
     assert agent.initialization.kind == agent_pb2.INITIALIZATION_KIND_FRESH
     await learner.commit(steps=5)
     assert (await site.job(job.name)).progress.env_steps == 35, "what was trained was trained"
+
+
+async def test_a_pod_that_cannot_read_what_is_sound_is_believed_nothing(site):
+    site.board.round_env_steps = 400
+    job = await site.create(pod=job_pb2.PodShape(members=1))
+    learner = site.learner()
+    await learner.ask()
+    await learner.commit(steps=10)
+    await learner.release("DRAINING")
+    for _ in range(3):
+        (agent,) = (await learner.ask()).train.cohort.members
+        assert agent.resume.env_steps == 10
+        await learner.complete(problem=problem(agent.resume.prefix))
+    assert not [event for event in await events_of(site, job) if event.kind == "CHECKPOINT_REFUSED"]
+    released = [event for event in await events_of(site, job) if event.kind == "LEASE_RELEASED"]
+    assert "cannot read what is sound" in released[-1].message
+
+
+async def test_what_two_pods_find_bad_costs_neither_its_work(site):
+    site.board.round_env_steps = 400
+    job = await site.create(pod=job_pb2.PodShape(members=1, max_count=2))
+    one, two = site.learner(), site.learner("projects/default/pods/y")
+    await one.ask()
+    await one.commit(steps=10)
+    prefix = one.checkpoint(one.lease.train.cohort.members[0].name, 10).prefix
+    site.store.put(f"{prefix}actor.safetensors", b"other bytes")
+    await two.ask()
+    await two.complete(problem=problem(prefix))
+    await one.complete(problem=problem(prefix))
+    assert len([event for event in await events_of(site, job) if event.kind == "CHECKPOINT_REFUSED"]) == 1
+    assert not [event for event in await events_of(site, job) if event.kind == "WORK_FAILED"]
 
 
 async def test_what_is_no_checkpoint_of_the_job_or_was_refused_already_fails_the_work(site):

@@ -63,6 +63,10 @@ def files(folder: SpoolFolder) -> list[str]:
     return [path.name for path in folder.path.iterdir() if path.name != ".lock"]
 
 
+def folders(parent: Path) -> set[str]:
+    return {path.name for path in parent.iterdir() if path.is_dir()}
+
+
 def test_everything_arrives_and_leaves_nothing_behind(spool: Spool, behind: AwayStore, folder: SpoolFolder) -> None:
     for number in range(50):
         spool.put(f"a/{number}", str(number).encode())
@@ -143,6 +147,23 @@ def test_closing_gives_up_what_has_not_arrived(behind: AwayStore, folder: SpoolF
         spool.put("e/2", b"x")
 
 
+def test_an_unforeseen_error_leaves_nobody_waiting(spool: Spool, behind: AwayStore) -> None:
+    behind.error = ValueError("a bug")  # type: ignore[assignment]
+    spool.put("f/1", b"x")
+    with pytest.raises(PodracerError, match=r"f/1.*a bug"):
+        spool.settle(10.0)
+
+
+def test_a_folder_that_others_may_change_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "spools").mkdir()
+    (tmp_path / "spools").chmod(0o777)
+    with pytest.raises(InvalidInput, match="this user's alone"):
+        SpoolFolder(tmp_path / "spools", 1000, only_ours=True)
+    (tmp_path / "link").symlink_to(tmp_path)
+    with pytest.raises(InvalidInput, match="this user's alone"):
+        SpoolFolder(tmp_path / "link", 1000, only_ours=True)
+
+
 def test_a_bad_key_is_refused_at_once(spool: Spool) -> None:
     with pytest.raises(InvalidInput):
         spool.put("../x", b"x")
@@ -162,11 +183,11 @@ def test_what_a_killed_process_has_left_is_swept_and_a_living_ones_is_not(tmp_pa
         "folder = SpoolFolder(Path(sys.argv[1]), 1); (folder.path / '1').write_bytes(b'x'); os._exit(9)"
     )
     subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=False)
-    assert len(list(tmp_path.iterdir())) == 2
+    assert len(folders(tmp_path)) == 2
     other = SpoolFolder(tmp_path, 1000)
-    assert {path.name for path in tmp_path.iterdir()} == {living.path.name, other.path.name}
+    assert folders(tmp_path) == {living.path.name, other.path.name}
     assert files(living) == ["1"]
     living.close()
     living.close()
     other.close()
-    assert list(tmp_path.iterdir()) == []
+    assert folders(tmp_path) == set()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import signal
 from collections.abc import Awaitable, Callable, Sequence
 from types import TracebackType
@@ -16,6 +17,8 @@ from podracer_core.rpc import limits
 from podracer_core.rpc.auth import Authorizer
 from podracer_core.rpc.binding import ServerOptions, bind, prepare_address
 from podracer_core.rpc.guard import AioGuard
+
+logger = logging.getLogger(__name__)
 
 AioRegistration = Callable[[grpc.aio.Server], None]
 """Adds a service: `functools.partial(add_JobServiceServicer_to_server, servicer)`."""
@@ -41,7 +44,10 @@ class AioRpcServer:
         """Health says NOT_SERVING, new calls are refused, running ones have `grace_s` to end; returns when all have."""
         await self._health.enter_graceful_shutdown()
         for callback in self._on_drain:
-            await callback()
+            try:
+                await callback()
+            except Exception:
+                logger.exception("draining goes on without one of its steps")
         await self._server.stop(grace_s)
 
     async def __aenter__(self) -> Self:

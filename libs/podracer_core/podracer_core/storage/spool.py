@@ -9,6 +9,7 @@ import itertools
 import logging
 import os
 import shutil
+import stat
 import tempfile
 import threading
 import time
@@ -45,14 +46,21 @@ class SpoolFolder:
     left behind, and removes it. What is in it has been promised to nobody: objects count when they are in the store.
     """
 
-    def __init__(self, parent: Path, limit_bytes: int) -> None:
-        """Raises InvalidInput where no folder can be made there."""
+    def __init__(self, parent: Path, limit_bytes: int, *, only_ours: bool = False) -> None:
+        """`only_ours`: `parent` has to be a folder of this user alone. Raises InvalidInput where it is not, or where no
+        folder can be made there."""
         self.limit_bytes, self._numbers = limit_bytes, itertools.count(1)
         try:
             parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            _sweep(parent)
-            self.path = Path(tempfile.mkdtemp(dir=parent))
-            self._lock: int | None = _locked(self.path)
+            if only_ours:
+                _require_own(parent)
+            making = _locked(parent, wait=True)  # nobody sweeps what has no lock yet
+            try:
+                _sweep(parent)
+                self.path = Path(tempfile.mkdtemp(dir=parent))
+                self._lock: int | None = _locked(self.path)
+            finally:
+                os.close(making)
         except OSError as error:
             raise InvalidInput(f"no spool in {parent}: {error.strerror}", reason="FOLDER_UNWRITABLE") from error
 
@@ -89,6 +97,7 @@ class Spool(ObjectStore):
         self._waiting: list[_Waiting] = []
         self._failure: PodracerError | None = None
         self._closed = False
+        self._being_written = 0  # bytes
         self._threads: list[threading.Thread] = []
 
     def put(self, key: str, data: bytes | Path) -> None:
@@ -97,11 +106,16 @@ class Spool(ObjectStore):
         size_bytes = len(data) if isinstance(data, bytes) else data.stat().st_size
         with self._changed:
             self._check()
-            held = sum(one.size_bytes for one in self._waiting)
+            held = self._being_written + sum(one.size_bytes for one in self._waiting)
             if held and held + size_bytes > self._folder.limit_bytes:
                 raise Exhausted(f"{held} bytes wait for {self.url}; {key!r} has no room", reason="SPOOL_FULL")
+            self._being_written += size_bytes
         path = self._folder.new_file()
-        self._write(key, data, path)
+        try:
+            self._write(key, data, path)
+        finally:
+            with self._changed:
+                self._being_written -= size_bytes
         with self._changed:
             self._waiting.append(_Waiting(key, path, size_bytes))
             if len(self._threads) < min(_THREADS, len(self._waiting)):
@@ -172,7 +186,10 @@ class Spool(ObjectStore):
                 with self._changed:
                     next_one.under_way = False
                     self._changed.wait_for(lambda: self._closed, next(waits))
-            except PodracerError as error:
+            except Exception as error:
+                if not isinstance(error, PodracerError):
+                    logger.exception("an object cannot be brought to %s", self.url)
+                    error = PodracerError(f"{self.url}: cannot store {next_one.key!r}: {error!r}")
                 with self._changed:
                     self._failure = self._failure or error
                     self._drop()
@@ -218,9 +235,17 @@ def _info(waiting: _Waiting) -> ObjectInfo:
     return ObjectInfo(waiting.key, waiting.size_bytes, datetime.now(UTC))
 
 
-def _locked(folder: Path) -> int:
+def _require_own(folder: Path) -> None:
+    """Raises InvalidInput for a folder that others may change: they would read, or exchange, what is in it."""
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
+        message = f"no spool in {folder}: it is not a folder of this user's alone (chmod 700)"
+        raise InvalidInput(message, reason="FOLDER_UNWRITABLE")
+
+
+def _locked(folder: Path, *, wait: bool = False) -> int:
     descriptor = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    fcntl.flock(descriptor, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
     return descriptor
 
 
