@@ -38,7 +38,8 @@ class PostgresServer:
 
     def start(self) -> None:
         command = ["postgres", "-D", str(self._data), "-p", str(self._port), "-c", "listen_addresses=127.0.0.1"]
-        command += ["-c", "unix_socket_directories="]
+        # Dynamic shared memory as files of its own folder: /dev/shm would keep what a killed server has there.
+        command += ["-c", "unix_socket_directories=", "-c", "dynamic_shared_memory_type=mmap"]
         deadline = time.monotonic() + _START_S
         ready = self._as_user(["pg_isready", "-q", "-h", "127.0.0.1", "-p", str(self._port)])
         while self._process is None or subprocess.run(ready, check=False).returncode:
