@@ -124,6 +124,8 @@ def test_nothing_acknowledged_is_lost(deployment: Deployment, s3: S3Server, fold
     found += [f"left in shared memory: {path.name}" for path in (folder / "shm").iterdir()]
     found += [f"left in the spool: {path}" for path in (folder / "spool").rglob("*") if path.name != ".lock"]
     table = [{"fault": one.name, "tries": one.tries, "survived": one.survived, "lost": one.lost} for one in faults]
-    Path(os.environ.get("PODRACER_CHAOS_REPORT", str(folder / "report.json"))).write_text(json.dumps(table, indent=1))
+    report = Path(os.environ.get("PODRACER_CHAOS_REPORT", str(folder / "report.json")))
+    report.parent.mkdir(parents=True, exist_ok=True)
+    report.write_text(json.dumps(table, indent=1))
     assert not found
     assert not [one for one in faults if one.lost]
