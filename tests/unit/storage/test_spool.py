@@ -88,6 +88,20 @@ def test_what_is_put_last_in_a_folder_arrives_last(spool: Spool, behind: AwaySto
         assert [key for key in behind.taken if key.startswith(name)][-1] == f"{name}/manifest"
 
 
+def test_what_the_store_took_and_did_not_keep_is_brought_again(
+    spool: Spool, behind: AwayStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def take_and_lose(key: str, data: bytes | Path) -> None:
+        monkeypatch.undo()
+        behind.taken.append(key)
+
+    monkeypatch.setattr(behind, "put", take_and_lose)
+    spool.put("a/1", b"x")
+    assert spool.settle(10.0)
+    assert behind.taken == ["a/1", "a/1"]
+    assert behind.get("a/1") == b"x"
+
+
 def test_who_reads_finds_what_has_not_arrived(spool: Spool, behind: AwayStore, tmp_path: Path) -> None:
     behind.put("there", b"already")
     behind.error = Unavailable("away")

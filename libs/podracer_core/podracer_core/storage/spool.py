@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from podracer_core.errors import DeadlineExpired, Exhausted, InvalidInput, PodracerError, Unavailable
+from podracer_core.errors import DeadlineExpired, Exhausted, InvalidInput, NotFound, PodracerError, Unavailable
 from podracer_core.rpc.backoff import Backoff
 from podracer_core.storage.object_store import (
     CHUNK_BYTES,
@@ -180,7 +180,7 @@ class Spool(ObjectStore):
         waits = Backoff(*_RETRY_S)
         while (next_one := self._take()) is not None:
             try:
-                self._store.put(next_one.key, next_one.path)
+                self._bring(next_one)
             except (Unavailable, DeadlineExpired) as error:
                 logger.info("an object waits: %s", error.message)
                 with self._changed:
@@ -200,6 +200,17 @@ class Spool(ObjectStore):
                     with contextlib.suppress(ValueError):  # given up meanwhile
                         self._waiting.remove(next_one)
                     self._changed.notify_all()
+
+    def _bring(self, one: _Waiting) -> None:
+        """Raises Unavailable where the store does not have it after all: servers that write in place remove an object
+        with an earlier attempt that they give up late."""
+        self._store.put(one.key, one.path)
+        try:
+            found_bytes = self._store.stat(one.key).size_bytes
+        except NotFound:
+            found_bytes = -1
+        if found_bytes != one.size_bytes:
+            raise Unavailable(f"{self.url}: {one.key!r} was taken and is not there", reason="NOT_KEPT")
 
     def _take(self) -> _Waiting | None:
         """The next object that may go; None where the thread has to end."""
