@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from sqlalchemy import func, select
-from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import Session
 
 from podracer.common.v1 import agent_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
 from podracer_core.database import Database
 from podracer_core.errors import PreconditionFailed
 from podracer_leaderboard import messages, names, store
-from podracer_leaderboard.pages import page_of, page_query
+from podracer_leaderboard.pages import page_of_board, page_query
 from podracer_leaderboard.tables import AliasRow, CandidateRow
 
 
@@ -27,11 +27,12 @@ class Aliases:
         """
         names.check_leaderboard(request.leaderboard)
         names.check_alias(request.alias)
-        async with self._database.write() as session:
-            board = await store.get_board(session, request.leaderboard)
-            row = await _by_request(session, board.name, request.request_id)
+
+        def operation(session: Session) -> AliasRow:
+            board = store.get_board(session, request.leaderboard)
+            row = _by_request(session, board.name, request.request_id)
             if row is None:
-                checkpoint = await _checkpoint(session, board.name, request.agent) if request.agent else b""
+                checkpoint = _checkpoint(session, board.name, request.agent) if request.agent else b""
                 row = AliasRow(
                     board=board.name,
                     alias=request.alias,
@@ -42,7 +43,9 @@ class Aliases:
                     create_time=store.now(),
                 )
                 session.add(row)
-        return leaderboard_pb2.SetAliasResponse(change=messages.alias_change(row))
+            return row
+
+        return leaderboard_pb2.SetAliasResponse(change=messages.alias_change(await self._database.write(operation)))
 
     async def history(
         self, request: leaderboard_pb2.ListAliasHistoryRequest
@@ -53,32 +56,32 @@ class Aliases:
         if request.alias:
             query = query.where(AliasRow.alias == names.check_alias(request.alias))
         query = page_query(query, AliasRow.number, request.page_size, request.page_token, newest_first=True)
-        async with self._database.read() as session:
-            await store.get_board(session, request.leaderboard)
-            rows, token = page_of((await session.scalars(query)).all(), request.page_size)
+        rows, token = await self._database.read(
+            lambda session: page_of_board(session, request.leaderboard, query, request.page_size)
+        )
         return leaderboard_pb2.ListAliasHistoryResponse(
             changes=[messages.alias_change(row) for row in rows], next_page_token=token
         )
 
 
-async def current_aliases(session: AsyncSession, board: str) -> dict[str, str]:
+def current_aliases(session: Session, board: str) -> dict[str, str]:
     """Alias → the agent that it points at now."""
     newest = select(func.max(AliasRow.number)).where(AliasRow.board == board).group_by(AliasRow.alias)
-    rows = await session.scalars(select(AliasRow).where(AliasRow.number.in_(newest)).order_by(AliasRow.alias))
+    rows = session.scalars(select(AliasRow).where(AliasRow.number.in_(newest)).order_by(AliasRow.alias))
     return {row.alias: row.agent for row in rows if row.agent}
 
 
-async def _by_request(session: AsyncSession, board: str, request_id: str) -> AliasRow | None:
+def _by_request(session: Session, board: str, request_id: str) -> AliasRow | None:
     if not request_id:
         return None
     query = select(AliasRow).where(AliasRow.board == board, AliasRow.request_id == request_id)
-    return (await session.scalars(query)).first()
+    return session.scalars(query).first()
 
 
-async def _checkpoint(session: AsyncSession, board: str, agent: str) -> bytes:
+def _checkpoint(session: Session, board: str, agent: str) -> bytes:
     """The checkpoint of the agent's place on the board, else of its best candidate ever."""
-    row = await store.get_agent(session, names.check_agent(agent), board)
-    candidate = await session.get(CandidateRow, (board, agent))
+    row = store.get_agent(session, names.check_agent(agent), board)
+    candidate = session.get(CandidateRow, (board, agent))
     evaluation = row.best_evaluation if candidate is None else candidate.evaluation
     if evaluation is None:
         raise PreconditionFailed(

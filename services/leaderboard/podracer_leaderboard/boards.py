@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import AsyncIterator
 
 from sqlalchemy import delete, select
-from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import Session
 
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
 from podracer_core.database import Database
@@ -32,24 +33,26 @@ class Boards:
         names.check_leaderboard(name, "name")
         names.check_job(spec.job, "spec.job")
         read_competition(spec)
-        async with self._database.write() as session:
-            board = await session.get(BoardRow, name)
+
+        def operation(session: Session) -> leaderboard_pb2.Leaderboard:
+            board = session.get(BoardRow, name)
             if board is None:
-                taken = (await session.scalars(select(BoardRow.name).where(BoardRow.job == spec.job))).first()
+                taken = session.scalars(select(BoardRow.name).where(BoardRow.job == spec.job)).first()
                 if taken is not None:
                     raise _taken(f"job {spec.job} has the leaderboard {taken}", name)
                 board = BoardRow(name=name, job=spec.job, spec=messages.to_bytes(spec), update_time=store.now())
                 session.add(board)
-                await session.flush()
+                session.flush()
             elif not _is_same(leaderboard_pb2.LeaderboardSpec.FromString(board.spec), spec):
                 raise _taken(f"leaderboard {name} exists and belongs to another job or spec", name)
-            return await _leaderboard(session, board)
+            return _leaderboard(session, board)
+
+        return await self._database.write(operation)
 
     async def get(self, name: str) -> leaderboard_pb2.Leaderboard:
         """Raises NotFound."""
         names.check_leaderboard(name, "name")
-        async with self._database.read() as session:
-            return await _leaderboard(session, await store.get_board(session, name))
+        return await self._database.read(lambda session: _leaderboard(session, store.get_board(session, name)))
 
     async def watch(self, name: str, after_revision: int) -> AsyncIterator[leaderboard_pb2.WatchLeaderboardResponse]:
         """The leaderboard at each revision after `after_revision`; ends when it is deleted, or says that it drains.
@@ -57,15 +60,13 @@ class Boards:
         Revisions that follow one another faster than they can be sent are skipped. Raises NotFound at the beginning.
         """
         names.check_leaderboard(name, "name")
-        async with self._database.read() as session:
-            await store.get_board(session, name)
+        await self._database.read(lambda session: store.get_board(session, name))
         while not self._changes.is_draining:
             change = self._changes.next_change()
-            async with self._database.read() as session:
-                board = await session.get(BoardRow, name)
-                if board is None:
-                    return
-                leaderboard = await _leaderboard(session, board) if board.revision > after_revision else None
+            read = functools.partial(_newer, name=name, after_revision=after_revision)
+            is_there, leaderboard = await self._database.read(read)
+            if not is_there:
+                return
             if leaderboard is not None:
                 after_revision = leaderboard.revision
                 yield leaderboard_pb2.WatchLeaderboardResponse(leaderboard=leaderboard)
@@ -75,17 +76,24 @@ class Boards:
     async def delete(self, name: str) -> None:
         """With all that belongs to it; nothing where it is not there."""
         names.check_leaderboard(name, "name")
-        async with self._database.write() as session:
-            await session.execute(delete(BoardRow).where(BoardRow.name == name))
+        await self._database.write(lambda session: session.execute(delete(BoardRow).where(BoardRow.name == name)))
         self._changes.ring()
 
 
-async def _leaderboard(session: AsyncSession, board: BoardRow) -> leaderboard_pb2.Leaderboard:
-    rows = await store.get_candidates(session, board.name)
+def _newer(session: Session, name: str, after_revision: int) -> tuple[bool, leaderboard_pb2.Leaderboard | None]:
+    """Whether the board is there, and itself where its revision is a newer one."""
+    board = session.get(BoardRow, name)
+    if board is None:
+        return False, None
+    return True, _leaderboard(session, board) if board.revision > after_revision else None
+
+
+def _leaderboard(session: Session, board: BoardRow) -> leaderboard_pb2.Leaderboard:
+    rows = store.get_candidates(session, board.name)
     query = select(AgentRow).where(AgentRow.board == board.name, AgentRow.name.in_([row.agent for row in rows]))
-    agents = {agent.name: agent for agent in await session.scalars(query)}
+    agents = {agent.name: agent for agent in session.scalars(query)}
     candidates = [messages.candidate(rank, row, agents[row.agent]) for rank, row in enumerate(rows, start=1)]
-    return messages.leaderboard(board, candidates, await current_aliases(session, board.name))
+    return messages.leaderboard(board, candidates, current_aliases(session, board.name))
 
 
 def _is_same(stored: leaderboard_pb2.LeaderboardSpec, spec: leaderboard_pb2.LeaderboardSpec) -> bool:

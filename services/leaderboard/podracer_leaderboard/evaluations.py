@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sqlalchemy import select
-from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import Session
 
 from podracer.common.v1 import agent_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
@@ -14,7 +14,7 @@ from podracer_core.errors import FieldViolation, InvalidInput, NotFound
 from podracer_leaderboard import messages, names, places, store
 from podracer_leaderboard.changes import Changes
 from podracer_leaderboard.competition import competition_of
-from podracer_leaderboard.pages import page_of, page_query
+from podracer_leaderboard.pages import page_of_board, page_query
 from podracer_leaderboard.tables import AgentRow, EvaluationRow
 
 MAX_EVALUATIONS = 1000
@@ -33,19 +33,23 @@ class Evaluations:
         """Add evaluations to the history, each once; a challenge decides over its candidate."""
         names.check_leaderboard(request.leaderboard)
         _check_evaluations(request.evaluations)
-        async with self._database.write() as session:
-            board = await store.get_board(session, request.leaderboard)
+        challenges = [evaluation for evaluation in request.evaluations if challenged_by(evaluation)]
+
+        def operation(session: Session) -> int:
+            board = store.get_board(session, request.leaderboard)
             agents = {evaluation.agent for evaluation in request.evaluations}
-            known = await session.scalars(
+            known = session.scalars(
                 select(AgentRow.name).where(AgentRow.board == board.name, AgentRow.name.in_(agents))
             )
             unknown = agents.difference(known)
             if unknown:
                 raise NotFound(f"there is no agent {min(unknown)} on {board.name}", reason="AGENT_NOT_FOUND")
-            count = await store_evaluations(session, board.name, request.evaluations)
-            challenges = [evaluation for evaluation in request.evaluations if challenged_by(evaluation)]
+            count = store_evaluations(session, board.name, request.evaluations)
             for challenge in challenges:
-                await places.confirm(session, board, competition_of(board.spec).updater, challenge)
+                places.confirm(session, board, competition_of(board.spec).updater, challenge)
+            return count
+
+        count = await self._database.write(operation)
         if challenges:
             self._changes.ring()
         return leaderboard_pb2.RecordEvaluationsResponse(recorded_count=count)
@@ -57,18 +61,18 @@ class Evaluations:
         if request.agent:
             query = query.where(EvaluationRow.agent == names.check_agent(request.agent))
         query = page_query(query, EvaluationRow.number, request.page_size, request.page_token)
-        async with self._database.read() as session:
-            await store.get_board(session, request.leaderboard)
-            rows, token = page_of((await session.scalars(query)).all(), request.page_size)
+        rows, token = await self._database.read(
+            lambda session: page_of_board(session, request.leaderboard, query, request.page_size)
+        )
         evaluations = [agent_pb2.Evaluation.FromString(row.evaluation) for row in rows]
         return leaderboard_pb2.ListEvaluationsResponse(evaluations=evaluations, next_page_token=token)
 
 
-async def store_evaluations(session: AsyncSession, board: str, evaluations: Sequence[agent_pb2.Evaluation]) -> int:
+def store_evaluations(session: Session, board: str, evaluations: Sequence[agent_pb2.Evaluation]) -> int:
     """How many of them were new. One that was stored before its checkpoint was written is completed."""
     identifiers = {evaluation.evaluation_id for evaluation in evaluations}
     query = select(EvaluationRow).where(EvaluationRow.board == board, EvaluationRow.evaluation_id.in_(identifiers))
-    stored = {row.evaluation_id: row for row in await session.scalars(query)}
+    stored = {row.evaluation_id: row for row in session.scalars(query)}
     count = 0
     for evaluation in evaluations:
         row = stored.get(evaluation.evaluation_id)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import functools
 import logging
 import threading
@@ -65,7 +63,7 @@ _late: dict[type[Generator], threading.Thread] = {}
 """Calls that have not returned in time: nothing can end such a thread, but while it lives none has to follow it."""
 
 
-async def propose(
+def propose(
     competition: Competition, population: Population, request: CohortRequest, chance: Callable[[], Random]
 ) -> tuple[Cohort, GeneratorProblem | None]:
     """What the job's generator proposes; where that cannot be, what the scheduler's own one does, and why.
@@ -75,36 +73,26 @@ async def propose(
     stand_in = competition.stand_in(competition.space, competition.rules)
     if competition.generator is competition.stand_in:
         return stand_in.propose(population, request, chance()), None
-    answer = await _in_time(competition, functools.partial(_ask, competition, population, request, chance()))
+    answer = _in_time(competition, functools.partial(_ask, competition, population, request, chance()))
     if isinstance(answer, Cohort):
         return answer, None
     logger.warning("%s", answer.message)
     return stand_in.propose(population, request, chance()), answer
 
 
-async def _in_time(competition: Competition, ask: Callable[[], Cohort | GeneratorProblem]) -> Cohort | GeneratorProblem:
+def _in_time(competition: Competition, ask: Callable[[], Cohort | GeneratorProblem]) -> Cohort | GeneratorProblem:
     """What the generator answers in a thread of its own, or that it has not done so within DEADLINE_S."""
-    generator, loop = competition.generator, asyncio.get_running_loop()
+    generator = competition.generator
     if generator in _late and _late[generator].is_alive():
         return _problem(competition, "still has not answered an earlier call")
-    answer: asyncio.Future[Cohort | GeneratorProblem] = loop.create_future()
-
-    def settle(found: Cohort | GeneratorProblem) -> None:
-        if not answer.done():
-            answer.set_result(found)
-
-    def run() -> None:
-        found = ask()
-        with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
-            loop.call_soon_threadsafe(settle, found)
-
-    thread = threading.Thread(target=run, name=competition.rules.generator, daemon=True)
+    answers: list[Cohort | GeneratorProblem] = []
+    thread = threading.Thread(target=lambda: answers.append(ask()), name=competition.rules.generator, daemon=True)
     thread.start()
-    try:
-        return await asyncio.wait_for(answer, DEADLINE_S)
-    except TimeoutError:
+    thread.join(DEADLINE_S)
+    if thread.is_alive():
         _late[generator] = thread
         return _problem(competition, f"has not answered within {DEADLINE_S:g} s")
+    return answers[0]
 
 
 def _ask(

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 
 from sqlalchemy import select
-from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import Session
 
 from podracer.common.v1 import agent_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
@@ -14,8 +15,9 @@ from podracer_core.database import Database
 from podracer_core.errors import FieldViolation, InvalidInput
 from podracer_leaderboard import messages, names, store
 from podracer_leaderboard.competition import competition_of
-from podracer_leaderboard.elites import EliteStatistics, Round, elite_statistics, lineage_statistics
-from podracer_leaderboard.pages import page_of, page_query
+from podracer_leaderboard.elites import EliteStatistics, LineageStatistics, Round, elite_statistics, lineage_statistics
+from podracer_leaderboard.pages import page_of_board, page_query
+from podracer_leaderboard.search_space import SearchSpace
 from podracer_leaderboard.tables import AgentRow, ParentRow, RoundRow
 
 _STATE_NAMES = {number: state for state, number in messages.STATES.items()}
@@ -34,18 +36,19 @@ class Listings:
         if request.states:
             query = query.where(AgentRow.state.in_([_state(state) for state in request.states]))
         query = page_query(query, AgentRow.number, request.page_size, request.page_token)
-        async with self._database.read() as session:
-            await store.get_board(session, request.leaderboard)
-            rows, token = page_of((await session.scalars(query)).all(), request.page_size)
+        rows, token = await self._database.read(
+            lambda session: page_of_board(session, request.leaderboard, query, request.page_size)
+        )
         return leaderboard_pb2.ListAgentsResponse(agents=map(messages.agent, rows), next_page_token=token)
 
     async def agent(self, name: str) -> leaderboard_pb2.GetAgentResponse:
         """With its ancestors, parents first, and its children. Raises NotFound."""
         names.check_agent(name, "name")
-        async with self._database.read() as session:
-            row = await store.get_agent(session, name)
-            ancestors = await _ancestors(session, row)
-            children = await session.scalars(
+
+        def operation(session: Session) -> leaderboard_pb2.GetAgentResponse:
+            row = store.get_agent(session, name)
+            ancestors = _ancestors(session, row)
+            children = session.scalars(
                 select(AgentRow.name)
                 .join(ParentRow, ParentRow.child == AgentRow.name)
                 .where(ParentRow.parent == name)
@@ -55,19 +58,23 @@ class Listings:
                 agent=messages.agent(row), ancestors=map(messages.agent, ancestors), children=children.unique()
             )
 
+        return await self._database.read(operation)
+
     async def statistics(self, request: leaderboard_pb2.GetStatisticsRequest) -> leaderboard_pb2.GetStatisticsResponse:
         """Of the elites, the candidates on the board. Raises InvalidInput for an algorithm that is not searched."""
         names.check_leaderboard(request.leaderboard)
-        async with self._database.read() as session:
-            board = await store.get_board(session, request.leaderboard)
+
+        def operation(session: Session) -> tuple[SearchSpace, list[agent_pb2.AgentSpec], Sequence[LineageStatistics]]:
+            board = store.get_board(session, request.leaderboard)
             space = competition_of(board.spec).space
             if request.algorithm and request.algorithm not in space.ranges:
                 problem = f"{request.algorithm!r} is not searched; expected {' or '.join(space.ranges)}"
                 raise InvalidInput(problem, violations=[FieldViolation("algorithm", problem)])
-            elites = await _elites(session, board.name)
             columns = (RoundRow.lineage, RoundRow.agent, RoundRow.rung, RoundRow.score, RoundRow.cost_s)
-            rounds = await session.execute(select(*columns).where(RoundRow.board == board.name))
-            lineages = lineage_statistics(Round(*row) for row in rounds)
+            rounds = session.execute(select(*columns).where(RoundRow.board == board.name))
+            return space, _elites(session, board.name), lineage_statistics(Round(*row) for row in rounds)
+
+        space, elites, lineages = await self._database.read(operation)
         counts = Counter(elite.algorithm for elite in elites)
         algorithm = request.algorithm or max(space.ranges, key=lambda name: counts[name])
         values = [
@@ -85,7 +92,7 @@ class Listings:
         return response
 
 
-async def _ancestors(session: AsyncSession, row: AgentRow) -> list[AgentRow]:
+def _ancestors(session: Session, row: AgentRow) -> list[AgentRow]:
     """Parents, then their parents, …; each once."""
     found: dict[str, AgentRow] = {}
     generation = [row.name]
@@ -95,18 +102,18 @@ async def _ancestors(session: AsyncSession, row: AgentRow) -> list[AgentRow]:
             .join(ParentRow, ParentRow.parent == AgentRow.name)
             .where(ParentRow.board == row.board, ParentRow.child.in_(generation))
         )
-        parents = (await session.scalars(query.order_by(ParentRow.child, ParentRow.place))).unique().all()
+        parents = session.scalars(query.order_by(ParentRow.child, ParentRow.place)).unique().all()
         generation = [parent.name for parent in parents if parent.name not in found]
         found.update({parent.name: parent for parent in parents})
     return list(found.values())
 
 
-async def _elites(session: AsyncSession, board: str) -> list[agent_pb2.AgentSpec]:
-    candidates = await store.get_candidates(session, board)
+def _elites(session: Session, board: str) -> list[agent_pb2.AgentSpec]:
+    candidates = store.get_candidates(session, board)
     query = select(AgentRow.spec).where(
         AgentRow.board == board, AgentRow.name.in_([candidate.agent for candidate in candidates])
     )
-    return [agent_pb2.AgentSpec.FromString(spec) for spec in await session.scalars(query)]
+    return [agent_pb2.AgentSpec.FromString(spec) for spec in session.scalars(query)]
 
 
 def _statistics(elites: EliteStatistics) -> leaderboard_pb2.GetStatisticsResponse:

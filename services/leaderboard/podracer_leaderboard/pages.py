@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from typing import Any, Protocol, TypeVar
 
 from sqlalchemy import Select
-from sqlalchemy.orm import InstrumentedAttribute
+from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from podracer_core.errors import FieldViolation, InvalidInput
+from podracer_leaderboard import store
 
 DEFAULT_SIZE = 100
 MAX_SIZE = 1000
@@ -38,9 +39,10 @@ def page_query(
     return query.order_by(number.desc() if newest_first else number).limit(_checked(size) + 1)
 
 
-def page_of(rows: Sequence[Row], size: int) -> tuple[Sequence[Row], str]:
-    """The rows of the page, and the token of the next one; empty on the last."""
-    size = _checked(size)
+def page_of_board(session: Session, board: str, query: Select[Row], size: int) -> tuple[Sequence[Row], str]:
+    """The rows of a page of a board, and the token of the next one; empty on the last. Raises NotFound."""
+    store.get_board(session, board)
+    rows, size = session.scalars(query).all(), _checked(size)
     return rows[:size], str(rows[size - 1].number) if len(rows) > size else ""
 
 

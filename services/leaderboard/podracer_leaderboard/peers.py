@@ -7,8 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from sqlalchemy import Select, select
-from sqlalchemy.ext.asyncio import AsyncSession
-from sqlalchemy.orm import InstrumentedAttribute
+from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from podracer_leaderboard.agents import Agent
 from podracer_leaderboard.rules import Rules
@@ -25,28 +24,24 @@ MAX_WINDOW = 8192
 """Rounds that are read at once for more, those of the greatest effort; what lies below is looked up one by one."""
 
 
-async def load_peers(
-    session: AsyncSession, board: str, rules: Rules, agents: Iterable[Agent]
-) -> dict[str, tuple[float, ...]]:
+def load_peers(session: Session, board: str, rules: Rules, agents: Iterable[Agent]) -> dict[str, tuple[float, ...]]:
     """Name of an agent whose last round was judged → the scores of its rung, its own first."""
     own = [
         LineRound(agent.name, 0.0, rules.effort(agent.env_steps, agent.cost_s), agent.score)
         for agent in agents
         if agent.score is not None
     ]
-    near = await _rounds_near_each(session, board, rules, {each.after for each in own})
+    near = _rounds_near_each(session, board, rules, {each.after for each in own})
     return {each.agent: peer_scores(each, near[each.after]) for each in own}
 
 
-async def _rounds_near_each(
-    session: AsyncSession, board: str, rules: Rules, efforts: set[float]
-) -> dict[float, list[LineRound]]:
+def _rounds_near_each(session: Session, board: str, rules: Rules, efforts: set[float]) -> dict[float, list[LineRound]]:
     """Effort → `_rounds_near` it; of many efforts most come out of one query."""
     near: dict[float, list[LineRound]] = {}
     if len(efforts) > FEW_EFFORTS:
         query, effort_of = _judged_rounds(board, rules)
         query = query.where(effort_of <= max(efforts) * SAME_TO).limit(MAX_WINDOW)
-        rounds = _line_rounds((await session.execute(query.order_by(effort_of.desc(), RoundRow.agent.desc()))).all())
+        rounds = _line_rounds(session.execute(query.order_by(effort_of.desc(), RoundRow.agent.desc())).all())
         descending = [-each.after for each in rounds]
         for effort in efforts:
             middle = bisect_left(descending, -effort)
@@ -54,16 +49,16 @@ async def _rounds_near_each(
             last = middle + MAX_ROUNDS
             if last <= len(rounds) or len(rounds) < MAX_WINDOW:
                 near[effort] = rounds[first:last]
-    return near | {effort: await _rounds_near(session, board, rules, effort) for effort in efforts - near.keys()}
+    return near | {effort: _rounds_near(session, board, rules, effort) for effort in efforts - near.keys()}
 
 
-async def _rounds_near(session: AsyncSession, board: str, rules: Rules, effort: float) -> list[LineRound]:
+def _rounds_near(session: Session, board: str, rules: Rules, effort: float) -> list[LineRound]:
     """The judged rounds that ended nearest to `effort`, those of the greatest effort first."""
     query, effort_of = _judged_rounds(board, rules)
     query = query.limit(MAX_ROUNDS)
     above = query.where(effort_of > effort, effort_of <= effort * SAME_TO).order_by(effort_of, RoundRow.agent)
     below = query.where(effort_of <= effort).order_by(effort_of.desc(), RoundRow.agent.desc())
-    return _line_rounds([*reversed((await session.execute(above)).all()), *(await session.execute(below)).all()])
+    return _line_rounds([*reversed(session.execute(above).all()), *session.execute(below).all()])
 
 
 def _judged_rounds(board: str, rules: Rules) -> tuple[Select[Any], InstrumentedAttribute[Any]]:

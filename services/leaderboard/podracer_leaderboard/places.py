@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from sqlalchemy import select
-from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import Session
 
 from podracer.common.v1 import agent_pb2
 from podracer_leaderboard import messages, store
@@ -48,20 +48,20 @@ def score_of(updater: Updater, evaluation: agent_pb2.Evaluation) -> float | None
     return updater.score(judgement) if judgement.is_finite else None
 
 
-async def judged(session: AsyncSession, board: BoardRow, updater: Updater, own: Judged) -> Judged:
+def judged(session: Session, board: BoardRow, updater: Updater, own: Judged) -> Judged:
     """What counts of the checkpoint of `own`, the evaluation that it was found by."""
-    return await _challenged(session, board.name, updater, own.evaluation.agent, own.prefix) or own
+    return _challenged(session, board.name, updater, own.evaluation.agent, own.prefix) or own
 
 
-async def take(
-    session: AsyncSession, board: BoardRow, updater: Updater, agent: AgentRow, candidate: Judged
+def take(
+    session: Session, board: BoardRow, updater: Updater, agent: AgentRow, candidate: Judged
 ) -> tuple[Admission, bool]:
     """Put a candidate on the board where the updater says so. Whether it asks for a challenge is the second value.
 
     It does where it claims the first place, or has driven out who had that: its own agent's former candidate, where
     others claim still more. One that is not confirmed remembers the confirmed one that it drives out.
     """
-    rows = await store.get_candidates(session, board.name)
+    rows = store.get_candidates(session, board.name)
     entries, entry = store.entries(rows), candidate.entry(agent, board.clock)
     admission = updater.admit(entries, entry)
     if not admission.is_admitted:
@@ -69,33 +69,33 @@ async def take(
     removed = _rows_of(rows, admission.removed)
     held = (row.agent if row.confirmed else row.former for row in removed)
     former = "" if candidate.confirmed else next(filter(None, held), "")
-    await _place(session, board, agent, candidate, removed, former)
+    _place(session, board, agent, candidate, removed, former)
     drives_out_first = not candidate.confirmed and any(row is rows[0] for row in removed)
     return admission, drives_out_first or claims_first(entries, entry)
 
 
-async def confirm(session: AsyncSession, board: BoardRow, updater: Updater, challenge: agent_pb2.Evaluation) -> None:
+def confirm(session: Session, board: BoardRow, updater: Updater, challenge: agent_pb2.Evaluation) -> None:
     """Let a stored challenge decide over its checkpoint; nothing for one that is on the board and the agent's best no
     more, or again for the same."""
-    agent = await store.get_agent(session, challenge.agent, board.name)
+    agent = store.get_agent(session, challenge.agent, board.name)
     prefix = challenge.checkpoint.prefix
-    confirmed = await _confirmed(session, board.name, updater, agent.name)
+    confirmed = _confirmed(session, board.name, updater, agent.name)
     found = next((each for each in confirmed if each.prefix == prefix), None)
     if found is None:
         return
     stored = messages.to_bytes(found.evaluation)
-    await _keep_best(session, agent, max(confirmed, key=lambda each: each.order), challenged=prefix)
-    row = await session.get(CandidateRow, (board.name, agent.name))
+    _keep_best(session, agent, max(confirmed, key=lambda each: each.order), challenged=prefix)
+    row = session.get(CandidateRow, (board.name, agent.name))
     if row is None or _prefix(row.evaluation) != prefix or row.evaluation == stored:
         return
     row.evaluation, row.score, row.mean, row.confirmed = stored, found.score, found.evaluation.mean, True
     former, row.former = row.former, ""
     if former:
-        await _give_back(session, board, updater, row, found, former)
+        _give_back(session, board, updater, row, found, former)
     _note_change(board)
 
 
-async def _keep_best(session: AsyncSession, agent: AgentRow, confirmed: Judged, challenged: str) -> None:
+def _keep_best(session: Session, agent: AgentRow, confirmed: Judged, challenged: str) -> None:
     """What children of `agent` start from: the best that is confirmed, unless another checkpoint promises more."""
     former = _prefix(agent.best_evaluation)
     if agent.best_score is None or (former != challenged and confirmed.score <= agent.best_score):
@@ -107,32 +107,32 @@ async def _keep_best(session: AsyncSession, agent: AgentRow, confirmed: Judged, 
     rounds = select(RoundRow).where(
         RoundRow.board == agent.board, RoundRow.agent == agent.name, RoundRow.line_env_steps >= steps
     )
-    origin = (await session.scalars(rounds.order_by(RoundRow.line_env_steps, RoundRow.rung).limit(1))).first()
+    origin = session.scalars(rounds.order_by(RoundRow.line_env_steps, RoundRow.rung).limit(1)).first()
     if origin is not None:
         agent.best_rung, agent.best_cost_s = origin.rung, origin.line_cost_s
         agent.best_env_steps = steps or origin.line_env_steps
 
 
-async def _give_back(
-    session: AsyncSession, board: BoardRow, updater: Updater, row: CandidateRow, found: Judged, former: str
+def _give_back(
+    session: Session, board: BoardRow, updater: Updater, row: CandidateRow, found: Judged, former: str
 ) -> None:
     """Bring back the best confirmed candidate of `former` in the place of `row`, unless that has proved to be better.
 
     Else a lucky evaluation could cost the board the best that is known for sure.
     """
-    agent = await store.get_agent(session, former, board.name)
-    confirmed = await _confirmed(session, board.name, updater, former)
+    agent = store.get_agent(session, former, board.name)
+    confirmed = _confirmed(session, board.name, updater, former)
     best = max(confirmed, key=lambda each: each.order, default=None)
     if best is None or found.order > best.order:
         return
-    others = [each for each in await store.get_candidates(session, board.name) if each is not row]
+    others = [each for each in store.get_candidates(session, board.name) if each is not row]
     admission = updater.admit(store.entries(others), best.entry(agent, store.tick(board)))
     if admission.is_admitted:
-        await _place(session, board, agent, best, [row, *_rows_of(others, admission.removed)], "")
+        _place(session, board, agent, best, [row, *_rows_of(others, admission.removed)], "")
 
 
-async def _place(
-    session: AsyncSession,
+def _place(
+    session: Session,
     board: BoardRow,
     agent: AgentRow,
     candidate: Judged,
@@ -140,8 +140,8 @@ async def _place(
     former: str,
 ) -> None:
     for row in removed:
-        await session.delete(row)
-    await session.flush()  # the agent's own former row leaves before its new one comes
+        session.delete(row)
+    session.flush()  # the agent's own former row leaves before its new one comes
     row = CandidateRow(
         board=board.name,
         agent=agent.name,
@@ -158,16 +158,16 @@ async def _place(
     _note_change(board)
 
 
-async def _challenged(session: AsyncSession, board: str, updater: Updater, agent: str, prefix: str) -> Judged | None:
+def _challenged(session: Session, board: str, updater: Updater, agent: str, prefix: str) -> Judged | None:
     """What the challenges of a checkpoint say; None where there was none, or none with a finite score."""
-    return next(iter(await _confirmed(session, board, updater, agent, prefix)), None)
+    return next(iter(_confirmed(session, board, updater, agent, prefix)), None)
 
 
-async def _confirmed(session: AsyncSession, board: str, updater: Updater, agent: str, prefix: str = "") -> list[Judged]:
+def _confirmed(session: Session, board: str, updater: Updater, agent: str, prefix: str = "") -> list[Judged]:
     """The challenges of an agent, one for each checkpoint: of several the longest, then the first by its id."""
     query = select(EvaluationRow.evaluation).where(EvaluationRow.board == board, EvaluationRow.agent == agent)
     wanted = EvaluationRow.challenged == prefix if prefix else EvaluationRow.challenged != ""
-    evaluations = [agent_pb2.Evaluation.FromString(stored) for stored in await session.scalars(query.where(wanted))]
+    evaluations = [agent_pb2.Evaluation.FromString(stored) for stored in session.scalars(query.where(wanted))]
     decisive: dict[str, Judged] = {}
     for evaluation in sorted(evaluations, key=lambda each: (-len(each.returns), each.evaluation_id)):
         score = score_of(updater, evaluation)

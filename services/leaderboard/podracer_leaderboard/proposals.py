@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import Session
 
 from podracer.common.v1 import agent_pb2, cohort_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
@@ -42,34 +42,37 @@ class Proposals:
         An empty answer changes nothing, so the same request may be asked again and get agents later.
         """
         _check(request)
-        async with self._database.write() as session:
-            board = await store.get_board(session, request.leaderboard)
-            stored = await session.get(ProposalRow, (board.name, request.request_id))
+
+        def operation(session: Session) -> leaderboard_pb2.ProposeCohortResponse:
+            board = store.get_board(session, request.leaderboard)
+            stored = session.get(ProposalRow, (board.name, request.request_id))
             if stored is not None:
                 return leaderboard_pb2.ProposeCohortResponse.FromString(stored.response)
-            response = await _propose(session, board, request)
+            response = _propose(session, board, request)
             if response.proposals:
                 board.proposal_count += 1
                 row = ProposalRow(board=board.name, request_id=request.request_id, response=messages.to_bytes(response))
                 session.add(row)
             return response
 
+        return await self._database.write(operation)
 
-async def _propose(
-    session: AsyncSession, board: BoardRow, request: leaderboard_pb2.ProposeCohortRequest
+
+def _propose(
+    session: Session, board: BoardRow, request: leaderboard_pb2.ProposeCohortRequest
 ) -> leaderboard_pb2.ProposeCohortResponse:
     competition, remaining = competition_of(board.spec), _remaining(request)
     response = leaderboard_pb2.ProposeCohortResponse()
     if remaining.is_nothing:
         return response
-    living = await store.load_living(session, board.name)
+    living = store.load_living(session, board.name)
     uses_history = competition.generator.uses_history
-    population = await store.load_population(session, board, living, competition.rules, with_history=uses_history)
+    population = store.load_population(session, board, living, competition.rules, with_history=uses_history)
     places = remaining.places(request.places)
-    limits = await load_limits(session, board.name, {agent.shape for agent in population.alive}, places)
+    limits = load_limits(session, board.name, {agent.shape for agent in population.alive}, places)
     wish = CohortRequest(places, frozenset(request.warm_agents), frozenset(request.algorithms), limits)
     seed, number = competition.rules.seed, board.proposal_count
-    cohort, problem = await guard.propose(competition, population, wish, lambda: stream(seed, "proposal", number))
+    cohort, problem = guard.propose(competition, population, wish, lambda: stream(seed, "proposal", number))
     if problem is not None:
         response.generator_problem.CopyFrom(
             cohort_pb2.Problem(reason="GENERATOR_FAILED", message=problem.message, detail=problem.detail)
@@ -83,7 +86,7 @@ async def _propose(
     response.round_env_steps = budget.env_steps
     if budget.time_s:
         response.round_time.CopyFrom(messages.duration(budget.time_s))
-    candidates = store.entries(await store.get_candidates(session, board.name))
+    candidates = store.entries(store.get_candidates(session, board.name))
     admission = admission_score(candidates, competition.rules.leaderboard_size)
     if admission is not None:
         response.admission_score = admission
@@ -91,7 +94,7 @@ async def _propose(
 
 
 def _carry_out(
-    session: AsyncSession, board: BoardRow, competition: Competition, cohort: Cohort, living: AgentRows
+    session: Session, board: BoardRow, competition: Competition, cohort: Cohort, living: AgentRows
 ) -> list[leaderboard_pb2.Proposal]:
     """New agents get their rows, those they replace and others retire; then the members are the pod's."""
     created = {id(new): _create(session, board, competition, new, living) for new in cohort.created}
@@ -106,9 +109,7 @@ def _carry_out(
     return proposals
 
 
-def _create(
-    session: AsyncSession, board: BoardRow, competition: Competition, new: NewAgent, living: AgentRows
-) -> AgentRow:
+def _create(session: Session, board: BoardRow, competition: Competition, new: NewAgent, living: AgentRows) -> AgentRow:
     board.agent_count += 1
     number = board.agent_count
     name = names.agent_name(board.job, number)

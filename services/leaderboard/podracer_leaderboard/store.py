@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from types import MappingProxyType
 
 from sqlalchemy import func, or_, select
-from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import Session
 
 from podracer.common.v1 import agent_pb2
 from podracer_core.catalogue.messages import hyperparameters_from_message
@@ -36,27 +36,27 @@ def tick(board: BoardRow) -> int:
     return board.clock
 
 
-async def get_board(session: AsyncSession, name: str) -> BoardRow:
+def get_board(session: Session, name: str) -> BoardRow:
     """Raises NotFound."""
-    board = await session.get(BoardRow, name)
+    board = session.get(BoardRow, name)
     if board is None:
         raise NotFound(f"there is no leaderboard {name}", reason="LEADERBOARD_NOT_FOUND", leaderboard=name)
     return board
 
 
-async def get_agent(session: AsyncSession, name: str, board: str | None = None) -> AgentRow:
+def get_agent(session: Session, name: str, board: str | None = None) -> AgentRow:
     """An agent by its name, of `board` where that is given. Raises NotFound."""
     query = select(AgentRow).where(AgentRow.name == name)
-    agent = (await session.scalars(query if board is None else query.where(AgentRow.board == board))).first()
+    agent = session.scalars(query if board is None else query.where(AgentRow.board == board)).first()
     if agent is None:
         where = f" on {board}" if board else ""
         raise NotFound(f"there is no agent {name}{where}", reason="AGENT_NOT_FOUND", agent=name)
     return agent
 
 
-async def get_candidates(session: AsyncSession, board: str) -> list[CandidateRow]:
+def get_candidates(session: Session, board: str) -> list[CandidateRow]:
     """The rows on the board, best first."""
-    rows = {row.agent: row for row in await session.scalars(select(CandidateRow).where(CandidateRow.board == board))}
+    rows = {row.agent: row for row in session.scalars(select(CandidateRow).where(CandidateRow.board == board))}
     return [rows[entry.agent] for entry in ranked(entries(list(rows.values())))]
 
 
@@ -65,17 +65,17 @@ def entries(candidates: Sequence[CandidateRow]) -> list[Entry]:
     return [Entry(row.agent, row.lineage, row.score, row.mean, row.entry_order, row.confirmed) for row in candidates]
 
 
-async def load_living(session: AsyncSession, board: str) -> dict[str, AgentRow]:
+def load_living(session: Session, board: str) -> dict[str, AgentRow]:
     """Name → row of the agents that are alive or on the board."""
     on_board = select(CandidateRow.agent).where(CandidateRow.board == board)
     query = select(AgentRow).where(
         AgentRow.board == board, or_(AgentRow.state.in_([*ALIVE]), AgentRow.name.in_(on_board))
     )
-    return {row.name: row for row in await session.scalars(query.order_by(AgentRow.number))}
+    return {row.name: row for row in session.scalars(query.order_by(AgentRow.number))}
 
 
-async def load_population(
-    session: AsyncSession, board: BoardRow, living: dict[str, AgentRow], rules: Rules, *, with_history: bool = False
+def load_population(
+    session: Session, board: BoardRow, living: dict[str, AgentRow], rules: Rules, *, with_history: bool = False
 ) -> Population:
     """What the generator sees of a board."""
     agents = {row.name: _agent(row) for row in living.values()}
@@ -83,24 +83,24 @@ async def load_population(
     fresh = select(AgentRow.algorithm, func.count()).where(
         AgentRow.board == board.name, AgentRow.origin == Action.FRESH
     )
-    counts = await session.execute(fresh.group_by(AgentRow.algorithm))
-    front = await load_front(session, board.name, rules) if rules.adaptive_rounds else None
+    counts = session.execute(fresh.group_by(AgentRow.algorithm))
+    front = load_front(session, board.name, rules) if rules.adaptive_rounds else None
     return Population(
         agents=tuple(agents.values()),
         created=board.agent_count,
         fresh_counts=dict(counts.all()),
-        peers=await load_peers(session, board.name, rules, waiting),
-        curves=await load_curves(session, board.name, rules, waiting) if rules.adaptive_rounds else {},
-        elites=tuple(agents[row.agent] for row in await get_candidates(session, board.name)),
-        history=await _history(session, board) if with_history else (),
+        peers=load_peers(session, board.name, rules, waiting),
+        curves=load_curves(session, board.name, rules, waiting) if rules.adaptive_rounds else {},
+        elites=tuple(agents[row.agent] for row in get_candidates(session, board.name)),
+        history=_history(session, board) if with_history else (),
         stagnates=front is not None and front.stagnates(rules),
     )
 
 
-async def _history(session: AsyncSession, board: BoardRow) -> tuple[Agent, ...]:
+def _history(session: Session, board: BoardRow) -> tuple[Agent, ...]:
     judged = select(AgentRow).where(AgentRow.board == board.name, AgentRow.best_score.is_not(None))
-    newest = await session.scalars(judged.order_by(AgentRow.number.desc()).limit(NEWEST_IN_HISTORY))
-    best = await session.scalars(judged.order_by(AgentRow.best_score.desc(), AgentRow.number).limit(BEST_IN_HISTORY))
+    newest = session.scalars(judged.order_by(AgentRow.number.desc()).limit(NEWEST_IN_HISTORY))
+    best = session.scalars(judged.order_by(AgentRow.best_score.desc(), AgentRow.number).limit(BEST_IN_HISTORY))
     rows = {row.number: row for row in (*newest, *best)}
     return tuple(_agent(rows[number]) for number in sorted(rows))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import Session
 
 from podracer.common.v1 import agent_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
@@ -36,21 +36,24 @@ class Submissions:
         Raises PreconditionFailed (AGENT_NOT_TRAINING) where no pod should have the agent.
         """
         _check_submission(request)
+
+        def operation(session: Session) -> leaderboard_pb2.SubmitCandidateResponse:
+            board = store.get_board(session, request.leaderboard)
+            stored = session.get(RoundRow, (board.name, request.request_id))
+            if stored is not None:
+                return leaderboard_pb2.SubmitCandidateResponse.FromString(stored.response)
+            return _submit(session, board, request)
+
         try:
-            async with self._database.write() as session:
-                board = await store.get_board(session, request.leaderboard)
-                stored = await session.get(RoundRow, (board.name, request.request_id))
-                if stored is not None:
-                    return leaderboard_pb2.SubmitCandidateResponse.FromString(stored.response)
-                return await _submit(session, board, request)
+            return await self._database.write(operation)
         finally:
             self._changes.ring()
 
 
-async def _submit(
-    session: AsyncSession, board: BoardRow, request: leaderboard_pb2.SubmitCandidateRequest
+def _submit(
+    session: Session, board: BoardRow, request: leaderboard_pb2.SubmitCandidateRequest
 ) -> leaderboard_pb2.SubmitCandidateResponse:
-    agent = await store.get_agent(session, request.agent, board.name)
+    agent = store.get_agent(session, request.agent, board.name)
     if agent.state != State.TRAINING:
         raise PreconditionFailed(
             f"agent {agent.name} is {agent.state}: no pod has it, so no round of it can end",
@@ -67,13 +70,13 @@ async def _submit(
         agent.latest_score = score
     admission, challenge = Admission(0, "no snapshot was evaluated"), False
     if evaluation is not None:
-        await store_evaluations(session, board.name, [evaluation])
+        store_evaluations(session, board.name, [evaluation])
         admission = Admission(0, "its evaluation is not a finite number")
     if evaluation is not None and score is not None:
         agent.latest_evaluation = messages.to_bytes(evaluation)
-        admission, challenge = await _judge(session, board, agent, updater, evaluation, score)
+        admission, challenge = _judge(session, board, agent, updater, evaluation, score)
     shape = store.shape_of_row(agent)
-    await record_throughput(session, board.name, shape, request.member_count, request.env_steps, cost_s)
+    record_throughput(session, board.name, shape, request.member_count, request.env_steps, cost_s)
     response = leaderboard_pb2.SubmitCandidateResponse(
         admitted=admission.is_admitted, rank=admission.rank, reason=admission.reason, challenge=challenge
     )
@@ -115,8 +118,8 @@ def _end_round(
         logger.warning("agent %s failed: %s", agent.name, request.failure)
 
 
-async def _judge(
-    session: AsyncSession,
+def _judge(
+    session: Session,
     board: BoardRow,
     agent: AgentRow,
     updater: Updater,
@@ -126,14 +129,14 @@ async def _judge(
     """Keep it where it is the agent's best, and put it on the board where the updater says so."""
     if not evaluation.checkpoint.prefix:
         return Admission(0, "its evaluation names no checkpoint"), False
-    candidate = await places.judged(session, board, updater, places.Judged(evaluation, score))
+    candidate = places.judged(session, board, updater, places.Judged(evaluation, score))
     if agent.best_score is None or candidate.score > agent.best_score:
         agent.best_evaluation, agent.best_score = messages.to_bytes(candidate.evaluation), candidate.score
         agent.best_rung, agent.best_cost_s = agent.rung, agent.cost_s
         agent.best_env_steps = evaluation.checkpoint.env_steps or agent.env_steps
     if candidate.evaluation.purpose == agent_pb2.EVALUATION_PURPOSE_PROGRESS:
         return Admission(0, "too few episodes: its evaluation ended when it was clearly below admission"), False
-    return await places.take(session, board, updater, agent, candidate)
+    return places.take(session, board, updater, agent, candidate)
 
 
 def _evaluation(request: leaderboard_pb2.SubmitCandidateRequest) -> agent_pb2.Evaluation | None:

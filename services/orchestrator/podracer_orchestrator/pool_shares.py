@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -40,7 +41,7 @@ class PoolShares:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._fair = FairShare()
+        self._fair, self._fair_lock = FairShare(), threading.Lock()  # operations that read run beside the writing one
         self._needs = MemoryNeeds()
         self._memory = MemoryBudget()
         self._memory_bytes = math.inf
@@ -73,13 +74,15 @@ class PoolShares:
         active = {job.uid: job for job in jobs.in_states(session, ACTIVE_STATES)}
         loads = self._loads(session, list(active.values()))
         full = {load.job_uid for load in loads if load.held >= plan_of(active[load.job_uid]).max_pods}
-        ordered = [active[uid] for uid in self._fair.order(loads)]
+        with self._fair_lock:
+            ordered = [active[uid] for uid in self._fair.order(loads)]
         return Offer([job for job in ordered if pods.can_serve(pod, job)], frozenset(full), loads)
 
     def took(self, offer: Offer, taker: JobRow) -> None:
         """`taker` got the pod; those before it could not take it."""
         passed_over = [job.uid for job in offer.jobs[: offer.jobs.index(taker)]]
-        self._fair.level(passed_over, taker.uid, offer.loads)
+        with self._fair_lock:
+            self._fair.level(passed_over, taker.uid, offer.loads)
 
     def note_machine(self, session: Session) -> None:
         """Draw the conclusions from what the backend has measured: what pods need, and what they may take."""
@@ -112,7 +115,9 @@ class PoolShares:
         Those whose kind of pod is there keep their place for a while: starting another kind takes its time.
         """
         active = jobs.in_states(session, ACTIVE_STATES)
-        turns = self._fair.turns(self._loads(session, active))
+        loads = self._loads(session, active)
+        with self._fair_lock:
+            turns = self._fair.turns(loads)
         present = set(session.scalars(select(PodRow.kind).where(PodRow.state.not_in(pods.ABSENT))))
         found = []
         for job in active:

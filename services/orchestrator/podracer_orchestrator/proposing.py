@@ -79,7 +79,7 @@ class CohortProposer:
     def next_chance_s(self) -> float:
         """Seconds until a job that may not be asked for now may be; infinite where there is none."""
         now = self._clock.monotonic()
-        waits = (former.again_s - now for former in self._asked_in_vain.values())
+        waits = (former.again_s - now for former in list(self._asked_in_vain.values()))
         return min((wait_s for wait_s in waits if wait_s > 0.0), default=math.inf)
 
     def turn(self, job_uid: str) -> asyncio.Lock:

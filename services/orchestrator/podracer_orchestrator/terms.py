@@ -30,7 +30,7 @@ class LeaseTerms:
     """The deadlines of the held leases, by fence.
 
     A lease whose deadline is not known here is refused: only `begin` makes one known, so that nothing is renewed
-    that has been given up already.
+    that has been given up already. For several threads: each call is one step, or looks at a copy.
     """
 
     def __init__(self, clock: Clock, term_s: float) -> None:
@@ -44,18 +44,15 @@ class LeaseTerms:
 
     def is_running(self, fence: int) -> bool:
         """Whether the lease's deadline is still to come."""
-        term = self._terms.get(fence)
-        return term is not None and self._clock.monotonic() < term.deadline
+        return self._running(fence) is not None
 
     def check(self, fence: int) -> None:
         """Raise Fenced unless the lease still runs."""
-        if not self.is_running(fence):
-            raise Fenced(f"the lease with fence {fence} has ended", fence=fence)
+        self._get(fence)
 
     def renew(self, fence: int, live: LiveReport | None = None) -> None:
         """Give the lease another full term. Raises Fenced where it has ended."""
-        self.check(fence)
-        term = self._terms[fence]
+        term = self._get(fence)
         term.deadline = self._clock.monotonic() + self.term_s
         if live is not None:
             term.live = live
@@ -67,11 +64,11 @@ class LeaseTerms:
     def expired(self) -> list[int]:
         """The fences of the leases whose deadline has passed, oldest first."""
         now = self._clock.monotonic()
-        return sorted(fence for fence, term in self._terms.items() if now >= term.deadline)
+        return sorted(fence for fence, term in list(self._terms.items()) if now >= term.deadline)
 
     def next_deadline(self) -> float | None:
         """When the next lease expires unless it is renewed; None where none is held."""
-        return min((term.deadline for term in self._terms.values()), default=None)
+        return min((term.deadline for term in list(self._terms.values())), default=None)
 
     def live(self, fence: int) -> LiveReport:
         """What its pod last reported."""
@@ -81,3 +78,13 @@ class LeaseTerms:
     def env_steps_per_second(self, fences: Iterable[int]) -> float:
         """Of these leases together, as last reported."""
         return sum(self.live(fence).env_steps_per_second for fence in fences)
+
+    def _running(self, fence: int) -> _Term | None:
+        term = self._terms.get(fence)
+        return term if term is not None and self._clock.monotonic() < term.deadline else None
+
+    def _get(self, fence: int) -> _Term:
+        term = self._running(fence)
+        if term is None:
+            raise Fenced(f"the lease with fence {fence} has ended", fence=fence)
+        return term

@@ -32,16 +32,16 @@ class Transactions:
 
     async def read(self, operation: Callable[[Session], Result]) -> Result:
         """Run a transaction that only reads one snapshot, beside the writing one."""
-        async with self._database.read() as session:
-            return await session.run_sync(operation)
+        return await self._database.read(operation)
 
     async def close(self) -> None:
         """Close the database, after the transaction that is running."""
         await self._database.close()
 
     async def _write(self, operation: Callable[[Session], Result]) -> Result:
-        async with self._database.write() as session:
-            result = await session.run_sync(operation)
-            topics = await session.run_sync(touched)
+        def noting_topics(session: Session) -> tuple[Result, frozenset[str]]:
+            return operation(session), touched(session)
+
+        result, topics = await self._database.write(noting_topics)
         self._changes.notify(topics)
         return result

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy import create_engine, select, text
+from sqlalchemy.orm import Session
 
 from podracer_core.database import Database, open_database
 from podracer_core.database.tenure import TABLE
@@ -39,13 +41,12 @@ def url(server: PostgresServer, request: pytest.FixtureRequest) -> str:
 
 
 async def put(database: Database, name: str, value: bytes) -> None:
-    async with database.write() as session:
-        await session.merge(SettingRow(name=name, value=value))
+    await database.write(lambda session: session.merge(SettingRow(name=name, value=value)))
 
 
 async def get(database: Database, name: str) -> bytes | None:
-    async with database.read() as session:
-        return (await session.execute(select(SettingRow.value).where(SettingRow.name == name))).scalar()
+    query = select(SettingRow.value).where(SettingRow.name == name)
+    return await database.read(lambda session: session.scalar(query))
 
 
 @pytest.mark.parametrize(("package", "metadata"), [(ORCHESTRATOR, Base.metadata), (LEADERBOARD, Tables.metadata)])
@@ -62,12 +63,14 @@ async def test_the_migrations_make_the_tables(url: str, package: str, metadata: 
 
 
 async def test_what_was_written_is_there(url: str) -> None:
+    def fail(session: Session) -> None:
+        session.merge(SettingRow(name="a", value=b"2"))
+        raise RuntimeError
+
     async with open_database(url, ORCHESTRATOR) as database:
         await put(database, "a", b"1")
         with pytest.raises(RuntimeError):
-            async with database.write() as session:
-                await session.merge(SettingRow(name="a", value=b"2"))
-                raise RuntimeError
+            await database.write(fail)
         assert await get(database, "a") == b"1"
     async with open_database(url, ORCHESTRATOR) as database:
         assert await get(database, "a") == b"1"
@@ -97,17 +100,15 @@ async def test_a_server_that_was_killed_comes_back_with_everything_that_was_ackn
 
 
 async def test_writers_wait_for_one_another(url: str) -> None:
+    def add(session: Session) -> None:
+        row = session.get_one(SettingRow, "count")
+        value = int(row.value)
+        time.sleep(0.001)
+        row.value = str(value + 1).encode()
+
     async with open_database(url, ORCHESTRATOR) as database:
         await put(database, "count", b"0")
-
-        async def add() -> None:
-            async with database.write() as session:
-                row = await session.get_one(SettingRow, "count")
-                value = int(row.value)
-                await asyncio.sleep(0.001)
-                row.value = str(value + 1).encode()
-
-        await asyncio.gather(*(add() for _ in range(50)))
+        await asyncio.gather(*(database.write(add) for _ in range(50)))
         assert await get(database, "count") == b"50"
 
 

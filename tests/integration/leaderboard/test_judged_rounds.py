@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import event, insert, text
+from sqlalchemy.orm import Session
 
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as pb
 from podracer_core.database import Database, open_database
@@ -187,33 +188,37 @@ def agent_of(number: int) -> Agent:
     return Agent(name, number, "ppo", {}, ("ppo", ()), State.WAITING, "a0", 1, steps, effort, effort, None, 0, True)
 
 
+def fill(session: Session) -> None:
+    session.add(BoardRow(name="b", job="j", spec=b"", update_time=datetime.now(UTC)))
+    session.flush()
+    session.execute(insert(AgentRow), [row_of_agent(number) for number in range(2000)])
+    session.execute(insert(RoundRow), [row_of_round(number) for number in range(2000)])
+
+
 @pytest.fixture
 async def long_history(tmp_path: Path) -> AsyncIterator[Database]:
     """A board with two thousand agents of one effort each."""
     async with open_database(f"sqlite:///{tmp_path}/a.sqlite", MIGRATIONS) as database:
-        async with database.write() as session:
-            session.add(BoardRow(name="b", job="j", spec=b"", update_time=datetime.now(UTC)))
-            await session.flush()
-            await session.execute(insert(AgentRow), [row_of_agent(number) for number in range(2000)])
-            await session.execute(insert(RoundRow), [row_of_round(number) for number in range(2000)])
+        await database.write(fill)
         yield database
 
 
 async def test_a_rung_is_read_from_a_few_rows_of_an_index_however_many_rounds_there_are(long_history: Database) -> None:
     """No more than the nearest rounds are read, and no table is scanned."""
     statements: list[tuple[str, Any]] = []
-    async with long_history.read() as session:
-        connection = await session.connection()
-        event.listen(connection.sync_engine, "before_cursor_execute", lambda *a: statements.append((a[2], a[3])))
+
+    def read(session: Session) -> list[str]:
+        connection = session.connection()
+        event.listen(connection.engine, "before_cursor_execute", lambda *a: statements.append((a[2], a[3])))
         for rules in (Rules(), Rules(round_env_steps=10)):
-            (scores,) = (await load_peers(session, "b", rules, [agent_of(1000)])).values()
+            (scores,) = load_peers(session, "b", rules, [agent_of(1000)]).values()
             assert len(scores) <= 2 * MAX_ROUNDS + 1
             assert scores[0] == 1000.0
             assert {998.0, 999.0, 1001.0, 1002.0} <= set(scores)
-        plans: list[str] = []
-        for statement, values in [*statements]:
-            steps = await connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", values)
-            plans += [step[-1] for step in steps]
+        explained = [connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {text}", values) for text, values in [*statements]]
+        return [step[-1] for steps in explained for step in steps]
+
+    plans = await long_history.read(read)
     assert len(plans) == 8
     assert all("USING" in step and "INDEX" in step for step in plans), plans
 
@@ -224,13 +229,13 @@ async def test_many_agents_are_judged_by_one_query_as_each_would_be_alone(
 ) -> None:
     monkeypatch.setattr("podracer_leaderboard.peers.MAX_WINDOW", window)
     several = [agent_of(number) for number in (0, 1, 60, 128, 129, 500, 1290, 1500, 1871, 1872, 1900, 1999)]
-    async with long_history.read() as session:
-        for rules in (Rules(), Rules(round_env_steps=10)):
-            together = await load_peers(session, "b", rules, several)
-            alone = [await load_peers(session, "b", rules, [each]) for each in several]
-            assert [together[each.name] for each in several] == [
-                one[each.name] for one, each in zip(alone, several, strict=True)
-            ]
+    for rules in (Rules(), Rules(round_env_steps=10)):
+        together = await long_history.read(lambda session, rules=rules: load_peers(session, "b", rules, several))
+        for each in several:
+            alone = await long_history.read(
+                lambda session, rules=rules, each=each: load_peers(session, "b", rules, [each])
+            )
+            assert together[each.name] == alone[each.name]
 
 
 async def test_what_lines_had_had_is_stored_with_each_round(server: Any, driver: Any, tmp_path: Path) -> None:
@@ -238,7 +243,11 @@ async def test_what_lines_had_had_is_stored_with_each_round(server: Any, driver:
     for _ in range(3):
         await driver.run_round(await driver.propose(1), lambda agent: 1.0)
     await server.stop()
-    async with open_database(f"sqlite:///{tmp_path}/leaderboard.sqlite", MIGRATIONS) as database, database.read() as s:
-        rows = await s.execute(text("SELECT env_steps, cost_s, line_env_steps, line_cost_s FROM rounds ORDER BY rung"))
-        assert rows.all() == [(1000, 5.0, 1000, 5.0), (1000, 5.0, 2000, 10.0), (1000, 5.0, 3000, 15.0)]
+    query = text("SELECT env_steps, cost_s, line_env_steps, line_cost_s FROM rounds ORDER BY rung")
+    async with open_database(f"sqlite:///{tmp_path}/leaderboard.sqlite", MIGRATIONS) as database:
+        assert await database.read(lambda session: session.execute(query).all()) == [
+            (1000, 5.0, 1000, 5.0),
+            (1000, 5.0, 2000, 10.0),
+            (1000, 5.0, 3000, 15.0),
+        ]
     await server.start()

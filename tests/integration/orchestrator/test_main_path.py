@@ -44,6 +44,7 @@ async def test_a_job_runs_to_its_target(site):
     news = [message async for message in site.client.jobs.WatchJob(job_service_pb2.WatchJobRequest(name=job.name))]
     kinds = [event.kind for message in news for event in message.events]
     assert kinds[:3] == ["JOB_CREATED", "COHORT_PROPOSED", "LEASE_GRANTED"]
+    kinds = [kind for kind in kinds if kind != "CANDIDATE_ADMITTED"]  # whenever the leaderboard has answered
     assert kinds[-5:] == ["LEASE_GRANTED", "CHALLENGE_PASSED", "NEW_BEST", "TARGET_REACHED", "JOB_SUCCEEDED"]
     assert {"ROUND_COMPLETED", "CHALLENGE_STARTED"} <= set(kinds)
 

@@ -8,12 +8,15 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
+import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
 from sqlalchemy import text
+from sqlalchemy.orm import Session
 
 from podracer_core.database import Database, open_database
 from podracer_core.database.columns import UtcTime
@@ -60,13 +63,13 @@ def open_it(url: str) -> Database:
 
 
 async def notes(database: Database) -> list[str]:
-    async with database.read() as session:
-        return list((await session.execute(text("SELECT note FROM notes ORDER BY id"))).scalars())
+    query = text("SELECT note FROM notes ORDER BY id")
+    return await database.read(lambda session: list(session.execute(query).scalars()))
 
 
 async def add(database: Database, note: str) -> None:
-    async with database.write() as session:
-        await session.execute(text("INSERT INTO notes (note) VALUES (:note)"), {"note": note})
+    statement = text("INSERT INTO notes (note) VALUES (:note)")
+    await database.write(lambda session: session.execute(statement, {"note": note}))
 
 
 async def test_what_was_written_is_there_after_a_restart(package: Path, url: str) -> None:
@@ -77,52 +80,51 @@ async def test_what_was_written_is_there_after_a_restart(package: Path, url: str
 
 
 async def test_commits_reach_the_disk_and_foreign_keys_hold(package: Path, url: str) -> None:
-    async with open_it(url) as database, database.read() as session:
-        pragmas = {
-            name: (await session.execute(text(f"PRAGMA {name}"))).scalar()
-            for name in ("journal_mode", "synchronous", "foreign_keys", "busy_timeout")
-        }
+    names = ("journal_mode", "synchronous", "foreign_keys", "busy_timeout")
+    async with open_it(url) as database:
+        pragmas = await database.read(lambda session: {n: session.scalar(text(f"PRAGMA {n}")) for n in names})
     assert pragmas == {"journal_mode": "wal", "synchronous": 2, "foreign_keys": 1, "busy_timeout": 10_000}
 
 
 async def test_an_exception_takes_the_whole_write_back(package: Path, url: str) -> None:
+    def fail(session: Session) -> None:
+        session.execute(text("INSERT INTO notes (note) VALUES ('lost')"))
+        raise KeyError
+
     async with open_it(url) as database:
         with pytest.raises(KeyError):
-            async with database.write() as session:
-                await session.execute(text("INSERT INTO notes (note) VALUES ('lost')"))
-                raise KeyError
+            await database.write(fail)
         assert await notes(database) == []
 
 
 async def test_a_read_sees_one_snapshot(package: Path, url: str) -> None:
     async with open_it(url) as database:
         await add(database, "one")
-        async with database.read() as session:
+        has_looked, has_changed = threading.Event(), threading.Event()
+
+        def look_twice(session: Session) -> tuple[int, int]:
             count = text("SELECT count(*) FROM notes")
-            assert (await session.execute(count)).scalar() == 1
-            await add(database, "two")
-            assert (await session.execute(count)).scalar() == 1
+            first = session.scalar(count)
+            has_looked.set()
+            assert has_changed.wait(5.0)
+            return first, session.scalar(count)
+
+        looks = asyncio.create_task(database.read(look_twice))
+        assert await asyncio.to_thread(has_looked.wait, 5.0)
+        await add(database, "two")
+        has_changed.set()
+        assert await looks == (1, 1)
 
 
 async def test_read_and_change_is_atomic_among_writers(package: Path, url: str) -> None:
-    async def append_count(database: Database) -> None:
-        async with database.write() as session:
-            count = (await session.execute(text("SELECT count(*) FROM notes"))).scalar()
-            await asyncio.sleep(0)
-            await session.execute(text("INSERT INTO notes (note) VALUES (:note)"), {"note": str(count)})
+    def append_count(session: Session) -> None:
+        count = session.scalar(text("SELECT count(*) FROM notes"))
+        time.sleep(0.001)
+        session.execute(text("INSERT INTO notes (note) VALUES (:note)"), {"note": str(count)})
 
     async with open_it(url) as database:
-        await asyncio.gather(*(append_count(database) for _ in range(20)))
+        await asyncio.gather(*(database.write(append_count) for _ in range(20)))
         assert await notes(database) == [str(number) for number in range(20)]
-
-
-async def test_a_write_within_a_write_is_refused(package: Path, url: str) -> None:
-    async with open_it(url) as database:
-        async with database.write():
-            with pytest.raises(RuntimeError, match="wait for itself"):
-                async with database.write():
-                    pass
-        await add(database, "later writes still work")
 
 
 async def test_cancelled_writers_leave_a_working_database(package: Path, url: str) -> None:
@@ -145,8 +147,8 @@ async def test_an_acknowledged_write_survives_kill_9(package: Path, url: str) ->
         async def main():
             database = open_database({url!r}, "some_migrations")
             for number in range(10**6):
-                async with database.write() as session:
-                    await session.execute(text("INSERT INTO notes (note) VALUES (:n)"), {{"n": str(number)}})
+                statement = text("INSERT INTO notes (note) VALUES (:n)")
+                await database.write(lambda session: session.execute(statement, {{"n": str(number)}}))
                 print(number, flush=True)
         asyncio.run(main())
     """
@@ -176,8 +178,9 @@ async def test_a_newer_version_migrates_and_keeps_the_rows(package: Path, url: s
     async with open_it(url) as database:
         await add(database, "old")
     (package / "r0002_second.py").write_text(SECOND.replace("FAIL", ""))
-    async with open_it(url) as database, database.read() as session:
-        assert (await session.execute(text("SELECT note, colour FROM notes"))).one() == ("old", None)
+    async with open_it(url) as database:
+        row = await database.read(lambda session: session.execute(text("SELECT note, colour FROM notes")).one())
+    assert row == ("old", None)
 
 
 async def test_a_migration_that_fails_half_way_has_not_happened(package: Path, url: str) -> None:

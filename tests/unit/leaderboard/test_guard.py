@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -128,7 +127,7 @@ def asked(answer: Callable[[], Any]) -> tuple[Cohort, guard.GeneratorProblem | N
             return cohort
 
     competition = Competition(RULES, WIDE, Theirs, Tournament, LowerBoundUpdater(RULES))
-    return asyncio.run(guard.propose(competition, POPULATION, REQUEST, lambda: Random(7)))
+    return guard.propose(competition, POPULATION, REQUEST, lambda: Random(7))
 
 
 def of_the_tournament() -> Cohort:
@@ -166,7 +165,7 @@ def test_one_that_cannot_even_be_made_is_stood_in_for() -> None:
             raise OSError("no such file")
 
     competition = Competition(RULES, WIDE, Theirs, Tournament, LowerBoundUpdater(RULES))
-    answer, problem = asyncio.run(guard.propose(competition, POPULATION, REQUEST, lambda: Random(7)))
+    answer, problem = guard.propose(competition, POPULATION, REQUEST, lambda: Random(7))
     assert answer == of_the_tournament()
     assert problem is not None
     assert "raised OSError: no such file" in problem.message
@@ -187,7 +186,7 @@ def test_one_that_does_not_return_holds_up_nobody_and_is_asked_again_once_it_has
     competition = Competition(RULES, WIDE, Theirs, Tournament, LowerBoundUpdater(RULES))
 
     def ask() -> str:
-        answer, problem = asyncio.run(guard.propose(competition, POPULATION, REQUEST, lambda: Random(7)))
+        answer, problem = guard.propose(competition, POPULATION, REQUEST, lambda: Random(7))
         assert answer == of_the_tournament()
         return "" if problem is None else problem.message
 

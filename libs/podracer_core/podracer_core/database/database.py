@@ -1,68 +1,68 @@
-"""A service's database: sessions to read, and sessions to write of which there is one at a time."""
+"""A service's database: operations that read, and operations that write of which there is one at a time."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeVar
 
-from sqlalchemy import URL
-from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker, create_async_engine
+from sqlalchemy import URL, Engine
+from sqlalchemy.orm import Session, sessionmaker
 
 from podracer_core.database.instance_lock import InstanceLock
-from podracer_core.database.location import make_durable, make_engine, parse_url, prepare_file, translated_errors
+from podracer_core.database.location import make_engine, parse_url, prepare_file, translated_errors
 from podracer_core.database.migration import upgrade
 from podracer_core.database.tenure import Tenure
 
+Result = TypeVar("Result")
+
+READERS = 4
+END_S = 10.0
+
 
 class Database:
-    """What `open_database` gives; `close` it, or use it as an asynchronous context."""
+    """What `open_database` gives; `close` it, or use it as an asynchronous context.
 
-    def __init__(self, url: URL, engine: AsyncEngine, lock: InstanceLock, tenure: Tenure | None = None) -> None:
+    An operation is plain code over a session. It runs in a thread of the database's own, so that the event loop waits
+    for no disk and no server: what else it uses has to bear that. Whatever it returns has been loaded; it stays usable.
+    """
+
+    def __init__(self, url: URL, engine: Engine, lock: InstanceLock, tenure: Tenure | None = None) -> None:
         self._url = url
         self._tenure = tenure
         self._engine = engine
         self._lock = lock
-        self._sessions = async_sessionmaker(engine, expire_on_commit=False)
-        self._writer = asyncio.Lock()
-        self._writing: asyncio.Task[object] | None = None
+        self._sessions = sessionmaker(engine, expire_on_commit=False)
+        self._readers = ThreadPoolExecutor(READERS, "database-reader")
+        self._writer = ThreadPoolExecutor(1, "database-writer")
 
-    @asynccontextmanager
-    async def read(self) -> AsyncIterator[AsyncSession]:
-        """A session that sees one snapshot; nothing that it changes is kept."""
-        with translated_errors(self._url):
-            async with self._sessions() as session:
-                yield session
+    async def read(self, operation: Callable[[Session], Result]) -> Result:
+        """Run an operation over one snapshot, beside the writing one; nothing that it changes is kept."""
+        return await asyncio.get_running_loop().run_in_executor(self._readers, self._read, operation)
 
-    @asynccontextmanager
-    async def write(self) -> AsyncIterator[AsyncSession]:
-        """A session whose changes are durable once the block has been left; an exception inside takes all back.
+    async def write(self, operation: Callable[[Session], Result]) -> Result:
+        """Run an operation; returns once its changes are durable, and an exception inside takes all back.
 
-        Writers wait for one another, so what is read inside cannot change before the commit. Keep the block short,
-        and never await another service in it. Raises Unavailable when the disk is full or fails, or the server is away:
-        nothing was written; and PreconditionFailed (NOT_ACTIVE) once another process has taken over.
+        Writers wait for one another, so what one reads cannot change before it commits. It is carried to its end also
+        where the caller is cancelled meanwhile: who hung up has still written. Raises Unavailable when the disk is full
+        or fails, or the server is away: nothing was written; and PreconditionFailed (NOT_ACTIVE) once another process
+        has taken over.
         """
-        if self._writing is not None and self._writing is asyncio.current_task():
-            raise RuntimeError("a write within a write would wait for itself")
-        async with self._writer:
-            self._writing = asyncio.current_task()
-            try:
-                with translated_errors(self._url):
-                    async with self._sessions.begin() as session:
-                        if self._tenure is not None:
-                            await self._tenure.check(session)
-                        yield session
-            finally:
-                self._writing = None
+        running = asyncio.get_running_loop().run_in_executor(self._writer, self._write, operation)
+        return await asyncio.shield(running)
 
     async def close(self) -> None:
-        """Wait for the present writer, close all connections and let another process have the database."""
-        async with self._writer:
-            await self._engine.dispose()
-            self._lock.release()
+        """Wait for the operations that run, for a while; close all connections and let another process have the
+        database."""
+        ending = threading.Thread(target=self._end, name="database-end", daemon=True)
+        ending.start()
+        await asyncio.to_thread(ending.join, END_S)
+        self._engine.dispose()
+        self._lock.release()
 
     async def __aenter__(self) -> Self:
         return self
@@ -71,6 +71,20 @@ class Database:
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
         await self.close()
+
+    def _read(self, operation: Callable[[Session], Result]) -> Result:
+        with translated_errors(self._url), self._sessions() as session:
+            return operation(session)
+
+    def _write(self, operation: Callable[[Session], Result]) -> Result:
+        with translated_errors(self._url), self._sessions.begin() as session:
+            if self._tenure is not None:
+                self._tenure.check(session)
+            return operation(session)
+
+    def _end(self) -> None:
+        for executor in (self._writer, self._readers):
+            executor.shutdown()
 
 
 def open_database(url: str, migrations_package: str) -> Database:
@@ -91,14 +105,7 @@ def open_database(url: str, migrations_package: str) -> Database:
         with translated_errors(parsed):
             upgrade(engine, migrations_package)
             tenure = None if is_file else Tenure.take(engine, migrations_package)
-        engine.dispose()
     except BaseException:
         lock.release()
         raise
-    if is_file:
-        asynchronous = create_async_engine(parsed.set(drivername="sqlite+aiosqlite"))
-        make_durable(asynchronous.sync_engine)
-    else:
-        # Every snapshot and every write as if alone, as with SQLite; connections that died with the server are noticed.
-        asynchronous = create_async_engine(parsed, isolation_level="REPEATABLE READ", pool_pre_ping=True)
-    return Database(parsed, asynchronous, lock, tenure)
+    return Database(parsed, engine, lock, tenure)

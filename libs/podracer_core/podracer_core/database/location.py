@@ -25,6 +25,8 @@ _PRAGMAS = (
     f"PRAGMA busy_timeout = {int(BUSY_TIMEOUT_S * 1000)}",
 )
 
+_SERVER_AWAY = {"connect_timeout": 10, "tcp_user_timeout": 30_000, "keepalives_idle": 30}
+
 
 def parse_url(text: str) -> URL:
     """The URL with the driver that this package uses. Raises InvalidInput when it is none of the accepted forms."""
@@ -66,19 +68,11 @@ def unwritable(path: Path, error: OSError) -> InvalidInput:
 
 
 def make_engine(url: URL) -> Engine:
-    """A synchronous engine, for the start only."""
+    """An engine whose commits are durable, and in which every transaction sees one snapshot."""
+    if url.get_backend_name() != "sqlite":
+        # Connections that died with the server are noticed; none waits for ever for a server that is out of reach.
+        return create_engine(url, isolation_level="REPEATABLE READ", pool_pre_ping=True, connect_args=_SERVER_AWAY)
     engine = create_engine(url)
-    if url.get_backend_name() == "sqlite":
-        make_durable(engine)
-    return engine
-
-
-def make_durable(engine: Engine) -> None:
-    """Give each SQLite connection its settings, and every transaction an explicit BEGIN.
-
-    Without that BEGIN the driver starts one only before the first write: reads would not be of one snapshot, and
-    a killed migration would leave half a schema behind.
-    """
 
     @event.listens_for(engine, "connect")
     def configure(connection: DBAPIConnection, entry: ConnectionPoolEntry) -> None:
@@ -88,9 +82,13 @@ def make_durable(engine: Engine) -> None:
             cursor.execute(pragma)
         cursor.close()
 
+    # Without an explicit BEGIN the driver starts a transaction only before the first write: reads would not be of one
+    # snapshot, and a killed migration would leave half a schema behind.
     @event.listens_for(engine, "begin")
     def begin(connection: object) -> None:
         connection.exec_driver_sql("BEGIN")  # type: ignore[attr-defined]
+
+    return engine
 
 
 @contextmanager

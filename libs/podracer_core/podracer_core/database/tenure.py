@@ -14,7 +14,7 @@ import signal
 from dataclasses import dataclass
 
 from sqlalchemy import Engine, text
-from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import Session
 
 from podracer_core.errors import PreconditionFailed
 
@@ -47,12 +47,12 @@ class Tenure:
             number = connection.execute(text(_TAKE), {"purpose": purpose}).scalar_one()
         return cls(purpose, int(number))
 
-    async def check(self, session: AsyncSession) -> None:
+    def check(self, session: Session) -> None:
         """At the beginning of a transaction that writes: it cannot end before it commits.
 
         Raises PreconditionFailed (NOT_ACTIVE) where it has ended, and has the process end.
         """
-        now = (await session.execute(text(_NOW), {"purpose": self.purpose})).scalar_one()
+        now = session.execute(text(_NOW), {"purpose": self.purpose}).scalar_one()
         if now != self.number:
             logger.critical("another process has taken over the database; this one ends")
             os.kill(os.getpid(), signal.SIGTERM)

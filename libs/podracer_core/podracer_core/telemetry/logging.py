@@ -15,7 +15,7 @@ from podracer_core.errors import InvalidInput
 LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 
 # Libraries whose debug and info lines would drown ours.
-_QUIET = ("urllib3", "grpc", "asyncio", "alembic", "sqlalchemy", "aiosqlite")
+_QUIET = ("urllib3", "grpc", "asyncio", "alembic", "sqlalchemy")
 
 _OF_A_RECORD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 _SENSITIVE_NAME = (
