@@ -66,8 +66,10 @@ class ChangeFeed:
         future = asyncio.get_running_loop().create_future()
         self._waiting[topic].add(future)
         try:
+            # Not wait_for: that of Python 3.11 forgets a cancellation that comes together with the result.
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(future, max(0.0, timeout_s))
+                async with asyncio.timeout(max(0.0, timeout_s)):
+                    await future
         finally:
             self._waiting[topic].discard(future)
         return self._versions[topic] != version

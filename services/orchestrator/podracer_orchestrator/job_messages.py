@@ -13,7 +13,6 @@ from podracer_orchestrator import leases, objective
 from podracer_orchestrator.cohorts import description_of
 from podracer_orchestrator.job_plan import read_spec
 from podracer_orchestrator.names import job_name, leaderboard_name
-from podracer_orchestrator.progress import members_of
 from podracer_orchestrator.tables import EventRow, JobRow, WorkKind
 from podracer_orchestrator.terms import LeaseTerms
 
@@ -61,12 +60,12 @@ def event_message(event: EventRow) -> job_pb2.Event:
 def _progress(session: Session, job: JobRow, terms: LeaseTerms, now: datetime) -> job_pb2.JobProgress:
     held = leases.held(session, job_uid=job.uid)
     leading = [lease for lease in held if lease.kind != WorkKind.FOLLOW]  # what followers do is in their lead's report
+    used = leases.usage(session, job, now)
     speed = terms.env_steps_per_second(lease.fence for lease in leading)
-    live = 0
-    for lease in leading:
-        reported = terms.live(lease.fence).member_env_steps
-        for member in members_of(session, lease.work_id):
-            live += max(0, member.base_env_steps + reported.get(member.agent, 0) - member.env_steps)
+    live = sum(
+        max(0, begun + terms.live(fence).member_env_steps.get(agent, 0) - committed)
+        for fence, agent, begun, committed in leases.standings(session, job.uid)
+    )
     progress = job_pb2.JobProgress(
         env_steps=job.env_steps,
         live_env_steps=job.env_steps + live,
@@ -77,13 +76,13 @@ def _progress(session: Session, job: JobRow, terms: LeaseTerms, now: datetime) -
         agent_count=job.agent_count,
         pod_count=len({lease.pod for lease in held}),
         completed_rounds=job.completed_rounds,
-        reserved_env_steps=leases.usage(session, job, now).reserved_env_steps,
+        reserved_env_steps=used.reserved_env_steps,
     )
     if job.time_to_target_s is not None:
         progress.time_to_target.CopyFrom(seconds_to_duration(job.time_to_target_s))
     if job.best is not None:
         progress.best.CopyFrom(agent_pb2.Evaluation.FromString(job.best))
-    eta = objective.expected_end(session, job, speed, now)
+    eta = objective.expected_end(job, used, len(held), speed)
     if eta is not None:
         progress.eta.FromTimedelta(eta)
     return progress

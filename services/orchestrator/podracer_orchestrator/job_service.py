@@ -21,7 +21,7 @@ from podracer_core.storage.layout import job_prefix
 from podracer_orchestrator import events, job_changes, job_files, jobs, names, pods, submission
 from podracer_orchestrator.capacity import capacity_message, pod_uses
 from podracer_orchestrator.job_messages import event_message, job_message
-from podracer_orchestrator.lease_messages import pod_message
+from podracer_orchestrator.lease_messages import pod_messages
 from podracer_orchestrator.orchestrator import Orchestrator
 from podracer_orchestrator.tables import JobRow
 from podracer_orchestrator.watching import Watcher
@@ -132,7 +132,7 @@ class JobServicer(job_service_pb2_grpc.JobServiceServicer):
                 found = list(pods.of_project(session, project, request.page_token, size + 1))
             token = found[size - 1].name if len(found) > size else ""
             uses, terms = pod_uses(self._orchestrator.pool_shares), self._orchestrator.terms
-            listed = [pod_message(session, pod, terms, uses.get(pod.name)) for pod in found[:size]]
+            listed = pod_messages(session, found[:size], terms, uses)
             return service_pb2.ListPodsResponse(pods=listed, next_page_token=token)
 
         return await self._transactions.read(operation)

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 from sqlalchemy.orm import Session
 
-from podracer.common.v1 import cohort_pb2
 from podracer.orchestrator.v1 import job_pb2
 from podracer.orchestrator.v1 import pod_service_pb2 as pod_pb2
 from podracer_core.jobs.messages import seconds_to_duration
 from podracer_core.rpc.tokens import LeaseTokens
 from podracer_orchestrator import cohorts, evaluation_works, leases
+from podracer_orchestrator.leases import HeldLease
 from podracer_orchestrator.names import job_name, lease_name
-from podracer_orchestrator.progress import members_of
 from podracer_orchestrator.tables import JobRow, LeaseRow, PodRow, WorkKind, WorkRow
 from podracer_orchestrator.terms import LeaseTerms
 
@@ -39,8 +40,23 @@ def lease_message(session: Session, lease: LeaseRow, tokens: LeaseTokens, term_s
     return message
 
 
-def pod_message(session: Session, pod: PodRow, terms: LeaseTerms, used: job_pb2.Resources | None = None) -> job_pb2.Pod:
-    """A pod as clients see it; `used` is what its processes take, where that is known."""
+def pod_messages(
+    session: Session, found: Sequence[PodRow], terms: LeaseTerms, uses: Mapping[str, job_pb2.Resources]
+) -> list[job_pb2.Pod]:
+    """Pods as clients see them; `uses` is what their processes take, by name, where that is known."""
+    names = [pod.name for pod in found]
+    held = leases.held_by(session, names)
+    agents = leases.agents_of(session, names)
+    return [_pod_message(pod, held.get(pod.name), agents.get(pod.name, []), terms, uses.get(pod.name)) for pod in found]
+
+
+def _pod_message(
+    pod: PodRow,
+    lease: HeldLease | None,
+    agents: Sequence[str],
+    terms: LeaseTerms,
+    used: job_pb2.Resources | None,
+) -> job_pb2.Pod:
     message = job_pb2.Pod(
         name=pod.name,
         state=job_pb2.PodState.Value(f"POD_STATE_{pod.state}"),
@@ -50,18 +66,16 @@ def pod_message(session: Session, pod: PodRow, terms: LeaseTerms, used: job_pb2.
         message=pod.message,
         layout=job_pb2.PodLayout.Value(f"POD_LAYOUT_{pod.layout or 'UNSPECIFIED'}"),
         used=used,
+        agents=agents,
     )
     last_seen = pod.last_seen_time
-    for lease in leases.held(session, pod=pod.name):
-        job = session.get_one(JobRow, lease.job_uid)
-        message.job = job_name(job.project, job.job_id)
+    if lease is not None:
         live = terms.live(lease.fence)
-        message.fence = lease.fence
-        message.agents.extend(member.agent for member in members_of(session, lease.work_id))
+        message.job, message.fence = job_name(lease.project, lease.job_id), lease.fence
         message.env_steps_per_second = live.env_steps_per_second
         last_seen = max(last_seen, live.time or last_seen)
     if pod.build is not None:
-        message.build.CopyFrom(cohort_pb2.BuildInfo.FromString(pod.build))
+        message.build.ParseFromString(pod.build)
     message.create_time.FromDatetime(pod.create_time)
     message.last_seen_time.FromDatetime(last_seen)
     return message

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -113,6 +113,39 @@ def held(session: Session, *, job_uid: str | None = None, pod: str | None = None
     return session.scalars(query.order_by(LeaseRow.fence)).all()
 
 
+@dataclass(frozen=True, slots=True)
+class HeldLease:
+    """What a pod holds, as others see it."""
+
+    fence: int
+    project: str
+    job_id: str
+
+
+def held_by(session: Session, pods: Sequence[str]) -> dict[str, HeldLease]:
+    """What each of `pods` holds, the newest; those that hold nothing are left out."""
+    query = (
+        select(LeaseRow.pod, LeaseRow.fence, JobRow.project, JobRow.job_id)
+        .join(JobRow, JobRow.uid == LeaseRow.job_uid)
+        .where(LeaseRow.state == LeaseState.HELD, LeaseRow.pod.in_(pods))
+    )
+    rows = session.execute(query.order_by(LeaseRow.fence))
+    return {pod: HeldLease(fence, project, job_id) for pod, fence, project, job_id in rows}
+
+
+def agents_of(session: Session, pods: Sequence[str]) -> dict[str, list[str]]:
+    """The agents that each of `pods` trains, in the order of their cohort; those that train none are left out."""
+    query = (
+        select(LeaseRow.pod, MemberRow.agent)
+        .join(MemberRow, MemberRow.work_id == LeaseRow.work_id)
+        .where(LeaseRow.state == LeaseState.HELD, LeaseRow.pod.in_(pods))
+    )
+    agents: dict[str, list[str]] = {}
+    for pod, agent in session.execute(query.order_by(LeaseRow.fence, MemberRow.position)):
+        agents.setdefault(pod, []).append(agent)
+    return agents
+
+
 def end(session: Session, job: JobRow, lease: LeaseRow, state: LeaseState, now: datetime) -> None:
     """End a held lease, and those that follow it: what they reserved is free again. What becomes of its work is the
     caller's to say."""
@@ -161,6 +194,17 @@ def usage(session: Session, job: JobRow, now: datetime) -> Usage:
         steps += max(0, reserved_steps - int(committed_steps))
         cost_s += max(0.0, reserved_cost_s - spent_s)
     return Usage(job.env_steps, active_time_s(job, now), job.cost_s, steps, cost_s)
+
+
+def standings(session: Session, job_uid: str) -> Iterable[tuple[int, str, int, int]]:
+    """Of every agent that a job's leases train: the fence, its name, the steps that it had when the lease began, and
+    those that are committed now."""
+    query = (
+        select(LeaseRow.fence, MemberRow.agent, MemberRow.base_env_steps, MemberRow.env_steps)
+        .join(MemberRow, trains_members())
+        .where(LeaseRow.state == LeaseState.HELD, LeaseRow.job_uid == job_uid)
+    )
+    return ((fence, agent, begun, committed) for fence, agent, begun, committed in session.execute(query))
 
 
 def trains_members() -> ColumnElement[bool]:

@@ -12,7 +12,7 @@ from podracer.common.v1 import agent_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
 from podracer_core.jobs.messages import seconds_from_duration
 from podracer_orchestrator import challenges, ensembles, evaluation_works, events, jobs, leases, outbox
-from podracer_orchestrator.budget import remainder
+from podracer_orchestrator.budget import Usage, remainder
 from podracer_orchestrator.challenges import Claim
 from podracer_orchestrator.changes import job_topic, touch
 from podracer_orchestrator.job_plan import JobPlan, plan_of
@@ -168,19 +168,18 @@ def is_budget_used(session: Session, job: JobRow, now: datetime) -> bool:
     return remainder(plan.budget, free).is_empty
 
 
-def expected_end(session: Session, job: JobRow, env_steps_per_second: float, now: datetime) -> timedelta | None:
-    """Time until the budget is used at the present speed; None where it cannot be told."""
+def expected_end(job: JobRow, used: Usage, pods: int, env_steps_per_second: float) -> timedelta | None:
+    """Time until the budget is used at the present speed, by so many `pods`; None where it cannot be told."""
     if JobState(job.state) not in ACTIVE_STATES or job.active_since is None:
         return None
-    plan, used = plan_of(job), leases.usage(session, job, now)
+    plan = plan_of(job)
     waits = []
     if plan.budget.env_steps is not None and env_steps_per_second > 0.0:
         waits.append((plan.budget.env_steps - used.env_steps) / env_steps_per_second)
     if plan.budget.active_time_s is not None:
         waits.append(plan.budget.active_time_s - used.active_time_s)
     if plan.budget.cost_s is not None:
-        pods = max(1, len(leases.held(session, job_uid=job.uid)))
-        waits.append((plan.budget.cost_s - used.cost_s) / pods)
+        waits.append((plan.budget.cost_s - used.cost_s) / max(1, pods))
     return timedelta(seconds=max(0.0, min(waits))) if waits else None
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from sqlalchemy import select
+from sqlalchemy import ColumnElement, func, select
 from sqlalchemy.orm import Session
 
 from podracer.common.v1 import cohort_pb2
@@ -103,24 +103,21 @@ def can_serve(pod: PodRow, job: JobRow) -> bool:
     return pod.project == job.project if pod.backend == STATIC else pod.kind == plan_of(job).kind.name
 
 
-def serving(session: Session, job: JobRow) -> Sequence[PodRow]:
-    """The pods that may work for a job, now or soon; they may work for others too."""
-    present = session.scalars(select(PodRow).where(PodRow.state.not_in(ABSENT)).order_by(PodRow.name)).all()
-    return [pod for pod in present if can_serve(pod, job)]
+def count_serving(session: Session, job: JobRow) -> int:
+    """How many pods may work for a job, now or soon; they may work for others too."""
+    query = select(func.count()).select_from(PodRow).where(PodRow.state.not_in(ABSENT), _serves(job))
+    return session.scalars(query).one()
 
 
 def of_job(session: Session, job: JobRow) -> Sequence[PodRow]:
     """A job's pods, by name: those that hold a lease of it, and while it is active those that may get one."""
-    holders = {lease.pod for lease in leases.held(session, job_uid=job.uid)}
-    is_active = JobState(job.state) in ACTIVE_STATES
-    busy = {lease.pod for lease in leases.held(session)}
-    query = select(PodRow).where(PodRow.state.not_in(GONE)).order_by(PodRow.name)
-
-    def may_come(pod: PodRow) -> bool:
-        gone = pod.state == PodState.DRAINING or (pod.state == PodState.LOST and pod.backend == STATIC)
-        return is_active and not gone and pod.name not in busy and can_serve(pod, job)
-
-    return [pod for pod in session.scalars(query) if pod.name in holders or may_come(pod)]
+    busy = select(LeaseRow.pod).where(LeaseRow.state == LeaseState.HELD)
+    wanted: ColumnElement[bool] = PodRow.name.in_(busy.where(LeaseRow.job_uid == job.uid))
+    if JobState(job.state) in ACTIVE_STATES:
+        has_left = (PodRow.state == PodState.DRAINING) | ((PodRow.state == PodState.LOST) & (PodRow.backend == STATIC))
+        wanted |= ~has_left & PodRow.name.not_in(busy) & _serves(job)
+    query = select(PodRow).where(PodRow.state.not_in(GONE), wanted)
+    return session.scalars(query.order_by(PodRow.name)).all()
 
 
 def of_project(session: Session, project: str, after: str, limit: int) -> Sequence[PodRow]:
@@ -142,6 +139,12 @@ def silent(session: Session, now: datetime) -> Sequence[PodRow]:
     """Idle pods that have not asked for work for too long."""
     query = select(PodRow).where(PodRow.state == PodState.IDLE, PodRow.last_seen_time < now - SILENCE)
     return session.scalars(query).all()
+
+
+def _serves(job: JobRow) -> ColumnElement[bool]:
+    """`can_serve` as the database sees it."""
+    by_itself = PodRow.backend == STATIC
+    return (by_itself & (PodRow.project == job.project)) | (~by_itself & (PodRow.kind == plan_of(job).kind.name))
 
 
 def _touch_jobs(session: Session, pod: PodRow) -> None:

@@ -137,9 +137,8 @@ class PoolShares:
         """Among how many pods the work of a job is shared, one at least; others of the pool may still be starting."""
         demands = self.demands(session)
         if self.capacity is None:
-            there = pods.serving(session, job)
             rivals = [demand for demand in demands if jobs.get_by_uid(session, demand.job_uid).project == job.project]
-            shares = share_pods(rivals, Room(max_pods=len(there)))
+            shares = share_pods(rivals, Room(max_pods=pods.count_serving(session, job)))
         else:
             shares = share_pods(demands, self.room)
         return max(1, shares.counts.get(job.uid, 0))

@@ -179,14 +179,14 @@ class LeaseRow(Base):
     """A lease. Its deadline is not here: it lives in memory (terms.py)."""
 
     __tablename__ = "leases"
-    __table_args__ = ({"sqlite_autoincrement": True},)
+    __table_args__ = (Index(None, "job_uid", "state"), Index(None, "pod", "state"), {"sqlite_autoincrement": True})
 
     fence: Mapped[int] = mapped_column(BigKey, primary_key=True, autoincrement=True)
     id: Mapped[str] = mapped_column(unique=True)
     work_id: Mapped[str] = mapped_column(ForeignKey("works.id"), index=True)
-    job_uid: Mapped[str] = mapped_column(ForeignKey("jobs.uid"), index=True)
+    job_uid: Mapped[str] = mapped_column(ForeignKey("jobs.uid"))
     kind: Mapped[str]
-    pod: Mapped[str] = mapped_column(index=True)
+    pod: Mapped[str]
     instance_id: Mapped[str]
     request_id: Mapped[str] = mapped_column(unique=True)
     state: Mapped[str] = mapped_column(index=True)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import AsyncIterator, Callable, Mapping
-from dataclasses import dataclass
+import asyncio
+from collections import Counter, defaultdict
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from sqlalchemy.orm import Session
 
@@ -14,25 +15,40 @@ from podracer_orchestrator import events, jobs, pods
 from podracer_orchestrator.changes import ChangeFeed, job_topic
 from podracer_orchestrator.clock import Clock
 from podracer_orchestrator.job_messages import event_message, job_message
-from podracer_orchestrator.job_state import FINAL_STATES, JobState
-from podracer_orchestrator.lease_messages import pod_message
+from podracer_orchestrator.job_state import FINAL_STATES
+from podracer_orchestrator.lease_messages import pod_messages
 from podracer_orchestrator.terms import LeaseTerms
 from podracer_orchestrator.transactions import Transactions
 
+_FINAL = frozenset(job_pb2.JobState.Value(f"JOB_STATE_{state}") for state in FINAL_STATES)
 EVENTS_AT_ONCE = 200
 HEARTBEAT_S = 5.0
 """A watcher hears at least this often, also of a job in which nothing happens."""
+FRESH_S = 1.0
+"""So long a snapshot in which nothing has changed but the time is as good as a new one."""
+LEAST_PAUSE_S = 0.05
+MOST_LOAD = 0.1
+"""Of one core that all snapshots together may take: where they would take more, they become rarer."""
 
 
 @dataclass(slots=True)
-class _News:
-    message: service_pb2.WatchJobResponse
-    has_more: bool
-    has_ended: bool
+class _Snapshot:
+    """A job as it stood at a time, when its topic had `version`; and what that is for watchers, by the position that
+    they know already."""
+
+    version: int
+    time: float
+    job: job_pb2.Job
+    pods: Sequence[job_pb2.Pod]
+    responses: dict[int, service_pb2.WatchJobResponse] = field(default_factory=dict)
+
+    @property
+    def has_ended(self) -> bool:
+        return self.job.state in _FINAL
 
 
 class Watcher:
-    """Streams of job news."""
+    """Streams of job news. However many watch a job, it is read once for all of them."""
 
     def __init__(
         self,
@@ -49,46 +65,102 @@ class Watcher:
         self._clock = clock
         self._uses = uses
         self._draining = False
+        self._watched: Counter[str] = Counter()
+        self._snapshots: dict[str, _Snapshot] = {}
+        self._reading: dict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._cost_s = 0.0  # of a snapshot, about
 
     async def watch(
         self, job_uid: str, after_position: int, min_interval_s: float
     ) -> AsyncIterator[service_pb2.WatchJobResponse]:
         """News of a job until it has ended and every event was sent, or until this server drains.
 
-        Events come at once; snapshots without an event at most every `min_interval_s`. Raises NotFound where the job
-        is deleted meanwhile.
+        Events come at once, unless snapshots have to become rarer; snapshots without an event at most every
+        `min_interval_s`. Raises NotFound where the job is deleted meanwhile.
         """
-        topic, position, sent_at = job_topic(job_uid), after_position, float("-inf")
-        while True:
-            version = self._changes.version(topic)
-            news = await self._transactions.read(functools.partial(self._read, job_uid=job_uid, after=position))
-            is_due = self._clock.monotonic() >= sent_at + min_interval_s
-            if news.message.events or news.has_ended or self._draining or is_due:
-                position = max([position, *(event.position for event in news.message.events)])
-                news.message.draining = self._draining and not news.has_ended and not news.has_more
-                sent_at = self._clock.monotonic()
-                yield news.message
-                wait_s = HEARTBEAT_S
-            else:
-                wait_s = sent_at + min_interval_s - self._clock.monotonic()
-            if news.has_ended or (self._draining and not news.has_more):
-                return
-            if not news.has_more:
-                await self._changes.wait(topic, version, wait_s)
+        self._watched[job_uid] += 1
+        try:
+            async for message in self._watch(job_uid, after_position, min_interval_s):
+                yield message
+        finally:
+            self._watched[job_uid] -= 1
+            if not self._watched[job_uid]:
+                for known in (self._watched, self._snapshots, self._reading):
+                    known.pop(job_uid, None)
 
     def drain(self) -> None:
         """End every stream, after a last message that says so."""
         self._draining = True
         self._changes.notify_all()
 
-    def _read(self, session: Session, job_uid: str, after: int) -> _News:
+    async def _watch(
+        self, job_uid: str, position: int, min_interval_s: float
+    ) -> AsyncIterator[service_pb2.WatchJobResponse]:
+        topic, sent_at = job_topic(job_uid), float("-inf")
+        while True:
+            snapshot = await self._look(job_uid)
+            is_due = self._clock.monotonic() >= sent_at + min_interval_s
+            has_events = snapshot.job.event_position > position
+            has_more = False
+            if has_events or snapshot.has_ended or self._draining or is_due:
+                message = await self._response(snapshot, position)
+                position = max([position, *(event.position for event in message.events)])
+                has_more = position < snapshot.job.event_position
+                has_ended = snapshot.has_ended and not has_more
+                if self._draining and not has_ended and not has_more:
+                    message = service_pb2.WatchJobResponse(
+                        job=message.job, events=message.events, pods=message.pods, draining=True
+                    )
+                sent_at = self._clock.monotonic()
+                yield message
+                if has_ended or (self._draining and not has_more):
+                    return
+                wait_s = HEARTBEAT_S
+            else:
+                wait_s = sent_at + min_interval_s - self._clock.monotonic()
+            if not has_more:
+                await asyncio.sleep(self._pause_s)
+                await self._changes.wait(topic, snapshot.version, wait_s)
+
+    @property
+    def _pause_s(self) -> float:
+        """How long a watcher looks at no job again."""
+        return max(LEAST_PAUSE_S, self._cost_s * len(self._watched) / MOST_LOAD)
+
+    async def _look(self, job_uid: str) -> _Snapshot:
+        """The job as it is now, or as somebody else has just read it."""
+        async with self._reading[job_uid]:
+            version, known = self._changes.version(job_topic(job_uid)), self._snapshots.get(job_uid)
+            began = self._clock.monotonic()
+            if known is not None and known.version == version and began - known.time < FRESH_S:
+                return known
+            found = await self._transactions.read(lambda session: self._read(session, job_uid, version, began))
+            self._cost_s += 0.1 * (self._clock.monotonic() - began - self._cost_s)
+            self._snapshots[job_uid] = found
+            return found
+
+    async def _response(self, snapshot: _Snapshot, after: int) -> service_pb2.WatchJobResponse:
+        """The snapshot with the events that somebody does not know yet. Shared: never change it."""
+        response = snapshot.responses.get(after)
+        if response is None:
+            found: Sequence[job_pb2.Event] = ()
+            if snapshot.job.event_position > after:
+                found = await self._transactions.read(lambda session: _events(session, snapshot, after))
+            response = service_pb2.WatchJobResponse(job=snapshot.job, events=found, pods=snapshot.pods)
+            snapshot.responses[after] = response
+        return response
+
+    def _read(self, session: Session, job_uid: str, version: int, time: float) -> _Snapshot:
         job = jobs.get_by_uid(session, job_uid)
-        found = events.after(session, job_uid, after, EVENTS_AT_ONCE)
-        uses = self._uses()
-        message = service_pb2.WatchJobResponse(
-            job=job_message(session, job, self._terms, self._clock.now()),
-            events=[event_message(event) for event in found],
-            pods=[pod_message(session, pod, self._terms, uses.get(pod.name)) for pod in pods.of_job(session, job)],
+        return _Snapshot(
+            version,
+            time,
+            job_message(session, job, self._terms, self._clock.now()),
+            pod_messages(session, pods.of_job(session, job), self._terms, self._uses()),
         )
-        has_more = len(found) == EVENTS_AT_ONCE
-        return _News(message, has_more, not has_more and JobState(job.state) in FINAL_STATES)
+
+
+def _events(session: Session, snapshot: _Snapshot, after: int) -> list[job_pb2.Event]:
+    """Those that had happened when the snapshot was taken."""
+    found = events.after(session, snapshot.job.uid, after, EVENTS_AT_ONCE)
+    return [event_message(event) for event in found if event.position <= snapshot.job.event_position]

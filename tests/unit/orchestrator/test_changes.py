@@ -30,3 +30,13 @@ async def test_a_cancelled_wait_leaves_nothing_behind():
     await asyncio.gather(wait, return_exceptions=True)
     feed.notify(["a"])
     assert not await feed.wait("a", feed.version("a"), 0.01)
+
+
+async def test_a_cancellation_that_comes_together_with_the_change_is_not_lost():
+    feed = ChangeFeed()
+    wait = asyncio.create_task(feed.wait("a", feed.version("a"), 10.0))
+    await asyncio.sleep(0)
+    feed.notify(["a"])
+    wait.cancel()
+    await asyncio.gather(wait, return_exceptions=True)
+    assert wait.cancelled()

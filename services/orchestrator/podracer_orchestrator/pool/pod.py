@@ -115,4 +115,5 @@ class LocalPod:
             if loop.time() - started > _STEADY_S:
                 backoff.reset()
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._stopping.wait(), next(backoff))
+                async with asyncio.timeout(next(backoff)):
+                    await self._stopping.wait()
