@@ -43,6 +43,10 @@ class Ask:
         return leases.Asker(self.report.name, self.report.instance_id, self.request_id)
 
 
+Found = pod_pb2.Lease | ToPropose | None
+"""What there is for a pod: a lease, what has to be proposed first, or nothing."""
+
+
 class Dispatcher:
     """Answers pods that ask for work."""
 
@@ -74,40 +78,45 @@ class Dispatcher:
     async def lease(self, ask: Ask, wait_s: float) -> pod_pb2.Lease | None:
         """A lease within `wait_s`, or None. The same request again gets that lease, or None once it has ended."""
         deadline = self._clock.monotonic() + wait_s
-        is_repeated, former = await self._transactions.write(lambda session: self._check_in(session, ask))
+        version = self._changes.version(WORK)
+        is_repeated, found = await self._transactions.write(lambda session: self._check_in_and_find(session, ask))
         if is_repeated:
-            return former
+            return found if isinstance(found, pod_pb2.Lease) else None
         while not self._draining:
-            version = self._changes.version(WORK)
-            found: pod_pb2.Lease | ToPropose | bool | None = await self._look(ask)
             if isinstance(found, ToPropose):
-                found = await self._have_proposed(ask, found.job_uid)
+                found = await self._have_proposed(ask, found)
             if isinstance(found, pod_pb2.Lease):
                 return found
-            if found:
-                continue
-            left_s = deadline - self._clock.monotonic()
-            if left_s <= 0.0:
-                return None
-            await self._changes.wait(WORK, version, min(left_s, self._proposer.next_chance_s))
+            if found is None:
+                left_s = deadline - self._clock.monotonic()
+                if left_s <= 0.0:
+                    return None
+                await self._changes.wait(WORK, version, min(left_s, self._proposer.next_chance_s))
+                version = self._changes.version(WORK)
+                found = await self._look(ask)
         return None
 
-    async def _look(self, ask: Ask) -> pod_pb2.Lease | ToPropose | None:
+    async def _look(self, ask: Ask) -> Found:
         return await self._transactions.write(lambda session: self._find(session, ask))
 
-    async def _have_proposed(self, ask: Ask, job_uid: str) -> pod_pb2.Lease | bool:
-        """Have a job's next cohort proposed once it is this pod's turn: the lease of it, or whether to look once more.
+    async def _have_proposed(self, ask: Ask, what: ToPropose) -> Found:
+        """Have a job's next cohort proposed once it is this pod's turn: what there is for it then.
 
-        Each looks again when its turn comes and takes what it has had proposed before the next one's: of many pods that
-        wait at the same time, each would else look after every proposal for another one.
+        Who has waited for its turn looks again first, and takes what it has had proposed before the next one's: of many
+        pods that wait at the same time, each would else look after every proposal for another one.
         """
-        async with self._proposer.turn(job_uid):
-            found = await self._look(ask)
-            if isinstance(found, ToPropose) and found.job_uid == job_uid:
-                # Where that was in vain there may be a lead to follow.
-                await self._proposer.propose(found)
-                found = await self._look(ask)
-            return found if isinstance(found, pod_pb2.Lease) else found is not None
+        turn = self._proposer.turn(what.job_uid)
+        has_waited = turn.locked()
+        async with turn:
+            found: Found = await self._look(ask) if has_waited else what
+            if not isinstance(found, ToPropose) or found.job_uid != what.job_uid:
+                return found
+            # Where that was in vain there may be a lead to follow.
+            return await self._proposer.propose(found, lambda session: self._find(session, ask))
+
+    def _check_in_and_find(self, session: Session, ask: Ask) -> tuple[bool, Found]:
+        is_repeated, former = self._check_in(session, ask)
+        return is_repeated, former if is_repeated or self._draining else self._find(session, ask)
 
     def _check_in(self, session: Session, ask: Ask) -> tuple[bool, pod_pb2.Lease | None]:
         """Record the pod. Whether the same request has had a lease before, and that lease while it lives."""
@@ -132,7 +141,7 @@ class Dispatcher:
             pod.state = PodState.IDLE
         return False, None
 
-    def _find(self, session: Session, ask: Ask) -> pod_pb2.Lease | ToPropose | None:
+    def _find(self, session: Session, ask: Ask) -> Found:
         """Lease what there is; else say what has to be proposed; else None."""
         pod = session.get_one(PodRow, ask.report.name)
         if pod.state in (PodState.DRAINING, PodState.STOPPED):
@@ -146,7 +155,7 @@ class Dispatcher:
                 return found
         return None
 
-    def _find_in(self, session: Session, job: JobRow, ask: Ask) -> pod_pb2.Lease | ToPropose | None:
+    def _find_in(self, session: Session, job: JobRow, ask: Ask) -> Found:
         now = self._clock.now()
         work = works.ready(session, job.uid)
         if work is not None and work.kind == WorkKind.INSPECT:
@@ -166,9 +175,7 @@ class Dispatcher:
             return self._find_in_team(session, job, work, left, ask)
         return self._train(session, job, work, left, ask) or self._propose(session, job, left, ask)
 
-    def _find_in_team(
-        self, session: Session, job: JobRow, work: WorkRow | None, left: Remainder, ask: Ask
-    ) -> pod_pb2.Lease | ToPropose | None:
+    def _find_in_team(self, session: Session, job: JobRow, work: WorkRow | None, left: Remainder, ask: Ask) -> Found:
         """Lead a team as long as there are fewer than the pods suffice for, else follow a lead, else lead after all.
 
         Who leads begins at once and alone; who follows joins it later. What another lead has lost comes first.
@@ -179,7 +186,7 @@ class Dispatcher:
             followers.note_unfit(session, job, pod.name, why, now)
             return None
         leads = [lease for lease in leases.held(session, job_uid=job.uid) if lease.kind == WorkKind.TRAIN]
-        found: pod_pb2.Lease | ToPropose | None = None
+        found: Found = None
         if len(leads) < plan.max_teams:
             found = self._train(session, job, work, left, ask)
         if found is None and len(leads) < min(plan.max_teams, plan.teams(self._shares.expected(session, job))):

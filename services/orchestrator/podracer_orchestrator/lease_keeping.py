@@ -212,10 +212,10 @@ class LeaseKeeper:
 def _is_too_many(session: Session, lease: LeaseRow, job: JobRow) -> bool:
     """Whether the job has come to want fewer pods, or fewer teams, than hold leases of it, and this one is to go: the
     newest do, of teams with all of their followers."""
-    held, plan = leases.held(session, job_uid=job.uid), plan_of(job)
-    leads = sum(each.kind == WorkKind.TRAIN for each in held)
-    if len(held) <= plan.max_pods and leads <= plan.max_teams:
+    plan, (count, leads) = plan_of(job), leases.count_held(session, job.uid)
+    if count <= plan.max_pods and leads <= plan.max_teams:
         return False
+    held = leases.held(session, job_uid=job.uid)
     pods_of = {each.fence: session.get(PodRow, each.pod) for each in held}
     draining = {fence for fence, pod in pods_of.items() if pod is not None and pod.state == PodState.DRAINING}
     staying = [each for each in held if each.fence not in draining]

@@ -7,9 +7,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from sqlalchemy import ColumnElement, func, select
+from sqlalchemy import BigInteger, ColumnElement, case, func, select, type_coerce
 from sqlalchemy.orm import Session
 
+from podracer_core.database import UtcTime
 from podracer_core.errors import Fenced
 from podracer_orchestrator import events, followers, jobs
 from podracer_orchestrator.budget import Grant, Round, Usage
@@ -113,6 +114,14 @@ def held(session: Session, *, job_uid: str | None = None, pod: str | None = None
     return session.scalars(query.order_by(LeaseRow.fence)).all()
 
 
+def count_held(session: Session, job_uid: str) -> tuple[int, int]:
+    """How many leases of a job are held, and how many of these lead a team."""
+    leads = func.coalesce(func.sum(case((LeaseRow.kind == WorkKind.TRAIN, 1), else_=0)), 0)
+    query = select(func.count(), leads).where(LeaseRow.state == LeaseState.HELD, LeaseRow.job_uid == job_uid)
+    count, leading = session.execute(query).one()
+    return count, int(leading)
+
+
 @dataclass(frozen=True, slots=True)
 class HeldLease:
     """What a pod holds, as others see it."""
@@ -194,6 +203,21 @@ def usage(session: Session, job: JobRow, now: datetime) -> Usage:
         steps += max(0, reserved_steps - int(committed_steps))
         cost_s += max(0.0, reserved_cost_s - spent_s)
     return Usage(job.env_steps, active_time_s(job, now), job.cost_s, steps, cost_s)
+
+
+def running(session: Session, now: datetime) -> dict[str, tuple[int, float]]:
+    """Of each job that holds leases: how many, and the device seconds by the clock that they have not committed."""
+    age_s = (UtcTime.microseconds(now) - type_coerce(LeaseRow.grant_time, BigInteger)) / 1e6
+    open_s = age_s - committed_cost_s()
+    each = (
+        select(LeaseRow.job_uid, case((open_s > 0.0, open_s), else_=0.0).label("open_s"))
+        .outerjoin(MemberRow, trains_members())
+        .where(LeaseRow.state == LeaseState.HELD)
+        .group_by(LeaseRow.fence)
+        .subquery()
+    )
+    query = select(each.c.job_uid, func.count(), func.sum(each.c.open_s)).group_by(each.c.job_uid)
+    return {job_uid: (count, float(seconds)) for job_uid, count, seconds in session.execute(query)}
 
 
 def standings(session: Session, job_uid: str) -> Iterable[tuple[int, str, int, int]]:

@@ -19,7 +19,7 @@ from podracer_orchestrator.memory_budget import MemoryBudget, MemoryNeeds, Memor
 from podracer_orchestrator.pod_kind import PodKind
 from podracer_orchestrator.pool.backend import Capacity, PoolBackend
 from podracer_orchestrator.scheduling import Demand, FairShare, Load, Room, Shares, share_pods
-from podracer_orchestrator.tables import JobRow, LeaseRow, LeaseState, MemberRow, PodRow, PodState
+from podracer_orchestrator.tables import JobRow, PodRow, PodState
 
 TURN_S = 30.0
 """Where not all kinds of pods fit, one kind gives way to another once its jobs are so far ahead, in device seconds."""
@@ -145,22 +145,9 @@ class PoolShares:
 
     def _loads(self, session: Session, active: Sequence[JobRow]) -> Sequence[Load]:
         """What each job has used: what is committed, and by the clock what its leases have used beyond that."""
-        query = select(LeaseRow.job_uid, LeaseRow.grant_time, leases.committed_cost_s())
-        query = query.outerjoin(MemberRow, leases.trains_members())
-        query = query.where(LeaseRow.state == LeaseState.HELD)
-        query = query.group_by(LeaseRow.fence, LeaseRow.job_uid, LeaseRow.grant_time)
-        now, running, held = self._clock.now(), dict[str, float](), dict[str, int]()
-        for job_uid, grant_time, committed_s in session.execute(query):
-            used_s = max(0.0, (now - grant_time).total_seconds() - committed_s)
-            running[job_uid] = running.get(job_uid, 0.0) + used_s
-            held[job_uid] = held.get(job_uid, 0) + 1
-        return [
-            Load(
-                job.uid,
-                plan_of(job).weight,
-                job.cost_s + running.get(job.uid, 0.0),
-                held.get(job.uid, 0),
-                plan_of(job).kind.name,
-            )
-            for job in active
-        ]
+        running = leases.running(session, self._clock.now())
+        found = []
+        for job in active:
+            plan, (held, used_s) = plan_of(job), running.get(job.uid, (0, 0.0))
+            found.append(Load(job.uid, plan.weight, job.cost_s + used_s, held, plan.kind.name))
+        return found

@@ -6,8 +6,9 @@ import asyncio
 import logging
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from sqlalchemy.orm import Session
 
@@ -20,6 +21,8 @@ from podracer_orchestrator.delivery import REFUSALS, Delivery
 from podracer_orchestrator.job_state import LIVE_STATES, JobState
 from podracer_orchestrator.tables import JobRow, WorkRow, WorkState
 from podracer_orchestrator.transactions import Transactions
+
+Found = TypeVar("Found")
 
 logger = logging.getLogger(__name__)
 
@@ -86,24 +89,31 @@ class CohortProposer:
         """To be held while `propose` is called for a job, so that its pods have their cohorts proposed one by one."""
         return self._asking[job_uid]
 
-    async def propose(self, what: ToPropose) -> bool:
-        """Have a work filled; whether there may be something to lease now. Only in the job's `turn`."""
+    async def propose(self, what: ToPropose, then: Callable[[Session], Found]) -> Found:
+        """Have a work filled, as far as that can be done now; what `then` finds in the same transaction. Only in the
+        job's `turn`."""
         try:
             # What the leaderboard has not heard of yet could change its answer.
             await self._delivery.flush(what.request.leaderboard)
             answer = await self._board.propose(what.request)
         except REFUSALS as error:
             refusal = error
-            await self._transactions.write(lambda session: self._refused(session, what, refusal))
-            return False
+            return await self._finish(lambda session: self._refused(session, what, refusal), then)
         except PodracerError as error:
             logger.warning("the leaderboard cannot propose now: %s", error)
             self._ask_later(what)
-            return False
+            return await self._transactions.write(then)
         if not answer.proposals:
             self._ask_later(what)
-        await self._transactions.write(lambda session: self._store(session, what, answer))
-        return bool(answer.proposals)
+        return await self._finish(lambda session: self._store(session, what, answer), then)
+
+    async def _finish(self, change: Callable[[Session], None], then: Callable[[Session], Found]) -> Found:
+        def operation(session: Session) -> Found:
+            change(session)
+            session.flush()
+            return then(session)
+
+        return await self._transactions.write(operation)
 
     def _store(self, session: Session, what: ToPropose, answer: leaderboard_pb2.ProposeCohortResponse) -> None:
         work = session.get(WorkRow, what.work_id)

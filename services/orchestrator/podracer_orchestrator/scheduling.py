@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -52,7 +53,7 @@ def share_pods(demands: Sequence[Demand], room: Room) -> Shares:
 
     def add(demand: Demand) -> bool:
         nonlocal left, limit
-        why = _shortage(demand, left, room, is_first=not any(counts.values()))
+        why = _shortage(demand, left, room, is_first=left is room)
         if why:
             limit = limit or why
             return False
@@ -68,11 +69,19 @@ def share_pods(demands: Sequence[Demand], room: Room) -> Shares:
     for demand in demands:
         while counts[demand.job_uid] < demand.min_pods and add(demand):
             pass
-    open_demands = [demand for demand in demands if counts[demand.job_uid] < demand.max_pods]
-    while open_demands:
-        demand = min(open_demands, key=lambda each: counts[each.job_uid] / each.weight)
-        if not add(demand) or counts[demand.job_uid] >= demand.max_pods:
-            open_demands.remove(demand)
+    waiting = [
+        (counts[demand.job_uid] / demand.weight, index)
+        for index, demand in enumerate(demands)
+        if counts[demand.job_uid] < demand.max_pods
+    ]
+    heapq.heapify(waiting)
+    while waiting:
+        demand = demands[waiting[0][1]]
+        count = counts[demand.job_uid]
+        if add(demand) and count + 1 < demand.max_pods:
+            heapq.heapreplace(waiting, ((count + 1) / demand.weight, waiting[0][1]))
+        else:
+            heapq.heappop(waiting)
     return Shares(counts, limit)
 
 

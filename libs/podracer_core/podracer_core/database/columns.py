@@ -21,8 +21,11 @@ class UtcTime(TypeDecorator[datetime]):
     cache_ok = True
 
     def process_bind_param(self, value: datetime | None, dialect: Dialect) -> int | None:
-        if value is None:
-            return None
+        return None if value is None else self.microseconds(value)
+
+    @staticmethod
+    def microseconds(value: datetime) -> int:
+        """As it is stored."""
         if value.tzinfo is None:
             raise ValueError(f"{value!r} has no time zone")
         return (value - _EPOCH) // _MICROSECOND
