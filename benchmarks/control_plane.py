@@ -1,8 +1,8 @@
 """Load on orchestrator and leaderboard: thousands of pods that lease, renew and complete, and hundreds that watch.
 
 Both services are processes of their own (gRPC on loopback, SQLite, a folder store). The pods are tasks of two other
-processes that speak the real PodService as `benchmarks/scaling.py`'s do, in real time: a renewal with progress and a
-look of each agent every five seconds, and at the end of a round checkpoints in the store, CommitCheckpoint and
+processes that speak the real PodService as `benchmarks/scaling.py`'s do, in real time: a renewal with progress every five
+seconds, with a look of each agent every second time, and at the end of a round checkpoints in the store, CommitCheckpoint and
 CompleteWork. Everything shares the cores of this machine, so the load's own cost is part of what is measured, and is
 printed. Pods arrive evenly over the first minutes, so that their rounds end evenly too.
 
@@ -40,14 +40,16 @@ from podracer_core.storage.object_store import open_store
 CURVES = Path(__file__).resolve().parent / "simulation" / "curves.csv"
 LOADERS = 2
 MEMBERS = 2
-PODS_A_JOB = 100
+JOBS_AT_LEAST, PODS_A_JOB_AT_MOST = 5, 100
 RENEWAL_S = 5.0
+LOOK_EVERY = 2  # renewals
+IDLE_S = 2.0
 SAMPLE_S = 5.0
 GROWTH = 0.05
 JOB = """
 name: load-{number}
 environment: {{id: HalfCheetah-v5}}
-objective: {{max_env_steps: 1_000_000_000_000}}
+objective: {{max_duration: 1000h}}
 search:
   algorithms: [ppo]
   space:
@@ -97,7 +99,8 @@ Sample = tuple[float, dict[str, float], dict[str, float], float]
 
 
 def _run(plane: ControlPlane, options: argparse.Namespace) -> tuple[list[Sample], list[dict[str, Any]]]:
-    jobs = [plane.client.submit(parse_job(_job(number, options))) for number in range(-(-options.pods // PODS_A_JOB))]
+    count = max(JOBS_AT_LEAST, -(-options.pods // PODS_A_JOB_AT_MOST))
+    jobs = [plane.client.submit(parse_job(_job(number, options, options.pods // count))) for number in range(count)]
     length_s, ramp_s = options.minutes * 60.0, min(options.round, options.minutes * 60.0 / 4)
     context = multiprocessing.get_context("spawn")
     results: Any = context.Queue()
@@ -147,7 +150,7 @@ async def _play(share: Share) -> dict[str, Any]:
         async def never() -> bool:
             return False
 
-        site = Site(stub, open_store(share.store), clock, curves, load, never, RENEWAL_S)
+        site = Site(stub, open_store(share.store), clock, curves, load, never, RENEWAL_S, LOOK_EVERY, IDLE_S)
 
         async def play(number: int) -> None:
             await asyncio.sleep(share.ramp_s * number / max(share.pods.stop, 1))
@@ -235,16 +238,16 @@ def _growth(points: list[tuple[float, float]]) -> float:
     return slope * (points[-1][0] - points[0][0]) / statistics.fmean(value for _, value in points)
 
 
-def _job(number: int, options: argparse.Namespace) -> str:
+def _job(number: int, options: argparse.Namespace, pods: int) -> str:
     curves = Curves(CURVES)
     return JOB.format(
         number=number,
         rates=(curves.rates[0], curves.rates[-1]),
         gammas=(curves.gammas[0], curves.gammas[-1]),
-        population=4 * PODS_A_JOB,
+        population=4 * pods,
         round_s=options.round,
         members=MEMBERS,
-        pods=PODS_A_JOB,
+        pods=pods,
     )
 
 

@@ -137,7 +137,7 @@ async def simulate(pods: int, seed: int, options: argparse.Namespace, curves: Cu
             orchestrator_cpu=cpu["orchestrator"] / ended,
             leaderboard_cpu=cpu["leaderboard"] / ended,
             waited=sum(sum(found) for name, found in load.latencies.items() if name != "RenewLease") / (pods * ended),
-            empty_answers=load.empty_answers,
+            empty_answers=len(load.latencies["LeaseWork, nothing"]),
             calls=sum(map(len, load.latencies.values())),
         )
 

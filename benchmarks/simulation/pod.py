@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 import uuid
 from collections import defaultdict
@@ -37,16 +38,17 @@ SPREAD = 0.05
 
 @dataclass
 class Load:
-    """What the pods have asked of the control plane: seconds that each call took, by method, and empty answers."""
+    """What the pods have asked of the control plane: seconds that each call took, by method; those of LeaseWork that
+    brought nothing by themselves."""
 
     latencies: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
-    empty_answers: int = 0
 
 
 @dataclass(frozen=True)
 class Site:
     """What all pods share. `renewal_s`: how often a lease is renewed; by default a third of its default term, as a
-    learner does."""
+    learner does. `look_every`: after how many renewals agents have been looked at. `idle_s`: how long a pod waits that
+    was offered nothing."""
 
     stub: pod_service_pb2_grpc.PodServiceStub
     store: ObjectStore
@@ -55,6 +57,8 @@ class Site:
     load: Load
     job_has_ended: Callable[[], Awaitable[bool]]
     renewal_s: float = 10.0 / 3
+    look_every: int = 1
+    idle_s: float = IDLE_S
 
 
 @dataclass
@@ -89,7 +93,7 @@ class SimulatedPod:
                 if lease is None and await self._site.job_has_ended():
                     return
                 if lease is None:
-                    await clock.sleep_until(clock.now + IDLE_S)
+                    await clock.sleep_until(clock.now + self._site.idle_s)
                 elif work == "train":
                     await self._train(lease)
                 elif work == "evaluate":
@@ -113,7 +117,8 @@ class SimulatedPod:
         response = await self._call("LeaseWork", request, "")
         if response.HasField("lease"):
             return response.lease
-        self._site.load.empty_answers += 1
+        load = self._site.load
+        load.latencies["LeaseWork, nothing"].append(load.latencies["LeaseWork"].pop())
         return None
 
     async def _train(self, lease: pod_pb2.Lease) -> None:
@@ -121,14 +126,15 @@ class SimulatedPod:
         clock, work = self._site.clock, lease.train
         begin, share = clock.now, 1.0 - EVALUATION_FRACTION
         members = [self._member(spec) for spec in work.cohort.members]
-        target = work.objective.target_return
+        target = work.objective.target_return if work.objective.HasField("target_return") else math.inf
         hits = [found for each in members if (found := each.curve.seconds_to(each.level, target)) is not None]
         length_s = min([work.budget.time.ToNanoseconds() / 1e9, *(hit / share + 1e-3 for hit in hits)])
         renewal_s = self._site.renewal_s
         count = int(length_s / renewal_s)
         for index in range(1, count + 1):
             await clock.sleep_until(begin + index * renewal_s)
-            if await self._renew(lease, members, index * renewal_s) != pod_pb2.LEASE_ACTION_CONTINUE:
+            looks = members if index % self._site.look_every == 0 else []
+            if await self._renew(lease, members, looks, index * renewal_s) != pod_pb2.LEASE_ACTION_CONTINUE:
                 return
         await clock.sleep_until(begin + length_s)
         for each in members:
@@ -148,12 +154,13 @@ class SimulatedPod:
         await self._call("CompleteWork", complete, lease.token)
 
     async def _renew(
-        self, lease: pod_pb2.Lease, members: Sequence[_Member], elapsed_s: float
+        self, lease: pod_pb2.Lease, members: Sequence[_Member], looks: Sequence[_Member], elapsed_s: float
     ) -> pod_pb2.LeaseAction.ValueType:
-        """Progress of each member, and its newest look."""
+        """Progress of each member, and a look at some."""
         request = pod_pb2.RenewLeaseRequest(lease=lease.name, fence=lease.fence, train_time=_seconds(elapsed_s))
         for each in members:
             request.members.append(self._progress(each.spec.name, elapsed_s, len(members)))
+        for each in looks:
             level = each.curve.after(each.level, elapsed_s * (1.0 - EVALUATION_FRACTION))
             request.evaluations.append(self._evaluation(lease, each.spec, level, LOOK_EPISODES, None))
         return (await self._call("RenewLease", request, lease.token)).action

@@ -96,8 +96,8 @@ class Dispatcher:
                 found = await self._look(ask)
         return None
 
-    async def _look(self, ask: Ask) -> Found:
-        return await self._transactions.write(lambda session: self._find(session, ask))
+    async def _look(self, ask: Ask, turn: str = "") -> Found:
+        return await self._transactions.write(lambda session: self._find(session, ask, turn))
 
     async def _have_proposed(self, ask: Ask, what: ToPropose) -> Found:
         """Have a job's next cohort proposed once it is this pod's turn: what there is for it then.
@@ -108,11 +108,11 @@ class Dispatcher:
         turn = self._proposer.turn(what.job_uid)
         has_waited = turn.locked()
         async with turn:
-            found: Found = await self._look(ask) if has_waited else what
+            found: Found = await self._look(ask, what.job_uid) if has_waited else what
             if not isinstance(found, ToPropose) or found.job_uid != what.job_uid:
                 return found
             # Where that was in vain there may be a lead to follow.
-            return await self._proposer.propose(found, lambda session: self._find(session, ask))
+            return await self._proposer.propose(found, lambda session: self._find(session, ask, what.job_uid))
 
     def _check_in_and_find(self, session: Session, ask: Ask) -> tuple[bool, Found]:
         is_repeated, former = self._check_in(session, ask)
@@ -141,19 +141,29 @@ class Dispatcher:
             pod.state = PodState.IDLE
         return False, None
 
-    def _find(self, session: Session, ask: Ask) -> Found:
-        """Lease what there is; else say what has to be proposed; else None."""
+    def _find(self, session: Session, ask: Ask, turn: str = "") -> Found:
+        """Lease what there is; else say what has to be proposed; else None.
+
+        The job in whose turn this is comes first. Others in which a pod would have to wait for its turn come last: it
+        gets something at once elsewhere, and those who wait there are enough to be served.
+        """
         pod = session.get_one(PodRow, ask.report.name)
         if pod.state in (PodState.DRAINING, PodState.STOPPED):
             return _exit_message("the pod is not needed any more")
         offer = self._shares.offer(session, pod)
-        for job in offer.jobs:
+        passed_over: list[str] = []
+        last: ToPropose | None = None
+        for job in sorted(offer.jobs, key=lambda job: job.uid != turn):
             found = None if job.uid in offer.full else self._find_in(session, job, ask)
+            if isinstance(found, ToPropose) and job.uid != turn and self._proposer.turn(job.uid).locked():
+                last = last or found
+                continue
             if isinstance(found, pod_pb2.Lease):
-                self._shares.took(offer, job)
+                self._shares.took(offer, job, passed_over)
             if found is not None:
                 return found
-        return None
+            passed_over.append(job.uid)
+        return last
 
     def _find_in(self, session: Session, job: JobRow, ask: Ask) -> Found:
         now = self._clock.now()

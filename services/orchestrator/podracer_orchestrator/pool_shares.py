@@ -78,9 +78,8 @@ class PoolShares:
             ordered = [active[uid] for uid in self._fair.order(loads)]
         return Offer([job for job in ordered if pods.can_serve(pod, job)], frozenset(full), loads)
 
-    def took(self, offer: Offer, taker: JobRow) -> None:
-        """`taker` got the pod; those before it could not take it."""
-        passed_over = [job.uid for job in offer.jobs[: offer.jobs.index(taker)]]
+    def took(self, offer: Offer, taker: JobRow, passed_over: Sequence[str]) -> None:
+        """`taker` got the pod, which the jobs `passed_over` could not take."""
         with self._fair_lock:
             self._fair.level(passed_over, taker.uid, offer.loads)
 
