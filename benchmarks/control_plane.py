@@ -1,10 +1,10 @@
 """Load on orchestrator and leaderboard: thousands of pods that lease, renew and complete, and hundreds that watch.
 
 Both services are processes of their own (gRPC on loopback, SQLite, a folder store). The pods are tasks of two other
-processes that speak the real PodService as `benchmarks/scaling.py`'s do, in real time: a renewal with progress every five
-seconds, with a look of each agent every second time, and at the end of a round checkpoints in the store, CommitCheckpoint and
-CompleteWork. Everything shares the cores of this machine, so the load's own cost is part of what is measured, and is
-printed. Pods arrive evenly over the first minutes, so that their rounds end evenly too.
+processes that speak the real PodService as `benchmarks/scaling.py`'s do, in real time: a renewal with progress every
+five seconds, with a look of each agent every second time, and at the end of a round checkpoints in the store,
+CommitCheckpoint and CompleteWork. Everything shares the cores of this machine, so the load's own cost is part of what
+is measured, and is printed. Pods arrive evenly over the first minutes, so that their rounds end evenly too.
 
 The latency of LeaseWork counts where it brought work. Memory is flat where its growth over the last three quarters of
 the run, as a straight line, is less than a twentieth.

@@ -16,7 +16,7 @@ from podracer_core.jobs.messages import seconds_to_duration
 from podracer_orchestrator.job_files import environment_of
 from podracer_orchestrator.job_plan import plan_of, read_spec
 from podracer_orchestrator.seeds import fresh_seeds
-from podracer_orchestrator.tables import JobRow, LeaseRow, WorkKind, WorkRow, WorkState
+from podracer_orchestrator.tables import JobRow, WorkKind, WorkRow, WorkState
 
 TIMEOUT_S = 600.0
 """Limit of one evaluation, which its pod keeps."""
@@ -63,9 +63,9 @@ def in_states(session: Session, job_uid: str, states: Collection[WorkState]) -> 
     return session.scalars(query.order_by(WorkRow.create_time, WorkRow.id)).all()
 
 
-def is_overdue(lease: LeaseRow, now: datetime) -> bool:
+def is_overdue(kind: str, grant_time: datetime, now: datetime) -> bool:
     """Whether a pod that keeps its EVALUATE lease alive must have hung: it has not kept the limit."""
-    return lease.kind == WorkKind.EVALUATE and now > lease.grant_time + timedelta(seconds=TIMEOUT_S) + _GRACE
+    return kind == WorkKind.EVALUATE and now > grant_time + timedelta(seconds=TIMEOUT_S) + _GRACE
 
 
 def check_result(work: WorkRow, result: pod_pb2.EvaluateResult) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from sqlalchemy.orm import Session
 
@@ -16,12 +15,14 @@ from podracer_core.storage.layout import CheckpointPlace
 from podracer_core.storage.manifest import read_manifest, verify
 from podracer_core.storage.object_store import ObjectStore
 from podracer_orchestrator import evaluation_works, followers, jobs, leases, objective, pods, progress, results, works
-from podracer_orchestrator.changes import ChangeFeed, job_topic
+from podracer_orchestrator.changes import ChangeFeed
 from podracer_orchestrator.clock import Clock
-from podracer_orchestrator.job_plan import plan_of
-from podracer_orchestrator.job_state import ACTIVE_STATES, JobState
+from podracer_orchestrator.job_state import JobState
+from podracer_orchestrator.lease_actions import LeaseActions
+from podracer_orchestrator.leases import Holder
+from podracer_orchestrator.looks import Looks
 from podracer_orchestrator.progress import MemberCommit
-from podracer_orchestrator.tables import CheckpointRow, JobRow, LeaseRow, LeaseState, PodRow, PodState, WorkKind
+from podracer_orchestrator.tables import CheckpointRow, JobRow, LeaseRow, LeaseState
 from podracer_orchestrator.terms import LeaseTerms, LiveReport
 from podracer_orchestrator.transactions import Transactions
 
@@ -29,14 +30,6 @@ HANDED_BACK = ("", "DRAINED", "DRAINING", "SHUTDOWN", "SUSPENDED", "STOPPED", "C
 """Reasons of a release that say nothing against the work."""
 
 Result = pod_pb2.TrainResult | pod_pb2.EvaluateResult | pod_pb2.InspectResult | cohort_pb2.Problem
-
-
-@dataclass(frozen=True, slots=True)
-class Holder:
-    """A lease and its fence, as its holder's call names them."""
-
-    lease_id: str
-    fence: int
 
 
 class LeaseKeeper:
@@ -48,25 +41,22 @@ class LeaseKeeper:
         self._transactions = transactions
         self._terms = terms
         self._store = store
-        self._changes = changes
         self._clock = clock
+        self._actions = LeaseActions(transactions, changes, clock)
+        self._looks = Looks(transactions, terms, clock)
 
     async def renew(
         self, holder: Holder, live: LiveReport, evaluations: Sequence[agent_pb2.Evaluation]
     ) -> pod_pb2.LeaseAction.ValueType:
         """Give the lease another term, and say whether to go on."""
 
-        def operation(session: Session) -> tuple[LeaseRow, pod_pb2.LeaseAction.ValueType]:
-            lease = self._held(session, holder)
-            if evaluation_works.is_overdue(lease, self._clock.now()):
-                raise Fenced(f"{lease.pod} keeps its lease, but has not ended its evaluation in time")
-            results.record_evaluations(session, lease, evaluations, self._clock.now())
-            return lease, self._action(session, lease)
-
-        run = self._transactions.write if evaluations else self._transactions.read
-        lease, action = await run(operation)
+        job_uid = self._terms.job_of(holder.fence)
+        if evaluations:
+            await self._looks.store(holder, evaluations)
+        action = (await self._actions.of_job(job_uid)).get(holder.fence)
+        if action is None:
+            action = await self._transactions.read(lambda session: self._last_word(session, holder))
         self._terms.renew(holder.fence, live)
-        self._changes.notify([job_topic(lease.job_uid)])
         return action
 
     async def commit(self, holder: Holder, commits: Sequence[MemberCommit]) -> None:
@@ -80,7 +70,7 @@ class LeaseKeeper:
 
     async def pod_of(self, holder: Holder) -> str:
         """The pod that was granted a lease. Raises NotFound where there is none."""
-        return await self._transactions.read(lambda session: leases.find(session, holder.lease_id, holder.fence).pod)
+        return await self._transactions.read(lambda session: leases.find(session, holder).pod)
 
     async def complete(self, holder: Holder, result: Result) -> None:
         """End the work with its result; the same again changes nothing."""
@@ -89,7 +79,7 @@ class LeaseKeeper:
         sound_here = isinstance(result, cohort_pb2.Problem) and await self._is_sound(result)
 
         def operation(session: Session) -> None:
-            if leases.find(session, holder.lease_id, holder.fence).state == LeaseState.COMPLETED:
+            if leases.find(session, holder).state == LeaseState.COMPLETED:
                 return
             lease, now = self._held(session, holder), self._clock.now()
             if isinstance(result, pod_pb2.TrainResult):
@@ -108,7 +98,7 @@ class LeaseKeeper:
         """Hand the work back undone; the same again changes nothing."""
 
         def operation(session: Session) -> None:
-            if leases.find(session, holder.lease_id, holder.fence).state == LeaseState.RELEASED:
+            if leases.find(session, holder).state == LeaseState.RELEASED:
                 return
             lease = self._held(session, holder)
             problem = None if reason.reason in HANDED_BACK else reason
@@ -151,7 +141,7 @@ class LeaseKeeper:
             self._terms.begin(fence, job_uid)
 
     def _held(self, session: Session, holder: Holder) -> LeaseRow:
-        lease = leases.find_held(session, holder.lease_id, holder.fence)
+        lease = leases.find_held(session, holder)
         self._terms.check(holder.fence)
         return lease
 
@@ -167,20 +157,11 @@ class LeaseKeeper:
         works.lose(session, lease, LeaseState.EXPIRED, why, self._clock.now(), problem=problem)
         objective.finish_if_due(session, session.get_one(JobRow, lease.job_uid), self._clock.now())
 
-    def _action(self, session: Session, lease: LeaseRow) -> pod_pb2.LeaseAction.ValueType:
-        job = session.get_one(JobRow, lease.job_uid)
-        pod = session.get(PodRow, lease.pod)
-        if pod is not None and pod.state in (PodState.DRAINING, PodState.STOPPED):
-            return pod_pb2.LEASE_ACTION_DRAIN
-        if JobState(job.state) not in ACTIVE_STATES or _is_too_many(session, lease, job):
-            return pod_pb2.LEASE_ACTION_RELEASE
-        if lease.kind != WorkKind.TRAIN:
-            return pod_pb2.LEASE_ACTION_CONTINUE
-        if job.time_to_target_s is not None:
-            return pod_pb2.LEASE_ACTION_FINISH  # the job only waits for its ensemble
-        limit_s = plan_of(job).budget.active_time_s
-        if limit_s is not None and leases.active_time_s(job, self._clock.now()) >= limit_s:
-            return pod_pb2.LEASE_ACTION_FINISH
+    def _last_word(self, session: Session, holder: Holder) -> pod_pb2.LeaseAction.ValueType:
+        """Of a lease that was not among its job's when these were read."""
+        lease = self._held(session, holder)
+        if evaluation_works.is_overdue(lease.kind, lease.grant_time, self._clock.now()):
+            raise Fenced(f"{lease.pod} keeps its lease, but has not ended its evaluation in time")
         return pod_pb2.LEASE_ACTION_CONTINUE
 
     async def _is_sound(self, problem: cohort_pb2.Problem) -> bool:
@@ -207,21 +188,6 @@ class LeaseKeeper:
         await asyncio.gather(
             *(asyncio.to_thread(read_manifest, self._store, each.prefix, each.manifest_sha256) for each in checkpoints)
         )
-
-
-def _is_too_many(session: Session, lease: LeaseRow, job: JobRow) -> bool:
-    """Whether the job has come to want fewer pods, or fewer teams, than hold leases of it, and this one is to go: the
-    newest do, of teams with all of their followers."""
-    plan, (count, leads) = plan_of(job), leases.count_held(session, job.uid)
-    if count <= plan.max_pods and leads <= plan.max_teams:
-        return False
-    held = leases.held(session, job_uid=job.uid)
-    pods_of = {each.fence: session.get(PodRow, each.pod) for each in held}
-    draining = {fence for fence, pod in pods_of.items() if pod is not None and pod.state == PodState.DRAINING}
-    staying = [each for each in held if each.fence not in draining]
-    ranked = sorted(staying, key=lambda each: (each.lead_fence or each.fence, each.fence))
-    leading = [each for each in staying if each.kind == WorkKind.TRAIN]
-    return lease in ranked[plan.max_pods :] or lease in leading[plan.max_teams :]
 
 
 def _checkpoints(result: pod_pb2.TrainResult) -> list[agent_pb2.CheckpointReference]:

@@ -43,6 +43,14 @@ class Asker:
     request_id: str
 
 
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """A lease and its fence, as its holder's call names them."""
+
+    lease_id: str
+    fence: int
+
+
 def grant(session: Session, job: JobRow, work: WorkRow, asker: Asker, what: Grant, now: datetime) -> LeaseRow:
     """Lease a READY work; its fence is larger than that of any lease before."""
     accrue(job, now)
@@ -83,20 +91,27 @@ def follow(
     return lease
 
 
-def find(session: Session, lease_id: str, fence: int) -> LeaseRow:
-    """The lease of a name and fence, whatever its state. Raises Fenced where there is none."""
-    lease = session.scalar(select(LeaseRow).where(LeaseRow.id == lease_id, LeaseRow.fence == fence))
-    if lease is None:
-        raise Fenced(f"there is no lease {lease_id} with fence {fence}", lease=lease_id, fence=fence)
+def find(session: Session, holder: Holder) -> LeaseRow:
+    """Somebody's lease, whatever its state. Raises Fenced where there is none."""
+    lease = session.get(LeaseRow, holder.fence)
+    if lease is None or lease.id != holder.lease_id:
+        message = f"there is no lease {holder.lease_id} with fence {holder.fence}"
+        raise Fenced(message, lease=holder.lease_id, fence=holder.fence)
     return lease
 
 
-def find_held(session: Session, lease_id: str, fence: int) -> LeaseRow:
-    """The lease of a name and fence. Raises Fenced unless it is held."""
-    lease = find(session, lease_id, fence)
+def find_held(session: Session, holder: Holder) -> LeaseRow:
+    """Somebody's lease. Raises Fenced unless it is held."""
+    lease = find(session, holder)
     if lease.state != LeaseState.HELD:
-        raise Fenced(f"the lease {lease_id} has been {lease.state.lower()}", lease=lease_id, fence=fence)
+        message = f"the lease {lease.id} has been {lease.state.lower()}"
+        raise Fenced(message, lease=lease.id, fence=lease.fence)
     return lease
+
+
+def load(session: Session, fences: Sequence[int]) -> Sequence[LeaseRow]:
+    """Several at once; while somebody keeps them, `find` reads nothing."""
+    return session.scalars(select(LeaseRow).where(LeaseRow.fence.in_(fences))).all()
 
 
 def find_request(session: Session, request_id: str) -> LeaseRow | None:

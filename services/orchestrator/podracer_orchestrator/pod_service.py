@@ -20,7 +20,8 @@ from podracer_core.rpc.tokens import Role
 from podracer_orchestrator import names
 from podracer_orchestrator.clock import Clock
 from podracer_orchestrator.dispatch import Ask, Dispatcher
-from podracer_orchestrator.lease_keeping import Holder, LeaseKeeper
+from podracer_orchestrator.lease_keeping import LeaseKeeper
+from podracer_orchestrator.leases import Holder
 from podracer_orchestrator.pods import PodReport
 from podracer_orchestrator.results import member_commit
 from podracer_orchestrator.terms import LeaseTerms, LiveReport

@@ -42,6 +42,15 @@ def members_of(session: Session, work_id: str) -> Sequence[MemberRow]:
     return session.scalars(query.order_by(MemberRow.position)).all()
 
 
+def agents_of(session: Session, work_ids: Sequence[str]) -> dict[str, list[str]]:
+    """The agents of each work, in the order of its cohort."""
+    query = select(MemberRow.work_id, MemberRow.agent).where(MemberRow.work_id.in_(work_ids))
+    agents: dict[str, list[str]] = {}
+    for work_id, agent in session.execute(query.order_by(MemberRow.work_id, MemberRow.position)):
+        agents.setdefault(work_id, []).append(agent)
+    return agents
+
+
 def commit(session: Session, lease: LeaseRow, commits: Iterable[MemberCommit], now: datetime) -> int:
     """Make checkpoints count; returns by how many environment steps the job has grown.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime
 
 from sqlalchemy.orm import Session
@@ -25,7 +25,6 @@ from podracer_orchestrator import (
     refused_checkpoints,
     works,
 )
-from podracer_orchestrator.changes import job_topic, touch
 from podracer_orchestrator.job_plan import plan_of, read_spec
 from podracer_orchestrator.job_state import LIVE_STATES, JobSignal, JobState
 from podracer_orchestrator.objective import consider, finish_if_due, hear_last_claims, is_full, score
@@ -35,7 +34,6 @@ from podracer_orchestrator.progress import (
     commit,
     members_of,
     register_checkpoint,
-    require_lead,
 )
 from podracer_orchestrator.tables import (
     CheckpointRow,
@@ -173,23 +171,32 @@ def complete_with_problem(
     finish_if_due(session, job, now)
 
 
-def record_evaluations(
-    session: Session, lease: LeaseRow, evaluations: Iterable[agent_pb2.Evaluation], now: datetime
-) -> None:
-    """Take evaluations that came with a renewal; one that comes twice is recorded once, by its id.
+def check_evaluations(evaluations: Iterable[agent_pb2.Evaluation], agents: Collection[str]) -> None:
+    """Raise InvalidInput for one that a pod may not say, or of an agent that is not in its cohort."""
+    for evaluation in evaluations:
+        if evaluation.purpose in _ORDERED:
+            purpose = agent_pb2.EvaluationPurpose.Name(evaluation.purpose)
+            message = f"evaluation {evaluation.evaluation_id!r} says {purpose}, which only an EVALUATE work can ask for"
+            raise InvalidInput(message, reason="WRONG_EVALUATION")
+        if not evaluation.evaluation_id or evaluation.agent not in agents:
+            raise InvalidInput(
+                f"evaluation {evaluation.evaluation_id!r} of {evaluation.agent!r}: expected an id, and one of "
+                f"{', '.join(sorted(agents))}",
+                reason="WRONG_EVALUATION",
+            )
 
-    Raises InvalidInput for one of an agent that is not in the cohort.
-    """
-    received = list(evaluations)
-    if not received:
-        return
-    require_lead(lease)
-    job = session.get_one(JobRow, lease.job_uid)
-    _check_evaluations(received, {member.agent for member in members_of(session, lease.work_id)})
-    outbox.record_evaluations(session, job, received)
-    for evaluation in received:
-        consider(session, job, lease, evaluation, now)
-    touch(session, job_topic(job.uid))
+
+def record_evaluations(
+    session: Session,
+    job: JobRow,
+    received: Sequence[tuple[LeaseRow, Sequence[agent_pb2.Evaluation]]],
+    now: datetime,
+) -> None:
+    """Take evaluations that came with renewals of a job's leases, and are sound."""
+    outbox.record_evaluations(session, job, [each for _, evaluations in received for each in evaluations])
+    for lease, evaluations in received:
+        for evaluation in evaluations:
+            consider(session, job, lease, evaluation, now)
 
 
 def _report_member(
@@ -223,26 +230,12 @@ def _report_member(
             # It ended early because it was clearly below admission, which may have come down since.
             request.candidate.purpose = agent_pb2.EVALUATION_PURPOSE_PROGRESS
         evaluations.append(result.candidate)
-    _check_evaluations(evaluations, {member.agent})
+    check_evaluations(evaluations, {member.agent})
     unique = {evaluation.evaluation_id: evaluation for evaluation in evaluations}
     outbox.record_evaluations(session, job, unique.values())
     outbox.submit_candidate(session, job, request)
     for evaluation in unique.values():
         consider(session, job, lease, evaluation, now)
-
-
-def _check_evaluations(evaluations: Iterable[agent_pb2.Evaluation], agents: Collection[str]) -> None:
-    for evaluation in evaluations:
-        if evaluation.purpose in _ORDERED:
-            purpose = agent_pb2.EvaluationPurpose.Name(evaluation.purpose)
-            message = f"evaluation {evaluation.evaluation_id!r} says {purpose}, which only an EVALUATE work can ask for"
-            raise InvalidInput(message, reason="WRONG_EVALUATION")
-        if not evaluation.evaluation_id or evaluation.agent not in agents:
-            raise InvalidInput(
-                f"evaluation {evaluation.evaluation_id!r} of {evaluation.agent!r}: expected an id, and one of "
-                f"{', '.join(sorted(agents))}",
-                reason="WRONG_EVALUATION",
-            )
 
 
 def _failure(result: pod_pb2.MemberResult) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -37,6 +38,7 @@ class LeaseTerms:
         self.term_s = term_s
         self._clock = clock
         self._terms: dict[int, _Term] = {}
+        self._reports: Counter[str] = Counter()
 
     def begin(self, fence: int, job_uid: str) -> None:
         """A new lease, or one found after a restart: it has one full term."""
@@ -45,6 +47,14 @@ class LeaseTerms:
     def is_running(self, fence: int) -> bool:
         """Whether the lease's deadline is still to come."""
         return self._running(fence) is not None
+
+    def job_of(self, fence: int) -> str:
+        """The job that a lease belongs to. Raises Fenced where it has ended."""
+        return self._get(fence).job_uid
+
+    def reports(self, job_uid: str) -> int:
+        """How often pods have said where they stand with leases of a job."""
+        return self._reports[job_uid]
 
     def check(self, fence: int) -> None:
         """Raise Fenced unless the lease still runs."""
@@ -56,6 +66,7 @@ class LeaseTerms:
         term.deadline = self._clock.monotonic() + self.term_s
         if live is not None:
             term.live = live
+            self._reports[term.job_uid] += 1
 
     def end(self, fence: int) -> None:
         """Forget a lease."""

@@ -26,18 +26,27 @@ HEARTBEAT_S = 5.0
 """A watcher hears at least this often, also of a job in which nothing happens."""
 FRESH_S = 1.0
 """So long a snapshot in which nothing has changed but the time is as good as a new one."""
+REPORTS_S = 0.25
+"""How often a watcher looks whether a pod has reported."""
 LEAST_PAUSE_S = 0.05
 MOST_LOAD = 0.1
 """Of one core that all snapshots together may take: where they would take more, they become rarer."""
 
 
-@dataclass(slots=True)
-class _Snapshot:
-    """A job as it stood at a time, when its topic had `version`; and what that is for watchers, by the position that
-    they know already."""
+@dataclass(frozen=True, slots=True)
+class _Moment:
+    """When a job was read, and how often it had changed and its pods had reported before."""
 
     version: int
+    reports: int
     time: float
+
+
+@dataclass(slots=True)
+class _Snapshot:
+    """A job as it stood then; and what that is for watchers, by the position that they know already."""
+
+    moment: _Moment
     job: job_pb2.Job
     pods: Sequence[job_pb2.Pod]
     responses: dict[int, service_pb2.WatchJobResponse] = field(default_factory=dict)
@@ -96,7 +105,7 @@ class Watcher:
     async def _watch(
         self, job_uid: str, position: int, min_interval_s: float
     ) -> AsyncIterator[service_pb2.WatchJobResponse]:
-        topic, sent_at = job_topic(job_uid), float("-inf")
+        sent_at = float("-inf")
         while True:
             snapshot = await self._look(job_uid)
             is_due = self._clock.monotonic() >= sent_at + min_interval_s
@@ -115,12 +124,9 @@ class Watcher:
                 yield message
                 if has_ended or (self._draining and not has_more):
                     return
-                wait_s = HEARTBEAT_S
-            else:
-                wait_s = sent_at + min_interval_s - self._clock.monotonic()
             if not has_more:
                 await asyncio.sleep(self._pause_s)
-                await self._changes.wait(topic, snapshot.version, wait_s)
+                await self._await_news(snapshot, sent_at + min_interval_s, sent_at + HEARTBEAT_S)
 
     @property
     def _pause_s(self) -> float:
@@ -132,9 +138,14 @@ class Watcher:
         async with self._reading[job_uid]:
             version, known = self._changes.version(job_topic(job_uid)), self._snapshots.get(job_uid)
             began = self._clock.monotonic()
-            if known is not None and known.version == version and began - known.time < FRESH_S:
-                return known
-            found = await self._transactions.read(lambda session: self._read(session, job_uid, version, began))
+            reports = self._terms.reports(job_uid)
+            if known is not None:
+                is_same = (known.moment.version, known.moment.reports) == (version, reports)
+                if began - known.moment.time < (FRESH_S if is_same else self._pause_s):
+                    return known
+            found = await self._transactions.read(
+                lambda session: self._read(session, job_uid, _Moment(version, reports, began))
+            )
             self._cost_s += 0.1 * (self._clock.monotonic() - began - self._cost_s)
             self._snapshots[job_uid] = found
             return found
@@ -150,11 +161,19 @@ class Watcher:
             snapshot.responses[after] = response
         return response
 
-    def _read(self, session: Session, job_uid: str, version: int, time: float) -> _Snapshot:
+    async def _await_news(self, snapshot: _Snapshot, due_at: float, until: float) -> None:
+        """Until the job has changed, or is due and one of its pods has reported, and not longer than `until`."""
+        topic, uid = job_topic(snapshot.job.uid), snapshot.job.uid
+        while (left_s := until - self._clock.monotonic()) > 0.0:
+            if await self._changes.wait(topic, snapshot.moment.version, min(left_s, REPORTS_S)):
+                return
+            if self._clock.monotonic() >= due_at and self._terms.reports(uid) != snapshot.moment.reports:
+                return
+
+    def _read(self, session: Session, job_uid: str, moment: _Moment) -> _Snapshot:
         job = jobs.get_by_uid(session, job_uid)
         return _Snapshot(
-            version,
-            time,
+            moment,
             job_message(session, job, self._terms, self._clock.now()),
             pod_messages(session, pods.of_job(session, job), self._terms, self._uses()),
         )

@@ -37,7 +37,8 @@ from podracer_orchestrator.changes import ChangeFeed
 from podracer_orchestrator.clock import Clock
 from podracer_orchestrator.delivery import Delivery
 from podracer_orchestrator.dispatch import Ask, Dispatcher
-from podracer_orchestrator.lease_keeping import Holder, LeaseKeeper
+from podracer_orchestrator.lease_keeping import LeaseKeeper
+from podracer_orchestrator.leases import Holder
 from podracer_orchestrator.outbox import REQUEST_TYPES
 from podracer_orchestrator.pods import PodReport
 from podracer_orchestrator.proposing import CohortProposer

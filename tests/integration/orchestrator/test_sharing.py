@@ -27,7 +27,9 @@ from podracer_orchestrator.changes import ChangeFeed
 from podracer_orchestrator.clock import Clock
 from podracer_orchestrator.delivery import Delivery
 from podracer_orchestrator.dispatch import Ask, Dispatcher
-from podracer_orchestrator.lease_keeping import Holder, LeaseKeeper
+from podracer_orchestrator.lease_actions import actions
+from podracer_orchestrator.lease_keeping import LeaseKeeper
+from podracer_orchestrator.leases import Holder
 from podracer_orchestrator.pod_kind import PodKind
 from podracer_orchestrator.pods import PodReport
 from podracer_orchestrator.pool.backend import Capacity, PoolBackend
@@ -255,10 +257,10 @@ def test_no_more_leases_than_the_job_wants_pods_and_the_newest_goes_when_it_want
     world.change(uid, "pod.max_count", pod=job_pb2.PodShape(max_count=1))
 
     def action(session, lease):
-        return world.keeper._action(session, leases.find(session, lease.name.rpartition("/")[2], lease.fence))
+        return actions(session, lease.job_uid, world.clock.now())[lease.fence]
 
-    actions = [world.write(lambda session, lease=lease: action(session, lease)) for lease in held[:2]]
-    assert actions == [pod_pb2.LEASE_ACTION_CONTINUE, pod_pb2.LEASE_ACTION_RELEASE]
+    found = [world.write(lambda session, lease=lease: action(session, lease)) for lease in held[:2]]
+    assert found == [pod_pb2.LEASE_ACTION_CONTINUE, pod_pb2.LEASE_ACTION_RELEASE]
     world.change(uid, "pod.max_count", pod=job_pb2.PodShape(max_count=3))
     assert world.lease(STATIC[2], {}) is not None
 

@@ -1,0 +1,118 @@
+"""What pods are told when they renew their leases: read once for all leases of a job, not at every renewal."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TypeAlias
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from podracer.orchestrator.v1 import pod_service_pb2 as pod_pb2
+from podracer_orchestrator import evaluation_works, leases
+from podracer_orchestrator.changes import ChangeFeed, job_topic
+from podracer_orchestrator.clock import Clock
+from podracer_orchestrator.job_plan import plan_of
+from podracer_orchestrator.job_state import ACTIVE_STATES, JobState
+from podracer_orchestrator.tables import JobRow, LeaseRow, LeaseState, PodRow, PodState, WorkKind
+from podracer_orchestrator.transactions import Transactions
+
+FRESH_S = 1.0
+"""How long an answer holds while nothing is written: some depend on the time."""
+
+Action: TypeAlias = pod_pb2.LeaseAction.ValueType
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    version: int
+    time: float
+    actions: Mapping[int, Action]
+
+
+class LeaseActions:
+    """The present actions of each job's leases."""
+
+    def __init__(self, transactions: Transactions, changes: ChangeFeed, clock: Clock) -> None:
+        self._transactions = transactions
+        self._changes = changes
+        self._clock = clock
+        self._known: dict[str, _Known] = {}
+        self._reading: dict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+
+    async def of_job(self, job_uid: str) -> Mapping[int, Action]:
+        """By fence, of the leases that are held and may be: see `actions`."""
+        async with self._reading[job_uid]:
+            version, now = self._changes.version(job_topic(job_uid)), self._clock.monotonic()
+            known = self._known.get(job_uid)
+            if known is None or known.version != version or now - known.time >= FRESH_S:
+                found = await self._transactions.read(lambda session: actions(session, job_uid, self._clock.now()))
+                known = self._known[job_uid] = _Known(version, now, found)
+        if not known.actions:
+            self._known.pop(job_uid, None)
+            self._reading.pop(job_uid, None)
+        return known.actions
+
+
+def actions(session: Session, job_uid: str, now: datetime) -> Mapping[int, Action]:
+    """What the holder of each lease of a job is told. An evaluation that has not ended in time is left out."""
+    query = (
+        select(LeaseRow.fence, LeaseRow.lead_fence, LeaseRow.kind, LeaseRow.grant_time, PodRow.state)
+        .outerjoin(PodRow, PodRow.name == LeaseRow.pod)
+        .where(LeaseRow.state == LeaseState.HELD, LeaseRow.job_uid == job_uid)
+    )
+    held = [_Held(*row) for row in session.execute(query)]
+    if not held:
+        return {}
+    job = session.get_one(JobRow, job_uid)
+    others = _of_job(job, now)
+    released = _too_many(job, held) if JobState(job.state) in ACTIVE_STATES else {each.fence for each in held}
+    found: dict[int, Action] = {}
+    for each in held:
+        if evaluation_works.is_overdue(each.kind, each.grant_time, now):
+            continue
+        if each.pod_state in (PodState.DRAINING, PodState.STOPPED):
+            found[each.fence] = pod_pb2.LEASE_ACTION_DRAIN
+        elif each.fence in released:
+            found[each.fence] = pod_pb2.LEASE_ACTION_RELEASE
+        else:
+            found[each.fence] = others if each.kind == WorkKind.TRAIN else pod_pb2.LEASE_ACTION_CONTINUE
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """A held lease, and the state of its pod; None of one that is not known."""
+
+    fence: int
+    lead_fence: int | None
+    kind: str
+    grant_time: datetime
+    pod_state: str | None
+
+
+def _of_job(job: JobRow, now: datetime) -> Action:
+    """What all who train for the job are told."""
+    if job.time_to_target_s is not None:
+        return pod_pb2.LEASE_ACTION_FINISH  # the job only waits for its ensemble
+    limit_s = plan_of(job).budget.active_time_s
+    if limit_s is not None and leases.active_time_s(job, now) >= limit_s:
+        return pod_pb2.LEASE_ACTION_FINISH
+    return pod_pb2.LEASE_ACTION_CONTINUE
+
+
+def _too_many(job: JobRow, held: list[_Held]) -> set[int]:
+    """The leases that are to go where the job has come to want fewer pods, or fewer teams, than hold some: the newest,
+    of teams with all of their followers."""
+    plan = plan_of(job)
+    leads = sum(each.kind == WorkKind.TRAIN for each in held)
+    if len(held) <= plan.max_pods and leads <= plan.max_teams:
+        return set()
+    staying = [each for each in held if each.pod_state != PodState.DRAINING]
+    ranked = sorted(staying, key=lambda each: (each.lead_fence or each.fence, each.fence))
+    leading = [each for each in ranked if each.kind == WorkKind.TRAIN]
+    return {each.fence for each in [*ranked[plan.max_pods :], *leading[plan.max_teams :]]}
