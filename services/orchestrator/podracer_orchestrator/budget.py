@@ -14,6 +14,11 @@ class Budget:
     active_time_s: float | None = None
     cost_s: float | None = None
 
+    @property
+    def can_be_reserved(self) -> bool:
+        """Whether there is anything of which leases reserve a part: of time they do not, it passes for all at once."""
+        return self.env_steps is not None or self.cost_s is not None
+
 
 @dataclass(frozen=True, slots=True)
 class Usage:

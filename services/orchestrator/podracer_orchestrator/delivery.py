@@ -36,6 +36,8 @@ logger = logging.getLogger(__name__)
 REFUSALS = (InvalidInput, NotFound, AlreadyExists, PreconditionFailed)
 """The leaderboard will never take this: repeating it would hold up everything behind it for ever."""
 _IDLE_S = 60.0
+_PAUSE_S = 0.05
+"""What comes within this is delivered together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +72,7 @@ class Delivery:
                 await asyncio.sleep(wait_s)
             else:
                 backoff.reset()
+                await asyncio.sleep(_PAUSE_S)
                 await self._changes.wait(OUTBOX, version, _IDLE_S)
 
     async def flush(self, board: str) -> None:
@@ -98,8 +101,8 @@ class Delivery:
         """Deliver rows in order, and forget in one transaction those that the leaderboard has answered."""
         answered: list[tuple[_Waiting, Message | PodracerError]] = []
         try:
-            for row in waiting:
-                answered.append((row, await self._call(row)))  # noqa: PERF401 - what was answered before a failure counts
+            for rows in _together(waiting):
+                answered += await self._call(rows)  # what was answered before a failure counts
         finally:
             # Before they are forgotten: a job whose budget is used ends once they are.
             for job_uid in {row.job_uid for row, _ in answered if outbox.is_of_challenge(row.method, row.request)}:
@@ -124,14 +127,21 @@ class Delivery:
             return
         await self._transactions.write(lambda session: claim(session, candidates))
 
-    async def _call(self, row: _Waiting) -> Message | PodracerError:
+    async def _call(self, rows: Sequence[_Waiting]) -> list[tuple[_Waiting, Message | PodracerError]]:
+        """Make rows of the same method in one call; where that is refused, one by one."""
+        first = rows[0]
         try:
-            return await self._board.call(row.method, row.request)
+            # Messages in wire form, one after the other, are one message with the lists of all.
+            answer = await self._board.call(first.method, b"".join(row.request for row in rows))
         except REFUSALS as error:
-            logger.error("the leaderboard refused %s of job %s: %s", row.method, row.job_uid, error)
-            return error
+            if len(rows) > 1:
+                return [answered for row in rows for answered in await self._call([row])]
+            logger.error("the leaderboard refused %s of job %s: %s", first.method, first.job_uid, error)
+            return [(first, error)]
+        return [(row, answer) for row in rows]
 
     def _settle(self, session: Session, answered: Sequence[tuple[_Waiting, Message | PodracerError]]) -> None:
+        outbox.delivered(session, [row.id for row, _ in answered])
         for row, answer in answered:
             if isinstance(answer, PodracerError):
                 self._refused(session, row, answer)
@@ -143,7 +153,6 @@ class Delivery:
                 objective.finish_if_due(session, job, self._clock.now())
 
     def _delivered(self, session: Session, row: _Waiting, answer: Message) -> None:
-        outbox.delivered(session, row.id)
         job = session.get(JobRow, row.job_uid)
         if job is None or not isinstance(answer, leaderboard_pb2.SubmitCandidateResponse) or not answer.admitted:
             return
@@ -155,7 +164,6 @@ class Delivery:
             objective.hear_claim(session, job, request.candidate, now)
 
     def _refused(self, session: Session, row: _Waiting, error: PodracerError) -> None:
-        outbox.delivered(session, row.id)
         job = session.get(JobRow, row.job_uid)
         if job is None:
             return
@@ -164,6 +172,21 @@ class Delivery:
         events.record(session, job, "LEADERBOARD_REFUSED", message, now=now, reason=error.reason)
         if row.method == outbox.CREATE_LEADERBOARD and JobState(job.state) in LIVE_STATES:
             jobs.fail(session, job, cohort_pb2.Problem(reason=error.reason, message=message), now)
+
+
+def _together(waiting: Sequence[_Waiting]) -> list[list[_Waiting]]:
+    """Evaluations that follow one another go together, as many as a call may hold; everything else by itself."""
+    groups: list[list[_Waiting]] = []
+    room = 0
+    for row in waiting:
+        count = outbox.evaluation_count(row.method, row.request)
+        if groups and count and groups[-1][0].job_uid == row.job_uid and count <= room:
+            groups[-1].append(row)
+            room -= count
+        else:
+            groups.append([row])
+            room = outbox.MAX_EVALUATIONS - count if count else 0
+    return groups
 
 
 def _board_of(session: Session, job_uid: str) -> str | None:

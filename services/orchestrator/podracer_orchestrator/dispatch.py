@@ -224,7 +224,7 @@ class Dispatcher:
         work = works.proposing(session, job.uid)
         if work is None:
             plan = plan_of(job)
-            places = plan.places(plan.teams(self._shares.expected(session, job)))
+            places = plan.members or plan.places(plan.teams(self._shares.expected(session, job)))
             work = jobs.add_work(session, job, WorkKind.TRAIN, WorkState.PROPOSING, self._clock.now(), places)
         return to_propose(job, work, ask.warm_agents, ask.algorithms)
 
@@ -251,7 +251,10 @@ class Dispatcher:
         return lease_message(session, lease, self._tokens, self._terms.term_s)
 
     def _sharing(self, session: Session, job: JobRow) -> Sharing:
-        plan, held = plan_of(job), leases.held(session, job_uid=job.uid)
+        plan = plan_of(job)
+        if not plan.budget.can_be_reserved:
+            return Sharing(learners=plan.learners)
+        held = leases.held(session, job_uid=job.uid)
         teams = plan.teams(self._shares.expected(session, job))
         without = teams - sum(lease.kind != WorkKind.FOLLOW for lease in held)
         # Cost is in seconds of a pod, so this is what one pod does in a second; a short past says little.

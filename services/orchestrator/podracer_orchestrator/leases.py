@@ -16,6 +16,7 @@ from podracer_orchestrator import events, followers, jobs
 from podracer_orchestrator.budget import Grant, Round, Usage
 from podracer_orchestrator.changes import POOL, WORK, job_topic, touch
 from podracer_orchestrator.followers import Place
+from podracer_orchestrator.job_plan import plan_of
 from podracer_orchestrator.job_state import JobSignal
 from podracer_orchestrator.progress import members_of
 from podracer_orchestrator.tables import (
@@ -199,8 +200,15 @@ def active_time_s(job: JobRow, now: datetime) -> float:
     return job.active_time_s + max(0.0, running.total_seconds())
 
 
+def used(job: JobRow, now: datetime) -> Usage:
+    """What a job has used; nothing of what its leases reserve."""
+    return Usage(job.env_steps, active_time_s(job, now), job.cost_s)
+
+
 def usage(session: Session, job: JobRow, now: datetime) -> Usage:
     """What a job has used, and what its leases reserve beyond what they have committed."""
+    if not plan_of(job).budget.can_be_reserved:
+        return used(job, now)
     # One query for all leases: every ask and every completed round of a job asks this, and it may have many pods.
     query = (
         select(

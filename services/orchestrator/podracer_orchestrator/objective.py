@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
@@ -96,7 +95,7 @@ def hear_last_claims(session: Session, job: JobRow, candidates: Sequence[agent_p
 
     Most jobs are best at their end, and the leaderboard's word would come after it.
     """
-    if not is_budget_used(session, job, now) or job.best_score is None:
+    if not is_budget_used(job, now) or job.best_score is None:
         return
     plan = plan_of(job)
     for claim in (claim_of(plan, each) for each in candidates if is_full(plan, each)):
@@ -158,14 +157,11 @@ def finish_if_due(session: Session, job: JobRow, now: datetime) -> None:
         ensembles.begin(session, job, now)
 
 
-def is_budget_used(session: Session, job: JobRow, now: datetime) -> bool:
+def is_budget_used(job: JobRow, now: datetime) -> bool:
     """Whether no further round can begin even when every lease has given back what it reserved."""
     if job.rounds_over:
         return True
-    plan = plan_of(job)
-    used = leases.usage(session, job, now)
-    free = dataclasses.replace(used, reserved_env_steps=0, reserved_cost_s=0.0)
-    return remainder(plan.budget, free).is_empty
+    return remainder(plan_of(job).budget, leases.used(job, now)).is_empty
 
 
 def expected_end(job: JobRow, used: Usage, pods: int, env_steps_per_second: float) -> timedelta | None:
@@ -197,7 +193,7 @@ def _precedence(work: WorkRow) -> tuple[bool, bool, float, str]:
 
 
 def _is_idle_for_good(session: Session, job: JobRow, now: datetime) -> bool:
-    return is_budget_used(session, job, now) and not leases.held(session, job_uid=job.uid)
+    return is_budget_used(job, now) and not leases.held(session, job_uid=job.uid)
 
 
 def _has_claims(session: Session, job: JobRow, now: datetime) -> bool:

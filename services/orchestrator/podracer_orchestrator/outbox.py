@@ -31,7 +31,8 @@ REQUEST_TYPES: dict[str, type[Message]] = {
     SUBMIT_CANDIDATE: leaderboard_pb2.SubmitCandidateRequest,
 }
 
-_MAX_EVALUATIONS = 500
+MAX_EVALUATIONS = 500
+"""In one call."""
 
 
 def board_of(job: JobRow) -> str:
@@ -67,8 +68,8 @@ def submit_candidate(session: Session, job: JobRow, request: leaderboard_pb2.Sub
 def record_evaluations(session: Session, job: JobRow, evaluations: Iterable[agent_pb2.Evaluation]) -> None:
     """Have evaluations added to the history."""
     waiting = list(evaluations)
-    for first in range(0, len(waiting), _MAX_EVALUATIONS):
-        batch = waiting[first : first + _MAX_EVALUATIONS]
+    for first in range(0, len(waiting), MAX_EVALUATIONS):
+        batch = waiting[first : first + MAX_EVALUATIONS]
         request = leaderboard_pb2.RecordEvaluationsRequest(leaderboard=board_of(job), evaluations=batch)
         _append(session, job, RECORD_EVALUATIONS, request)
 
@@ -93,14 +94,21 @@ def is_of_challenge(method: str, request: bytes) -> bool:
     return any(each.purpose == agent_pb2.EVALUATION_PURPOSE_CHALLENGE for each in evaluations)
 
 
+def evaluation_count(method: str, request: bytes) -> int:
+    """How many evaluations a row brings; 0 for any other call."""
+    if method != RECORD_EVALUATIONS:
+        return 0
+    return len(leaderboard_pb2.RecordEvaluationsRequest.FromString(request).evaluations)
+
+
 def boards_with_pending(session: Session) -> Sequence[str]:
     """The leaderboards that have not heard everything yet."""
     return session.scalars(select(OutboxRow.board).distinct()).all()
 
 
-def delivered(session: Session, row_id: int) -> None:
-    """Forget a row that the leaderboard has acknowledged, or refused for good."""
-    session.execute(delete(OutboxRow).where(OutboxRow.id == row_id))
+def delivered(session: Session, row_ids: Sequence[int]) -> None:
+    """Forget rows that the leaderboard has acknowledged, or refused for good."""
+    session.execute(delete(OutboxRow).where(OutboxRow.id.in_(row_ids)))
 
 
 def _append(session: Session, job: JobRow, method: str, request: Message) -> None:
