@@ -101,7 +101,7 @@ Sample = tuple[float, dict[str, float], dict[str, float], float]
 def _run(plane: ControlPlane, options: argparse.Namespace) -> tuple[list[Sample], list[dict[str, Any]]]:
     count = max(JOBS_AT_LEAST, -(-options.pods // PODS_A_JOB_AT_MOST))
     jobs = [plane.client.submit(parse_job(_job(number, options, options.pods // count))) for number in range(count)]
-    length_s, ramp_s = options.minutes * 60.0, min(options.round, options.minutes * 60.0 / 4)
+    length_s, ramp_s = options.minutes * 60.0, min(options.round, options.minutes * 60.0 / 2)
     context = multiprocessing.get_context("spawn")
     results: Any = context.Queue()
     processes = []

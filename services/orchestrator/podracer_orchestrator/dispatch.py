@@ -145,34 +145,35 @@ class Dispatcher:
         """Lease what there is; else say what has to be proposed; else None.
 
         The job in whose turn this is comes first. Others in which a pod would have to wait for its turn come last: it
-        gets something at once elsewhere, and those who wait there are enough to be served.
+        may get something at once elsewhere.
         """
         pod = session.get_one(PodRow, ask.report.name)
         if pod.state in (PodState.DRAINING, PodState.STOPPED):
             return _exit_message("the pod is not needed any more")
         offer = self._shares.offer(session, pod)
+        waiting = works.waiting(session, [job.uid for job in offer.jobs])
+
+        def is_crowded(job: JobRow) -> bool:
+            return WorkState.READY not in waiting.states(job.uid) and self._proposer.turn(job.uid).locked()
+
         passed_over: list[str] = []
-        last: ToPropose | None = None
-        for job in sorted(offer.jobs, key=lambda job: job.uid != turn):
-            found = None if job.uid in offer.full else self._find_in(session, job, ask)
-            if isinstance(found, ToPropose) and job.uid != turn and self._proposer.turn(job.uid).locked():
-                last = last or found
-                continue
+        for job in sorted(offer.jobs, key=lambda job: (job.uid != turn, is_crowded(job))):
+            found = None if job.uid in offer.full else self._find_in(session, job, waiting, ask)
             if isinstance(found, pod_pb2.Lease):
                 self._shares.took(offer, job, passed_over)
             if found is not None:
                 return found
             passed_over.append(job.uid)
-        return last
+        return None
 
-    def _find_in(self, session: Session, job: JobRow, ask: Ask) -> Found:
-        now = self._clock.now()
-        work = works.ready(session, job.uid)
+    def _find_in(self, session: Session, job: JobRow, waiting: works.Waiting, ask: Ask) -> Found:
+        now, kinds = self._clock.now(), waiting.kinds(job.uid, WorkState.READY)
+        work = works.ready(session, job.uid) if kinds - {WorkKind.EVALUATE} else None
         if work is not None and work.kind == WorkKind.INSPECT:
             return self._grant(session, job, work, ask, cohorts.NO_ROUND)
         if JobState(job.state) not in TRAINING_STATES:
             return None
-        evaluation = objective.next_evaluation(session, job, now)
+        evaluation = objective.next_evaluation(session, job, now) if WorkKind.EVALUATE in kinds else None
         if evaluation is not None:
             if evaluation.checkpoint is not None:
                 challenges.note_start(session, job, evaluation, ask.report.name, now)

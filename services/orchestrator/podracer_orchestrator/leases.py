@@ -181,8 +181,8 @@ def end(session: Session, job: JobRow, lease: LeaseRow, state: LeaseState, now: 
         events.record(session, job, "FOLLOW_ENDED", why, now=now, subject=follower.pod, fence=follower.fence)
     _close(session, job, lease, state, now)
     session.flush()
-    others = held(session, job_uid=job.uid)
-    if not any(other.kind in _ACTIVE_KINDS for other in others):
+    others = select(LeaseRow.fence).where(LeaseRow.state == LeaseState.HELD, LeaseRow.job_uid == job.uid)
+    if session.scalar(others.where(LeaseRow.kind.in_(_ACTIVE_KINDS)).limit(1)) is None:
         job.active_since = None
     touch(session, WORK, POOL, job_topic(job.uid))
 
