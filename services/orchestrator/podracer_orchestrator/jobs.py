@@ -98,6 +98,11 @@ def get_by_uid(session: Session, uid: str) -> JobRow:
     return job
 
 
+def load(session: Session, uids: Collection[str]) -> Sequence[JobRow]:
+    """Several at once."""
+    return session.scalars(select(JobRow).where(JobRow.uid.in_(uids))).all()
+
+
 def in_states(session: Session, states: Collection[JobState]) -> Sequence[JobRow]:
     """The jobs in any of `states`, oldest first."""
     query = select(JobRow).where(JobRow.state.in_([str(state) for state in states]))

@@ -20,6 +20,8 @@ from podracer_orchestrator.transactions import Transactions
 
 AT_ONCE = 100
 """Pods whose evaluations are stored together at most."""
+PAUSE_S = 0.03
+"""Between two such transactions: what comes meanwhile shares the next one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +70,7 @@ class Looks:
                     look.stored.set_result(None)
                 else:
                     look.stored.set_exception(problem)
+            await asyncio.sleep(PAUSE_S)
 
     def _store(self, session: Session, looks: Sequence[_Look]) -> list[PodracerError | None]:
         """What is wrong with each; the others are stored."""
@@ -86,6 +89,7 @@ class Looks:
             else:
                 problems.append(None)
                 sound.setdefault(lease.job_uid, []).append((lease, look.evaluations))
-        for job_uid, received in sound.items():
-            results.record_evaluations(session, jobs.get_by_uid(session, job_uid), received, self._clock.now())
+        concerned = jobs.load(session, sound)
+        for job in concerned:
+            results.record_evaluations(session, job, sound[job.uid], self._clock.now())
         return problems

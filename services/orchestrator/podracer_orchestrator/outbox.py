@@ -114,5 +114,4 @@ def delivered(session: Session, row_ids: Sequence[int]) -> None:
 def _append(session: Session, job: JobRow, method: str, request: Message) -> None:
     stored = request.SerializeToString(deterministic=True)
     session.add(OutboxRow(board=board_of(job), job_uid=job.uid, method=method, request=stored))
-    session.flush()
     touch(session, OUTBOX)
