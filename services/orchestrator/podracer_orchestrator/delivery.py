@@ -35,9 +35,8 @@ logger = logging.getLogger(__name__)
 
 REFUSALS = (InvalidInput, NotFound, AlreadyExists, PreconditionFailed)
 """The leaderboard will never take this: repeating it would hold up everything behind it for ever."""
-_IDLE_S = 60.0
-_PAUSE_S = 0.05
-"""What comes within this is delivered together."""
+_LATEST_S = 1.0
+"""What need not be delivered at once is then, and together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,14 +71,17 @@ class Delivery:
                 await asyncio.sleep(wait_s)
             else:
                 backoff.reset()
-                await asyncio.sleep(_PAUSE_S)
-                await self._changes.wait(OUTBOX, version, _IDLE_S)
+                await self._changes.wait(OUTBOX, version, _LATEST_S)
 
     async def flush(self, board: str) -> None:
         """Deliver what there is for a leaderboard. Raises what the leaderboard raised; the rest stays for later."""
         async with self._delivering[board]:
-            while waiting := await self._transactions.read(functools.partial(_read, board=board)):
-                await self._deliver(waiting)
+            is_all = False
+            while not is_all:
+                waiting = await self._transactions.read(functools.partial(_read, board=board))
+                is_all = len(waiting) < outbox.ROWS_AT_ONCE
+                if waiting:
+                    await self._deliver(waiting)
 
     async def _flush_all(self) -> Sequence[PodracerError]:
         """What kept it from telling everything."""

@@ -31,6 +31,8 @@ REQUEST_TYPES: dict[str, type[Message]] = {
     SUBMIT_CANDIDATE: leaderboard_pb2.SubmitCandidateRequest,
 }
 
+ROWS_AT_ONCE = 100
+"""Read at once for delivery."""
 MAX_EVALUATIONS = 500
 """In one call."""
 
@@ -65,16 +67,18 @@ def submit_candidate(session: Session, job: JobRow, request: leaderboard_pb2.Sub
     _append(session, job, SUBMIT_CANDIDATE, request)
 
 
-def record_evaluations(session: Session, job: JobRow, evaluations: Iterable[agent_pb2.Evaluation]) -> None:
-    """Have evaluations added to the history."""
+def record_evaluations(
+    session: Session, job: JobRow, evaluations: Iterable[agent_pb2.Evaluation], *, at_once: bool = True
+) -> None:
+    """Have evaluations added to the history; those that nobody waits for not `at_once`."""
     waiting = list(evaluations)
     for first in range(0, len(waiting), MAX_EVALUATIONS):
         batch = waiting[first : first + MAX_EVALUATIONS]
         request = leaderboard_pb2.RecordEvaluationsRequest(leaderboard=board_of(job), evaluations=batch)
-        _append(session, job, RECORD_EVALUATIONS, request)
+        _append(session, job, RECORD_EVALUATIONS, request, at_once=at_once)
 
 
-def pending(session: Session, board: str, limit: int = 100) -> Sequence[OutboxRow]:
+def pending(session: Session, board: str, limit: int = ROWS_AT_ONCE) -> Sequence[OutboxRow]:
     """What is still to be delivered to a leaderboard, in order."""
     query = select(OutboxRow).where(OutboxRow.board == board)
     return session.scalars(query.order_by(OutboxRow.id).limit(limit)).all()
@@ -111,7 +115,8 @@ def delivered(session: Session, row_ids: Sequence[int]) -> None:
     session.execute(delete(OutboxRow).where(OutboxRow.id.in_(row_ids)))
 
 
-def _append(session: Session, job: JobRow, method: str, request: Message) -> None:
+def _append(session: Session, job: JobRow, method: str, request: Message, *, at_once: bool = True) -> None:
     stored = request.SerializeToString(deterministic=True)
     session.add(OutboxRow(board=board_of(job), job_uid=job.uid, method=method, request=stored))
-    touch(session, OUTBOX)
+    if at_once:
+        touch(session, OUTBOX)

@@ -193,7 +193,8 @@ def record_evaluations(
     now: datetime,
 ) -> None:
     """Take evaluations that came with renewals of a job's leases, and are sound."""
-    outbox.record_evaluations(session, job, [each for _, evaluations in received for each in evaluations])
+    looks = [each for _, evaluations in received for each in evaluations]
+    outbox.record_evaluations(session, job, looks, at_once=False)
     for lease, evaluations in received:
         for evaluation in evaluations:
             consider(session, job, lease, evaluation, now)

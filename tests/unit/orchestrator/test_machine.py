@@ -32,11 +32,13 @@ def test_a_pod_uses_what_all_processes_of_its_sessions_do(busy):
     first = looker.read({"pod": [busy], "gone": [2**22 - 1]}, 100.0)
     seconds = itertools.count(101)
     deadline = time.monotonic() + 10
-    while (second := looker.read({"pod": [busy], "gone": [2**22 - 1]}, next(seconds))).pods["pod"].cores == 0.0:
-        assert time.monotonic() < deadline, "its child does not compute"
+    while True:
+        second = looker.read({"pod": [busy], "gone": [2**22 - 1]}, next(seconds))
+        if second.pods["pod"].cores > 0.0 and second.pods["pod"].memory_bytes > 4 << 20:
+            break
+        assert time.monotonic() < deadline, "its child does not compute, or is too small for Python"
         time.sleep(0.02)
     assert first.pods["pod"].cores == 0.0
-    assert second.pods["pod"].memory_bytes > 4 << 20
     assert second.pods["gone"].memory_bytes == 0
     assert 0 < second.available_bytes <= second.memory_bytes
     assert second.cores >= 1
