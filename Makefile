@@ -8,7 +8,7 @@ STUBS = libs/podracer_core/podracer
 RUN_FLAGS ?=
 BENCHMARKS = $(filter-out benchmarks/report.py benchmarks/measured_process.py,$(wildcard benchmarks/*.py))
 
-.PHONY: help setup run test test-slow test-gpu chaos lint format types imports protos check-protos protos-baseline bench bench-gpu bench-quick clean
+.PHONY: help setup run test test-slow test-gpu chaos fuzz lint format types imports protos check-protos protos-baseline bench bench-gpu bench-quick clean
 
 help:  ## show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -40,6 +40,9 @@ test-gpu: setup  ## the tests that need a CUDA device
 
 chaos: setup  ## a tournament while everything is killed and frozen at random: a hundred faults, twenty minutes
 	@PODRACER_CHAOS_FAULTS=$${PODRACER_CHAOS_FAULTS:-100} PODRACER_CHAOS_REPORT=$${PODRACER_CHAOS_REPORT:-runs/chaos.json} $(BIN)/python -m pytest tests/chaos -s
+
+fuzz: setup  ## strange requests and broken files: 100,000 and more, an hour
+	@PODRACER_FUZZ=$${PODRACER_FUZZ:-15000} $(BIN)/python -m pytest tests/fuzz tests/integration/orchestrator/test_random_requests.py tests/integration/leaderboard/test_random_requests.py
 
 lint: setup  ## ruff: style and likely mistakes
 	@$(BIN)/ruff check .

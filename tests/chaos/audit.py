@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import sqlite3
-from pathlib import Path
 from typing import Any
 
+from sqlalchemy import text
+
+from podracer.common.v1 import agent_pb2
 from podracer_core.checkpoint import load_checkpoint
+from podracer_core.database.location import make_engine, parse_url
 from podracer_core.errors import PodracerError
 from podracer_core.storage.object_store import open_store
 from support.deployment import Deployment
@@ -15,9 +17,14 @@ from support.s3_server import S3Server
 
 def audit(deployment: Deployment, s3: S3Server) -> list[str]:
     """Everything that is not as it should be, a line each."""
-    own = _rows(deployment.folder / "orchestrator.db")
-    board = _rows(deployment.folder / "leaderboard.db")
-    return [*_counters(own), *_deliveries(own, board), *_events(own), *_checkpoints(own, deployment, s3)]
+    own, board = (_rows(deployment.databases[role]) for role in ("orchestrator", "leaderboard"))
+    return [
+        *_counters(own),
+        *_deliveries(own, board),
+        *_events(own),
+        *_checkpoints(own, deployment, s3),
+        *_needed(own, board),
+    ]
 
 
 def _counters(own: Any) -> list[str]:
@@ -26,8 +33,8 @@ def _counters(own: Any) -> list[str]:
     for uid, name, steps in own("SELECT uid, job_id, env_steps FROM jobs"):
         of_members = own(
             "SELECT coalesce(sum(m.env_steps), 0) FROM work_members m JOIN works w ON w.id = m.work_id "
-            "WHERE w.job_uid = ?",
-            uid,
+            "WHERE w.job_uid = :uid",
+            uid=uid,
         )[0][0]
         if of_members != steps:
             found.append(f"{name}: {steps} steps, its members have {of_members}")
@@ -72,9 +79,26 @@ def _checkpoints(own: Any, deployment: Deployment, s3: S3Server) -> list[str]:
     return found
 
 
-def _rows(database: Path) -> Any:
-    def rows(query: str, *values: Any) -> list[tuple[Any, ...]]:
-        with sqlite3.connect(f"file:{database}?mode=ro", uri=True, timeout=10) as connection:
-            return connection.execute(query, values).fetchall()
+def _needed(own: Any, board: Any) -> list[str]:
+    """Nothing was deleted that has a place on a leaderboard, or that an agent goes on from."""
+    there = {prefix for (prefix,) in own("SELECT prefix FROM checkpoints")}
+    needed = {
+        agent: agent_pb2.Evaluation.FromString(bytes(evaluation)).checkpoint.prefix
+        for agent, evaluation in board("SELECT agent, evaluation FROM candidates")
+    }
+    needed |= {
+        f"{agent}, newest": agent_pb2.CheckpointReference.FromString(bytes(checkpoint)).prefix
+        for agent, checkpoint in board("SELECT name, latest_checkpoint FROM agents WHERE state <> 'retired'")
+        if checkpoint is not None
+    }
+    return [f"{prefix} of {agent} was deleted" for agent, prefix in needed.items() if prefix not in there]
+
+
+def _rows(url: str) -> Any:
+    engine = make_engine(parse_url(url))
+
+    def rows(query: str, **values: Any) -> list[tuple[Any, ...]]:
+        with engine.connect() as connection:
+            return [tuple(row) for row in connection.execute(text(query), values)]
 
     return rows

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import signal
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from support.deployment import Deployment
 from support.postgresql import PostgresServer
@@ -29,7 +31,10 @@ class Fault:
 class Faults:
     """All that can be done to a deployment with these servers."""
 
-    def __init__(self, deployment: Deployment, s3: S3Server, database: PostgresServer | None) -> None:
+    def __init__(
+        self, deployment: Deployment, s3: S3Server, database: PostgresServer | None, disk: Path | None
+    ) -> None:
+        """`database`: where the control plane's is in a server; `disk`: a small one of its own with its files."""
         self._deployment = deployment
         self.all = [
             Fault(f"{verb} {kind}", self._on(kind, act))
@@ -40,8 +45,38 @@ class Faults:
             Fault("kill -9 object store", _restarting(s3.stop, s3.start)),
             Fault("freeze object store", _freezing(s3)),
         ]
+        self.all += [
+            Fault(f"cut {kind}", self._cutting(kind))
+            for kind in (
+                "orchestrator to leaderboard",
+                "learner to orchestrator",
+                "learner to worker",
+                "learner to store",
+            )
+        ]
         if database is not None:
             self.all.append(Fault("kill -9 database", _restarting(database.kill, database.start)))
+            self.all.append(Fault("freeze database", _freezing(database)))
+        if disk is not None:
+            self.all.append(Fault("databases' disk full", _filling(disk)))
+
+    def _cutting(self, kind: str) -> Act:
+        """Cut all connections of a kind, for longer than a lease's term now and then."""
+        caller, _, called = kind.partition(" to ")
+
+        def act(chance: random.Random) -> None:
+            ends = {name: name.partition(" to ") for name in self._deployment.links}
+            links = [
+                self._deployment.links[name]
+                for name, (first, _, second) in sorted(ends.items())
+                if first.startswith(caller) and second.rpartition("-")[2].startswith(called)
+            ]
+            link = chance.choice(links)
+            link.cut()
+            time.sleep(chance.uniform(0.5, 6.0))
+            link.mend()
+
+        return act
 
     def _on(self, kind: str, act: Callable[[str, random.Random], None]) -> Act:
         def on_one_of_them(chance: random.Random) -> None:
@@ -78,10 +113,22 @@ def _restarting(stop: Callable[[], None], start: Callable[[], None]) -> Act:
     return act
 
 
-def _freezing(s3: S3Server) -> Act:
+def _freezing(server: S3Server | PostgresServer) -> Act:
     def act(chance: random.Random) -> None:
-        s3.freeze()
+        server.freeze()
         time.sleep(chance.uniform(0.5, 6.0))
-        s3.thaw()
+        server.thaw()
+
+    return act
+
+
+def _filling(disk: Path) -> Act:
+    def act(chance: random.Random) -> None:
+        filler = disk / "filler"
+        with contextlib.suppress(OSError), filler.open("wb", buffering=0) as file:
+            while file.write(b"x" * 4096):
+                pass
+        time.sleep(chance.uniform(1.0, 5.0))
+        filler.unlink()
 
     return act

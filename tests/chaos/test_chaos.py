@@ -1,6 +1,7 @@
 """A tournament goes on while everything that it consists of is killed and frozen at random: nothing is lost.
 
-PODRACER_CHAOS_FAULTS and PODRACER_CHAOS_SEED say how many faults, and which; `make chaos` has a hundred.
+PODRACER_CHAOS_FAULTS and PODRACER_CHAOS_SEED say how many faults, and which; PODRACER_CHAOS_DATABASE where the control
+plane's state is (sqlite, postgresql). `make chaos` has a hundred.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import json
 import os
 import random
 import shutil
+import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
@@ -22,12 +24,16 @@ from podracer_client.job import Job
 from podracer_core.errors import PodracerError
 from podracer_core.jobs.job_file import parse_job
 from support.deployment import Deployment
-from support.s3_server import S3Server
+from support.postgresql import PostgresServer
+from support.s3_server import SECRET_KEY, S3Server
 
 FAULTS = int(os.environ.get("PODRACER_CHAOS_FAULTS", "12"))
 SEED = int(os.environ.get("PODRACER_CHAOS_SEED", "1"))
 PAUSE_S = (0.5, 3.0)
 END_S = 600.0
+DATABASE = os.environ.get("PODRACER_CHAOS_DATABASE", "sqlite")
+DISK_BYTES = 64 << 20
+ROLES = ("orchestrator", "leaderboard")
 JOBS = {
     "cartpole": ("CartPole-v1", 8_192, {"horizon": 32, "minibatch_size": 256, "epochs": 4}),
     "pendulum": ("Pendulum-v1", 8_192, {"horizon": 32, "minibatch_size": 256, "epochs": 4}),
@@ -67,9 +73,40 @@ def s3(folder: Path) -> Iterator[S3Server]:
 
 
 @pytest.fixture
-def deployment(folder: Path, s3: S3Server) -> Iterator[Deployment]:
+def disk(folder: Path) -> Iterator[Path | None]:
+    """A small disk for the databases' files, where this user may make one."""
+    disk = folder / "disk"
+    disk.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", str(disk)]
+    if DATABASE != "sqlite" or subprocess.run(command, capture_output=True, check=False).returncode:
+        yield None
+        return
+    yield disk
+    subprocess.run(["umount", "--lazy", str(disk)], check=True)
+
+
+@pytest.fixture
+def database(folder: Path) -> Iterator[PostgresServer | None]:
+    if DATABASE == "sqlite":
+        yield None
+        return
+    folder.chmod(0o755)
+    server = PostgresServer(folder / "postgres")
+    server.start()
+    yield server
+    server.kill()
+
+
+@pytest.fixture
+def deployment(folder: Path, s3: S3Server, disk: Path | None, database: PostgresServer | None) -> Iterator[Deployment]:
     keys = {name.removeprefix("PODRACER_").lower(): value for name, value in s3.variables.items()}
-    deployment = Deployment(folder, "s3://podracer", tls=True, **keys, s3_read_timeout="3s")
+    files = folder if disk is None else disk
+    databases = {role: f"sqlite:///{files}/{role}.db" for role in ROLES}
+    if database is not None:
+        databases = {role: database.create_database(role) for role in ROLES}
+    deployment = Deployment(
+        folder, "s3://podracer", tls=True, databases=databases, collect=True, **keys, s3_read_timeout="3s"
+    )
     try:
         deployment.start_leaderboard()
         deployment.start_orchestrator()
@@ -94,10 +131,29 @@ def looked_at(job: Job) -> Job:
             return job
 
 
+def leaked(deployment: Deployment) -> list[str]:
+    """Secrets that some process has written to its log."""
+    tokens = {path.name: path.read_text().split() for path in (deployment.secrets / "tokens").iterdir()}
+    keys = {str(path): path.read_text().splitlines()[1:2] for path in (deployment.secrets / "tls").rglob("key.pem")}
+    secrets = tokens | keys | {"store": [SECRET_KEY]}
+    logs = {path.name: path.read_text(errors="replace") for path in deployment.folder.glob("*.log")}
+    assert all(texts for texts in secrets.values()), "nothing to look for"
+    return [
+        f"{log} has the secret {name}"
+        for name, texts in secrets.items()
+        for text in texts
+        for log, written in logs.items()
+        if text in written
+    ]
+
+
 @pytest.mark.timeout(3600)
-def test_nothing_acknowledged_is_lost(deployment: Deployment, s3: S3Server, folder: Path) -> None:
+def test_nothing_acknowledged_is_lost(
+    deployment: Deployment, s3: S3Server, folder: Path, disk: Path | None, database: PostgresServer | None
+) -> None:
     chance = random.Random(SEED)
-    faults = Faults(deployment, s3, None).all
+    faults = Faults(deployment, s3, database, disk).all
+    chance.shuffle(faults)
     with deployment.client() as client:
         jobs: list[Job] = [client.submit(parse_job(job_text(name))) for name in JOBS]
         seen = {job.name: 0 for job in jobs}
@@ -123,6 +179,7 @@ def test_nothing_acknowledged_is_lost(deployment: Deployment, s3: S3Server, fold
         assert deployment.processes[name].wait(40) == 0, deployment.log(name)[-2000:]
     found += [f"left in shared memory: {path.name}" for path in (folder / "shm").iterdir()]
     found += [f"left in the spool: {path}" for path in (folder / "spool").rglob("*") if path.name != ".lock"]
+    found += leaked(deployment)
     table = [{"fault": one.name, "tries": one.tries, "survived": one.survived, "lost": one.lost} for one in faults]
     report = Path(os.environ.get("PODRACER_CHAOS_REPORT", str(folder / "report.json")))
     report.parent.mkdir(parents=True, exist_ok=True)

@@ -2,22 +2,42 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from podracer_client.client import Client
 from podracer_client.connection import Connection
 from podracer_client.deployment_secrets import create_secrets
 from podracer_core.rpc.tokens import FileToken
+from support.link import Link
 from support.services import ServiceProcesses
 
 PROJECT = "default"
 
 
 class Deployment(ServiceProcesses):
-    """Names of processes: leaderboard, orchestrator, and for pod p: p-learner, p-worker0 …, p-evaluator."""
+    """Names of processes: leaderboard, orchestrator, and for pod p: p-learner, p-worker0 …, p-evaluator.
 
-    def __init__(self, folder: Path, store: str, *, tls: bool = False, **common: str) -> None:
-        """`common`: further settings of all processes, such as `s3_endpoint`."""
+    links   the connections between them that can be cut, by `<caller> to <called>`
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        store: str,
+        *,
+        tls: bool = False,
+        databases: Mapping[str, str] | None = None,
+        collect: bool = False,
+        **common: str,
+    ) -> None:
+        """`databases`: URLs of those of the orchestrator and the leaderboard, else SQLite files in `folder`; `collect`:
+        what nothing needs is deleted within seconds; `common`: further settings of all processes, as `s3_endpoint`."""
+        self.databases = dict(databases or {})
+        for role in ("orchestrator", "leaderboard"):
+            self.databases.setdefault(role, f"sqlite:///{folder}/{role}.db")
+        self._collect = {"collect_after": "3s", "collect_every": "2s"} if collect else {}
+        self.links: dict[str, Link] = {}
         self.secrets = folder / "secrets"
         create_secrets(self.secrets)
         self._tls = tls
@@ -42,28 +62,37 @@ class Deployment(ServiceProcesses):
         self.start(role, name, **settings)
 
     def start_leaderboard(self) -> None:
-        self.start("leaderboard", database=f"sqlite:///{self.folder}/leaderboard.db")
+        self.start("leaderboard", database=self.databases["leaderboard"])
 
     def start_orchestrator(self) -> None:
         self.start(
             "orchestrator",
-            database=f"sqlite:///{self.folder}/orchestrator.db",
-            leaderboard=self.addresses["leaderboard"],
+            database=self.databases["orchestrator"],
+            leaderboard=self._link("orchestrator to leaderboard", self.addresses["leaderboard"]),
             lease_term="3s",
             pool="static",
+            **self._collect,
         )
 
     def start_learner(self, pod: str, **settings: str) -> None:
         """Split where the pod has workers, else fused."""
-        workers = [address for name, address in self.addresses.items() if name.startswith(f"{pod}-worker")]
+        workers = [
+            self._link(f"learner to {name}", address)
+            for name, address in self.addresses.items()
+            if name.startswith(f"{pod}-worker")
+        ]
+        evaluator = self.addresses.get(f"{pod}-evaluator", "")
+        if "s3_endpoint" in self.common:
+            host = self.common["s3_endpoint"].removeprefix("http://")
+            settings["s3_endpoint"] = f"http://{self._link(f'learner {pod} to store', host)}"
         self.start(
             "learner",
             f"{pod}-learner",
-            orchestrator=self.addresses["orchestrator"],
+            orchestrator=self._link(f"learner {pod} to orchestrator", self.addresses["orchestrator"]),
             pod=f"projects/{PROJECT}/pods/{pod}",
             layout="split" if workers else "fused",
             workers=",".join(workers),
-            evaluators=self.addresses.get(f"{pod}-evaluator", ""),
+            evaluators=evaluator and self._link(f"learner to {pod}-evaluator", evaluator),
             spool_dir=str(self.folder / "spool"),
             **settings,
         )
@@ -73,6 +102,20 @@ class Deployment(ServiceProcesses):
             self.start("worker", f"{pod}-worker{index}")
         self.start("evaluator", f"{pod}-evaluator")
         self.start_learner(pod)
+
+    def end_processes(self) -> None:
+        """Kill whoever is left."""
+        super().end_processes()
+        for link in self.links.values():
+            link.close()
+
+    def _link(self, name: str, address: str) -> str:
+        """Where an address is reached by a connection that can be cut."""
+        if address.startswith("unix:"):
+            return address
+        if name not in self.links:
+            self.links[name] = Link(address)
+        return self.links[name].address
 
     def client(self) -> Client:
         """To be closed by the caller."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pwd
 import shutil
@@ -52,14 +53,24 @@ class PostgresServer:
     def kill(self) -> None:
         """All of its processes at once, as a power cut would."""
         if self._process is not None:
-            own = subprocess.run(["pgrep", "-P", str(self._process.pid)], capture_output=True, text=True, check=False)
-            for pid in [self._process.pid, *map(int, own.stdout.split())]:
-                try:
-                    os.kill(pid, signal.SIGKILL)
-                except ProcessLookupError:
-                    continue
+            self._signal(signal.SIGKILL)
             self._process.wait()
             self._process = None
+
+    def freeze(self) -> None:
+        """It takes connections and answers nobody."""
+        self._signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """Go on."""
+        self._signal(signal.SIGCONT)
+
+    def _signal(self, number: int) -> None:
+        assert self._process is not None
+        own = subprocess.run(["pgrep", "-P", str(self._process.pid)], capture_output=True, text=True, check=False)
+        for pid in [self._process.pid, *map(int, own.stdout.split())]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
 
     def create_database(self, name: str) -> str:
         """Its URL."""

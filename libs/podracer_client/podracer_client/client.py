@@ -38,7 +38,16 @@ _BOARDS = "/podracer.leaderboard.v1.LeaderboardService/"
 _IDEMPOTENT = (
     *(
         _JOBS + method
-        for method in ("CreateJob", "GetJob", "ListJobs", "CancelJob", "ListPods", "ListEvents", "GetCapacity")
+        for method in (
+            "CreateJob",
+            "GetJob",
+            "ListJobs",
+            "CancelJob",
+            "ListPods",
+            "ListEvents",
+            "GetCapacity",
+            "CollectCheckpoints",
+        )
     ),
     *(_ARTIFACTS + method for method in ("GetArtifact", "ListArtifacts")),
     *(_BOARDS + method for method in ("GetLeaderboard", "ListAgents", "GetAgent", "ListEvaluations")),
@@ -165,6 +174,13 @@ class Client:
     def capacity(self, *, parent: str = DEFAULT_PROJECT) -> job_service_pb2.GetCapacityResponse:
         """What the pool of pods has, what of it is in use, and each unfinished job's share."""
         return self.job_service.GetCapacity(job_service_pb2.GetCapacityRequest(parent=parent))
+
+    def collect_checkpoints(
+        self, *, dry_run: bool = False, parent: str = DEFAULT_PROJECT
+    ) -> job_service_pb2.CollectCheckpointsResponse:
+        """Delete the checkpoints that nothing needs any more; with `dry_run` only say which these are."""
+        request = job_service_pb2.CollectCheckpointsRequest(parent=parent, validate_only=dry_run)
+        return self.job_service.CollectCheckpoints(request)
 
     def leaderboard(self, name: str) -> leaderboard_service_pb2.Leaderboard:
         """The ranking of a leaderboard (`projects/p/leaderboards/j`), best first. Raises NotFound."""

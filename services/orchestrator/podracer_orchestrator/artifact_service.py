@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import IO, Any
 
 import grpc
+from sqlalchemy.orm import Session
 
 from podracer.orchestrator.v1 import artifact_service_pb2 as artifact_pb2
 from podracer.orchestrator.v1 import artifact_service_pb2_grpc
@@ -26,6 +27,7 @@ from podracer_core.storage.object_store import CHUNK_BYTES, ObjectStore
 from podracer_orchestrator import artifacts, job_files, names
 from podracer_orchestrator.artifacts import Found
 from podracer_orchestrator.clock import Clock
+from podracer_orchestrator.quotas import Quotas, require_upload
 from podracer_orchestrator.tables import ArtifactRow
 from podracer_orchestrator.transactions import Transactions
 
@@ -45,8 +47,9 @@ Context = grpc.aio.ServicerContext[Any, Any]
 class ArtifactServicer(artifact_service_pb2_grpc.ArtifactServiceServicer):
     """Answers clients."""
 
-    def __init__(self, transactions: Transactions, store: ObjectStore, clock: Clock) -> None:
+    def __init__(self, transactions: Transactions, store: ObjectStore, clock: Clock, quotas: Quotas) -> None:
         self._transactions = transactions
+        self._quotas = quotas
         self._store = store
         self._clock = clock
 
@@ -62,9 +65,13 @@ class ArtifactServicer(artifact_service_pb2_grpc.ArtifactServiceServicer):
     async def _upload(self, request_iterator: AsyncIterator[artifact_pb2.UploadRequest]) -> artifact_pb2.UploadResponse:
         first = await anext(aiter(request_iterator), artifact_pb2.UploadRequest())
         row = self._row(first.header if first.WhichOneof("part") == "header" else artifact_pb2.UploadHeader())
-        await self._transactions.read(
-            lambda session: artifacts.require_new(session, row.project, row.artifact_id, row.sha256)
-        )
+        quota = self._quotas.of(row.project)
+
+        def require(session: Session) -> None:
+            if not artifacts.is_there(session, row.project, row.artifact_id, row.sha256):
+                require_upload(session, row.project, row.size_bytes, quota)
+
+        await self._transactions.read(require)
         with tempfile.NamedTemporaryFile() as draft:
             await _receive(request_iterator, draft, row)
             await asyncio.to_thread(self._store.put, row.key, Path(draft.name))

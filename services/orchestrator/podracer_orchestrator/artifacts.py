@@ -86,12 +86,13 @@ def store_upload(session: Session, row: ArtifactRow) -> Found:
     return uploaded(present)
 
 
-def require_new(session: Session, project: str, artifact_id: str, sha256: str) -> None:
-    """Raise AlreadyExists, before anything is stored, where the name stands for other content."""
+def is_there(session: Session, project: str, artifact_id: str, sha256: str) -> bool:
+    """Whether this content is there by that name. Raises AlreadyExists, before anything is stored, where other is."""
     present = session.get(ArtifactRow, (project, artifact_id))
     if present is not None and present.sha256 != sha256:
         name = names.artifact_name(project, artifact_id)
         raise AlreadyExists(f"{name} is there already, with other content", name=name)
+    return present is not None
 
 
 def remove_upload(session: Session, text: str) -> Found:

@@ -12,6 +12,7 @@ from podracer.leaderboard.v1.leaderboard_service_pb2_grpc import LeaderboardServ
 from podracer_orchestrator.outbox import REQUEST_TYPES
 
 TIMEOUT_S = 10.0
+_PAGE = 1000
 
 
 class LeaderboardClient:
@@ -30,6 +31,28 @@ class LeaderboardClient:
         request = leaderboard_pb2.GetLeaderboardRequest(name=name)
         answer: leaderboard_pb2.GetLeaderboardResponse = await self._stub.GetLeaderboard(request, timeout=TIMEOUT_S)
         return answer.leaderboard
+
+    async def agents(self, name: str) -> list[leaderboard_pb2.Agent]:
+        """Every agent that a leaderboard has ever had, oldest first."""
+        found: list[leaderboard_pb2.Agent] = []
+        request = leaderboard_pb2.ListAgentsRequest(leaderboard=name, page_size=_PAGE)
+        while True:
+            answer = await self._stub.ListAgents(request, timeout=TIMEOUT_S)
+            found += answer.agents
+            if not answer.next_page_token:
+                return found
+            request.page_token = answer.next_page_token
+
+    async def alias_changes(self, name: str) -> list[leaderboard_pb2.AliasChange]:
+        """What every alias has pointed at, newest first."""
+        found: list[leaderboard_pb2.AliasChange] = []
+        request = leaderboard_pb2.ListAliasHistoryRequest(leaderboard=name, page_size=_PAGE)
+        while True:
+            answer = await self._stub.ListAliasHistory(request, timeout=TIMEOUT_S)
+            found += answer.changes
+            if not answer.next_page_token:
+                return found
+            request.page_token = answer.next_page_token
 
     async def call(self, method: str, request: bytes) -> Message:
         """Make a call of the outbox; `request` is in wire form."""

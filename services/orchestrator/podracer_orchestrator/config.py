@@ -24,6 +24,11 @@ class OrchestratorConfig(ServiceSettings):
     state_dir       the local pool's logs go to `logs` below it, users' code and data to `cache`
     run_dir         short private folder for the local pool's unix sockets
     max_pods        pods of the local pool at most, whatever else there is room for
+    quotas          file that says how much each project may have (`quotas.py`); unset: no limits
+    keep_last       newest checkpoints of each living agent that stay, whatever else does
+    keep_best       best checkpoints of each job that stay, whatever else does
+    collect_after   how long nothing is deleted that was written
+    collect_every   how often what nothing needs is deleted
     """
 
     database: str
@@ -34,6 +39,11 @@ class OrchestratorConfig(ServiceSettings):
     state_dir: Path | None = None
     run_dir: Path | None = None
     max_pods: int = 64
+    quotas: Path | None = None
+    keep_last: int = 2
+    keep_best: int = 8
+    collect_after: Seconds = 3600.0
+    collect_every: Seconds = 600.0
 
     def __post_init__(self) -> None:
         """Raises InvalidInput where settings do not go together."""
@@ -42,6 +52,10 @@ class OrchestratorConfig(ServiceSettings):
             violations.append(FieldViolation("PODRACER_LEASE_TERM", f"is {self.lease_term:g} s, expected 0.5 s to 1 h"))
         if self.max_pods < 1:
             violations.append(FieldViolation("PODRACER_MAX_PODS", f"is {self.max_pods}, expected 1 or more"))
+        for name, least in (("keep_last", 1), ("keep_best", 0), ("collect_after", 0), ("collect_every", 1)):
+            if getattr(self, name) < least:
+                found = f"is {getattr(self, name):g}, expected {least} or more"
+                violations.append(FieldViolation(f"PODRACER_{name.upper()}", found))
         if self.pool == "local":
             missing = [name for name in ("state_dir", "run_dir") if getattr(self, name) is None]
             violations += [FieldViolation(f"PODRACER_{name.upper()}", "the local pool needs it") for name in missing]

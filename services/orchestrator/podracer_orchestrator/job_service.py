@@ -64,11 +64,12 @@ class JobServicer(job_service_pb2_grpc.JobServiceServicer):
             return service_pb2.CreateJobResponse(
                 job=job_pb2.Job(spec=new.spec, environment_description=new.description)
             )
-        return service_pb2.CreateJobResponse(
-            job=await self._transactions.write(
-                lambda session: self._message(session, jobs.create(session, new, self._clock.now()))
-            )
-        )
+        quota = self._orchestrator.quotas.of(new.project)
+
+        def create(session: Session) -> job_pb2.Job:
+            return self._message(session, jobs.create(session, new, self._clock.now(), quota))
+
+        return service_pb2.CreateJobResponse(job=await self._transactions.write(create))
 
     async def GetJob(self, request: service_pb2.GetJobRequest, context: Context) -> service_pb2.GetJobResponse:
         job = await self._transactions.read(lambda session: self._message(session, _named(session, request.name)))
@@ -157,6 +158,15 @@ class JobServicer(job_service_pb2_grpc.JobServiceServicer):
         shares = self._orchestrator.pool_shares
         visible = current_caller().projects
         return await self._transactions.read(lambda session: capacity_message(session, shares, project, visible))
+
+    async def CollectCheckpoints(
+        self, request: service_pb2.CollectCheckpointsRequest, context: Context
+    ) -> service_pb2.CollectCheckpointsResponse:
+        project = names.parse_parent(request.parent)
+        found = await self._orchestrator.collector.collect(project, dry_run=request.validate_only)
+        return service_pb2.CollectCheckpointsResponse(
+            checkpoint_count=len(found.prefixes), size_bytes=found.size_bytes, prefixes=found.prefixes[:MAX_PAGE]
+        )
 
     async def _changed(self, name: str, operation: Callable[[Session, JobRow], None]) -> job_pb2.Job:
         def changing(session: Session) -> job_pb2.Job:

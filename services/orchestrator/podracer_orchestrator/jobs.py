@@ -17,6 +17,7 @@ from podracer_orchestrator import events, job_files, outbox
 from podracer_orchestrator.changes import POOL, WORK, job_topic, touch
 from podracer_orchestrator.job_state import FINAL_STATES, JobOutcome, JobSignal, JobState, next_state
 from podracer_orchestrator.names import job_name
+from podracer_orchestrator.quotas import UNLIMITED, Quota, require_job
 from podracer_orchestrator.tables import JobRow, WorkKind, WorkRow, WorkState
 
 
@@ -33,10 +34,11 @@ class NewJob:
     warnings: tuple[str, ...] = ()
 
 
-def create(session: Session, new: NewJob, now: datetime) -> JobRow:
+def create(session: Session, new: NewJob, now: datetime, quota: Quota = UNLIMITED) -> JobRow:
     """Store a job, or return the one that the same request made before.
 
-    Raises AlreadyExists for a taken id, InvalidInput for files that were not uploaded.
+    Raises AlreadyExists for a taken id, InvalidInput for files that were not uploaded, Exhausted where the project has
+    all the jobs that it may have.
     """
     if new.request_id:
         query = select(JobRow).where(JobRow.project == new.project, JobRow.request_id == new.request_id)
@@ -45,6 +47,7 @@ def create(session: Session, new: NewJob, now: datetime) -> JobRow:
     if _find(session, new.project, new.job_id) is not None:
         name = job_name(new.project, new.job_id)
         raise AlreadyExists(f"there is a job {name} already", job=name)
+    require_job(session, new.project, quota)
     job = JobRow(
         uid=uuid.uuid4().hex,
         project=new.project,

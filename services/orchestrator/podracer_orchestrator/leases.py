@@ -130,6 +130,12 @@ def held(session: Session, *, job_uid: str | None = None, pod: str | None = None
     return session.scalars(query.order_by(LeaseRow.fence)).all()
 
 
+def fences(session: Session, job_uid: str) -> Sequence[int]:
+    """Of the leases of a job that are held."""
+    query = select(LeaseRow.fence).where(LeaseRow.state == LeaseState.HELD, LeaseRow.job_uid == job_uid)
+    return session.scalars(query).all()
+
+
 def count_held(session: Session, job_uid: str) -> tuple[int, int]:
     """How many leases of a job are held, and how many of these lead a team."""
     leads = func.coalesce(func.sum(case((LeaseRow.kind == WorkKind.TRAIN, 1), else_=0)), 0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
+from datetime import timedelta
 
 import grpc
 from sqlalchemy.orm import Session
@@ -16,6 +17,7 @@ from podracer_core.storage.object_store import ObjectStore, open_store
 from podracer_orchestrator.board import LeaderboardClient
 from podracer_orchestrator.changes import ChangeFeed
 from podracer_orchestrator.clock import Clock
+from podracer_orchestrator.collection import Collector, Retention
 from podracer_orchestrator.config import OrchestratorConfig
 from podracer_orchestrator.delivery import Delivery
 from podracer_orchestrator.dispatch import Dispatcher
@@ -27,6 +29,7 @@ from podracer_orchestrator.pool.static import StaticPool
 from podracer_orchestrator.pool_keeping import PoolKeeper
 from podracer_orchestrator.pool_shares import PoolShares
 from podracer_orchestrator.proposing import CohortProposer
+from podracer_orchestrator.quotas import Quotas
 from podracer_orchestrator.sweep import Sweep
 from podracer_orchestrator.tables import SettingRow
 from podracer_orchestrator.terms import LeaseTerms
@@ -56,7 +59,8 @@ class Orchestrator:
         self.lease_tokens = lease_tokens
         self.terms = LeaseTerms(self.clock, config.lease_term)
         self.lease_keeper = LeaseKeeper(transactions, self.terms, store, changes, self.clock)
-        self.pool_shares = PoolShares(self.clock)
+        self.quotas = Quotas(config.quotas)
+        self.pool_shares = PoolShares(self.clock, self.quotas)
         self.pool_keeper = PoolKeeper(transactions, self.lease_keeper, self.pool_shares, changes, self.clock)
         board = LeaderboardClient(channel)
         self._delivery = Delivery(transactions, board, changes, self.clock)
@@ -66,6 +70,10 @@ class Orchestrator:
         )
         self._ensembles = EnsembleMaker(transactions, board, self._delivery, changes, self.clock)
         self._sweep = Sweep(transactions, self.terms, self.lease_keeper, self.clock)
+        retention = Retention(config.keep_last, config.keep_best, timedelta(seconds=config.collect_after))
+        self.collector = Collector(
+            transactions, board, self._delivery, store, self.clock, retention, config.collect_every
+        )
         self._config = config
         self._channel = channel
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -92,8 +100,8 @@ class Orchestrator:
         """Take up what a former process left, and begin to work; `address` is where pods find this orchestrator."""
         await self.lease_keeper.recover()
         await self.pool_keeper.adopt(self._make_pool(address))
-        for run in (self.pool_keeper.run(), self._delivery.run(), self._ensembles.run(), self._sweep.run()):
-            task = asyncio.create_task(run)
+        for part in (self.pool_keeper, self._delivery, self._ensembles, self._sweep, self.collector):
+            task = asyncio.create_task(part.run())
             task.add_done_callback(self._note_end)
             self._tasks.append(task)
 

@@ -5,19 +5,20 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from podracer_orchestrator import jobs, leases, pods
+from podracer_orchestrator import jobs, leases, pods, quotas
 from podracer_orchestrator.clock import Clock
 from podracer_orchestrator.job_plan import plan_of
 from podracer_orchestrator.job_state import ACTIVE_STATES, JobState
 from podracer_orchestrator.memory_budget import MemoryBudget, MemoryNeeds, MemoryView
 from podracer_orchestrator.pod_kind import PodKind
 from podracer_orchestrator.pool.backend import Capacity, PoolBackend
+from podracer_orchestrator.quotas import Quotas
 from podracer_orchestrator.scheduling import Demand, FairShare, Load, Room, Shares, share_pods
 from podracer_orchestrator.tables import JobRow, PodRow, PodState
 
@@ -39,8 +40,9 @@ class Offer:
 class PoolShares:
     """Decides by what jobs have used (FairShare) and by what the pool has room for (share_pods)."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, quotas: Quotas | None = None) -> None:
         self._clock = clock
+        self._quotas = quotas or Quotas()
         self._fair, self._fair_lock = FairShare(), threading.Lock()  # operations that read run beside the writing one
         self._needs = MemoryNeeds()
         self._memory = MemoryBudget()
@@ -74,6 +76,8 @@ class PoolShares:
         active = {job.uid: job for job in jobs.in_states(session, ACTIVE_STATES)}
         loads = self._loads(session, list(active.values()))
         full = {load.job_uid for load in loads if load.held >= plan_of(active[load.job_uid]).max_pods}
+        working = quotas.pods_of(session)
+        full |= {job.uid for job in active.values() if working.get(job.project, 0) >= self._quotas.of(job.project).pods}
         with self._fair_lock:
             ordered = [active[uid] for uid in self._fair.order(loads)]
         return Offer([job for job in ordered if pods.can_serve(pod, job)], frozenset(full), loads)
@@ -125,8 +129,25 @@ class PoolShares:
             least, most = (1, 1) if needs_one else (plan.min_pods, plan.max_pods)
             need = self.memory_need(plan.kind, plan.memory_bytes)
             found.append(Demand(job.uid, plan.weight, least, most, plan.cpu, need, plan.kind))
-        ahead = {demand.job_uid: TURN_S if demand.kind.name in present else 0.0 for demand in found}
-        return sorted(found, key=lambda demand: turns[demand.job_uid] - ahead[demand.job_uid])
+        wanted = self._within_quotas(active, found)
+        ahead = {demand.job_uid: TURN_S if demand.kind.name in present else 0.0 for demand in wanted}
+        return sorted(wanted, key=lambda demand: turns[demand.job_uid] - ahead[demand.job_uid])
+
+    def _within_quotas(self, active: Sequence[JobRow], demands: Sequence[Demand]) -> Sequence[Demand]:
+        """The demands, as far as their projects may have so many pods."""
+        projects = {job.uid: job.project for job in active}
+        cut: dict[str, int] = {}
+        for project in set(projects.values()):
+            limit = self._quotas.of(project).pods
+            if math.isfinite(limit):
+                own = [demand for demand in demands if projects[demand.job_uid] == project]
+                cut |= share_pods(own, Room(max_pods=int(limit))).counts
+        return [
+            replace(demand, min_pods=min(demand.min_pods, most), max_pods=most)
+            if (most := min(demand.max_pods, cut.get(demand.job_uid, demand.max_pods))) < demand.max_pods
+            else demand
+            for demand in demands
+        ]
 
     def shares(self, session: Session) -> Shares:
         """How many pods each active job is to have, of those that the pool makes."""

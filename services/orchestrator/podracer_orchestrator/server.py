@@ -46,7 +46,7 @@ async def create_server(config: OrchestratorConfig) -> tuple[OrchestratorServer,
         orchestrator.dispatcher, orchestrator.lease_keeper, orchestrator.terms, orchestrator.clock
     )
     artifact_servicer = artifact_service.ArtifactServicer(
-        orchestrator.transactions, orchestrator.store, orchestrator.clock
+        orchestrator.transactions, orchestrator.store, orchestrator.clock, orchestrator.quotas
     )
     try:
         rpc = await create_aio_server(

@@ -48,6 +48,8 @@ class FakeLeaderboard(leaderboard_service_pb2_grpc.LeaderboardServiceServicer):
         self.evaluations: dict[str, agent_pb2.Evaluation] = {}
         self.boards: dict[str, leaderboard_pb2.LeaderboardSpec] = {}
         self.candidates: list[leaderboard_pb2.Candidate] = []
+        self.alias_changes: list[leaderboard_pb2.AliasChange] = []
+        self.retired: set[str] = set()
         self.hears_claims = False
         """Whether every candidate that is submitted claims the first place."""
         self.round_env_steps = 0
@@ -99,6 +101,26 @@ class FakeLeaderboard(leaderboard_service_pb2_grpc.LeaderboardServiceServicer):
         self._hear(request)
         board = leaderboard_pb2.Leaderboard(name=request.name, candidates=self.candidates)
         return leaderboard_pb2.GetLeaderboardResponse(leaderboard=board)
+
+    async def ListAgents(self, request, context):  # noqa: N802
+        self._hear(request)
+        agents: dict[str, leaderboard_pb2.Agent] = {}
+        for proposal in (each for response in self.proposals.values() for each in response.proposals):
+            agents[proposal.agent.name] = leaderboard_pb2.Agent(
+                name=proposal.agent.name, spec=proposal.agent, state=leaderboard_pb2.AGENT_STATE_WAITING
+            )
+        for submission in self.submissions.values():
+            agent = agents[submission.agent]
+            agent.spec.resume.CopyFrom(submission.latest)
+            if submission.candidate.mean >= agent.best_evaluation.mean:
+                agent.best_evaluation.CopyFrom(submission.candidate)
+            if submission.agent in self.retired:
+                agent.state = leaderboard_pb2.AGENT_STATE_RETIRED
+        return leaderboard_pb2.ListAgentsResponse(agents=agents.values())
+
+    async def ListAliasHistory(self, request, context):  # noqa: N802
+        self._hear(request)
+        return leaderboard_pb2.ListAliasHistoryResponse(changes=self.alias_changes)
 
     async def RecordEvaluations(self, request, context):  # noqa: N802
         self._hear(request)

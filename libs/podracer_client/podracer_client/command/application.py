@@ -13,6 +13,7 @@ from podracer_client.command import (
     environments,
     evaluate,
     export,
+    gc,
     job,
     jobs,
     leaderboard,
@@ -66,6 +67,7 @@ application.command("job", rich_help_panel=_SERVER)(job.job)
 application.command("watch", rich_help_panel=_SERVER)(watch.watch)
 application.command("scale", rich_help_panel=_SERVER)(scale.scale)
 application.command("capacity", rich_help_panel=_SERVER)(capacity.capacity)
+application.command("gc", rich_help_panel=_SERVER)(gc.gc)
 application.command("cancel", rich_help_panel=_SERVER)(cancel.cancel)
 application.command("leaderboard", rich_help_panel=_SERVER)(leaderboard.leaderboard)
 application.command("report", rich_help_panel=_SERVER)(report.report)

@@ -669,3 +669,61 @@ class JobShare(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___JobShare: _TypeAlias = JobShare  # noqa: Y015
+
+@_typing.final
+class CollectCheckpointsRequest(_message.Message):
+    """Asks for what nothing needs to be deleted."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PARENT_FIELD_NUMBER: _builtins.int
+    VALIDATE_ONLY_FIELD_NUMBER: _builtins.int
+    parent: _builtins.str
+    """Project. Unset: `projects/default`."""
+    validate_only: _builtins.bool
+    """Only say what would be deleted."""
+    def __init__(
+        self,
+        *,
+        parent: _builtins.str = ...,
+        validate_only: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["parent", b"parent", "validate_only", b"validate_only"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CollectCheckpointsRequest: _TypeAlias = CollectCheckpointsRequest  # noqa: Y015
+
+@_typing.final
+class CollectCheckpointsResponse(_message.Message):
+    """What was deleted."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CHECKPOINT_COUNT_FIELD_NUMBER: _builtins.int
+    SIZE_BYTES_FIELD_NUMBER: _builtins.int
+    PREFIXES_FIELD_NUMBER: _builtins.int
+    checkpoint_count: _builtins.int
+    """Checkpoints."""
+    size_bytes: _builtins.int
+    """Bytes of all their objects."""
+    @_builtins.property
+    def prefixes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Prefixes of their objects in the store, at most 1,000."""
+
+    def __init__(
+        self,
+        *,
+        checkpoint_count: _builtins.int = ...,
+        size_bytes: _builtins.int = ...,
+        prefixes: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint_count", b"checkpoint_count", "prefixes", b"prefixes", "size_bytes", b"size_bytes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CollectCheckpointsResponse: _TypeAlias = CollectCheckpointsResponse  # noqa: Y015

@@ -85,6 +85,11 @@ class JobServiceStub:
                 request_serializer=podracer_dot_orchestrator_dot_v1_dot_job__service__pb2.GetCapacityRequest.SerializeToString,
                 response_deserializer=podracer_dot_orchestrator_dot_v1_dot_job__service__pb2.GetCapacityResponse.FromString,
                 _registered_method=True)
+        self.CollectCheckpoints = channel.unary_unary(
+                '/podracer.orchestrator.v1.JobService/CollectCheckpoints',
+                request_serializer=podracer_dot_orchestrator_dot_v1_dot_job__service__pb2.CollectCheckpointsRequest.SerializeToString,
+                response_deserializer=podracer_dot_orchestrator_dot_v1_dot_job__service__pb2.CollectCheckpointsResponse.FromString,
+                _registered_method=True)
 
 
 class JobServiceServicer:
@@ -163,6 +168,14 @@ class JobServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def CollectCheckpoints(self, request, context):
+        """Deletes the checkpoints that nothing needs any more and those that were never committed, an hour after they were written; the orchestrator
+        does so by itself now and then.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_JobServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -215,6 +228,11 @@ def add_JobServiceServicer_to_server(servicer, server):
                     servicer.GetCapacity,
                     request_deserializer=podracer_dot_orchestrator_dot_v1_dot_job__service__pb2.GetCapacityRequest.FromString,
                     response_serializer=podracer_dot_orchestrator_dot_v1_dot_job__service__pb2.GetCapacityResponse.SerializeToString,
+            ),
+            'CollectCheckpoints': grpc.unary_unary_rpc_method_handler(
+                    servicer.CollectCheckpoints,
+                    request_deserializer=podracer_dot_orchestrator_dot_v1_dot_job__service__pb2.CollectCheckpointsRequest.FromString,
+                    response_serializer=podracer_dot_orchestrator_dot_v1_dot_job__service__pb2.CollectCheckpointsResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -488,6 +506,33 @@ class JobService:
             '/podracer.orchestrator.v1.JobService/GetCapacity',
             podracer_dot_orchestrator_dot_v1_dot_job__service__pb2.GetCapacityRequest.SerializeToString,
             podracer_dot_orchestrator_dot_v1_dot_job__service__pb2.GetCapacityResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CollectCheckpoints(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/podracer.orchestrator.v1.JobService/CollectCheckpoints',
+            podracer_dot_orchestrator_dot_v1_dot_job__service__pb2.CollectCheckpointsRequest.SerializeToString,
+            podracer_dot_orchestrator_dot_v1_dot_job__service__pb2.CollectCheckpointsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -57,6 +57,10 @@ class JobServiceStub:
     """A job's event log, oldest first."""
     GetCapacity: _grpc.UnaryUnaryMultiCallable[_job_service_pb2.GetCapacityRequest, _job_service_pb2.GetCapacityResponse]
     """What the pool has and uses."""
+    CollectCheckpoints: _grpc.UnaryUnaryMultiCallable[_job_service_pb2.CollectCheckpointsRequest, _job_service_pb2.CollectCheckpointsResponse]
+    """Deletes the checkpoints that nothing needs any more and those that were never committed, an hour after they were written; the orchestrator
+    does so by itself now and then.
+    """
 
 @_typing.type_check_only
 class JobServiceAsyncStub(JobServiceStub):
@@ -87,6 +91,10 @@ class JobServiceAsyncStub(JobServiceStub):
     """A job's event log, oldest first."""
     GetCapacity: _aio.UnaryUnaryMultiCallable[_job_service_pb2.GetCapacityRequest, _job_service_pb2.GetCapacityResponse]  # type: ignore[assignment]
     """What the pool has and uses."""
+    CollectCheckpoints: _aio.UnaryUnaryMultiCallable[_job_service_pb2.CollectCheckpointsRequest, _job_service_pb2.CollectCheckpointsResponse]  # type: ignore[assignment]
+    """Deletes the checkpoints that nothing needs any more and those that were never committed, an hour after they were written; the orchestrator
+    does so by itself now and then.
+    """
 
 class JobServiceServicer(metaclass=_abc_1.ABCMeta):
     """Jobs, for clients (role client)."""
@@ -174,5 +182,15 @@ class JobServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_job_service_pb2.GetCapacityResponse, _abc.Awaitable[_job_service_pb2.GetCapacityResponse]]:
         """What the pool has and uses."""
+
+    @_abc_1.abstractmethod
+    def CollectCheckpoints(
+        self,
+        request: _job_service_pb2.CollectCheckpointsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_job_service_pb2.CollectCheckpointsResponse, _abc.Awaitable[_job_service_pb2.CollectCheckpointsResponse]]:
+        """Deletes the checkpoints that nothing needs any more and those that were never committed, an hour after they were written; the orchestrator
+        does so by itself now and then.
+        """
 
 def add_JobServiceServicer_to_server(servicer: JobServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

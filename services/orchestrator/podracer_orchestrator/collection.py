@@ -1,0 +1,258 @@
+"""Retention: checkpoints that nothing needs any more, and what writers that died have left, are deleted.
+
+A checkpoint stays while anything may come back to it: a place on the leaderboard, an alias, the best of an agent that
+lives or its newest few, a lease that is held, work that waits, a challenge, the job's own best and ensemble, and the
+best few of the job. Of what is left, that is deleted which has not been written to for an hour. The orchestrator alone
+deletes: what counts is in its database, and it forgets a checkpoint there before it touches the objects.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from sqlalchemy import delete, select, update
+from sqlalchemy.orm import Session
+
+from podracer.common.v1 import agent_pb2
+from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
+from podracer.orchestrator.v1 import job_pb2
+from podracer_core.errors import PodracerError
+from podracer_core.storage.layout import CheckpointPlace, job_prefix
+from podracer_core.storage.manifest import FILE_NAME
+from podracer_core.storage.object_store import ObjectStore
+from podracer_orchestrator import evaluation_works, jobs, leases, objective, outbox
+from podracer_orchestrator.board import LeaderboardClient
+from podracer_orchestrator.clock import Clock
+from podracer_orchestrator.cohorts import proposal_of
+from podracer_orchestrator.delivery import Delivery
+from podracer_orchestrator.job_plan import plan_of
+from podracer_orchestrator.tables import (
+    CheckpointRow,
+    JobRow,
+    MemberRow,
+    WorkKind,
+    WorkRow,
+    WorkState,
+)
+from podracer_orchestrator.transactions import Transactions
+
+logger = logging.getLogger(__name__)
+
+_OPEN = (WorkState.PROPOSING.value, WorkState.READY.value, WorkState.LEASED.value)
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """What stays besides what is needed: the newest `last` of each living agent, the `best` of the job; and everything
+    that is younger than `age`."""
+
+    last: int = 2
+    best: int = 8
+    age: timedelta = timedelta(hours=1)
+
+
+@dataclass(slots=True)
+class Collected:
+    """What has been deleted, or would be."""
+
+    prefixes: list[str] = field(default_factory=list)
+    size_bytes: int = 0
+
+    def add(self, other: Collected) -> None:
+        """Both together."""
+        self.prefixes += other.prefixes
+        self.size_bytes += other.size_bytes
+
+
+@dataclass(slots=True)
+class _Stored:
+    """The objects of one checkpoint, committed or not."""
+
+    keys: list[str]
+    size_bytes: int
+    modified: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class _Pins:
+    """What the leaderboard knows: the checkpoints that it needs, the agents that live, and by score those of which it
+    has judged one."""
+
+    prefixes: frozenset[str] = frozenset()
+    living: frozenset[str] = frozenset()
+    best: Sequence[str] = ()
+
+
+class Collector:
+    """The task that collects now and then (`run`), and the way to have it done now (`collect`)."""
+
+    def __init__(
+        self,
+        transactions: Transactions,
+        board: LeaderboardClient,
+        delivery: Delivery,
+        store: ObjectStore,
+        clock: Clock,
+        retention: Retention,
+        interval_s: float,
+    ) -> None:
+        self._transactions = transactions
+        self._board = board
+        self._delivery = delivery
+        self._store = store
+        self._clock = clock
+        self._retention = retention
+        self._interval_s = interval_s
+        self._collecting = asyncio.Lock()
+
+    async def run(self) -> None:
+        """Collect for ever."""
+        while True:
+            await asyncio.sleep(self._interval_s)
+            try:
+                found = await self.collect()
+            except PodracerError as error:
+                logger.warning("nothing could be collected, it is tried again: %s", error)
+                continue
+            if found.prefixes:
+                logger.info("collected %d checkpoints, %d bytes", len(found.prefixes), found.size_bytes)
+
+    async def collect(self, project: str | None = None, *, dry_run: bool = False) -> Collected:
+        """Delete what nothing needs, of one project or of all; with `dry_run` only say what that is.
+
+        A job whose leaderboard cannot be asked now is left for the next time.
+        """
+        found = Collected()
+        async with self._collecting:
+            for uid in await self._transactions.read(lambda session: _job_uids(session, project)):
+                try:
+                    found.add(await self._collect(uid, dry_run))
+                except PodracerError as error:
+                    logger.warning("nothing of job %s could be collected, it is tried again: %s", uid, error)
+        return found
+
+    async def _collect(self, uid: str, dry_run: bool) -> Collected:
+        place = await self._transactions.read(lambda session: _place(session, uid))
+        if place is None:
+            return Collected()
+        board, prefix = place
+        stored = await asyncio.to_thread(self._old, prefix)
+        if not stored:
+            return Collected()
+        await self._delivery.flush(board)  # what the leaderboard has not heard of, it cannot pin
+        pins = await self._ask(uid, board)
+        run = self._transactions.read if dry_run else self._transactions.write
+        doomed = await run(lambda session: self._doom(session, uid, board, stored, pins, dry_run))
+        if not dry_run:
+            await asyncio.to_thread(self._delete, [stored[each] for each in doomed])
+        return Collected(sorted(doomed), sum(stored[each].size_bytes for each in doomed))
+
+    def _old(self, prefix: str) -> dict[str, _Stored]:
+        """The checkpoints below a prefix to which nothing was written for a while, by their prefixes."""
+        found: dict[str, _Stored] = {}
+        for info in self._store.list(f"{prefix}agents/"):
+            place = CheckpointPlace.of_object(info.key)
+            if place is not None:
+                stored = found.setdefault(place.prefix, _Stored([], 0, info.modified))
+                stored.keys.append(info.key)
+                stored.size_bytes += info.size_bytes
+                stored.modified = max(stored.modified, info.modified)
+        latest = self._clock.now() - self._retention.age
+        return {each: stored for each, stored in found.items() if stored.modified < latest}
+
+    async def _ask(self, uid: str, board: str) -> _Pins:
+        needed: set[str] = set()
+        living, scores = set[str](), list[tuple[float, str]]()
+        job = await self._transactions.read(lambda session: jobs.get_by_uid(session, uid))
+        plan = plan_of(job)
+        if job.description is None:  # it has no leaderboard yet
+            return _Pins()
+        for candidate in (await self._board.get(board)).candidates:
+            needed.add(candidate.evaluation.checkpoint.prefix)
+        for change in await self._board.alias_changes(board):
+            needed.add(change.checkpoint.prefix)
+        for agent in await self._board.agents(board):
+            if agent.HasField("best_evaluation"):
+                best = agent.best_evaluation
+                scores.append((objective.score(plan, best), best.checkpoint.prefix))
+            if agent.state == leaderboard_pb2.AGENT_STATE_RETIRED:
+                continue
+            living.add(agent.name)
+            needed |= {agent.best_evaluation.checkpoint.prefix, agent.latest_evaluation.checkpoint.prefix}
+            needed |= _of_spec(agent.spec)
+        best_first = [prefix for _, prefix in sorted(scores, reverse=True)]
+        return _Pins(frozenset(needed), frozenset(living), best_first[: self._retention.best])
+
+    def _doom(
+        self, session: Session, uid: str, board: str, stored: Collection[str], pins: _Pins, dry_run: bool
+    ) -> Sequence[str]:
+        """Those of the stored checkpoints that nothing needs; they are forgotten here."""
+        job = session.get(JobRow, uid)
+        if job is None or outbox.pending(session, board, limit=1):
+            return []  # deleted meanwhile, or news came for the leaderboard: the next time
+        needed = pins.prefixes | set(pins.best) | _needed(session, job) | self._newest(session, uid, pins.living)
+        held = set(leases.fences(session, uid))
+        doomed = [each for each in stored if each not in needed and CheckpointPlace.parse(each).fence not in held]
+        if not dry_run:
+            for first in range(0, len(doomed), 500):
+                some = doomed[first : first + 500]
+                session.execute(update(MemberRow).where(MemberRow.checkpoint.in_(some)).values(checkpoint=None))
+                session.execute(delete(CheckpointRow).where(CheckpointRow.prefix.in_(some)))
+        return doomed
+
+    def _newest(self, session: Session, uid: str, agents: Collection[str]) -> set[str]:
+        """The newest few of each agent that lives: where one turns out to be damaged, the one before it is used."""
+        rows = select(CheckpointRow.agent, CheckpointRow.prefix).where(
+            CheckpointRow.job_uid == uid, CheckpointRow.refused.is_(False)
+        )
+        newest: dict[str, list[str]] = defaultdict(list)
+        for agent, prefix in session.execute(rows.order_by(CheckpointRow.env_steps.desc(), CheckpointRow.fence.desc())):
+            if agent in agents and len(newest[agent]) < self._retention.last:
+                newest[agent].append(prefix)
+        return {prefix for prefixes in newest.values() for prefix in prefixes}
+
+    def _delete(self, doomed: Iterable[_Stored]) -> None:
+        """Manifests first: without it a checkpoint does not exist, whatever is left when we die here."""
+        for stored in doomed:
+            for key in sorted(stored.keys, key=lambda key: not key.endswith(FILE_NAME)):
+                self._store.delete(key)
+
+
+def _job_uids(session: Session, project: str | None) -> Sequence[str]:
+    query = select(JobRow.uid).order_by(JobRow.create_time, JobRow.uid)
+    return session.scalars(query if project is None else query.where(JobRow.project == project)).all()
+
+
+def _place(session: Session, uid: str) -> tuple[str, str] | None:
+    """The name of a job's leaderboard, and where its objects are."""
+    job = session.get(JobRow, uid)
+    return None if job is None else (outbox.board_of(job), job_prefix(job.project, job.uid))
+
+
+def _needed(session: Session, job: JobRow) -> set[str]:
+    """What the job itself, its works that are not over and its challenges need."""
+    needed = set[str]()
+    if job.best is not None:
+        needed.add(agent_pb2.Evaluation.FromString(job.best).checkpoint.prefix)
+    if job.ensemble is not None:
+        needed |= {each.checkpoint.prefix for each in job_pb2.Ensemble.FromString(job.ensemble).policies}
+    challenged = select(WorkRow.checkpoint).where(WorkRow.job_uid == job.uid, WorkRow.checkpoint.is_not(None))
+    needed |= {prefix for prefix in session.scalars(challenged) if prefix}
+    for work in session.scalars(select(WorkRow).where(WorkRow.job_uid == job.uid, WorkRow.state.in_(_OPEN))):
+        if work.kind == WorkKind.EVALUATE:
+            needed |= {each.checkpoint.prefix for each in evaluation_works.order_of(work).policies}
+        else:
+            needed |= {prefix for each in proposal_of(work).proposals for prefix in _of_spec(each.agent)}
+            members = select(MemberRow.checkpoint).where(MemberRow.work_id == work.id)
+            needed |= {prefix for prefix in session.scalars(members) if prefix}
+    return needed
+
+
+def _of_spec(spec: agent_pb2.AgentSpec) -> set[str]:
+    """What an agent begins from."""
+    return {spec.resume.prefix, *(parent.checkpoint.prefix for parent in spec.initialization.parents)}

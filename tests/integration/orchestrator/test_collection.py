@@ -1,0 +1,150 @@
+"""Which checkpoints stay and which are deleted."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from podracer.common.v1 import evolution_pb2
+from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
+from podracer.orchestrator.v1 import artifact_service_pb2, job_pb2, job_service_pb2
+from podracer_core.errors import Unavailable
+from podracer_core.storage.layout import CheckpointPlace
+from podracer_core.storage.manifest import FILE_NAME
+
+ONE = job_pb2.PodShape(members=1, max_count=2)
+LONG = evolution_pb2.Objective(max_env_steps=1_000_000_000)
+
+
+@pytest.fixture
+async def site(site: Any) -> Any:
+    """Nothing is too young to be deleted; only the newest of each agent stays by itself."""
+    await site.stop()
+    site.settings |= {"collect_after": 0.0, "keep_last": 1, "keep_best": 0}
+    await site.start()
+    return site
+
+
+async def trained(site: Any, learner: Any, *scores: float | None) -> list[str]:
+    """Rounds of an agent each, in which it commits in between; the prefixes of its final checkpoints."""
+    finals = []
+    for score in scores:
+        await learner.ask()
+        await learner.commit(steps=100)
+        result = learner.train_result(steps=200, score=score)
+        finals.append(result.members[0].final.checkpoint.prefix)
+        await learner.complete(train=result)
+    return finals
+
+
+async def collect(site: Any, **wanted: Any) -> job_service_pb2.CollectCheckpointsResponse:
+    return await site.client.jobs.CollectCheckpoints(job_service_pb2.CollectCheckpointsRequest(**wanted))
+
+
+def stored(site: Any) -> set[str]:
+    """The prefixes of all checkpoints of which anything is in the store."""
+    places = (CheckpointPlace.of_object(info.key) for info in site.store.list())
+    return {place.prefix for place in places if place is not None}
+
+
+async def test_what_nothing_needs_goes_and_the_rest_stays(site: Any) -> None:
+    job = await site.create(pod=ONE, objective=LONG)
+    first, second, third = await trained(site, site.learner(), 10.0, None, 30.0)
+    assert len(stored(site)) == 6
+    would = await collect(site, validate_only=True)
+    assert (would.checkpoint_count, len(stored(site))) == (3, 6)
+    found = await collect(site)
+    assert (found.checkpoint_count, found.size_bytes) == (would.checkpoint_count, would.size_bytes)
+    assert found.size_bytes > 0
+    assert stored(site) == {first, second, third}, "the newest of each agent; fresh agents are proposed each time"
+    listed = await site.client.artifacts.ListArtifacts(artifact_service_pb2.ListArtifactsRequest(parent=job.name))
+    assert {artifact.uri for artifact in listed.artifacts} == {first, second, third}
+    assert (await collect(site)).checkpoint_count == 0
+
+
+async def test_of_those_who_retired_only_what_is_the_jobs_best_or_has_a_place_or_an_alias_stays(site: Any) -> None:
+    await site.create(pod=ONE, objective=LONG)
+    learner = site.learner()
+    finals = await trained(site, learner, 10.0, 20.0, 50.0, 40.0, 30.0)
+    agents = [CheckpointPlace.parse(final).agent for final in finals]
+    site.board.retired = {submission.agent for submission in site.board.submissions.values()}
+    placed = leaderboard_pb2.Candidate(rank=1)
+    placed.evaluation.checkpoint.prefix = finals[1]
+    site.board.candidates = [placed]
+    alias = leaderboard_pb2.AliasChange(alias="champion", agent=agents[0])
+    alias.checkpoint.prefix = finals[0]
+    site.board.alias_changes = [alias]
+    await collect(site)
+    assert stored(site) == {finals[0], finals[1], finals[2]}
+
+
+async def test_the_best_few_of_a_job_stay(site: Any) -> None:
+    await site.stop()
+    site.settings["keep_best"] = 2
+    await site.start()
+    await site.create(pod=ONE, objective=LONG)
+    finals = await trained(site, site.learner(), 10.0, 50.0, 20.0, 40.0)
+    site.board.retired = {submission.agent for submission in site.board.submissions.values()}
+    await collect(site)
+    assert stored(site) == {finals[1], finals[3]}
+
+
+async def test_what_a_held_lease_has_written_stays_and_what_a_dead_one_has_left_goes(site: Any) -> None:
+    await site.create(pod=ONE, objective=LONG)
+    learner = site.learner()
+    lease = await learner.ask()
+    agent = lease.train.cohort.members[0].name
+    await learner.commit(steps=100)
+    uncommitted = learner.checkpoint(agent, 150).prefix
+    half = CheckpointPlace("default", lease.job_uid, agent.rpartition("/")[2], 170, lease.fence).prefix
+    site.store.put(f"{half}actor.safetensors", b"half a checkpoint")
+    assert (await collect(site)).checkpoint_count == 0
+    await learner.release()
+    found = await collect(site)
+    assert set(found.prefixes) == {uncommitted, half}
+    after = await learner.ask()
+    assert after.train.cohort.members[0].resume.prefix in stored(site), "its work begins there"
+    assert (await collect(site)).checkpoint_count == 0
+
+
+async def test_what_is_young_stays(site: Any) -> None:
+    await site.stop()
+    site.settings["collect_after"] = 3600.0
+    await site.start()
+    await site.create(pod=ONE, objective=LONG)
+    await trained(site, site.learner(), 10.0, 20.0)
+    assert (await collect(site)).checkpoint_count == 0
+
+
+async def test_nothing_goes_while_the_leaderboard_cannot_be_asked(site: Any) -> None:
+    await site.create(pod=ONE, objective=LONG)
+    await trained(site, site.learner(), 10.0, 20.0)
+    site.board.is_away = True
+    assert (await collect(site)).checkpoint_count == 0
+    site.board.is_away = False
+    assert (await collect(site)).checkpoint_count == 2
+
+
+async def test_it_is_done_now_and_then_by_itself_and_goes_on_where_it_died(site: Any, monkeypatch: Any) -> None:
+    await site.stop()
+    site.settings["collect_every"] = 1.0
+    await site.start()
+    await site.create(pod=ONE, objective=LONG)
+    collector = site.server.orchestrator.collector
+
+    def die(stored: Any) -> None:
+        raise Unavailable("the store is away")
+
+    monkeypatch.setattr(collector, "_delete", die)
+    await trained(site, site.learner(), 10.0, 20.0)
+    await asyncio.sleep(1.5)
+    assert len(stored(site)) == 4, "forgotten, and still there"
+    monkeypatch.undo()
+    for _ in range(100):
+        if len(stored(site)) == 2:
+            break
+        await asyncio.sleep(0.05)
+    assert len(stored(site)) == 2
+    assert all(site.store.exists(f"{prefix}{FILE_NAME}") for prefix in stored(site))

@@ -1,0 +1,87 @@
+"""No request, however strange, breaks the orchestrator: each is answered or refused for a reason that is the caller's.
+
+PODRACER_FUZZ says how many requests; `make fuzz` has many.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+from typing import Any
+
+import grpc
+import pytest
+from google.protobuf.message_factory import GetMessageClass
+
+from podracer.common.v1 import evolution_pb2
+from podracer.orchestrator.v1 import artifact_service_pb2, job_pb2, job_service_pb2, pod_service_pb2
+from podracer_core.errors import DeadlineExpired, PodracerError
+from podracer_core.rpc.auth import bearer
+from support.random_messages import RandomMessages
+
+COUNT = int(os.environ.get("PODRACER_FUZZ", "1500"))
+LONG = evolution_pb2.Objective(max_env_steps=1_000_000_000)
+WAITS = ("LeaseWork", "CompleteWork", "WatchJob", "CreateJob")
+"""Calls that may take longer than this test waits."""
+SERVICES = {
+    "jobs": job_service_pb2.DESCRIPTOR.services_by_name["JobService"],
+    "artifacts": artifact_service_pb2.DESCRIPTOR.services_by_name["ArtifactService"],
+    "pods": pod_service_pb2.DESCRIPTOR.services_by_name["PodService"],
+}
+
+
+async def call(stub: Any, method: Any, request: Any, token: str | None) -> None:
+    """Raises what the server answers, unless it is the caller's own fault."""
+    metadata = bearer(token) if token else None
+    stream = method.client_streaming
+    try:
+        answer = getattr(stub, method.name)(iter([request]) if stream else request, metadata=metadata, timeout=1.0)
+        if method.server_streaming:
+            async for _ in answer:
+                break
+            answer.cancel()
+        else:
+            await answer
+    except DeadlineExpired:
+        assert method.name in WAITS, f"{method.name} hangs for {request}"
+    except PodracerError as error:
+        assert type(error) is not PodracerError, f"{method.name}: {error} for {request}"
+    except grpc.RpcError as error:
+        raise AssertionError(f"{method.name}: {error}") from error
+
+
+@pytest.mark.timeout(7200)
+async def test_any_request_is_answered_or_refused(site: Any) -> None:
+    chance = random.Random(int(os.environ.get("PODRACER_FUZZ_SEED", "1")))
+    job = await site.create(pod=job_pb2.PodShape(members=2, max_count=4), objective=LONG)
+    learner = site.learner()
+    texts = [job.name, job.uid, learner.name]
+    methods = [(stub, method) for stub, service in SERVICES.items() for method in service.methods]
+    for number in range(COUNT):
+        if learner.lease is None or number % 200 == 0:
+            lease = await learner.ask(2.0)
+            if lease is not None:
+                texts = [
+                    job.name,
+                    job.uid,
+                    learner.name,
+                    lease.name,
+                    *(each.name for each in lease.train.cohort.members),
+                ]
+        stub, method = chance.choice(methods)
+        request = RandomMessages(chance, texts).fill(GetMessageClass(method.input_type)())
+        if method.name == "LeaseWork":
+            request.wait.Clear()
+        token = None
+        if stub == "pods" and method.name != "LeaseWork" and learner.lease is not None:
+            request.lease, request.fence = learner.lease.name, learner.lease.fence
+            token = learner.lease.token
+        if method.name in ("CancelJob", "DeleteJob", "UpdateJob") and chance.random() < 0.9:
+            request.name = "projects/default/jobs/absent"
+        await call(getattr(site.client, stub), method, request, token)
+        if method.name in ("CompleteWork", "ReleaseLease"):
+            learner.lease = None
+    assert (await site.job(job.name)).state in (job_pb2.JOB_STATE_RUNNING, job_pb2.JOB_STATE_CANCELLED)
+    assert not site.server.orchestrator.failed.done()
+    await asyncio.sleep(0)

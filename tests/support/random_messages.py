@@ -1,0 +1,84 @@
+"""Messages of any type with whatever may be in them: what fits, what is at an edge, and what no caller means."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Sequence
+from typing import Any
+
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.message import Message
+
+INTEGERS = (0, 1, 2, 7, 100, 1000, 1001, -1, 2**31 - 1, -(2**31))
+WIDE_INTEGERS = (*INTEGERS, 2**53 + 1, 2**63 - 1, -(2**63))
+NUMBERS = (0.0, 1.0, -1.0, 0.5, 1e-300, 1e300, math.inf, -math.inf, math.nan)
+TEXTS = (
+    "", "a", "*", "/", "..", "../../etc/passwd", "projects/default", "projects/default/jobs/a", "projects/other/jobs/a",
+    "projects/default/pods/x", "projects/default/leaderboards/a", "projects/default/jobs/a/agents/a0001", "projects//x",
+    "ppo", "CartPole-v1", "learning_rate", "mean", "0", "-1", "1e9", "a" * 300, "ä€😀", "a\0b", "a\nb",
+    "'; DROP TABLE jobs; --",
+    "0" * 64, "f" * 64,
+)  # fmt: skip
+MOST_DEEP = 5
+
+
+class RandomMessages:
+    """Makes messages from a stream of chance; `texts` are some that mean something to the server, such as names."""
+
+    def __init__(self, chance: random.Random, texts: Sequence[str] = ()) -> None:
+        self._chance = chance
+        self._texts = [*TEXTS, *texts, *texts, *texts]
+
+    def fill(self, message: Message, depth: int = 0) -> Any:
+        """The message with some of its fields set."""
+        for field in message.DESCRIPTOR.fields:
+            if self._chance.random() < 0.35 + 0.1 * depth:
+                continue
+            if field.message_type is not None and field.message_type.GetOptions().map_entry:
+                self._fill_map(message, field, depth)
+            elif field.is_repeated:
+                for _ in range(self._chance.choice((0, 1, 1, 2, 5))):
+                    self._add(getattr(message, field.name), field, depth)
+            elif field.message_type is not None:
+                if depth < MOST_DEEP:
+                    getattr(message, field.name).SetInParent()
+                    self.fill(getattr(message, field.name), depth + 1)
+            else:
+                setattr(message, field.name, self._value(field))
+        return message
+
+    def _add(self, values: Any, field: FieldDescriptor, depth: int) -> None:
+        if field.message_type is None:
+            values.append(self._value(field))
+        elif depth < MOST_DEEP:
+            self.fill(values.add(), depth + 1)
+
+    def _fill_map(self, message: Message, field: FieldDescriptor, depth: int) -> None:
+        assert field.message_type is not None
+        key, value = (field.message_type.fields_by_name[name] for name in ("key", "value"))
+        values = getattr(message, field.name)
+        for _ in range(self._chance.choice((0, 1, 2))):
+            if value.message_type is None:
+                values[self._value(key)] = self._value(value)
+            elif depth < MOST_DEEP:
+                self.fill(values[self._value(key)], depth + 1)
+
+    def _value(self, field: FieldDescriptor) -> Any:
+        match field.cpp_type:
+            case FieldDescriptor.CPPTYPE_INT32:
+                return self._chance.choice(INTEGERS)
+            case FieldDescriptor.CPPTYPE_INT64:
+                return self._chance.choice(WIDE_INTEGERS)
+            case FieldDescriptor.CPPTYPE_UINT32 | FieldDescriptor.CPPTYPE_UINT64:
+                return abs(self._chance.choice(INTEGERS))
+            case FieldDescriptor.CPPTYPE_DOUBLE | FieldDescriptor.CPPTYPE_FLOAT:
+                number = self._chance.choice(NUMBERS)
+                return number if field.cpp_type == FieldDescriptor.CPPTYPE_DOUBLE or abs(number) < 1e38 else 3e38
+            case FieldDescriptor.CPPTYPE_BOOL:
+                return self._chance.random() < 0.5
+            case FieldDescriptor.CPPTYPE_ENUM:
+                assert field.enum_type is not None
+                return self._chance.choice([*[value.number for value in field.enum_type.values], 99])
+        text = self._chance.choice(self._texts)
+        return text.encode() if field.type == FieldDescriptor.TYPE_BYTES else text
