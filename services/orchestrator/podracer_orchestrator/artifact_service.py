@@ -222,4 +222,4 @@ def _file_message(file: ManifestFile) -> artifact_pb2.ArtifactFile:
 
 
 def _kind_name(kind: int) -> str:
-    return artifact_pb2.ArtifactKind.Name(kind).removeprefix("ARTIFACT_KIND_")  # type: ignore[arg-type]
+    return names.enum_name(artifact_pb2.ArtifactKind, kind, "kind")

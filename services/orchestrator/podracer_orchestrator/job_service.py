@@ -77,7 +77,7 @@ class JobServicer(job_service_pb2_grpc.JobServiceServicer):
 
     async def ListJobs(self, request: service_pb2.ListJobsRequest, context: Context) -> service_pb2.ListJobsResponse:
         project, size = names.parse_parent(request.parent), _page_size(request.page_size)
-        states = [job_pb2.JobState.Name(state).removeprefix("JOB_STATE_") for state in request.states]
+        states = [names.enum_name(job_pb2.JobState, state, "states") for state in request.states]
 
         def operation(session: Session) -> service_pb2.ListJobsResponse:
             found, token = job_changes.page(session, project, states, request.page_token, size)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import Any
 
 from podracer_core.errors import FieldViolation, InvalidInput
 
@@ -71,6 +72,15 @@ def parse_any(kinds: tuple[str, ...], text: str, field: str = "name") -> Name:
 def parse_parent(text: str) -> str:
     """The project of a `parent` field, which may be unset."""
     return parse("project", text, "parent").project if text else DEFAULT_PROJECT
+
+
+def enum_name(enum: Any, number: int, field: str) -> str:
+    """The name of a value of a message's enum, without its prefix. Raises InvalidInput for a number that has none."""
+    if number not in enum.values():
+        problem = f"{number} is none of {', '.join(enum.keys())}"
+        raise InvalidInput(f"{field}: {problem}", violations=[FieldViolation(field, problem)])
+    name: str = enum.Name(number)
+    return name.removeprefix(enum.Name(0).removesuffix("UNSPECIFIED"))
 
 
 def check_label(text: str, field: str) -> None:

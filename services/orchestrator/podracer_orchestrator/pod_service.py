@@ -107,7 +107,7 @@ def _ask(request: pod_pb2.LeaseWorkRequest) -> Ask:
             "they may be one minor version apart",
             reason="BUILD_MISMATCH",
         )
-    layout = job_pb2.PodLayout.Name(request.capabilities.layout).removeprefix("POD_LAYOUT_")
+    layout = names.enum_name(job_pb2.PodLayout, request.capabilities.layout, "capabilities.layout")
     report = PodReport(
         name=request.pod,
         instance_id=request.instance_id,

@@ -16,7 +16,7 @@ from podracer.leaderboard.v1 import leaderboard_service_pb2 as pb
 from podracer_core.errors import DeadlineExpired, PodracerError
 from support.random_messages import RandomMessages
 
-COUNT = int(os.environ.get("PODRACER_FUZZ", "1500"))
+COUNT = int(os.environ.get("PODRACER_FUZZ", "300"))
 
 
 @pytest.mark.timeout(7200)

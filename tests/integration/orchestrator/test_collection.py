@@ -65,11 +65,11 @@ async def test_what_nothing_needs_goes_and_the_rest_stays(site: Any) -> None:
 
 
 async def test_of_those_who_retired_only_what_is_the_jobs_best_or_has_a_place_or_an_alias_stays(site: Any) -> None:
-    await site.create(pod=ONE, objective=LONG)
+    job = await site.create(pod=ONE, objective=LONG)
     learner = site.learner()
     finals = await trained(site, learner, 10.0, 20.0, 50.0, 40.0, 30.0)
     agents = [CheckpointPlace.parse(final).agent for final in finals]
-    site.board.retired = {submission.agent for submission in site.board.submissions.values()}
+    site.board.retired = {f"{job.name}/agents/{CheckpointPlace.parse(final).agent}" for final in finals}
     placed = leaderboard_pb2.Candidate(rank=1)
     placed.evaluation.checkpoint.prefix = finals[1]
     site.board.candidates = [placed]
@@ -84,9 +84,9 @@ async def test_the_best_few_of_a_job_stay(site: Any) -> None:
     await site.stop()
     site.settings["keep_best"] = 2
     await site.start()
-    await site.create(pod=ONE, objective=LONG)
+    job = await site.create(pod=ONE, objective=LONG)
     finals = await trained(site, site.learner(), 10.0, 50.0, 20.0, 40.0)
-    site.board.retired = {submission.agent for submission in site.board.submissions.values()}
+    site.board.retired = {f"{job.name}/agents/{CheckpointPlace.parse(final).agent}" for final in finals}
     await collect(site)
     assert stored(site) == {finals[1], finals[3]}
 
