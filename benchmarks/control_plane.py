@@ -33,6 +33,7 @@ from simulation.pod import Load, SimulatedPod, Site
 
 from podracer.orchestrator.v1 import job_service_pb2, job_service_pb2_grpc, pod_service_pb2_grpc
 from podracer_core.jobs.job_file import parse_job
+from podracer_core.rpc.backoff import Backoff
 from podracer_core.rpc.channel import open_aio_channel
 from podracer_core.rpc.tokens import FileToken
 from podracer_core.storage.object_store import open_store
@@ -154,21 +155,24 @@ async def _play(share: Share) -> dict[str, Any]:
 
         async def play(number: int) -> None:
             await asyncio.sleep(share.ramp_s * number / max(share.pods.stop, 1))
+            waits = Backoff(1.0, 30.0)
             while True:
                 try:
                     await SimulatedPod(site, f"pod-{number}").run()
+                    waits.reset()
                 except Exception as error:  # noqa: BLE001 - counted, and the pod starts again as a real one would
                     failures[f"{type(error).__name__}: {str(error)[:100]}"] += 1
-                await asyncio.sleep(1.0)
+                await asyncio.sleep(next(waits))
 
         async def watch(job: str) -> None:
+            waits = Backoff(1.0, 30.0)
             while True:
                 try:
                     async for _ in watching.WatchJob(job_service_pb2.WatchJobRequest(name=job)):
                         updates[job] += 1
                 except Exception as error:  # noqa: BLE001
                     failures[f"watch, {type(error).__name__}: {str(error)[:100]}"] += 1
-                await asyncio.sleep(1.0)
+                await asyncio.sleep(next(waits))
 
         tasks = [asyncio.create_task(play(number)) for number in share.pods]
         tasks += [asyncio.create_task(watch(job)) for job in share.watched]

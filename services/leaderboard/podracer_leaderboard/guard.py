@@ -92,7 +92,7 @@ def _in_time(competition: Competition, ask: Callable[[], Cohort | GeneratorProbl
     if thread.is_alive():
         _late[generator] = thread
         return _problem(competition, f"has not answered within {DEADLINE_S:g} s")
-    return answers[0]
+    return answers[0] if answers else _problem(competition, "has ended without an answer")
 
 
 def _ask(

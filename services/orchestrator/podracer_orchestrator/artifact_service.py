@@ -75,7 +75,16 @@ class ArtifactServicer(artifact_service_pb2_grpc.ArtifactServiceServicer):
         with tempfile.NamedTemporaryFile() as draft:
             await _receive(request_iterator, draft, row)
             await asyncio.to_thread(self._store.put, row.key, Path(draft.name))
-        found = await self._transactions.write(lambda session: artifacts.store_upload(session, row))
+
+        def keep(session: Session) -> Found:
+            require(session)  # others may have come first
+            return artifacts.store_upload(session, row)
+
+        try:
+            found = await self._transactions.write(keep)
+        except Exhausted:
+            await asyncio.to_thread(self._store.delete, row.key)
+            raise
         return artifact_pb2.UploadResponse(artifact=await self._message(found))
 
     async def Download(

@@ -25,7 +25,7 @@ from podracer_core.errors import PodracerError
 from podracer_core.storage.layout import CheckpointPlace, job_prefix
 from podracer_core.storage.manifest import FILE_NAME
 from podracer_core.storage.object_store import ObjectStore
-from podracer_orchestrator import evaluation_works, jobs, leases, objective, outbox
+from podracer_orchestrator import evaluation_works, jobs, leases, objective, outbox, refused_checkpoints
 from podracer_orchestrator.board import LeaderboardClient
 from podracer_orchestrator.clock import Clock
 from podracer_orchestrator.cohorts import proposal_of
@@ -134,6 +134,8 @@ class Collector:
                     found.add(await self._collect(uid, dry_run))
                 except PodracerError as error:
                     logger.warning("nothing of job %s could be collected, it is tried again: %s", uid, error)
+                except Exception:
+                    logger.exception("nothing of job %s could be collected", uid)
         return found
 
     async def _collect(self, uid: str, dry_run: bool) -> Collected:
@@ -144,10 +146,13 @@ class Collector:
         stored = await asyncio.to_thread(self._old, prefix)
         if not stored:
             return Collected()
+        held = set(await self._transactions.read(lambda session: leases.fences(session, uid)))
         await self._delivery.flush(board)  # what the leaderboard has not heard of, it cannot pin
         pins = await self._ask(uid, board)
         run = self._transactions.read if dry_run else self._transactions.write
-        doomed = await run(lambda session: self._doom(session, uid, board, stored, pins, dry_run))
+        # Also of leases that have ended since: the leaderboard may have heard of theirs after it was asked.
+        others = [each for each in stored if CheckpointPlace.parse(each).fence not in held]
+        doomed = await run(lambda session: self._doom(session, uid, board, others, pins, dry_run))
         if not dry_run:
             await asyncio.to_thread(self._delete, [stored[each] for each in doomed])
         return Collected(sorted(doomed), sum(stored[each].size_bytes for each in doomed))
@@ -174,6 +179,7 @@ class Collector:
             return _Pins()
         for candidate in (await self._board.get(board)).candidates:
             needed.add(candidate.evaluation.checkpoint.prefix)
+            needed.add(candidate.agent.best_evaluation.checkpoint.prefix)  # where children of it start
         for change in await self._board.alias_changes(board):
             needed.add(change.checkpoint.prefix)
         for agent in await self._board.agents(board):
@@ -193,9 +199,10 @@ class Collector:
     ) -> Sequence[str]:
         """Those of the stored checkpoints that nothing needs; they are forgotten here."""
         job = session.get(JobRow, uid)
-        if job is None or outbox.pending(session, board, limit=1):
+        if job is None or outbox.has_news(session, board):
             return []  # deleted meanwhile, or news came for the leaderboard: the next time
         needed = pins.prefixes | set(pins.best) | _needed(session, job) | self._newest(session, uid, pins.living)
+        needed |= refused_checkpoints.in_place_of(session, uid, needed)
         held = set(leases.fences(session, uid))
         doomed = [each for each in stored if each not in needed and CheckpointPlace.parse(each).fence not in held]
         if not dry_run:

@@ -13,6 +13,9 @@ from podracer_core.process import ServiceSettings
 __all__ = ["OrchestratorConfig"]
 
 
+_MOST = 1_000_000_000  # seconds, thirty years
+
+
 @dataclass(frozen=True, kw_only=True)
 class OrchestratorConfig(ServiceSettings):
     """
@@ -56,6 +59,8 @@ class OrchestratorConfig(ServiceSettings):
             if getattr(self, name) < least:
                 found = f"is {getattr(self, name):g}, expected {least} or more"
                 violations.append(FieldViolation(f"PODRACER_{name.upper()}", found))
+            elif getattr(self, name) > _MOST:
+                violations.append(FieldViolation(f"PODRACER_{name.upper()}", f"is more than {_MOST:,}"))
         if self.pool == "local":
             missing = [name for name in ("state_dir", "run_dir") if getattr(self, name) is None]
             violations += [FieldViolation(f"PODRACER_{name.upper()}", "the local pool needs it") for name in missing]

@@ -24,6 +24,8 @@ from podracer_orchestrator.transactions import Transactions
 FRESH_S = 1.0
 """How long an answer holds while nothing is written: some depend on the time."""
 
+MOST_KNOWN, FORGET_S = 256, 60.0
+
 Action: TypeAlias = pod_pb2.LeaseAction.ValueType
 
 
@@ -52,10 +54,17 @@ class LeaseActions:
             if known is None or known.version != version or now - known.time >= FRESH_S:
                 found = await self._transactions.read(lambda session: actions(session, job_uid, self._clock.now()))
                 known = self._known[job_uid] = _Known(version, now, found)
-        if not known.actions:
-            self._known.pop(job_uid, None)
-            self._reading.pop(job_uid, None)
+        self._forget_old(now)
         return known.actions
+
+    def _forget_old(self, now: float) -> None:
+        """Drop what nobody has asked for lately, once there is much of it."""
+        if len(self._known) <= MOST_KNOWN:
+            return
+        for job_uid, known in list(self._known.items()):
+            if now - known.time > FORGET_S and not self._reading[job_uid].locked():
+                self._known.pop(job_uid)
+                self._reading.pop(job_uid)
 
 
 def actions(session: Session, job_uid: str, now: datetime) -> Mapping[int, Action]:

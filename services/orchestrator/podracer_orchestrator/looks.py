@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from sqlalchemy.orm import Session
 
 from podracer.common.v1 import agent_pb2
-from podracer_core.errors import PodracerError
+from podracer_core.errors import PodracerError, Unavailable
 from podracer_orchestrator import jobs, leases, progress, results
 from podracer_orchestrator.clock import Clock
 from podracer_orchestrator.leases import Holder
@@ -55,22 +55,27 @@ class Looks:
     async def _store_all(self) -> None:
         while self._waiting:
             looks, self._waiting = self._waiting[:AT_ONCE], self._waiting[AT_ONCE:]
-            try:
-                problems = await self._transactions.write(functools.partial(self._store, looks=looks))
-            except PodracerError as error:
-                problems = [error] * len(looks)
-            except BaseException:
-                for look in [*looks, *self._waiting]:
-                    look.stored.cancel()
-                raise
-            for look, problem in zip(looks, problems, strict=True):
-                if look.stored.done():
-                    continue  # its pod has hung up
-                if problem is None:
-                    look.stored.set_result(None)
-                else:
-                    look.stored.set_exception(problem)
+            await self._answer(looks)
             await asyncio.sleep(PAUSE_S)
+
+    async def _answer(self, looks: Sequence[_Look]) -> None:
+        """Store them together; where that fails by one of them, one by one."""
+        problems: Sequence[Exception | None]
+        try:
+            problems = await self._transactions.write(functools.partial(self._store, looks=looks))
+        except Exception as error:  # noqa: BLE001 - it is raised where the look came from
+            if len(looks) > 1 and not isinstance(error, Unavailable):
+                for look in looks:
+                    await self._answer([look])
+                return
+            problems = [error] * len(looks)
+        for look, problem in zip(looks, problems, strict=True):
+            if look.stored.done():
+                continue  # its pod has hung up
+            if problem is None:
+                look.stored.set_result(None)
+            else:
+                look.stored.set_exception(problem)
 
     def _store(self, session: Session, looks: Sequence[_Look]) -> list[PodracerError | None]:
         """What is wrong with each; the others are stored."""

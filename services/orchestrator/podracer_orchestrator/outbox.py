@@ -90,6 +90,12 @@ def has_challenge(session: Session, board: str) -> bool:
     return any(is_of_challenge(RECORD_EVALUATIONS, request) for request in session.scalars(query))
 
 
+def has_news(session: Session, board: str) -> bool:
+    """Whether a leaderboard has not heard yet of anything but looks."""
+    rows = session.execute(select(OutboxRow.method, OutboxRow.request).where(OutboxRow.board == board))
+    return any(method != RECORD_EVALUATIONS or is_of_challenge(method, request) for method, request in rows)
+
+
 def is_of_challenge(method: str, request: bytes) -> bool:
     """Whether a row tells how a challenge went."""
     if method != RECORD_EVALUATIONS:

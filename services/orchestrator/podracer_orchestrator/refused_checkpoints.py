@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from datetime import datetime
 
 from sqlalchemy import select
@@ -61,6 +62,13 @@ def begin_soundly(session: Session, agent: agent_pb2.AgentSpec) -> None:
     if not agent.HasField("resume") and not start.parents and (had_parents or not start.kind):
         start.Clear()
         start.kind = agent_pb2.INITIALIZATION_KIND_FRESH
+
+
+def in_place_of(session: Session, job_uid: str, prefixes: Collection[str]) -> set[str]:
+    """The checkpoints that are used instead of those of `prefixes` that were refused."""
+    refused = select(CheckpointRow).where(CheckpointRow.job_uid == job_uid, CheckpointRow.refused.is_(True))
+    befores = [_before(session, row) for row in session.scalars(refused).all() if row.prefix in prefixes]
+    return {before.prefix for before in befores if before is not None}
 
 
 def _sound(session: Session, reference: agent_pb2.CheckpointReference) -> agent_pb2.CheckpointReference | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -39,10 +40,15 @@ class LeaseTerms:
         self._clock = clock
         self._terms: dict[int, _Term] = {}
         self._reports: Counter[str] = Counter()
+        self._held: Counter[str] = Counter()
+        self._counting = threading.Lock()
 
     def begin(self, fence: int, job_uid: str) -> None:
         """A new lease, or one found after a restart: it has one full term."""
-        self._terms[fence] = _Term(job_uid, self._clock.monotonic() + self.term_s)
+        self.end(fence)
+        with self._counting:
+            self._held[job_uid] += 1
+            self._terms[fence] = _Term(job_uid, self._clock.monotonic() + self.term_s)
 
     def is_running(self, fence: int) -> bool:
         """Whether the lease's deadline is still to come."""
@@ -70,7 +76,14 @@ class LeaseTerms:
 
     def end(self, fence: int) -> None:
         """Forget a lease."""
-        self._terms.pop(fence, None)
+        with self._counting:
+            term = self._terms.pop(fence, None)
+            if term is None:
+                return
+            self._held[term.job_uid] -= 1
+            if not self._held[term.job_uid]:
+                del self._held[term.job_uid]
+                self._reports.pop(term.job_uid, None)
 
     def expired(self) -> list[int]:
         """The fences of the leases whose deadline has passed, oldest first."""

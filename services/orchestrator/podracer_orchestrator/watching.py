@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -28,18 +29,19 @@ FRESH_S = 1.0
 """So long a snapshot in which nothing has changed but the time is as good as a new one."""
 REPORTS_S = 0.25
 """How often a watcher looks whether a pod has reported."""
-LEAST_PAUSE_S = 0.05
+LEAST_PAUSE_S, MOST_PAUSE_S = 0.05, 2.0
 MOST_LOAD = 0.1
 """Of one core that all snapshots together may take: where they would take more, they become rarer."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Moment:
-    """When a job was read, and how often it had changed and its pods had reported before."""
+    """When a job was read, how often it had changed and its pods had reported before, and what the reading cost."""
 
     version: int
     reports: int
     time: float
+    cost_s: float
 
 
 @dataclass(slots=True)
@@ -131,7 +133,7 @@ class Watcher:
     @property
     def _pause_s(self) -> float:
         """How long a watcher looks at no job again."""
-        return max(LEAST_PAUSE_S, self._cost_s * len(self._watched) / MOST_LOAD)
+        return min(MOST_PAUSE_S, max(LEAST_PAUSE_S, self._cost_s * len(self._watched) / MOST_LOAD))
 
     async def _look(self, job_uid: str) -> _Snapshot:
         """The job as it is now, or as somebody else has just read it."""
@@ -143,10 +145,8 @@ class Watcher:
                 is_same = (known.moment.version, known.moment.reports) == (version, reports)
                 if began - known.moment.time < (FRESH_S if is_same else self._pause_s):
                     return known
-            found = await self._transactions.read(
-                lambda session: self._read(session, job_uid, _Moment(version, reports, began))
-            )
-            self._cost_s += 0.1 * (self._clock.monotonic() - began - self._cost_s)
+            found = await self._transactions.read(lambda session: self._read(session, job_uid, version, reports, began))
+            self._cost_s += 0.1 * (found.moment.cost_s - self._cost_s)
             self._snapshots[job_uid] = found
             return found
 
@@ -170,13 +170,12 @@ class Watcher:
             if self._clock.monotonic() >= due_at and self._terms.reports(uid) != snapshot.moment.reports:
                 return
 
-    def _read(self, session: Session, job_uid: str, moment: _Moment) -> _Snapshot:
+    def _read(self, session: Session, job_uid: str, version: int, reports: int, at: float) -> _Snapshot:
+        began = time.thread_time()
         job = jobs.get_by_uid(session, job_uid)
-        return _Snapshot(
-            moment,
-            job_message(session, job, self._terms, self._clock.now()),
-            pod_messages(session, pods.of_job(session, job), self._terms, self._uses()),
-        )
+        message = job_message(session, job, self._terms, self._clock.now())
+        found = pod_messages(session, pods.of_job(session, job), self._terms, self._uses())
+        return _Snapshot(_Moment(version, reports, at, time.thread_time() - began), message, found)
 
 
 def _events(session: Session, snapshot: _Snapshot, after: int) -> list[job_pb2.Event]:

@@ -148,3 +148,15 @@ async def test_it_is_done_now_and_then_by_itself_and_goes_on_where_it_died(site:
         await asyncio.sleep(0.05)
     assert len(stored(site)) == 2
     assert all(site.store.exists(f"{prefix}{FILE_NAME}") for prefix in stored(site))
+
+
+async def test_where_children_of_a_place_on_the_board_start_stays(site: Any) -> None:
+    job = await site.create(pod=ONE, objective=LONG)
+    first, second = await trained(site, site.learner(), 10.0, 20.0)
+    site.board.retired = {f"{job.name}/agents/{CheckpointPlace.parse(each).agent}" for each in (first, second)}
+    placed = leaderboard_pb2.Candidate(rank=1)
+    placed.evaluation.checkpoint.prefix = second
+    placed.agent.best_evaluation.checkpoint.prefix = first
+    site.board.candidates = [placed]
+    await collect(site)
+    assert stored(site) == {first, second}

@@ -17,6 +17,7 @@ from podracer_core.database.instance_lock import InstanceLock
 from podracer_core.database.location import make_engine, parse_url, prepare_file, translated_errors
 from podracer_core.database.migration import upgrade
 from podracer_core.database.tenure import Tenure
+from podracer_core.errors import Unavailable
 
 Result = TypeVar("Result")
 
@@ -42,7 +43,7 @@ class Database:
 
     async def read(self, operation: Callable[[Session], Result]) -> Result:
         """Run an operation over one snapshot, beside the writing one; nothing that it changes is kept."""
-        return await asyncio.get_running_loop().run_in_executor(self._readers, self._read, operation)
+        return await self._in_thread(self._readers, self._read, operation)
 
     async def write(self, operation: Callable[[Session], Result]) -> Result:
         """Run an operation; returns once its changes are durable, and an exception inside takes all back.
@@ -52,17 +53,17 @@ class Database:
         or fails, or the server is away: nothing was written; and PreconditionFailed (NOT_ACTIVE) once another process
         has taken over.
         """
-        running = asyncio.get_running_loop().run_in_executor(self._writer, self._write, operation)
-        return await asyncio.shield(running)
+        return await asyncio.shield(self._in_thread(self._writer, self._write, operation))
 
     async def close(self) -> None:
         """Wait for the operations that run, for a while; close all connections and let another process have the
-        database."""
+        database: at once, or where one does not end when this process does."""
         ending = threading.Thread(target=self._end, name="database-end", daemon=True)
         ending.start()
         await asyncio.to_thread(ending.join, END_S)
-        self._engine.dispose()
-        self._lock.release()
+        if not ending.is_alive():
+            self._engine.dispose()
+            self._lock.release()
 
     async def __aenter__(self) -> Self:
         return self
@@ -81,6 +82,17 @@ class Database:
             if self._tenure is not None:
                 self._tenure.check(session)
             return operation(session)
+
+    @staticmethod
+    def _in_thread(
+        executor: ThreadPoolExecutor,
+        run: Callable[[Callable[[Session], Result]], Result],
+        operation: Callable[[Session], Result],
+    ) -> asyncio.Future[Result]:
+        try:
+            return asyncio.get_running_loop().run_in_executor(executor, run, operation)
+        except RuntimeError as error:
+            raise Unavailable("the database is being closed", reason="DATABASE_CLOSED") from error
 
     def _end(self) -> None:
         for executor in (self._writer, self._readers):

@@ -24,8 +24,9 @@ MINIMUM_PING_INTERVAL_S = 5.0
 SERVER_THREADS = 32
 """Calls at once in a server of threads (a stream holds its thread); one more is RESOURCE_EXHAUSTED."""
 
-AIO_CONCURRENT_CALLS = 1024
-"""Calls at once in an asyncio server, long polls and watchers included; one more is RESOURCE_EXHAUSTED."""
+AIO_CONCURRENT_CALLS = 8192
+"""Calls at once in an asyncio server, a long poll of each of thousands of pods and watchers included; one more is
+RESOURCE_EXHAUSTED."""
 
 RETRY_ATTEMPTS = 4
 """Attempts of an idempotent call that meets UNAVAILABLE, the first included (gRPC allows 5 at most)."""
