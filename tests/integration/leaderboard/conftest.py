@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack
@@ -40,9 +41,10 @@ class Server:
         self.address = server.address
         await self._stack.enter_async_context(server)
 
-    async def stop(self) -> None:
-        """The server first: its clients see how it ends."""
+    async def stop(self, linger_s: float = 0.0) -> None:
+        """The server first: its clients see how it ends, those that are slow within `linger_s`."""
         await self._stack.aclose()
+        await asyncio.sleep(linger_s)
         await self._channels.aclose()
 
     async def restart(self) -> None:

@@ -90,7 +90,7 @@ async def test_a_watch_is_told_that_the_server_drains(server: Any, driver: Any) 
     await driver.create()
     watch = driver.stub.WatchLeaderboard(pb.WatchLeaderboardRequest(name=BOARD))
     await watch.read()
-    stopping = asyncio.create_task(server.stop())
+    stopping = asyncio.create_task(server.stop(linger_s=0.5))
     assert [message.draining async for message in watch] == [True]
     await asyncio.wait_for(stopping, 3)
 
