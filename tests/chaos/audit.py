@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 from sqlalchemy import text
@@ -14,10 +15,16 @@ from podracer_core.storage.object_store import open_store
 from support.deployment import Deployment
 from support.s3_server import S3Server
 
+DELIVERED_S = 30.0
+"""A job may end before the leaderboard has heard of its last rounds; it hears of them within this time."""
+
 
 def audit(deployment: Deployment, s3: S3Server) -> list[str]:
     """Everything that is not as it should be, a line each."""
     own, board = (_rows(deployment.databases[role]) for role in ("orchestrator", "leaderboard"))
+    deadline = time.monotonic() + DELIVERED_S
+    while own("SELECT count(*) FROM outbox")[0][0] and time.monotonic() < deadline:
+        time.sleep(0.2)
     return [
         *_counters(own),
         *_deliveries(own, board),

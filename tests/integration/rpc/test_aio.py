@@ -16,6 +16,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from podracer_core.errors import (
     DeadlineExpired,
+    Exhausted,
     InvalidInput,
     PermissionRefused,
     PodracerError,
@@ -24,6 +25,7 @@ from podracer_core.errors import (
 )
 from podracer_core.rpc.aio_server import AioRpcServer, create_aio_server, serve_until_signal
 from podracer_core.rpc.auth import bearer
+from podracer_core.rpc.binding import ServerOptions
 from podracer_core.rpc.channel import ChannelOptions, open_aio_channel, open_channel
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
@@ -140,6 +142,27 @@ async def test_only_idempotent_calls_are_repeated(server: AioRpcServer, world: A
         world.aio_echo.failures_left = 2
         assert await world.Stub(channel).unary(b"again") == b"again"
         assert len(world.aio_echo.requests) == 3
+
+
+async def test_a_full_server_says_when_to_come_again(world: Any) -> None:
+    server = await create_aio_server(
+        "127.0.0.1:0", [world.register_aio], world.authorizer, ServerOptions(concurrent_calls=1)
+    )
+    again = ChannelOptions(idempotent_methods=[world.unary_name])
+    async with (
+        server,
+        open_aio_channel(server.address, "pod-token") as once,
+        open_aio_channel(server.address, "pod-token", again) as patient,
+    ):
+        waiting = world.Stub(once).stream_stream()
+        await waiting.write(b"one")
+        assert await waiting.read() == b"one"
+        with pytest.raises(Exhausted) as refused:
+            await world.Stub(once).unary(b"x")
+        assert refused.value.reason == "OVERLOADED"
+        assert 0.5 <= float(refused.value.metadata["retry_after_s"]) <= 2.0
+        asyncio.get_running_loop().call_later(0.2, waiting.cancel)
+        assert await world.Stub(patient).unary(b"x") == b"x"
 
 
 async def test_cancelled_calls_end_the_handler(stub: Any, world: Any, caplog: pytest.LogCaptureFixture) -> None:

@@ -218,6 +218,38 @@ def test_too_large_and_too_many(world: Any) -> None:
         waiting.cancel()
 
 
+def test_a_full_server_says_when_to_come_again_and_gets_its_callers_back(world: Any) -> None:
+    server = create_server("127.0.0.1:0", [world.register_sync], world.authorizer, ServerOptions(concurrent_calls=1))
+    again = ChannelOptions(idempotent_methods=[world.unary_name])
+    with (
+        server,
+        open_channel(server.address, "pod-token") as once,
+        open_channel(server.address, "pod-token", again) as patient,
+    ):
+        waiting = world.Stub(once).unary_stream(b"wait")
+        _wait_until(lambda: _refused(world.Stub(once)))
+        with pytest.raises(Exhausted) as refused:
+            world.Stub(once).unary(b"x")
+        assert refused.value.reason == "OVERLOADED"
+        assert 0.5 <= float(refused.value.metadata["retry_after_s"]) <= 2.0
+        health = health_pb2_grpc.HealthStub(once)
+        assert health.Check(health_pb2.HealthCheckRequest()).status == SERVING
+        threading.Timer(0.2, waiting.cancel).start()
+        assert world.Stub(patient).unary(b"x") == b"x"
+
+
+def test_what_waiting_does_not_help_is_not_tried_again(world: Any) -> None:
+    again = ChannelOptions(idempotent_methods=[world.unary_name])
+    server = create_server("127.0.0.1:0", [world.register_sync], world.authorizer)
+    with (
+        server,
+        open_channel(server.address, "pod-token", again) as channel,
+        pytest.raises(Exhausted, match="on purpose"),
+    ):
+        world.Stub(channel).unary(b"Exhausted")
+    assert world.sync_echo.requests.count(b"Exhausted") == 1
+
+
 def test_health_is_open_and_tells_draining(world: Any) -> None:
     server = create_server("127.0.0.1:0", [world.register_sync], world.authorizer)
     server.start()

@@ -58,6 +58,17 @@ def test_status_details_are_googles() -> None:
     ]
 
 
+def test_retries_know_how_long_to_wait_and_that_it_does_not_help() -> None:
+    busy = errors.Exhausted("too many calls", retry_after_s=1.5)
+    retry = error_details_pb2.RetryInfo()
+    assert to_status(busy).details[1].Unpack(retry)
+    assert retry.retry_delay.ToMilliseconds() == 1500
+    assert dict(to_grpc_status(busy).trailing_metadata)["grpc-retry-pushback-ms"] == "1500"
+    used_up = errors.Exhausted("the quota is used up")
+    assert dict(to_grpc_status(used_up).trailing_metadata)["grpc-retry-pushback-ms"] == "-1"
+    assert "grpc-retry-pushback-ms" not in dict(to_grpc_status(errors.Unavailable("later")).trailing_metadata)
+
+
 def test_violations_and_traceback_come_back() -> None:
     violations = (FieldViolation("name", "is empty"), FieldViolation("seed", "is negative"))
     invalid = from_status(to_status(InvalidInput("two things", violations=violations)))

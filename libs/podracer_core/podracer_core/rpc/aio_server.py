@@ -17,6 +17,7 @@ from podracer_core.rpc import limits
 from podracer_core.rpc.auth import Authorizer
 from podracer_core.rpc.binding import ServerOptions, bind, prepare_address
 from podracer_core.rpc.guard import AioGuard
+from podracer_core.rpc.overload import CallLimit
 
 logger = logging.getLogger(__name__)
 
@@ -72,10 +73,11 @@ async def create_aio_server(
     """
     options = options or ServerOptions()
     parsed = prepare_address(address, allow_insecure=options.allow_insecure, has_tls=options.tls is not None)
+    calls = options.concurrent_calls or limits.AIO_CONCURRENT_CALLS
     server = grpc.aio.server(
-        interceptors=[AioGuard(authorizer)],
+        interceptors=[AioGuard(authorizer, CallLimit(calls))],
         options=options.grpc_options(),
-        maximum_concurrent_rpcs=options.concurrent_calls or limits.AIO_CONCURRENT_CALLS,
+        maximum_concurrent_rpcs=calls + limits.SPARE_CALLS,
     )
     for register in services:
         register(server)

@@ -1,7 +1,7 @@
 """Channels to other Podracer processes.
 
 Calls made through them carry the token, have a deadline when they are unary, are repeated when the server is
-UNAVAILABLE and the method is idempotent, and raise PodracerErrors.
+UNAVAILABLE or overloaded and the method is idempotent, and raise PodracerErrors.
 """
 
 from __future__ import annotations
@@ -65,7 +65,10 @@ class ChannelOptions:
 
 
 def service_config(idempotent_methods: Collection[str]) -> str:
-    """gRPC's service config: retry these methods on UNAVAILABLE, with bounded attempts and back-off."""
+    """gRPC's service config: retry these methods on UNAVAILABLE, with bounded attempts and back-off.
+
+    And on RESOURCE_EXHAUSTED, after the time that the server names; ours forbid it where waiting does not help.
+    """
     if not idempotent_methods:
         return "{}"
     names = [method.strip("/").split("/") for method in sorted(idempotent_methods)]
@@ -74,7 +77,7 @@ def service_config(idempotent_methods: Collection[str]) -> str:
         "initialBackoff": f"{limits.RETRY_INITIAL_S}s",
         "maxBackoff": f"{limits.RETRY_MAXIMUM_S}s",
         "backoffMultiplier": 2,
-        "retryableStatusCodes": ["UNAVAILABLE"],
+        "retryableStatusCodes": ["UNAVAILABLE", "RESOURCE_EXHAUSTED"],
     }
     config = {"methodConfig": [{"name": [{"service": s, "method": m} for s, m in names], "retryPolicy": policy}]}
     return json.dumps(config)

@@ -19,6 +19,7 @@ import grpc
 
 from podracer_core.errors import PodracerError
 from podracer_core.rpc.auth import HEALTH_PREFIX, Authorizer, Identity, set_caller
+from podracer_core.rpc.overload import CallLimit
 from podracer_core.rpc.projects import check_projects
 from podracer_core.rpc.status import to_grpc_status
 
@@ -34,8 +35,9 @@ _END = object()
 class Guard(grpc.ServerInterceptor):
     """The guard of a `grpc.server`: authorizes each call and maps its errors, for unary and streaming methods."""
 
-    def __init__(self, authorizer: Authorizer) -> None:
+    def __init__(self, authorizer: Authorizer, calls: CallLimit) -> None:
         self._authorizer = authorizer
+        self._calls = calls
 
     def intercept_service(
         self,
@@ -48,12 +50,12 @@ class Guard(grpc.ServerInterceptor):
         behaviour = _behaviour_of(handler)
 
         def guarded_unary(request: Any, context: grpc.ServicerContext) -> Any:
-            with _mapped_errors(method, context):
+            with _mapped_errors(method, context), self._calls.one_call():
                 scope, request = self._scope(method, context, request)
                 return scope.run(behaviour, request, context)
 
         def guarded_stream(request: Any, context: grpc.ServicerContext) -> Iterator[Any]:
-            with _mapped_errors(method, context):
+            with _mapped_errors(method, context), self._calls.one_call():
                 # The generator runs in its own context, so that its caller never leaks to another call on this thread.
                 scope, request = self._scope(method, context, request)
                 responses = scope.run(behaviour, request, context)
@@ -77,8 +79,9 @@ class Guard(grpc.ServerInterceptor):
 class AioGuard(grpc.aio.ServerInterceptor):
     """The guard of a `grpc.aio.server`; handlers are coroutines or asynchronous generators."""
 
-    def __init__(self, authorizer: Authorizer) -> None:
+    def __init__(self, authorizer: Authorizer, calls: CallLimit) -> None:
         self._authorizer = authorizer
+        self._calls = calls
 
     async def intercept_service(
         self,
@@ -93,15 +96,17 @@ class AioGuard(grpc.aio.ServerInterceptor):
         # A call runs in a task of its own, and so in a context of its own: set_caller reaches nobody else.
         async def guarded_coroutine(request: Any, context: AioContext) -> Any:
             try:
-                return await behaviour(self._admit(method, context, request), context)
+                with self._calls.one_call():
+                    return await behaviour(self._admit(method, context, request), context)
             except Exception as error:  # noqa: BLE001 - the one place that maps what handlers raise
                 await _abort(method, context, error)
 
         async def guarded_generator(request: Any, context: AioContext) -> AsyncIterator[Any]:
             try:
-                async with aclosing(behaviour(self._admit(method, context, request), context)) as responses:
-                    async for response in responses:
-                        yield response
+                with self._calls.one_call():
+                    async with aclosing(behaviour(self._admit(method, context, request), context)) as responses:
+                        async for response in responses:
+                            yield response
             except Exception as error:  # noqa: BLE001 - the one place that maps what handlers raise
                 await _abort(method, context, error)
 

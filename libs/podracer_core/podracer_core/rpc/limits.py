@@ -28,6 +28,13 @@ AIO_CONCURRENT_CALLS = 8192
 """Calls at once in an asyncio server, a long poll of each of thousands of pods and watchers included; one more is
 RESOURCE_EXHAUSTED."""
 
+SPARE_CALLS = 4
+"""Calls that a full server still has room for: it tells them so, and how long to wait, and answers health checks.
+Beyond these gRPC itself refuses, without a hint."""
+
+OVERLOADED_RETRY_S = (0.5, 2.0)
+"""A full server sends each caller away for a time of its own between these."""
+
 RETRY_ATTEMPTS = 4
 """Attempts of an idempotent call that meets UNAVAILABLE, the first included (gRPC allows 5 at most)."""
 

@@ -17,6 +17,7 @@ from podracer_core.rpc import limits
 from podracer_core.rpc.auth import Authorizer
 from podracer_core.rpc.binding import ServerOptions, bind, prepare_address
 from podracer_core.rpc.guard import Guard
+from podracer_core.rpc.overload import CallLimit
 
 Registration = Callable[[grpc.Server], None]
 """Adds a service: `functools.partial(add_WorkerServiceServicer_to_server, servicer)`."""
@@ -67,10 +68,11 @@ def create_server(
     """
     options = options or ServerOptions()
     parsed = prepare_address(address, allow_insecure=options.allow_insecure, has_tls=options.tls is not None)
-    threads = options.concurrent_calls or limits.SERVER_THREADS
+    calls = options.concurrent_calls or limits.SERVER_THREADS
+    threads = calls + limits.SPARE_CALLS
     server = grpc.server(
         futures.ThreadPoolExecutor(max_workers=threads, thread_name_prefix="rpc"),
-        interceptors=[Guard(authorizer)],
+        interceptors=[Guard(authorizer, CallLimit(calls))],
         options=options.grpc_options(),
         maximum_concurrent_rpcs=threads,
     )

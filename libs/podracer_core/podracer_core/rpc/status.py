@@ -3,6 +3,8 @@
 code          by class (the tree in podracer_core.errors)
 ErrorInfo     reason, domain "podracer", metadata
 BadRequest    the violations of InvalidInput
+RetryInfo     how long to wait before the next attempt, where an Exhausted knows (`retry_after_s` of its metadata).
+              gRPC's own retries keep to it; there are none where it does not know: a quota does not come back soon
 DebugInfo     the user's traceback of UserCodeFailed (only that; never one of ours)
 """
 
@@ -10,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import grpc
 from google.protobuf.message import DecodeError
@@ -36,6 +39,8 @@ from podracer_core.rpc import limits
 
 DOMAIN = "podracer"
 DETAILS_KEY = "grpc-status-details-bin"
+PUSHBACK_KEY = "grpc-retry-pushback-ms"
+RETRY_AFTER = "retry_after_s"
 
 _CODE_OF_CLASS: dict[type[PodracerError], grpc.StatusCode] = {
     PodracerError: grpc.StatusCode.INTERNAL,
@@ -73,6 +78,11 @@ def to_status(error: PodracerError) -> status_pb2.Status:
     status.details.add().Pack(error_details_pb2.ErrorInfo(reason=error.reason, domain=DOMAIN, metadata=metadata))
     if isinstance(error, InvalidInput) and error.violations:
         status.details.add().Pack(_bad_request(error.violations))
+    wait_s = _retry_after_s(error)
+    if wait_s is not None:
+        info = error_details_pb2.RetryInfo()
+        info.retry_delay.FromMilliseconds(int(wait_s * 1000))
+        status.details.add().Pack(info)
     if isinstance(error, UserCodeFailed):
         tail = error.user_traceback.encode()[-limits.STATUS_TRACEBACK_BYTES :].decode(errors="ignore")
         status.details.add().Pack(error_details_pb2.DebugInfo(detail=tail))
@@ -81,7 +91,23 @@ def to_status(error: PodracerError) -> status_pb2.Status:
 
 def to_grpc_status(error: PodracerError) -> grpc.Status:
     """The form that `context.abort_with_status` takes."""
-    return rpc_status.to_status(to_status(error))
+    status = rpc_status.to_status(to_status(error))
+    if not isinstance(error, Exhausted):
+        return status
+    wait_s = _retry_after_s(error)
+    pushback = (PUSHBACK_KEY, "-1" if wait_s is None else str(int(wait_s * 1000)))
+    return _Status(status.code, status.details, (*status.trailing_metadata, pushback))
+
+
+@dataclass(frozen=True, slots=True)
+class _Status(grpc.Status):
+    code: grpc.StatusCode
+    details: str
+    trailing_metadata: tuple[tuple[str, str | bytes], ...]
+
+
+def _retry_after_s(error: PodracerError) -> float | None:
+    return float(error.metadata[RETRY_AFTER]) if RETRY_AFTER in error.metadata else None
 
 
 def from_status(status: status_pb2.Status) -> PodracerError:
