@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import itertools
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,6 +13,7 @@ from torch import Tensor
 from podracer.common.v1 import agent_pb2
 from podracer_core.algorithms.algorithm import MemberState
 from podracer_core.algorithms.cohort import CohortConfig
+from podracer_core.buffers.replay_parts import from_parts, to_parts
 from podracer_core.catalogue.algorithms import find_algorithm
 from podracer_core.catalogue.environments import EnvironmentSpec
 from podracer_core.catalogue.spaces import Space, to_json
@@ -19,15 +21,13 @@ from podracer_core.checkpoint import Checkpoint, load_checkpoint, save_checkpoin
 from podracer_core.errors import InvalidInput
 from podracer_core.evaluate import EvaluationResult
 from podracer_core.evaluate.messages import result_to_json
-from podracer_core.storage.layout import checkpoint_prefix
+from podracer_core.storage.layout import REPLAY_FOLDER, agent_prefix, checkpoint_prefix
+from podracer_core.storage.manifest import ManifestFile
 from podracer_core.storage.object_store import ObjectStore
 from podracer_core.training.environment_states import EnvironmentState
 from podracer_learner.messages import reference_message
 
-__all__ = ["REPLAY", "CheckpointWriter", "MemberWrite", "base_env_steps", "read_references"]
-
-REPLAY = "replay/0"
-"""The group of a checkpoint that holds transitions."""
+__all__ = ["CheckpointWriter", "MemberWrite", "base_env_steps", "read_references", "replay_files", "stored_transitions"]
 
 _PARALLEL = 8
 
@@ -57,9 +57,18 @@ class CheckpointWriter:
         fence: int,
         environment: EnvironmentSpec,
         spaces: tuple[Space, Space],
+        earlier: Sequence[Sequence[ManifestFile]] = (),
     ) -> None:
-        """`spaces` are those of one observation and one action."""
+        """`spaces` are those of one observation and one action; `earlier` are the files of transitions in the committed
+        checkpoint that each member goes on from: what has not changed is not written again."""
         self._store, self._agents, self._job_uid, self._fence = store, agents, job_uid, fence
+        self._earlier: dict[int, Sequence[ManifestFile]] = {}
+        for member, (agent, files) in enumerate(zip(agents, earlier, strict=False)):
+            project, name = _ids(agent.name)
+            if agent.resume.prefix.startswith(agent_prefix(project, job_uid, name)):
+                self._earlier[member] = files
+        # Whose, and the files of transitions, by the prefix of what has been written and not committed.
+        self._files: dict[str, tuple[int, Sequence[ManifestFile]]] = {}
         defaults = find_algorithm(cohort.algorithm).defaults()
         self._hyperparameters = [defaults | dict(cohort.shared) | dict(one.hyperparameters) for one in cohort.members]
         observation_space, action_space = map(to_json, spaces)
@@ -87,6 +96,13 @@ class CheckpointWriter:
         with ThreadPoolExecutor(_PARALLEL, thread_name_prefix="checkpoint") as pool:
             return list(pool.map(write, writes))
 
+    def committed(self, references: Sequence[agent_pb2.CheckpointReference]) -> None:
+        """These count: nobody deletes what they name, so whatever is written next may name it, too."""
+        for reference in references:
+            if reference.prefix in self._files:
+                member, files = self._files.pop(reference.prefix)
+                self._earlier[member] = files
+
     def _write(self, write: MemberWrite) -> agent_pb2.CheckpointReference:
         agent = self._agents[write.member]
         env_steps = base_env_steps(agent) + write.env_steps
@@ -95,9 +111,11 @@ class CheckpointWriter:
         if write.environment is not None:
             groups["environment"] = write.environment
         if write.replay:
-            groups[REPLAY] = write.replay
+            groups |= {f"{REPLAY_FOLDER}{name}": part for name, part in to_parts(write.replay).items()}
         prefix = checkpoint_prefix(project, self._job_uid, name, env_steps, self._fence)
-        reference = save_checkpoint(self._store, prefix, groups, self._metadata(write, env_steps))
+        metadata = self._metadata(write, env_steps)
+        reference = save_checkpoint(self._store, prefix, groups, metadata, self._earlier.get(write.member, ()))
+        self._files[prefix] = write.member, replay_files(reference.files)
         return reference_message(reference, env_steps, self._fence)
 
     def _metadata(self, write: MemberWrite, env_steps: int) -> Mapping[str, Any]:
@@ -115,16 +133,32 @@ class CheckpointWriter:
 
 
 def read_references(
-    store: ObjectStore, references: Sequence[agent_pb2.CheckpointReference], groups: tuple[str, ...] | None = None
+    store: ObjectStore,
+    references: Sequence[agent_pb2.CheckpointReference],
+    groups: tuple[str, ...] | None = None,
+    with_replay: Iterable[bool] = itertools.repeat(True),
 ) -> list[Checkpoint]:
-    """Read and verify checkpoints, or only some of their groups, several at a time. Raises DataCorrupted for one that
-    is not what was committed."""
+    """Read and verify checkpoints, or only some of their groups, or each with or without its transitions, several at a
+    time. Raises DataCorrupted for one that is not what was committed."""
 
-    def read(reference: agent_pb2.CheckpointReference) -> Checkpoint:
-        return load_checkpoint(store, reference.prefix, reference.manifest_sha256, groups)
+    def read(reference: agent_pb2.CheckpointReference, whole: bool) -> Checkpoint:
+        skip = () if whole else (REPLAY_FOLDER.rstrip("/"),)
+        return load_checkpoint(store, reference.prefix, reference.manifest_sha256, groups, skip)
 
     with ThreadPoolExecutor(_PARALLEL, thread_name_prefix="checkpoint") as pool:
-        return list(pool.map(read, references))
+        return list(pool.map(read, references, with_replay))
+
+
+def stored_transitions(checkpoint: Checkpoint) -> Mapping[str, Tensor] | None:
+    """What a checkpoint has of a replay buffer; None where it has nothing."""
+    groups = {name: group for name, group in checkpoint.groups.items() if name.startswith(REPLAY_FOLDER)}
+    parts = {name.removeprefix(REPLAY_FOLDER): group for name, group in groups.items()}
+    return from_parts(parts) if parts else None
+
+
+def replay_files(files: Sequence[ManifestFile]) -> Sequence[ManifestFile]:
+    """Those that hold transitions."""
+    return [file for file in files if file.path.startswith(REPLAY_FOLDER)]
 
 
 def base_env_steps(agent: agent_pb2.AgentSpec) -> int:

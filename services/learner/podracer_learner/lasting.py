@@ -100,6 +100,7 @@ class LastingCheckpoints:
     def commit(self, members: list[pod_service_pb2.MemberCheckpoint]) -> None:
         """Have them count; they have to last."""
         self._held.control.commit(members)
+        self._writer.committed([one.checkpoint for one in members])
         self._committed_steps |= {one.progress.agent: one.progress.env_steps for one in members}
         self._tried_at = time.monotonic()
 

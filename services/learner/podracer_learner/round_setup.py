@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 
@@ -30,6 +30,7 @@ from podracer_core.environments.spaces import (
 )
 from podracer_core.errors import InvalidInput, PreconditionFailed
 from podracer_core.jobs.messages import seconds_from_duration
+from podracer_core.storage.manifest import ManifestFile
 from podracer_core.training.environment_states import resume_environments
 from podracer_core.training.judge import InProcessJudge, Judge
 from podracer_core.training.messages import cohort_from_message
@@ -58,7 +59,7 @@ _UNLIMITED_EPISODE_STEPS = 1000
 class RoundSetup:
     """Everything that a round needs. `spaces` are those of the batch, `episode_steps` an episode's at most, `held` is
     what `close` closes. `environment` is as the job names it: its files are in the object store. Without a `judge`
-    nothing is evaluated here."""
+    nothing is evaluated here. `replay_files` are those of the checkpoints that members go on from."""
 
     cohort: CohortConfig
     environment: EnvironmentSpec
@@ -68,6 +69,7 @@ class RoundSetup:
     source: RolloutSource
     judge: Judge | None
     plan: RoundPlan
+    replay_files: Sequence[Sequence[ManifestFile]]
     held: ExitStack
 
     def close(self) -> None:
@@ -163,6 +165,7 @@ def _set_up_fused(
         source,
         judge,
         round_plan(work),
+        starts.replay_files,
         held.pop_all(),
     )
 
@@ -216,6 +219,7 @@ def _set_up_split(
         source,
         judge,
         round_plan(work),
+        starts.replay_files,
         held.pop_all(),
     )
 

@@ -11,10 +11,11 @@ from podracer.common.v1 import agent_pb2
 from podracer_core.algorithms.algorithm import Algorithm
 from podracer_core.checkpoint import Checkpoint
 from podracer_core.errors import InvalidInput
+from podracer_core.storage.manifest import ManifestFile
 from podracer_core.storage.object_store import ObjectStore
 from podracer_core.training.environment_states import EnvironmentState
 from podracer_core.training.start import ParentKind, inherit, resume
-from podracer_learner.checkpoints import REPLAY, read_references
+from podracer_learner.checkpoints import read_references, replay_files, stored_transitions
 from podracer_learner.replays import ReplayCache
 
 __all__ = ["Starts", "load_starts"]
@@ -35,11 +36,13 @@ class Starts:
     step_count    int64 [M]: steps per environment that each agent has taken, its place in its random streams
     environments  the states to go on from; None: new episodes
     rank          of this learner among several of the same agents
+    replay_files  files of transitions in the checkpoints that members go on from
     """
 
     step_count: torch.Tensor
     environments: list[EnvironmentState | None]
     rank: int = 0
+    replay_files: Sequence[Sequence[ManifestFile]] = ()
 
     @property
     def first_environment(self) -> int:
@@ -60,27 +63,36 @@ def load_starts(
     Raises DataCorrupted or NotFound for a checkpoint that is not as committed, InvalidInput for one that does not fit.
     """
     references = [_references(agent) for agent in agents]
-    loaded = iter(read_references(store, [reference for found in references for reference in found]))
+    transitions = [replays.find(agent, follows=rank > 0) for agent in agents]
+    needed = [
+        cached is None and (agent.HasField("resume") or agent.initialization.inherit_replay)
+        for agent, found, cached in zip(agents, references, transitions, strict=True)
+        for _ in found
+    ]
+    every = [reference for found in references for reference in found]
+    loaded = iter(read_references(store, every, with_replay=needed))
     step_count = torch.zeros(len(agents), dtype=torch.int64)
     environments: list[EnvironmentState | None] = []
-    transitions = [replays.find(agent, follows=rank > 0) for agent in agents]
+    files: list[Sequence[ManifestFile]] = []
     for member, (agent, found) in enumerate(zip(agents, references, strict=True)):
         checkpoints = [next(loaded) for _ in found]
         environments.append(None)
+        files.append(())
         if agent.HasField("resume"):
             (own,) = checkpoints
             resume(algorithm, member, own.groups)
             step_count[member] = own.groups.get("random", {}).get("step_count", step_count[member])
             environments[member] = dict(own.groups["environment"]) if "environment" in own.groups else None
-            transitions[member] = transitions[member] or own.groups.get(REPLAY)
+            transitions[member] = transitions[member] or stored_transitions(own)
+            files[member] = replay_files(own.files)
         elif checkpoints:
             _inherit(algorithm, member, agent.initialization, checkpoints)
             if agent.initialization.inherit_replay:
-                transitions[member] = checkpoints[0].groups.get(REPLAY)
+                transitions[member] = stored_transitions(checkpoints[0])
     replays.forget()
     if any(transitions):
         algorithm.load_replay_states(transitions)
-    return Starts(step_count, environments if rank == 0 else [None] * len(agents), rank)
+    return Starts(step_count, environments if rank == 0 else [None] * len(agents), rank, files)
 
 
 def _references(agent: agent_pb2.AgentSpec) -> list[agent_pb2.CheckpointReference]:

@@ -64,7 +64,14 @@ class TrainRun:
         self._members = list(work.cohort.members)
         self.agents: Sequence[str] = [agent.name for agent in self._members]
         writer = CheckpointWriter(
-            held.store, self._members, setup.cohort, lease.job_uid, lease.fence, setup.environment, setup.spaces
+            held.store,
+            self._members,
+            setup.cohort,
+            lease.job_uid,
+            lease.fence,
+            setup.environment,
+            setup.spaces,
+            setup.replay_files,
         )
         self._checkpoints = LastingCheckpoints(held, writer, patience.store_s, self._interrupted)
         self._interval_s = seconds_from_duration(work.checkpoint_interval) or _CHECKPOINT_INTERVAL_S

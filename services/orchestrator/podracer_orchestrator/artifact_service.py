@@ -172,7 +172,7 @@ class ArtifactServicer(artifact_service_pb2_grpc.ArtifactServiceServicer):
 
     async def _pieces(self, found: Found, file: ManifestFile) -> AsyncIterator[bytes]:
         """A file's bytes. Raises DataCorrupted at its end where they are not what was recorded."""
-        key = f"{found.uri}{file.path}" if found.has_manifest else found.uri
+        key = file.key(found.uri) if found.has_manifest else found.uri
         pieces, digest = self._store.read_chunks(key, CHUNK_BYTES), hashlib.sha256()
         while piece := await asyncio.to_thread(next, pieces, b""):
             digest.update(piece)

@@ -3,7 +3,8 @@
 A checkpoint stays while anything may come back to it: a place on the leaderboard, an alias, the best of an agent that
 lives or its newest few, a lease that is held, work that waits, a challenge, the job's own best and ensemble, and the
 best few of the job. Of what is left, that is deleted which has not been written to for an hour. The orchestrator alone
-deletes: what counts is in its database, and it forgets a checkpoint there before it touches the objects.
+deletes: what counts is in its database, and it forgets a checkpoint there before it touches the objects. Of one that
+goes those files stay that the manifest of another names because they are the same there: parts of transitions.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
@@ -21,9 +22,9 @@ from sqlalchemy.orm import Session
 from podracer.common.v1 import agent_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
 from podracer.orchestrator.v1 import job_pb2
-from podracer_core.errors import PodracerError
-from podracer_core.storage.layout import CheckpointPlace, job_prefix
-from podracer_core.storage.manifest import FILE_NAME
+from podracer_core.errors import DataCorrupted, InvalidInput, PodracerError
+from podracer_core.storage.layout import REPLAY_FOLDER, CheckpointPlace, job_prefix
+from podracer_core.storage.manifest import FILE_NAME, read_manifest
 from podracer_core.storage.object_store import ObjectStore
 from podracer_orchestrator import evaluation_works, jobs, leases, objective, outbox, refused_checkpoints
 from podracer_orchestrator.board import LeaderboardClient
@@ -73,8 +74,7 @@ class Collected:
 class _Stored:
     """The objects of one checkpoint, committed or not."""
 
-    keys: list[str]
-    size_bytes: int
+    sizes: dict[str, int]  # in bytes, by key
     modified: datetime
 
 
@@ -143,7 +143,9 @@ class Collector:
         if place is None:
             return Collected()
         board, prefix = place
-        stored = await asyncio.to_thread(self._old, prefix)
+        everything = await asyncio.to_thread(self._stored, prefix)
+        latest = self._clock.now() - self._retention.age
+        stored = {each: found for each, found in everything.items() if found.modified < latest}
         if not stored:
             return Collected()
         held = set(await self._transactions.read(lambda session: leases.fences(session, uid)))
@@ -153,22 +155,42 @@ class Collector:
         # Also of leases that have ended since: the leaderboard may have heard of theirs after it was asked.
         others = [each for each in stored if CheckpointPlace.parse(each).fence not in held]
         doomed = await run(lambda session: self._doom(session, uid, board, others, pins, dry_run))
+        named = await asyncio.to_thread(self._named_by_others, everything, set(doomed))
+        going = {each: stored[each].sizes.keys() - named for each in doomed}
         if not dry_run:
-            await asyncio.to_thread(self._delete, [stored[each] for each in doomed])
-        return Collected(sorted(doomed), sum(stored[each].size_bytes for each in doomed))
+            await asyncio.to_thread(self._delete, going.values())
+        size_bytes = sum(stored[each].sizes[key] for each, keys in going.items() for key in keys)
+        return Collected(sorted(each for each, keys in going.items() if keys), size_bytes)
 
-    def _old(self, prefix: str) -> dict[str, _Stored]:
-        """The checkpoints below a prefix to which nothing was written for a while, by their prefixes."""
+    def _stored(self, prefix: str) -> dict[str, _Stored]:
+        """The checkpoints below a prefix, finished or not, by their prefixes."""
         found: dict[str, _Stored] = {}
         for info in self._store.list(f"{prefix}agents/"):
             place = CheckpointPlace.of_object(info.key)
             if place is not None:
-                stored = found.setdefault(place.prefix, _Stored([], 0, info.modified))
-                stored.keys.append(info.key)
-                stored.size_bytes += info.size_bytes
+                stored = found.setdefault(place.prefix, _Stored({}, info.modified))
+                stored.sizes[info.key] = info.size_bytes
                 stored.modified = max(stored.modified, info.modified)
-        latest = self._clock.now() - self._retention.age
-        return {each: stored for each, stored in found.items() if stored.modified < latest}
+        return found
+
+    def _named_by_others(self, stored: Mapping[str, _Stored], doomed: Collection[str]) -> set[str]:
+        """Files of doomed checkpoints that the manifests of others name; all parts of transitions of an agent with a
+        manifest that cannot be read."""
+        parts: dict[str, set[str]] = defaultdict(set)  # by agent
+        for each in doomed:
+            keys = {key for key in stored[each].sizes if key.startswith(f"{each}{REPLAY_FOLDER}")}
+            if keys:
+                parts[CheckpointPlace.parse(each).agent] |= keys
+        named = set[str]()
+        for each in stored.keys() - doomed:
+            agent = CheckpointPlace.parse(each).agent
+            if agent in parts and f"{each}{FILE_NAME}" in stored[each].sizes:
+                try:
+                    named |= {file.key(each) for file in read_manifest(self._store, each).files}
+                except (DataCorrupted, InvalidInput) as error:
+                    logger.warning("all transitions of %s stay: %s", agent, error)
+                    named |= parts[agent]
+        return named
 
     async def _ask(self, uid: str, board: str) -> _Pins:
         needed: set[str] = set()
@@ -223,10 +245,10 @@ class Collector:
                 newest[agent].append(prefix)
         return {prefix for prefixes in newest.values() for prefix in prefixes}
 
-    def _delete(self, doomed: Iterable[_Stored]) -> None:
+    def _delete(self, doomed: Iterable[Collection[str]]) -> None:
         """Manifests first: without it a checkpoint does not exist, whatever is left when we die here."""
-        for stored in doomed:
-            for key in sorted(stored.keys, key=lambda key: not key.endswith(FILE_NAME)):
+        for keys in doomed:
+            for key in sorted(keys, key=lambda key: not key.endswith(FILE_NAME)):
                 self._store.delete(key)
 
 

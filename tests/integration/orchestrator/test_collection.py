@@ -6,13 +6,17 @@ import asyncio
 from typing import Any
 
 import pytest
+import torch
 
 from podracer.common.v1 import evolution_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
 from podracer.orchestrator.v1 import artifact_service_pb2, job_pb2, job_service_pb2
+from podracer.orchestrator.v1 import pod_service_pb2 as pod_pb2
+from podracer_core.checkpoint import load_checkpoint, save_checkpoint
 from podracer_core.errors import Unavailable
+from podracer_core.rpc.auth import bearer
 from podracer_core.storage.layout import CheckpointPlace
-from podracer_core.storage.manifest import FILE_NAME
+from podracer_core.storage.manifest import FILE_NAME, ManifestFile
 
 ONE = job_pb2.PodShape(members=1, max_count=2)
 LONG = evolution_pb2.Objective(max_env_steps=1_000_000_000)
@@ -160,3 +164,33 @@ async def test_where_children_of_a_place_on_the_board_start_stays(site: Any) -> 
     site.board.candidates = [placed]
     await collect(site)
     assert stored(site) == {first, second}
+
+
+async def test_transitions_that_another_checkpoint_names_stay_while_it_does(site: Any) -> None:
+    await site.create(pod=ONE, objective=LONG)
+    learner = site.learner()
+    lease = await learner.ask()
+    agent = lease.train.cohort.members[0].name
+    earlier: tuple[ManifestFile, ...] = ()
+    prefixes = []
+    for steps, parts in ((100, "ab"), (200, "abc"), (300, "bcd")):
+        place = CheckpointPlace("default", lease.job_uid, agent.rpartition("/")[2], steps, lease.fence)
+        groups = {f"replay/{part}": {"reward": torch.full((9,), float(ord(part)))} for part in parts}
+        member = learner.member(lease.train.cohort.members[0], steps)
+        reference = save_checkpoint(site.store, place.prefix, groups, {}, earlier)
+        earlier = reference.files
+        prefixes.append(place.prefix)
+        member.checkpoint.manifest_sha256, member.checkpoint.prefix = reference.manifest_sha256, place.prefix
+        request = pod_pb2.CommitCheckpointRequest(lease=lease.name, fence=lease.fence, members=[member])
+        await learner.pods.CommitCheckpoint(request, metadata=bearer(lease.token))
+    await learner.release()
+    would = await collect(site, validate_only=True)
+    found = await collect(site)
+    assert set(found.prefixes) == set(would.prefixes) == set(prefixes[:2])
+    assert found.size_bytes == would.size_bytes
+    left = {info.key for info in site.store.list() if info.key.startswith(tuple(prefixes[:2]))}
+    assert left == {f"{prefixes[0]}replay/b.safetensors", f"{prefixes[1]}replay/c.safetensors"}
+    assert set(load_checkpoint(site.store, prefixes[2]).groups) == {"replay/b", "replay/c", "replay/d"}
+    assert (await collect(site)).checkpoint_count == 0, "nothing more to delete"
+    site.store.put(f"{prefixes[2]}{FILE_NAME}", b"damaged")
+    assert (await collect(site)).checkpoint_count == 0, "who knows what it has named"

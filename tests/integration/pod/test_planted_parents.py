@@ -19,12 +19,14 @@ from podracer_core.algorithms.algorithm import Algorithm, MemberState
 from podracer_core.algorithms.perturbation import perturb_actor
 from podracer_core.algorithms.registry import algorithm_class
 from podracer_core.attachments.cache import FileCache
+from podracer_core.buffers.replay_parts import to_parts
 from podracer_core.catalogue.messages import environment_from_message, hyperparameter_to_message
 from podracer_core.checkpoint import load_checkpoint, save_checkpoint
 from podracer_core.collect import Collector
 from podracer_core.environments.registry import make_vec_environment
 from podracer_core.storage.object_store import ObjectStore, open_store
 from podracer_core.training.messages import cohort_from_message
+from podracer_learner.checkpoints import stored_transitions
 from podracer_learner.config import LearnerConfig
 from podracer_learner.replays import ReplayCache
 from podracer_learner.round_setup import RoundSetup, set_up_round
@@ -76,7 +78,7 @@ def plant(work: Work, store: ObjectStore, mark: int) -> tuple[agent_pb2.Parent, 
         normalizer["observation_scale"] = normalizer["observations.variance"].sqrt().float()
     else:  # this agent normalizes nothing
         normalizer.update(grown["normalizer"])
-    groups: dict[str, Any] = {**marked, **({"replay/0": replay} if replay else {})}
+    groups: dict[str, Any] = {**marked, **_stored(replay)}
     prefix = f"{JOB}/agents/p{mark}/checkpoints/64-{mark}/"
     reference = save_checkpoint(store, prefix, groups, {"agent": f"{JOB}/agents/p{mark}"})
     parent = agent_pb2.Parent(agent=f"{JOB}/agents/p{mark}")
@@ -84,6 +86,10 @@ def plant(work: Work, store: ObjectStore, mark: int) -> tuple[agent_pb2.Parent, 
         agent_pb2.CheckpointReference(prefix=prefix, manifest_sha256=reference.manifest_sha256, env_steps=64)
     )
     return parent, marked, replay
+
+
+def _stored(replay: dict[str, Any]) -> dict[str, Any]:
+    return {f"replay/{name}": part for name, part in to_parts(replay).items()} if replay else {}
 
 
 def grow(work: Work, seed: int) -> tuple[MemberState, dict[str, Any]]:
@@ -318,6 +324,8 @@ def test_a_learner_process_finds_the_parent(
         for name, tensor in tensors.items():
             mean = (0.5 * tensor.double() + 0.5 * second[group][name].double()).to(tensor.dtype)
             assert torch.equal(fused.groups[group][name], mean), (group, name)
-    assert torch.equal(copy.groups["replay/0"]["reward"][:3], replay["reward"])
-    assert copy.groups["replay/0"]["reward"].shape[0] == 5
+    transitions = stored_transitions(copy)
+    assert transitions is not None
+    assert torch.equal(transitions["reward"][:3], replay["reward"])
+    assert transitions["reward"].shape[0] == 5
     assert copy.groups["random"]["seed"] == work.cohort.members[CHILD].seed

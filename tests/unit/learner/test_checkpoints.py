@@ -11,13 +11,21 @@ from podracer.common.v1 import agent_pb2
 from podracer_core.algorithms.algorithm import Algorithm
 from podracer_core.algorithms.cohort import CohortConfig, MemberConfig
 from podracer_core.algorithms.registry import algorithm_class
+from podracer_core.buffers import Replay
 from podracer_core.catalogue.environments import BUILT_IN, EnvironmentSpec
 from podracer_core.checkpoint import load_actor, load_checkpoint
 from podracer_core.environments.registry import make_vec_environment
 from podracer_core.errors import DataCorrupted, InvalidInput
 from podracer_core.evaluate import EvaluationResult
 from podracer_core.storage.folder import FolderStore
-from podracer_learner.checkpoints import CheckpointWriter, MemberWrite, base_env_steps, read_references
+from podracer_learner.checkpoints import (
+    CheckpointWriter,
+    MemberWrite,
+    base_env_steps,
+    read_references,
+    stored_transitions,
+)
+from support.transitions import rollouts
 
 SPEC = EnvironmentSpec(id="CartPole-v1", max_episode_steps=100)
 COHORT = CohortConfig(
@@ -93,6 +101,34 @@ def test_a_reference_with_another_hash_is_refused(
     reference.manifest_sha256 = "0" * 64
     with pytest.raises(DataCorrupted):
         read_references(store, [reference])
+
+
+def test_transitions_that_have_been_committed_are_not_written_again(
+    writer: CheckpointWriter, store: FolderStore, algorithm: Algorithm
+) -> None:
+    shape = (1, 4, 100, 40_000)
+    replay = Replay(shape[3], next(rollouts(shape, 1)))
+
+    def write(steps: int) -> agent_pb2.CheckpointReference:
+        replay.add(next(rollouts(shape, 1, first=steps)))
+        state = replay.member_state(0) | {"observation": replay.member_state(0)["observation"].repeat(1, 1, 5_000)}
+        (reference,) = writer.write([MemberWrite(0, steps, algorithm.member_state(0), replay=state)])
+        loaded = stored_transitions(load_checkpoint(store, reference.prefix, reference.manifest_sha256))
+        assert loaded is not None
+        assert all(torch.equal(loaded[name], tensor) for name, tensor in state.items())
+        return reference
+
+    def parts(reference: agent_pb2.CheckpointReference) -> int:
+        return sum("/replay/" in info.key for info in store.list(reference.prefix)) - 1  # but for the tail
+
+    first = write(100)
+    assert parts(first) == 4, "of 160 KB a row"
+    assert parts(write(200)) == 8, "nothing counts yet"
+    writer.committed([first])
+    assert parts(write(300)) == 12 - 3, "all that were whole"
+    second = write(400)
+    writer.committed([second])
+    assert parts(write(500)) == 20 - 15
 
 
 def test_a_name_that_is_no_agents_is_refused(store: FolderStore, algorithm: Algorithm) -> None:

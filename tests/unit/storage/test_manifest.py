@@ -65,6 +65,10 @@ def _changed(change: Callable[[dict[str, Any]], object]) -> bytes:
         _changed(lambda value: value["files"][0].update(path="/etc/passwd")),
         _changed(lambda value: value["files"][0].update(path=3)),
         _changed(lambda value: value["files"][0].pop("size")),
+        _changed(lambda value: value["files"][0].update(folder="..")),
+        _changed(lambda value: value["files"][0].update(folder="64-1/../..")),
+        _changed(lambda value: value["files"][0].update(folder="")),
+        _changed(lambda value: value["files"][0].update(folder=3)),
     ],
 )
 def test_refuses_what_it_has_not_written(data: bytes) -> None:
@@ -72,8 +76,32 @@ def test_refuses_what_it_has_not_written(data: bytes) -> None:
         Manifest.from_json(data, "some/manifest.json")
 
 
+def test_reads_what_the_first_version_has_written() -> None:
+    older = _changed(lambda value: value.update(schema="podracer/manifest/v1"))
+    assert Manifest.from_json(older).files == Manifest.from_json(_changed(lambda value: None)).files
+
+
+def test_a_file_of_a_checkpoint_beside_is_found_and_verified_there(tmp_path: Path) -> None:
+    store = FolderStore(tmp_path)
+    store.put("agents/a/checkpoints/64-1/actor.safetensors", b"weights")
+    beside = FILE.seen_from_beside("agents/a/checkpoints/64-1/")
+    assert beside.seen_from_beside("agents/a/checkpoints/128-1/") == beside
+    prefix = "agents/a/checkpoints/192-2/"
+    manifest = Manifest((beside,), {}, {})
+    assert Manifest.from_json(manifest.to_json()) == manifest
+    store.put(f"{prefix}manifest.json", manifest.to_json())
+    assert verify(store, prefix) == manifest
+    assert read_file(store, prefix, beside) == b"weights"
+    assert beside.key("") == "actor.safetensors", "a checkpoint that was downloaded is whole"
+    store.put("agents/a/checkpoints/64-1/actor.safetensors", b"weighty")
+    with pytest.raises(DataCorrupted, match="64-1/actor"):
+        verify(store, prefix)
+
+
 def test_says_that_a_schema_is_unknown() -> None:
-    with pytest.raises(InvalidInput, match=r"schema 'podracer/manifest/v9'; this version .* 'podracer/manifest/v1'"):
+    with pytest.raises(
+        InvalidInput, match=r"schema 'podracer/manifest/v9'; this version .* 'podracer/manifest/v2' and older"
+    ):
         Manifest.from_json(_changed(lambda value: value.update(schema="podracer/manifest/v9", new=1)))
 
 

@@ -94,6 +94,7 @@ class Replay:
         self._cut_off_count = torch.zeros((), dtype=torch.int64, device=self.device)
         self._next_row = 0  # of the next transition; its observation, the newest, is there already
         self._stored = 0  # rows ever
+        self._stored_before = [0] * members  # rows that each had ever stored, elsewhere, when it came here
         self.least_rows = 0
         self.size = torch.zeros(members, dtype=torch.int64, device=self.device)
         self._member = torch.arange(members, device=self.device).view(-1, 1)
@@ -186,7 +187,10 @@ class Replay:
         self.priorities.set(row * self.num_envs + place % self.num_envs, priority)
 
     def member_state(self, member: int) -> dict[str, Tensor]:
-        """Copies of one member's transitions, oldest first, [T, E, …]; their last observations [T + 1, E, …]."""
+        """Copies of one member's transitions, oldest first, [T, E, …]; their last observations [T + 1, E, …].
+
+        first_row []: how many rows it had stored, here and before, when it stored the oldest of these.
+        """
         rows = int(self.size[member])
         order = (self._next_row - rows + torch.arange(rows + 1, device=self.device)) % (self.rows + 1)
         state = {"observation": self._by_row(self._observation)[order, member]}
@@ -197,6 +201,7 @@ class Replay:
         state["valid"] = self._by_row(self._valid)[order[:-1], member] & (there | (cut_off == _NOT_CUT_OFF))
         state["final_rows"] = self._final_observation[cut_off[there] % self._cut_off_room]
         state["cut_off"] = there
+        state["first_row"] = torch.tensor(self._stored_before[member] + self._stored - rows)
         if self.priorities is not None:
             state |= self.priorities.member_state(member, self._leaves(order[:-1]))
         return state
@@ -219,7 +224,10 @@ class Replay:
                 )
             if state is not None and count:
                 self._load_member(member, state, rows - count, count)
+            if state is not None:
+                self._stored_before[member] = int(state["first_row"]) + state["reward"].shape[0]
         self._next_row = self._stored = rows
+        self._stored_before = [before - rows for before in self._stored_before]
         self.least_rows = min(kept)
         self.size = torch.tensor(kept, device=self.device)
 

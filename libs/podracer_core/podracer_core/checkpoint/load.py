@@ -20,11 +20,13 @@ from podracer_core.storage.object_store import ObjectStore
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Tensors by group and name, on the CPU, and what was written beside them."""
+    """Tensors by group and name, on the CPU, and what was written beside them; `files` as a checkpoint beside this one
+    may name them."""
 
     groups: Mapping[str, Mapping[str, Tensor]]
     metadata: Mapping[str, Any]
     libraries: Mapping[str, str]
+    files: tuple[ManifestFile, ...] = ()
 
 
 def load_checkpoint(
@@ -32,11 +34,13 @@ def load_checkpoint(
     prefix: str,
     manifest_sha256: str | None = None,
     groups: tuple[str, ...] | None = None,
+    skip: tuple[str, ...] = (),
 ) -> Checkpoint:
     """Read a checkpoint, or only some of its groups.
 
     manifest_sha256   what CommitCheckpoint was told; with it nothing but that very checkpoint is accepted
     groups            names to read, such as ("actor", "normalizer"); a checkpoint need not have all of them
+    skip              names not to read, with what is below them: "replay" for replay/7, too
 
     Raises NotFound if there is no finished checkpoint, DataCorrupted, naming the file, if a part is missing, truncated,
     altered or foreign, InvalidInput (UNKNOWN_SCHEMA) if a newer version has written it.
@@ -49,9 +53,10 @@ def load_checkpoint(
         group = file.path.removesuffix(SUFFIX)
         if not file.path.endswith(SUFFIX):
             raise DataCorrupted(f"{prefix}{file.path} cannot be a part of a checkpoint", file=f"{prefix}{file.path}")
-        if groups is None or group in groups:
+        if (groups is None or group in groups) and group.partition("/")[0] not in skip:
             loaded[group] = _read_group(store, prefix, file)
-    return Checkpoint(loaded, manifest.metadata, manifest.libraries)
+    files = tuple(file.seen_from_beside(prefix) for file in manifest.files)
+    return Checkpoint(loaded, manifest.metadata, manifest.libraries, files)
 
 
 def open_checkpoint_folder(path: Path, groups: tuple[str, ...] | None = None) -> Checkpoint:
@@ -70,5 +75,5 @@ def _read_group(store: ObjectStore, prefix: str, file: ManifestFile) -> Mapping[
     try:
         return safetensors.torch.load(data)
     except SafetensorError as error:
-        key = f"{prefix}{file.path}"
+        key = file.key(prefix)
         raise DataCorrupted(f"{key} is not a safetensors file: {error}", file=key) from error

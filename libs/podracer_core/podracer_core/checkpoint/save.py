@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import importlib.metadata
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import safetensors.torch
@@ -19,7 +19,7 @@ from podracer_core.storage.object_store import ObjectStore
 
 SUFFIX = ".safetensors"
 
-_GROUP = re.compile(r"[a-z][a-z0-9_-]*(?:/[a-z0-9_-]+)*")  # actor, critic, … replay/0
+_GROUP = re.compile(r"[a-z][a-z0-9_-]*(?:/[a-z0-9_-]+)*")  # actor, critic, … replay/7
 _LIBRARIES = ("podracer-core", "torch", "safetensors")
 _DTYPES = frozenset(
     {
@@ -34,6 +34,7 @@ def save_checkpoint(
     prefix: str,
     groups: Mapping[str, Mapping[str, Tensor]],
     metadata: Mapping[str, Any],
+    earlier: Collection[ManifestFile] = (),
 ) -> CheckpointRef:
     """Write each group as `<prefix><group>.safetensors`, then `<prefix>manifest.json` with `metadata` (JSON values).
 
@@ -41,6 +42,8 @@ def save_checkpoint(
              here and nothing that may be committed is overwritten
     groups   actor, critic, optimizer, normalizer, algorithm, environment, random …: tensors of one agent, any layout
              and device. They must not change until this returns.
+    earlier  files of a committed checkpoint beside this one (`CheckpointRef.files`, `Checkpoint.files`): those that are
+             the same here are named in place of being written again
 
     The same content always gives the same reference. Raises InvalidInput for what cannot be stored, before anything is
     written, and the errors of the store.
@@ -48,18 +51,22 @@ def save_checkpoint(
     if not prefix.endswith("/"):
         raise InvalidInput(f"the prefix of a checkpoint ends with /; got {prefix!r}")
     bodies = {_path(group): _serialize(group, tensors) for group, tensors in groups.items()}
-    files = tuple(ManifestFile.describe(path, body) for path, body in bodies.items())
+    there = {(file.path, file.size_bytes, file.sha256): file for file in earlier}
+    described = (ManifestFile.describe(path, body) for path, body in bodies.items())
+    files = tuple(there.get((file.path, file.size_bytes, file.sha256), file) for file in described)
     manifest = Manifest(files, metadata, {name: importlib.metadata.version(name) for name in _LIBRARIES})
     text = manifest.to_json()
-    for path, body in bodies.items():
-        store.put(f"{prefix}{path}", body)
+    for file in files:
+        if not file.folder:
+            store.put(file.key(prefix), bodies[file.path])
     store.put(f"{prefix}{FILE_NAME}", text)
-    return CheckpointRef(prefix, hashlib.sha256(text).hexdigest(), manifest.size_bytes + len(text))
+    beside = tuple(file.seen_from_beside(prefix) for file in files)
+    return CheckpointRef(prefix, hashlib.sha256(text).hexdigest(), manifest.size_bytes + len(text), beside)
 
 
 def _path(group: str) -> str:
     if not _GROUP.fullmatch(group):
-        raise InvalidInput(f"a group of tensors is called actor or replay/0, not {group!r}")
+        raise InvalidInput(f"a group of tensors is called actor or replay/7, not {group!r}")
     return f"{group}{SUFFIX}"
 
 

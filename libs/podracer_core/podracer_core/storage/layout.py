@@ -1,6 +1,7 @@
 """Which key in the object store belongs to what (DESIGN §9).
 
 projects/<p>/jobs/<uid>/agents/<a>/checkpoints/<step>-<fence>/{actor,critic,…}.safetensors, manifest.json
+projects/<p>/jobs/<uid>/agents/<a>/checkpoints/<step>-<fence>/replay/{tail,<part>}.safetensors: later ones may name it
 projects/<p>/artifacts/<x>/<file>
 """
 
@@ -10,7 +11,11 @@ import re
 from dataclasses import dataclass
 
 from podracer_core.errors import InvalidInput
+from podracer_core.storage.manifest import ManifestFile
 from podracer_core.storage.object_store import check_key
+
+REPLAY_FOLDER = "replay/"
+"""Within a checkpoint: parts of a replay buffer, which later ones of the agent may name in place of writing them."""
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}")
 _CHECKPOINT = re.compile(
@@ -25,11 +30,13 @@ class CheckpointRef:
     prefix            key prefix in the store, with a `/` at its end
     manifest_sha256   64 lower-case hexadecimal digits
     size_bytes        of all its files, the manifest included
+    files             its files, as another checkpoint beside it may name them
     """
 
     prefix: str
     manifest_sha256: str
     size_bytes: int
+    files: tuple[ManifestFile, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,26 +6,32 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from podracer_core.errors import DataCorrupted, InvalidInput, NotFound
 from podracer_core.storage.object_store import ObjectStore, check_key
 
-SCHEMA = "podracer/manifest/v1"
+SCHEMA = "podracer/manifest/v2"
+_OLDER = "podracer/manifest/v1"  # the same, without `folder`
 FILE_NAME = "manifest.json"
 
 _MAX_BYTES = 16 << 20
 _SHA256 = re.compile(r"[0-9a-f]{64}")
+_FOLDER = re.compile(r"[0-9]+-[0-9]+")
 
 
 @dataclass(frozen=True, slots=True)
 class ManifestFile:
-    """One file: its path below the manifest's folder, its length, and its SHA-256 in lower-case hexadecimal digits."""
+    """One file: its path below the manifest's folder, its length, and its SHA-256 in lower-case hexadecimal digits.
+
+    folder   of the checkpoint beside this one that has the file, where an earlier one does; else empty
+    """
 
     path: str
     size_bytes: int
     sha256: str
+    folder: str = ""
 
     @classmethod
     def describe(cls, path: str, data: bytes) -> ManifestFile:
@@ -35,8 +41,19 @@ class ManifestFile:
     def verify(self, data: bytes) -> None:
         """DataCorrupted unless these are the bytes that were recorded."""
         found = ManifestFile.describe(self.path, data)
-        if found != self:
+        if (found.size_bytes, found.sha256) != (self.size_bytes, self.sha256):
             raise _altered(self, found.size_bytes)
+
+    def key(self, prefix: str) -> str:
+        """Where it is, named by the manifest at `prefix`. Without a prefix it is a checkpoint that has been downloaded,
+        whose folder has all files."""
+        if not self.folder or not prefix:
+            return f"{prefix}{self.path}"
+        return f"{prefix[: prefix.rstrip('/').rfind('/') + 1]}{self.folder}/{self.path}"
+
+    def seen_from_beside(self, prefix: str) -> ManifestFile:
+        """As another checkpoint beside the one at `prefix`, whose manifest names it so, may name it."""
+        return replace(self, folder=self.folder or prefix.rstrip("/").rpartition("/")[2])
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +69,7 @@ class Manifest:
         """The same manifest always gives the same bytes. Raises InvalidInput for metadata that JSON cannot carry."""
         value = {
             "schema": self.schema,
-            "files": [{"path": f.path, "size": f.size_bytes, "sha256": f.sha256} for f in self.files],
+            "files": [_entry(file) for file in self.files],
             "metadata": dict(self.metadata),
             "libraries": dict(self.libraries),
         }
@@ -63,8 +80,11 @@ class Manifest:
 
     @classmethod
     def from_json(cls, data: bytes, name: str = FILE_NAME) -> Manifest:
-        """The inverse of `to_json`. Raises DataCorrupted for anything that it cannot have written, and InvalidInput
-        (reason UNKNOWN_SCHEMA) for a manifest of a schema that this version does not know."""
+        """The inverse of `to_json`; reads what former versions have written, too.
+
+        Raises DataCorrupted for anything that it cannot have written, and InvalidInput (reason UNKNOWN_SCHEMA) for a
+        manifest of a schema that this version does not know.
+        """
         try:
             value = json.loads(data, object_pairs_hook=_object, parse_constant=_refuse_constant)
         except (ValueError, RecursionError) as error:
@@ -72,9 +92,9 @@ class Manifest:
         schema = value.get("schema") if isinstance(value, dict) else None
         if not isinstance(schema, str):
             raise DataCorrupted(f"{name} is not a manifest: it names no schema", file=name)
-        if schema != SCHEMA:
+        if schema not in (SCHEMA, _OLDER):
             raise InvalidInput(
-                f"{name} has schema {schema[:100]!r}; this version of Podracer reads {SCHEMA!r}",
+                f"{name} has schema {schema[:100]!r}; this version of Podracer reads {SCHEMA!r} and older",
                 reason="UNKNOWN_SCHEMA",
                 file=name,
             )
@@ -126,7 +146,7 @@ def read_manifest(store: ObjectStore, prefix: str, sha256: str | None = None) ->
 
 def read_file(store: ObjectStore, prefix: str, file: ManifestFile) -> bytes:
     """One file of a manifest, verified. Raises DataCorrupted, naming it, where it is missing, truncated or altered."""
-    key = f"{prefix}{file.path}"
+    key = file.key(prefix)
     recorded = ManifestFile(key, file.size_bytes, file.sha256)
     try:
         found = store.stat(key).size_bytes
@@ -143,7 +163,7 @@ def verify(store: ObjectStore, prefix: str, sha256: str | None = None) -> Manife
     """Compare everything at `prefix` with its manifest, piece by piece; errors as `read_manifest` and `read_file`."""
     manifest = read_manifest(store, prefix, sha256)
     for file in manifest.files:
-        key, digest, size_bytes = f"{prefix}{file.path}", hashlib.sha256(), 0
+        key, digest, size_bytes = file.key(prefix), hashlib.sha256(), 0
         try:
             for chunk in store.read_chunks(key):
                 digest.update(chunk)
@@ -163,16 +183,23 @@ def _altered(file: ManifestFile, found_bytes: int) -> DataCorrupted:
     return DataCorrupted(message, file=file.path)
 
 
+def _entry(file: ManifestFile) -> dict[str, Any]:
+    entry: dict[str, Any] = {"path": file.path, "size": file.size_bytes, "sha256": file.sha256}
+    return entry | {"folder": file.folder} if file.folder else entry
+
+
 def _file(entry: Any) -> ManifestFile:
     if not isinstance(entry, dict):
         raise TypeError("a file must be an object")
-    _expect_keys(entry, {"path", "size", "sha256"})
-    path, size, sha256 = entry["path"], entry["size"], entry["sha256"]
+    _expect_keys(entry, {"path", "size", "sha256"} | entry.keys() & {"folder"})
+    path, size, sha256, folder = entry["path"], entry["size"], entry["sha256"], entry.get("folder", "")
     if not isinstance(path, str) or not isinstance(sha256, str) or type(size) is not int:
         raise TypeError("a file must have a path, a size and a sha256")
     if size < 0 or not _SHA256.fullmatch(sha256):
         raise ValueError(f"file {path!r} has an impossible size or sha256")
-    return ManifestFile(check_key(path), size, sha256)
+    if "folder" in entry and not (isinstance(folder, str) and _FOLDER.fullmatch(folder)):
+        raise ValueError(f"file {path!r} has an impossible folder")
+    return ManifestFile(check_key(path), size, sha256, folder)
 
 
 def _expect_keys(value: dict[str, Any], names: set[str]) -> None:
