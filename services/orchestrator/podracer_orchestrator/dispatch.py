@@ -144,12 +144,17 @@ class Dispatcher:
     def _find(self, session: Session, ask: Ask, turn: str = "") -> Found:
         """Lease what there is; else say what has to be proposed; else None.
 
-        The job in whose turn this is comes first. Others in which a pod would have to wait for its turn come last: it
-        may get something at once elsewhere.
+        The job in whose turn this is comes first, by itself: mostly it is for this that it was asked. Others in which a
+        pod would have to wait for its turn come last: it may get something at once elsewhere.
         """
         pod = session.get_one(PodRow, ask.report.name)
         if pod.state in (PodState.DRAINING, PodState.STOPPED):
             return _exit_message("the pod is not needed any more")
+        own = session.get(JobRow, turn) if turn else None
+        if own is not None and self._shares.may_take(session, pod, own):
+            found = self._find_in(session, own, works.waiting(session, [own.uid]), ask)
+            if found is not None:
+                return found
         offer = self._shares.offer(session, pod)
         waiting = works.waiting(session, [job.uid for job in offer.jobs])
 
@@ -157,7 +162,7 @@ class Dispatcher:
             return WorkState.READY not in waiting.states(job.uid) and self._proposer.turn(job.uid).locked()
 
         passed_over: list[str] = []
-        for job in sorted(offer.jobs, key=lambda job: (job.uid != turn, is_crowded(job))):
+        for job in sorted((job for job in offer.jobs if job is not own), key=is_crowded):
             found = None if job.uid in offer.full else self._find_in(session, job, waiting, ask)
             if isinstance(found, pod_pb2.Lease):
                 self._shares.took(offer, job, passed_over)

@@ -82,6 +82,13 @@ class PoolShares:
             ordered = [active[uid] for uid in self._fair.order(loads)]
         return Offer([job for job in ordered if pods.can_serve(pod, job)], frozenset(full), loads)
 
+    def may_take(self, session: Session, pod: PodRow, job: JobRow) -> bool:
+        """Whether a job may have this pod, too."""
+        is_full = leases.count_held(session, job.uid)[0] >= plan_of(job).max_pods
+        if is_full or JobState(job.state) not in ACTIVE_STATES or not pods.can_serve(pod, job):
+            return False
+        return quotas.pods_of(session).get(job.project, 0) < self._quotas.of(job.project).pods
+
     def took(self, offer: Offer, taker: JobRow, passed_over: Sequence[str]) -> None:
         """`taker` got the pod, which the jobs `passed_over` could not take."""
         with self._fair_lock:

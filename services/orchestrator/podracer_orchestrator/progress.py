@@ -51,23 +51,35 @@ def agents_of(session: Session, work_ids: Sequence[str]) -> dict[str, list[str]]
     return agents
 
 
-def commit(session: Session, lease: LeaseRow, commits: Iterable[MemberCommit], now: datetime) -> int:
+def commit(
+    session: Session,
+    lease: LeaseRow,
+    commits: Iterable[MemberCommit],
+    now: datetime,
+    besides: Iterable[tuple[str, agent_pb2.CheckpointReference]] = (),
+) -> int:
     """Make checkpoints count; returns by how many environment steps the job has grown.
 
-    The caller has checked that `lease` is held. Raises InvalidInput, and changes nothing, where an agent is none of
-    the work's, a checkpoint lies where this lease may not write, or the lease only follows another.
+    `besides`: checkpoints of agents that count, too, but are not where they stand. The caller has checked that `lease`
+    is held. Raises InvalidInput, and changes nothing, where an agent is none of the work's, a checkpoint lies where
+    this lease may not write, or the lease only follows another.
     """
     require_lead(lease)
     job = session.get_one(JobRow, lease.job_uid)
     work = session.get_one(WorkRow, lease.work_id)
     members = {member.agent: member for member in members_of(session, lease.work_id)}
+    waiting, others = list(commits), list(besides)
+    prefixes = [each.checkpoint.prefix for each in waiting] + [checkpoint.prefix for _, checkpoint in others]
+    known = {row.prefix: row for row in load_checkpoints(session, prefixes)}
     grown = 0
-    for each in commits:
+    for each in waiting:
         member = members.get(each.agent)
         if member is None:
             raise InvalidInput(f"{each.agent!r} is no member of this lease's cohort", agent=each.agent)
-        register_checkpoint(session, lease, each.agent, each.checkpoint, now)
+        _register(session, known, job, lease, each.agent, each.checkpoint, now)
         grown += _grow(job, member, each)
+    for agent, checkpoint in others:
+        _register(session, known, job, lease, agent, checkpoint, now)
     if grown:
         work.attempts = 0
         job.failed_works = 0
@@ -82,12 +94,24 @@ def require_lead(lease: LeaseRow) -> None:
         raise InvalidInput(message, reason="NOT_THE_LEAD")
 
 
-def register_checkpoint(
-    session: Session, lease: LeaseRow, agent: str, checkpoint: agent_pb2.CheckpointReference, now: datetime
+def load_checkpoints(session: Session, prefixes: Sequence[str]) -> Sequence[CheckpointRow]:
+    """Those that count."""
+    return session.scalars(select(CheckpointRow).where(CheckpointRow.prefix.in_(prefixes))).all()
+
+
+def _register(
+    session: Session,
+    rows: dict[str, CheckpointRow],
+    job: JobRow,
+    lease: LeaseRow,
+    agent: str,
+    checkpoint: agent_pb2.CheckpointReference,
+    now: datetime,
 ) -> None:
-    """Record that a checkpoint counts; nothing changes where it does already. Raises InvalidInput for a wrong one."""
-    place = _place(session, lease, agent, checkpoint)
-    known = session.get(CheckpointRow, checkpoint.prefix)
+    """Record that a checkpoint counts; nothing changes where it does already, as `rows` say. Raises InvalidInput for a
+    wrong one."""
+    place = _place(job, agent, checkpoint)
+    known = rows.get(checkpoint.prefix)
     if known is not None and known.fence == lease.fence:
         # Its own writer has written it again, at the same step: what is there now counts.
         known.manifest_sha256, known.size_bytes = checkpoint.manifest_sha256, checkpoint.size_bytes
@@ -95,20 +119,18 @@ def register_checkpoint(
         return
     if place.fence != lease.fence:
         raise _wrong(agent, checkpoint, f"its fence is {place.fence}, the lease's is {lease.fence}")
-    session.add(
-        CheckpointRow(
-            prefix=checkpoint.prefix,
-            job_uid=lease.job_uid,
-            agent=agent,
-            checkpoint_id=f"{place.env_steps}-{place.fence}",
-            manifest_sha256=checkpoint.manifest_sha256,
-            size_bytes=checkpoint.size_bytes,
-            env_steps=place.env_steps,
-            fence=place.fence,
-            create_time=now,
-        )
+    rows[checkpoint.prefix] = CheckpointRow(
+        prefix=checkpoint.prefix,
+        job_uid=lease.job_uid,
+        agent=agent,
+        checkpoint_id=f"{place.env_steps}-{place.fence}",
+        manifest_sha256=checkpoint.manifest_sha256,
+        size_bytes=checkpoint.size_bytes,
+        env_steps=place.env_steps,
+        fence=place.fence,
+        create_time=now,
     )
-    session.flush()
+    session.add(rows[checkpoint.prefix])
 
 
 def checkpoint_reference(row: CheckpointRow) -> agent_pb2.CheckpointReference:
@@ -124,11 +146,10 @@ def checkpoint_reference(row: CheckpointRow) -> agent_pb2.CheckpointReference:
     return reference
 
 
-def _place(session: Session, lease: LeaseRow, agent: str, checkpoint: agent_pb2.CheckpointReference) -> CheckpointPlace:
+def _place(job: JobRow, agent: str, checkpoint: agent_pb2.CheckpointReference) -> CheckpointPlace:
     """Where a checkpoint lies. Raises InvalidInput where it is not a folder of this agent of this job."""
     if not _SHA256.fullmatch(checkpoint.manifest_sha256):
         raise _wrong(agent, checkpoint, "its manifest_sha256 is not 64 lower-case hexadecimal digits")
-    job = session.get_one(JobRow, lease.job_uid)
     place = CheckpointPlace.parse(checkpoint.prefix)
     if (place.project, place.job_uid, place.agent) != (job.project, job.uid, last_part(agent)):
         raise _wrong(agent, checkpoint, "it is not in the agent's own folder")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 
 from sqlalchemy.orm import Session
@@ -32,8 +32,8 @@ from podracer_orchestrator.progress import (
     MemberCommit,
     checkpoint_reference,
     commit,
+    load_checkpoints,
     members_of,
-    register_checkpoint,
 )
 from podracer_orchestrator.tables import (
     CheckpointRow,
@@ -74,9 +74,23 @@ def complete_train(session: Session, lease: LeaseRow, result: pod_pb2.TrainResul
             f"a result of {len(result.members)} members for a {lease.kind} lease of {len(members)}",
             reason="WRONG_RESULT",
         )
-    commit(session, lease, [member_commit(each.final) for each in result.members if each.HasField("final")], now)
     for member, each in zip(members, result.members, strict=True):
-        _report_member(session, lease, member, len(members), each, now)
+        _check_result(member, each)
+    candidates = [
+        (member.agent, each.candidate.checkpoint)
+        for member, each in zip(members, result.members, strict=True)
+        if each.HasField("candidate")
+    ]
+    finals = [member_commit(each.final) for each in result.members if each.HasField("final")]
+    commit(session, lease, finals, now, candidates)
+    session.flush()
+    stand = [member.checkpoint for member in members if member.checkpoint is not None]
+    checkpoints = {row.prefix: row for row in load_checkpoints(session, stand)}
+    outbox.record_evaluations(session, job, [each for one in result.members for each in _evaluations(one)])
+    for member, each in zip(members, result.members, strict=True):
+        _submit(session, job, lease, member, len(members), each, checkpoints)
+        for evaluation in _evaluations(each):
+            consider(session, job, lease, evaluation, now)
     job.completed_rounds += 1
     work.state, work.end_time, work.attempts = WorkState.DONE, now, 0
     if lease.is_cut and all(member.env_steps == member.base_env_steps for member in members):
@@ -200,15 +214,33 @@ def record_evaluations(
             consider(session, job, lease, evaluation, now)
 
 
-def _report_member(
-    session: Session, lease: LeaseRow, member: MemberRow, member_count: int, result: pod_pb2.MemberResult, now: datetime
-) -> None:
-    """Tell the leaderboard how the round went for one member."""
-    job = session.get_one(JobRow, lease.job_uid)
+def _check_result(member: MemberRow, result: pod_pb2.MemberResult) -> None:
+    """Raise InvalidInput for a result that is not this member's, or that says what it may not."""
     if result.HasField("final") and result.final.progress.agent != member.agent:
         raise InvalidInput(
             f"the result of {result.final.progress.agent!r} at the place of {member.agent}", reason="WRONG_RESULT"
         )
+    if result.HasField("candidate") and not result.candidate.HasField("checkpoint"):
+        raise InvalidInput(f"the candidate of {member.agent} has no checkpoint", reason="WRONG_RESULT")
+    check_evaluations(_evaluations(result), {member.agent})
+
+
+def _evaluations(result: pod_pb2.MemberResult) -> Sequence[agent_pb2.Evaluation]:
+    """What a member brings, the candidate last; each once."""
+    found = [*result.evaluations, *([result.candidate] if result.HasField("candidate") else ())]
+    return list({evaluation.evaluation_id: evaluation for evaluation in found}.values())
+
+
+def _submit(
+    session: Session,
+    job: JobRow,
+    lease: LeaseRow,
+    member: MemberRow,
+    member_count: int,
+    result: pod_pb2.MemberResult,
+    checkpoints: Mapping[str, CheckpointRow],
+) -> None:
+    """Tell the leaderboard how the round went for one member; `checkpoints`: those where members stand."""
     request = leaderboard_pb2.SubmitCandidateRequest(
         leaderboard=outbox.board_of(job),
         request_id=f"{lease.work_id}/{member.position}",
@@ -220,23 +252,13 @@ def _report_member(
         member_count=0 if plan_of(job).members else member_count,
     )
     if member.checkpoint is not None:
-        request.latest.CopyFrom(checkpoint_reference(session.get_one(CheckpointRow, member.checkpoint)))
-    evaluations = list(result.evaluations)
+        request.latest.CopyFrom(checkpoint_reference(checkpoints[member.checkpoint]))
     if result.HasField("candidate"):
-        if not result.candidate.HasField("checkpoint"):
-            raise InvalidInput(f"the candidate of {member.agent} has no checkpoint", reason="WRONG_RESULT")
-        register_checkpoint(session, lease, member.agent, result.candidate.checkpoint, now)
         request.candidate.CopyFrom(result.candidate)
         if not is_full(plan_of(job), result.candidate):
             # It ended early because it was clearly below admission, which may have come down since.
             request.candidate.purpose = agent_pb2.EVALUATION_PURPOSE_PROGRESS
-        evaluations.append(result.candidate)
-    check_evaluations(evaluations, {member.agent})
-    unique = {evaluation.evaluation_id: evaluation for evaluation in evaluations}
-    outbox.record_evaluations(session, job, unique.values())
     outbox.submit_candidate(session, job, request)
-    for evaluation in unique.values():
-        consider(session, job, lease, evaluation, now)
 
 
 def _failure(result: pod_pb2.MemberResult) -> str:

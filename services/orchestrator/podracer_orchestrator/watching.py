@@ -165,7 +165,7 @@ class Watcher:
         """Until the job has changed, or is due and one of its pods has reported, and not longer than `until`."""
         topic, uid = job_topic(snapshot.job.uid), snapshot.job.uid
         while (left_s := until - self._clock.monotonic()) > 0.0:
-            if await self._changes.wait(topic, snapshot.moment.version, min(left_s, REPORTS_S)):
+            if await self._changes.wait(topic, snapshot.moment.version, min(left_s, max(REPORTS_S, self._pause_s))):
                 return
             if self._clock.monotonic() >= due_at and self._terms.reports(uid) != snapshot.moment.reports:
                 return
