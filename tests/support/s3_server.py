@@ -19,17 +19,17 @@ START_TIMEOUT_S = 20.0
 
 
 class S3Server:
-    """Keeps its buckets as folders in `folder`, with a log beside it."""
+    """Keeps its buckets as folders in `folder`, with a log beside it. `tls`: its cert.pem and key.pem."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, tls: Path | None = None) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        self.folder = folder
+        self.folder, self._tls = folder, tls
         self._port = _free_port()
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
     def endpoint(self) -> str:
-        return f"http://127.0.0.1:{self._port}"
+        return f"{'http' if self._tls is None else 'https'}://127.0.0.1:{self._port}"
 
     @property
     def settings(self) -> S3Settings:
@@ -50,8 +50,10 @@ class S3Server:
         """At the same port each time."""
         binary = shutil.which("rclone", path=str(Path(sys.executable).parent)) or shutil.which("rclone")
         assert binary, "rclone is missing: install requirements-dev.txt"
-        address = self.endpoint.removeprefix("http://")
+        address = self.endpoint.partition("://")[2]
         command = [binary, "serve", "s3", "--addr", address, "--auth-key", f"{ACCESS_KEY},{SECRET_KEY}"]
+        if self._tls is not None:
+            command += ["--cert", str(self._tls / "cert.pem"), "--key", str(self._tls / "key.pem")]
         environment = {**os.environ, "RCLONE_CONFIG": os.devnull}
         with self.folder.with_suffix(".log").open("ab") as log:
             self._process = subprocess.Popen([*command, str(self.folder)], stdout=log, stderr=log, env=environment)

@@ -20,10 +20,12 @@ from typing import Any, NoReturn
 import pytest
 from urllib3.exceptions import ProtocolError
 
+from podracer_client.deployment_secrets import create_secrets
 from podracer_core.config import Secret
-from podracer_core.errors import InvalidInput, NotFound, PermissionRefused, Unavailable
+from podracer_core.errors import InvalidInput, NotFound, PermissionRefused, PreconditionFailed, Unavailable
 from podracer_core.storage.object_store import ObjectStore, open_store
 from podracer_core.storage.s3 import S3Settings, S3Store
+from support.s3_server import S3Server as S3Process
 
 S3Server = tuple[S3Settings, Path]
 
@@ -259,3 +261,20 @@ def test_s3_takes_up_a_broken_download(
         with pytest.raises(Unavailable, match="connection broken"):
             store.get("key")
         assert [offset for offset, _ in asked] == [0, 10, 20]
+
+
+def test_a_server_with_a_certificate_of_our_own_authority(tmp_path: Path) -> None:
+    create_secrets(tmp_path / "secrets", hosts=["127.0.0.1"])
+    tls = tmp_path / "secrets" / "tls"
+    server = S3Process(tmp_path / "buckets", tls=tls / "orchestrator")
+    server.start()
+    try:
+        settings = dataclasses.replace(server.settings, ca_file=tls / "ca" / "ca.pem")
+        store = open_store("s3://bucket/prefix", settings)
+        store.put("a", b"over TLS")
+        assert store.get("a") == b"over TLS"
+        store.close()
+        with pytest.raises(PreconditionFailed, match="PODRACER_S3_CA_FILE"):
+            open_store("s3://bucket/prefix", server.settings).get("a")
+    finally:
+        server.stop()

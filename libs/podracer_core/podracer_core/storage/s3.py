@@ -23,7 +23,14 @@ from urllib3.exceptions import HTTPError
 from urllib3.util import Retry, Timeout
 
 from podracer_core.config import Seconds, Secret, format_seconds, load_settings
-from podracer_core.errors import InvalidInput, NotFound, PermissionRefused, PodracerError, Unavailable
+from podracer_core.errors import (
+    InvalidInput,
+    NotFound,
+    PermissionRefused,
+    PodracerError,
+    PreconditionFailed,
+    Unavailable,
+)
 from podracer_core.rpc.backoff import Backoff
 from podracer_core.storage.object_store import (
     CHUNK_BYTES,
@@ -45,6 +52,9 @@ _HINTS = {
     "SignatureDoesNotMatch": "the secret key is wrong (PODRACER_S3_SECRET_KEY)",
     "XMinioStorageFull": "the server's disk is full",
 }
+_UNTRUSTED = (
+    "its certificate is not for this name, or not signed by an authority that we trust (PODRACER_S3_CA_FILE names ours)"
+)
 _MOST_SKEW_S = 300.0
 _CODE_IN_BODY = re.compile(r"<Code>([A-Za-z]+)</Code>")
 
@@ -232,6 +242,8 @@ def _mapped_errors(what: str) -> Iterator[None]:
         code = _CODE_IN_BODY.search(error._body or "")
         raise _error(what, error._code, code[1] if code else "", "") from error
     except HTTPError as error:
+        if "CERTIFICATE_VERIFY_FAILED" in str(error):
+            raise PreconditionFailed(f"{what}: {_UNTRUSTED}", reason="UNTRUSTED_SERVER") from error
         raise Unavailable(f"{what}: {error}") from error
     except ValueError as error:  # what the client says of bucket names and the like
         raise InvalidInput(f"{what}: {error}") from error
