@@ -24,7 +24,7 @@ from podracer_core.errors import FieldViolation, InvalidInput
         ("007", 7), ("true", True), ("False", False), ("yes", "yes"), ("on", "on"), ("NO", "NO"), ("~", None),
         ("", None), ("null", None), ("10m", "10m"), ("1:30", "1:30"), ("2024-01-01", "2024-01-01"), ("'1'", "1"),
         ('"true"', "true"), (".inf", math.inf), ("-.Inf", -math.inf), ("1_", 1), ("_1", "_1"), ("1.2.3", "1.2.3"),
-        ("9" * 5000, "9" * 5000), ("|\n  a\n  b", "a\nb"),
+        ("9" * 5000, "9" * 5000), ("9" * 400, "9" * 400), ("0x" + "f" * 400, "0x" + "f" * 400), ("|\n  a\n  b", "a\nb"),
     ],
 )  # fmt: skip
 def test_scalars_are_those_of_yaml_1_2(text: str, value: object) -> None:

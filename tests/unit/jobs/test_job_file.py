@@ -198,6 +198,12 @@ def test_data_sets_are_found_beside_the_file(tmp_path: Path) -> None:
         ("{table: gone.csv}", "data.table: expected a file; there is nothing at "),
         ("{table: folder}", "data.table: expected a file; there is a folder at "),
         ("{table: large.csv}", "data.table: {folder}/large.csv has 1024.0 MiB, the limit is 1024.0 MiB"),
+        ("{table: " + "p" * 300 + "}", f"data.table: {'p' * 100!r} cannot be looked up: File name too long"),
+        ('{table: "a\\0b"}', r"data.table: 'a\x00b' cannot be looked up: embedded null byte"),
+        (
+            "{table: ~nobody-here/a}",
+            "data.table: '~nobody-here/a' cannot be looked up: Could not determine home directory",
+        ),
         ("{table: 3}", "data.table: expected a path, got 3"),
         ("[a.csv]", "data: expected a mapping, got a list"),
         ("{two words: prices.csv}", "data.two words: is not the name of an argument"),

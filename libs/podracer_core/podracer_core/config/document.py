@@ -236,11 +236,13 @@ def _resolve(text: str) -> Scalar:
     if text in _WORDS:
         return _WORDS[text]
     number = text.replace("_", "")
-    with contextlib.suppress(ValueError):  # thousands of digits: left as a word, which is no number either
-        if _INTEGER.fullmatch(text):
-            return int(number)
-        if _BASED_INTEGER.fullmatch(text):
-            return int(number, 0)
+    with contextlib.suppress(
+        ValueError, OverflowError
+    ):  # hundreds of digits: left as a word, which is no number either
+        if _INTEGER.fullmatch(text) or _BASED_INTEGER.fullmatch(text):
+            whole = int(number, 0 if _BASED_INTEGER.fullmatch(text) else 10)
+            float(whole)
+            return whole
         if _FLOAT.fullmatch(text):
             return float(number)
     return text

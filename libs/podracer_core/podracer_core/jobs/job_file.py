@@ -102,7 +102,10 @@ def _environment(builder: Builder, node: Node, path: str, folder: Path) -> Any:
             return INVALID
     code_path = ""
     if section.code is not None:
-        code = (folder / section.code.expanduser()).resolve()
+        try:
+            code = _resolved(folder, section.code)
+        except InvalidInput as error:
+            return builder.report(node.find("code"), f"{path}.code", error.message)
         if not code.is_dir():
             return builder.report(node.find("code"), f"{path}.code", f"expected a folder; there is none at {code}")
         code_path = str(code)
@@ -123,23 +126,36 @@ def _data(builder: Builder, node: Node, path: str, folder: Path) -> Any:
     paths = builder.value(Mapping[str, Path], node, path)
     if paths is INVALID:
         return INVALID
-    files = {name: (folder / file.expanduser()).resolve() for name, file in paths.items()}
-    problems = {name: problem for name, file in files.items() if (problem := _data_problem(file))}
-    for name, problem in problems.items():
-        builder.report(node.find(name), f"{path}.{name}", problem)
-    return INVALID if problems else {name: str(file) for name, file in files.items()}
+    files: dict[str, str] = {}
+    for name, file in paths.items():
+        try:
+            files[name] = str(_data_file(_resolved(folder, file)))
+        except InvalidInput as error:
+            builder.report(node.find(name), f"{path}.{name}", error.message)
+    return files if len(files) == len(paths) else INVALID
 
 
-def _data_problem(file: Path) -> str:
-    """Why a data set cannot be sent, or nothing."""
+def _data_file(file: Path) -> Path:
+    """The same. Raises InvalidInput for a data set that cannot be sent."""
     if not file.is_file():
         what = "a folder" if file.is_dir() else "another kind of thing" if file.exists() else "nothing"
-        return f"expected a file; there is {what} at {file}"
+        raise InvalidInput(f"expected a file; there is {what} at {file}")
     if not os.access(file, os.R_OK):
-        return f"{file} cannot be read: permission denied"
+        raise InvalidInput(f"{file} cannot be read: permission denied")
     if (size_bytes := file.stat().st_size) > MAX_DATA_BYTES:
-        return f"{file} has {mebibytes(size_bytes)}, the limit is {mebibytes(MAX_DATA_BYTES)}"
-    return ""
+        raise InvalidInput(f"{file} has {mebibytes(size_bytes)}, the limit is {mebibytes(MAX_DATA_BYTES)}")
+    return file
+
+
+def _resolved(folder: Path, path: Path) -> Path:
+    """A path of a job file in `folder`. Raises InvalidInput for one that nothing can be at, or that may not be seen."""
+    try:
+        place = (folder / path.expanduser()).resolve()
+        place.exists()
+    except (OSError, RuntimeError, ValueError) as error:  # too long; no such user's home; a NUL
+        why = error.strerror if isinstance(error, OSError) else error
+        raise InvalidInput(f"{str(path)[:100]!r} cannot be looked up: {why}") from error
+    return place
 
 
 @dataclass(frozen=True)
