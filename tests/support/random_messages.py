@@ -33,20 +33,56 @@ class RandomMessages:
     def fill(self, message: Message, depth: int = 0) -> Any:
         """The message with some of its fields set."""
         for field in message.DESCRIPTOR.fields:
-            if self._chance.random() < 0.35 + 0.1 * depth:
-                continue
-            if field.message_type is not None and field.message_type.GetOptions().map_entry:
-                self._fill_map(message, field, depth)
-            elif field.is_repeated:
-                for _ in range(self._chance.choice((0, 1, 1, 2, 5))):
-                    self._add(getattr(message, field.name), field, depth)
-            elif field.message_type is not None:
-                if depth < MOST_DEEP:
-                    getattr(message, field.name).SetInParent()
-                    self.fill(getattr(message, field.name), depth + 1)
-            else:
-                setattr(message, field.name, self._value(field))
+            if self._chance.random() >= 0.35 + 0.1 * depth:
+                self._set(message, field, depth)
         return message
+
+    def mutate(self, message: Message) -> Any:
+        """The message with a few fields, at any depth, that are not what they were."""
+        for _ in range(self._chance.choice((1, 1, 1, 2, 4))):
+            part, depth = message, 0
+            while (inner := self._inner(part)) is not None and self._chance.random() < 0.7:
+                part, depth = inner, depth + 1
+            if part.DESCRIPTOR.fields:
+                self._change(part, self._chance.choice(part.DESCRIPTOR.fields), depth)
+        return message
+
+    def _change(self, message: Message, field: FieldDescriptor, depth: int) -> None:
+        values, luck = getattr(message, field.name), self._chance.random()
+        if _is_map(field) and len(values) and luck < 0.5:
+            del values[self._chance.choice(sorted(values))]
+        elif field.is_repeated and not _is_map(field) and len(values) and luck < 0.3:
+            values.extend(list(values) * self._chance.choice((1, 40)))
+        elif isinstance(values, bytes) and values and luck < 0.5:
+            at = self._chance.randrange(len(values))
+            setattr(message, field.name, values[:at] + self._chance.randbytes(1) + values[at + 1 :])
+        else:
+            message.ClearField(field.name)
+            if luck < 0.9:
+                self._set(message, field, depth)
+
+    def _inner(self, message: Message) -> Message | None:
+        """One of the messages within this one, if there are any."""
+        found: list[Message] = []
+        for field, value in message.ListFields():
+            if _is_map(field):
+                found += [value[key] for key in sorted(value) if isinstance(value[key], Message)]
+            elif field.message_type is not None:
+                found += value if field.is_repeated else [value]
+        return self._chance.choice(found) if found else None
+
+    def _set(self, message: Message, field: FieldDescriptor, depth: int) -> None:
+        if _is_map(field):
+            self._fill_map(message, field, depth)
+        elif field.is_repeated:
+            for _ in range(self._chance.choice((0, 1, 1, 2, 5))):
+                self._add(getattr(message, field.name), field, depth)
+        elif field.message_type is not None:
+            if depth < MOST_DEEP:
+                getattr(message, field.name).SetInParent()
+                self.fill(getattr(message, field.name), depth + 1)
+        else:
+            setattr(message, field.name, self._value(field))
 
     def _add(self, values: Any, field: FieldDescriptor, depth: int) -> None:
         if field.message_type is None:
@@ -82,3 +118,7 @@ class RandomMessages:
                 return self._chance.choice([*[value.number for value in field.enum_type.values], 99])
         text = self._chance.choice(self._texts)
         return text.encode() if field.type == FieldDescriptor.TYPE_BYTES else text
+
+
+def _is_map(field: FieldDescriptor) -> bool:
+    return field.message_type is not None and bool(field.message_type.GetOptions().map_entry)

@@ -30,7 +30,7 @@ from podracer_core.checkpoint import (
     open_packed_policy,
     rule_of,
 )
-from podracer_core.errors import InvalidInput, PreconditionFailed
+from podracer_core.errors import FieldViolation, InvalidInput, PreconditionFailed
 from podracer_core.evaluate import EvaluationResult
 from podracer_core.evaluate.messages import result_from_json, result_to_message
 from podracer_core.jobs.messages import seconds_to_duration
@@ -95,6 +95,9 @@ def evaluate_request(
     A single policy's are compared with the stored ones where seeds and environment are the same. The files of its
     environment are taken from `cache`; errors as of `place_environment` and `evaluate_checkpoints`.
     """
+    if request.purpose not in agent_pb2.EvaluationPurpose.values():
+        problem = f"expected one of EvaluationPurpose, got {request.purpose}"
+        raise InvalidInput(f"purpose: {problem}", violations=[FieldViolation("purpose", problem)])
     description = describe(checkpoints[0])
     rule_of(checkpoints, request.ensemble)
     named = request.environment if request.HasField("environment") else description.environment
@@ -158,10 +161,11 @@ def _environment_description(
 def _seeds(
     request: evaluator_service_pb2.EvaluateCheckpointRequest, stored: EvaluationResult | None
 ) -> tuple[int, ...]:
+    if request.episodes < 0 or max(len(request.seeds), request.episodes) > _MAX_EPISODES:
+        count = len(request.seeds) or request.episodes
+        raise InvalidInput(f"episodes must be 0 to {_MAX_EPISODES}, not {count}")
     if request.seeds:
         return tuple(request.seeds)
-    if request.episodes < 0 or request.episodes > _MAX_EPISODES:
-        raise InvalidInput(f"episodes must be 0 to {_MAX_EPISODES}, not {request.episodes}")
     if request.episodes:
         return tuple(secrets.randbits(63) for _ in range(request.episodes))
     if stored is None:

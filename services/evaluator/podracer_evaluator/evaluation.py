@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from torch import Tensor
@@ -12,26 +12,31 @@ from podracer_core.algorithms.registry import algorithm_class
 from podracer_core.catalogue.environments import EnvironmentSpec
 from podracer_core.environments.registry import evaluates_alike, make_vec_environment
 from podracer_core.environments.vec_environment import VecEnvironment
-from podracer_core.errors import InvalidInput
+from podracer_core.errors import FieldViolation, InvalidInput
 from podracer_core.evaluate import EvaluationResult
 from podracer_core.networks import Actor
 from podracer_core.training.judge import EvaluationOrder, InProcessJudge
 
 __all__ = ["PolicyEvaluation"]
 
+_MAX_ENVIRONMENTS = 1 << 20
+_MOST_ACTORS = 8  # by number of members
+
 
 class PolicyEvaluation:
     """Evaluates members of one cohort in its environment. All of it in one thread."""
 
-    def __init__(self, cohort: CohortConfig, environment: EnvironmentSpec, device: str) -> None:
-        """Raises UserCodeFailed where the environment does not start."""
+    def __init__(
+        self, cohort: CohortConfig, environment: EnvironmentSpec, device: str, check: Callable[[], None] = lambda: None
+    ) -> None:
+        """`check` raises to give an evaluation up. Raises UserCodeFailed where the environment does not start."""
         self._cohort, self._spec, self._device = cohort, environment, device
         self._index = {member.name: index for index, member in enumerate(cohort.members)}
         with_spaces = make_vec_environment(environment, 1, device)
         self._spaces = with_spaces.observation_space, with_spaces.action_space
         with_spaces.close()
         self._judge = InProcessJudge(
-            lambda count, _: self._make_environment(count), all_alike=evaluates_alike(environment)
+            lambda count, _: self._make_environment(count), all_alike=evaluates_alike(environment), check=check
         )
         self._actors: dict[int, Actor] = {}
 
@@ -48,6 +53,9 @@ class PolicyEvaluation:
         unknown = [agent for agent in agents if agent not in self._index]
         if unknown or not agents:
             raise InvalidInput(f"not members of this session's cohort: {', '.join(unknown) or 'nobody was named'}")
+        if len(agents) * len(seeds) > _MAX_ENVIRONMENTS:
+            message = f"{len(agents)} agents and {len(seeds)} episodes need more than {_MAX_ENVIRONMENTS} environments"
+            raise InvalidInput(message, violations=[FieldViolation("seeds", message)])
         actor = self._actor(len(agents))
         actor.load_state(tensors)
         members = tuple(self._index[agent] for agent in agents)
@@ -69,6 +77,8 @@ class PolicyEvaluation:
 
     def _actor(self, members: int) -> Actor:
         if members not in self._actors:
+            if len(self._actors) == _MOST_ACTORS:
+                del self._actors[next(iter(self._actors))]
             # Actors differ in shape only by the number of members, so whose hyperparameters these are does not matter.
             cohort = replace(self._cohort, members=self._cohort.members[:1] * members)
             self._actors[members] = algorithm_class(cohort.algorithm).make_actor(cohort, *self._spaces, self._device)

@@ -20,7 +20,7 @@ from podracer_core.checkpoint import (
 )
 from podracer_core.checkpoint.export import SUFFIX_OF, Format
 from podracer_core.checkpoint.policy import random_observations
-from podracer_core.errors import PreconditionFailed
+from podracer_core.errors import FieldViolation, InvalidInput, PreconditionFailed
 from podracer_evaluator.checkpoints import describe
 
 __all__ = ["exported_policy"]
@@ -39,10 +39,14 @@ def exported_policy(
     """The file's bytes and what is in it; it has been loaded again and compared with the trained policy, or with what
     several do together.
 
-    Raises PreconditionFailed for a format that is not supported, InvalidInput for policies that cannot act together.
+    Raises PreconditionFailed for a format that is not supported, InvalidInput for a number that is none, and for
+    policies that cannot act together.
     """
     rule_of(checkpoints, rule)
     chosen = _FORMATS.get(number)
+    if number not in evaluator_service_pb2.ExportFormat.values():
+        problem = f"expected one of ExportFormat, got {number}"
+        raise InvalidInput(f"format: {problem}", violations=[FieldViolation("format", problem)])
     if chosen is None:
         name = evaluator_service_pb2.ExportFormat.Name(number)  # type: ignore[arg-type]
         raise PreconditionFailed(f"{name} is not supported; torch.export and TorchScript are", reason="EXPORT_FORMAT")

@@ -15,7 +15,8 @@ from podracer_core.attachments.placement import place_environment
 from podracer_core.attachments.transfer import FileReceiver
 from podracer_core.build import own_build
 from podracer_core.catalogue.messages import environment_from_message
-from podracer_core.errors import Unavailable
+from podracer_core.errors import FieldViolation, InvalidInput, Unavailable
+from podracer_core.jobs.messages import seconds_from_duration
 from podracer_core.rpc.sessions import SessionSlots
 from podracer_core.rpc.work_queue import WorkQueue
 from podracer_evaluator.config import EvaluatorConfig
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["EvaluatorService"]
 
 _INSPECT_TIMEOUT_S = 60.0
+_MAX_TIMEOUT_S = 3600.0
 _CHUNK_BYTES = 1 << 20
 
 
@@ -72,7 +74,10 @@ class EvaluatorService(evaluator_service_pb2_grpc.EvaluatorServiceServicer):
     ) -> evaluator_service_pb2.InspectResponse:
         from podracer_core.training.inspection import inspected
 
-        timeout_s = request.timeout.ToTimedelta().total_seconds() or _INSPECT_TIMEOUT_S
+        timeout_s = seconds_from_duration(request.timeout) or _INSPECT_TIMEOUT_S
+        if not 0 < timeout_s <= _MAX_TIMEOUT_S:
+            problem = f"expected 0 to {_MAX_TIMEOUT_S:.0f} s, got {timeout_s:g} s"
+            raise InvalidInput(f"timeout: {problem}", violations=[FieldViolation("timeout", problem)])
         with place_environment(environment_from_message(request.environment), self._cache) as placed:
             return evaluator_service_pb2.InspectResponse(description=inspected(placed.spec, timeout_s))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -24,10 +25,12 @@ from podracer_core.carriers.slots import SlotReader
 from podracer_core.carriers.staging import Staging
 from podracer_core.catalogue.environments import EnvironmentSpec
 from podracer_core.catalogue.messages import environment_from_message
-from podracer_core.errors import InvalidInput, Unavailable
+from podracer_core.environments.registry import require_device
+from podracer_core.errors import FieldViolation, InvalidInput, Unavailable
 from podracer_core.evaluate import EvaluationResult
 from podracer_core.evaluate.messages import result_to_message
 from podracer_core.jobs.messages import seconds_to_duration
+from podracer_core.jobs.validation import MAX_EPISODES
 from podracer_core.rpc.sessions import Session
 from podracer_core.rpc.work_queue import WorkQueue
 from podracer_core.training.messages import cohort_from_message
@@ -83,6 +86,8 @@ class EvaluateSession(Session):
             self._take_order(self._decoder.begin(request.order.tensors))
         elif kind == "chunk":
             self._take_order(self._decoder.add(request.chunk))
+        else:
+            raise InvalidInput(f"expected an order or a chunk, got {kind or 'nothing'}", reason="BAD_SESSION")
 
     def drain(self) -> None:
         draining = evaluator_service_pb2.EvaluateDraining(reason="the evaluator is stopping")
@@ -100,7 +105,9 @@ class EvaluateSession(Session):
         require_same_build(request.build)
         cohort = cohort_from_message(request.cohort)
         environment = environment_from_message(request.cohort.environment)
-        self._submit(partial(self._start, cohort, environment, request.device or "cpu", request.carriers))
+        self._submit(
+            partial(self._start, cohort, environment, require_device(request.device or "cpu"), request.carriers)
+        )
 
     def _take_order(self, complete: bool) -> None:
         if not complete:
@@ -108,8 +115,7 @@ class EvaluateSession(Session):
         if self._incoming is None:
             raise InvalidInput("tensors came without an order", reason="BAD_SESSION")
         order, self._incoming = _Order(self._incoming, self._decoder.take()), None
-        if not order.message.seeds:
-            raise InvalidInput("an order needs at least one seed", reason="BAD_SESSION")
+        _check(order.message)
         with self._lock:
             superseded = [waiting for waiting in self._waiting if waiting.gives_way_to(order)]
             self._waiting = [waiting for waiting in self._waiting if waiting not in superseded]
@@ -137,7 +143,7 @@ class EvaluateSession(Session):
         self, cohort: CohortConfig, environment: EnvironmentSpec, device: str, offer: tensor_pb2.CarrierOffer
     ) -> None:
         self._placed = place_environment(environment, self._cache)
-        self._evaluation = PolicyEvaluation(cohort, self._placed.spec, device)
+        self._evaluation = PolicyEvaluation(cohort, self._placed.spec, device, self._require_wanted)
         sizes = self._evaluation.policy_sizes_bytes
         endpoint = Endpoint(self._folder, sends=False, device=torch.device(device))
         choice, self._staging = choose(offer, endpoint, Payload(sum(sizes), len(sizes), _ORDERS_IN_FLIGHT))
@@ -169,6 +175,10 @@ class EvaluateSession(Session):
         evaluations = [to_message(agent, result) for agent, result in zip(message.agents, results, strict=True)]
         self._answer(evaluator_service_pb2.EvaluationAnswer(order_id=message.order_id, evaluations=evaluations))
 
+    def _require_wanted(self) -> None:
+        if self._over:
+            raise Unavailable("nobody waits for this evaluation any longer")
+
     def _answer(self, answer: evaluator_service_pb2.EvaluationAnswer) -> None:
         self.outbox.put(evaluator_service_pb2.EvaluateResponse(answer=answer))
 
@@ -180,6 +190,23 @@ class EvaluateSession(Session):
             evaluation.close()
         if self._placed is not None:
             self._placed.close()
+
+
+def _check(order: evaluator_service_pb2.EvaluationOrder) -> None:
+    """Raises InvalidInput for an order that cannot be right."""
+    seeds, violations = len(order.seeds), []
+    if not 0 < seeds <= MAX_EPISODES:
+        violations.append(FieldViolation("seeds", f"expected 1 to {MAX_EPISODES}, got {seeds}"))
+    if not 0 <= order.first_episodes <= seeds:
+        violations.append(FieldViolation("first_episodes", f"expected 0 to {seeds}, got {order.first_episodes}"))
+    if not order.agents or len(set(order.agents)) < len(order.agents):
+        violations.append(FieldViolation("agents", "expected at least one, and each once"))
+    if order.purpose not in agent_pb2.EvaluationPurpose.values()[1:]:
+        violations.append(FieldViolation("purpose", f"expected one of EvaluationPurpose, got {order.purpose}"))
+    if math.isnan(order.admission_score):
+        violations.append(FieldViolation("admission_score", "expected a number, got NaN"))
+    if violations:
+        raise InvalidInput("; ".join(map(str, violations)), violations=violations, reason="BAD_SESSION")
 
 
 def _evaluation(

@@ -16,6 +16,8 @@ from podracer_learner.fusion_wire import StateDecoder, fused_responses
 
 __all__ = ["FollowerSession"]
 
+_MOST_STEPS = 1 << 53  # those of all learners together are still less than int64 holds
+
 
 class FollowerSession(Session):
     """Read in one thread, answered in another; neither is the one that trains."""
@@ -66,5 +68,11 @@ class FollowerSession(Session):
         header, self._incoming = self._incoming, None
         if header is None:
             raise InvalidInput("a contribution came without a header", reason="BAD_FUSION")
+        if header.sample_count < 0 or not all(0 <= steps <= _MOST_STEPS for steps in header.env_steps):
+            raise InvalidInput(
+                f"a contribution of {header.sample_count} samples came, of {list(header.env_steps)[:100]} environment "
+                f"steps; expected 0 or more, and 0 to {_MOST_STEPS}",
+                reason="BAD_FUSION",
+            )
         growth = self._decoder.take(list(header.env_steps))
         self._lead.bring(Contribution(self._rank, header.epoch, header.sample_count, growth), self.outbox)

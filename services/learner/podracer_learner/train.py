@@ -124,7 +124,8 @@ class TrainRun:
         return self._checkpoint(members, HURRY_S)
 
     def _checkpoint(self, members: Sequence[int], patience_s: float = math.inf) -> list[agent_pb2.CheckpointReference]:
-        outcomes = [outcome for outcome in self._session.outcomes() if outcome.member in members]
+        everybody = self._session.outcomes()
+        outcomes = [everybody[member] for member in dict.fromkeys(members)]
         self._checkpoints.write([self._final_write(outcome) for outcome in outcomes], patience_s)
         written = [self._member_checkpoint(outcome) for outcome in outcomes]
         self._checkpoints.commit(written)

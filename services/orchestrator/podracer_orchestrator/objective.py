@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
@@ -18,6 +19,7 @@ from podracer_orchestrator.job_plan import JobPlan, plan_of
 from podracer_orchestrator.job_state import ACTIVE_STATES, TRAINING_STATES, JobOutcome, JobState
 from podracer_orchestrator.tables import CheckpointRow, JobRow, LeaseRow, WorkRow, WorkState
 
+_LONGEST_S = 100 * 365 * 86400.0
 _JUDGING = (agent_pb2.EVALUATION_PURPOSE_CANDIDATE, agent_pb2.EVALUATION_PURPOSE_CHALLENGE)
 
 
@@ -165,7 +167,8 @@ def is_budget_used(job: JobRow, now: datetime) -> bool:
 
 
 def expected_end(job: JobRow, used: Usage, pods: int, env_steps_per_second: float) -> timedelta | None:
-    """Time until the budget is used at the present speed, by so many `pods`; None where it cannot be told."""
+    """Time until the budget is used at the present speed, by so many `pods`; None where it cannot be told, or is more
+    than a lifetime away."""
     if JobState(job.state) not in ACTIVE_STATES or job.active_since is None:
         return None
     plan = plan_of(job)
@@ -176,7 +179,8 @@ def expected_end(job: JobRow, used: Usage, pods: int, env_steps_per_second: floa
         waits.append(plan.budget.active_time_s - used.active_time_s)
     if plan.budget.cost_s is not None:
         waits.append((plan.budget.cost_s - used.cost_s) / max(1, pods))
-    return timedelta(seconds=max(0.0, min(waits))) if waits else None
+    left_s = max(0.0, min(waits, default=math.inf))
+    return timedelta(seconds=left_s) if left_s < _LONGEST_S else None
 
 
 def _reach(session: Session, job: JobRow, claim: Claim, time_s: float, now: datetime) -> None:

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -53,6 +54,8 @@ class PodServicer(pod_service_pb2_grpc.PodServiceServicer):
         return pod_pb2.LeaseWorkResponse(lease=await self._lease(request))
 
     async def RenewLease(self, request: pod_pb2.RenewLeaseRequest, context: Context) -> pod_pb2.RenewLeaseResponse:
+        if not 0.0 <= request.env_steps_per_second < math.inf:
+            raise _invalid("env_steps_per_second", "expected a number of 0 or more")
         live = LiveReport(
             {member.agent: member.env_steps for member in request.members},
             request.env_steps_per_second,

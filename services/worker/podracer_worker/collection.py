@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -15,7 +15,7 @@ from podracer_core.catalogue.environments import EnvironmentSpec
 from podracer_core.collect import Collector
 from podracer_core.environments.registry import make_vec_environment
 from podracer_core.environments.vec_environment import VecEnvironment
-from podracer_core.errors import InvalidInput, PodracerError
+from podracer_core.errors import FieldViolation, InvalidInput
 from podracer_core.training.environment_states import (
     EnvironmentState,
     member_environment_states,
@@ -27,6 +27,10 @@ from podracer_core.training.environment_states import (
 __all__ = ["Collection", "CollectionPlan"]
 
 STEP_COUNT = "step_count"
+
+_MAX_ENVIRONMENTS = 1 << 20  # of all members
+_MAX_HORIZON = 1 << 20
+_MAX_STEP_COUNT = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,19 +50,24 @@ class CollectionPlan:
     state: Mapping[str, Tensor]
 
     def __post_init__(self) -> None:
-        if self.envs_per_member < 1 or self.horizon < 1 or self.first_env_index < 0:
-            raise InvalidInput(
-                "a session needs envs_per_member and horizon of 1 or more and first_env_index of 0 or more, not "
-                f"{self.envs_per_member}, {self.horizon} and {self.first_env_index}"
-            )
+        most = _MAX_ENVIRONMENTS // len(self.cohort.members)
+        limits = {"envs_per_member": (1, most), "horizon": (1, _MAX_HORIZON), "first_env_index": (0, (1 << 31) - 1)}
+        violations = [
+            FieldViolation(name, f"expected {low} to {high}, got {getattr(self, name)}")
+            for name, (low, high) in limits.items()
+            if not low <= getattr(self, name) <= high
+        ]
+        if violations:
+            raise InvalidInput("; ".join(map(str, violations)), violations=violations)
 
 
 class Collection:
     """Collects with the newest weights that it has been given. All of it in one thread."""
 
-    def __init__(self, plan: CollectionPlan) -> None:
-        """Starts the environments. Raises UserCodeFailed where they do not."""
-        self._plan = plan
+    def __init__(self, plan: CollectionPlan, check: Callable[[], None] = lambda: None) -> None:
+        """Starts the environments. `check` raises to give a rollout up. Raises UserCodeFailed where they do not start,
+        InvalidInput for what there is no memory for, and for a state of another cohort."""
+        self._plan, self._check = plan, check
         members = len(plan.cohort.members)
         self.environment: VecEnvironment = make_vec_environment(
             plan.environment, members * plan.envs_per_member, plan.device
@@ -68,7 +77,7 @@ class Collection:
                 plan.cohort, self.environment.observation_space, self.environment.action_space, plan.device
             )
             self._collector = self._make_collector()
-        except PodracerError:
+        except Exception:
             self.environment.close()
             raise
 
@@ -100,6 +109,8 @@ class Collection:
         first_step = state.get(STEP_COUNT, torch.zeros(members, dtype=torch.int64))
         if first_step.shape != (members,) or first_step.dtype != torch.int64:
             raise InvalidInput(f"step_count must be int64 [{members}], not {first_step.dtype} {list(first_step.shape)}")
+        if not bool(((first_step >= 0) & (first_step <= _MAX_STEP_COUNT)).all()):
+            raise InvalidInput(f"step_count must be 0 to {_MAX_STEP_COUNT}, not {first_step.tolist()}")
         collector = Collector(
             self.environment,
             self._actor,
@@ -107,7 +118,8 @@ class Collection:
             first_step=first_step,
             first_environment=plan.first_env_index,
             session=first_step,
+            check=self._check,
         )
-        if len(state) > 1:
+        if set(state) - {STEP_COUNT}:
             resume_environments(collector, unstack_states(state))
         return collector

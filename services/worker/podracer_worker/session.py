@@ -17,13 +17,13 @@ from podracer.worker.v1 import worker_service_pb2
 from podracer_core.attachments.cache import FileCache
 from podracer_core.attachments.placement import PlacedEnvironment, place_environment
 from podracer_core.build import own_build, require_same_build
-from podracer_core.carriers.inline import TensorDecoder, TensorEncoder, decode_tensor
+from podracer_core.carriers.inline import TensorDecoder, TensorEncoder
 from podracer_core.carriers.negotiation import Endpoint, Payload, carrier_name, choose
 from podracer_core.carriers.shared_folder import SharedFolder
 from podracer_core.carriers.slots import SlotWriter
 from podracer_core.catalogue.environments import EnvironmentSpec, find_environment
 from podracer_core.catalogue.messages import description_to_message, environment_from_message
-from podracer_core.environments.registry import device_for
+from podracer_core.environments.registry import device_for, require_device
 from podracer_core.environments.spaces import from_gymnasium
 from podracer_core.environments.vec_environment import VecEnvironment
 from podracer_core.errors import InvalidInput, Unavailable
@@ -62,6 +62,7 @@ class CollectSession(Session):
         self._version, self._normalizer_version = 0, 0
         self._fresh_weights = False
         self._owed: list[worker_service_pb2.RolloutRequest] = []  # of a lock-step session, wait for weights
+        self._ordered = self._gone = 0  # rollouts that were asked for, and those that are out
         self._over = False
 
     def receive(self, request: worker_service_pb2.CollectRequest) -> None:
@@ -72,6 +73,9 @@ class CollectSession(Session):
         elif kind == "open" or not self._opened:
             raise InvalidInput("a session begins with `open`, and has only one", reason="BAD_SESSION")
         elif kind == "actor_update":
+            if request.actor_update.policy_version < 1:
+                version = request.actor_update.policy_version
+                raise InvalidInput(f"versions of policies count from 1, not {version}", reason="BAD_SESSION")
             self._incoming = request.actor_update
             self._take_weights(self._decoder.begin(request.actor_update.tensors))
         elif kind == "chunk":
@@ -80,6 +84,8 @@ class CollectSession(Session):
             self._order(request.rollout_request)
         elif kind == "slot_return":
             self._take_back(request.slot_return)
+        else:
+            raise InvalidInput("an empty message came", reason="BAD_SESSION")
 
     def drain(self) -> None:
         self.outbox.put(
@@ -105,8 +111,8 @@ class CollectSession(Session):
             envs_per_member=request.envs_per_member,
             first_env_index=request.first_env_index,
             horizon=request.horizon,
-            device=device_for(request.device or self._device, environment),
-            state={name: decode_tensor(message) for name, message in request.environment_state.items()},
+            device=require_device(device_for(request.device or self._device, environment)),
+            state=_state(request),
         )
         in_flight = request.max_in_flight or 1
         if not 0 < in_flight <= _MAX_IN_FLIGHT:
@@ -127,6 +133,13 @@ class CollectSession(Session):
     def _order(self, request: worker_service_pb2.RolloutRequest) -> None:
         if not 0 < request.count <= _MAX_IN_FLIGHT:
             raise InvalidInput(f"1 to {_MAX_IN_FLIGHT} rollouts can be asked for at once, not {request.count}")
+        under_way = self._ordered - self._gone
+        if under_way + request.count > _MAX_IN_FLIGHT:
+            raise InvalidInput(
+                f"{under_way} rollouts are under way, {request.count} more would be above {_MAX_IN_FLIGHT}",
+                reason="TOO_MANY_ROLLOUTS",
+            )
+        self._ordered += request.count
         for _ in range(request.count):
             self._submit(partial(self._collect, request))
 
@@ -150,7 +163,7 @@ class CollectSession(Session):
 
     def _start(self, plan: CollectionPlan, offer: tensor_pb2.CarrierOffer, in_flight: int) -> None:
         self._placed = place_environment(plan.environment, self._cache)
-        self._collection = Collection(replace(plan, environment=self._placed.spec))
+        self._collection = Collection(replace(plan, environment=self._placed.spec), self._check)
         endpoint = Endpoint(self._folder, sends=True, device=torch.device(plan.device))
         payload = Payload(self._collection.rollout_size_bytes, _MAX_TENSORS, in_flight)
         choice, staging = choose(offer, endpoint, payload)
@@ -206,12 +219,22 @@ class CollectSession(Session):
             environment_state=state,
             duration_s=time.monotonic() - start,
         )
-        self.outbox.put(worker_service_pb2.CollectResponse(rollout=batch))
+        responses = [worker_service_pb2.CollectResponse(rollout=batch)]
         for chunk in chunks:
-            response = worker_service_pb2.CollectResponse()
-            response.chunk.CopyFrom(chunk)  # as an argument it would be serialized and parsed
+            responses.append(worker_service_pb2.CollectResponse())
+            responses[-1].chunk.CopyFrom(chunk)  # as an argument it would be serialized and parsed
+        for response in responses[:-1]:
             self.outbox.put(response)
+        self.outbox.put(responses[-1], self._is_out)
         self._meter.add(valid)
+
+    def _is_out(self) -> None:
+        """A rollout has left; called in one thread only."""
+        self._gone += 1
+
+    def _check(self) -> None:
+        if self._over:
+            raise Unavailable("nobody waits for this rollout any longer")
 
     def _close(self) -> None:
         if self._slots is not None:
@@ -221,6 +244,13 @@ class CollectSession(Session):
             collection.close()
         if self._placed is not None:
             self._placed.close()
+
+
+def _state(request: worker_service_pb2.OpenCollect) -> dict[str, Tensor]:
+    decoder = TensorDecoder()
+    if not decoder.begin(request.environment_state):
+        raise InvalidInput("environment_state has to come inline", reason="BAD_TENSOR")
+    return decoder.take()
 
 
 def _description(spec: EnvironmentSpec, environment: VecEnvironment) -> environment_pb2.EnvironmentDescription:

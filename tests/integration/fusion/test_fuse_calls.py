@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from podracer_core.carriers.inline import TensorEncoder
 from podracer_core.errors import Fenced, InvalidInput, PreconditionFailed, Unavailable
 from podracer_core.fusion.built_in import Mean
 from podracer_core.fusion.fusion import FusionOptions
-from podracer_core.fusion.state import Fused
+from podracer_core.fusion.state import Contribution, Fused
 from podracer_core.fusion.table import FusionTable
 from podracer_core.rpc.channel import open_channel
 from podracer_core.rpc.server import RpcServer
@@ -376,6 +377,20 @@ def test_another_cohort_is_refused(lab: Lab) -> None:
             follower.exchange(other)
         follower.close()
         until(lambda: lead.followers == 0)
+
+
+@pytest.mark.parametrize(("samples", "steps"), [(-8, 4), (8, -4), (8, 1 << 62)])
+def test_a_contribution_of_numbers_that_cannot_be_is_refused(lab: Lab, samples: int, steps: int) -> None:
+    lead = lab.lead(1)
+    with lab.desk.serving(lead):
+        follower = lab.follower(1)
+        follower.join()
+        growth = replace(make_contribution(1).growth, transitions=torch.full((2,), steps))
+        with pytest.raises(InvalidInput, match=f"a contribution of {samples} samples came, of .*{steps}"):
+            follower.exchange(Contribution(1, 1, samples, growth))
+        follower.close()
+        until(lambda: lead.followers == 0)
+        assert not lead.brought
 
 
 def test_the_second_of_a_rank_takes_the_place_of_the_first(lab: Lab) -> None:

@@ -220,6 +220,20 @@ async def test_a_build_too_far_away_is_refused(site):
         await site.client.pods.LeaseWork(request)
 
 
+@pytest.mark.parametrize("speed", [1e-300, 0.0, -1.0, float("nan"), float("inf")])
+async def test_no_speed_of_a_pod_keeps_others_from_seeing_the_job(site, speed):
+    job = await site.create(objective=evolution_pb2.Objective(max_env_steps=10**9))
+    learner = site.learner()
+    lease = await learner.ask()
+    request = pod_pb2.RenewLeaseRequest(lease=lease.name, fence=lease.fence, env_steps_per_second=speed)
+    if 0.0 <= speed < float("inf"):
+        await learner.pods.RenewLease(request, metadata=bearer(lease.token))
+    else:
+        with pytest.raises(InvalidInput, match="a number of 0 or more"):
+            await learner.pods.RenewLease(request, metadata=bearer(lease.token))
+    assert not (await site.job(job.name)).progress.HasField("eta")
+
+
 async def test_renew_tells_pods_of_an_ended_job_to_hand_it_back(site):
     job = await site.create()
     learner = site.learner()

@@ -14,7 +14,7 @@ import pytest
 import torch
 from google.protobuf import duration_pb2
 
-from podracer.common.v1 import agent_pb2, environment_pb2
+from podracer.common.v1 import agent_pb2, environment_pb2, tensor_pb2
 from podracer.evaluator.v1 import evaluator_service_pb2 as pb
 from podracer.evaluator.v1 import evaluator_service_pb2_grpc
 from podracer.orchestrator.v1 import pod_service_pb2
@@ -51,6 +51,7 @@ from podracer_core.training.messages import cohort_from_message
 from support.code import bring_file
 
 MakeWork = Callable[..., pod_service_pb2.TrainWork]
+JOB = "projects/p/jobs/j"
 PREFIX = "projects/p/jobs/u/agents/a0/checkpoints/64-1/"
 
 
@@ -73,16 +74,19 @@ class Conversation:
         self._encoder = TensorEncoder()
         self.call = stub.Evaluate(iter(self._outgoing.get, None))
 
-    def open(self, cohort: Any) -> None:
-        self._outgoing.put(pb.EvaluateRequest(open=pb.OpenEvaluate(build=own_build(), cohort=cohort)))
+    def send(self, **message: Any) -> None:
+        self._outgoing.put(pb.EvaluateRequest(**message))
+
+    def open(self, cohort: Any, **fields: Any) -> None:
+        self.send(open=pb.OpenEvaluate(build=own_build(), cohort=cohort, **fields))
 
     def order(self, number: int, agents: list[str], state: dict[str, torch.Tensor], **fields: Any) -> None:
         messages, chunks = self._encoder.encode(state)
         fields = {"seeds": range(8), "purpose": agent_pb2.EVALUATION_PURPOSE_CANDIDATE} | fields
         order = pb.EvaluationOrder(order_id=number, agents=agents, tensors=messages, **fields)
-        self._outgoing.put(pb.EvaluateRequest(order=order))
+        self.send(order=order)
         for chunk in chunks:
-            self._outgoing.put(pb.EvaluateRequest(chunk=chunk))
+            self.send(chunk=chunk)
 
     def read(self) -> pb.EvaluateResponse:
         return next(self.call)
@@ -216,8 +220,24 @@ def test_evaluation_goes_on_only_while_admission_is_open(
 
 
 @pytest.mark.parametrize(
-    "bad", [{"seeds": []}, {"agents": ["nobody"]}, {"agents": []}], ids=["no seeds", "a stranger", "nobody"]
-)
+    "bad",
+    [
+        {"seeds": []},
+        {"seeds": range(10_001)},
+        {"agents": ["nobody"]},
+        {"agents": []},
+        {"agents": [f"{JOB}/agents/a0"] * 2},
+        {"first_episodes": -1},
+        {"first_episodes": 9},
+        {"purpose": agent_pb2.EVALUATION_PURPOSE_UNSPECIFIED},
+        {"purpose": 99},
+        {"admission_score": float("nan")},
+    ],
+    ids=[
+        "no seeds", "too many seeds", "a stranger", "nobody", "one twice", "fewer episodes than none",
+        "more episodes than there are", "no purpose", "a purpose that is none", "no number",
+    ],
+)  # fmt: skip
 def test_an_order_that_cannot_be_right_ends_the_session(
     converse: Callable[[], Conversation], train_work: MakeWork, bad: dict[str, Any]
 ) -> None:
@@ -229,6 +249,45 @@ def test_an_order_that_cannot_be_right_ends_the_session(
     conversation.order(1, bad.pop("agents", [cohort.members[0].name]), state, **bad)
     with pytest.raises(InvalidInput):
         conversation.read()
+
+
+@pytest.mark.parametrize("message", [{}, {"slot_return": tensor_pb2.SlotReturn()}], ids=["nothing", "a slot"])
+def test_a_message_that_says_nothing_here_ends_the_session(
+    converse: Callable[[], Conversation], train_work: MakeWork, message: dict[str, Any]
+) -> None:
+    conversation = converse()
+    conversation.open(train_work(members=1).cohort)
+    conversation.read()
+    conversation.send(**message)
+    with pytest.raises(InvalidInput, match="expected an order or a chunk"):
+        conversation.read()
+
+
+def test_a_device_is_one_that_is_here(converse: Callable[[], Conversation], train_work: MakeWork) -> None:
+    for device, error in (("'; DROP", InvalidInput), ("cuda:99", PreconditionFailed)):
+        conversation = converse()
+        conversation.open(train_work(members=1).cohort, device=device)
+        with pytest.raises(error):
+            conversation.read()
+        conversation.close()
+
+
+def test_an_evaluation_without_end_is_given_up_when_its_learner_leaves(
+    stub: evaluator_service_pb2_grpc.EvaluatorServiceStub, converse: Callable[[], Conversation], train_work: MakeWork
+) -> None:
+    cohort = train_work("Pendulum-v1", members=1).cohort
+    state = trained(cohort, updates=0).actor_state()
+    cohort.environment.max_episode_steps = 1 << 62
+    conversation = converse()
+    conversation.open(cohort)
+    conversation.read()
+    conversation.order(1, [cohort.members[0].name], state)
+    time.sleep(0.2)
+    conversation.close()
+    deadline = time.monotonic() + 5
+    while stub.GetStatus(pb.GetStatusRequest()).session_count:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
 
 
 def test_sigterm_tells_open_sessions_and_ends_within_three_seconds(lab: Any, train_work: MakeWork) -> None:
@@ -389,6 +448,23 @@ class TestCheckpoints:
         source = pb.CheckpointSource(checkpoint=stored[0])
         with pytest.raises(PreconditionFailed, match="ONNX"):
             list(stub.ExportPolicy(pb.ExportPolicyRequest(checkpoints=[source], format=pb.EXPORT_FORMAT_ONNX)))
+        with pytest.raises(InvalidInput, match="expected one of ExportFormat, got 99"):
+            list(stub.ExportPolicy(pb.ExportPolicyRequest(checkpoints=[source], format=99)))
+
+    @pytest.mark.parametrize(
+        ("fields", "complaint"),
+        [
+            ({"episodes": -1}, "episodes must be 0 to 100000, not -1"),
+            ({"seeds": range(100_001)}, "episodes must be 0 to 100000, not 100001"),
+            ({"seeds": [1], "purpose": 99}, "expected one of EvaluationPurpose, got 99"),
+        ],
+    )
+    def test_a_request_that_cannot_be_right_is_refused(
+        self, stub: evaluator_service_pb2_grpc.EvaluatorServiceStub, stored: Any, fields: dict[str, Any], complaint: str
+    ) -> None:
+        source = pb.CheckpointSource(checkpoint=stored[0])
+        with pytest.raises(InvalidInput, match=complaint):
+            stub.EvaluateCheckpoint(pb.EvaluateCheckpointRequest(checkpoints=[source], **fields))
 
     @pytest.mark.parametrize(
         ("sources", "error"),
@@ -396,9 +472,11 @@ class TestCheckpoints:
             ([], InvalidInput),
             ([pb.CheckpointSource()], InvalidInput),
             ([pb.CheckpointSource(folder="/nowhere")], InvalidInput),
+            ([pb.CheckpointSource(folder="a" * 300)], InvalidInput),
+            ([pb.CheckpointSource(folder="a\0b")], InvalidInput),
             ([pb.CheckpointSource(checkpoint=agent_pb2.CheckpointReference(prefix="projects/x/"))], NotFound),
         ],
-        ids=["none", "empty", "no folder", "no object"],
+        ids=["none", "empty", "no folder", "no name of a folder", "a byte of none", "no object"],
     )
     def test_a_checkpoint_that_is_not_there(
         self,
@@ -432,6 +510,14 @@ class TestInspect:
         assert description.action_space.discrete.n == 2
         assert description.max_episode_steps == 500
         assert description.backend == "torch"
+
+    @pytest.mark.parametrize("seconds", [-1, 3601, (1 << 63) - 1])
+    def test_a_limit_that_is_none(self, stub: evaluator_service_pb2_grpc.EvaluatorServiceStub, seconds: int) -> None:
+        request = pb.InspectRequest(environment=environment_pb2.EnvironmentSpec(id="CartPole-v1"))
+        request.timeout.seconds = seconds
+        with pytest.raises(InvalidInput, match="timeout: expected 0 to 3600 s") as refused:
+            stub.Inspect(request, timeout=30)
+        assert refused.value.violations[0].field == "timeout"
 
     def test_one_of_gymnasium(self, stub: evaluator_service_pb2_grpc.EvaluatorServiceStub) -> None:
         request = pb.InspectRequest(environment=environment_pb2.EnvironmentSpec(id="FrozenLake-v1"))

@@ -364,6 +364,9 @@ def test_a_learner_tells_its_state_policy_and_checkpoints_while_it_trains(fused:
     (reference,) = stub.Checkpoint(learner_service_pb2.CheckpointRequest(agents=[agent])).checkpoints
     assert granted.commits[-1].members[0].checkpoint == reference
     assert load(fused, reference).metadata["agent"] == agent
+    asked = [*reversed(status.agents), agent]
+    references = stub.Checkpoint(learner_service_pb2.CheckpointRequest(agents=asked)).checkpoints
+    assert [load(fused, one).metadata["agent"] for one in references] == asked[:2], "in the order asked for, each once"
     with pytest.raises(NotFound):
         stub.Checkpoint(learner_service_pb2.CheckpointRequest(agents=["projects/p/jobs/j/agents/x"]))
     granted.action = pod_service_pb2.LEASE_ACTION_FINISH

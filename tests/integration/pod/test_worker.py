@@ -242,21 +242,32 @@ def test_status_counts_sessions_and_steps(
     assert status.env_steps_per_second > 0
 
 
-def bad_openings(cohort: cohort_pb2.CohortSpec) -> dict[str, tuple[dict[str, Any], type[PodracerError]]]:
+def bad_openings() -> dict[str, tuple[dict[str, Any], type[PodracerError]]]:
     other_build = cohort_pb2.BuildInfo(version="0.0.1", protocol=99)
+    step_count, _ = TensorEncoder().encode({"step_count": torch.tensor([-1])})
+    rest, _ = TensorEncoder().encode({"step_count": torch.tensor([0]), "environment.physics": torch.zeros(1, 4)})
+    chunked, _ = TensorEncoder(message_bytes=4).encode({"step_count": torch.tensor([0])})
     return {
         "another build": ({"build": other_build}, PreconditionFailed),
         "no environments": ({"envs_per_member": 0}, InvalidInput),
+        "too many environments": ({"envs_per_member": 2**31 - 1}, InvalidInput),
         "no horizon": ({"horizon": 0}, InvalidInput),
+        "an endless horizon": ({"horizon": 2**31 - 1}, InvalidInput),
+        "more steps than there is memory": ({"envs_per_member": 1 << 20, "horizon": 1 << 20}, InvalidInput),
+        "no device": ({"device": "a\nb"}, InvalidInput),
+        "a device that is elsewhere": ({"device": "cuda:99"}, PreconditionFailed),
+        "steps that cannot be": ({"environment_state": step_count}, InvalidInput),
+        "a state in part": ({"environment_state": rest}, InvalidInput),
+        "a state in pieces": ({"environment_state": chunked}, InvalidInput),
     }
 
 
-@pytest.mark.parametrize("case", ["another build", "no environments", "no horizon"])
+@pytest.mark.parametrize("case", bad_openings())
 def test_an_opening_that_cannot_be_right_is_refused(
     converse: Callable[[], Conversation], train_work: MakeWork, case: str
 ) -> None:
     cohort = train_work(members=1).cohort
-    fields, error = bad_openings(cohort)[case]
+    fields, error = bad_openings()[case]
     conversation = converse()
     conversation.open(cohort, **fields)
     with pytest.raises(error):
@@ -268,6 +279,71 @@ def test_a_first_message_that_opens_nothing_is_refused(converse: Callable[[], Co
     conversation.order()
     with pytest.raises(InvalidInput, match="open"):
         conversation.read()
+
+
+def test_an_empty_message_is_refused(converse: Callable[[], Conversation], train_work: MakeWork) -> None:
+    conversation = converse()
+    conversation.open(train_work(members=1).cohort)
+    conversation.send()
+    with pytest.raises(InvalidInput, match="an empty message"):
+        while True:
+            conversation.read()
+
+
+def test_versions_count_from_one(converse: Callable[[], Conversation], train_work: MakeWork) -> None:
+    cohort = train_work(members=1).cohort
+    conversation = converse()
+    conversation.open(cohort)
+    conversation.weights(learner_actor(cohort).actor_state(), version=0)
+    with pytest.raises(InvalidInput, match="count from 1, not 0"):
+        while True:
+            conversation.read()
+
+
+def test_more_rollouts_than_can_be_under_way_are_refused(
+    converse: Callable[[], Conversation], train_work: MakeWork
+) -> None:
+    """Else whoever does not read them could fill the worker's memory."""
+    conversation = converse()
+    conversation.open(train_work(members=1).cohort, deterministic=True)  # so they wait for weights
+    conversation.order(8)
+    conversation.order(1)
+    with pytest.raises(InvalidInput, match="8 rollouts are under way, 1 more would be above 8"):
+        while True:
+            conversation.read()
+
+
+def test_those_that_have_been_read_are_not_under_way(
+    converse: Callable[[], Conversation], train_work: MakeWork
+) -> None:
+    cohort = train_work(members=1).cohort
+    conversation = converse()
+    conversation.open(cohort)
+    conversation.weights(learner_actor(cohort).actor_state())
+    conversation.read()
+    for _ in range(4):
+        conversation.order(8)
+        for _ in range(8):
+            conversation.rollout()
+
+
+def test_a_long_rollout_is_given_up_when_its_learner_leaves(
+    worker: Any, converse: Callable[[], Conversation], train_work: MakeWork
+) -> None:
+    """It would take minutes; the fixture waits for the worker to be free."""
+    cohort = train_work(members=1).cohort
+    conversation = converse()
+    conversation.open(cohort, horizon=1 << 20)
+    conversation.weights(learner_actor(cohort).actor_state())
+    conversation.read()
+    conversation.order()
+    time.sleep(0.2)
+    conversation.close()
+    stub = worker_service_pb2_grpc.WorkerServiceStub(worker.channel("worker"))
+    deadline = time.monotonic() + 5
+    while stub.GetStatus(worker_service_pb2.GetStatusRequest()).session_count:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
 
 
 def test_weights_of_another_cohort_are_refused(converse: Callable[[], Conversation], train_work: MakeWork) -> None:

@@ -36,6 +36,14 @@ def test_shapes_and_counts() -> None:
     assert rollout.final_observation.shape == (5, 2, 3, 4, 2)
 
 
+def test_one_that_memory_has_no_room_for_is_refused() -> None:
+    with pytest.raises(
+        InvalidInput, match=r"a rollout of 1,000,000 steps of 1,048,576 environments takes .* GiB"
+    ) as no:
+        allocate_rollout(1_000_000, 16, 65_536, ((4,), torch.float32), ((), torch.int64))
+    assert (no.value.reason, no.value.violations[0].field) == ("ROLLOUT_TOO_LARGE", "horizon")
+
+
 def test_tensors_round_trip_bit_for_bit() -> None:
     rollout = filled()
     tensors = rollout.to_tensors()

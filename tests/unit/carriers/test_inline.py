@@ -13,6 +13,7 @@ from podracer_core.carriers.inline import (
     decode_tensor,
     encode_tensor,
 )
+from podracer_core.carriers.wire import MAX_TENSORS
 from podracer_core.errors import InvalidInput
 
 DTYPES = [
@@ -68,11 +69,23 @@ def test_what_is_decoded_is_the_receivers_own() -> None:
         tensor_pb2.Tensor(dtype=77, shape=[1], inline=b"\0"),
         tensor_pb2.Tensor(dtype=tensor_pb2.DATA_TYPE_UINT8, shape=[1] * 9, inline=b"\0"),
         tensor_pb2.Tensor(dtype=tensor_pb2.DATA_TYPE_UINT8, shape=[1 << 40, 1 << 40], inline=b"\0"),
+        tensor_pb2.Tensor(dtype=tensor_pb2.DATA_TYPE_UINT8, shape=[(1 << 63) - 1, (1 << 63) - 1, 0]),
         tensor_pb2.Tensor(
             dtype=tensor_pb2.DATA_TYPE_UINT8, shape=[1], shared_memory=tensor_pb2.SharedMemorySlot(segment="x")
         ),
     ],
-    ids=["short", "long", "missing", "negative", "no dtype", "unknown dtype", "axes", "huge", "other carrier"],
+    ids=[
+        "short",
+        "long",
+        "missing",
+        "negative",
+        "no dtype",
+        "unknown dtype",
+        "axes",
+        "huge",
+        "huge and empty",
+        "other carrier",
+    ],
 )
 def test_a_message_that_does_not_add_up_is_refused(message: tensor_pb2.Tensor) -> None:
     with pytest.raises(InvalidInput):
@@ -179,6 +192,12 @@ def test_a_header_of_another_size_than_its_shape_is_refused() -> None:
     messages, _ = TensorEncoder().encode({"x": torch.zeros(600_000)})
     messages["x"].chunked.size_bytes -= 4
     with pytest.raises(InvalidInput):
+        TensorDecoder().begin(messages)
+
+
+def test_a_header_of_too_many_tensors_is_refused() -> None:
+    messages = {str(index): encode_tensor(torch.zeros(0)) for index in range(MAX_TENSORS + 1)}
+    with pytest.raises(InvalidInput, match=f"has {MAX_TENSORS + 1} tensors, more than {MAX_TENSORS}"):
         TensorDecoder().begin(messages)
 
 

@@ -108,6 +108,7 @@ def test_a_search_may_have_another_value_than_the_default() -> None:
         ("hidden_sizes", [64, 0], "each of which must be a whole number from 1"),
         ("hidden_sizes", [], "must be a list of whole numbers"),
         ("hidden_sizes", "64", "must be a list of whole numbers"),
+        ("hidden_sizes", [1] * 65, "must be a list of at most 64 whole numbers"),
         ("activation", "sine", "must be one of tanh"),
         ("normalize_observations", 1, "must be true or false"),
     ],

@@ -88,6 +88,15 @@ def test_an_environment_that_cannot_be_right_is_refused() -> None:
         environment_from_message(environment_pb2.EnvironmentSpec())
 
 
+@pytest.mark.parametrize("number", [math.nan, math.inf])
+def test_arguments_that_json_does_not_know_are_refused(number: float) -> None:
+    message = environment_pb2.EnvironmentSpec(id="Pendulum-v1")
+    message.kwargs.fields["g"].number_value = number
+    with pytest.raises(InvalidInput, match=r"environment\.kwargs: must be JSON values") as refused:
+        environment_from_message(message)
+    assert refused.value.violations[0].field == "environment.kwargs"
+
+
 @pytest.mark.parametrize(
     "local", [{"entry_point": "a:B", "code_path": "/x"}, {"id": "CartPole-v1", "data": {"table": "/x/prices.csv"}}]
 )

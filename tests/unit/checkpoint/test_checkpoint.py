@@ -197,4 +197,6 @@ class TestFolder:
         for path in (tmp_path, tmp_path / "absent", tmp_path / FILE_NAME):
             with pytest.raises(InvalidInput, match=r"expected a folder with a manifest\.json"):
                 open_checkpoint_folder(path)
+        with pytest.raises(InvalidInput, match="File name too long"):
+            open_checkpoint_folder(tmp_path / ("a" * 300))
         assert list(tmp_path.iterdir()) == []

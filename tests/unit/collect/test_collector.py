@@ -177,6 +177,25 @@ def test_a_collector_of_another_size_is_refused() -> None:
         Collector(environment, algorithm.actor, torch.tensor([1, 2])).load_state({})
 
 
+def test_a_rollout_is_given_up_where_a_check_says_so() -> None:
+    class GivenUp(Exception):
+        pass
+
+    checks: list[int] = []
+
+    def check() -> None:
+        checks.append(len(checks))
+        if len(checks) > 2 * HORIZON + 3:
+            raise GivenUp
+
+    environment, algorithm = make("CartPole", [1])
+    watched = Collector(environment, algorithm.actor, torch.tensor([1]), check=check)
+    for _ in range(2):
+        watched.collect(HORIZON)
+    with pytest.raises(GivenUp):
+        watched.collect(HORIZON)
+
+
 def test_evaluation_seeds_overlap_with_nothing() -> None:
     from podracer_core.random_streams import environment_keys
 

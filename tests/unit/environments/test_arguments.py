@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from podracer_core.catalogue.environments import BUILT_IN, EnvironmentSpec
-from podracer_core.environments.registry import make_vec_environment, runs_on
-from podracer_core.errors import InvalidInput
+from podracer_core.environments.registry import make_vec_environment, require_device, runs_on
+from podracer_core.errors import InvalidInput, PreconditionFailed
 
 
 @pytest.mark.parametrize(
@@ -54,6 +54,12 @@ def test_a_time_limit_is_one_step_at_least(environment_id: str, limit: int) -> N
         make_vec_environment(EnvironmentSpec(environment_id, kwargs={"max_episode_steps": limit}), 1)
 
 
+@pytest.mark.parametrize("environment_id", ["CartPole-v1", "Hopper-v5"])
+def test_a_time_limit_is_one_that_can_be_counted_to(environment_id: str) -> None:
+    with pytest.raises(InvalidInput, match=f"max_episode_steps must be at most {2**63 - 1}, not {10**300}"):
+        make_vec_environment(EnvironmentSpec(environment_id, kwargs={"max_episode_steps": 10**300}), 1)
+
+
 def test_no_time_limit() -> None:
     spec = EnvironmentSpec("CartPole-v1", kwargs={"max_episode_steps": None})
     assert make_vec_environment(spec, 1).max_episode_steps is None
@@ -70,6 +76,15 @@ def test_where_a_built_in_environment_runs(environment_id: str) -> None:
     spec = EnvironmentSpec(environment_id)
     assert runs_on(spec, "cpu")
     assert runs_on(spec, torch.device("cuda", 1)) == ("cuda" in BUILT_IN[environment_id].devices)
+
+
+@pytest.mark.parametrize("device", ["meta", "mps", "cuda:", "a\nb", "cuda:-1"])
+def test_a_caller_names_a_device(device: str) -> None:
+    assert require_device("cpu") == "cpu"
+    with pytest.raises(InvalidInput, match="is no device: cpu, cuda, and cuda:0"):
+        require_device(device)
+    with pytest.raises(PreconditionFailed, match="there is no device cuda:99 here"):
+        require_device("cuda:99")
 
 
 @pytest.mark.parametrize("environment_id", ["Reacher-v5", "InvertedPendulum-v5"])

@@ -150,7 +150,7 @@ def test_many_dimensions() -> None:
 
 
 @pytest.mark.parametrize("make", [PointChasing, PointChasingDiscrete])
-@pytest.mark.parametrize("dimensions", [0, -1, 2.0, True, "2"])
+@pytest.mark.parametrize("dimensions", [0, -1, 2.0, True, "2", 2**31])
 def test_dimensions_are_a_number_to_count_with(make: Callable[..., TorchEnvironment], dimensions: Any) -> None:
-    with pytest.raises(InvalidInput, match="dimensions must be a whole number from 1 on, not"):
+    with pytest.raises(InvalidInput, match="dimensions must be a whole number from 1 to 1024, not"):
         make(1, dimensions=dimensions)

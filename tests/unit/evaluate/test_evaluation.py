@@ -113,6 +113,25 @@ def test_a_staged_evaluation_goes_on_only_while_it_has_to(name: str) -> None:
         evaluator.evaluate_staged(actor(name, 4, 5), SEEDS, 0.0)
 
 
+def test_only_a_few_sets_of_environments_are_kept() -> None:
+    made: list[int] = []
+
+    class Counted(Pendulum):
+        def close(self) -> None:
+            made.remove(self.num_envs)
+
+    def make(count: int) -> VecEnvironment:
+        made.append(count)
+        return Counted(count, max_episode_steps=3)
+
+    one, evaluator = actor("Pendulum", 4), Evaluator(make)
+    for episodes in (1, 2, 3, 1, 4, 5, 6, 7, 8, 9):
+        evaluator.evaluate(one, SEEDS[:episodes])
+    assert made == [1, 3, 4, 5, 6, 7, 8, 9]
+    evaluator.close()
+    assert not made
+
+
 def test_an_environment_without_a_time_limit_is_cut_off() -> None:
     evaluator = Evaluator(lambda count: Pendulum(count, max_episode_steps=None), step_limit=21)
     (result,) = evaluator.evaluate(actor("Pendulum", 4), SEEDS[:3])

@@ -11,7 +11,7 @@ from podracer_core.algorithms.cohort import CohortConfig, MemberConfig
 from podracer_core.algorithms.registry import algorithm_class
 from podracer_core.catalogue.environments import EnvironmentSpec
 from podracer_core.environments.registry import make_vec_environment
-from podracer_core.errors import InvalidInput
+from podracer_core.errors import InvalidInput, Unavailable
 from podracer_evaluator.evaluation import PolicyEvaluation
 
 SPEC = EnvironmentSpec(id="CartPole-v1", max_episode_steps=40)
@@ -52,6 +52,30 @@ def test_a_look_may_round_differently_but_plays_the_same_episodes(evaluation: Po
 def test_strangers_are_refused(evaluation: PolicyEvaluation, agents: list[str]) -> None:
     with pytest.raises(InvalidInput):
         evaluation.evaluate(agents, weights(), range(8), 0, None, False)
+
+
+def test_more_episodes_than_there_can_be_environments_are_refused(evaluation: PolicyEvaluation) -> None:
+    with pytest.raises(InvalidInput, match="3 agents and 500000 episodes need more than 1048576 environments"):
+        evaluation.evaluate(["a1", "a2", "a3"], weights(), range(500_000), 0, None, False)
+
+
+def test_an_evaluation_is_given_up_when_nobody_waits_for_it() -> None:
+    checks: list[None] = []
+
+    def check() -> None:
+        checks.append(None)
+        if len(checks) == 3:
+            raise Unavailable("nobody waits")
+
+    endless = EnvironmentSpec(id="Pendulum-v1", max_episode_steps=1 << 40)
+    environment = make_vec_environment(endless, 1)
+    spaces = environment.observation_space, environment.action_space
+    evaluation = PolicyEvaluation(COHORT, endless, "cpu", check)
+    with pytest.raises(Unavailable, match="nobody waits"):
+        evaluation.evaluate(
+            ["a1", "a2", "a3"], algorithm_class("ppo")(COHORT, *spaces).actor_state(), range(2), 0, None, False
+        )
+    evaluation.close()
 
 
 def test_weights_of_another_shape_are_refused(evaluation: PolicyEvaluation) -> None:

@@ -134,6 +134,17 @@ def test_a_worker_needs_only_the_actor_state(kind: str, seen: str) -> None:
         idle(kind, seen, members=2).load_state(actor.state())
 
 
+def test_networks_that_memory_has_no_room_for_are_refused() -> None:
+    space = OBSERVATIONS["vector"]
+    head = make_policy_head(gymnasium.spaces.Discrete(2), "cpu")
+    architecture = Architecture.of(space, (16384,) * 8, head.output_size)
+    with pytest.raises(InvalidInput, match=r"a stack of 1024 networks of these sizes takes .* GiB") as refused:
+        NetworkActor.idle(architecture, head, space, 1024, "cpu", normalize=True)
+    assert refused.value.reason == "NETWORKS_TOO_LARGE"
+    with pytest.raises(InvalidInput, match="networks of these sizes takes"):
+        idle("discrete", "vector").repeat(1 << 40)
+
+
 @EVERY
 def test_repeated_members_act_as_the_one_that_they_are(kind: str) -> None:
     actor, observation = trained(kind), observations("vector", MEMBERS, 2 * ENVS)

@@ -54,6 +54,14 @@ class TestOutbox:
         with pytest.raises(InvalidInput):
             next(iterator)
 
+    def test_who_puts_is_told_when_a_message_is_taken(self) -> None:
+        outbox: Outbox[int] = Outbox()
+        taken: list[int] = []
+        for number in range(2):
+            outbox.put(number, lambda number=number: taken.append(number))  # type: ignore[misc]
+        next(iter(outbox))
+        assert taken == [0]
+
     def test_who_waits_is_woken_by_the_end(self) -> None:
         outbox: Outbox[int] = Outbox()
         threading.Timer(0.05, outbox.close).start()

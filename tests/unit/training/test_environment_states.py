@@ -9,6 +9,7 @@ import torch
 
 from podracer_core.algorithms.algorithm import Algorithm
 from podracer_core.collect import Collector
+from podracer_core.errors import InvalidInput
 from podracer_core.training.environment_states import (
     member_environment_states,
     resume_environments,
@@ -74,6 +75,27 @@ def test_states_cross_a_wire_in_parts(make_algorithm: Make, make_collector: Make
         for name, whole in states[1].items():
             expected = whole[first : first + count] if whole.dim() else whole
             assert torch.equal(back[1][name], expected)
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        {"step_count": torch.zeros(2)},
+        {"resumed": torch.ones(2), "step_count": torch.zeros(2)},
+        {"resumed": torch.ones(2, 1, dtype=torch.bool), "step_count": torch.zeros(2)},
+        {"resumed": torch.ones(2, dtype=torch.bool), "step_count": torch.zeros(1)},
+        {"resumed": torch.ones(2, dtype=torch.bool), "step_count": torch.zeros(())},
+    ],
+    ids=["not told who resumes", "not flags", "two axes", "too few members", "no members"],
+)
+def test_what_is_no_state_is_refused(broken: dict[str, torch.Tensor]) -> None:
+    with pytest.raises(InvalidInput):
+        unstack_states(broken)
+
+
+def test_states_of_another_number_of_members_are_refused(make_algorithm: Make, make_collector: MakeCollector) -> None:
+    with pytest.raises(InvalidInput, match="states of 3 members came for 2"):
+        resume_environments(make_collector(make_algorithm()), [None] * 3)
 
 
 def test_nothing_to_send_is_sent_as_nothing() -> None:

@@ -7,6 +7,7 @@ import pytest
 from podracer.common.v1 import cohort_pb2
 from podracer_core.catalogue.messages import HyperparameterValue, hyperparameter_to_message
 from podracer_core.errors import InvalidInput
+from podracer_core.jobs.validation import MAX_MEMBERS
 from podracer_core.training.messages import cohort_from_message
 
 
@@ -42,11 +43,25 @@ def test_a_whole_number_may_come_as_a_real_one() -> None:
         (message({"horizon": 16}, {}), "COHORT_MISMATCH"),
         (message({"learning_rat": 0.1}), "INVALID_INPUT"),
         (message({"learning_rate": -0.1}), "INVALID_INPUT"),
+        (message({"learning_rate": "fast"}), "INVALID_INPUT"),
+        (message({"learning_rate": (1, 2)}), "INVALID_INPUT"),
         (message({"horizon": 2.5}), "INVALID_INPUT"),
+        (message(*[{}] * (MAX_MEMBERS + 1)), "INVALID_INPUT"),
         (message(), "INVALID_INPUT"),
         (cohort_pb2.CohortSpec(algorithm="dreamer"), "UNKNOWN_ALGORITHM"),
     ],
-    ids=["horizons", "a missing horizon", "a name", "a range", "a fraction", "nobody", "the algorithm"],
+    ids=[
+        "horizons",
+        "a missing horizon",
+        "a name",
+        "a range",
+        "a word",
+        "a list",
+        "a fraction",
+        "a crowd",
+        "nobody",
+        "the algorithm",
+    ],
 )
 def test_what_cannot_be_stacked_or_trained_is_refused(cohort: cohort_pb2.CohortSpec, reason: str) -> None:
     with pytest.raises(InvalidInput) as refused:

@@ -23,9 +23,15 @@ def free_bytes(device: torch.device) -> int | None:
 
 
 def require_memory(
-    size_bytes: int, device: torch.device, what: str, *, field: str, unit_bytes: float | None = None
+    size_bytes: int,
+    device: torch.device,
+    what: str,
+    *,
+    field: str,
+    unit_bytes: float | None = None,
+    reason: str = "REPLAY_TOO_LARGE",
 ) -> None:
-    """Raises InvalidInput (REPLAY_TOO_LARGE), naming the hyperparameter `field`, unless `size_bytes` are free.
+    """Raises InvalidInput (`reason`), naming the hyperparameter `field`, unless `size_bytes` are free.
 
     unit_bytes   what one more in `field` takes: then the message says how many would fit
     """
@@ -37,7 +43,7 @@ def require_memory(
         message = (
             f"{what} takes {size_bytes / 2**30:.1f} GiB, {free / 2**30:.1f} GiB are free on {device.type}; {advice}"
         )
-        raise InvalidInput(message, violations=[FieldViolation(field, message)], reason="REPLAY_TOO_LARGE")
+        raise InvalidInput(message, violations=[FieldViolation(field, message)], reason=reason)
 
 
 def _rounded_down(number: float) -> int:

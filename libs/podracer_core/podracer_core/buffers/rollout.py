@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
 import torch
 from torch import Tensor
 
+from podracer_core.buffers.memory import require_memory
 from podracer_core.errors import InvalidInput
 
 
@@ -140,6 +142,7 @@ class Rollout:
 
 
 _PLAIN = ("observation", "action", "log_prob", "reward", "terminated", "truncated", "valid", "first_step")
+_PLAIN_STEP_BYTES = 11  # log-probability, reward and three flags
 
 
 def allocate_rollout(
@@ -153,9 +156,20 @@ def allocate_rollout(
 ) -> Rollout:
     """An empty rollout to collect into. observation, action: shape and dtype of a single one.
 
-    mask_size: flags in an action mask; 0 for no masks. Masks start true.
+    mask_size: flags in an action mask; 0 for no masks. Masks start true. Raises InvalidInput (ROLLOUT_TOO_LARGE) where
+    the device has not enough free memory for it.
     """
     rows = (horizon, members, num_envs)
+    observed, acted = (math.prod(shape) * dtype.itemsize for shape, dtype in (observation, action))
+    step_bytes = members * num_envs * (2 * observed + acted + mask_size + _PLAIN_STEP_BYTES)
+    require_memory(
+        step_bytes * (horizon + 1),
+        torch.device(device),
+        f"a rollout of {horizon:,} steps of {members * num_envs:,} environments",
+        field="horizon",
+        unit_bytes=step_bytes,
+        reason="ROLLOUT_TOO_LARGE",
+    )
 
     def zeros(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
         return torch.zeros(*shape, dtype=dtype, device=device)

@@ -18,7 +18,7 @@ import torch
 
 from podracer.common.v1 import tensor_pb2
 from podracer_core.carriers.slots import SlotReader, SlotWriter
-from podracer_core.carriers.wire import PAYLOAD_BYTES, bytes_of, empty_for, header_of, size_bytes_of
+from podracer_core.carriers.wire import MAX_TENSORS, PAYLOAD_BYTES, bytes_of, empty_for, header_of, size_bytes_of
 from podracer_core.errors import InvalidInput
 
 __all__ = ["CHUNK_BYTES", "TensorDecoder", "TensorEncoder", "decode_tensor", "encode_tensor"]
@@ -42,14 +42,13 @@ def decode_tensor(message: tensor_pb2.Tensor) -> torch.Tensor:
     carrier = message.WhichOneof("data")
     if carrier not in ("inline", None):
         raise InvalidInput(f"a tensor came by {carrier}, expected inline bytes", reason="CARRIER_NOT_CHOSEN")
-    tensor = empty_for(message)
-    data = message.inline
-    target = bytes_of(tensor)
-    if len(data) != target.size:
+    data, size = message.inline, size_bytes_of(message)
+    if len(data) != size:
         raise InvalidInput(
-            f"a tensor of shape {list(message.shape)} has {target.size} bytes, {len(data)} came", reason="BAD_TENSOR"
+            f"a tensor of shape {list(message.shape)} has {size} bytes, {len(data)} came", reason="BAD_TENSOR"
         )
-    target[...] = np.frombuffer(data, np.uint8)
+    tensor = empty_for(message)
+    bytes_of(tensor)[...] = np.frombuffer(data, np.uint8)
     return tensor
 
 
@@ -122,6 +121,8 @@ class TensorDecoder:
         whatever their strides and devices. Raises InvalidInput for a header that cannot be right."""
         if self._open:
             raise InvalidInput("a new header came before the chunks of the one before it", reason="BAD_TENSOR")
+        if len(messages) > MAX_TENSORS:
+            raise InvalidInput(f"a message has {len(messages)} tensors, more than {MAX_TENSORS}", reason="BAD_TENSOR")
         if sum(size_bytes_of(message) for message in messages.values()) > self._payload_bytes:
             raise InvalidInput(f"a message announces more than {self._payload_bytes} bytes", reason="PAYLOAD_TOO_LARGE")
         self._tensors, self._wanted = {}, into or {}

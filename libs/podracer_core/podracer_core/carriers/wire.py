@@ -11,12 +11,16 @@ import torch
 from podracer.common.v1 import tensor_pb2
 from podracer_core.errors import InvalidInput
 
-__all__ = ["PAYLOAD_BYTES", "bytes_of", "dtype_of", "empty_for", "header_of", "size_bytes_of"]
+__all__ = ["MAX_TENSORS", "PAYLOAD_BYTES", "bytes_of", "dtype_of", "empty_for", "header_of", "size_bytes_of"]
 
 PAYLOAD_BYTES = 1 << 31
 """Bytes of all tensors of one header that a receiver accepts."""
 
+MAX_TENSORS = 4096
+"""Of one header."""
+
 _MAX_AXES = 8
+_MAX_SIZE = (1 << 31) - 1  # of an axis: beside an axis of 0 there is nothing else to limit it
 
 _DTYPES: dict[torch.dtype, tensor_pb2.DataType.ValueType] = {
     torch.float32: tensor_pb2.DATA_TYPE_FLOAT32,
@@ -44,7 +48,7 @@ def header_of(tensor: torch.Tensor) -> tensor_pb2.Tensor:
 def size_bytes_of(message: tensor_pb2.Tensor) -> int:
     """Bytes that dtype and shape stand for. Raises InvalidInput for what is neither."""
     dtype = _TORCH_DTYPES.get(message.dtype)
-    if dtype is None or len(message.shape) > _MAX_AXES or any(size < 0 for size in message.shape):
+    if dtype is None or len(message.shape) > _MAX_AXES or not all(0 <= size <= _MAX_SIZE for size in message.shape):
         raise InvalidInput(
             f"not a tensor: dtype {message.dtype}, shape {list(message.shape[: _MAX_AXES + 1])}", reason="BAD_TENSOR"
         )

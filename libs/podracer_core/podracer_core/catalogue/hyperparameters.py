@@ -16,6 +16,8 @@ HyperparameterValue = float | int | bool | str | tuple[int, ...]
 Kind = Literal["float", "int", "bool", "sizes", "choice"]
 Scope = Literal["member", "cohort", "network"]
 
+_MOST_SIZES = 64
+
 
 @dataclass(frozen=True, slots=True)
 class SearchRange:
@@ -76,6 +78,8 @@ class Hyperparameter:
             case "sizes":
                 if isinstance(value, str) or not isinstance(value, Sequence) or not value:
                     return "must be a list of whole numbers"
+                if len(value) > _MOST_SIZES:
+                    return f"must be a list of at most {_MOST_SIZES} whole numbers"
                 problems = (problem for size in value if (problem := self._number_problem(size, int)))
                 return next((f"must be a list each of which {problem}" for problem in problems), "")
             case "int":

@@ -233,7 +233,12 @@ def _bound(values: Any) -> Bound:
 
 def _arguments(message: struct_pb2.Struct) -> dict[str, Any]:
     """A Struct knows only doubles: whole numbers become integers again, as constructors expect them."""
-    arguments: dict[str, Any] = _whole_numbers(json_format.MessageToDict(message))
+    try:
+        arguments: dict[str, Any] = _whole_numbers(json_format.MessageToDict(message))
+    except ValueError as error:  # a number that JSON does not know
+        problem = f"must be JSON values: {error}"
+        violations = [FieldViolation("environment.kwargs", problem)]
+        raise InvalidInput(f"environment.kwargs: {problem}", violations=violations) from error
     return arguments
 
 

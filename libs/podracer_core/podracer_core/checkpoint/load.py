@@ -65,7 +65,11 @@ def open_checkpoint_folder(path: Path, groups: tuple[str, ...] | None = None) ->
     Raises InvalidInput where there is none, and the errors of `load_checkpoint`.
     """
     folder = path.parent if path.name == FILE_NAME else path
-    if not (folder / FILE_NAME).is_file():
+    try:
+        found = (folder / FILE_NAME).is_file()
+    except OSError as error:  # a name that is too long, a folder of somebody else's
+        raise InvalidInput(f"no checkpoint at {str(path)[:200]}: {error.strerror}", reason="NO_CHECKPOINT") from error
+    if not found:
         raise InvalidInput(f"no checkpoint at {path}: expected a folder with a {FILE_NAME}", reason="NO_CHECKPOINT")
     return load_checkpoint(FolderStore(folder, create=False), "", groups=groups)
 

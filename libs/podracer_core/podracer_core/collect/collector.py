@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import torch
@@ -25,7 +25,8 @@ class Collector:
     environment (its place in its random streams; zero for a new agent). `first_environment` is the index of this
     worker's first environment within each member, so that several workers of a learner draw different numbers.
     `session`, an int or int64 [M], makes episodes differ when the environments start anew after a restart.
-    `buffers` rollouts live at a time: each is overwritten by the call that comes so many later.
+    `buffers` rollouts live at a time: each is overwritten by the call that comes so many later. `check` is called at
+    every step but those that a CUDA graph replays; it raises to give up.
     """
 
     def __init__(
@@ -38,11 +39,12 @@ class Collector:
         first_environment: int = 0,
         session: int | Tensor = 0,
         buffers: int = 1,
+        check: Callable[[], None] = lambda: None,
     ) -> None:
         members = actor.members
         if environment.num_envs % members or seeds.shape != (members,):
             raise InvalidInput(f"{environment.num_envs} environments and {seeds.shape[0]} seeds for {members} members")
-        self.environment, self.actor = environment, actor
+        self.environment, self.actor, self._check = environment, actor, check
         self.members, self.num_envs = members, environment.num_envs // members
         device = environment.device
         seeds = seeds.to(device)
@@ -77,6 +79,7 @@ class Collector:
             masks[0].copy_(present_mask.view_as(masks[0]))
         noise = self.actor.draw_noise(self._action_keys, self._step_count, horizon)
         for t in range(horizon):
+            self._check()
             mask = masks[t] if masks is not None else None
             action, log_prob = self.actor.act(rollout.observation[t], noise[t], mask)
             rollout.action[t].copy_(action)

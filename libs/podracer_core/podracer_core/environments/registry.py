@@ -13,9 +13,17 @@ from podracer_core.catalogue.environments import EnvironmentSpec, find_environme
 from podracer_core.environments.arguments import typed_arguments
 from podracer_core.environments.processes.preprocess import PreprocessVecEnv
 from podracer_core.environments.vec_environment import VecEnvironment
-from podracer_core.errors import FieldViolation, InvalidInput
+from podracer_core.errors import FieldViolation, InvalidInput, PreconditionFailed
 
-__all__ = ["batched_class", "device_for", "evaluates_alike", "gymnasium_spec", "make_vec_environment", "runs_on"]
+__all__ = [
+    "batched_class",
+    "device_for",
+    "evaluates_alike",
+    "gymnasium_spec",
+    "make_vec_environment",
+    "require_device",
+    "runs_on",
+]
 
 _PLACES = {"cpu": "the CPU", "cuda": "CUDA devices"}
 
@@ -60,7 +68,12 @@ def make_vec_environment(
     constructor: Any = batched
     try:
         environment: VecEnvironment = constructor(num_envs, device=device, **arguments)
-    except (LookupError, TypeError, ValueError) as error:  # a model without the body that the task is about, say
+    except (
+        ArithmeticError,
+        LookupError,
+        TypeError,
+        ValueError,
+    ) as error:  # a model without the body that the task is about, say
         message = f"{spec.name} cannot be made with these: {type(error).__name__}: {error}"
         raise InvalidInput(message, violations=[FieldViolation("environment.kwargs", message)]) from error
     return environment
@@ -93,6 +106,22 @@ def device_for(wanted: str, spec: EnvironmentSpec) -> str:
         return wanted
     fits = torch.cuda.is_available() and batched_class(spec) is not None and runs_on(spec, "cuda")
     return "cuda" if fits else "cpu"
+
+
+def require_device(device: str) -> str:
+    """`device` itself. Raises InvalidInput unless it is the CPU or a CUDA device, and PreconditionFailed (NO_DEVICE)
+    where that is not here."""
+    try:
+        found = torch.device(device)
+    except RuntimeError:
+        found = None
+    if found is None or found.type not in _PLACES:
+        message = f"{device[:100]!r} is no device: cpu, cuda, and cuda:0 and so on are"
+        raise InvalidInput(message, violations=[FieldViolation("device", message)])
+    count = torch.cuda.device_count() if found.type == "cuda" else 1
+    if (found.index or 0) >= count:
+        raise PreconditionFailed(f"there is no device {device} here", reason="NO_DEVICE", device=device)
+    return device
 
 
 def evaluates_alike(spec: EnvironmentSpec) -> bool:

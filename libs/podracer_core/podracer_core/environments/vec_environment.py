@@ -20,6 +20,8 @@ from podracer_core.errors import FieldViolation, InvalidInput
 
 __all__ = ["Step", "VecEnvironment", "allocate_step", "check_time_limit"]
 
+_MOST_STEPS = (1 << 63) - 1  # of an episode: int64
+
 
 @dataclass(frozen=True, slots=True)
 class Step:
@@ -150,7 +152,8 @@ def allocate_step(environment: VecEnvironment) -> Step:
 
 
 def check_time_limit(max_episode_steps: int | None) -> None:
-    """InvalidInput unless it is None (no limit) or a number of steps, 1 at least."""
-    if max_episode_steps is not None and max_episode_steps < 1:
-        message = f"max_episode_steps must be at least 1, not {max_episode_steps}"
+    """InvalidInput unless it is None (no limit) or a number of steps, 1 at least, that a counter can reach."""
+    if max_episode_steps is not None and not 1 <= max_episode_steps <= _MOST_STEPS:
+        bound = "at least 1" if max_episode_steps < 1 else f"at most {_MOST_STEPS}"
+        message = f"max_episode_steps must be {bound}, not {max_episode_steps}"
         raise InvalidInput(message, violations=[FieldViolation("environment.max_episode_steps", message)])

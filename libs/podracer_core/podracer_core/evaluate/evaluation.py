@@ -18,6 +18,7 @@ BLOCK_ROWS = 32
 # Steps between two looks at whether all episodes have ended: each look makes the host wait for the device.
 _CHECK_INTERVAL = 16
 _DEFAULT_STEP_LIMIT = 100_000
+_MOST_KEPT = 8  # sets of environments
 
 
 class Evaluated(Protocol):
@@ -35,7 +36,7 @@ class Evaluated(Protocol):
 
 
 class Evaluator:
-    """Runs greedy episodes in environments that `make_environment(num_envs)` makes; they are kept for the next time.
+    """Runs greedy episodes in environments that `make_environment(num_envs)` makes; a few are kept for the next time.
 
     They are made for evaluation: where `deterministic_evaluation` is true all of a policy's episodes are alike, and one
     is played for all seeds, so that the interval of the mean has no width. `all_alike` says that this is known already
@@ -133,9 +134,11 @@ class Evaluator:
         self._environments.clear()
 
     def _environment(self, num_envs: int) -> VecEnvironment:
-        if num_envs not in self._environments:
-            self._environments[num_envs] = self._make_environment(num_envs)
-        return self._environments[num_envs]
+        environment = self._environments.pop(num_envs, None) or self._make_environment(num_envs)
+        if len(self._environments) == _MOST_KEPT:
+            self._environments.pop(next(iter(self._environments))).close()  # the longest unused
+        self._environments[num_envs] = environment
+        return environment
 
 
 def _results(

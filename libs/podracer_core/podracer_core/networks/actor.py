@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -10,6 +11,7 @@ import gymnasium
 import torch
 from torch import Tensor
 
+from podracer_core.buffers.memory import require_memory
 from podracer_core.errors import InvalidInput
 from podracer_core.networks.action_head import ActionHead
 from podracer_core.networks.policy import Policy
@@ -58,7 +60,8 @@ class Actor(ABC):
 
     @abstractmethod
     def repeat(self, times: int) -> Actor:
-        """A copy in which each member stands `times` times in a row: M * times members."""
+        """A copy in which each member stands `times` times in a row: M * times members. Raises InvalidInput
+        (NETWORKS_TOO_LARGE) where the device has not enough free memory for it."""
 
     def draw_noise(self, key: Tensor, counter: Tensor, horizon: int) -> Tensor:
         """The noise of `horizon` steps in one call: key int64 [M, E], counter int64 [M] -> [T, M, E, noise_size]."""
@@ -124,11 +127,11 @@ class NetworkActor(Actor):
         normalize: bool,
         ensemble: int = 1,
     ) -> NetworkActor:
-        """An actor without a learner; its weights are zero until it loads a state."""
-        tensors = {
-            name: torch.zeros(members * ensemble, *shape, device=device)
-            for name, shape in architecture.shapes().items()
-        }
+        """An actor without a learner; its weights are zero until it loads a state. Raises InvalidInput
+        (NETWORKS_TOO_LARGE) where the device has not enough free memory for them."""
+        shapes, count = architecture.shapes(), members * ensemble
+        _require_memory(4 * count * sum(map(math.prod, shapes.values())), count, torch.device(device))
+        tensors = {name: torch.zeros(count, *shape, device=device) for name, shape in shapes.items()}
         return cls.build(StackedNetwork(architecture, tensors), head, space, members, normalize=normalize)
 
     def normalize(self, observation: Tensor) -> Tensor:
@@ -161,6 +164,8 @@ class NetworkActor(Actor):
         return self._map(lambda tensor: tensor[member : member + 1].cpu().clone(), self.head.cpu())
 
     def repeat(self, times: int) -> NetworkActor:
+        size_bytes = times * sum(tensor.nbytes for tensor in self._tensors().values())
+        _require_memory(size_bytes, times * self.members * self._ensemble, self.device)
         return self._map(lambda tensor: tensor.repeat_interleave(times, 0), self.head)
 
     def _map(self, change: Callable[[Tensor], Tensor], head: ActionHead) -> NetworkActor:
@@ -214,3 +219,8 @@ class NetworkActor(Actor):
             self.limit,
             self.head.greedy_module(),
         )
+
+
+def _require_memory(size_bytes: int, count: int, device: torch.device) -> None:
+    what, reason = f"a stack of {count} networks of these sizes", "NETWORKS_TOO_LARGE"
+    require_memory(size_bytes, device, what, field="hidden_sizes", reason=reason)

@@ -30,10 +30,11 @@ class Outbox(Generic[Message]):
     """Messages on their way out: any thread puts, gRPC's iterates. What comes after the end is dropped."""
 
     def __init__(self) -> None:
-        self._entries: queue.SimpleQueue[Message | _End] = queue.SimpleQueue()
+        self._entries: queue.SimpleQueue[tuple[Message, Callable[[], None]] | _End] = queue.SimpleQueue()
 
-    def put(self, message: Message) -> None:
-        self._entries.put(message)
+    def put(self, message: Message, on_taken: Callable[[], None] = lambda: None) -> None:
+        """`on_taken` is called in the thread that iterates, when the other side has room for the message."""
+        self._entries.put((message, on_taken))
 
     def fail(self, error: Exception) -> None:
         """Raise `error` to who iterates, after what was put before."""
@@ -50,7 +51,9 @@ class Outbox(Generic[Message]):
                 if entry.error is not None:
                     raise entry.error
                 return
-            yield entry
+            message, on_taken = entry
+            on_taken()
+            yield message
 
 
 class StreamCall(Generic[Message, Item]):

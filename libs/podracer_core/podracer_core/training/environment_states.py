@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from podracer_core.collect import Collector
+from podracer_core.errors import InvalidInput
 
 __all__ = ["EnvironmentState", "member_environment_states", "resume_environments", "stack_states", "unstack_states"]
 
@@ -29,8 +30,10 @@ def resume_environments(collector: Collector, states: Sequence[EnvironmentState 
     """Put members' environments where `states` [M] say; the others stay as they were reset.
 
     A state that does not fit (another number of environments, another environment) is left out too: such episodes
-    start anew. Returns for each member whether it goes on.
+    start anew. Returns for each member whether it goes on. Raises InvalidInput for another number of members.
     """
+    if len(states) != collector.members:
+        raise InvalidInput(f"states of {len(states)} members came for {collector.members}", reason="BAD_TENSOR")
     own = collector.state()
     merged = {name: tensor.clone() for name, tensor in own.items()}
     resumed = []
@@ -60,11 +63,18 @@ def stack_states(states: Sequence[EnvironmentState | None], first: int, count: i
 
 
 def unstack_states(stacked: Mapping[str, Tensor]) -> list[EnvironmentState | None]:
-    """The inverse of `stack_states` for the environments that it was given."""
+    """The inverse of `stack_states` for the environments that it was given. Raises InvalidInput for anything else."""
+    resumed = stacked.get(RESUMED)
+    if resumed is None or resumed.dtype != torch.bool or resumed.dim() != 1:
+        raise InvalidInput(f"states of environments come with {RESUMED!r}, bool [M]", reason="BAD_TENSOR")
     names = [name for name in stacked if name != RESUMED]
+    for name in names:
+        if stacked[name].shape[:1] != resumed.shape:
+            shape = list(stacked[name].shape)
+            raise InvalidInput(f"{name!r} of {len(resumed)} members has shape {shape}", reason="BAD_TENSOR")
     return [
         {name: stacked[name][member] for name in names} if present else None
-        for member, present in enumerate(stacked[RESUMED].tolist())
+        for member, present in enumerate(resumed.tolist())
     ]
 
 

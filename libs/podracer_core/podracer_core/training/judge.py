@@ -82,10 +82,15 @@ class InProcessJudge(Judge):
     blocking = True
 
     def __init__(
-        self, make_environment: Callable[[int, torch.device], VecEnvironment], *, all_alike: bool = False
+        self,
+        make_environment: Callable[[int, torch.device], VecEnvironment],
+        *,
+        all_alike: bool = False,
+        check: Callable[[], None] = lambda: None,
     ) -> None:
-        """`make_environment(num_envs, device)` is called once for each size and device; `all_alike` is Evaluator's."""
-        self._make_environment, self._all_alike = make_environment, all_alike
+        """`make_environment(num_envs, device)` is called for each size and device that is not at hand; `all_alike` and
+        `check` are Evaluator's."""
+        self._make_environment, self._all_alike, self._check = make_environment, all_alike, check
         self._evaluators: dict[torch.device, Evaluator] = {}
         self._starting_s = 0.0  # that environments took to start within the present order
         self._answers: list[EvaluationAnswer] = []
@@ -110,7 +115,9 @@ class InProcessJudge(Judge):
 
     def _evaluator(self, device: torch.device) -> Evaluator:
         if device not in self._evaluators:
-            self._evaluators[device] = Evaluator(lambda count: self._start(count, device), all_alike=self._all_alike)
+            self._evaluators[device] = Evaluator(
+                lambda count: self._start(count, device), all_alike=self._all_alike, check=self._check
+            )
         return self._evaluators[device]
 
     def _start(self, num_envs: int, device: torch.device) -> VecEnvironment:

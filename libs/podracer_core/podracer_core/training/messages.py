@@ -7,6 +7,7 @@ from podracer_core.algorithms.cohort import CohortConfig, MemberConfig
 from podracer_core.catalogue.algorithms import AlgorithmInfo, find_algorithm
 from podracer_core.catalogue.messages import HyperparameterValue, hyperparameters_from_message
 from podracer_core.errors import FieldViolation, InvalidInput
+from podracer_core.jobs.validation import MAX_MEMBERS
 
 __all__ = ["cohort_from_message"]
 
@@ -15,9 +16,12 @@ def cohort_from_message(message: cohort_pb2.CohortSpec) -> CohortConfig:
     """The cohort to build an algorithm or an actor for.
 
     Raises InvalidInput for an unknown algorithm or hyperparameter, a value out of its range, and for members that
-    cannot be stacked: another algorithm, or other values of what a cohort shares.
+    cannot be stacked: too many, another algorithm, or other values of what a cohort shares.
     """
     info = find_algorithm(message.algorithm)
+    if len(message.members) > MAX_MEMBERS:
+        problem = f"has {len(message.members)} of them, expected at most {MAX_MEMBERS}"
+        raise InvalidInput(f"cohort.members {problem}", violations=[FieldViolation("cohort.members", problem)])
     members: list[MemberConfig] = []
     shared: dict[str, HyperparameterValue] = {}
     for index, agent in enumerate(message.members):
@@ -39,11 +43,13 @@ def cohort_from_message(message: cohort_pb2.CohortSpec) -> CohortConfig:
 
 
 def _typed(info: AlgorithmInfo, values: dict[str, HyperparameterValue]) -> dict[str, HyperparameterValue]:
-    """A whole number may come as a real one: a search space knows no types."""
+    """Values of the right types: a whole number may come as a real one, since a search space knows no types."""
     typed = dict(values)
     for name, value in values.items():
-        if info.hyperparameter(name).kind == "int" and isinstance(value, float) and value.is_integer():
+        knob = info.hyperparameter(name)
+        if knob.kind == "int" and isinstance(value, float) and value.is_integer():
             typed[name] = int(value)
+        knob.check(typed[name])
     return typed
 
 

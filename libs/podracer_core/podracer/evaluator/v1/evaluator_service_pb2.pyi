@@ -77,7 +77,7 @@ class EvaluateRequest(_message.Message):
 
     @_builtins.property
     def slot_return(self) -> _tensor_pb2.SlotReturn:
-        """Hands a slot back."""
+        """Not used: refused. Policies go one way."""
 
     def __init__(
         self,
@@ -177,14 +177,14 @@ class EvaluationOrder(_message.Message):
     policy_version: _builtins.int
     """Version of the policies."""
     purpose: _agent_pb2.EvaluationPurpose.ValueType
-    """Why."""
+    """Why. Required."""
     first_episodes: _builtins.int
     """Episodes to begin with. 0: all."""
     admission_score: _builtins.float
     """Go on to all episodes only while the interval straddles this score. Unset: always go on."""
     @_builtins.property
     def agents(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Agents, in the order of the tensors' member axis."""
+        """Agents, each once, in the order of the tensors' member axis."""
 
     @_builtins.property
     def tensors(self) -> _containers.MessageMap[_builtins.str, _tensor_pb2.Tensor]:
@@ -192,7 +192,7 @@ class EvaluationOrder(_message.Message):
 
     @_builtins.property
     def seeds(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """Seeds of a full evaluation, one an episode; they must be fresh ones for a candidate."""
+        """Seeds of a full evaluation, one an episode, 1 to 10,000; they must be fresh ones for a candidate."""
 
     def __init__(
         self,
@@ -393,7 +393,7 @@ class EvaluateCheckpointRequest(_message.Message):
     ensemble: _builtins.str
     """How several act together: `mean` or `vote`. Unset: by action space."""
     episodes: _builtins.int
-    """Episodes with fresh seeds, where `seeds` is empty. 0: the stored evaluation's seeds."""
+    """Episodes with fresh seeds, where `seeds` is empty, at most 100,000. 0: the stored evaluation's seeds."""
     purpose: _agent_pb2.EvaluationPurpose.ValueType
     """Why. Unset: REQUESTED."""
     @_builtins.property
@@ -408,7 +408,7 @@ class EvaluateCheckpointRequest(_message.Message):
 
     @_builtins.property
     def seeds(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """Seeds, one an episode. Empty: the stored evaluation's, so that its returns come again."""
+        """Seeds, one an episode, at most 100,000. Empty: the stored evaluation's, so that its returns come again."""
 
     def __init__(
         self,
@@ -553,7 +553,7 @@ class InspectRequest(_message.Message):
 
     @_builtins.property
     def timeout(self) -> _duration_pb2.Duration:
-        """Limit. Unset: 60 s."""
+        """Limit, at most an hour. Unset: 60 s."""
 
     def __init__(
         self,

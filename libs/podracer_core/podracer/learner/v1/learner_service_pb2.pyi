@@ -587,7 +587,7 @@ class CheckpointRequest(_message.Message):
     AGENTS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def agents(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Members' agents. Empty: all."""
+        """Members' agents. Empty: all. Who is named twice comes once."""
 
     def __init__(
         self,

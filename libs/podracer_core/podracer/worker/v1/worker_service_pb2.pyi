@@ -110,17 +110,17 @@ class OpenCollect(_message.Message):
     DEVICE_FIELD_NUMBER: _builtins.int
     ENVIRONMENT_STATE_FIELD_NUMBER: _builtins.int
     envs_per_member: _builtins.int
-    """Environments of each member at this worker. Required."""
+    """Environments of each member at this worker, those of all members together at most 1,048,576. Required."""
     first_env_index: _builtins.int
     """Index of this worker's first environment within each member; keys random numbers, so that they do not depend on how environments are spread."""
     horizon: _builtins.int
-    """Steps of a rollout. Required."""
+    """Steps of a rollout, at most 1,048,576, and no more than there is memory for. Required."""
     max_in_flight: _builtins.int
     """Rollouts in flight at most, 1 to 8. 0: 1."""
     deterministic: _builtins.bool
     """Lock-step: a rollout begins only on the weights that answer the one before."""
     device: _builtins.str
-    """Device to collect on: `cpu`, `cuda:0`. Unset: as the worker is set."""
+    """Device to collect on: `cpu`, `cuda:0`; FAILED_PRECONDITION (NO_DEVICE) where it is not there. Unset: as the worker is set."""
     @_builtins.property
     def build(self) -> _cohort_pb2.BuildInfo:
         """The learner's build; it must equal the worker's."""
@@ -135,7 +135,7 @@ class OpenCollect(_message.Message):
 
     @_builtins.property
     def environment_state(self) -> _containers.MessageMap[_builtins.str, _tensor_pb2.Tensor]:
-        """State of the environments to go on from, by name. Empty: reset."""
+        """State of the environments to go on from, by name, inline. Empty: reset."""
 
     def __init__(
         self,
@@ -214,7 +214,7 @@ Global___ActorUpdate: _TypeAlias = ActorUpdate  # noqa: Y015
 
 @_typing.final
 class RolloutRequest(_message.Message):
-    """Asks for rollouts on top of those asked for already."""
+    """Asks for rollouts on top of those asked for already. At most 8 may be asked for and not have gone out yet."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

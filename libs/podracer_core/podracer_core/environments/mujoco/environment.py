@@ -22,6 +22,8 @@ from podracer_core.random_numbers import derive_key, normal, uniform
 
 __all__ = ["MuJoCoEnvironment"]
 
+_MOST_FRAMES = 1000
+
 
 class MuJoCoEnvironment(VecEnvironment):
     """N worlds of one MuJoCo model.
@@ -37,8 +39,8 @@ class MuJoCoEnvironment(VecEnvironment):
 
     def __init__(self, physics: Physics, frame_skip: int, max_episode_steps: int | None, observation_size: int) -> None:
         """`frame_skip` physics steps are one step of the environment."""
-        if frame_skip < 1:
-            raise InvalidInput(f"frame_skip must be at least 1, not {frame_skip}", frame_skip=frame_skip)
+        if not 1 <= frame_skip <= _MOST_FRAMES:
+            raise InvalidInput(f"frame_skip must be 1 to {_MOST_FRAMES}, not {frame_skip}", frame_skip=frame_skip)
         check_time_limit(max_episode_steps)
         self.physics = physics
         self.num_envs = physics.num_envs
