@@ -69,7 +69,7 @@ def test_what_is_decoded_is_the_receivers_own() -> None:
         tensor_pb2.Tensor(dtype=77, shape=[1], inline=b"\0"),
         tensor_pb2.Tensor(dtype=tensor_pb2.DATA_TYPE_UINT8, shape=[1] * 9, inline=b"\0"),
         tensor_pb2.Tensor(dtype=tensor_pb2.DATA_TYPE_UINT8, shape=[1 << 40, 1 << 40], inline=b"\0"),
-        tensor_pb2.Tensor(dtype=tensor_pb2.DATA_TYPE_UINT8, shape=[(1 << 63) - 1, (1 << 63) - 1, 0]),
+        tensor_pb2.Tensor(dtype=tensor_pb2.DATA_TYPE_UINT8, shape=[(1 << 31) - 1] * 7 + [0]),
         tensor_pb2.Tensor(
             dtype=tensor_pb2.DATA_TYPE_UINT8, shape=[1], shared_memory=tensor_pb2.SharedMemorySlot(segment="x")
         ),

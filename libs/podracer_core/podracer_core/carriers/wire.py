@@ -20,7 +20,7 @@ MAX_TENSORS = 4096
 """Of one header."""
 
 _MAX_AXES = 8
-_MAX_SIZE = (1 << 31) - 1  # of an axis: beside an axis of 0 there is nothing else to limit it
+_MAX_STRIDE = 1 << 60  # an axis of 0 makes any other one possible, but not its strides
 
 _DTYPES: dict[torch.dtype, tensor_pb2.DataType.ValueType] = {
     torch.float32: tensor_pb2.DATA_TYPE_FLOAT32,
@@ -48,7 +48,12 @@ def header_of(tensor: torch.Tensor) -> tensor_pb2.Tensor:
 def size_bytes_of(message: tensor_pb2.Tensor) -> int:
     """Bytes that dtype and shape stand for. Raises InvalidInput for what is neither."""
     dtype = _TORCH_DTYPES.get(message.dtype)
-    if dtype is None or len(message.shape) > _MAX_AXES or not all(0 <= size <= _MAX_SIZE for size in message.shape):
+    if (
+        dtype is None
+        or len(message.shape) > _MAX_AXES
+        or any(size < 0 for size in message.shape)
+        or math.prod(max(size, 1) for size in message.shape) > _MAX_STRIDE
+    ):
         raise InvalidInput(
             f"not a tensor: dtype {message.dtype}, shape {list(message.shape[: _MAX_AXES + 1])}", reason="BAD_TENSOR"
         )

@@ -39,7 +39,7 @@ _CHASER_DAMPING = 0.75  # of the velocity, a step
 _TARGET_DAMPING = 0.5
 _TIME_STEP = 0.01
 _ACTION_COST = 0.02
-_MAX_DIMENSIONS = 1024
+_MOST = 1024  # dimensions
 _MAX_JOINT_DIMENSIONS = 12  # 3^12 is half a million actions
 
 
@@ -47,13 +47,8 @@ class _Chase:
     """Both points in d `dimensions`: what the two environments share."""
 
     def __init__(self, dimensions: int, device: torch.device | str) -> None:
-        if (
-            isinstance(dimensions, bool)
-            or not isinstance(dimensions, int)
-            or dimensions < 1
-            or dimensions > _MAX_DIMENSIONS
-        ):
-            raise InvalidInput(f"dimensions must be a whole number from 1 to {_MAX_DIMENSIONS}, not {dimensions!r}")
+        if isinstance(dimensions, bool) or not isinstance(dimensions, int) or not 1 <= dimensions <= _MOST:
+            raise InvalidInput(f"dimensions must be a whole number from 1 to {_MOST}, not {dimensions!r}")
         self._dimensions = dimensions
         self._counters = torch.arange(2 * dimensions, device=device)[:, None]
         self.observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (4 * dimensions,), np.float32)

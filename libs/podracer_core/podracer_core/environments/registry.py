@@ -68,12 +68,8 @@ def make_vec_environment(
     constructor: Any = batched
     try:
         environment: VecEnvironment = constructor(num_envs, device=device, **arguments)
-    except (
-        ArithmeticError,
-        LookupError,
-        TypeError,
-        ValueError,
-    ) as error:  # a model without the body that the task is about, say
+    # A model without the body that the task is about, say, or a number that no array can hold.
+    except (ArithmeticError, LookupError, TypeError, ValueError) as error:
         message = f"{spec.name} cannot be made with these: {type(error).__name__}: {error}"
         raise InvalidInput(message, violations=[FieldViolation("environment.kwargs", message)]) from error
     return environment
