@@ -35,9 +35,11 @@ SERVICES = {
 async def call(stub: Any, method: Any, request: Any, token: str | None) -> None:
     """Raises what the server answers, unless it is the caller's own fault."""
     metadata = bearer(token) if token else None
-    stream = method.client_streaming
+    stream, timeout_s = method.client_streaming, 2.0 if method.name in WAITS else 30.0
     try:
-        answer = getattr(stub, method.name)(iter([request]) if stream else request, metadata=metadata, timeout=2.0)
+        answer = getattr(stub, method.name)(
+            iter([request]) if stream else request, metadata=metadata, timeout=timeout_s
+        )
         if method.server_streaming:
             async for _ in answer:
                 break

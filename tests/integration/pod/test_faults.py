@@ -22,7 +22,7 @@ def progress(granted: Any) -> int:
     return granted.renewals[-1].members[0].env_steps if granted.renewals and granted.renewals[-1].members else 0
 
 
-def wait_until(condition: Callable[[], bool], within_s: float = 30.0) -> None:
+def wait_until(condition: Callable[[], bool], within_s: float = 90.0) -> None:
     deadline = time.monotonic() + within_s
     while not condition():
         assert time.monotonic() < deadline, "it did not come"
