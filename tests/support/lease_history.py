@@ -14,7 +14,6 @@ import random
 import uuid
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -34,7 +33,6 @@ from podracer_core.storage.manifest import FILE_NAME, Manifest, ManifestFile
 from podracer_core.storage.object_store import open_store
 from podracer_orchestrator import evaluation_works, followers, job_changes, jobs, leases, pods, submission
 from podracer_orchestrator.changes import ChangeFeed
-from podracer_orchestrator.clock import Clock
 from podracer_orchestrator.delivery import Delivery
 from podracer_orchestrator.dispatch import Ask, Dispatcher
 from podracer_orchestrator.lease_keeping import LeaseKeeper
@@ -46,24 +44,12 @@ from podracer_orchestrator.results import member_commit
 from podracer_orchestrator.tables import JobRow, LeaseRow, LeaseState, MemberRow, PodState, WorkRow, WorkState
 from podracer_orchestrator.terms import LeaseTerms, LiveReport
 from podracer_orchestrator.transactions import Transactions
+from support.manual_clock import ManualClock
 
 TERM_S = 10.0
 TARGET = 100.0
 CHALLENGE = agent_pb2.EVALUATION_PURPOSE_CHALLENGE
 PODS = tuple(f"projects/default/pods/p{index}" for index in range(5))
-
-
-class ManualClock(Clock):
-    """Time passes when the test says so."""
-
-    def __init__(self) -> None:
-        self.seconds = 1000.0
-
-    def monotonic(self) -> float:
-        return self.seconds
-
-    def now(self) -> datetime:
-        return datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=self.seconds)
 
 
 class Board:

@@ -161,7 +161,7 @@ class Dispatcher:
         def is_crowded(job: JobRow) -> bool:
             return WorkState.READY not in waiting.states(job.uid) and self._proposer.turn(job.uid).locked()
 
-        passed_over: list[str] = []
+        passed_over = [] if own is None else [own.uid]
         for job in sorted((job for job in offer.jobs if job is not own), key=is_crowded):
             found = None if job.uid in offer.full else self._find_in(session, job, waiting, ask)
             if isinstance(found, pod_pb2.Lease):

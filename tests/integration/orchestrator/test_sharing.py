@@ -7,7 +7,6 @@ import heapq
 import itertools
 import math
 import uuid
-from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -24,7 +23,6 @@ from podracer_core.storage.object_store import open_store
 from podracer_orchestrator import followers, job_changes, jobs, leases, pods, pool_keeping, submission
 from podracer_orchestrator.capacity import capacity_message
 from podracer_orchestrator.changes import ChangeFeed
-from podracer_orchestrator.clock import Clock
 from podracer_orchestrator.delivery import Delivery
 from podracer_orchestrator.dispatch import Ask, Dispatcher
 from podracer_orchestrator.lease_actions import actions
@@ -39,22 +37,10 @@ from podracer_orchestrator.pool_shares import PoolShares
 from podracer_orchestrator.proposing import CohortProposer
 from podracer_orchestrator.terms import LeaseTerms
 from podracer_orchestrator.transactions import Transactions
+from support.manual_clock import ManualClock
 
 GIB = 1 << 30
 UNLIMITED = evolution_pb2.Objective(max_env_steps=10**9)
-
-
-class ManualClock(Clock):
-    """Time passes when the test says so."""
-
-    def __init__(self) -> None:
-        self.seconds = 1000.0
-
-    def monotonic(self) -> float:
-        return self.seconds
-
-    def now(self) -> datetime:
-        return datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=self.seconds)
 
 
 class Board:
