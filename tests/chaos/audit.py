@@ -19,12 +19,18 @@ DELIVERED_S = 30.0
 """A job may end before the leaderboard has heard of its last rounds; it hears of them within this time."""
 
 
-def audit(deployment: Deployment, s3: S3Server) -> list[str]:
-    """Everything that is not as it should be, a line each."""
-    own, board = (_rows(deployment.databases[role]) for role in ("orchestrator", "leaderboard"))
+def await_deliveries(deployment: Deployment) -> None:
+    """Until the leaderboard has heard of everything, or should have; the audit says what it has not heard of."""
+    own = _rows(deployment.databases["orchestrator"])
     deadline = time.monotonic() + DELIVERED_S
     while own("SELECT count(*) FROM outbox")[0][0] and time.monotonic() < deadline:
         time.sleep(0.2)
+
+
+def audit(deployment: Deployment, s3: S3Server) -> list[str]:
+    """Everything that is not as it should be, a line each. No service runs any more: what nothing needs is deleted
+    while one does."""
+    own, board = (_rows(deployment.databases[role]) for role in ("orchestrator", "leaderboard"))
     return [
         *_counters(own),
         *_deliveries(own, board),

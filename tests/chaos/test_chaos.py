@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from chaos.audit import audit
+from chaos.audit import audit, await_deliveries
 from chaos.faults import Faults
 
 from podracer_client.job import Job
@@ -173,10 +173,11 @@ def test_nothing_acknowledged_is_lost(
             assert time.monotonic() < deadline, "the jobs have not ended"
             time.sleep(0.5)
         assert {job.state for job in jobs} == {"SUCCEEDED"}, [job.message.problem for job in jobs]
-    found = audit(deployment, s3)
+    await_deliveries(deployment)
     for name in list(deployment.processes):
         deployment.kill(name, 15)
         assert deployment.processes[name].wait(40) == 0, deployment.log(name)[-2000:]
+    found = audit(deployment, s3)
     found += [f"left in shared memory: {path.name}" for path in (folder / "shm").iterdir()]
     found += [f"left in the spool: {path}" for path in (folder / "spool").rglob("*") if path.name != ".lock"]
     found += leaked(deployment)
