@@ -8,7 +8,7 @@ STUBS = libs/podracer_core/podracer
 RUN_FLAGS ?=
 BENCHMARKS = $(filter-out benchmarks/report.py benchmarks/measured_process.py,$(wildcard benchmarks/*.py))
 
-.PHONY: help setup run test test-slow test-gpu chaos fuzz lint format types imports protos check-protos protos-baseline bench bench-gpu bench-quick clean
+.PHONY: help setup run test test-slow test-gpu images e2e-compose check-manifests chaos fuzz lint format types imports protos check-protos protos-baseline bench bench-gpu bench-quick clean
 
 help:  ## show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -30,13 +30,33 @@ run: setup  ## train a tournament on Pendulum-v1: examples/pendulum.yaml
 	@$(BIN)/podracer run examples/pendulum.yaml $(RUN_FLAGS)
 
 test: setup  ## every test but the slow ones
-	@$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not slow and not gpu"
+	@$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not slow and not gpu and not compose"
 
 test-slow: setup  ## the tests that take minutes
 	@$(BIN)/python -m pytest -m slow --timeout 3600
 
 test-gpu: setup  ## the tests that need a CUDA device
 	@$(BIN)/python -m pytest -m gpu
+
+images:  ## build the images of the five services (PODRACER_TORCH_INDEX, PODRACER_TAG); needs Docker
+	@PODRACER_REVISION=$${PODRACER_REVISION:-$$(git rev-parse HEAD)} docker compose build
+	@docker image ls --filter reference='podracer/*' --format 'table {{.Repository}}:{{.Tag}}\t{{.Size}}'
+
+e2e-compose: setup  ## docker compose up for real, a job that survives kills, down and up again; needs Docker, minutes
+	@PODRACER_REVISION=$${PODRACER_REVISION:-$$(git rev-parse HEAD)} $(BIN)/python -m pytest -s -m compose tests/compose
+
+$(VENV)-manifests/.ready: requirements-manifests.txt
+	@$(PYTHON) -m venv $(VENV)-manifests
+	@$(VENV)-manifests/bin/python -m pip install --quiet --disable-pip-version-check --requirement requirements-manifests.txt
+	@touch $@
+
+check-manifests: setup $(VENV)-manifests/.ready  ## deploy/k8s by its tests and by checkov, the workflows by their schema and by zizmor
+	@$(BIN)/python -m pytest tests/unit/deploy
+	@rm -rf build/manifests && mkdir -p build/manifests
+	@cd tests && $(abspath $(BIN))/python -m support.render_manifests $(abspath build/manifests)
+	@$(VENV)-manifests/bin/checkov --config-file deploy/k8s/checkov.yaml --directory build/manifests
+	@$(VENV)-manifests/bin/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
+	@$(VENV)-manifests/bin/zizmor --offline .github/workflows
 
 chaos: setup  ## a tournament while everything is killed and frozen at random: a hundred faults, twenty minutes
 	@PODRACER_CHAOS_FAULTS=$${PODRACER_CHAOS_FAULTS:-100} PODRACER_CHAOS_REPORT=$${PODRACER_CHAOS_REPORT:-runs/chaos.json} $(BIN)/python -m pytest tests/chaos -s
@@ -88,4 +108,4 @@ bench-quick: $(VENV)/.bench-ready  ## every benchmark, under a minute each
 	@for script in $(BENCHMARKS); do $(BIN)/python $$script --quick || exit 1; done
 
 clean:  ## remove what setup and tools made
-	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	@rm -rf $(VENV) $(VENV)-manifests .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

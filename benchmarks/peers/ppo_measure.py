@@ -18,7 +18,7 @@ from peers.virtual_environment import python_of
 from podracer_core.native_settings import NATIVE_SETTINGS
 
 ROOT = Path(__file__).resolve().parents[2]
-START_AND_STOP_S = 60.0
+START_AND_STOP_S = 120.0
 WARM_UP_S = 120.0  # at most, before steps/s are measured: start, compiling, a few rollouts and updates
 ALONE_SHARE = 0.1  # of the seconds of such a measurement, for each system's environments
 

@@ -1,10 +1,12 @@
 """Submit a job with plain grpcio and the generated stubs, watch it, read the leaderboard, fetch the best policy.
 
-Start a server first: `podracer up`. Then: `python examples/clients/submit_job.py [STATE FOLDER]`
+`python examples/clients/submit_job.py [STATE FOLDER]` asks the server that `podracer up` has started; where
+PODRACER_ORCHESTRATOR, PODRACER_LEADERBOARD and PODRACER_TOKEN are set, the one that they name.
 """
 
 import hashlib
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -51,13 +53,19 @@ def save(folder, file, content):
         (folder / file.path).write_bytes(content)
 
 
+def find_server(state_folder):
+    """Addresses of orchestrator and leaderboard, and a client's token."""
+    if "PODRACER_ORCHESTRATOR" in os.environ:
+        return [os.environ[f"PODRACER_{name}"] for name in ("ORCHESTRATOR", "LEADERBOARD", "TOKEN")]
+    connection = json.loads((state_folder / "connection.json").read_text())
+    token = Path(connection["token_file"]).read_text().split()[-1]
+    return connection["orchestrator"], connection["leaderboard"], token
+
+
 def main(state_folder):
-    connection = json.loads((state_folder / "connection.json").read_text())  # addresses and the client's token
-    metadata = (("authorization", f"Bearer {Path(connection['token_file']).read_text().split()[-1]}"),)
-    with (
-        grpc.insecure_channel(connection["orchestrator"]) as channel,
-        grpc.insecure_channel(connection["leaderboard"]) as board_channel,
-    ):
+    orchestrator, leaderboard, token = find_server(state_folder)
+    metadata = (("authorization", f"Bearer {token}"),)
+    with grpc.insecure_channel(orchestrator) as channel, grpc.insecure_channel(leaderboard) as board_channel:
         jobs = job_service_pb2_grpc.JobServiceStub(channel)
         job = jobs.CreateJob(job_service_pb2.CreateJobRequest(spec=SPEC), metadata=metadata).job
         print("submitted", job.name)

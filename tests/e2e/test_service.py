@@ -34,7 +34,7 @@ def up(podracer: Callable[..., Command], tmp_path: Path) -> Command:
 def test_plain_grpc_the_sdk_and_the_command_see_one_service(
     up: Command, run: Callable[..., Command], tmp_path: Path
 ) -> None:
-    assert len((EXAMPLES / "clients" / "submit_job.py").read_text().splitlines()) < 80
+    assert len((EXAMPLES / "clients" / "submit_job.py").read_text().splitlines()) < 90
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PODRACER_")}
     client = subprocess.run(
         [sys.executable, EXAMPLES / "clients" / "submit_job.py"],

@@ -1,15 +1,18 @@
-"""What a deployment needs before it starts: tokens, and certificates for every role, signed by an authority of its own.
+"""What a deployment needs before it starts: tokens, certificates for every role, signed by an authority of its own, and
+keys for an object store and a database that are made for it.
 
 DIR/tokens/{client,pod,control}          one token each
 DIR/tls/ca/{ca.pem,key.pem}              the authority; its key is needed only here
 DIR/tls/<role>/{ca.pem,cert.pem,key.pem} what a process of the role is given as PODRACER_TLS
+DIR/store/{access_key,secret_key}        for an object store of its own
+DIR/database/{password,pgpass}           for a PostgreSQL of its own
+DIR/roles/<role>/…                       copies: all that a process of the role is given (`role_folders.py`)
 """
 
 from __future__ import annotations
 
 import datetime
 import ipaddress
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -18,13 +21,12 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from podracer_client.role_folders import ROLES, fill_role_folders, write_secret
 from podracer_core.errors import InvalidInput
 from podracer_core.rpc.tls import CA, CERTIFICATE, KEY, role_name
-from podracer_core.rpc.tokens import create_tokens
+from podracer_core.rpc.tokens import create_secret_file, create_tokens
 
 __all__ = ["ROLES", "create_secrets"]
-
-ROLES = ("orchestrator", "leaderboard", "learner", "worker", "evaluator", "client")
 
 _AUTHORITY_DAYS = 3650
 _BEFORE = datetime.timedelta(hours=1)  # clocks differ
@@ -42,12 +44,18 @@ def create_secrets(folder: Path, hosts: Sequence[str] = (), days: int = 365, *, 
     try:
         before = set(folder.rglob("*"))
         create_tokens(folder / "tokens")
+        for path in ("store/access_key", "store/secret_key", "database/password"):
+            create_secret_file(folder / path)
+        pgpass = folder / "database" / "pgpass"
+        if not pgpass.exists():
+            write_secret(pgpass, b"*:*:*:*:" + (folder / "database" / "password").read_bytes())
         authority = _Authority.load_or_create(folder / "tls" / "ca")
         written = []
         for role in ROLES:
             place = folder / "tls" / role
             if renew or not (place / CERTIFICATE).exists():
                 written += authority.write_certificate(place, role_name(role), hosts, days)
+        written += fill_role_folders(folder)
     except OSError as error:
         message = f"cannot write below {folder}: {error.strerror}"
         raise InvalidInput(message, reason="FOLDER_UNWRITABLE", path=folder) from error
@@ -74,8 +82,8 @@ class _Authority:
             .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
             .sign(key, hashes.SHA256())
         )
-        _write(folder / KEY, _pem_key(key))
-        _write(
+        write_secret(folder / KEY, _pem_key(key))
+        write_secret(
             folder / CA, certificate.public_bytes(serialization.Encoding.PEM)
         )  # last: with it the authority is there
         return cls(certificate, key)
@@ -114,7 +122,7 @@ class _Authority:
             CERTIFICATE: certificate.public_bytes(pem),
         }
         for file, content in files.items():
-            _write(folder / file, content)
+            write_secret(folder / file, content)
         return [folder / file for file in files]
 
 
@@ -162,12 +170,3 @@ def _pem_key(key: ec.EllipticCurvePrivateKey) -> bytes:
     return key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
-
-
-def _write(path: Path, content: bytes) -> None:
-    """Whole or not at all, for this user alone."""
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-        file.write(content)
-    draft.replace(path)

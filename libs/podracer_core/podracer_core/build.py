@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import functools
+import os
 from importlib import metadata
 
 from podracer.common.v1 import cohort_pb2
 from podracer_core.errors import PreconditionFailed
 
-__all__ = ["PROTOCOL", "is_compatible", "own_build", "require_same_build"]
+__all__ = ["PROTOCOL", "describe_build", "is_compatible", "own_build", "require_same_build"]
 
 PROTOCOL = 1
 """Counted up with every change of the protocol that a peer must know."""
+
+
+REVISION_VARIABLE = "PODRACER_REVISION"
+"""Set in our images to the hash of the commit that they were made of."""
+
+_REVISION_LENGTH = 12
 
 
 @functools.cache
@@ -21,7 +28,15 @@ def _version() -> str:
 
 def own_build() -> cohort_pb2.BuildInfo:
     """This process's build."""
-    return cohort_pb2.BuildInfo(version=_version(), protocol=PROTOCOL)
+    revision = os.environ.get(REVISION_VARIABLE, "")[:_REVISION_LENGTH]
+    return cohort_pb2.BuildInfo(version=_version(), git_commit=revision, protocol=PROTOCOL)
+
+
+def describe_build() -> str:
+    """For people: `0.1.0 (3f2a9c1d0b7e), protocol 1`."""
+    own = own_build()
+    revision = f" ({own.git_commit})" if own.git_commit else ""
+    return f"{own.version}{revision}, protocol {own.protocol}"
 
 
 def require_same_build(peer: cohort_pb2.BuildInfo) -> None:

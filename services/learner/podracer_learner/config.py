@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+import re
+import socket
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
 from podracer_core.attachments.settings import PodSettings
 from podracer_core.config import ByteSize, Seconds
+from podracer_core.rpc.address import parse_address
 
 __all__ = ["LearnerConfig"]
 
@@ -18,7 +21,7 @@ __all__ = ["LearnerConfig"]
 class LearnerConfig(PodSettings):
     """
     orchestrator     address of the orchestrator
-    pod              resource name of this pod: `projects/p/pods/x`
+    pod              resource name of this pod: `projects/p/pods/x`. Unset: projects/default/pods/ and this host's name
     store            URL of the object store
     layout           split: workers collect and evaluators evaluate; fused: this process does both
     workers          their addresses; needed where the layout is split. A host name stands for all addresses that it
@@ -33,12 +36,13 @@ class LearnerConfig(PodSettings):
                      this user's in the folder for temporary files
     spool_size       what may wait there
     store_patience   how long a store that is away is waited for where nothing can go on without it
-    advertise        address at which others reach this learner; unset: where it listens
+    advertise        address at which others reach this learner. Unset: where it listens, by this host's name where
+                     that is everywhere (0.0.0.0)
     """
 
     orchestrator: str
-    pod: str
     store: str
+    pod: str = ""
     layout: Literal["split", "fused"] = "fused"
     workers: tuple[str, ...] = ()
     max_workers: int = 0
@@ -55,6 +59,16 @@ class LearnerConfig(PodSettings):
     def spool_folder(self) -> Path:
         """Where folders of checkpoints on their way are made."""
         return self.spool_dir or Path(tempfile.gettempdir(), f"podracer_spool-{os.geteuid()}")
+
+    def pod_name(self) -> str:
+        """This pod's resource name."""
+        host = re.sub(r"[^-_.A-Za-z0-9]", "-", socket.gethostname()).strip("-_.")[:128]
+        return self.pod or f"projects/default/pods/{host or 'pod'}"
+
+    def reachable_address(self, bound: str) -> str:
+        """Where others reach a server that is bound to the address `bound`."""
+        address = parse_address(self.advertise or bound)
+        return str(replace(address, host=socket.gethostname()) if address.is_wildcard else address)
 
     @property
     def ahead(self) -> int | None:

@@ -61,12 +61,16 @@ def serve(config: LearnerConfig) -> int:
     announce(server.address)
     import torch  # late: it takes a second
 
+    from podracer_core.environments.registry import require_device
     from podracer_learner.loop import LeaseLoop
 
     if config.threads is not None:
         torch.set_num_threads(config.threads)
     try:
-        request = work_request(config.pod, config.advertise or server.address, _capabilities(config))
+        if config.device != "auto":
+            require_device(config.device)
+        address = config.reachable_address(server.address)
+        request = work_request(config.pod_name(), address, _capabilities(config))
         LeaseLoop(config, peers, open_store(config.store), status, commands, desk, request).run(stop)
     finally:
         peers.close()

@@ -46,9 +46,14 @@ def serve(config: WorkerConfig) -> int:
     import torch  # late: it takes a second, and the learner can connect meanwhile
 
     import podracer_worker.session  # noqa: F401 - else the first session would wait for it
+    from podracer_core.environments.registry import require_device
 
     if config.threads is not None:
         torch.set_num_threads(config.threads)
-    work.run(stop)
-    server.drain()
+    try:
+        if config.device != "auto":
+            require_device(config.device)
+        work.run(stop)
+    finally:
+        server.drain()
     return 0

@@ -29,6 +29,8 @@ from podracer_core.environments.vec_environment import VecEnvironment
 from podracer_core.errors import InvalidInput, Unavailable
 from podracer_core.rpc.sessions import Session
 from podracer_core.rpc.work_queue import WorkQueue
+from podracer_core.telemetry.metrics import ROLLOUT, WORKER_STEPS
+from podracer_core.telemetry.spans import NO_SPAN, Span, span
 from podracer_core.training.messages import cohort_from_message
 from podracer_worker.collection import Collection, CollectionPlan
 from podracer_worker.step_meter import StepMeter
@@ -118,7 +120,8 @@ class CollectSession(Session):
         if not 0 < in_flight <= _MAX_IN_FLIGHT:
             raise InvalidInput(f"max_in_flight is 1 to {_MAX_IN_FLIGHT}, or unset for 1, not {in_flight}")
         self._lock_step = request.deterministic
-        self._submit(partial(self._start, plan, request.carriers, in_flight))
+        start = partial(self._start, plan, request.carriers, in_flight)
+        self._submit(start, span("start environments", request.traceparent))
 
     def _take_weights(self, complete: bool) -> None:
         if not complete:
@@ -148,14 +151,15 @@ class CollectSession(Session):
             raise InvalidInput("a slot was returned to a session without any", reason="BAD_SLOT_RETURN")
         self._slots.take_back(message)
 
-    def _submit(self, task: Callable[[], None]) -> None:
-        """Have the main thread do it; an error ends the session."""
+    def _submit(self, task: Callable[[], None], own: Span = NO_SPAN) -> None:
+        """Have the main thread do it, in a span of its `own`; an error ends the session."""
 
         def guarded() -> None:
             if self._over:
                 return
             try:
-                task()
+                with own:
+                    task()
             except Exception as error:  # noqa: BLE001 - whatever it is must end the session, not hang it
                 self.outbox.fail(error)
 
@@ -201,6 +205,11 @@ class CollectSession(Session):
             self._owed.append(request)
             return
         self._fresh_weights = False
+        with span("collect rollout", request.traceparent, policy_version=self._version) as own, ROLLOUT.timed():
+            self._send(collection, request, own)
+
+    def _send(self, collection: Collection, request: worker_service_pb2.RolloutRequest, own: Span) -> None:
+        """Collect a rollout and put it into the outbox."""
         start = time.monotonic()
         rollout = collection.collect(self._version)
         tensors = rollout.to_tensors()
@@ -209,6 +218,7 @@ class CollectSession(Session):
         messages, chunks = self._encoder.encode(tensors)
         state = {name.removeprefix(_STATE): messages.pop(name) for name in list(messages) if name.startswith(_STATE)}
         valid = int(rollout.valid.sum())
+        own.set(steps=valid)
         batch = worker_service_pb2.RolloutBatch(
             tensors=messages,
             policy_versions=[self._version],
@@ -227,6 +237,7 @@ class CollectSession(Session):
             self.outbox.put(response)
         self.outbox.put(responses[-1], self._is_out)
         self._meter.add(valid)
+        WORKER_STEPS.add(valid)
 
     def _is_out(self) -> None:
         """A rollout has left; called in one thread only."""

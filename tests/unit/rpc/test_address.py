@@ -56,3 +56,10 @@ def test_malformed_addresses(text: str) -> None:
 
 def test_port_zero_gets_its_port() -> None:
     assert str(parse_address("[::1]:0").with_port(5)) == "[::1]:5"
+
+
+@pytest.mark.parametrize(
+    ("text", "wildcard"), [("0.0.0.0:1", True), ("[::]:1", True), ("127.0.0.1:1", False), ("unix:///a", False)]
+)
+def test_nobody_can_call_everywhere(text: str, wildcard: bool) -> None:
+    assert parse_address(text).is_wildcard is wildcard

@@ -22,6 +22,8 @@ from podracer_client.command import (
     scale,
     secrets,
     submit,
+    token,
+    trace,
     up,
     watch,
 )
@@ -41,9 +43,9 @@ _POLICIES = "Policies"
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        from importlib.metadata import version
+        from podracer_core.build import describe_build
 
-        typer.echo(f"podracer {version('podracer-client')}")
+        typer.echo(f"podracer {describe_build()}")
         raise typer.Exit
 
 
@@ -61,6 +63,8 @@ application.command("up", rich_help_panel=_HERE)(up.up)
 application.command("algorithms", rich_help_panel=_HERE)(algorithms.algorithms)
 application.command("environments", rich_help_panel=_HERE)(environments.environments)
 application.command("secrets", rich_help_panel=_HERE)(secrets.secrets)
+application.command("token", rich_help_panel=_HERE)(token.token)
+application.command("trace", rich_help_panel=_HERE)(trace.trace)
 application.command("submit", rich_help_panel=_SERVER)(submit.submit)
 application.command("jobs", rich_help_panel=_SERVER)(jobs.jobs)
 application.command("job", rich_help_panel=_SERVER)(job.job)

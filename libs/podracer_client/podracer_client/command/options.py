@@ -110,7 +110,16 @@ _SERVER_PARAMETERS: dict[str, Any] = {
             metavar="DIR", help="Folder with ca.pem, cert.pem, key.pem: talk TLS.", show_default="$PODRACER_TLS"
         ),
     ],
-    "insecure": Annotated[bool, typer.Option("--insecure", help="Send the token in plain text beyond this machine.")],
+    "insecure": Annotated[
+        bool,
+        typer.Option(
+            "--insecure",
+            envvar="PODRACER_ALLOW_INSECURE",
+            show_envvar=False,
+            help="Send the token in plain text beyond this machine.",
+            show_default="$PODRACER_ALLOW_INSECURE",
+        ),
+    ],
 }
 
 

@@ -18,7 +18,8 @@ def secrets(
     days: Annotated[int, typer.Option(min=1, metavar="N", help="How long the certificates are valid.")] = 365,
     renew: Annotated[bool, typer.Option("--renew", help="Make the certificates anew, by the same authority.")] = False,
 ) -> None:
-    """Make the tokens and the certificates of a deployment, as far as they are missing."""
+    """Make the tokens, certificates and keys of a deployment, as far as they are missing; DIR/roles/ROLE has what each
+    role is given."""
     from podracer_client.deployment_secrets import create_secrets
 
     written = create_secrets(folder, host or (), days, renew=renew)

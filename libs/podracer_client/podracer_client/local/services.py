@@ -99,11 +99,13 @@ class LocalServices:
 
 def leaderboard_plan(state: StateFolder, listen: str) -> ProcessPlan:
     """How to start the leaderboard service of a state folder."""
+    environment = _with_traces(inherited_environment(), state)
+    environment.pop("PODRACER_METRICS_LISTEN", None)  # one address is one process's: the orchestrator's
     return ProcessPlan(
         "leaderboard",
         (sys.executable, "-P", "-m", "podracer_leaderboard"),
         {
-            **inherited_environment(),
+            **environment,
             "PODRACER_LISTEN": listen,
             "PODRACER_TOKENS": str(state.tokens),
             "PODRACER_DATABASE": f"sqlite:///{state.database('leaderboard')}",
@@ -117,7 +119,7 @@ def orchestrator_plan(
 ) -> ProcessPlan:
     """How to start the orchestrator service of a state folder."""
     environment = {
-        **inherited_environment(),
+        **_with_traces(inherited_environment(), state),
         "PODRACER_LISTEN": listen,
         "PODRACER_TOKENS": str(state.tokens),
         "PODRACER_DATABASE": f"sqlite:///{state.database('orchestrator')}",
@@ -140,6 +142,11 @@ def inherited_environment() -> dict[str, str]:
     """Our environment for a service of ours, without what tells a *client* where to go and with which token."""
     client_only = ("PODRACER_ORCHESTRATOR", "PODRACER_LEADERBOARD", "PODRACER_TOKEN", "PODRACER_TOKEN_FILE")
     return {name: value for name, value in os.environ.items() if name not in client_only}
+
+
+def _with_traces(environment: dict[str, str], state: StateFolder) -> dict[str, str]:
+    """Spans go to the state folder, unless the user says where, or that there be none (an empty PODRACER_TRACE_DIR)."""
+    return {"PODRACER_TRACE_DIR": str(state.traces), **environment}
 
 
 def _fixed_port(address: str) -> str:

@@ -17,6 +17,7 @@ class StateFolder:
     """Locked while open: `with StateFolder.open(path) as state`.
 
     lock  connection.json  tokens/{client,pod,control}  orchestrator.sqlite  leaderboard.sqlite  objects/  cache/  logs/
+    traces/
     """
 
     def __init__(self, path: Path, lock: int) -> None:
@@ -74,6 +75,16 @@ class StateFolder:
     @property
     def logs(self) -> Path:
         return self.path / "logs"
+
+    @property
+    def traces(self) -> Path:
+        """Files of spans."""
+        return self.traces_of(self.path)
+
+    @staticmethod
+    def traces_of(folder: Path) -> Path:
+        """Of the state folder at `folder`, locked or not."""
+        return folder / "traces"
 
     @staticmethod
     def database_name(service: str) -> str:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +11,7 @@ from matplotlib.figure import Figure
 from podracer_client.report.figures.rendering import Rendered, render
 from podracer_client.report.html import Content, Markup, element, escape, join
 from podracer_client.report.style import style_sheet
+from podracer_client.report.writing import write_whole
 from podracer_core.errors import InvalidInput
 
 
@@ -60,7 +59,7 @@ def page(title: str, sections: Iterable[Content]) -> str:
 
 def write_page(path: Path, text: str) -> None:
     """Raises InvalidInput where it cannot be written."""
-    _write(path, text.encode())
+    write_whole(path, text.encode())
 
 
 def write_figures(folder: Path, figures: Iterable[Rendered]) -> list[Path]:
@@ -73,21 +72,5 @@ def write_figures(folder: Path, figures: Iterable[Rendered]) -> list[Path]:
     for figure in figures:
         for ending, content in ((".svg", figure.svg.encode()), (".png", figure.png)):
             written.append(folder / f"{figure.name}{ending}")
-            _write(written[-1], content)
+            write_whole(written[-1], content)
     return written
-
-
-def _write(path: Path, content: bytes) -> None:
-    """Whole, or not at all."""
-    try:
-        descriptor, draft = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.absolute().parent)
-        try:
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(content)
-            Path(draft).chmod(0o644)
-            Path(draft).replace(path)
-        except BaseException:
-            Path(draft).unlink(missing_ok=True)
-            raise
-    except OSError as error:
-        raise InvalidInput(f"cannot write {path}: {error.strerror}", path=path) from error

@@ -63,7 +63,8 @@ def _lock_server(url: URL, purpose: str) -> Connection:
         key = zlib.crc32(purpose.encode())
         locked = connection.execute(text("SELECT pg_try_advisory_lock(:key)"), {"key": key}).scalar_one()
     except OperationalError as error:
-        raise Unavailable(f"the database {name} cannot be reached: {error.orig}", database=name) from error
+        reason = " ".join(str(error.orig).split())
+        raise Unavailable(f"the database {name} cannot be reached: {reason}", database=name) from error
     if not locked:
         connection.close()
         raise _in_use(name, "another process")

@@ -116,7 +116,8 @@ def require_device(device: str) -> str:
         raise InvalidInput(message, violations=[FieldViolation("device", message)])
     count = torch.cuda.device_count() if found.type == "cuda" else 1
     if (found.index or 0) >= count:
-        raise PreconditionFailed(f"there is no device {device} here", reason="NO_DEVICE", device=device)
+        message = f"there is no device {device} here: torch sees {torch.cuda.device_count()} CUDA devices"
+        raise PreconditionFailed(message, reason="NO_DEVICE", device=device)
     return device
 
 

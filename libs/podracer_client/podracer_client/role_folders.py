@@ -1,0 +1,56 @@
+"""Who is given which secrets: a folder for each role, to be mounted where its processes run.
+
+DIR/roles/<role>/tokens/…  what PODRACER_TOKENS is to be
+DIR/roles/<role>/tls/…     what PODRACER_TLS is to be
+DIR/roles/<role>/store/…   files for PODRACER_S3_ACCESS_KEY_FILE and PODRACER_S3_SECRET_KEY_FILE
+DIR/roles/<role>/database/… a file for PGPASSFILE
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from podracer_core.rpc.tls import CA, CERTIFICATE, KEY
+
+__all__ = ["ROLES", "fill_role_folders", "write_secret"]
+
+ROLES = ("orchestrator", "leaderboard", "learner", "worker", "evaluator", "client")
+"""Those that have a certificate."""
+
+_STORE = ("store/access_key", "store/secret_key")
+_GIVEN = {
+    "orchestrator": ("tokens/client", "tokens/pod", "tokens/control", *_STORE, "database/pgpass"),
+    "leaderboard": ("tokens/client", "tokens/control", "database/pgpass"),
+    "learner": ("tokens/pod", *_STORE),
+    "worker": ("tokens/pod",),
+    "evaluator": ("tokens/pod",),
+    "client": ("tokens/client",),
+    "store": _STORE,
+    "database": ("database/password",),
+}
+"""Besides the certificate. `store` and `database` are the servers themselves."""
+
+
+def fill_role_folders(folder: Path) -> list[Path]:
+    """Bring the copies below `folder`/roles up to date; returns those that were written."""
+    written = []
+    for role, paths in _GIVEN.items():
+        sources = {path: folder / path for path in paths}
+        if role in ROLES:
+            sources |= {f"tls/{name}": folder / "tls" / role / name for name in (CA, KEY, CERTIFICATE)}
+        for path, source in sources.items():
+            copy, content = folder / "roles" / role / path, source.read_bytes()
+            if not copy.exists() or copy.read_bytes() != content:
+                write_secret(copy, content)
+                written.append(copy)
+    return written
+
+
+def write_secret(path: Path, content: bytes) -> None:
+    """Whole or not at all, for this user alone."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+        file.write(content)
+    draft.replace(path)

@@ -1,0 +1,196 @@
+"""`docker compose up` for real: a job survives its containers being killed, and nothing is lost over a restart.
+
+Needs Docker: `make e2e-compose`. PODRACER_COMPOSE_KEEP=1 leaves everything running.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+from rich.table import Table
+
+from podracer_client import Client, Job
+from podracer_core.errors import PodracerError, Unauthenticated
+from podracer_core.jobs.job_file import parse_job
+
+pytestmark = [pytest.mark.compose, pytest.mark.timeout(3600)]
+
+ROOT = Path(__file__).parents[2]
+PROJECT = "podracer-e2e"
+SCALE = {"learner": 2, "worker": 4}
+RUNNING = {"minio": 1, "orchestrator": 1, "leaderboard": 1, "evaluator": 1, **SCALE}
+MOST_BYTES = 125_000_000
+"""That an image of the control plane adds to its base, which has as many where it is the published one."""
+BUDGET = 600_000
+JOB = {
+    "name": "compose",
+    "environment": {"id": "CartPole-v1"},
+    "objective": {"max_env_steps": BUDGET},
+    "search": {
+        "algorithms": ["ppo"],
+        "space": {"horizon": 32, "minibatch_size": 256, "epochs": 4, "learning_rate": {"log_uniform": [1e-4, 1e-2]}},
+    },
+    "evolution": {"population": 4, "leaderboard_size": 4, "round": {"env_steps": 16_384}},
+    "pod": {"count": {"min": 1, "max": 2}, "members": 2, "envs_per_member": 16, "layout": "split", "workers": 2},
+    "evaluation": {"episodes": 8},
+    "seed": 1,
+}
+
+
+class Deployment:
+    """The compose project of this test, at ports of its own; `rows` is what the table at the end shows."""
+
+    def __init__(self) -> None:
+        self.orchestrator, self.leaderboard = (f"127.0.0.1:{_free_port()}" for _ in range(2))
+        self.rows: list[tuple[str, float, str]] = []
+
+    def compose(self, *arguments: str, timeout_s: float = 600.0) -> str:
+        """Run `docker compose`; returns what it prints."""
+        environment = os.environ | {
+            "PODRACER_PORT": self.orchestrator.rpartition(":")[2],
+            "PODRACER_LEADERBOARD_PORT": self.leaderboard.rpartition(":")[2],
+        }
+        command = ["docker", "compose", "--project-name", PROJECT, "--progress", "plain", *arguments]
+        done = subprocess.run(
+            command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=timeout_s, check=False
+        )
+        assert done.returncode == 0, f"{' '.join(command)}: {done.stdout[-2000:]}{done.stderr[-4000:]}"
+        return done.stdout
+
+    def up(self) -> None:
+        scale = [word for service, count in SCALE.items() for word in ("--scale", f"{service}={count}")]
+        self.compose("up", "--detach", "--no-build", *scale)
+
+    def containers(self) -> list[dict[str, Any]]:
+        """Those that run."""
+        return [json.loads(line) for line in self.compose("ps", "--format", "json").splitlines()]
+
+    def unhealthy(self) -> dict[str, int]:
+        """How many containers of each service are still missing."""
+        healthy = [one["Service"] for one in self.containers() if one["Health"] == "healthy"]
+        return {service: count - healthy.count(service) for service, count in RUNNING.items()}
+
+    def client(self) -> Client:
+        token = self.compose("exec", "-T", "orchestrator", "podracer", "token").strip()
+        return Client.connect(self.orchestrator, self.leaderboard, token=token)
+
+    @contextmanager
+    def step(self, name: str) -> Iterator[list[str]]:
+        """A row of the table; what is put into the list stands beside it."""
+        start, notes = time.monotonic(), list[str]()
+        yield notes
+        self.rows.append((name, time.monotonic() - start, ", ".join(notes)))
+
+
+@pytest.fixture(scope="module")
+def deployment() -> Iterator[Deployment]:
+    deployment = Deployment()
+    try:
+        yield deployment
+    except BaseException:
+        sys.stderr.write(deployment.compose("logs", "--tail", "40"))
+        raise
+    finally:
+        if not os.environ.get("PODRACER_COMPOSE_KEEP"):
+            deployment.compose("down", "--volumes", "--remove-orphans", "--timeout", "30")
+        table = Table("step", "seconds", "seen", title="docker compose")
+        for name, seconds, note in deployment.rows:
+            table.add_row(name, f"{seconds:.1f}", note)
+        Console(width=140).print(table)
+
+
+def test_a_job_survives_on_compose(deployment: Deployment, tmp_path: Path) -> None:
+    with deployment.step("build") as notes:
+        deployment.compose("build", timeout_s=3000.0)
+        base = _image_bytes("python:3.11-slim")
+        sizes = {
+            role: _image_bytes(f"podracer/{role}:0.1.0") - base for role in ("orchestrator", "leaderboard", "worker")
+        }
+        notes += [f"{role} {size / 1e6:.0f} MB" for role, size in sizes.items()]
+        notes += [f"besides {base / 1e6:.0f} MB of the base"]
+    with deployment.step("up, until all are healthy") as notes:
+        deployment.up()
+        _await("all are healthy", 120.0, lambda: not any(deployment.unhealthy().values()), deployment.unhealthy)
+        notes += [f"{len(deployment.containers())} containers"]
+
+    with deployment.client() as client:
+        with pytest.raises(Unauthenticated), Client.connect(deployment.orchestrator, token="wrong") as stranger:
+            stranger.jobs()
+        with deployment.step("job from this machine, two learners at work") as notes:
+            job = client.submit(parse_job(json.dumps(JOB)))
+            _await("two pods work", 180.0, lambda: len(_busy(job)) == 2, lambda: [pod.name for pod in job.pods()])
+            notes += [pod.name.rpartition("/")[2] for pod in _busy(job)]
+        for service in ("worker", "leaderboard", "minio"):
+            with deployment.step(f"docker kill of {service}, started again after 5 s") as notes:
+                before = _looked_at(job).progress.env_steps
+                name = next(one["Name"] for one in deployment.containers() if one["Service"] == service)
+                subprocess.run(["docker", "kill", name], check=True, capture_output=True, timeout=60)
+                time.sleep(5.0)
+                subprocess.run(["docker", "start", name], check=True, capture_output=True, timeout=60)
+                _await(
+                    "steps are counted again",
+                    180.0,
+                    lambda before=before: _looked_at(job).ended or job.progress.env_steps > before,
+                    lambda: _looked_at(job).state,
+                )
+                notes += [f"{before:,} steps before, {job.progress.env_steps:,} after"]
+        with deployment.step("the job ends") as notes:
+            _await("the job has ended", 1200.0, lambda: _looked_at(job).ended, lambda: job.progress)
+            notes += [job.state, f"{job.progress.env_steps:,} of {BUDGET:,} steps"]
+        assert job.state == "SUCCEEDED", job.message.problem
+        assert job.progress.env_steps == BUDGET
+        board = [(one.agent.name, one.evaluation.episode_count) for one in job.leaderboard().candidates]
+        assert board
+
+    with deployment.step("down, up again") as notes:
+        deployment.compose("down", "--timeout", "60")
+        deployment.up()
+        _await("all are healthy", 120.0, lambda: not any(deployment.unhealthy().values()), deployment.unhealthy)
+    with deployment.client() as client, deployment.step("the job and its leaderboard are there") as notes:
+        again = client.job(job.name)
+        assert again.state == "SUCCEEDED"
+        assert [(one.agent.name, one.evaluation.episode_count) for one in again.leaderboard().candidates] == board
+        again.download_best(tmp_path / "best")
+        assert (tmp_path / "best" / "manifest.json").is_file()
+        notes += [f"{len(board)} candidates", "best policy downloaded"]
+    for role in ("orchestrator", "leaderboard"):
+        assert sizes[role] < MOST_BYTES, f"{role} adds {sizes[role] / 1e6:.0f} MB"
+
+
+def _busy(job: Job) -> list[Any]:
+    return [pod for pod in job.pods() if pod.fence]
+
+
+def _looked_at(job: Job) -> Job:
+    with suppress(PodracerError):
+        job.refresh()
+    return job
+
+
+def _await(what: str, seconds: float, condition: Callable[[], bool], found: Callable[[], object]) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {seconds:g} s: {what}; {found()}"
+        time.sleep(1.0)
+
+
+def _image_bytes(name: str) -> int:
+    command = ["docker", "image", "inspect", "--format", "{{.Size}}", name]
+    return int(subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout)
+
+
+def _free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])

@@ -1,0 +1,49 @@
+"""What `podracer secrets` makes, and who is given what of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from podracer_client.deployment_secrets import create_secrets
+from podracer_core.rpc.tls import TlsFolder
+from podracer_core.rpc.tokens import FileToken, Role, TokenFiles
+
+GIVEN = {
+    "orchestrator": "database/pgpass store/access_key store/secret_key tls/ca.pem tls/cert.pem tls/key.pem "
+    "tokens/client tokens/control tokens/pod",
+    "leaderboard": "database/pgpass tls/ca.pem tls/cert.pem tls/key.pem tokens/client tokens/control",
+    "learner": "store/access_key store/secret_key tls/ca.pem tls/cert.pem tls/key.pem tokens/pod",
+    "worker": "tls/ca.pem tls/cert.pem tls/key.pem tokens/pod",
+    "evaluator": "tls/ca.pem tls/cert.pem tls/key.pem tokens/pod",
+    "client": "tls/ca.pem tls/cert.pem tls/key.pem tokens/client",
+    "store": "store/access_key store/secret_key",
+    "database": "database/password",
+}
+
+
+def test_each_role_is_given_what_it_needs_and_nothing_else(tmp_path: Path) -> None:
+    create_secrets(tmp_path)
+    roles = tmp_path / "roles"
+    found = {
+        role.name: " ".join(sorted(str(path.relative_to(role)) for path in role.rglob("*") if path.is_file()))
+        for role in roles.iterdir()
+    }
+    assert found == GIVEN
+    assert all(path.stat().st_mode & 0o077 == 0 for path in tmp_path.rglob("*") if path.is_file())
+    TlsFolder(roles / "worker" / "tls")
+    token = FileToken(roles / "client" / "tokens" / "client")()
+    assert TokenFiles(roles / "orchestrator" / "tokens").find(token) == (Role.CLIENT, None)
+    password = (roles / "database" / "database" / "password").read_text()
+    assert (roles / "leaderboard" / "database" / "pgpass").read_text() == f"*:*:*:*:{password}"
+
+
+def test_a_second_time_nothing_changes_and_what_is_renewed_reaches_the_roles(tmp_path: Path) -> None:
+    create_secrets(tmp_path)
+    assert create_secrets(tmp_path) == []
+    (tmp_path / "tokens" / "pod").write_text("a-new-token-of-a-pod\n")
+    assert {path.parent.parent.name for path in create_secrets(tmp_path)} == {
+        "orchestrator", "learner", "worker", "evaluator",
+    }  # fmt: skip
+    before = (tmp_path / "roles" / "learner" / "tls" / "cert.pem").read_bytes()
+    create_secrets(tmp_path, renew=True)
+    assert (tmp_path / "roles" / "learner" / "tls" / "cert.pem").read_bytes() != before
