@@ -12,6 +12,7 @@ import os
 from pathlib import Path
 
 from podracer_core.rpc.tls import CA, CERTIFICATE, KEY
+from podracer_core.rpc.tokens import hash_tokens
 
 __all__ = ["ROLES", "fill_role_folders", "write_secret"]
 
@@ -30,6 +31,13 @@ _GIVEN = {
     "database": ("database/password",),
 }
 """Besides the certificate. `store` and `database` are the servers themselves."""
+_KNOWN = {
+    "orchestrator": ("tokens/pod",),
+    "leaderboard": ("tokens/client", "tokens/control"),
+    "worker": ("tokens/pod",),
+    "evaluator": ("tokens/pod",),
+}
+"""Tokens that a role is shown and never shows: it is given their digests, which admit nobody."""
 
 
 def fill_role_folders(folder: Path) -> list[Path]:
@@ -41,6 +49,8 @@ def fill_role_folders(folder: Path) -> list[Path]:
             sources |= {f"tls/{name}": folder / "tls" / role / name for name in (CA, KEY, CERTIFICATE)}
         for path, source in sources.items():
             copy, content = folder / "roles" / role / path, source.read_bytes()
+            if path in _KNOWN.get(role, ()):
+                content = hash_tokens(content.decode()).encode()
             if not copy.exists() or copy.read_bytes() != content:
                 write_secret(copy, content)
                 written.append(copy)

@@ -47,3 +47,18 @@ def test_a_second_time_nothing_changes_and_what_is_renewed_reaches_the_roles(tmp
     before = (tmp_path / "roles" / "learner" / "tls" / "cert.pem").read_bytes()
     create_secrets(tmp_path, renew=True)
     assert (tmp_path / "roles" / "learner" / "tls" / "cert.pem").read_bytes() != before
+
+
+def test_who_only_answers_cannot_use_the_tokens_that_it_knows(tmp_path: Path) -> None:
+    create_secrets(tmp_path)
+    (tmp_path / "tokens" / "pod").write_text("old\nnew projects/research\n")
+    create_secrets(tmp_path)
+    for role in ("orchestrator", "leaderboard", "worker", "evaluator"):
+        tokens = tmp_path / "roles" / role / "tokens"
+        for name in ("pod",) if role != "leaderboard" else ("client", "control"):
+            for line in (tmp_path / "tokens" / name).read_text().splitlines():
+                token, *projects = line.split()
+                assert token not in (tokens / name).read_text()
+                found = TokenFiles(tokens).find(token)
+                assert found == (Role(name), frozenset(["research"]) if projects else None)
+    assert FileToken(tmp_path / "roles" / "learner" / "tokens" / "pod")() == "new"

@@ -244,6 +244,13 @@ def hash_token(token: str) -> str:
     return _HASHED + _digest(token).hex()
 
 
+def hash_tokens(text: str) -> str:
+    """The same of a whole token file, projects included."""
+    lines = [line.split() for line in text.splitlines() if line.strip()]
+    hashed = ([word if word.startswith(_HASHED) else hash_token(word), *projects] for word, *projects in lines)
+    return "".join(f"{' '.join(words)}\n" for words in hashed)
+
+
 def _bad_line(path: Path, problem: str) -> InvalidInput:
     return InvalidInput(f"token file {path}: {problem}", reason="TOKEN_FILE_INVALID", path=path)
 
