@@ -1,0 +1,110 @@
+"""docs/deploy.md: what needs neither a cluster nor a container engine is run; the rest names what there is."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from support.manifests import COMPONENTS, OVERLAYS, kubectl, kustomize, of_kind, pod_specs, rendered
+from support.processes import EXAMPLES, ROOT
+
+TEXT = (ROOT / "docs" / "deploy.md").read_text()
+
+
+def _commands(kind: str) -> Iterator[list[str]]:
+    """The words of each command in the blocks with this heading."""
+    for block in _blocks(kind):
+        for line in block.splitlines():
+            if words := shlex.split(line, comments=True):
+                yield words
+
+
+def _blocks(heading: str) -> list[str]:
+    return re.findall(rf"^```{heading}\n(.*?)^```", TEXT, re.DOTALL | re.MULTILINE)
+
+
+def _overlays_of_ones_own() -> list[str]:
+    return _blocks("yaml")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A checkout as the page begins from, with the first overlay of one's own."""
+    shutil.copytree(ROOT / "deploy", tmp_path / "deploy", ignore=shutil.ignore_patterns("files"))
+    shutil.copytree(EXAMPLES, tmp_path / "examples")
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "kustomization.yaml").write_text(_overlays_of_ones_own()[0])
+    shutil.copy(ROOT / "deploy" / "k8s" / "base" / "pod-template.yaml", tmp_path / "mine")
+    return tmp_path
+
+
+def test_every_block_says_what_it_needs() -> None:
+    assert set(re.findall(r"^```(\S.*)$", TEXT, re.MULTILINE)) == {"sh", "sh engine", "sh cluster", "yaml"}
+
+
+def test_the_commands_that_need_nothing(folder: Path) -> None:
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    script = "\n".join(_blocks("sh"))
+    command = ["sh", "-eu", "-c", script]
+    done = subprocess.run(
+        command, cwd=folder, env=os.environ | {"PATH": path}, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert (folder / "deploy" / "k8s" / "secrets" / "files" / "tls" / "ca" / "key.pem").exists()
+    objects = kustomize(folder / "mine")
+    ours = [
+        one["image"] for pod in pod_specs(objects) for one in pod.containers.values() if "minio" not in one["image"]
+    ]
+    assert all(image.startswith("images.example.org/podracer/") for image in ours)
+    assert len(ours) == 5
+
+
+def test_an_overlay_for_production(folder: Path) -> None:
+    (folder / "mine" / "kustomization.yaml").write_text(_overlays_of_ones_own()[1])
+    objects = kustomize(folder / "mine")
+    assert of_kind(objects, "ConfigMap")["podracer-store"]["data"] == {
+        "PODRACER_STORE": "s3://bucket/prefix",
+        "PODRACER_S3_ENDPOINT": "https://s3.example.org",
+        "PODRACER_S3_REGION": "eu-central-1",
+        "PODRACER_S3_CREATE_BUCKET": "false",
+    }
+
+
+def test_what_the_commands_for_a_cluster_name_is_there(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+    there = {f"{one['kind'].lower()}/{one['metadata']['name']}" for one in rendered("dev")}
+    for program, *arguments in _commands("sh cluster"):
+        assert program in {"kubectl", "podracer", "pg_dump", "mkdir"}
+        for word in arguments:
+            if re.fullmatch(r"(deployment|service|statefulset)/[\w-]+", word):
+                assert word in there
+        for option, path in itertools.pairwise(arguments):
+            if option in ("-f", "-k"):
+                assert Path(path).exists(), path
+        if "create" in arguments and program == "kubectl":
+            (made,) = yaml.safe_load_all(kubectl(*arguments, "--dry-run=client", "--output=yaml"))
+            assert made["data"]
+
+
+def test_make_targets_and_files_of_the_commands_for_an_engine() -> None:
+    targets = set(re.findall(r"^([a-z][a-z0-9-]*):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    for program, *arguments in _commands("sh engine"):
+        if program == "make":
+            assert set(arguments) <= targets
+        else:
+            assert program == "docker"
+
+
+def test_overlays_and_components_are_all_named() -> None:
+    assert re.findall(r"^\| `(\w+)` \|", TEXT, re.MULTILINE) == OVERLAYS
+    assert all(f"`{name}`" in TEXT for name in COMPONENTS)
