@@ -123,6 +123,23 @@ def test_the_commands_of_as_a_service(podracer: Callable[..., Command], run: Cal
     assert (tmp_path / "best" / "manifest.json").exists()
 
 
+def test_the_commands_of_telemetry(run: Callable[..., Command], tmp_path: Path) -> None:
+    shutil.copytree(EXAMPLES, tmp_path / "examples")
+    (commands,) = blocks((ROOT / "docs" / "telemetry.md").read_text(), "sh")
+    job = ""
+    for line in commands.splitlines():
+        _, *arguments = shlex.split(line, comments=True)
+        json = ["--json"] if arguments[0] == "run" else []
+        command = run(*(job if argument == "JOB" else argument for argument in arguments), *json, timeout_s=120)
+        assert command.process.returncode == 0, (line, command.stderr)
+        if json:
+            job = next(event["job"] for event in command.events if event["event"] == "progress").rpartition("/")[2]
+        elif "--json" not in arguments:
+            assert all(name in "\n".join(command.lines) for name in ("JobService/CreateJob", "train", "gradient steps"))
+    assert "</html>" in (tmp_path / f"{job}-trace.html").read_text()
+    assert "</html>" in (tmp_path / "page.html").read_text()
+
+
 def test_the_commands_of_results(run: Callable[..., Command], tmp_path: Path) -> None:
     shutil.copytree(EXAMPLES, tmp_path / "examples")
     (commands,) = blocks((ROOT / "docs" / "results.md").read_text(), "sh")

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import threading
 
-__all__ = ["EpisodeCounter"]
+from podracer.common.v1 import agent_pb2
+from podracer_core.telemetry.metrics import EPISODES
+
+__all__ = ["EpisodeCounter", "purpose_name"]
 
 
 class EpisodeCounter:
@@ -14,6 +17,15 @@ class EpisodeCounter:
         self._lock = threading.Lock()
         self.total = 0
 
-    def add(self, episodes: int) -> None:
+    def add(self, episodes: int, purpose: str) -> None:
+        """`purpose`: as `purpose_name` gives it."""
         with self._lock:
             self.total += episodes
+        EPISODES.add(episodes, purpose=purpose)
+
+
+def purpose_name(purpose: agent_pb2.EvaluationPurpose.ValueType) -> str:
+    """`progress`, `candidate`, …; `requested` for one that is not set."""
+    if purpose not in agent_pb2.EvaluationPurpose.values()[1:]:
+        return "requested"
+    return agent_pb2.EvaluationPurpose.Name(purpose).removeprefix("EVALUATION_PURPOSE_").lower()

@@ -19,8 +19,9 @@ from podracer_core.errors import FieldViolation, InvalidInput, Unavailable
 from podracer_core.jobs.messages import seconds_from_duration
 from podracer_core.rpc.sessions import SessionSlots
 from podracer_core.rpc.work_queue import WorkQueue
+from podracer_core.telemetry.metrics import EVALUATION
 from podracer_evaluator.config import EvaluatorConfig
-from podracer_evaluator.episode_counter import EpisodeCounter
+from podracer_evaluator.episode_counter import EpisodeCounter, purpose_name
 
 if TYPE_CHECKING:
     from podracer_evaluator.checkpoints import Sources
@@ -65,8 +66,10 @@ class EvaluatorService(evaluator_service_pb2_grpc.EvaluatorServiceServicer):
 
         checkpoints = self._sources().load(request.checkpoints)
         task = partial(evaluate_request, checkpoints, request, self._cache, check)
-        response = self._work.submit(task).result()
-        self._episodes.add(len(response.evaluation.returns))
+        purpose = purpose_name(request.purpose)
+        with EVALUATION.timed(purpose=purpose):
+            response = self._work.submit(task).result()
+        self._episodes.add(len(response.evaluation.returns), purpose)
         return response
 
     def Inspect(  # noqa: N802 - the name in the contract

@@ -33,8 +33,10 @@ from podracer_core.jobs.messages import seconds_to_duration
 from podracer_core.jobs.validation import MAX_EPISODES
 from podracer_core.rpc.sessions import Session
 from podracer_core.rpc.work_queue import WorkQueue
+from podracer_core.telemetry.metrics import EVALUATION, EVALUATOR_QUEUE
+from podracer_core.telemetry.spans import NO_SPAN, Span, span
 from podracer_core.training.messages import cohort_from_message
-from podracer_evaluator.episode_counter import EpisodeCounter
+from podracer_evaluator.episode_counter import EpisodeCounter, purpose_name
 from podracer_evaluator.evaluation import PolicyEvaluation
 
 __all__ = ["EvaluateSession"]
@@ -106,7 +108,8 @@ class EvaluateSession(Session):
         cohort = cohort_from_message(request.cohort)
         environment = environment_from_message(request.cohort.environment)
         self._submit(
-            partial(self._start, cohort, environment, require_device(request.device or "cpu"), request.carriers)
+            partial(self._start, cohort, environment, require_device(request.device or "cpu"), request.carriers),
+            span("start environments", request.traceparent),
         )
 
     def _take_order(self, complete: bool) -> None:
@@ -122,18 +125,20 @@ class EvaluateSession(Session):
             if len(self._waiting) >= _MAX_WAITING:
                 raise InvalidInput(f"more than {_MAX_WAITING} orders wait", reason="TOO_MANY_ORDERS")
             self._waiting.append(order)
+            EVALUATOR_QUEUE.set(len(self._waiting))
         for old in superseded:
             self._answer(evaluator_service_pb2.EvaluationAnswer(order_id=old.message.order_id, superseded=True))
         self._submit(self._evaluate_next)
 
-    def _submit(self, task: Callable[[], None]) -> None:
-        """Have the main thread do it; an error ends the session."""
+    def _submit(self, task: Callable[[], None], own: Span = NO_SPAN) -> None:
+        """Have the main thread do it, in a span of its `own`; an error ends the session."""
 
         def guarded() -> None:
             if self._over:
                 return
             try:
-                task()
+                with own:
+                    task()
             except Exception as error:  # noqa: BLE001 - whatever it is must end the session, not hang it
                 self.outbox.fail(error)
 
@@ -159,18 +164,22 @@ class EvaluateSession(Session):
     def _evaluate_next(self) -> None:
         with self._lock:
             order = self._waiting.pop(0) if self._waiting else None
+            EVALUATOR_QUEUE.set(len(self._waiting))
         if order is None or self._evaluation is None:
             return  # superseded, or the session did not start
-        message = order.message
-        results, duration_s = self._evaluation.evaluate(
-            message.agents,
-            order.tensors,
-            message.seeds,
-            message.first_episodes,
-            message.admission_score if message.HasField("admission_score") else None,
-            message.purpose == agent_pb2.EVALUATION_PURPOSE_PROGRESS,
-        )
-        self._episodes.add(sum(result.episodes for result in results))
+        message, purpose = order.message, purpose_name(order.message.purpose)
+        with span("evaluate policies", message.traceparent, purpose=purpose) as own, EVALUATION.timed(purpose=purpose):
+            results, duration_s = self._evaluation.evaluate(
+                message.agents,
+                order.tensors,
+                message.seeds,
+                message.first_episodes,
+                message.admission_score if message.HasField("admission_score") else None,
+                message.purpose == agent_pb2.EVALUATION_PURPOSE_PROGRESS,
+            )
+            episodes = sum(result.episodes for result in results)
+            own.set(episodes=episodes)
+        self._episodes.add(episodes, purpose)
         to_message = partial(_evaluation, message, duration_s)
         evaluations = [to_message(agent, result) for agent, result in zip(message.agents, results, strict=True)]
         self._answer(evaluator_service_pb2.EvaluationAnswer(order_id=message.order_id, evaluations=evaluations))

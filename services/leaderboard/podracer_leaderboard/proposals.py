@@ -9,6 +9,7 @@ from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
 from podracer_core.catalogue.messages import hyperparameter_to_message
 from podracer_core.database import Database
 from podracer_core.errors import FieldViolation, InvalidInput
+from podracer_core.telemetry.metrics import PROPOSALS
 from podracer_leaderboard import guard, messages, names, store
 from podracer_leaderboard.agents import Action, Agent, Cohort, CohortRequest, NewAgent, Start, State
 from podracer_leaderboard.competition import Competition, competition_of
@@ -55,7 +56,14 @@ class Proposals:
                 session.add(row)
             return response
 
-        return await self._database.write(operation)
+        response = await self._database.write(operation)
+        for proposal in response.proposals:
+            PROPOSALS.add(action=_action_name(proposal.action))
+        return response
+
+
+def _action_name(action: leaderboard_pb2.ProposalAction.ValueType) -> str:
+    return leaderboard_pb2.ProposalAction.Name(action).removeprefix("PROPOSAL_ACTION_").lower()
 
 
 def _propose(

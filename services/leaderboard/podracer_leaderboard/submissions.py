@@ -10,6 +10,7 @@ from podracer.common.v1 import agent_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
 from podracer_core.database import Database
 from podracer_core.errors import FieldViolation, InvalidInput, PreconditionFailed
+from podracer_core.telemetry.metrics import CANDIDATES
 from podracer_leaderboard import messages, names, places, store
 from podracer_leaderboard.agents import State
 from podracer_leaderboard.changes import Changes
@@ -45,7 +46,9 @@ class Submissions:
             return _submit(session, board, request)
 
         try:
-            return await self._database.write(operation)
+            response = await self._database.write(operation)
+            CANDIDATES.add(admitted="yes" if response.admitted else "no")
+            return response
         finally:
             self._changes.ring()
 

@@ -24,6 +24,8 @@ from podracer_core.evaluate.messages import result_to_json
 from podracer_core.storage.layout import REPLAY_FOLDER, agent_prefix, checkpoint_prefix
 from podracer_core.storage.manifest import ManifestFile
 from podracer_core.storage.object_store import ObjectStore
+from podracer_core.telemetry.metrics import CHECKPOINT_SIZE, CHECKPOINT_TIME
+from podracer_core.telemetry.spans import current, span
 from podracer_core.training.environment_states import EnvironmentState
 from podracer_learner.messages import reference_message
 
@@ -93,8 +95,16 @@ class CheckpointWriter:
             written(one, reference)
             return reference
 
-        with ThreadPoolExecutor(_PARALLEL, thread_name_prefix="checkpoint") as pool:
-            return list(pool.map(write, writes))
+        with (
+            span("write checkpoints", count=len(writes)),
+            CHECKPOINT_TIME.timed(),
+            ThreadPoolExecutor(_PARALLEL, thread_name_prefix="checkpoint") as pool,
+        ):
+            references = list(pool.map(write, writes))
+            size_bytes = sum(reference.size_bytes for reference in references)
+            CHECKPOINT_SIZE.add(size_bytes)
+            current().set(size_bytes=size_bytes)
+        return references
 
     def committed(self, references: Sequence[agent_pb2.CheckpointReference]) -> None:
         """These count: nobody deletes what they name, so whatever is written next may name it, too."""

@@ -22,6 +22,9 @@ from podracer_core.errors import (
 from podracer_core.evaluate.messages import result_from_message
 from podracer_core.jobs.messages import seconds_from_duration
 from podracer_core.rpc.backoff import Backoff
+from podracer_core.telemetry.metrics import ORDERS
+from podracer_core.telemetry.occasions import Occasions
+from podracer_core.telemetry.spans import NO_SPAN, Span, current, span
 from podracer_core.training.judge import EvaluationAnswer, EvaluationOrder, Judge
 from podracer_learner.policy_stream import EvaluatorItem, PolicyStream
 from podracer_learner.user_files import Delivery, FetchedFiles, wants_files
@@ -58,6 +61,8 @@ class RemoteJudge(Judge):
         self._retry_at = 0.0
         self._opened = False
         self._orders: dict[int, EvaluationOrder] = {}
+        self._spans: dict[int, Span] = {}  # of some orders
+        self._parent, self._occasions = current().traceparent, Occasions()
         self._lost_looks: list[EvaluationAnswer] = []
         self._stream: PolicyStream | None = None
         self._connect()
@@ -68,6 +73,9 @@ class RemoteJudge(Judge):
 
     def submit(self, order: EvaluationOrder) -> None:
         self._orders[order.order_id] = order
+        ORDERS.set(len(self._orders))
+        if self._parent and (not order.screening or self._occasions.is_next()):
+            self._spans[order.order_id] = span("order", self._parent, sampled=True, look=order.screening)
         if self._opened:
             self._send(order)
 
@@ -86,9 +94,10 @@ class RemoteJudge(Judge):
             self._stream.close()
             self._stream = None
         self._opened, self.evaluator_count = False, 0
+        ORDERS.set(0)
 
     def _connect(self) -> None:
-        opening = evaluator_service_pb2.OpenEvaluate(build=own_build(), cohort=self._cohort)
+        opening = evaluator_service_pb2.OpenEvaluate(build=own_build(), cohort=self._cohort, traceparent=self._parent)
         self._stream = PolicyStream(self._stubs[0], opening, self._endpoint, inline_only=self._inline_only)
 
     def _arrived(self) -> list[EvaluationAnswer]:
@@ -142,6 +151,8 @@ class RemoteJudge(Judge):
             return []
         if self._orders.pop(item.order_id, None) is None:
             return []
+        self._spans.pop(item.order_id, NO_SPAN).end()
+        ORDERS.set(len(self._orders))
         results = tuple(result_from_message(evaluation) for evaluation in item.evaluations)
         duration_s = max((seconds_from_duration(one.duration) for one in item.evaluations), default=0.0)
         return [EvaluationAnswer(item.order_id, results, duration_s)]
@@ -153,6 +164,7 @@ class RemoteJudge(Judge):
         self._retry_at = time.monotonic() + next(self._waits)
         for order_id in [order_id for order_id, order in self._orders.items() if order.screening]:
             del self._orders[order_id]
+            self._spans.pop(order_id, NO_SPAN).end(error.reason)
             self._lost_looks.append(EvaluationAnswer(order_id, (), 0.0))
 
     def _send(self, order: EvaluationOrder) -> None:
@@ -165,6 +177,7 @@ class RemoteJudge(Judge):
             purpose=looking if order.screening else agent_pb2.EVALUATION_PURPOSE_CANDIDATE,
             seeds=order.seeds,
             first_episodes=order.first_episodes,
+            traceparent=self._spans.get(order.order_id, NO_SPAN).traceparent,
         )
         if order.admission_score is not None:
             message.admission_score = order.admission_score

@@ -9,11 +9,13 @@ from collections.abc import Callable
 import grpc
 
 from podracer.learner.v1 import learner_service_pb2_grpc
+from podracer_core.telemetry.spans import current
 from podracer_core.training.epochs import EpochFusion
 from podracer_core.training.session import TrainingSession
 from podracer_learner.fusion_follower import FollowTerms, FusionFollower, RoundOver
 from podracer_learner.leading import fusion_deadline_s
 from podracer_learner.lease import HeldLease
+from podracer_learner.observation import RoundMeter
 from podracer_learner.round_setup import RoundSetup
 from podracer_learner.status import LearnerStatus
 
@@ -43,7 +45,7 @@ def follow(
     algorithm = setup.algorithm
     fusion = EpochFusion(algorithm, algorithm.share(work.rank), follower, work.rank, work.train.fusion.interval_updates)
     session = TrainingSession(algorithm, setup.source, None, setup.plan, began_at=held.received_at, fusion=fusion)
-    reported_at = 0.0
+    meter, reported_at = RoundMeter(session, algorithm, setup.source), 0.0
     try:
         fusion.begin(follower.join())
         logger.info("follows %s as rank %d from fusion %d on", work.lead_address, work.rank, fusion.epoch)
@@ -54,8 +56,10 @@ def follow(
             if time.monotonic() - reported_at >= _REPORT_INTERVAL_S:
                 reported_at = time.monotonic()
                 progress = session.progress()
+                meter.count(progress)
                 status.training(held.lease, progress, sum(progress.env_steps) / progress.elapsed_s, setup)
     except RoundOver as over:
         logger.info("the lead says: %s", over.message)
     finally:
+        current().set(rank=work.rank, **session.phases.attributes)
         follower.close()

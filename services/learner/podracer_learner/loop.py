@@ -25,6 +25,8 @@ from podracer_core.jobs.messages import seconds_from_duration
 from podracer_core.storage.folder import FolderStore
 from podracer_core.storage.object_store import ObjectStore
 from podracer_core.storage.spool import Spool, SpoolFolder
+from podracer_core.telemetry import metrics
+from podracer_core.telemetry.spans import current, span
 from podracer_learner.commands import Commands
 from podracer_learner.config import LearnerConfig
 from podracer_learner.control import LeaseControl, lease_work
@@ -37,10 +39,11 @@ from podracer_learner.leading import leading
 from podracer_learner.lease import DRAINING, ROUND_OVER, HeldLease, Interrupted
 from podracer_learner.lease_guard import FencedStore, LeaseGuard
 from podracer_learner.messages import problem_message
+from podracer_learner.observation import work_span
 from podracer_learner.peers import Peers
 from podracer_learner.renewal import Renewal
 from podracer_learner.replays import ReplayCache
-from podracer_learner.round_setup import set_up_round
+from podracer_learner.round_setup import RoundSetup, set_up_round
 from podracer_learner.status import LearnerStatus
 from podracer_learner.train import Patience, TrainRun
 from podracer_learner.user_files import UserFiles
@@ -87,7 +90,8 @@ class LeaseLoop:
                     logger.info("not needed any more: %s", lease.exit.reason)
                     return
                 self._status.working(lease)
-                self._work(lease, received_at, stop)
+                with work_span(lease):
+                    self._work(lease, received_at, stop)
                 self._status.idle()
             self._status.draining()
         finally:
@@ -110,23 +114,34 @@ class LeaseLoop:
         try:
             renewal.start()
             self._do(held, check, stop)
+            self._count(lease, "done")
         except Fenced as error:
             logger.warning("abandoned: %s", error.message)
+            self._count(lease, "lost")
         except Interrupted:
             control.release(DRAINING)
+            self._count(lease, "handed_back")
         except PodracerError as error:
             self._give_up(held, error)
+            self._count(lease, "failed")
         except Exception as error:
             logger.exception("unexpected error in %s", lease.name)
             detail = "".join(traceback.format_exception(error))
             control.release(
                 cohort_pb2.Problem(reason="INTERNAL", message=f"unexpected error: {error!r}", detail=detail)
             )
+            self._count(lease, "failed")
         finally:
             store.close()
             renewal.stop()
             if renewal.action == pod_service_pb2.LEASE_ACTION_DRAIN:
                 stop.set()
+
+    @staticmethod
+    def _count(lease: pod_service_pb2.Lease, result: str) -> None:
+        """For the metrics and the span of the work: how it ended."""
+        metrics.WORKS.add(kind=lease.WhichOneof("work") or "", result=result)
+        current().set(result=result)
 
     def _leased_store(self, guard: LeaseGuard, check: Callable[[], None]) -> ObjectStore:
         """The store as a lease may use it. What is written goes by way of the spool unless the store is a folder."""
@@ -143,7 +158,7 @@ class LeaseLoop:
                 held.control.complete(pod_service_pb2.CompleteWorkRequest(inspect=result))
             case "train":
                 if not self._train(held, files, stop):
-                    held.control.release(DRAINING)
+                    raise Interrupted("told to stop")
             case "follow":
                 self._follow(held, files, check, stop)
                 held.control.release(ROUND_OVER)
@@ -161,7 +176,7 @@ class LeaseLoop:
             finish = held.renewal.action == pod_service_pb2.LEASE_ACTION_FINISH
             return stop.is_set() or held.renewal.calls_back or finish
 
-        setup = set_up_round(work, self._config, self._peers, files, self._replays)
+        setup = self._set_up(work, files)
         try:
             limit_s = setup.plan.duration_s
             ends_at = math.inf if limit_s is None else held.received_at + limit_s
@@ -177,13 +192,20 @@ class LeaseLoop:
 
     def _follow(self, held: HeldLease, files: UserFiles, check: Callable[[], None], stop: threading.Event) -> None:
         work = held.lease.follow
-        setup = set_up_round(work.train, self._config, self._peers, files, self._replays, rank=work.rank)
+        setup = self._set_up(work.train, files, work.rank)
         with closing(setup), self._peers.learner(work.lead_address) as channel:
             try:
                 follow(held, setup, channel, self._status, check, self._config.peer_patience)
             finally:  # who goes on with these agents, also where their lead was lost, has use for what they have seen
                 if not stop.is_set():
                     self._replays.keep_followed(setup.algorithm, list(work.train.cohort.members))
+
+    def _set_up(self, work: pod_service_pb2.TrainWork, files: UserFiles, rank: int = 0) -> RoundSetup:
+        preparing = span("set up")  # not the current one: what workers and evaluators do later is not part of it
+        try:
+            return set_up_round(work, self._config, self._peers, files, self._replays, rank)
+        finally:
+            preparing.end()
 
     def _give_up(self, held: HeldLease, error: PodracerError) -> None:
         """Fail the work where nobody could do it, else hand it back. A follower's is not its own to fail."""

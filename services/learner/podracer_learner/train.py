@@ -17,7 +17,9 @@ from podracer.common.v1 import agent_pb2, cohort_pb2
 from podracer.orchestrator.v1 import pod_service_pb2
 from podracer_core.errors import DeadlineExpired, Unavailable
 from podracer_core.jobs.messages import seconds_from_duration, seconds_to_duration
+from podracer_core.telemetry.spans import current
 from podracer_core.training.epochs import EpochFusion
+from podracer_core.training.phases import TOTAL
 from podracer_core.training.session import MemberOutcome, TrainingSession
 from podracer_core.training.snapshots import Judgement
 from podracer_learner.checkpoints import CheckpointWriter, MemberWrite, base_env_steps
@@ -25,6 +27,7 @@ from podracer_learner.commands import Commands
 from podracer_learner.lasting import HURRY_S, LastingCheckpoints, StoreAway
 from podracer_learner.lease import HeldLease, Interrupted
 from podracer_learner.messages import evaluation_message, member_progress, progress_report
+from podracer_learner.observation import RoundMeter
 from podracer_learner.round_setup import RoundSetup
 from podracer_learner.status import LearnerStatus
 
@@ -87,6 +90,7 @@ class TrainRun:
             fusion=fusion,
         )
         self._fusion, self._patience = fusion, patience
+        self._meter = RoundMeter(self._session, setup.algorithm, setup.source)
         self._evaluation_ids = itertools.count(1)
         self._judged: list[tuple[Judgement, agent_pb2.Evaluation]] = []  # candidates
         self._reported_at = time.monotonic()
@@ -96,6 +100,12 @@ class TrainRun:
 
     def run(self) -> bool:
         """Train and complete the work. False where it was interrupted: then what there is has been committed."""
+        try:
+            return self._run()
+        finally:
+            current().set(**self._session.phases.attributes, **self._evaluation_attributes())
+
+    def _run(self) -> bool:
         session = self._session
         try:
             with self._commands.serving(self):
@@ -130,6 +140,13 @@ class TrainRun:
         written = [self._member_checkpoint(outcome) for outcome in outcomes]
         self._checkpoints.commit(written)
         return [one.checkpoint for one in written]
+
+    def _evaluation_attributes(self) -> dict[str, float]:
+        """What an evaluator's orders have taken; where there is none they are a phase of this process."""
+        selection, judge = self._session.selection, self._setup.judge
+        if selection is None or judge is None or judge.blocking:
+            return {}
+        return {f"{TOTAL}order": round(selection.spent_s, 6)}
 
     def _checkpoint_behind(self) -> None:
         """Write all members where it is time; training goes on until they are in the store and can be committed."""
@@ -167,6 +184,7 @@ class TrainRun:
         report = progress_report(self.agents, progress, per_second)
         self._held.renewal.report(report)
         self._status.training(self._held.lease, progress, per_second, self._setup)
+        self._meter.count(progress)
         self._all_failed = not any(progress.active)
         self._reported_at = now
 

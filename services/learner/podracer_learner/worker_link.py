@@ -27,6 +27,7 @@ from podracer_core.errors import (
 )
 from podracer_core.rpc.backoff import Backoff
 from podracer_core.rpc.streams import StreamCall
+from podracer_core.telemetry.spans import current
 from podracer_learner.arrivals import Arrival, Opened, RolloutDecoder
 from podracer_learner.partition import Part
 from podracer_learner.user_files import Delivery, FetchedFiles, wants_files
@@ -200,7 +201,9 @@ class WorkerLink:
                 self._call.send(message)
         while len(self.arrivals) + self.outstanding < rollouts:
             order = worker_service_pb2.RolloutRequest(
-                count=1, with_environment_state=self._terms.with_environment_state
+                count=1,
+                with_environment_state=self._terms.with_environment_state,
+                traceparent=current().traceparent,
             )
             self._call.send(CollectRequest(rollout_request=order))
             self._requested_at.append(time.monotonic())
@@ -232,6 +235,7 @@ class WorkerLink:
             self._terms.endpoint, opening.max_in_flight or 1, inline_only=self._inline_only
         )
         opening.carriers.CopyFrom(self._offering.message)
+        opening.traceparent = current().traceparent
         decoder = RolloutDecoder(self.address, self._offering)
         self._call = call = _Call(stub.Collect, decoder.decode, self._terms.arrived)
         decoder.give_back = _slot_returner(call)

@@ -22,6 +22,8 @@ from podracer_core.errors import (
     PreconditionFailed,
 )
 from podracer_core.rpc.backoff import Backoff
+from podracer_core.telemetry.metrics import DELIVERED
+from podracer_core.telemetry.spans import span
 from podracer_orchestrator import events, jobs, objective, outbox
 from podracer_orchestrator.board import LeaderboardClient
 from podracer_orchestrator.changes import OUTBOX, ChangeFeed
@@ -47,6 +49,7 @@ class _Waiting:
     job_uid: str
     method: str
     request: bytes
+    traceparent: str
 
 
 class Delivery:
@@ -133,13 +136,16 @@ class Delivery:
         """Make rows of the same method in one call; where that is refused, one by one."""
         first = rows[0]
         try:
-            # Messages in wire form, one after the other, are one message with the lists of all.
-            answer = await self._board.call(first.method, b"".join(row.request for row in rows))
+            with span("deliver", first.traceparent, method=first.method, rows=len(rows)):
+                # Messages in wire form, one after the other, are one message with the lists of all.
+                answer = await self._board.call(first.method, b"".join(row.request for row in rows))
         except REFUSALS as error:
             if len(rows) > 1:
                 return [answered for row in rows for answered in await self._call([row])]
+            DELIVERED.add(method=first.method, result="refused")
             logger.error("the leaderboard refused %s of job %s: %s", first.method, first.job_uid, error)
             return [(first, error)]
+        DELIVERED.add(len(rows), method=first.method, result="taken")
         return [(row, answer) for row in rows]
 
     def _settle(self, session: Session, answered: Sequence[tuple[_Waiting, Message | PodracerError]]) -> None:
@@ -199,4 +205,4 @@ def _board_of(session: Session, job_uid: str) -> str | None:
 
 def _read(session: Session, board: str) -> Sequence[_Waiting]:
     rows: Sequence[OutboxRow] = outbox.pending(session, board)
-    return [_Waiting(row.id, row.job_uid, row.method, row.request) for row in rows]
+    return [_Waiting(row.id, row.job_uid, row.method, row.request, row.traceparent) for row in rows]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -19,6 +20,7 @@ from podracer_orchestrator.clock import Clock
 from podracer_orchestrator.job_plan import plan_of
 from podracer_orchestrator.job_state import TRAINING_STATES, JobState
 from podracer_orchestrator.lease_messages import lease_message
+from podracer_orchestrator.observation import WaitingPods, granted
 from podracer_orchestrator.pool_shares import PoolShares
 from podracer_orchestrator.proposing import CohortProposer, ToPropose, to_propose
 from podracer_orchestrator.tables import JobRow, LeaseRow, LeaseState, PodRow, PodState, WorkKind, WorkRow, WorkState
@@ -69,6 +71,7 @@ class Dispatcher:
         self._clock = clock
         self._shares = shares or PoolShares(clock)
         self._draining = False
+        self._waits = WaitingPods()
 
     def drain(self) -> None:
         """Lease nothing any more; every waiting pod is answered at once."""
@@ -77,7 +80,11 @@ class Dispatcher:
 
     async def lease(self, ask: Ask, wait_s: float) -> pod_pb2.Lease | None:
         """A lease within `wait_s`, or None. The same request again gets that lease, or None once it has ended."""
-        deadline = self._clock.monotonic() + wait_s
+        with self._waits.one_more():
+            return await self._lease(ask, self._clock.monotonic() + wait_s)
+
+    async def _lease(self, ask: Ask, deadline: float) -> pod_pb2.Lease | None:
+        looked_at_ns = time.time_ns()
         version = self._changes.version(WORK)
         is_repeated, found = await self._transactions.write(lambda session: self._check_in_and_find(session, ask))
         if is_repeated:
@@ -86,13 +93,13 @@ class Dispatcher:
             if isinstance(found, ToPropose):
                 found = await self._have_proposed(ask, found)
             if isinstance(found, pod_pb2.Lease):
-                return found
+                return granted(found, looked_at_ns)
             if found is None:
                 left_s = deadline - self._clock.monotonic()
                 if left_s <= 0.0:
                     return None
                 await self._changes.wait(WORK, version, min(left_s, self._proposer.next_chance_s))
-                version = self._changes.version(WORK)
+                version, looked_at_ns = self._changes.version(WORK), time.time_ns()
                 found = await self._look(ask)
         return None
 

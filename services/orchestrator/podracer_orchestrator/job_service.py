@@ -18,6 +18,7 @@ from podracer_core.jobs.messages import seconds_from_duration
 from podracer_core.rpc.auth import current_caller
 from podracer_core.rpc.tokens import Role
 from podracer_core.storage.layout import job_prefix
+from podracer_core.telemetry.spans import current
 from podracer_orchestrator import events, job_changes, job_files, jobs, names, pods, submission
 from podracer_orchestrator.capacity import capacity_message, pod_uses
 from podracer_orchestrator.job_messages import event_message, job_message
@@ -69,7 +70,9 @@ class JobServicer(job_service_pb2_grpc.JobServiceServicer):
         def create(session: Session) -> job_pb2.Job:
             return self._message(session, jobs.create(session, new, self._clock.now(), quota))
 
-        return service_pb2.CreateJobResponse(job=await self._transactions.write(create))
+        job = await self._transactions.write(create)
+        current().set(job=job.name)
+        return service_pb2.CreateJobResponse(job=job)
 
     async def GetJob(self, request: service_pb2.GetJobRequest, context: Context) -> service_pb2.GetJobResponse:
         job = await self._transactions.read(lambda session: self._message(session, _named(session, request.name)))

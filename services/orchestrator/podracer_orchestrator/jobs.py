@@ -13,6 +13,7 @@ from sqlalchemy.orm import Session
 from podracer.common.v1 import cohort_pb2, environment_pb2
 from podracer.orchestrator.v1 import job_pb2
 from podracer_core.errors import AlreadyExists, NotFound
+from podracer_core.telemetry.spans import current
 from podracer_orchestrator import events, job_files, outbox
 from podracer_orchestrator.changes import POOL, WORK, job_topic, touch
 from podracer_orchestrator.job_state import FINAL_STATES, JobOutcome, JobSignal, JobState, next_state
@@ -57,6 +58,7 @@ def create(session: Session, new: NewJob, now: datetime, quota: Quota = UNLIMITE
         description=None if new.description is None else new.description.SerializeToString(deterministic=True),
         state=JobState.VALIDATING if new.description is None else JobState.PENDING,
         create_time=now,
+        traceparent=current().traceparent,
     )
     session.add(job)
     session.flush()

@@ -14,6 +14,7 @@ from podracer_core.errors import DataCorrupted, Fenced
 from podracer_core.storage.layout import CheckpointPlace
 from podracer_core.storage.manifest import read_manifest, verify
 from podracer_core.storage.object_store import ObjectStore
+from podracer_core.telemetry.metrics import LEASES
 from podracer_orchestrator import evaluation_works, followers, jobs, leases, objective, pods, progress, results, works
 from podracer_orchestrator.changes import ChangeFeed
 from podracer_orchestrator.clock import Clock
@@ -57,6 +58,7 @@ class LeaseKeeper:
         if action is None:
             action = await self._transactions.read(lambda session: self._last_word(session, holder))
         self._terms.renew(holder.fence, live)
+        LEASES.add(event="renewed")
         return action
 
     async def commit(self, holder: Holder, commits: Sequence[MemberCommit]) -> None:
@@ -78,9 +80,9 @@ class LeaseKeeper:
             await self._verify(_checkpoints(result))
         sound_here = isinstance(result, cohort_pb2.Problem) and await self._is_sound(result)
 
-        def operation(session: Session) -> None:
+        def operation(session: Session) -> bool:
             if leases.find(session, holder).state == LeaseState.COMPLETED:
-                return
+                return False
             lease, now = self._held(session, holder), self._clock.now()
             if isinstance(result, pod_pb2.TrainResult):
                 results.complete_train(session, lease, result, now)
@@ -90,29 +92,34 @@ class LeaseKeeper:
                 results.complete_inspection(session, lease, result, now)
             else:
                 results.complete_with_problem(session, lease, result, now, sound_here=sound_here)
+            return True
 
-        await self._transactions.write(operation)
+        if await self._transactions.write(operation):
+            LEASES.add(event="completed")
         self._terms.end(holder.fence)
 
     async def release(self, holder: Holder, reason: cohort_pb2.Problem) -> None:
         """Hand the work back undone; the same again changes nothing."""
 
-        def operation(session: Session) -> None:
+        def operation(session: Session) -> bool:
             if leases.find(session, holder).state == LeaseState.RELEASED:
-                return
+                return False
             lease = self._held(session, holder)
             problem = None if reason.reason in HANDED_BACK else reason
             why = f"handed back: {reason.message or reason.reason or 'the pod stops'}"
             works.lose(session, lease, LeaseState.RELEASED, why, self._clock.now(), problem=problem)
             objective.finish_if_due(session, session.get_one(JobRow, lease.job_uid), self._clock.now())
+            return True
 
-        await self._transactions.write(operation)
+        if await self._transactions.write(operation):
+            LEASES.add(event="released")
         self._terms.end(holder.fence)
 
     async def expire_overdue(self) -> None:
         """End the leases whose deadline has passed."""
         for fence in self._terms.expired():
-            await self._transactions.write(functools.partial(self._expire, fence=fence))
+            if await self._transactions.write(functools.partial(self._expire, fence=fence)):
+                LEASES.add(event="expired")
 
     async def lose_pod(self, pod: str, problem: cohort_pb2.Problem | None, why: str) -> None:
         """End the leases of a pod whose learner is known to be gone; `problem` where that is held against the work."""
@@ -125,6 +132,7 @@ class LeaseKeeper:
             return fences
 
         for fence in await self._transactions.write(operation):
+            LEASES.add(event="expired")
             self._terms.end(fence)
 
     async def recover(self) -> None:
@@ -145,17 +153,19 @@ class LeaseKeeper:
         self._terms.check(holder.fence)
         return lease
 
-    def _expire(self, session: Session, fence: int) -> None:
+    def _expire(self, session: Session, fence: int) -> bool:
+        """Whether it was held until now."""
         lease = session.get(LeaseRow, fence)
         if fence not in self._terms.expired():
-            return  # renewed while this transaction waited for its turn
+            return False  # renewed while this transaction waited for its turn
         self._terms.end(fence)
         if lease is None or lease.state != LeaseState.HELD:
-            return
+            return False
         why = f"{lease.pod} did not renew its lease for {self._terms.term_s:g} s"
         problem = cohort_pb2.Problem(reason="LEASE_EXPIRED", message=why)
         works.lose(session, lease, LeaseState.EXPIRED, why, self._clock.now(), problem=problem)
         objective.finish_if_due(session, session.get_one(JobRow, lease.job_uid), self._clock.now())
+        return True
 
     def _last_word(self, session: Session, holder: Holder) -> pod_pb2.LeaseAction.ValueType:
         """Of a lease that was not among its job's when these were read."""

@@ -28,6 +28,7 @@ def lease_message(session: Session, lease: LeaseRow, tokens: LeaseTokens, term_s
         term=seconds_to_duration(term_s),
         job=job_name(job.project, job.job_id),
         job_uid=job.uid,
+        traceparent=job.traceparent,
     )
     if lease.kind == WorkKind.INSPECT:
         message.inspect.CopyFrom(cohorts.inspect_work(job))

@@ -14,6 +14,7 @@ from sqlalchemy.orm import Session
 
 from podracer.common.v1 import agent_pb2, environment_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
+from podracer_core.telemetry.spans import current
 from podracer_orchestrator.changes import OUTBOX, touch
 from podracer_orchestrator.job_plan import read_spec
 from podracer_orchestrator.names import job_name, leaderboard_name
@@ -123,6 +124,7 @@ def delivered(session: Session, row_ids: Sequence[int]) -> None:
 
 def _append(session: Session, job: JobRow, method: str, request: Message, *, at_once: bool = True) -> None:
     stored = request.SerializeToString(deterministic=True)
-    session.add(OutboxRow(board=board_of(job), job_uid=job.uid, method=method, request=stored))
+    traceparent = current().traceparent
+    session.add(OutboxRow(board=board_of(job), job_uid=job.uid, method=method, request=stored, traceparent=traceparent))
     if at_once:
         touch(session, OUTBOX)

@@ -14,6 +14,7 @@ from sqlalchemy.orm import Session
 
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
 from podracer_core.errors import PodracerError
+from podracer_core.telemetry.spans import span
 from podracer_orchestrator import cohorts, jobs, objective, outbox, works
 from podracer_orchestrator.board import LeaderboardClient
 from podracer_orchestrator.clock import Clock
@@ -38,13 +39,14 @@ Rounds = tuple[int, int]
 class ToPropose:
     """A PROPOSING work and the request that fills it; its id is the request's, so the answer is always the same.
 
-    `rounds`: those that had ended when it was decided to ask.
+    `rounds`: those that had ended when it was decided to ask; `traceparent`: the job's.
     """
 
     work_id: str
     job_uid: str
     rounds: Rounds
     request: leaderboard_pb2.ProposeCohortRequest
+    traceparent: str
 
 
 def to_propose(job: JobRow, work: WorkRow, warm_agents: Sequence[str], algorithms: Sequence[str]) -> ToPropose:
@@ -56,7 +58,7 @@ def to_propose(job: JobRow, work: WorkRow, warm_agents: Sequence[str], algorithm
         warm_agents=warm_agents,
         algorithms=algorithms,
     )
-    return ToPropose(work.id, job.uid, _rounds(job), request)
+    return ToPropose(work.id, job.uid, _rounds(job), request, job.traceparent)
 
 
 class CohortProposer:
@@ -93,9 +95,10 @@ class CohortProposer:
         """Have a work filled, as far as that can be done now; what `then` finds in the same transaction. Only in the
         job's `turn`."""
         try:
-            # What the leaderboard has not heard of yet could change its answer.
-            await self._delivery.flush(what.request.leaderboard)
-            answer = await self._board.propose(what.request)
+            with span("propose", what.traceparent, places=what.request.places):
+                # What the leaderboard has not heard of yet could change its answer.
+                await self._delivery.flush(what.request.leaderboard)
+                answer = await self._board.propose(what.request)
         except REFUSALS as error:
             refusal = error
             return await self._finish(lambda session: self._refused(session, what, refusal), then)

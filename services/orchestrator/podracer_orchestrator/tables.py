@@ -127,6 +127,8 @@ class JobRow(Base):
     create_time: Mapped[datetime]
     start_time: Mapped[datetime | None]
     end_time: Mapped[datetime | None]
+    traceparent: Mapped[str] = mapped_column(default="")
+    """The span of its CreateJob: everything that is done for it belongs to that trace. Empty where none is recorded."""
 
 
 class WorkRow(Base):
@@ -281,6 +283,8 @@ class OutboxRow(Base):
     job_uid: Mapped[str]
     method: Mapped[str]
     request: Mapped[bytes]
+    traceparent: Mapped[str] = mapped_column(default="")
+    """The span that it is told of from; empty where none is recorded."""
 
 
 class ArtifactRow(Base):

@@ -6,12 +6,14 @@ import json
 import logging
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from podracer_core.config import Secret
 from podracer_core.errors import InvalidInput
 from podracer_core.telemetry.logging import configure_logging, redact
+from podracer_core.telemetry.spans import span
 
 
 @pytest.fixture(autouse=True)
@@ -50,6 +52,16 @@ def test_json(capsys: pytest.CaptureFixture[str]) -> None:
                 "score": "inf", "count": 3, "agent": None, "message_id": "ü"}  # fmt: skip
     assert expected.items() <= entry.items()
     assert "ValueError: token=***" in entry["exception"]
+
+
+def test_within_a_span_a_line_has_its_ids(capsys: pytest.CaptureFixture[str], kept: Any) -> None:
+    configure_logging("learner", json=True)
+    with span("x", begins=True):
+        logger.info("within")
+    logger.info("outside")
+    within, outside = (json.loads(line) for line in capsys.readouterr().err.splitlines())
+    assert (within["trace_id"], within["span_id"]) == (kept["x"].context.trace_id, kept["x"].context.span_id)
+    assert not {"trace_id", "span_id"} & outside.keys()
 
 
 def test_a_second_call_replaces_the_first(capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, ClassVar
 
 import gymnasium
@@ -20,6 +21,10 @@ from podracer_core.networks.actor import Actor
 MemberState = dict[str, dict[str, Tensor]]
 
 
+def _unobserved(part: str) -> AbstractContextManager[object]:
+    return nullcontext()
+
+
 class Algorithm(ABC):
     """M agents that train at once. Built as `cls(cohort, observation_space, action_space, device)`.
 
@@ -28,6 +33,8 @@ class Algorithm(ABC):
     version     counts updates, the policy version of rollouts
     horizon     steps that every environment should take before an update
     max_lag     the oldest rollout, in versions, that `update` can still use
+    observe     called with the name of each part of an update, which happens inside of what it gives; by default
+                nobody looks
     """
 
     on_policy: ClassVar[bool]
@@ -42,6 +49,7 @@ class Algorithm(ABC):
     version: int
     horizon: int
     device: torch.device
+    observe: Callable[[str], AbstractContextManager[object]] = staticmethod(_unobserved)
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -109,6 +117,11 @@ class Algorithm(ABC):
     def epochs(self) -> int:
         """How many epochs it has trained, as several learners count them: each ends with a fusion. One an update."""
         return self.version
+
+    @property
+    def replay_size(self) -> int:
+        """Transitions that it keeps to learn from, of all members. Waits for the device."""
+        return 0
 
     @property
     def members(self) -> int:

@@ -170,7 +170,8 @@ class OffPolicy(Algorithm):
 
     @torch.no_grad()
     def update(self, rollout: Rollout) -> dict[str, Tensor]:
-        self._experience.add(rollout)
+        with self.observe("store"):
+            self._experience.add(rollout)
         if self._h_term is not None:
             self._h_term.observe(rollout)
         self._observations.update(rollout, self.active)
@@ -178,11 +179,12 @@ class OffPolicy(Algorithm):
         self._step_count.copy_(rollout.first_step).add_(rollout.horizon)
         totals = torch.zeros(len(self.metrics), self.members, device=self.device)
         steps = self._experience.due_steps(rollout.horizon)
-        for first in range(0, steps, _BATCHES_AT_ONCE):
-            for batch in self.batches(min(steps - first, _BATCHES_AT_ONCE)):
-                totals += self._gradient_step(batch, self.is_slow_step)
-                self.update_count += 1
-                self.gradient_steps += 1
+        with self.observe("gradient steps"):
+            for first in range(0, steps, _BATCHES_AT_ONCE):
+                for batch in self.batches(min(steps - first, _BATCHES_AT_ONCE)):
+                    totals += self._gradient_step(batch, self.is_slow_step)
+                    self.update_count += 1
+                    self.gradient_steps += 1
         self._set_exploration()
         self.version += 1
         values = totals / steps if steps else torch.full_like(totals, torch.nan)
@@ -255,6 +257,13 @@ class OffPolicy(Algorithm):
     def _show(self) -> None:
         self._observations.show()
         self._set_exploration()
+
+    @property
+    def replay_size(self) -> int:
+        replay = self.replay
+        if replay is None:
+            return 0
+        return int(replay.size.max() if replay.shared else replay.size.sum()) * replay.num_envs
 
     @property
     def replay(self) -> Replay | None:

@@ -144,7 +144,8 @@ class OnPolicy(Algorithm):
 
     def _learn_from(self, rollout: Rollout, stale: bool) -> dict[str, Tensor]:
         """The update on the device. `stale`: an older policy than the present one took the rollout."""
-        rows, metrics = self._preparation.rows(rollout, self.active, stale=stale)
+        with self.observe("prepare"):
+            rows, metrics = self._preparation.rows(rollout, self.active, stale=stale)
         rate = scheduled_rate(
             self._shared["learning_rate_schedule"],
             self._hyperparameters["learning_rate"],
@@ -154,8 +155,9 @@ class OnPolicy(Algorithm):
         names = ("policy_loss", "value_loss", "entropy", *self.policy_metrics, "gradient_norm")
         totals = torch.zeros(len(names) + 1, self.members, device=self.device)
         learning = self.active.clone()
-        for minibatch in self._minibatches(rows):
-            self._step(minibatch, rate, learning, totals)
+        with self.observe("gradient steps"):
+            for minibatch in self._minibatches(rows):
+                self._step(minibatch, rate, learning, totals)
         # They count from the next rollout on: this one was collected, and learned from, with the old ones.
         self._observations.update(rollout, self.active)
         self._step_count.copy_(rollout.first_step).add_(rollout.horizon)

@@ -12,13 +12,14 @@ import inspect
 import logging
 import secrets
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Generator, Iterator
-from contextlib import aclosing, contextmanager
+from contextlib import AbstractContextManager, aclosing, contextmanager
 from typing import Any, Never, TypeAlias
 
 import grpc
 
 from podracer_core.errors import PodracerError
 from podracer_core.rpc.auth import HEALTH_PREFIX, Authorizer, Identity, set_caller
+from podracer_core.rpc.observation import observed_server_call
 from podracer_core.rpc.overload import CallLimit
 from podracer_core.rpc.projects import check_projects
 from podracer_core.rpc.status import to_grpc_status
@@ -50,12 +51,12 @@ class Guard(grpc.ServerInterceptor):
         behaviour = _behaviour_of(handler)
 
         def guarded_unary(request: Any, context: grpc.ServicerContext) -> Any:
-            with _mapped_errors(method, context), self._calls.one_call():
+            with _mapped_errors(method, context), _observed(method, context), self._calls.one_call():
                 scope, request = self._scope(method, context, request)
                 return scope.run(behaviour, request, context)
 
         def guarded_stream(request: Any, context: grpc.ServicerContext) -> Iterator[Any]:
-            with _mapped_errors(method, context), self._calls.one_call():
+            with _mapped_errors(method, context), _observed(method, context, True), self._calls.one_call():
                 # The generator runs in its own context, so that its caller never leaks to another call on this thread.
                 scope, request = self._scope(method, context, request)
                 responses = scope.run(behaviour, request, context)
@@ -96,14 +97,14 @@ class AioGuard(grpc.aio.ServerInterceptor):
         # A call runs in a task of its own, and so in a context of its own: set_caller reaches nobody else.
         async def guarded_coroutine(request: Any, context: AioContext) -> Any:
             try:
-                with self._calls.one_call():
+                with _observed(method, context), self._calls.one_call():
                     return await behaviour(self._admit(method, context, request), context)
             except Exception as error:  # noqa: BLE001 - the one place that maps what handlers raise
                 await _abort(method, context, error)
 
         async def guarded_generator(request: Any, context: AioContext) -> AsyncIterator[Any]:
             try:
-                with self._calls.one_call():
+                with _observed(method, context, True), self._calls.one_call():
                     async with aclosing(behaviour(self._admit(method, context, request), context)) as responses:
                         async for response in responses:
                             yield response
@@ -159,6 +160,12 @@ def _with_behaviour(handler: Handler, behaviour: Behaviour) -> Handler:
         (True, True): grpc.stream_stream_rpc_method_handler,
     }[handler.request_streaming, handler.response_streaming]
     return make(behaviour, handler.request_deserializer, handler.response_serializer)
+
+
+def _observed(
+    method: str, context: grpc.ServicerContext | AioContext, is_stream: bool = False
+) -> AbstractContextManager[None]:
+    return observed_server_call(method, context.invocation_metadata, is_stream=is_stream)
 
 
 @contextmanager

@@ -10,6 +10,7 @@ import grpc
 
 from podracer_core.rpc import limits
 from podracer_core.rpc.auth import AUTHORIZATION, bearer
+from podracer_core.rpc.observation import ClientCall
 from podracer_core.rpc.status import from_rpc_error
 from podracer_core.rpc.tokens import TokenSource
 
@@ -59,8 +60,11 @@ class CallInterceptor(
     def intercept_unary_unary(
         self, continuation: Callable[..., Any], client_call_details: Details, request: Any
     ) -> Any:
-        details = self._details(client_call_details, self._policy.timeout_s)
-        return self._checked(details, continuation(details, request))
+        call = ClientCall(client_call_details.method)
+        details = self._details(client_call_details, self._policy.timeout_s, call.metadata)
+        outcome = continuation(details, request)
+        call.end_with(outcome)
+        return self._checked(details, outcome)
 
     def intercept_stream_unary(
         self, continuation: Callable[..., Any], client_call_details: Details, request_iterator: Iterator[Any]
@@ -80,11 +84,13 @@ class CallInterceptor(
         details = self._details(client_call_details, None)
         return ResponseStream(continuation(details, request_iterator), self._policy, details)
 
-    def _details(self, given: Details, timeout_s: float | None) -> _CallDetails:
+    def _details(
+        self, given: Details, timeout_s: float | None, added: tuple[tuple[str, str | bytes], ...] = ()
+    ) -> _CallDetails:
         return _CallDetails(
             method=given.method,
             timeout=timeout_s if given.timeout is None else given.timeout,
-            metadata=self._policy.metadata(tuple(given.metadata or ())),
+            metadata=self._policy.metadata((*(given.metadata or ()), *added)),
             credentials=given.credentials,
             wait_for_ready=given.wait_for_ready,
             compression=given.compression,

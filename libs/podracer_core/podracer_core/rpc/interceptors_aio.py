@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import grpc
 
 from podracer_core.rpc.interceptors import CallPolicy
+from podracer_core.rpc.observation import ClientCall
 
 Details: TypeAlias = grpc.aio.ClientCallDetails
 
@@ -21,11 +22,13 @@ class _Interceptor(grpc.aio.ClientInterceptor):
     def __init__(self, policy: CallPolicy) -> None:
         self._policy = policy
 
-    def _applied(self, given: Details, timeout_s: float | None) -> Details:
+    def _applied(
+        self, given: Details, timeout_s: float | None, added: tuple[tuple[str, str | bytes], ...] = ()
+    ) -> Details:
         return grpc.aio.ClientCallDetails(
             given.method,
             timeout_s if given.timeout is None else given.timeout,
-            grpc.aio.Metadata(*self._policy.metadata(tuple(given.metadata or ()))),
+            grpc.aio.Metadata(*self._policy.metadata((*(given.metadata or ()), *added))),
             given.credentials,
             given.wait_for_ready,
         )
@@ -42,13 +45,20 @@ class _UnaryUnary(_Interceptor, grpc.aio.UnaryUnaryClientInterceptor):
     async def intercept_unary_unary(
         self, continuation: Callable[..., Any], client_call_details: Details, request: Any
     ) -> Any:
-        details = self._applied(client_call_details, self._policy.timeout_s)
-        call = await continuation(details, request)
+        observed = ClientCall(client_call_details.method)
+        details = self._applied(client_call_details, self._policy.timeout_s, observed.metadata)
+        code = grpc.StatusCode.CANCELLED
         try:
-            await call
-        except grpc.RpcError as error:
-            raise self._policy.error(details, error) from error
-        return call
+            call = await continuation(details, request)
+            try:
+                await call
+            except grpc.RpcError as error:
+                code = error.code() if isinstance(error, grpc.aio.AioRpcError) else grpc.StatusCode.UNKNOWN
+                raise self._policy.error(details, error) from error
+            code = grpc.StatusCode.OK
+            return call
+        finally:
+            observed.end(code)
 
 
 class _UnaryStream(_Interceptor, grpc.aio.UnaryStreamClientInterceptor):

@@ -27,6 +27,7 @@ from podracer_core.storage.object_store import (
     check_key,
     open_source,
 )
+from podracer_core.telemetry.metrics import SPOOL
 
 __all__ = ["Spool", "SpoolFolder"]
 
@@ -118,6 +119,7 @@ class Spool(ObjectStore):
                 self._being_written -= size_bytes
         with self._changed:
             self._waiting.append(_Waiting(key, path, size_bytes))
+            SPOOL.set(held + size_bytes)
             if len(self._threads) < min(_THREADS, len(self._waiting)):
                 self._threads.append(threading.Thread(target=self._upload, name="upload", daemon=True))
                 self._threads[-1].start()
@@ -199,6 +201,7 @@ class Spool(ObjectStore):
                 with self._changed:
                     with contextlib.suppress(ValueError):  # given up meanwhile
                         self._waiting.remove(next_one)
+                    SPOOL.set(sum(one.size_bytes for one in self._waiting))
                     self._changed.notify_all()
 
     def _bring(self, one: _Waiting) -> None:

@@ -1,4 +1,12 @@
 """What a service tells its operator; no torch.
 
-logging   structured logs
+logging       structured logs
+spans         what was done, for how long, on whose behalf: nothing while nobody records it
+occasions     which of many alike things get a span
+span_files    spans in files of this machine
+instruments   counters, gauges and histograms with bounded labels
+metrics       the table of all of them
+process_metrics  what every process tells of itself, and of GPUs
+otlp          spans and metrics to a collector, metrics for Prometheus: the OpenTelemetry SDK
+start         all of it as a process's settings say
 """

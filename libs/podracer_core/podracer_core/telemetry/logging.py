@@ -11,6 +11,7 @@ from math import isfinite
 from typing import Any
 
 from podracer_core.errors import InvalidInput
+from podracer_core.telemetry.spans import current
 
 LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 
@@ -89,7 +90,8 @@ class TextFormatter(_Formatter):
 
 
 class JsonFormatter(_Formatter):
-    """One object a line: time (UTC), level, service, logger, message, the record's own fields, exception."""
+    """One object a line: time (UTC), level, service, logger, message, trace_id and span_id within a span, the record's
+    own fields, exception."""
 
     def format(self, record: logging.LogRecord) -> str:
         entry = {
@@ -99,6 +101,8 @@ class JsonFormatter(_Formatter):
             "logger": record.name,
             "message": redact(record.getMessage()),
         }
+        if (context := current().context) is not None:
+            entry |= {"trace_id": context.trace_id, "span_id": context.span_id}
         for name, value in self._fields(record).items():
             plain = value is None or isinstance(value, bool | int) or (isinstance(value, float) and isfinite(value))
             entry.setdefault(name, value if plain else redact(str(value)))

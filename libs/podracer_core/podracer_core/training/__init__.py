@@ -10,6 +10,7 @@ start       a member's first state: resumed, copied, perturbed or fused
 environment_states   environments' states by member, so that any cohort can go on from checkpoints
 schedule    when evaluating is worth its time
 selection   screening, candidates, the target
+phases      where the time of a round goes
 session     the loop
 
     algorithm = PPO(cohort, environment.observation_space, environment.action_space)

@@ -15,6 +15,7 @@ from podracer_core.buffers.rollout import Rollout
 from podracer_core.training.environment_states import EnvironmentState
 from podracer_core.training.epochs import EpochFusion
 from podracer_core.training.judge import Judge
+from podracer_core.training.phases import Phases
 from podracer_core.training.plan import RoundPlan
 from podracer_core.training.selection import Selection
 from podracer_core.training.snapshots import Judgement, Moment
@@ -53,7 +54,10 @@ class MemberOutcome:
 
 
 class TrainingSession:
-    """One round of a cohort. Nothing in `step` waits for the device or loops over members, but for the looks."""
+    """One round of a cohort. Nothing in `step` waits for the device or loops over members, but for the looks.
+
+    phases   where its time goes
+    """
 
     def __init__(
         self,
@@ -75,6 +79,8 @@ class TrainingSession:
         with other learners, whose steps count here once they are fused."""
         self.algorithm, self.plan = algorithm, plan
         self._source, self._clock, self._episode_steps = source, clock, episode_steps
+        self.phases = Phases()
+        algorithm.observe = self.phases.part
         self._fusion = fusion
         self._began_at = clock() if began_at is None else began_at
         self._steps = torch.zeros(algorithm.members, dtype=torch.int64, device=algorithm.device)
@@ -109,20 +115,30 @@ class TrainingSession:
 
     def step(self, *, may_look: bool = True) -> bool:
         """One rollout, one update, and a look where it is time and allowed. Returns whether it has looked just now."""
+        self.phases.next_iteration()
         start = self._clock()
-        rollout = self._source.collect()
+        with self.phases.phase("collect"):
+            rollout = self._source.collect()
         self._collect_s, self._envs_per_member = self._clock() - start, rollout.num_envs
-        self._metrics = self.algorithm.update(rollout)
+        with self.phases.phase("update"):
+            self._metrics = self.algorithm.update(rollout)
         self._count(rollout)
-        if self._fusion is not None and (others := self._fusion.after_update(last=self.finished)) is not None:
-            self._count_others(others)
-        return self.selection.step(may_look=may_look) if self.selection else False
+        if self._fusion is not None:
+            with self.phases.phase("fuse"):
+                others = self._fusion.after_update(last=self.finished)
+            if others is not None:
+                self._count_others(others)
+        if self.selection is None:
+            return False
+        with self.phases.phase("evaluate"):
+            return self.selection.step(may_look=may_look)
 
     def conclude(self, *, evaluate: bool = True, timeout_s: float = _CONCLUDE_S) -> list[MemberOutcome]:
         """End the round; with `evaluate` every member's best snapshot gets a full evaluation, unless the target is
         reached. Raises DeadlineExpired where the judge is away for `timeout_s`."""
         if self.selection and evaluate:
-            self.selection.conclude(timeout_s)
+            with self.phases.phase("conclude"):
+                self.selection.conclude(timeout_s)
         return self.outcomes()
 
     def outcomes(self) -> list[MemberOutcome]:

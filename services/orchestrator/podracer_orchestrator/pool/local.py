@@ -32,6 +32,8 @@ PASSED_ON = (
     "PODRACER_CACHE_SIZE",
     "PODRACER_COLLECT_AHEAD",
     "PODRACER_DEVICE",
+    "PODRACER_TRACE_DIR",
+    "PODRACER_TRACE_SIZE",
 )
 """Settings of ours that are also the pods' settings; no other PODRACER_ variable reaches them."""
 

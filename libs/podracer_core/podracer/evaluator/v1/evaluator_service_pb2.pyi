@@ -107,8 +107,11 @@ class OpenEvaluate(_message.Message):
     COHORT_FIELD_NUMBER: _builtins.int
     CARRIERS_FIELD_NUMBER: _builtins.int
     DEVICE_FIELD_NUMBER: _builtins.int
+    TRACEPARENT_FIELD_NUMBER: _builtins.int
     device: _builtins.str
     """Device to evaluate on. Unset: cpu."""
+    traceparent: _builtins.str
+    """The span in which the learner opens it, as W3C's traceparent. Unset where nobody records one."""
     @_builtins.property
     def build(self) -> _cohort_pb2.BuildInfo:
         """The learner's build; it must equal the evaluator's."""
@@ -128,10 +131,11 @@ class OpenEvaluate(_message.Message):
         cohort: _cohort_pb2.CohortSpec | None = ...,
         carriers: _tensor_pb2.CarrierOffer | None = ...,
         device: _builtins.str = ...,
+        traceparent: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["build", b"build", "carriers", b"carriers", "cohort", b"cohort"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["build", b"build", "carriers", b"carriers", "cohort", b"cohort", "device", b"device"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["build", b"build", "carriers", b"carriers", "cohort", b"cohort", "device", b"device", "traceparent", b"traceparent"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -172,6 +176,7 @@ class EvaluationOrder(_message.Message):
     SEEDS_FIELD_NUMBER: _builtins.int
     FIRST_EPISODES_FIELD_NUMBER: _builtins.int
     ADMISSION_SCORE_FIELD_NUMBER: _builtins.int
+    TRACEPARENT_FIELD_NUMBER: _builtins.int
     order_id: _builtins.int
     """Chosen by the learner; the answer repeats it."""
     policy_version: _builtins.int
@@ -182,6 +187,8 @@ class EvaluationOrder(_message.Message):
     """Episodes to begin with. 0: all."""
     admission_score: _builtins.float
     """Go on to all episodes only while the interval straddles this score. Unset: always go on."""
+    traceparent: _builtins.str
+    """The span that waits for the answer, as W3C's traceparent. Unset where nobody records one: of most looks at training."""
     @_builtins.property
     def agents(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Agents, each once, in the order of the tensors' member axis."""
@@ -205,10 +212,11 @@ class EvaluationOrder(_message.Message):
         seeds: _abc.Iterable[_builtins.int] | None = ...,
         first_episodes: _builtins.int = ...,
         admission_score: _builtins.float | None = ...,
+        traceparent: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_admission_score", b"_admission_score", "admission_score", b"admission_score"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_admission_score", b"_admission_score", "admission_score", b"admission_score", "agents", b"agents", "first_episodes", b"first_episodes", "order_id", b"order_id", "policy_version", b"policy_version", "purpose", b"purpose", "seeds", b"seeds", "tensors", b"tensors"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_admission_score", b"_admission_score", "admission_score", b"admission_score", "agents", b"agents", "first_episodes", b"first_episodes", "order_id", b"order_id", "policy_version", b"policy_version", "purpose", b"purpose", "seeds", b"seeds", "tensors", b"tensors", "traceparent", b"traceparent"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__admission_score: _TypeAlias = _typing.Literal["admission_score"]  # noqa: Y015
     _WhichOneofArgType__admission_score: _TypeAlias = _typing.Literal["_admission_score", b"_admission_score"]  # noqa: Y015

@@ -211,6 +211,7 @@ class Lease(_message.Message):
     EVALUATE_FIELD_NUMBER: _builtins.int
     FOLLOW_FIELD_NUMBER: _builtins.int
     EXIT_FIELD_NUMBER: _builtins.int
+    TRACEPARENT_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Resource name: `projects/p/leases/x`."""
     fence: _builtins.int
@@ -221,6 +222,8 @@ class Lease(_message.Message):
     """Job. Unset for EXIT."""
     job_uid: _builtins.str
     """The job's uid, for the keys of objects."""
+    traceparent: _builtins.str
+    """The span that granted it, as W3C's traceparent: what the pod does for it belongs to the same trace. Unset where nobody records the job's."""
     @_builtins.property
     def term(self) -> _duration_pb2.Duration:
         """How long the lease lives without renewal."""
@@ -259,10 +262,11 @@ class Lease(_message.Message):
         evaluate: Global___EvaluateWork | None = ...,
         follow: Global___FollowWork | None = ...,
         exit: Global___ExitWork | None = ...,
+        traceparent: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["evaluate", b"evaluate", "exit", b"exit", "follow", b"follow", "inspect", b"inspect", "term", b"term", "train", b"train", "work", b"work"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["evaluate", b"evaluate", "exit", b"exit", "fence", b"fence", "follow", b"follow", "inspect", b"inspect", "job", b"job", "job_uid", b"job_uid", "name", b"name", "term", b"term", "token", b"token", "train", b"train", "work", b"work"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["evaluate", b"evaluate", "exit", b"exit", "fence", b"fence", "follow", b"follow", "inspect", b"inspect", "job", b"job", "job_uid", b"job_uid", "name", b"name", "term", b"term", "token", b"token", "traceparent", b"traceparent", "train", b"train", "work", b"work"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_work: _TypeAlias = _typing.Literal["inspect", "train", "evaluate", "follow", "exit"]  # noqa: Y015
     _WhichOneofArgType_work: _TypeAlias = _typing.Literal["work", b"work"]  # noqa: Y015

@@ -109,6 +109,7 @@ class OpenCollect(_message.Message):
     DETERMINISTIC_FIELD_NUMBER: _builtins.int
     DEVICE_FIELD_NUMBER: _builtins.int
     ENVIRONMENT_STATE_FIELD_NUMBER: _builtins.int
+    TRACEPARENT_FIELD_NUMBER: _builtins.int
     envs_per_member: _builtins.int
     """Environments of each member at this worker, those of all members together at most 1,048,576. Required."""
     first_env_index: _builtins.int
@@ -121,6 +122,8 @@ class OpenCollect(_message.Message):
     """Lock-step: a rollout begins only on the weights that answer the one before."""
     device: _builtins.str
     """Device to collect on: `cpu`, `cuda:0`; FAILED_PRECONDITION (NO_DEVICE) where it is not there. Unset: as the worker is set."""
+    traceparent: _builtins.str
+    """The span in which the learner opens it, as W3C's traceparent. Unset where nobody records one."""
     @_builtins.property
     def build(self) -> _cohort_pb2.BuildInfo:
         """The learner's build; it must equal the worker's."""
@@ -150,10 +153,11 @@ class OpenCollect(_message.Message):
         deterministic: _builtins.bool = ...,
         device: _builtins.str = ...,
         environment_state: _abc.Mapping[_builtins.str, _tensor_pb2.Tensor] | None = ...,
+        traceparent: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["build", b"build", "carriers", b"carriers", "cohort", b"cohort"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["build", b"build", "carriers", b"carriers", "cohort", b"cohort", "deterministic", b"deterministic", "device", b"device", "environment_state", b"environment_state", "envs_per_member", b"envs_per_member", "first_env_index", b"first_env_index", "horizon", b"horizon", "max_in_flight", b"max_in_flight"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["build", b"build", "carriers", b"carriers", "cohort", b"cohort", "deterministic", b"deterministic", "device", b"device", "environment_state", b"environment_state", "envs_per_member", b"envs_per_member", "first_env_index", b"first_env_index", "horizon", b"horizon", "max_in_flight", b"max_in_flight", "traceparent", b"traceparent"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -221,22 +225,26 @@ class RolloutRequest(_message.Message):
     COUNT_FIELD_NUMBER: _builtins.int
     COUNTER_FIELD_NUMBER: _builtins.int
     WITH_ENVIRONMENT_STATE_FIELD_NUMBER: _builtins.int
+    TRACEPARENT_FIELD_NUMBER: _builtins.int
     count: _builtins.int
     """How many."""
     counter: _builtins.int
     """Counter of the random numbers at which the first of them begins: the steps taken so far."""
     with_environment_state: _builtins.bool
     """Whether the environments' state is wanted with the rollout."""
+    traceparent: _builtins.str
+    """The span that waits for the rollouts, as W3C's traceparent. Unset where nobody records one: of most rollouts."""
     def __init__(
         self,
         *,
         count: _builtins.int = ...,
         counter: _builtins.int = ...,
         with_environment_state: _builtins.bool = ...,
+        traceparent: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["count", b"count", "counter", b"counter", "with_environment_state", b"with_environment_state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["count", b"count", "counter", b"counter", "traceparent", b"traceparent", "with_environment_state", b"with_environment_state"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

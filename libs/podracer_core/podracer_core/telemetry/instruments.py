@@ -1,0 +1,195 @@
+"""What metrics are made of: counters, gauges and histograms whose labels are bounded.
+
+They are declared in `metrics` and nowhere else. Until a meter is attached, which is where somebody listens, they do
+nothing and cost next to nothing.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import TYPE_CHECKING, ClassVar
+
+if TYPE_CHECKING:
+    from opentelemetry import metrics as api
+
+__all__ = ["OTHER", "SECONDS", "Counter", "Gauge", "Histogram", "Label", "Metric", "ObservedCounter", "ObservedGauge"]
+
+Reading = tuple[float, Mapping[str, str]]
+"""A value and its labels."""
+
+Label = Collection[str] | int
+"""The values that a label may have, or how many of them at most where they are not known beforehand."""
+
+OTHER = "other"
+"""Stands for what a label has no room for."""
+
+SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
+"""The upper bounds of a histogram's classes, of times."""
+
+_UNITS = {"s": "seconds", "By": "bytes"}
+
+
+class Metric:
+    """One metric of the table. `name` has dots, `unit` is UCUM's (`s`, `By`, `{step}`)."""
+
+    kind: ClassVar[str]
+
+    def __init__(self, name: str, unit: str, description: str, /, **labels: Label) -> None:
+        self.name, self.unit, self.description, self.labels = name, unit, description, labels
+        self._seen: dict[str, set[str]] = {label: set() for label, bound in labels.items() if isinstance(bound, int)}
+        self._lock = threading.Lock()
+
+    @property
+    def prometheus_name(self) -> str:
+        """As Prometheus knows it; a histogram has further endings to it."""
+        name, unit = self.name.replace(".", "_"), _UNITS.get(self.unit, "")
+        if unit and not name.endswith(f"_{unit}"):
+            name += f"_{unit}"
+        return name
+
+    @property
+    def prometheus_names(self) -> tuple[str, ...]:
+        """Of all its series."""
+        return (self.prometheus_name,)
+
+    def attach(self, meter: api.Meter) -> None:
+        """Have it counted from now on."""
+        raise NotImplementedError
+
+    def detach(self) -> None:
+        """Have it do nothing again."""
+        raise NotImplementedError
+
+    def _bounded(self, values: Mapping[str, str]) -> dict[str, str]:
+        """The labels with values that there is room for. Raises KeyError for a label that was not declared."""
+        return {label: self._bounded_value(label, value) for label, value in values.items()}
+
+    def _bounded_value(self, label: str, value: str) -> str:
+        bound = self.labels[label]
+        if not isinstance(bound, int):
+            return value if value in bound else OTHER
+        seen = self._seen[label]
+        if value not in seen:
+            with self._lock:
+                if len(seen) >= bound:
+                    return OTHER
+                seen.add(value)
+        return value
+
+
+class Counter(Metric):
+    """A total that only grows."""
+
+    kind = "counter"
+    _instrument: api.Counter | None = None
+
+    @property
+    def prometheus_name(self) -> str:
+        return f"{super().prometheus_name}_total"
+
+    def attach(self, meter: api.Meter) -> None:
+        self._instrument = meter.create_counter(self.name, self.unit, self.description)
+
+    def detach(self) -> None:
+        self._instrument = None
+
+    def add(self, amount: float = 1, **labels: str) -> None:
+        if self._instrument is not None:
+            self._instrument.add(amount, self._bounded(labels))
+
+
+class Gauge(Metric):
+    """A value that comes and goes; the last one that was set."""
+
+    kind = "gauge"
+    _instrument: api._Gauge | None = None
+
+    def attach(self, meter: api.Meter) -> None:
+        self._instrument = meter.create_gauge(self.name, self.unit, self.description)
+
+    def detach(self) -> None:
+        self._instrument = None
+
+    def set(self, value: float, **labels: str) -> None:
+        if self._instrument is not None:
+            self._instrument.set(value, self._bounded(labels))
+
+
+class Histogram(Metric):
+    """How often values fell into which class."""
+
+    kind = "histogram"
+    _instrument: api.Histogram | None = None
+    bounds: Sequence[float] = SECONDS
+
+    @property
+    def prometheus_names(self) -> tuple[str, ...]:
+        return tuple(f"{self.prometheus_name}_{ending}" for ending in ("bucket", "sum", "count"))
+
+    def attach(self, meter: api.Meter) -> None:
+        self._instrument = meter.create_histogram(
+            self.name, self.unit, self.description, explicit_bucket_boundaries_advisory=self.bounds
+        )
+
+    def detach(self) -> None:
+        self._instrument = None
+
+    def record(self, value: float, **labels: str) -> None:
+        if self._instrument is not None:
+            self._instrument.record(value, self._bounded(labels))
+
+    def timed(self, **labels: str) -> AbstractContextManager[object]:
+        """Record the seconds that are spent inside."""
+        return nullcontext() if self._instrument is None else self._timed(labels)
+
+    @contextmanager
+    def _timed(self, labels: Mapping[str, str]) -> Iterator[None]:
+        began_at = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.record(time.perf_counter() - began_at, **labels)
+
+
+class _Observed(Metric):
+    """A metric that is read when somebody wants to know it."""
+
+    _read: Callable[[], Iterable[Reading]] | None = None
+
+    def watch(self, read: Callable[[], Iterable[Reading]]) -> None:
+        """`read` gives what there is; it is called in a thread of its own, and must not wait."""
+        self._read = read
+
+    def detach(self) -> None:
+        self._read = None
+
+    def _observe(self, options: api.CallbackOptions) -> Iterable[api.Observation]:
+        from opentelemetry.metrics import Observation
+
+        found = self._read() if self._read is not None else ()
+        return [Observation(value, self._bounded(labels)) for value, labels in found]
+
+
+class ObservedCounter(_Observed):
+    """A total that only grows."""
+
+    kind = "counter"
+
+    @property
+    def prometheus_name(self) -> str:
+        return f"{super().prometheus_name}_total"
+
+    def attach(self, meter: api.Meter) -> None:
+        meter.create_observable_counter(self.name, [self._observe], self.unit, self.description)
+
+
+class ObservedGauge(_Observed):
+    """A value that comes and goes."""
+
+    kind = "gauge"
+
+    def attach(self, meter: api.Meter) -> None:
+        meter.create_observable_gauge(self.name, [self._observe], self.unit, self.description)

@@ -1,0 +1,135 @@
+"""Spans and metrics to an OpenTelemetry collector, by gRPC, and metrics for Prometheus to fetch.
+
+Everything that imports the OpenTelemetry SDK is here, and imported only where it is wanted.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from opentelemetry.exporter.otlp.proto.grpc.metric_exporter import OTLPMetricExporter
+from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
+from opentelemetry.exporter.prometheus import PrometheusMetricReader
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import MetricReader, PeriodicExportingMetricReader
+from opentelemetry.sdk.resources import OTELResourceDetector, Resource
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor
+from opentelemetry.sdk.trace.sampling import Decision
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, TraceFlags
+from prometheus_client import CollectorRegistry, start_http_server
+
+from podracer_core.errors import InvalidInput
+from podracer_core.rpc.address import parse_address
+from podracer_core.telemetry import metrics
+from podracer_core.telemetry.logging import redact
+from podracer_core.telemetry.spans import FinishedSpan, SpanSink
+
+__all__ = ["MetricExport", "OtlpSpans", "resource_of"]
+
+_SCOPE = InstrumentationScope("podracer")
+_KINDS = {"internal": SpanKind.INTERNAL, "server": SpanKind.SERVER, "client": SpanKind.CLIENT}
+
+
+def resource_of(service: str, attributes: Mapping[str, str]) -> Resource:
+    """What this process is; OTEL_RESOURCE_ATTRIBUTES and OTEL_SERVICE_NAME say more, or other things."""
+    own = {
+        "service.name": service,
+        "service.namespace": "podracer",
+        "service.instance.id": f"{socket.gethostname()}:{os.getpid()}",
+        **attributes,
+    }
+    stated = OTELResourceDetector().detect().attributes
+    return Resource({**Resource.create({"service.name": service}).attributes, **own, **stated})
+
+
+class OtlpSpans(SpanSink):
+    """Sends spans in batches, from a thread of its own; what a collector that is away does not take is dropped."""
+
+    def __init__(self, resource: Resource) -> None:
+        """The SDK reads where to, how and how often from OTEL_EXPORTER_OTLP_*, OTEL_BSP_* and OTEL_TRACES_SAMPLER."""
+        self._resource = resource
+        self._batches = BatchSpanProcessor(OTLPSpanExporter())
+        self._sampler = TracerProvider(resource=resource, shutdown_on_exit=False).sampler
+
+    def is_sampled(self, trace_id: str) -> bool:
+        """Whether a new trace is recorded."""
+        found = self._sampler.should_sample(None, int(trace_id, 16), "")
+        return found.decision is Decision.RECORD_AND_SAMPLE
+
+    def add(self, finished: FinishedSpan) -> None:
+        context = finished.context
+        parent = _context(context.trace_id, finished.parent_id, is_remote=True) if finished.parent_id else None
+        self._batches.on_end(
+            ReadableSpan(
+                finished.name,
+                _context(context.trace_id, context.span_id),
+                parent,
+                self._resource,
+                dict(finished.attributes),
+                kind=_KINDS[finished.kind],
+                status=Status(StatusCode.ERROR, redact(finished.error)) if finished.error else Status(),
+                start_time=finished.start_ns,
+                end_time=finished.end_ns,
+                instrumentation_scope=_SCOPE,
+            )
+        )
+
+    def close(self, timeout_s: float) -> None:
+        _within(timeout_s, self._batches.shutdown)
+
+
+class MetricExport:
+    """Counts everything in `metrics`, for a collector, for Prometheus, or for both."""
+
+    def __init__(self, resource: Resource, *, otlp: bool, prometheus_listen: str) -> None:
+        """`prometheus_listen`: an address to serve metrics at over HTTP; empty: not at all. Raises InvalidInput where
+        that cannot be."""
+        readers: list[MetricReader] = []
+        self._server: Any = None
+        self.address: str | None = None
+        if prometheus_listen:
+            registry = CollectorRegistry()
+            readers.append(PrometheusMetricReader(scope_info_enabled=False, registry=registry))
+            self._server, self.address = _serve(prometheus_listen, registry)
+        if otlp:
+            readers.append(PeriodicExportingMetricReader(OTLPMetricExporter()))
+        self._provider = MeterProvider(readers, resource, shutdown_on_exit=False)
+        metrics.attach(self._provider.get_meter("podracer"))
+
+    def close(self, timeout_s: float) -> None:
+        """Send what there is for the last time."""
+        if self._server is not None:
+            self._server.shutdown()
+            self._server.server_close()
+        _within(timeout_s, lambda: self._provider.shutdown(timeout_millis=1000 * timeout_s))
+        metrics.detach()
+
+
+def _serve(listen: str, registry: CollectorRegistry) -> tuple[Any, str]:
+    """The server, and what to fetch from."""
+    address = parse_address(listen)
+    if address.is_unix:
+        raise InvalidInput(f"PODRACER_METRICS_LISTEN: {listen}: expected HOST:PORT", reason="INVALID_ADDRESS")
+    try:
+        server, _ = start_http_server(address.port, address.host, registry)
+    except OSError as error:
+        message = f"PODRACER_METRICS_LISTEN: cannot listen at {listen}: {error.strerror}; expected a free address"
+        raise InvalidInput(message, reason="ADDRESS_UNUSABLE", address=listen) from error
+    return server, f"http://{address.with_port(server.server_port)}/metrics"
+
+
+def _context(trace_id: str, span_id: str, *, is_remote: bool = False) -> SpanContext:
+    return SpanContext(int(trace_id, 16), int(span_id, 16), is_remote, TraceFlags(TraceFlags.SAMPLED))
+
+
+def _within(timeout_s: float, end: Callable[[], object]) -> None:
+    """Have the SDK end in a thread that nobody waits for longer: a collector may be away."""
+    thread = threading.Thread(target=end, name="telemetry-end", daemon=True)
+    thread.start()
+    thread.join(timeout_s)

@@ -1,0 +1,62 @@
+"""Where the time of a round goes: seconds by phase, and a few iterations of which every phase is a span."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+
+from podracer_core.telemetry.occasions import Occasions
+from podracer_core.telemetry.spans import NO_SPAN, are_recorded, span
+
+__all__ = ["SAMPLED", "TOTAL", "Phases"]
+
+SAMPLED = "sampled"
+"""The attribute of a span that stands for others of its name: what they all took is the `TOTAL` of its parent."""
+TOTAL = "seconds."
+"""The attribute of a span that begins so tells what all those below it took that are called as it goes on."""
+
+
+class Phases:
+    """Of one round, by the clock of this process: on a GPU what is launched in one phase may end in another.
+
+    The times of all iterations add up; one in ever more of them (`Occasions`) is recorded as spans besides.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._clock = clock
+        self._seconds: dict[str, float] = defaultdict(float)
+        self._occasions = Occasions()
+        self._iteration, self._is_sampled = 0, False
+
+    def next_iteration(self) -> None:
+        """What follows belongs to another iteration."""
+        self._iteration += 1
+        self._is_sampled = are_recorded() and self._occasions.is_next()
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """The phase that is inside."""
+        own = span(name, sampled=True, iteration=self._iteration) if self._is_sampled else NO_SPAN
+        began_at = self._clock()
+        try:
+            with own:
+                yield
+        finally:
+            self._seconds[name] += self._clock() - began_at
+
+    def part(self, name: str) -> AbstractContextManager[object]:
+        """A part of a phase: only a span, where its phase is one."""
+        return span(name) if self._is_sampled else NO_SPAN
+
+    @property
+    def seconds(self) -> Mapping[str, float]:
+        """Of each phase so far."""
+        return dict(self._seconds)
+
+    @property
+    def attributes(self) -> Mapping[str, float | int]:
+        """For the span of the round."""
+        totals = {f"{TOTAL}{name}": round(seconds, 6) for name, seconds in self._seconds.items()}
+        return totals | {"iterations": self._iteration}
