@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from podracer_core.config import load_settings
+from podracer_core.config import ByteSize, load_settings
 from podracer_core.errors import InvalidInput, PodracerError
 from podracer_core.lifetime import exit_with_parent_if_asked
 from podracer_core.rpc.binding import ServerOptions
 from podracer_core.rpc.channel import ChannelOptions
 from podracer_core.rpc.tls import TlsFolder
 from podracer_core.telemetry.logging import configure_logging
+from podracer_core.telemetry.start import TelemetryOptions, telemetry
 
 __all__ = ["ServiceSettings", "announce", "run_service"]
 
@@ -29,6 +30,9 @@ class ServiceSettings:
     tls             folder with ca.pem, cert.pem and key.pem: serve and call with TLS, and talk only to who has a
                     certificate of the same authority (unix sockets excepted)
     allow_insecure  serve and call beyond this machine in plain text where there is no TLS
+    metrics_listen  address at which Prometheus fetches metrics, over plain HTTP. Unset: there is none
+    trace_dir       folder for files of spans, which `podracer trace` reads. Unset: none are written
+    trace_size      what that folder may hold
     """
 
     tokens: Path
@@ -38,12 +42,19 @@ class ServiceSettings:
     threads: int | None = None
     tls: Path | None = None
     allow_insecure: bool = False
+    metrics_listen: str = ""
+    trace_dir: Path | None = None
+    trace_size: ByteSize = 256 << 20
 
     def server_options(self, concurrent_calls: int | None = None) -> ServerOptions:
         """For the server of this process. Raises InvalidInput where TLS is asked for and its files are not there."""
         return ServerOptions(
             concurrent_calls=concurrent_calls, allow_insecure=self.allow_insecure, tls=self._tls_folder()
         )
+
+    def telemetry_options(self) -> TelemetryOptions:
+        """For the telemetry of this process."""
+        return TelemetryOptions(self.metrics_listen, self.trace_dir, self.trace_size)
 
     def channel_options(self, server: str) -> ChannelOptions:
         """For a channel to a `server` (orchestrator, learner…). Raises as `server_options`."""
@@ -65,7 +76,8 @@ def run_service(name: str, settings: type[Settings], serve: Callable[[Settings],
         exit_with_parent_if_asked()
         loaded = load_settings(settings)
         configure_logging(name, loaded.log_level, loaded.log_json)
-        return serve(loaded)
+        with telemetry(name, loaded.telemetry_options()):
+            return serve(loaded)
     except InvalidInput as error:
         sys.stderr.write(f"podracer_{name}: {error.message}\n")
         return 2

@@ -23,6 +23,7 @@ from podracer_orchestrator.delivery import Delivery
 from podracer_orchestrator.dispatch import Dispatcher
 from podracer_orchestrator.ensemble_making import EnsembleMaker
 from podracer_orchestrator.lease_keeping import LeaseKeeper
+from podracer_orchestrator.observation import Gauges
 from podracer_orchestrator.pool.backend import PoolBackend
 from podracer_orchestrator.pool.local import LocalPool, LocalPoolSettings
 from podracer_orchestrator.pool.static import StaticPool
@@ -100,7 +101,8 @@ class Orchestrator:
         """Take up what a former process left, and begin to work; `address` is where pods find this orchestrator."""
         await self.lease_keeper.recover()
         await self.pool_keeper.adopt(self._make_pool(address))
-        for part in (self.pool_keeper, self._delivery, self._ensembles, self._sweep, self.collector):
+        gauges = Gauges(self.transactions)
+        for part in (self.pool_keeper, self._delivery, self._ensembles, self._sweep, self.collector, gauges):
             task = asyncio.create_task(part.run())
             task.add_done_callback(self._note_end)
             self._tasks.append(task)

@@ -12,6 +12,7 @@ from sqlalchemy.orm import Session
 
 from podracer.common.v1 import cohort_pb2
 from podracer_core.errors import PodracerError
+from podracer_core.telemetry.metrics import PODS_WANTED
 from podracer_orchestrator import jobs, leases, pods
 from podracer_orchestrator.changes import POOL, ChangeFeed
 from podracer_orchestrator.clock import Clock
@@ -96,6 +97,7 @@ class PoolKeeper(PodObserver):
         plans, frozen = await self._transactions.write(self._plan)
         if self._stopping.is_set():
             return
+        PODS_WANTED.set(len(plans))
         await self._backend.reconcile(plans)
         for name in frozen:
             logger.warning("pod %s has not come back for %.0f s: its learner is started again", name, FROZEN_S)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import sys
 import threading
 from collections.abc import Callable
@@ -19,6 +20,7 @@ from podracer_core.database.location import make_engine, parse_url, prepare_file
 from podracer_core.database.migration import upgrade
 from podracer_core.database.tenure import Tenure
 from podracer_core.errors import Unavailable
+from podracer_core.telemetry.metrics import DATABASE
 
 Result = TypeVar("Result")
 
@@ -47,7 +49,8 @@ class Database:
 
     async def read(self, operation: Callable[[Session], Result]) -> Result:
         """Run an operation over one snapshot, beside the writing one; nothing that it changes is kept."""
-        return await self._in_thread(self._readers, self._read, operation)
+        with DATABASE.timed(operation="read"):
+            return await self._in_thread(self._readers, self._read, operation)
 
     async def write(self, operation: Callable[[Session], Result]) -> Result:
         """Run an operation; returns once its changes are durable, and an exception inside takes all back.
@@ -57,7 +60,8 @@ class Database:
         or fails, or the server is away: nothing was written; and PreconditionFailed (NOT_ACTIVE) once another process
         has taken over.
         """
-        return await asyncio.shield(self._in_thread(self._writer, self._write, operation))
+        with DATABASE.timed(operation="write"):
+            return await asyncio.shield(self._in_thread(self._writer, self._write, operation))
 
     async def close(self) -> None:
         """Wait for the operations that run, for a while; close all connections and let another process have the
@@ -94,7 +98,9 @@ class Database:
         operation: Callable[[Session], Result],
     ) -> asyncio.Future[Result]:
         try:
-            return asyncio.get_running_loop().run_in_executor(executor, run, operation)
+            # In the caller's context: what is written there belongs to the same span.
+            in_context = contextvars.copy_context().run
+            return asyncio.get_running_loop().run_in_executor(executor, in_context, run, operation)
         except RuntimeError as error:
             raise Unavailable("the database is being closed", reason="DATABASE_CLOSED") from error
 
