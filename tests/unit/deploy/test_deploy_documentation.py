@@ -103,6 +103,8 @@ def test_make_targets_and_files_of_the_commands_for_an_engine() -> None:
             assert set(arguments) <= targets
         else:
             assert program == "docker"
+            files = [path for option, path in itertools.pairwise(arguments) if option == "-f"]
+            assert all((ROOT / path).exists() for path in files)
 
 
 def test_overlays_and_components_are_all_named() -> None:

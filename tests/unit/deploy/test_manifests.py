@@ -124,7 +124,7 @@ def test_images_are_all_of_this_version(overlay: str) -> None:
     assert set(ours) == {
         f"podracer/{role}" for role in ("orchestrator", "leaderboard", "learner", "worker", "evaluator")
     }
-    cuda = {"learner", "worker", "evaluator"} if overlay == "gpu" else set()
+    cuda = {"learner"} if overlay == "gpu" else set()
     for image, tag in ours.items():
         assert tag == (f"{version}-cuda" if image.removeprefix("podracer/") in cuda else version)
     for image in images:
@@ -164,7 +164,7 @@ def test_who_has_to_go_when_the_cluster_is_full(overlay: str) -> None:
             assert pod.spec["priorityClassName"] == expected
 
 
-def test_the_template_for_gpus_is_the_plain_one_but_for_images_and_tolerations() -> None:
+def test_the_template_for_gpus_is_the_plain_one_but_for_an_image_and_a_toleration() -> None:
     plain, gpu = pod_template(rendered("dev")), pod_template(rendered("gpu"))
     assert gpu["spec"].pop("tolerations") == [{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}]
     for template in (plain, gpu):
