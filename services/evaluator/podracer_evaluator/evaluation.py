@@ -48,6 +48,7 @@ class PolicyEvaluation:
         first_episodes: int,
         admission_score: float | None,
         screening: bool,
+        required_score: float | None = None,
     ) -> tuple[tuple[EvaluationResult, ...], float]:
         """One result an agent, and the seconds that it took. Raises InvalidInput for agents or tensors of others."""
         unknown = [agent for agent in agents if agent not in self._index]
@@ -59,7 +60,10 @@ class PolicyEvaluation:
         actor = self._actor(len(agents))
         actor.load_state(tensors)
         members = tuple(self._index[agent] for agent in agents)
-        self._judge.submit(EvaluationOrder(0, members, actor, tuple(seeds), first_episodes, admission_score, screening))
+        order = EvaluationOrder(
+            0, members, actor, tuple(seeds), first_episodes, admission_score, screening, required_score
+        )
+        self._judge.submit(order)
         (answer,) = self._judge.poll()
         return answer.results, answer.duration_s
 

@@ -176,6 +176,7 @@ class EvaluateSession(Session):
                 message.first_episodes,
                 message.admission_score if message.HasField("admission_score") else None,
                 message.purpose == agent_pb2.EVALUATION_PURPOSE_PROGRESS,
+                message.required_score if message.HasField("required_score") else None,
             )
             episodes = sum(result.episodes for result in results)
             own.set(episodes=episodes)
@@ -212,8 +213,11 @@ def _check(order: evaluator_service_pb2.EvaluationOrder) -> None:
         violations.append(FieldViolation("agents", "expected at least one, and each once"))
     if order.purpose not in agent_pb2.EvaluationPurpose.values()[1:]:
         violations.append(FieldViolation("purpose", f"expected one of EvaluationPurpose, got {order.purpose}"))
-    if math.isnan(order.admission_score):
-        violations.append(FieldViolation("admission_score", "expected a number, got NaN"))
+    violations += [
+        FieldViolation(field, "expected a number, got NaN")
+        for field in ("admission_score", "required_score")
+        if math.isnan(getattr(order, field))
+    ]
     if violations:
         raise InvalidInput("; ".join(map(str, violations)), violations=violations, reason="BAD_SESSION")
 

@@ -181,4 +181,6 @@ class RemoteJudge(Judge):
         )
         if order.admission_score is not None:
             message.admission_score = order.admission_score
+        if order.required_score is not None:
+            message.required_score = order.required_score
         self._stream.send(message, order.actor.state())

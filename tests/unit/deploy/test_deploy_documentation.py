@@ -108,7 +108,7 @@ def test_make_targets_and_files_of_the_commands_for_an_engine() -> None:
 
 
 def test_overlays_and_components_are_all_named() -> None:
-    assert re.findall(r"^\| `(\w+)` \|", TEXT, re.MULTILINE) == OVERLAYS
+    assert re.findall(r"^\| `([a-z]+)` \|", TEXT, re.MULTILINE) == OVERLAYS
     assert all(f"`{name}`" in TEXT for name in COMPONENTS)
 
 

@@ -10,6 +10,7 @@ import torch
 from podracer_core.algorithms.algorithm import Algorithm
 from podracer_core.environments.registry import make_vec_environment
 from podracer_core.environments.vec_environment import VecEnvironment
+from podracer_core.evaluate import EvaluationResult
 from podracer_core.training import judge as judge_module
 from podracer_core.training.judge import EvaluationOrder, InProcessJudge
 from tests.unit.training.conftest import SPEC
@@ -31,4 +32,40 @@ def test_the_start_of_environments_is_no_part_of_it(
     (answer,) = judge.poll()
     assert now[0] >= 5.0
     assert answer.duration_s == 0.0
+    judge.close()
+
+
+@pytest.mark.parametrize(
+    ("admission", "required", "means", "is_open"),
+    [
+        (None, None, (1.0, 2.0, 3.0), True),
+        (None, 9.0, (1.0, 2.0, 3.0), False),  # the interval ends at 4.48
+        (None, 4.0, (1.0, 2.0, 3.0), True),
+        (None, 0.0, (1.0, 2.0, 3.0), True),
+        (2.5, None, (1.0, 2.0, 3.0), True),
+        (9.0, None, (1.0, 2.0, 3.0), False),
+        (-9.0, None, (1.0, 2.0, 3.0), False),
+        (None, 9.0, (1.0,), True),  # of one episode nothing is known
+    ],
+)
+def test_the_rest_is_played_where_the_first_episodes_leave_something_open(
+    admission: float | None, required: float | None, means: tuple[float, ...], is_open: bool, make_algorithm: Callable
+) -> None:
+    order = EvaluationOrder(
+        1, (0,), make_algorithm((1,)).actor, (1,), admission_score=admission, required_score=required
+    )
+    first = EvaluationResult(means, (1,) * len(means), tuple(range(len(means))))
+    assert order.leaves_open(first) is is_open
+
+
+def test_a_confirmation_is_given_up_once_its_first_episodes_show_that_it_fails(make_algorithm: Callable) -> None:
+    """An untrained policy has 20 or so on CartPole; all episodes come out where the target is in reach."""
+    judge = InProcessJudge(lambda count, device: make_vec_environment(SPEC, count, device))
+    for required, episodes in ((400.0, 4), (1.0, 12)):
+        order = EvaluationOrder(
+            1, (0,), make_algorithm((1,)).actor, tuple(range(12)), first_episodes=4, required_score=required
+        )
+        judge.submit(order)
+        (answer,) = judge.poll()
+        assert [one.episodes for one in answer.results] == [episodes]
     judge.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
@@ -127,7 +128,7 @@ def test_a_look_that_passes_the_target_is_confirmed_alone_with_all_fresh_episode
     look, full = judge.orders
     assert full.members == (1,)
     assert full.actor.members == 1
-    assert full.first_episodes == 0
+    assert (full.first_episodes, full.required_score) == (8, 40.0)
     assert len(full.seeds) == 20
     assert not set(full.seeds) & set(look.seeds)
     confirmed = stage.selection.confirmed
@@ -136,6 +137,21 @@ def test_a_look_that_passes_the_target_is_confirmed_alone_with_all_fresh_episode
     assert confirmed.purpose == "candidate"
     stage.selection.conclude(1.0)
     assert len(judge.orders) == 2, "after the target nothing more is evaluated"
+
+
+def test_a_confirmation_that_was_given_up_is_evaluated_in_full_at_the_end(algorithm: Algorithm) -> None:
+    class GivesUp(ScriptedJudge):
+        def submit(self, order: EvaluationOrder) -> None:
+            super().submit(replace(order, seeds=order.seeds[:4]) if order.required_score else order)
+
+    judge = GivesUp([[5, 20], [1, 1]], [3, 7, 4])
+    stage = Stage(algorithm, judge, target=10.0, episodes=16, screening_episodes=4, evaluation_fraction=1.0)
+    stage.step()
+    assert judge.orders[1].required_score == 10.0
+    assert stage.selection.candidates[1].result.episodes == 4
+    stage.selection.conclude(1.0)
+    assert [order.required_score for order in judge.orders[3:]] == [None, None]
+    assert stage.selection.candidates[1].result.episodes == 16
 
 
 def test_the_statistic_decides(algorithm: Algorithm) -> None:
@@ -251,7 +267,7 @@ def test_who_may_have_reached_the_target_at_the_end_gets_all_episodes_whatever_t
     stage.elapsed_s = 15.0
     stage.selection.conclude(1.0)
     (full,) = [order for order in judge.orders if not order.screening]
-    assert (full.members, len(full.seeds), full.first_episodes, full.admission_score) == ((0,), 32, 0, None)
+    assert (full.members, len(full.seeds), full.first_episodes, full.required_score) == ((0,), 32, 8, 4.0)
     assert stage.selection.confirmed is not None, "and the other is not asked about any more"
 
 

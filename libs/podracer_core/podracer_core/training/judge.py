@@ -27,6 +27,7 @@ class EvaluationOrder:
     seeds            one an episode
     first_episodes   to begin with; 0: all
     admission_score  go on to all episodes only where the interval of the first ones straddles it; None: always
+    required_score   give up where the interval of the first ones lies below it; None: never
     screening        a look at training, which a newer one may replace
     """
 
@@ -37,6 +38,13 @@ class EvaluationOrder:
     first_episodes: int = 0
     admission_score: float | None = None
     screening: bool = False
+    required_score: float | None = None
+
+    def leaves_open(self, first: EvaluationResult) -> bool:
+        """Whether the rest of a policy's episodes is worth its time after the first ones."""
+        if self.required_score is not None and first.upper_bound < self.required_score:
+            return False
+        return self.admission_score is None or first.straddles(self.admission_score)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,14 +137,13 @@ class InProcessJudge(Judge):
 
 
 def evaluate_order(evaluator: Evaluator, order: EvaluationOrder) -> tuple[EvaluationResult, ...]:
-    """All policies at once; those of which it is still open whether they are admitted go on to all episodes."""
+    """All policies at once; those of which the first episodes leave it open what they are go on to all of them."""
     if order.screening:
         return evaluator.evaluate(order.actor, order.seeds, block_rows=len(order.seeds))
     first = order.first_episodes or len(order.seeds)
     results = evaluator.evaluate(order.actor, order.seeds[:first])
     rest = order.seeds[first:]
-    score = order.admission_score
-    open_ones = [i for i, result in enumerate(results) if rest and (score is None or result.straddles(score))]
+    open_ones = [i for i, result in enumerate(results) if rest and order.leaves_open(result)]
     if not open_ones:
         return results
     if len(open_ones) == len(results):

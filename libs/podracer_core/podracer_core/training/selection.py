@@ -123,11 +123,14 @@ class Selection:
 
     def _order_candidates(self) -> None:
         """Each member's best snapshot, the best of all first: with all episodes as long as the fraction pays for them,
-        then with as many as a look has. Who may have reached the target gets all of them in any case."""
+        then with as many as a look has. Who may have reached the target gets all of them in any case, unless the first
+        show that it has not."""
         news = [
             (mean, snapshot)
             for member, (mean, snapshot) in sorted(self._best.items(), key=lambda item: -item[1][0])
-            if (judged := self._candidates.get(member)) is None or judged.snapshot is not snapshot
+            if (judged := self._candidates.get(member)) is None
+            or judged.snapshot is not snapshot
+            or judged.result.episodes < self._plan.episodes  # given up, since it has not the target
         ]
         target, first = self._plan.target, min(self._plan.screening_episodes, self._plan.episodes)
         left_s = self._schedule.left_s(self._now().elapsed_s) - len(news) * first * self._episode_s
@@ -135,7 +138,9 @@ class Selection:
             if self._interrupted() or self.confirmed is not None:
                 return
             left_s -= (self._plan.episodes - first) * self._episode_s
-            if target is not None and mean >= target:
+            known = self._candidates.get(snapshot.member)
+            is_given_up = known is not None and known.snapshot is snapshot
+            if target is not None and mean >= target and not is_given_up:
                 self._order_full(snapshot, CONFIRMATION, self._plan.episodes)
             else:
                 self._order_full(snapshot, ADMISSION, self._plan.episodes if left_s >= 0.0 else first)
@@ -184,8 +189,9 @@ class Selection:
             (snapshot.member,),
             snapshot.actor,
             tuple(evaluation_seeds(seed, purpose, episodes)),
-            first_episodes=0 if confirmation else min(self._plan.screening_episodes, self._plan.episodes),
+            first_episodes=min(self._plan.screening_episodes, self._plan.episodes),
             admission_score=None if confirmation else self._plan.admission_score,
+            required_score=self._plan.target if confirmation else None,
         )
         self._full[order.order_id] = snapshot
         self._judge.submit(order)

@@ -177,6 +177,7 @@ class EvaluationOrder(_message.Message):
     FIRST_EPISODES_FIELD_NUMBER: _builtins.int
     ADMISSION_SCORE_FIELD_NUMBER: _builtins.int
     TRACEPARENT_FIELD_NUMBER: _builtins.int
+    REQUIRED_SCORE_FIELD_NUMBER: _builtins.int
     order_id: _builtins.int
     """Chosen by the learner; the answer repeats it."""
     policy_version: _builtins.int
@@ -189,6 +190,8 @@ class EvaluationOrder(_message.Message):
     """Go on to all episodes only while the interval straddles this score. Unset: always go on."""
     traceparent: _builtins.str
     """The span that waits for the answer, as W3C's traceparent. Unset where nobody records one: of most looks at training."""
+    required_score: _builtins.float
+    """Give up where the interval of the first episodes lies below this score. Unset: never."""
     @_builtins.property
     def agents(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Agents, each once, in the order of the tensors' member axis."""
@@ -213,14 +216,20 @@ class EvaluationOrder(_message.Message):
         first_episodes: _builtins.int = ...,
         admission_score: _builtins.float | None = ...,
         traceparent: _builtins.str = ...,
+        required_score: _builtins.float | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_admission_score", b"_admission_score", "admission_score", b"admission_score"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_admission_score", b"_admission_score", "_required_score", b"_required_score", "admission_score", b"admission_score", "required_score", b"required_score"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_admission_score", b"_admission_score", "admission_score", b"admission_score", "agents", b"agents", "first_episodes", b"first_episodes", "order_id", b"order_id", "policy_version", b"policy_version", "purpose", b"purpose", "seeds", b"seeds", "tensors", b"tensors", "traceparent", b"traceparent"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_admission_score", b"_admission_score", "_required_score", b"_required_score", "admission_score", b"admission_score", "agents", b"agents", "first_episodes", b"first_episodes", "order_id", b"order_id", "policy_version", b"policy_version", "purpose", b"purpose", "required_score", b"required_score", "seeds", b"seeds", "tensors", b"tensors", "traceparent", b"traceparent"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__admission_score: _TypeAlias = _typing.Literal["admission_score"]  # noqa: Y015
     _WhichOneofArgType__admission_score: _TypeAlias = _typing.Literal["_admission_score", b"_admission_score"]  # noqa: Y015
+    _WhichOneofReturnType__required_score: _TypeAlias = _typing.Literal["required_score"]  # noqa: Y015
+    _WhichOneofArgType__required_score: _TypeAlias = _typing.Literal["_required_score", b"_required_score"]  # noqa: Y015
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__admission_score) -> _WhichOneofReturnType__admission_score | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__required_score) -> _WhichOneofReturnType__required_score | None: ...
 
 Global___EvaluationOrder: _TypeAlias = EvaluationOrder  # noqa: Y015
 
