@@ -5,32 +5,61 @@ Every run is `podracer run` of a job with one agent and one pod: real processes,
 are what the learner tells of the last five seconds, the median of what it told once it had settled. The three take
 turns, repeat after repeat, and are compared within a repeat. The collector, and what fetches for Prometheus every two
 seconds, run on the same cores.
+
+Before that, the same in one process: processor time of the thread that trains, an update and its rollout, in blocks of
+updates that take turns; what exporters do in threads of their own is not in it. And what each part costs by itself,
+times how often there is one: the one figure that says something on a machine that is busy with other things.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import socket
 import statistics
 import sys
 import tempfile
 import threading
+import time
+import timeit
 import urllib.request
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent import futures
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import grpc
+import torch
 from measured_process import run_measured
 from pipeline import END_S, FUSED, START_S, TASKS, Pod, job, steady_pace
 from report import Target, finish, print_table, spread, versions
+
+from podracer_core.algorithms.cohort import CohortConfig, MemberConfig
+from podracer_core.algorithms.ppo import PPO
+from podracer_core.catalogue.environments import EnvironmentSpec
+from podracer_core.collect import Collector
+from podracer_core.environments.registry import make_vec_environment
+from podracer_core.telemetry.spans import span
+from podracer_core.telemetry.start import TelemetryOptions, telemetry
+from podracer_core.training.plan import RoundPlan
+from podracer_core.training.session import TrainingSession
+from podracer_core.training.source import InProcessSource
+from podracer_learner.observation import RoundMeter
 
 OFF, FILES, ALL = "off", "files", "collector, Prometheus and files"
 MODES = (OFF, FILES, ALL)
 PODS = {"fused": FUSED, "split, one worker": Pod(1)}
 MOST_OVERHEAD = 0.02
+UPDATES = 10
+"""Of a block."""
+_ENDPOINT = "OTEL_EXPORTER_OTLP_ENDPOINT"
+REPORT_S = 0.3
+"""As often as a learner."""
+PHASES = 3
+"""Of an update: collect, update, evaluate."""
+SPANS_PER_S = 2.0
+"""Of a learner, more than there are after the first seconds of a round."""
 TASK = TASKS["cartpole"]
 """Its updates are short, so that whatever is done for each of them weighs most."""
 
@@ -38,13 +67,26 @@ TASK = TASKS["cartpole"]
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="one fused run of each: under a minute")
+    parser.add_argument("--in-process", action="store_true", help="only what is measured in one process")
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--seconds", type=float, default=12.0, help="how long a run is measured")
     options = parser.parse_args()
-    pods = dict(PODS)
+    pods = {} if options.in_process else dict(PODS)
     if options.quick:
-        options.repeats, options.seconds, pods = 1, 4.0, {"fused": FUSED}
+        options.repeats, options.seconds = 1, 4.0
+        pods.pop("split, one worker", None)
     print(versions("torch", "opentelemetry-sdk"), f"· {options.repeats} × {options.seconds:g} s", flush=True)
+    costs_s = in_one_process(3 if options.quick else 60)
+    shares = print_parts(statistics.median(costs_s[OFF]))
+    thread = {
+        mode: statistics.median(one / off for one, off in zip(found, costs_s[OFF], strict=True)) - 1.0
+        for mode, found in costs_s.items()
+    }
+    print_table(
+        f"{TASK.title}, in one process: ms of processor time for an update and its rollout, median (least – greatest)",
+        ["telemetry", "ms", "more by"],
+        [[mode, spread([1e3 * s for s in found]), f"{100 * thread[mode]:.2f} %"] for mode, found in costs_s.items()],
+    )
     speeds: dict[str, dict[str, list[float]]] = {name: {mode: [] for mode in MODES} for name in pods}
     with discarding_collector() as endpoint:
         for repeat in range(options.repeats):
@@ -63,12 +105,101 @@ def main() -> None:
                 for mode, found in of_pod.items()
             ],
         )
-    targets = {
+    targets = {f"its parts, {mode}": Target(shares[mode], MOST_OVERHEAD, at_most=True) for mode in MODES}
+    targets |= {f"in one process, {mode}": Target(thread[mode], MOST_OVERHEAD, at_most=True) for mode in MODES[1:]}
+    targets |= {
         f"{name}, {mode}": Target(overhead, MOST_OVERHEAD, at_most=True)
         for name, of_pod in overheads.items()
         for mode, overhead in of_pod.items()
     }
-    finish("telemetry", {"steps_per_second": speeds, "overhead": overheads}, targets)
+    figures = {"steps_per_second": speeds, "overhead": overheads, "thread_overhead": thread, "parts": shares}
+    finish("telemetry", figures, targets)
+
+
+def in_one_process(blocks: int) -> dict[str, list[float]]:
+    """Seconds of processor time of one update and its rollout, the mean of each block, by what is on."""
+    costs_s: dict[str, list[float]] = {mode: [] for mode in MODES}
+    with tempfile.TemporaryDirectory(prefix="telemetry-") as scratch, discarding_collector() as endpoint:
+        session, meter = _session()
+        for block in range(blocks + 1):
+            for mode in MODES[block % 3 :] + MODES[: block % 3]:
+                with _telemetry(mode, endpoint, Path(scratch)), span("train", begins=True):
+                    cost_s = _block(session, meter)
+                if block:  # the first one warms up
+                    costs_s[mode].append(cost_s)
+    return costs_s
+
+
+def print_parts(update_s: float) -> dict[str, float]:
+    """What telemetry is made of, each by itself; returns what share of the training thread's time it takes, by mode."""
+    shares: dict[str, float] = {}
+    rows: list[list[object]] = []
+    with tempfile.TemporaryDirectory(prefix="telemetry-") as scratch, discarding_collector() as endpoint:
+        session, meter = _session()
+        session.step()
+        progress = session.progress()
+        for mode in MODES:
+            with _telemetry(mode, endpoint, Path(scratch)), span("train", begins=True):
+                parts = {
+                    "a phase without a span": (_seconds(lambda: _phase(session)), PHASES / update_s),
+                    "a span": (_seconds(lambda: span("x", iteration=1).end()), SPANS_PER_S if mode != OFF else 0.0),
+                    "counting where a round stands": (_seconds(lambda: meter.count(progress)), 1.0 / REPORT_S),
+                }
+            rows += [
+                [mode, name, 1e6 * cost_s, often, f"{cost_s * often:.4%}"] for name, (cost_s, often) in parts.items()
+            ]
+            shares[mode] = sum(cost_s * often for cost_s, often in parts.values())
+    title = "Parts of telemetry by themselves, in the thread that trains"
+    print_table(title, ["telemetry", "part", "µs", "times a second", "share of its time"], rows)
+    return shares
+
+
+def _phase(session: TrainingSession) -> None:
+    with session.phases.phase("update"):
+        pass
+
+
+def _seconds(work: Callable[[], object]) -> float:
+    """Of one call: the least of several hundred at a time, which is the one that nobody has disturbed."""
+    return min(timeit.repeat(work, number=300, repeat=15, timer=time.thread_time)) / 300
+
+
+def _block(session: TrainingSession, meter: RoundMeter) -> float:
+    reported_at = time.monotonic()
+    began_s = time.thread_time()
+    for _ in range(UPDATES):
+        session.step()
+        if time.monotonic() - reported_at >= REPORT_S:
+            reported_at = time.monotonic()
+            meter.count(session.progress())
+    return (time.thread_time() - began_s) / UPDATES
+
+
+def _session() -> tuple[TrainingSession, RoundMeter]:
+    torch.set_num_threads(1)
+    shared = {name: tuple(value) if isinstance(value, list) else value for name, value in TASK.space.items()}
+    cohort = CohortConfig("ppo", (MemberConfig("a", 1, {}),), shared)
+    environment = make_vec_environment(EnvironmentSpec(id=str(TASK.environment["id"])), TASK.envs, "cpu")
+    algorithm = PPO(cohort, environment.observation_space, environment.action_space)
+    source = InProcessSource(Collector(environment, algorithm.actor, torch.tensor([1])), algorithm)
+    session = TrainingSession(algorithm, source, None, RoundPlan(env_steps=1 << 40))
+    return session, RoundMeter(session, algorithm, source)
+
+
+@contextmanager
+def _telemetry(mode: str, endpoint: str, folder: Path) -> Iterator[None]:
+    options = {
+        OFF: TelemetryOptions(),
+        FILES: TelemetryOptions(trace_dir=folder),
+        ALL: TelemetryOptions("127.0.0.1:0", folder),
+    }[mode]
+    if mode == ALL:
+        os.environ[_ENDPOINT] = endpoint
+    try:
+        with telemetry("learner", options):
+            yield
+    finally:
+        os.environ.pop(_ENDPOINT, None)
 
 
 def _overhead(speeds: Mapping[str, Sequence[float]], mode: str) -> float:
@@ -82,7 +213,7 @@ def _environment(mode: str, endpoint: str) -> dict[str, str]:
     if mode == FILES:
         return {}
     return {
-        "OTEL_EXPORTER_OTLP_ENDPOINT": endpoint,
+        _ENDPOINT: endpoint,
         "OTEL_METRIC_EXPORT_INTERVAL": "5000",
         "PODRACER_METRICS_LISTEN": f"127.0.0.1:{_free_port()}",
     }
