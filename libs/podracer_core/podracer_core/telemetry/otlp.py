@@ -5,6 +5,7 @@ Everything that imports the OpenTelemetry SDK is here, and imported only where i
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 import threading
@@ -31,6 +32,9 @@ from podracer_core.telemetry.logging import redact
 from podracer_core.telemetry.spans import FinishedSpan, SpanSink
 
 __all__ = ["MetricExport", "OtlpSpans", "resource_of"]
+
+# What a collector that is away is worth: one line for each batch that is lost, none for each attempt.
+logging.getLogger("opentelemetry.exporter").setLevel(logging.ERROR)
 
 _SCOPE = InstrumentationScope("podracer")
 _KINDS = {"internal": SpanKind.INTERNAL, "server": SpanKind.SERVER, "client": SpanKind.CLIENT}
