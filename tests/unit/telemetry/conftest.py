@@ -1,4 +1,4 @@
-"""Spans as they were finished."""
+"""Spans and metrics as they were finished and counted."""
 
 from __future__ import annotations
 
@@ -6,27 +6,16 @@ from collections.abc import Iterator
 
 import pytest
 
-from podracer_core.telemetry.spans import FinishedSpan, SpanSink, record_spans
-
-
-class Kept(SpanSink):
-    """Keeps them."""
-
-    def __init__(self) -> None:
-        self.spans: list[FinishedSpan] = []
-
-    def add(self, finished: FinishedSpan) -> None:
-        self.spans.append(finished)
-
-    def __getitem__(self, name: str) -> FinishedSpan:
-        (found,) = [one for one in self.spans if one.name == name]
-        return found
+from support.telemetry import CountedMetrics, KeptSpans, counted_metrics, kept_spans
 
 
 @pytest.fixture
-def kept() -> Iterator[Kept]:
-    """Spans are recorded while the test runs."""
-    sink = Kept()
-    record_spans([sink])
-    yield sink
-    record_spans([])
+def kept() -> Iterator[KeptSpans]:
+    with kept_spans() as kept:
+        yield kept
+
+
+@pytest.fixture
+def counted() -> Iterator[CountedMetrics]:
+    with counted_metrics() as counted:
+        yield counted

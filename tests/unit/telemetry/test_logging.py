@@ -6,7 +6,6 @@ import json
 import logging
 import sys
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
@@ -14,6 +13,7 @@ from podracer_core.config import Secret
 from podracer_core.errors import InvalidInput
 from podracer_core.telemetry.logging import configure_logging, redact
 from podracer_core.telemetry.spans import span
+from support.telemetry import KeptSpans
 
 
 @pytest.fixture(autouse=True)
@@ -54,7 +54,7 @@ def test_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert "ValueError: token=***" in entry["exception"]
 
 
-def test_within_a_span_a_line_has_its_ids(capsys: pytest.CaptureFixture[str], kept: Any) -> None:
+def test_within_a_span_a_line_has_its_ids(capsys: pytest.CaptureFixture[str], kept: KeptSpans) -> None:
     configure_logging("learner", json=True)
     with span("x", begins=True):
         logger.info("within")

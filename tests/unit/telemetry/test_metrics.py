@@ -4,33 +4,13 @@ from __future__ import annotations
 
 import re
 import urllib.request
-from collections.abc import Iterator
-from typing import Any
 
 import pytest
-from opentelemetry.sdk.metrics import MeterProvider
-from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
 from podracer_core.telemetry import metrics
-from podracer_core.telemetry.instruments import OTHER, Counter, Gauge, Histogram, Metric
+from podracer_core.telemetry.instruments import OTHER, Counter, Gauge, Histogram
 from podracer_core.telemetry.start import TelemetryOptions, telemetry
-
-
-@pytest.fixture
-def reader() -> Iterator[InMemoryMetricReader]:
-    reader = InMemoryMetricReader()
-    provider = MeterProvider([reader], shutdown_on_exit=False)
-    metrics.attach(provider.get_meter("test"))
-    yield reader
-    metrics.detach()
-    provider.shutdown()
-
-
-def points(reader: InMemoryMetricReader, metric: Metric) -> list[Any]:
-    data = reader.get_metrics_data()
-    assert data is not None
-    found = [one for scope in data.resource_metrics[0].scope_metrics for one in scope.metrics]
-    return [point for one in found if one.name == metric.name for point in one.data.data_points]
+from support.telemetry import CountedMetrics
 
 
 def test_nothing_is_counted_where_nobody_listens() -> None:
@@ -41,22 +21,22 @@ def test_nothing_is_counted_where_nobody_listens() -> None:
         pass
 
 
-def test_values_and_labels(reader: InMemoryMetricReader) -> None:
+def test_values_and_labels(counted: CountedMetrics) -> None:
     assert metrics.are_wanted()
     metrics.UPDATES.add(2, algorithm="ppo")
     metrics.UPDATES.add(3, algorithm="ppo")
     metrics.WORKERS.set(4)
     metrics.WORKERS.set(3)
     metrics.RPC_SERVER.record(0.3, method="JobService/CreateJob", code="OK")
-    (updates,) = points(reader, metrics.UPDATES)
+    (updates,) = counted.points(metrics.UPDATES)
     assert (updates.value, dict(updates.attributes)) == (5, {"algorithm": "ppo"})
-    (workers,) = points(reader, metrics.WORKERS)
+    (workers,) = counted.points(metrics.WORKERS)
     assert workers.value == 3
-    (calls,) = points(reader, metrics.RPC_SERVER)
+    (calls,) = counted.points(metrics.RPC_SERVER)
     assert (calls.count, calls.sum) == (1, 0.3)
 
 
-def test_a_label_has_no_more_values_than_it_is_allowed(reader: InMemoryMetricReader) -> None:
+def test_a_label_has_no_more_values_than_it_is_allowed(counted: CountedMetrics) -> None:
     for number in range(1000):
         metrics.UPDATES.add(1, algorithm=f"installed-{number}")
         metrics.LEASES.add(1, event=f"event-{number}")
@@ -65,12 +45,12 @@ def test_a_label_has_no_more_values_than_it_is_allowed(reader: InMemoryMetricRea
         most = 1
         for bound in metric.labels.values():
             most *= (bound if isinstance(bound, int) else len(bound)) + 1
-        assert len(points(reader, metric)) <= most
-    assert {point.attributes["event"] for point in points(reader, metrics.LEASES)} == {OTHER}
-    assert sum(point.value for point in points(reader, metrics.UPDATES)) == 1000
+        assert len(counted.points(metric)) <= most
+    assert {point.attributes["event"] for point in counted.points(metrics.LEASES)} == {OTHER}
+    assert sum(point.value for point in counted.points(metrics.UPDATES)) == 1000
 
 
-def test_a_label_that_was_not_declared_is_a_mistake(reader: InMemoryMetricReader) -> None:
+def test_a_label_that_was_not_declared_is_a_mistake(counted: CountedMetrics) -> None:
     with pytest.raises(KeyError):
         metrics.UPDATES.add(1, agent="projects/p/jobs/j/agents/a")
 

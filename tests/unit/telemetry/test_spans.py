@@ -6,11 +6,11 @@ import asyncio
 import contextvars
 import threading
 import time
-from typing import Any
 
 import pytest
 
 from podracer_core.telemetry.spans import NO_SPAN, SpanContext, are_recorded, current, record_spans, span
+from support.telemetry import KeptSpans
 
 PARENT = f"00-{'a' * 32}-{'b' * 16}-01"
 
@@ -24,7 +24,7 @@ def test_without_a_recorder_there_is_nothing() -> None:
     assert own.traceparent == ""
 
 
-def test_a_span_is_the_child_of_the_current_one(kept: Any) -> None:
+def test_a_span_is_the_child_of_the_current_one(kept: KeptSpans) -> None:
     with span("outer", begins=True, size=1) as outer:
         assert current() is outer
         with span("inner") as inner:
@@ -38,7 +38,7 @@ def test_a_span_is_the_child_of_the_current_one(kept: Any) -> None:
     assert kept["outer"].start_ns <= kept["inner"].start_ns <= kept["inner"].end_ns <= kept["outer"].end_ns
 
 
-def test_a_parent_elsewhere(kept: Any) -> None:
+def test_a_parent_elsewhere(kept: KeptSpans) -> None:
     with span("here", PARENT, kind="server") as own:
         context = SpanContext.parse(own.traceparent)
     assert context is not None
@@ -50,19 +50,19 @@ def test_a_parent_elsewhere(kept: Any) -> None:
 @pytest.mark.parametrize(
     "parent", ["", "x", f"00-{'0' * 32}-{'b' * 16}-01", f"01-{'a' * 32}-{'b' * 16}-01", f"00-{'A' * 32}-{'b' * 16}-01"]
 )
-def test_no_parent_no_span(kept: Any, parent: str) -> None:
+def test_no_parent_no_span(kept: KeptSpans, parent: str) -> None:
     with span("x", parent) as own:
         assert own is NO_SPAN
     assert not kept.spans
 
 
-def test_a_parent_that_nobody_records(kept: Any) -> None:
+def test_a_parent_that_nobody_records(kept: KeptSpans) -> None:
     with span("x", PARENT[:-1] + "0", begins=True) as own:
         assert own is NO_SPAN
     assert not kept.spans
 
 
-def test_of_some_traces_nothing_is_recorded(kept: Any) -> None:
+def test_of_some_traces_nothing_is_recorded(kept: KeptSpans) -> None:
     record_spans([kept], lambda trace_id: False)
     with span("root", begins=True):
         pass
@@ -71,13 +71,13 @@ def test_of_some_traces_nothing_is_recorded(kept: Any) -> None:
     assert [one.name for one in kept.spans] == ["of another's"]
 
 
-def test_an_error_is_told(kept: Any) -> None:
+def test_an_error_is_told(kept: KeptSpans) -> None:
     with pytest.raises(ValueError, match="bad"), span("x", begins=True):
         raise ValueError("bad")
     assert kept["x"].error == "ValueError: bad"
 
 
-def test_one_that_is_no_context(kept: Any) -> None:
+def test_one_that_is_no_context(kept: KeptSpans) -> None:
     with span("outer", begins=True) as outer:
         own = span("waits")
         assert current() is outer
@@ -88,14 +88,14 @@ def test_one_that_is_no_context(kept: Any) -> None:
     assert kept["waits"].error == "lost"
 
 
-def test_one_that_began_before(kept: Any) -> None:
+def test_one_that_began_before(kept: KeptSpans) -> None:
     begun_ns = time.time_ns() - 2_000_000_000
     span("late", PARENT, start_ns=begun_ns).end()
     assert kept["late"].start_ns == begun_ns
     assert kept["late"].duration_s >= 2.0
 
 
-def test_threads_have_their_own(kept: Any) -> None:
+def test_threads_have_their_own(kept: KeptSpans) -> None:
     seen: list[object] = []
     with span("outer", begins=True) as outer:
         for context in (contextvars.Context(), contextvars.copy_context()):
@@ -105,7 +105,7 @@ def test_threads_have_their_own(kept: Any) -> None:
     assert seen == [NO_SPAN, outer]
 
 
-async def test_tasks_have_their_own(kept: Any) -> None:
+async def test_tasks_have_their_own(kept: KeptSpans) -> None:
     async def work(name: str) -> None:
         with span(name):
             await asyncio.sleep(0)

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
     from opentelemetry import metrics as api
@@ -32,15 +33,16 @@ SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.
 _UNITS = {"s": "seconds", "By": "bytes"}
 
 
-class Metric:
+class Metric(ABC):
     """One metric of the table. `name` has dots, `unit` is UCUM's (`s`, `By`, `{step}`)."""
 
     kind: ClassVar[str]
+    _instrument: Any = None
 
     def __init__(self, name: str, unit: str, description: str, /, **labels: Label) -> None:
         self.name, self.unit, self.description, self.labels = name, unit, description, labels
-        self._seen: dict[str, set[str]] = {label: set() for label, bound in labels.items() if isinstance(bound, int)}
         self._lock = threading.Lock()
+        self._seen: dict[str, set[str]] = {}
 
     @property
     def prometheus_name(self) -> str:
@@ -57,11 +59,16 @@ class Metric:
 
     def attach(self, meter: api.Meter) -> None:
         """Have it counted from now on."""
-        raise NotImplementedError
+        self._seen = {label: set() for label, bound in self.labels.items() if isinstance(bound, int)}
+        self._instrument = self._make(meter)
 
     def detach(self) -> None:
         """Have it do nothing again."""
-        raise NotImplementedError
+        self._instrument = None
+
+    @abstractmethod
+    def _make(self, meter: api.Meter) -> Any:
+        """The instrument of the SDK."""
 
     def _bounded(self, values: Mapping[str, str]) -> dict[str, str]:
         """The labels with values that there is room for. Raises KeyError for a label that was not declared."""
@@ -84,17 +91,14 @@ class Counter(Metric):
     """A total that only grows."""
 
     kind = "counter"
-    _instrument: api.Counter | None = None
+    _instrument: api.Counter | None
 
     @property
     def prometheus_name(self) -> str:
         return f"{super().prometheus_name}_total"
 
-    def attach(self, meter: api.Meter) -> None:
-        self._instrument = meter.create_counter(self.name, self.unit, self.description)
-
-    def detach(self) -> None:
-        self._instrument = None
+    def _make(self, meter: api.Meter) -> api.Counter:
+        return meter.create_counter(self.name, self.unit, self.description)
 
     def add(self, amount: float = 1, **labels: str) -> None:
         if self._instrument is not None:
@@ -105,13 +109,10 @@ class Gauge(Metric):
     """A value that comes and goes; the last one that was set."""
 
     kind = "gauge"
-    _instrument: api._Gauge | None = None
+    _instrument: api._Gauge | None
 
-    def attach(self, meter: api.Meter) -> None:
-        self._instrument = meter.create_gauge(self.name, self.unit, self.description)
-
-    def detach(self) -> None:
-        self._instrument = None
+    def _make(self, meter: api.Meter) -> api._Gauge:
+        return meter.create_gauge(self.name, self.unit, self.description)
 
     def set(self, value: float, **labels: str) -> None:
         if self._instrument is not None:
@@ -122,20 +123,17 @@ class Histogram(Metric):
     """How often values fell into which class."""
 
     kind = "histogram"
-    _instrument: api.Histogram | None = None
+    _instrument: api.Histogram | None
     bounds: Sequence[float] = SECONDS
 
     @property
     def prometheus_names(self) -> tuple[str, ...]:
         return tuple(f"{self.prometheus_name}_{ending}" for ending in ("bucket", "sum", "count"))
 
-    def attach(self, meter: api.Meter) -> None:
-        self._instrument = meter.create_histogram(
+    def _make(self, meter: api.Meter) -> api.Histogram:
+        return meter.create_histogram(
             self.name, self.unit, self.description, explicit_bucket_boundaries_advisory=self.bounds
         )
-
-    def detach(self) -> None:
-        self._instrument = None
 
     def record(self, value: float, **labels: str) -> None:
         if self._instrument is not None:
@@ -163,9 +161,6 @@ class _Observed(Metric):
         """`read` gives what there is; it is called in a thread of its own, and must not wait."""
         self._read = read
 
-    def detach(self) -> None:
-        self._read = None
-
     def _observe(self, options: api.CallbackOptions) -> Iterable[api.Observation]:
         from opentelemetry.metrics import Observation
 
@@ -182,8 +177,8 @@ class ObservedCounter(_Observed):
     def prometheus_name(self) -> str:
         return f"{super().prometheus_name}_total"
 
-    def attach(self, meter: api.Meter) -> None:
-        meter.create_observable_counter(self.name, [self._observe], self.unit, self.description)
+    def _make(self, meter: api.Meter) -> api.ObservableCounter:
+        return meter.create_observable_counter(self.name, [self._observe], self.unit, self.description)
 
 
 class ObservedGauge(_Observed):
@@ -191,5 +186,5 @@ class ObservedGauge(_Observed):
 
     kind = "gauge"
 
-    def attach(self, meter: api.Meter) -> None:
-        meter.create_observable_gauge(self.name, [self._observe], self.unit, self.description)
+    def _make(self, meter: api.Meter) -> api.ObservableGauge:
+        return meter.create_observable_gauge(self.name, [self._observe], self.unit, self.description)

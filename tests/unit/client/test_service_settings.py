@@ -1,0 +1,45 @@
+"""What the services of a state folder are told about telemetry."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from podracer_client.local.run_folder import RunFolder
+from podracer_client.local.services import ServiceOptions, leaderboard_plan, orchestrator_plan
+from podracer_client.local.state_folder import StateFolder
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> Iterator[StateFolder]:
+    with StateFolder.open(tmp_path / "runs") as state:
+        yield state
+
+
+def environments(state: StateFolder) -> tuple[Mapping[str, str], Mapping[str, str]]:
+    """Of the orchestrator and the leaderboard."""
+    with RunFolder() as run_folder:
+        orchestrator = orchestrator_plan(state, run_folder, "unix:///o", "unix:///l", ServiceOptions())
+        return orchestrator.environment, leaderboard_plan(state, "unix:///l").environment
+
+
+def test_spans_go_to_the_state_folder(state: StateFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PODRACER_TRACE_DIR", raising=False)
+    assert [one["PODRACER_TRACE_DIR"] for one in environments(state)] == [str(state.path / "traces")] * 2
+
+
+@pytest.mark.parametrize("said", ["", "/elsewhere"])
+def test_or_where_the_user_says(state: StateFolder, monkeypatch: pytest.MonkeyPatch, said: str) -> None:
+    monkeypatch.setenv("PODRACER_TRACE_DIR", said)
+    assert [one["PODRACER_TRACE_DIR"] for one in environments(state)] == [said] * 2
+
+
+def test_one_address_for_metrics_is_the_orchestrators(state: StateFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PODRACER_METRICS_LISTEN", "127.0.0.1:9464")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:4317")
+    orchestrator, leaderboard = environments(state)
+    assert orchestrator["PODRACER_METRICS_LISTEN"] == "127.0.0.1:9464"
+    assert "PODRACER_METRICS_LISTEN" not in leaderboard
+    assert {one["OTEL_EXPORTER_OTLP_ENDPOINT"] for one in (orchestrator, leaderboard)} == {"http://127.0.0.1:4317"}
