@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+from podracer_core.build import describe_build
 from podracer_core.config import ByteSize, load_settings
 from podracer_core.errors import InvalidInput, PodracerError
 from podracer_core.lifetime import exit_with_parent_if_asked
@@ -30,6 +31,8 @@ class ServiceSettings:
     tls             folder with ca.pem, cert.pem and key.pem: serve and call with TLS, and talk only to who has a
                     certificate of the same authority (unix sockets excepted)
     allow_insecure  serve and call beyond this machine in plain text where there is no TLS
+    health_listen   address of a second port, in plain text, that tells whether this process is alive and ready, and
+                    nothing else: probes have no token and no certificate. Unset: there is none
     metrics_listen  address at which Prometheus fetches metrics, over plain HTTP. Unset: there is none
     trace_dir       folder for files of spans, which `podracer trace` reads. Unset: none are written
     trace_size      what that folder may hold
@@ -42,6 +45,7 @@ class ServiceSettings:
     threads: int | None = None
     tls: Path | None = None
     allow_insecure: bool = False
+    health_listen: str = ""
     metrics_listen: str = ""
     trace_dir: Path | None = None
     trace_size: ByteSize = 256 << 20
@@ -49,7 +53,10 @@ class ServiceSettings:
     def server_options(self, concurrent_calls: int | None = None) -> ServerOptions:
         """For the server of this process. Raises InvalidInput where TLS is asked for and its files are not there."""
         return ServerOptions(
-            concurrent_calls=concurrent_calls, allow_insecure=self.allow_insecure, tls=self._tls_folder()
+            concurrent_calls=concurrent_calls,
+            allow_insecure=self.allow_insecure,
+            tls=self._tls_folder(),
+            health=self.health_listen,
         )
 
     def telemetry_options(self) -> TelemetryOptions:
@@ -71,8 +78,15 @@ def run_service(name: str, settings: type[Settings], serve: Callable[[Settings],
     """Read the settings, start logging and serve; returns the exit status.
 
     2 where settings or address are wrong, 1 for anything else that keeps it from serving; one line on stderr says what.
+    With the argument `--version` it only says which build it is.
     """
+    arguments = sys.argv[1:]
+    if arguments == ["--version"]:
+        sys.stdout.write(f"podracer_{name} {describe_build()}\n")
+        return 0
     try:
+        if arguments:
+            raise InvalidInput(f"unknown argument {arguments[0]!r}: settings are variables, PODRACER_<NAME>")
         exit_with_parent_if_asked()
         loaded = load_settings(settings)
         configure_logging(name, loaded.log_level, loaded.log_json)

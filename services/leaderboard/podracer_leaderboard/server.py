@@ -11,6 +11,7 @@ from podracer_core.database import Database, open_database
 from podracer_core.process import announce
 from podracer_core.rpc.aio_server import AioRpcServer, create_aio_server
 from podracer_core.rpc.auth import Authorizer
+from podracer_core.rpc.readiness import Readiness
 from podracer_core.rpc.tokens import TokenFiles
 from podracer_leaderboard.config import LeaderboardConfig
 from podracer_leaderboard.service import METHODS, LeaderboardService
@@ -46,5 +47,7 @@ async def _serve(config: LeaderboardConfig) -> None:
     async with open_database(config.database, MIGRATIONS) as database:
         server = await create_leaderboard_server(config, database)
         async with server:
+            readiness = asyncio.create_task(Readiness(server, {"the database": database.check}).run())
             announce(server.address)
             await stop.wait()
+            readiness.cancel()

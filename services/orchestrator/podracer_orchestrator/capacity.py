@@ -44,13 +44,12 @@ def capacity_message(
     there = pods.of_backend(session, backend)
     split = share_pods(demands, shares.room)
     response = service_pb2.GetCapacityResponse(
-        backend=backend,
-        pod_count=len(there),
-        total=job_pb2.Resources(cpu=capacity.cores, memory_bytes=capacity.memory_bytes, gpu=capacity.gpus),
-        reserved=_reserved(shares, demands, there),
-        used=_used(capacity, there),
-        limit=split.limit,
+        backend=backend, pod_count=len(there), reserved=_reserved(shares, demands, there), limit=split.limit
     )
+    if capacity.growth is None:
+        total = job_pb2.Resources(cpu=capacity.cores, memory_bytes=capacity.memory_bytes, gpu=capacity.gpus)
+        response.total.CopyFrom(total)
+        response.used.CopyFrom(_used(capacity, there))
     response.free_pod_count = _free_pods(shares, demands, response.reserved, len(there))
     if visible is not None:
         demands = [each for each in demands if jobs.get_by_uid(session, each.job_uid).project in visible]

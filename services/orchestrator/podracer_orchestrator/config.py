@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -13,6 +14,7 @@ from podracer_core.process import ServiceSettings
 __all__ = ["OrchestratorConfig"]
 
 
+_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,48}[a-z0-9])?")
 _MOST = 1_000_000_000  # seconds, thirty years
 
 
@@ -23,10 +25,16 @@ class OrchestratorConfig(ServiceSettings):
     store           URL of the object store: `file:///absolute/path`, `s3://bucket/prefix`
     leaderboard     address of the leaderboard
     lease_term      how long a lease lives without renewal
-    pool            who makes pods: `local` starts processes here, `static` waits for those that come
+    pool            who makes pods: `local` starts processes here, `kubernetes` has a cluster start them, `static` waits
+                    for those that come
     state_dir       the local pool's logs go to `logs` below it, users' code and data to `cache`
     run_dir         short private folder for the local pool's unix sockets
-    max_pods        pods of the local pool at most, whatever else there is room for
+    max_pods        pods that the pool makes at most, whatever else there is room for
+    pool_name       of the kubernetes pool, in the label podracer.dev/pool of its Jobs; another for each orchestrator of
+                    a namespace
+    pod_template    YAML file with metadata and spec of the pods of the kubernetes pool
+    kubeconfig      where the cluster is, for an orchestrator outside of it; unset: the one that this process runs in
+    kueue_queue     local queue of Kueue that admits the kubernetes pool's pods; unset: they start at once
     quotas          file that says how much each project may have (`quotas.py`); unset: no limits
     keep_last       newest checkpoints of each living agent that stay, whatever else does
     keep_best       best checkpoints of each job that stay, whatever else does
@@ -38,10 +46,14 @@ class OrchestratorConfig(ServiceSettings):
     store: str
     leaderboard: str
     lease_term: Seconds = 10.0
-    pool: Literal["local", "static"] = "static"
+    pool: Literal["local", "static", "kubernetes"] = "static"
     state_dir: Path | None = None
     run_dir: Path | None = None
     max_pods: int = 64
+    pool_name: str = "podracer"
+    pod_template: Path | None = None
+    kubeconfig: Path | None = None
+    kueue_queue: str = ""
     quotas: Path | None = None
     keep_last: int = 2
     keep_best: int = 8
@@ -64,5 +76,11 @@ class OrchestratorConfig(ServiceSettings):
         if self.pool == "local":
             missing = [name for name in ("state_dir", "run_dir") if getattr(self, name) is None]
             violations += [FieldViolation(f"PODRACER_{name.upper()}", "the local pool needs it") for name in missing]
+        if self.pool == "kubernetes" and self.pod_template is None:
+            violations.append(FieldViolation("PODRACER_POD_TEMPLATE", "the kubernetes pool needs it"))
+        for name in ("pool_name", "kueue_queue"):
+            if not _LABEL.fullmatch(getattr(self, name)) and (getattr(self, name) or name == "pool_name"):
+                found = f"is {getattr(self, name)!r}, expected lower-case letters, digits and '-', at most 50"
+                violations.append(FieldViolation(f"PODRACER_{name.upper()}", found))
         if violations:
             raise InvalidInput("; ".join(map(str, violations)), violations=violations, reason="INVALID_SETTING")

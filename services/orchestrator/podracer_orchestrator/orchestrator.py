@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import timedelta
 
 import grpc
@@ -107,6 +108,15 @@ class Orchestrator:
             task.add_done_callback(self._note_end)
             self._tasks.append(task)
 
+    @property
+    def needs(self) -> Mapping[str, Callable[[], Awaitable[None]]]:
+        """What nothing goes on without, each with a check that raises where it does not answer."""
+        return {
+            "the database": self.transactions.check,
+            "the object store": lambda: asyncio.to_thread(self.store.check),
+            "the pool": self.pool_keeper.check,
+        }
+
     async def stop_pods(self) -> None:
         """Answer every pod that waits, and stop those that this orchestrator has made; calls are still served."""
         self.dispatcher.drain()
@@ -130,6 +140,19 @@ class Orchestrator:
 
     def _make_pool(self, address: str) -> PoolBackend:
         config = self._config
+        if config.pool == "kubernetes" and config.pod_template is not None:
+            from podracer_orchestrator.pool.kubernetes.pool import KubernetesPool, KubernetesPoolSettings
+
+            return KubernetesPool(
+                KubernetesPoolSettings(
+                    pod_template=config.pod_template,
+                    kubeconfig=config.kubeconfig,
+                    max_pods=config.max_pods,
+                    name=config.pool_name,
+                    queue=config.kueue_queue,
+                ),
+                self.pool_keeper,
+            )
         if config.pool == "static" or config.state_dir is None or config.run_dir is None:
             return StaticPool()
         return LocalPool(

@@ -90,6 +90,13 @@ def set_state(session: Session, name: str, state: PodState, message: str = "") -
     _touch_jobs(session, pod)
 
 
+def set_message(session: Session, pod: PodRow, message: str) -> None:
+    """Say what keeps a pod from working."""
+    if pod.message != message:
+        pod.message = message
+        _touch_jobs(session, pod)
+
+
 def note_restart(session: Session, pod: PodRow, concerned: Iterable[JobRow], why: str, now: datetime) -> None:
     """A process of a pod is started again, which concerns some jobs."""
     pod.restart_count += 1

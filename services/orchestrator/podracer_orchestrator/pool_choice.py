@@ -31,8 +31,8 @@ def is_idle(pod: PodRow) -> bool:
 def choose_pods(wanted: Mapping[PodKind, int], there: Sequence[PodRow], held: Collection[LeaseRow]) -> PodChoice:
     """`there`: the pods that are not gone, oldest first; those that drain already are none to count on.
 
-    Those that hold a lease stay before those that do not, who only follows after the others, the older before the
-    newer. A new pod takes the least number that no pod of its kind has.
+    Those that hold a lease stay before those that do not, who only follows after the others, who has yet to start
+    after those, the older before the newer. A new pod takes the least number that no pod of its kind has.
     """
     leading = {lease.pod for lease in held if lease.kind != WorkKind.FOLLOW}
     busy = {lease.pod for lease in held}
@@ -43,7 +43,7 @@ def choose_pods(wanted: Mapping[PodKind, int], there: Sequence[PodRow], held: Co
     for kind, count in wanted.items():
         of_kind = sorted(
             (pod for pod in present if pod.kind == kind.name),
-            key=lambda pod: (pod.name not in busy, pod.name not in leading),
+            key=lambda pod: (pod.name not in busy, pod.name not in leading, pod.state == PodState.STARTING),
         )
         kept += of_kind[:count]
         for _ in range(count - len(of_kind)):
@@ -56,17 +56,20 @@ def choose_pods(wanted: Mapping[PodKind, int], there: Sequence[PodRow], held: Co
 
 def impossibility(plan: JobPlan, capacity: Capacity) -> cohort_pb2.Problem | None:
     """Why a machine never has what a job needs, however long it waits: GPUs of a pod, or room for all learners of an
-    agent at once."""
-    if plan.kind.gpus > capacity.gpus:
+    agent at once. Of a cluster only the number of pods is known."""
+    is_cluster = capacity.growth is not None
+    if plan.kind.gpus > capacity.gpus and not is_cluster:
         message = f"pod.resources.gpu: a pod needs {plan.kind.gpus} GPUs, this machine has {capacity.gpus}"
         return cohort_pb2.Problem(reason="NO_GPU", message=message)
     team = Demand("", 1.0, 1, plan.learners, plan.cpu, plan.memory_bytes, plan.kind)
-    shares = share_pods([team], Room(capacity.cores, capacity.memory_bytes, capacity.gpus, capacity.max_pods))
+    machine = Room(capacity.cores, capacity.memory_bytes, capacity.gpus, capacity.max_pods)
+    shares = share_pods([team], Room(max_pods=capacity.max_pods) if is_cluster else machine)
     most = shares.counts[team.job_uid]
     if most >= plan.learners:
         return None
+    where = "the pool" if is_cluster else "this machine"
     message = (
-        f"pod.learners: {plan.learners} learners of an agent need as many pods at once, and this machine has room for "
+        f"pod.learners: {plan.learners} learners of an agent need as many pods at once, and {where} has room for "
         f"{most} ({shares.limit}): expected at most {most}, or less for each in pod.resources"
     )
     return cohort_pb2.Problem(reason="POOL_TOO_SMALL", message=message)

@@ -13,14 +13,14 @@ from sqlalchemy.orm import Session
 from podracer.common.v1 import cohort_pb2
 from podracer_core.errors import PodracerError
 from podracer_core.telemetry.metrics import PODS_WANTED
-from podracer_orchestrator import jobs, leases, pods
-from podracer_orchestrator.changes import POOL, ChangeFeed
+from podracer_orchestrator import jobs, leases, pod_troubles, pods
+from podracer_orchestrator.changes import POOL, WORK, ChangeFeed, touch
 from podracer_orchestrator.clock import Clock
 from podracer_orchestrator.job_plan import plan_of
 from podracer_orchestrator.job_state import ACTIVE_STATES
 from podracer_orchestrator.lease_keeping import LeaseKeeper
 from podracer_orchestrator.pod_kind import PodKind
-from podracer_orchestrator.pool.backend import Capacity, PodObserver, PodPlan, PoolBackend
+from podracer_orchestrator.pool.backend import Capacity, PodObserver, PodPlan, PoolBackend, Trouble
 from podracer_orchestrator.pool.pod import LEARNER
 from podracer_orchestrator.pool_choice import choose_pods, impossibility, is_idle
 from podracer_orchestrator.pool_shares import PoolShares
@@ -35,6 +35,7 @@ FROZEN_S = 30.0
 """How long a pod that has lost its lease, but whose processes are there, may be silent before it is started again."""
 SPARE_S = 5.0
 """How long one idle pod is kept that no job needs: the next job may come at once."""
+_NOTHING = (0.0, 0)
 _UNWANTED = (PodState.DRAINING, PodState.STOPPED)
 _TICK_S = 2.0
 """The machine is looked at this often at most, and at least while nothing happens."""
@@ -65,7 +66,7 @@ class PoolKeeper(PodObserver):
         self._stopping = asyncio.Event()
 
     async def adopt(self, backend: PoolBackend) -> None:
-        """Take a backend; the pods that a former process of ours had made died with it."""
+        """Take a backend; the pods that a former process of ours had made died with it, or go on."""
         self._backend = backend
         self._shares.attach(backend)
         former = await self._transactions.read(
@@ -74,6 +75,12 @@ class PoolKeeper(PodObserver):
         for name in former if backend.dies_with_us else ():
             await self._keeper.lose_pod(name, None, "it ended with the orchestrator before this one")
             await self._transactions.write(functools.partial(pods.set_state, name=name, state=PodState.STOPPED))
+        await backend.start([] if backend.dies_with_us else former)
+
+    async def check(self) -> None:
+        """Raise while no pods can be made, as this is deployed."""
+        if self._backend is not None:
+            await self._backend.check()
 
     async def run(self) -> None:
         """Reconcile whenever something has changed, for ever."""
@@ -118,6 +125,13 @@ class PoolKeeper(PodObserver):
             await self._keeper.lose_pod(pod, problem, why)
         return restart and not self._stopping.is_set()
 
+    async def pod_lost(self, pod: str, why: str) -> None:
+        logger.info("pod %s: %s", pod, why)
+        await self._keeper.lose_pod(pod, None, why)
+
+    async def pods_troubled(self, troubles: Mapping[str, Trouble | None]) -> None:
+        await self._transactions.write(lambda session: pod_troubles.note(session, troubles, self._clock.now()))
+
     async def pod_stopped(self, pod: str) -> None:
         for known in (self._deaths, self._lost_since, self._spare_since):
             known.pop(pod, None)
@@ -131,19 +145,24 @@ class PoolKeeper(PodObserver):
         capacity = self._backend.capacity
         self._shares.note_machine(session)
         self._fail_impossible(session, capacity)
-        wanted = self._wanted(session)
-        threads = _threads(wanted, capacity.cores)
+        wanted, needs = self._wanted(session), _needs(session)
+        threads = _threads(wanted, capacity.cores) if capacity.growth is None else 0
         there = pods.of_backend(session, self._backend.name)
+        for pod in there:
+            if capacity.asked_bytes.get(pod.name, math.inf) < needs.get(pod.kind, _NOTHING)[1]:
+                _drain(session, pod, "a job asks for more memory than it has")
         choice = choose_pods(wanted, there, leases.held(session))
         plans = []
         for name, kind in choice.new.items():
             pods.make(session, name, kind, self._backend.name, self._clock.now())
-            plans.append(PodPlan(name, kind, kind.threads or threads))
+            plans.append(PodPlan(name, kind, kind.threads or threads, *needs.get(kind.name, _NOTHING)))
         kept = [*choice.kept, *self._spares([] if choice.new else choice.surplus)]
-        plans += [PodPlan(pod.name, PodKind.parse(pod.kind), threads) for pod in kept]
+        for pod in kept:
+            kind = PodKind.parse(pod.kind)
+            plans.append(PodPlan(pod.name, kind, kind.threads or threads, *needs.get(pod.kind, _NOTHING)))
         for pod in choice.surplus:
             if pod not in kept:
-                pods.set_state(session, pod.name, PodState.DRAINING)
+                _drain(session, pod)
         return plans, [pod.name for pod in kept if self._is_frozen(pod)]
 
     def _wanted(self, session: Session) -> Mapping[PodKind, int]:
@@ -208,6 +227,23 @@ def _concerned(session: Session, pod: PodRow) -> Sequence[JobRow]:
     active = jobs.in_states(session, ACTIVE_STATES)
     holders = {lease.job_uid for lease in leases.held(session, pod=pod.name)}
     return [job for job in active if (job.uid in holders if holders else pods.can_serve(pod, job))]
+
+
+def _drain(session: Session, pod: PodRow, why: str = "") -> None:
+    """Have a pod hand back what it holds, and end; one that waits for work hears of it at once."""
+    pods.set_state(session, pod.name, PodState.DRAINING, why)
+    touch(session, WORK)
+
+
+def _needs(session: Session) -> Mapping[str, tuple[float, int]]:
+    """Cores and bytes that the greediest active job of each kind of pods asks for; 0 where none says anything."""
+    found: dict[str, tuple[float, int]] = {}
+    for job in jobs.in_states(session, ACTIVE_STATES):
+        plan = plan_of(job)
+        cores, size_bytes = found.get(plan.kind.name, _NOTHING)
+        cores = max(cores, plan.cpu if plan.kind.threads else 0.0)
+        found[plan.kind.name] = cores, max(size_bytes, plan.memory_bytes)
+    return found
 
 
 def _threads(wanted: Mapping[PodKind, int], cores: float) -> int:

@@ -69,6 +69,8 @@ class PoolShares:
         capacity = self.capacity
         if capacity is None:
             return Room()
+        if capacity.growth is not None:
+            return Room(max_pods=capacity.max_pods, growth=capacity.growth)
         return Room(capacity.cores, self._memory_bytes, capacity.usable_gpus, capacity.max_pods)
 
     def offer(self, session: Session, pod: PodRow) -> Offer:
@@ -97,7 +99,7 @@ class PoolShares:
     def note_machine(self, session: Session) -> None:
         """Draw the conclusions from what the backend has measured: what pods need, and what they may take."""
         capacity, backend = self.capacity, self._backend
-        if capacity is None or backend is None:
+        if capacity is None or backend is None or capacity.growth is not None:
             return
         present = [pod for pod in pods.of_backend(session, backend.name) if pod.state != PodState.DRAINING]
         for pod in present:

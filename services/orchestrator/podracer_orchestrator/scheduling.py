@@ -23,6 +23,33 @@ class Demand:
     kind: PodKind = field(default_factory=PodKind)
 
 
+BURST = 8
+"""Pods of a kind that are started at once where nobody knows yet whether there is room for them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """How far kinds of pods may grow in a cluster, of which nobody knows beforehand what there is room for.
+
+    placed   pods of each kind that have a place
+    stalled  why there is no room for more now, in words, by whether these pods ask for GPUs
+    """
+
+    placed: Mapping[str, int]
+    stalled: Mapping[bool, str]
+
+    def most(self, kind: PodKind) -> int:
+        """Twice those that have a place. While there is no room, one waits for it, and gets it once there is some."""
+        placed = self.placed.get(kind.name, 0)
+        return placed + (1 if bool(kind.gpus) in self.stalled else max(BURST, placed))
+
+    def shortage(self, kind: PodKind) -> str:
+        """Why there are no more than `most`."""
+        return (
+            self.stalled.get(bool(kind.gpus)) or f"pods: those of the kind {kind.name} have to get their places first"
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class Room:
     """What all pods together may take."""
@@ -31,6 +58,7 @@ class Room:
     memory_bytes: float = math.inf
     gpus: float = math.inf
     max_pods: int = 1 << 30
+    growth: Growth | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,15 +77,19 @@ def share_pods(demands: Sequence[Demand], room: Room) -> Shares:
     end; but none without the GPUs that it asks for.
     """
     counts = {demand.job_uid: 0 for demand in demands}
+    of_kind: dict[PodKind, int] = {}
     left, limit = room, ""
 
     def add(demand: Demand) -> bool:
         nonlocal left, limit
         why = _shortage(demand, left, room, is_first=left is room)
+        if room.growth is not None and of_kind.get(demand.kind, 0) >= room.growth.most(demand.kind):
+            why = why or room.growth.shortage(demand.kind)
         if why:
             limit = limit or why
             return False
         counts[demand.job_uid] += 1
+        of_kind[demand.kind] = of_kind.get(demand.kind, 0) + 1
         left = Room(
             left.cores - demand.cpu,
             left.memory_bytes - demand.memory_bytes,

@@ -12,6 +12,7 @@ from podracer.orchestrator.v1.pod_service_pb2_grpc import add_PodServiceServicer
 from podracer_core.process import announce
 from podracer_core.rpc.aio_server import AioRpcServer, create_aio_server
 from podracer_core.rpc.auth import Authorizer
+from podracer_core.rpc.readiness import Readiness
 from podracer_core.rpc.tokens import TokenFiles
 from podracer_orchestrator import artifact_service, job_service, pod_service
 from podracer_orchestrator.config import OrchestratorConfig
@@ -25,14 +26,18 @@ class OrchestratorServer:
         self.address = rpc.address
         self.orchestrator = orchestrator
         self._rpc = rpc
+        self._readiness: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """Take up the work, then serve: a lease's holder must not call before its lease is known again."""
         await self.orchestrator.start(self.address)
         await self._rpc.start()
+        self._readiness = asyncio.create_task(Readiness(self._rpc, self.orchestrator.needs).run())
 
     async def stop(self, grace_s: float = 0.4) -> None:
         """Stop the pods while calls are still served, then the calls, then the rest."""
+        if self._readiness is not None:
+            self._readiness.cancel()
         await self._rpc.drain(grace_s)
         await self.orchestrator.close()
 

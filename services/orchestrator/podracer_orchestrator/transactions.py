@@ -34,6 +34,10 @@ class Transactions:
         """Run a transaction that only reads one snapshot, beside the writing one."""
         return await self._database.read(operation)
 
+    async def check(self) -> None:
+        """Raise unless the database answers."""
+        await self._database.check()
+
     async def close(self) -> None:
         """Close the database, after the transaction that is running."""
         await self._database.close()

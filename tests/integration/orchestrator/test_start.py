@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 import time
 
 import pytest
 
+from podracer_core.rpc.probe import probe
 from podracer_core.rpc.tokens import create_tokens
+from support.pod_template import write_template
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
 
 
 @pytest.fixture
@@ -58,8 +67,12 @@ def test_it_says_where_it_listens_and_ends_on_sigterm(environment):
     [
         ({"PODRACER_LEASE_TERM": "soon"}, "PODRACER_LEASE_TERM"),
         ({"PODRACER_LEASE_TERM": "0.1s"}, "expected 0.5 s to 1 h"),
-        ({"PODRACER_POOL": "magic"}, "local or static"),
+        ({"PODRACER_POOL": "magic"}, "local or static or kubernetes"),
         ({"PODRACER_POOL": "local"}, "PODRACER_STATE_DIR"),
+        ({"PODRACER_POOL": "kubernetes"}, "PODRACER_POD_TEMPLATE: the kubernetes pool needs it"),
+        ({"PODRACER_POOL": "kubernetes", "PODRACER_POD_TEMPLATE": "/nowhere.yaml"}, "/nowhere.yaml"),
+        ({"PODRACER_KUEUE_QUEUE": "Not a name"}, "PODRACER_KUEUE_QUEUE"),
+        ({"PODRACER_HEALTH_LISTEN": "nonsense"}, "nonsense"),
         ({"PODRACER_DATABASE": ""}, "PODRACER_DATABASE"),
         ({"PODRACER_DATABASE": "mysql://x"}, "sqlite"),
         ({"PODRACER_STORE": "ftp://x"}, "file:///"),
@@ -70,6 +83,28 @@ def test_it_says_where_it_listens_and_ends_on_sigterm(environment):
 )
 def test_a_wrong_setting_is_told_in_one_line(environment, changes, expected):
     assert expected in fail(environment, **changes)
+
+
+def test_outside_of_a_cluster_the_kubernetes_pool_says_so(environment, tmp_path):
+    template = str(write_template(tmp_path / "template.yaml"))
+    kubernetes = {"PODRACER_POOL": "kubernetes", "PODRACER_POD_TEMPLATE": template}
+    outside = {key: value for key, value in environment.items() if not key.startswith("KUBERNETES_")}
+    assert "this process is in no cluster" in fail(outside, **kubernetes)
+    (tmp_path / "template.yaml").write_text("kind: Deployment")
+    assert "expected one object with metadata and spec" in fail(outside, **kubernetes)
+
+
+def test_its_health_is_told_to_everybody(environment):
+    with subprocess.Popen(
+        [sys.executable, "-m", "podracer_orchestrator"],
+        env={**environment, "PODRACER_HEALTH_LISTEN": (address := f"127.0.0.1:{free_port()}")},
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout.readline().startswith("listening on 127.0.0.1:")
+        assert (probe(address), probe(address, "liveness")) == ("SERVING", "SERVING")
+        process.terminate()
+        assert process.wait(10) == 0
 
 
 def test_a_folder_that_cannot_be_written_is_told(environment, tmp_path):

@@ -11,11 +11,11 @@ from podracer_orchestrator.delivery import _together, _Waiting
 def row(number: int, evaluations: int = 0, job: str = "a") -> _Waiting:
     """A row of so many evaluations; 0: of a candidate."""
     if not evaluations:
-        return _Waiting(number, job, outbox.SUBMIT_CANDIDATE, b"")
+        return _Waiting(number, job, outbox.SUBMIT_CANDIDATE, b"", "")
     request = leaderboard_pb2.RecordEvaluationsRequest(
         leaderboard="b", evaluations=[agent_pb2.Evaluation(evaluation_id=f"{number}-{i}") for i in range(evaluations)]
     )
-    return _Waiting(number, job, outbox.RECORD_EVALUATIONS, request.SerializeToString())
+    return _Waiting(number, job, outbox.RECORD_EVALUATIONS, request.SerializeToString(), "")
 
 
 def groups(*rows: _Waiting) -> list[list[int]]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from podracer_orchestrator.pod_kind import PodKind
-from podracer_orchestrator.scheduling import Demand, FairShare, Load, Room, share_pods
+from podracer_orchestrator.scheduling import BURST, Demand, FairShare, Growth, Load, Room, share_pods
 
 GIB = 1 << 30
 
@@ -194,3 +194,23 @@ def test_a_job_that_has_left_is_not_put_level():
     fair.level(["a"], "b", loads)
     fair.level(["b"], "a", loads)
     assert fair.order(loads) == ["a", "b"]
+
+
+def test_in_a_cluster_a_kind_grows_by_what_has_got_a_place():
+    everybody = [demand("a", 1, 100)]
+    assert counts(everybody, growth=Growth({}, {})) == {"a": BURST}
+    assert counts(everybody, growth=Growth({"fused": 3}, {})) == {"a": 3 + BURST}
+    assert counts(everybody, growth=Growth({"fused": 30}, {})) == {"a": 60}
+    assert counts(everybody, max_pods=40, growth=Growth({"fused": 30}, {})) == {"a": 40}
+    waiting = share_pods(everybody, Room(growth=Growth({"fused": 3}, {})))
+    assert waiting.limit == "pods: those of the kind fused have to get their places first"
+
+
+def test_where_a_cluster_has_no_room_one_pod_of_each_kind_waits_for_some():
+    gpu, full = PodKind(gpus=1), Growth({"fused": 5}, {False: "0/3 nodes are available"})
+    jobs = [demand("a", 1, 100), demand("b", 2, 2, kind=PodKind(False, 1)), demand("c", 4, 4, kind=gpu)]
+    shares = share_pods(jobs, Room(growth=full))
+    assert shares.counts == {"a": 6, "b": 1, "c": 4}
+    assert shares.limit == "0/3 nodes are available"
+    without_gpus = Growth({"fused": 5, "fused-gpu1": 1}, {True: "no GPU"})
+    assert share_pods(jobs, Room(growth=without_gpus)).counts == {"a": 13, "b": 2, "c": 2}

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeVar
 
-from sqlalchemy import URL, Engine
+from sqlalchemy import URL, Engine, text
 from sqlalchemy.orm import Session, sessionmaker
 
 from podracer_core.database.instance_lock import InstanceLock
@@ -62,6 +62,10 @@ class Database:
         """
         with DATABASE.timed(operation="write"):
             return await asyncio.shield(self._in_thread(self._writer, self._write, operation))
+
+    async def check(self) -> None:
+        """Raise unless the database answers."""
+        await self.read(lambda session: session.execute(text("SELECT 1")).scalar_one())
 
     async def close(self) -> None:
         """Wait for the operations that run, for a while; close all connections and let another process have the

@@ -9,6 +9,7 @@ guard        the server interceptors: authorization and the mapping of errors (s
 binding      what both kinds of server need before they can listen
 server       grpc.server: worker, learner, evaluator
 aio_server   grpc.aio.server: orchestrator, leaderboard
+health       grpc.health.v1 for everybody, also on a port of its own; readiness: what makes it say so; probe: asks it
 interceptors the client interceptors: token, deadline, errors (sync and aio: interceptors_aio)
 channel      open_channel and open_aio_channel
 backoff      waiting longer after each failure

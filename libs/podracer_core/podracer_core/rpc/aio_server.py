@@ -10,13 +10,14 @@ from types import TracebackType
 from typing import Self
 
 import grpc
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_health.v1 import health, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from podracer_core.rpc import limits
 from podracer_core.rpc.auth import Authorizer
 from podracer_core.rpc.binding import ServerOptions, bind, prepare_address
 from podracer_core.rpc.guard import AioGuard
+from podracer_core.rpc.health import AioHealth
 from podracer_core.rpc.overload import CallLimit
 
 logger = logging.getLogger(__name__)
@@ -26,16 +27,28 @@ AioRegistration = Callable[[grpc.aio.Server], None]
 
 
 class AioRpcServer:
-    """A bound asyncio server; `address` is what to call. It accepts calls from `start` until `drain`."""
+    """A bound asyncio server; `address` is what to call, `health_address` the port for health alone where there is one.
 
-    def __init__(self, server: grpc.aio.Server, address: str, health_servicer: health.aio.HealthServicer) -> None:
+    It accepts calls from `start` until `drain`.
+    """
+
+    def __init__(self, server: grpc.aio.Server, address: str, health: AioHealth) -> None:
         self.address = address
         self._server = server
-        self._health = health_servicer
+        self._health = health
         self._on_drain: list[Callable[[], Awaitable[None]]] = []
+
+    @property
+    def health_address(self) -> str:
+        return self._health.address
 
     async def start(self) -> None:
         await self._server.start()
+        await self._health.set_ready(True)
+
+    async def set_ready(self, ready: bool) -> None:
+        """Have health say whether it can work; nothing makes ready again who drains."""
+        await self._health.set_ready(ready)
 
     def on_drain(self, callback: Callable[[], Awaitable[None]]) -> None:
         """Await `callback()` when draining begins: a service then tells its open streams and ends them."""
@@ -43,13 +56,14 @@ class AioRpcServer:
 
     async def drain(self, grace_s: float = limits.DRAIN_GRACE_S) -> None:
         """Health says NOT_SERVING, new calls are refused, running ones have `grace_s` to end; returns when all have."""
-        await self._health.enter_graceful_shutdown()
+        await self._health.drain()
         for callback in self._on_drain:
             try:
                 await callback()
             except Exception:
                 logger.exception("draining goes on without one of its steps")
         await self._server.stop(grace_s)
+        await self._health.close()
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -81,14 +95,14 @@ async def create_aio_server(
     )
     for register in services:
         register(server)
-    health_servicer = health.aio.HealthServicer()
-    health_pb2_grpc.add_HealthServicer_to_server(health_servicer, server)
-    for name in authorizer.service_names:
-        await health_servicer.set(name, health_pb2.HealthCheckResponse.SERVING)
     if options.reflection:
         names = (*authorizer.service_names, health.SERVICE_NAME, reflection.SERVICE_NAME)
         reflection.enable_server_reflection(names, server)
-    return AioRpcServer(server, bind(server, parsed, options.tls), health_servicer)
+    bound = bind(server, parsed, options.tls)
+    own_health = AioHealth(authorizer.service_names, options.health)
+    health_pb2_grpc.add_HealthServicer_to_server(own_health.servicer, server)
+    await own_health.open()
+    return AioRpcServer(server, bound, own_health)
 
 
 async def serve_until_signal(

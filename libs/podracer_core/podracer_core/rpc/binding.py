@@ -24,13 +24,15 @@ logger = logging.getLogger(__name__)
 @dataclass(frozen=True, slots=True)
 class ServerOptions:
     """`concurrent_calls` None takes the default of the kind of server; `allow_insecure` lets it leave this machine
-    without `tls`. A unix socket has none: only this user can open it."""
+    without `tls`. A unix socket has none: only this user can open it. `health` is the address of a second port that
+    serves nothing but health (health.py); "": there is none."""
 
     message_bytes: int = limits.MESSAGE_BYTES
     concurrent_calls: int | None = None
     allow_insecure: bool = False
     tls: TlsFolder | None = None
     reflection: bool = True
+    health: str = ""
 
     def grpc_options(self) -> list[tuple[str, Any]]:
         return [
@@ -43,17 +45,19 @@ class ServerOptions:
         ]
 
 
-def prepare_address(text: str, *, allow_insecure: bool, has_tls: bool = False) -> Address:
+def prepare_address(
+    text: str, *, allow_insecure: bool = False, has_tls: bool = False, is_harmless: bool = False
+) -> Address:
     """Check that a server may and can listen at `text`; makes a unix socket's folder and removes a stale socket.
 
-    Raises InvalidInput, naming the address: it is malformed, taken, not of this machine, or leaves this machine
-    without TLS although nobody allowed that.
+    What it serves is harmless where it asks for no token and tells no data. Raises InvalidInput, naming the address:
+    it is malformed, taken, not of this machine, or leaves this machine without TLS although nobody allowed that.
     """
     address = parse_address(text)
     if address.is_unix:
         _clear_socket(address)
         return address
-    if not address.is_local and not has_tls:
+    if not (address.is_local or has_tls or is_harmless):
         if not allow_insecure:
             raise _refused(
                 address,

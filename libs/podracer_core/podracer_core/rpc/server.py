@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Self
 
 import grpc
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_health.v1 import health, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from podracer_core.lifetime import stop_event_on_signals
@@ -17,6 +17,7 @@ from podracer_core.rpc import limits
 from podracer_core.rpc.auth import Authorizer
 from podracer_core.rpc.binding import ServerOptions, bind, prepare_address
 from podracer_core.rpc.guard import Guard
+from podracer_core.rpc.health import Health
 from podracer_core.rpc.overload import CallLimit
 
 Registration = Callable[[grpc.Server], None]
@@ -24,16 +25,24 @@ Registration = Callable[[grpc.Server], None]
 
 
 class RpcServer:
-    """A bound server; `address` is what to call. It accepts calls from `start` until `drain`."""
+    """A bound server; `address` is what to call, `health_address` the port for health alone where there is one.
 
-    def __init__(self, server: grpc.Server, address: str, health_servicer: health.HealthServicer) -> None:
+    It accepts calls from `start` until `drain`.
+    """
+
+    def __init__(self, server: grpc.Server, address: str, health: Health) -> None:
         self.address = address
         self._server = server
-        self._health = health_servicer
+        self._health = health
         self._on_drain: list[Callable[[], None]] = []
+
+    @property
+    def health_address(self) -> str:
+        return self._health.address
 
     def start(self) -> None:
         self._server.start()
+        self._health.set_ready(True)
 
     def on_drain(self, callback: Callable[[], None]) -> None:
         """Call `callback` when draining begins: a service then tells its open streams and ends them."""
@@ -41,10 +50,11 @@ class RpcServer:
 
     def drain(self, grace_s: float = limits.DRAIN_GRACE_S) -> None:
         """Health says NOT_SERVING, new calls are refused, running ones have `grace_s` to end; returns when all have."""
-        self._health.enter_graceful_shutdown()
+        self._health.set_ready(False)
         for callback in self._on_drain:
             callback()
         self._server.stop(grace_s).wait()
+        self._health.close()
 
     def __enter__(self) -> Self:
         self.start()
@@ -78,16 +88,13 @@ def create_server(
     )
     for register in services:
         register(server)
-    health_servicer = health.HealthServicer(
-        experimental_thread_pool=futures.ThreadPoolExecutor(max_workers=1, thread_name_prefix="rpc-health")
-    )
-    health_pb2_grpc.add_HealthServicer_to_server(health_servicer, server)
-    for name in authorizer.service_names:
-        health_servicer.set(name, health_pb2.HealthCheckResponse.SERVING)
     if options.reflection:
         names = (*authorizer.service_names, health.SERVICE_NAME, reflection.SERVICE_NAME)
         reflection.enable_server_reflection(names, server)
-    return RpcServer(server, bind(server, parsed, options.tls), health_servicer)
+    bound = bind(server, parsed, options.tls)
+    own_health = Health(authorizer.service_names, options.health)
+    health_pb2_grpc.add_HealthServicer_to_server(own_health.servicer, server)
+    return RpcServer(server, bound, own_health)
 
 
 def serve_until_signal(

@@ -98,6 +98,10 @@ class FolderStore(ObjectStore):
                         break
                     folder.rmdir()
 
+    def check(self) -> None:
+        with _mapped_errors(f"object store {self.url}"):
+            os.scandir(self._root).close()
+
     def _walk(self, folder: str) -> Iterator[str]:
         for place, folders, files in os.walk(self._root / folder):
             below = Path(place).relative_to(self._root)

@@ -65,6 +65,10 @@ class ObjectStore(ABC):
     def delete(self, key: str) -> None:
         """Remove the object; nothing happens where there is none."""
 
+    def check(self) -> None:
+        """Raise unless the store answers: one cheap request."""
+        next(iter(self.list("check/")), None)
+
     def get(self, key: str) -> bytes:
         """The whole object."""
         # Most objects are one piece, and joining a single piece does not copy it.

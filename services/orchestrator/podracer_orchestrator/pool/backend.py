@@ -8,15 +8,30 @@ from dataclasses import dataclass, field
 
 from podracer_orchestrator.pod_kind import PodKind
 from podracer_orchestrator.pool.machine import PodUse
+from podracer_orchestrator.scheduling import Growth
 
 
 @dataclass(frozen=True, slots=True)
 class PodPlan:
-    """A pod that is wanted. `name` is its resource name; `threads` those of each of its processes."""
+    """A pod that is wanted. `name` is its resource name; `threads` those of each of its processes, 0: the backend says.
+
+    cpu, memory_bytes   the most that a job of this kind asks for; 0 where none says anything
+    """
 
     name: str
     kind: PodKind
     threads: int
+    cpu: float = 0.0
+    memory_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """What keeps a pod from working, for people. `kind` is that of the event in the jobs' logs; "": waiting is all that
+    it does, and no job has to hear of it."""
+
+    kind: str
+    message: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +43,8 @@ class Capacity:
     gpus, usable_gpus              of the machine; without those that somebody else uses
     max_pods                       at most
     pods                           what each pod takes, by name
+    growth                         in place of all that in a cluster, of which nobody knows what it has
+    asked_bytes                    memory that the jobs had asked for when a pod was made that is held to it, by name
     """
 
     cores: float
@@ -38,6 +55,8 @@ class Capacity:
     gpus: int = 0
     usable_gpus: int = 0
     pods: Mapping[str, PodUse] = field(default_factory=dict)
+    growth: Growth | None = None
+    asked_bytes: Mapping[str, int] = field(default_factory=dict)
 
 
 class PodObserver(ABC):
@@ -48,6 +67,14 @@ class PodObserver(ABC):
         """A process of a pod has ended unasked. Answers whether it is to be started again."""
 
     @abstractmethod
+    async def pod_lost(self, pod: str, why: str) -> None:
+        """A pod's learner is gone, and nothing is wrong with it; it comes again."""
+
+    @abstractmethod
+    async def pods_troubled(self, troubles: Mapping[str, Trouble | None]) -> None:
+        """What keeps pods from working now, by name; None of those that nothing keeps any more."""
+
+    @abstractmethod
     async def pod_stopped(self, pod: str) -> None:
         """All processes of a pod that was not wanted any more are gone."""
 
@@ -56,7 +83,7 @@ class PoolBackend(ABC):
     """Makes and removes pods."""
 
     name: str
-    """As in Pod.backend: `local`, `static`."""
+    """As in Pod.backend: `local`, `static`, `kubernetes`."""
     dies_with_us = False
     """Whether its pods cannot outlive this process, so that those of a former one are known to be gone."""
 
@@ -64,6 +91,12 @@ class PoolBackend(ABC):
     @abstractmethod
     def capacity(self) -> Capacity | None:
         """What there is; None where it cannot be told, because pods come by themselves, or not yet."""
+
+    async def start(self, former: Sequence[str]) -> None:  # noqa: B027 - most have nothing to take up
+        """Begin. `former` are the pods that a process before this one had made, where they can have outlived it."""
+
+    async def check(self) -> None:  # noqa: B027 - most need nobody's leave
+        """Raise a PodracerError while it can make no pods, as it is deployed."""
 
     async def measure(self) -> None:  # noqa: B027 - nothing to look at where pods come by themselves
         """Look at the machine and at the pods, so that `capacity` is of now."""

@@ -1,0 +1,228 @@
+"""The few calls of the Kubernetes API that the pool makes. They block; each has a deadline and is made once.
+
+jobs.batch   list, watch, get, create, delete
+pods         list, watch
+configmaps   get, create
+events       list
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Literal, NoReturn
+from urllib.parse import urlencode
+
+import urllib3
+from urllib3.exceptions import HTTPError
+
+from podracer_core.errors import (
+    AlreadyExists,
+    Exhausted,
+    InvalidInput,
+    NotFound,
+    PermissionRefused,
+    PodracerError,
+    PreconditionFailed,
+    Unavailable,
+)
+from podracer_orchestrator.pool.kubernetes.access import ClusterAccess
+
+__all__ = ["EXPIRED", "ClusterApi", "Item", "Resource", "Watch"]
+
+Item = dict[str, Any]
+"""An object of the API, as JSON."""
+Resource = Literal["jobs", "pods", "configmaps", "events"]
+
+EXPIRED = "EXPIRED"
+"""Reason of a PreconditionFailed: the server has forgotten what came after that resource version; list again."""
+
+WATCH_S = 60
+"""How long the server goes on with a watch; the next one begins where it ended."""
+CALLS = 8
+"""Calls at once, watches apart."""
+_WATCHES = 2
+_CONNECT_S, _ANSWER_S = 5.0, 10.0
+_PAGE = 500
+_MAX_LINE_BYTES = 16 << 20
+
+
+class Watch:
+    """A stream of events. `close` ends it, also from another thread."""
+
+    def __init__(self, response: urllib3.BaseHTTPResponse) -> None:
+        self._response = response
+
+    def __iter__(self) -> Iterator[tuple[str, Item]]:
+        """(ADDED, MODIFIED, DELETED or BOOKMARK, object). Raises Unavailable, or PreconditionFailed (EXPIRED)."""
+        with _mapped_failures("the watch"):
+            rest = b""
+            for chunk in self._response.stream(1 << 16):
+                *lines, rest = (rest + chunk).split(b"\n")
+                if len(rest) > _MAX_LINE_BYTES:
+                    raise Unavailable("an event of the API server is larger than anything it has")
+                for line in filter(None, lines):
+                    event = json.loads(line)
+                    if event["type"] == "ERROR":
+                        raise _refusal("watch", int(event["object"].get("code") or 500), event["object"])
+                    yield event["type"], event["object"]
+
+    def close(self) -> None:
+        try:
+            self._response.shutdown()
+        except (OSError, ValueError, RuntimeError, HTTPError):
+            self._response.close()
+
+
+class ClusterApi:
+    """Calls in one namespace. Safe to use from several threads. Every method raises Unavailable where the server does
+    not answer, and PermissionRefused where we may not do what it is asked."""
+
+    def __init__(self, access: ClusterAccess) -> None:
+        self.namespace = access.namespace
+        self._access = access
+        self._http = urllib3.PoolManager(
+            num_pools=1, maxsize=CALLS + _WATCHES, block=False, retries=False, ssl_context=access.tls
+        )
+
+    def list(self, resource: Resource, selector: str) -> tuple[list[Item], str]:
+        """The objects with these labels, and the resource version from which to watch."""
+        items: list[Item] = []
+        query: dict[str, str] = {"labelSelector": selector, "limit": str(_PAGE)}
+        while True:
+            found = self._call("GET", resource, query=query, verb="list")
+            items += found.get("items") or []
+            metadata = found.get("metadata") or {}
+            if not metadata.get("continue"):
+                return items, str(metadata.get("resourceVersion", ""))
+            query["continue"] = metadata["continue"]
+
+    def watch(self, resource: Resource, selector: str, version: str) -> Watch:
+        """What happens after a resource version, for WATCH_S at most."""
+        query = {
+            "labelSelector": selector,
+            "resourceVersion": version,
+            "watch": "true",
+            "allowWatchBookmarks": "true",
+            "timeoutSeconds": str(WATCH_S),
+        }
+        response = self._send("GET", resource, "", query, None, WATCH_S + _ANSWER_S)
+        if response.status != 200:
+            self._raise(response, "watch", resource, "")
+        return Watch(response)
+
+    def get(self, resource: Resource, name: str) -> Item:
+        """Raises NotFound."""
+        return self._call("GET", resource, name, verb="get")
+
+    def create(self, resource: Resource, body: Item) -> Item:
+        """What the server has made of it. Raises AlreadyExists, Exhausted (a quota), InvalidInput."""
+        return self._call("POST", resource, body["metadata"]["name"], body=body, verb="create")
+
+    def delete_job(self, name: str, uid: str, propagation: Literal["Foreground", "Background"]) -> None:
+        """Delete a Job and its pods: it is there until they are gone, or it goes first. Nothing where it is gone."""
+        body = {
+            "kind": "DeleteOptions",
+            "apiVersion": "v1",
+            "propagationPolicy": propagation,
+            "preconditions": {"uid": uid},
+        }
+        try:
+            self._call("DELETE", "jobs", name, body=body, verb="delete")
+        except (NotFound, AlreadyExists):  # gone, or another one of that name
+            return
+
+    def warnings(self, name: str) -> Sequence[str]:
+        """What went wrong with an object lately, as its controllers say, oldest first."""
+        query = {"fieldSelector": f"involvedObject.name={name},type=Warning", "limit": str(_PAGE)}
+        found = self._call("GET", "events", query=query, verb="list")
+        events = sorted(
+            found.get("items") or [], key=lambda event: event.get("lastTimestamp") or event.get("eventTime") or ""
+        )
+        return [str(event.get("message", "")) for event in events]
+
+    def close(self) -> None:
+        self._http.clear()
+
+    def _call(
+        self,
+        method: str,
+        resource: Resource,
+        name: str = "",
+        *,
+        verb: str,
+        query: Mapping[str, str] | None = None,
+        body: Item | None = None,
+    ) -> Item:
+        path_name = "" if method == "POST" else name
+        with _mapped_failures(f"{verb} {resource}"):
+            response = self._send(method, resource, path_name, query or {}, body, _ANSWER_S)
+            if response.status >= 300:
+                self._raise(response, verb, resource, name)
+            found = json.loads(response.data)
+        if not isinstance(found, dict):
+            raise Unavailable(f"the API server has answered {verb} {resource} with something else than an object")
+        return found
+
+    def _send(
+        self,
+        method: str,
+        resource: Resource,
+        name: str,
+        query: Mapping[str, str],
+        body: Item | None,
+        answer_s: float,
+    ) -> urllib3.BaseHTTPResponse:
+        group = "/apis/batch/v1" if resource == "jobs" else "/api/v1"
+        url = f"{self._access.server}{group}/namespaces/{self.namespace}/{resource}{f'/{name}' if name else ''}"
+        with _mapped_failures(f"the API server {self._access.server}"):
+            return self._http.request(
+                method,
+                f"{url}?{urlencode(query)}" if query else url,
+                body=None if body is None else json.dumps(body).encode(),
+                headers={"Content-Type": "application/json", "Accept": "application/json", **self._access.headers()},
+                timeout=urllib3.Timeout(connect=_CONNECT_S, read=answer_s),
+                preload_content="watch" not in query,
+                redirect=False,
+            )
+
+    def _raise(self, response: urllib3.BaseHTTPResponse, verb: str, resource: str, name: str) -> NoReturn:
+        try:
+            status = json.loads(response.data)
+        except ValueError:
+            status = {}
+        group = f"{resource}.batch" if resource == "jobs" else resource
+        what = f"{verb} {group}{f' {name}' if name else ''} in the namespace {self.namespace}"
+        raise _refusal(what, response.status, status if isinstance(status, dict) else {})
+
+
+def _refusal(what: str, code: int, status: Item) -> PodracerError:
+    """What a Status means to us."""
+    said = str(status.get("message") or f"HTTP {code}")
+    message = f"{what}: {said}"
+    if code == 404:
+        return NotFound(message)
+    if code == 409:
+        return AlreadyExists(message)
+    if code == 410:
+        return PreconditionFailed(message, reason=EXPIRED)
+    if code == 403 and "exceeded quota" in said:
+        return Exhausted(said, reason="QUOTA_EXCEEDED")
+    if code == 401:
+        return PermissionRefused(f"{what}: the API server does not know our token: {said}")
+    if code == 403:
+        return PermissionRefused(f"we may not {what}: {said}")
+    if code in (400, 405, 413, 415, 422):
+        return InvalidInput(message, reason="REFUSED_BY_CLUSTER")
+    return Unavailable(message)
+
+
+@contextmanager
+def _mapped_failures(what: str) -> Iterator[None]:
+    try:
+        yield
+    except (HTTPError, OSError) as error:
+        raise Unavailable(f"{what}: {error}") from error
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise Unavailable(f"{what}: the answer is no object of the API: {error!r}") from error

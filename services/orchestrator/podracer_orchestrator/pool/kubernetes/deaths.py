@@ -1,0 +1,67 @@
+"""Learners and sidecars that have ended, told once each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from podracer_orchestrator.pool.backend import PodObserver
+from podracer_orchestrator.pool.kubernetes import status, troubles
+from podracer_orchestrator.pool.kubernetes.api import Item
+from podracer_orchestrator.pool.kubernetes.template import LEARNER
+
+__all__ = ["Deaths"]
+
+
+class Deaths:
+    """What has happened before the first look is history: but for the newest pod of a Job, another runs since."""
+
+    def __init__(self, observer: PodObserver) -> None:
+        self._observer = observer
+        self._told: set[str] = set()  # pods of the cluster, by uid
+        self._restarts: dict[tuple[str, str], int] = {}  # of sidecars: pod, container
+        self._running_since: dict[str, float] = {}
+        self._has_looked = False
+
+    def running_s(self, pod: Item, now: float) -> float:
+        """How long we have known a pod's learner to run."""
+        return now - self._running_since.get(status.uid_of(pod), now)
+
+    async def look(self, jobs: Mapping[str, Item], pods: Mapping[str, Sequence[Item]], now: float) -> None:
+        """Tell what is new since the look before."""
+        present = {status.uid_of(pod) for each in pods.values() for pod in each}
+        self._told &= present
+        self._restarts = {key: count for key, count in self._restarts.items() if key[0] in present}
+        self._running_since = {uid: since for uid, since in self._running_since.items() if uid in present}
+        for name, job in jobs.items():
+            pod = status.newest(pods.get(name, ()))
+            if pod is None or not status.pod_name(job):
+                continue
+            learner = status.learner_of(pod)
+            if learner is not None and learner.is_running:
+                self._running_since.setdefault(status.uid_of(pod), now)
+            await self._look_at_sidecars(status.pod_name(job), pod)
+            if status.phase(pod) == "Failed" and status.uid_of(pod) not in self._told:
+                self._told.add(status.uid_of(pod))
+                await self._tell_end(status.pod_name(job), pod)
+        self._has_looked = True
+
+    async def _look_at_sidecars(self, name: str, pod: Item) -> None:
+        for each in status.containers(pod):
+            key = status.uid_of(pod), each.name
+            before = self._restarts.get(key, 0 if self._has_looked else each.restarts)
+            self._restarts[key] = each.restarts
+            if each.restarts > before:
+                await self._observer.process_died(name, each.name, troubles.describe_end(each), each.said)
+
+    async def _tell_end(self, name: str, pod: Item) -> None:
+        ended = status.learner_of(pod)
+        if status.is_disrupted(pod):
+            why = status.condition(pod, "DisruptionTarget").get("message") or "the cluster has ended it"
+            await self._observer.pod_lost(name, f"its pod was taken away: {why}")
+        elif ended is not None and ended.ended:
+            await self._observer.process_died(name, LEARNER, troubles.describe_end(ended), ended.said)
+        else:
+            said = (
+                (pod.get("status") or {}).get("message") or (pod.get("status") or {}).get("reason") or "no reason given"
+            )
+            await self._observer.pod_lost(name, f"its pod has failed: {said}")

@@ -1,0 +1,50 @@
+"""How far the pool may grow: what has a place, and whether more finds one."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from podracer_orchestrator.pod_kind import PodKind
+from podracer_orchestrator.pool.backend import Trouble
+from podracer_orchestrator.pool.kubernetes import status
+from podracer_orchestrator.pool.kubernetes.api import Item
+from podracer_orchestrator.pool.kubernetes.job import KIND_LABEL
+from podracer_orchestrator.scheduling import Growth
+
+__all__ = ["GrowthWatch"]
+
+AGAIN_S = 60.0
+"""How long after a pod found no room before more than one of its kind is tried at a time."""
+_NO_ROOM = ("POD_UNSCHEDULABLE", "POD_QUOTA", "POD_FORBIDDEN", "POD_REFUSED")
+
+
+class GrowthWatch:
+    """Remembers for a while that there was no room, for pods with GPUs and for those without."""
+
+    def __init__(self) -> None:
+        self._placed: Mapping[str, int] = {}
+        self._stalled: dict[bool, tuple[float, str]] = {}
+
+    def now(self, now: float) -> Growth:
+        stalled = {has_gpus: why for has_gpus, (until, why) in self._stalled.items() if now < until}
+        return Growth(self._placed, stalled)
+
+    def look(
+        self,
+        jobs: Mapping[str, Item],
+        pods: Mapping[str, Sequence[Item]],
+        found: Mapping[str, Trouble],
+        now: float,
+    ) -> None:
+        """`found`: what keeps pods from working, by id, also those whose Jobs were not made."""
+        placed: Counter[str] = Counter()
+        for name, job in jobs.items():
+            pod = status.newest(pods.get(name, ()))
+            if pod is not None and status.is_placed(pod):
+                placed[str((job["metadata"].get("labels") or {}).get(KIND_LABEL, ""))] += 1
+        self._placed = placed
+        for name, trouble in found.items():
+            if trouble.kind in _NO_ROOM:
+                kind = PodKind.parse(name.rpartition("-")[0])
+                self._stalled[bool(kind.gpus)] = now + AGAIN_S, trouble.message

@@ -1,0 +1,203 @@
+"""What is sent to the cluster: one Job for each pod."""
+
+from __future__ import annotations
+
+import copy
+import math
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from podracer_orchestrator.names import last_part
+from podracer_orchestrator.pool.backend import PodPlan
+from podracer_orchestrator.pool.kubernetes.api import Item
+from podracer_orchestrator.pool.kubernetes.template import EVALUATOR, LEARNER, RUN_DIR, WORKER, container, value_of
+
+__all__ = [
+    "ASKED_MEMORY", "GPU", "KIND_LABEL", "POD_LABEL", "POD_NAME", "POOL_LABEL", "QUEUE_LABEL", "JobMaker", "owner_body",
+    "pool_selector",
+]  # fmt: skip
+
+POOL_LABEL, POD_LABEL, KIND_LABEL = "podracer.dev/pool", "podracer.dev/pod", "podracer.dev/kind"
+POD_NAME, ASKED_MEMORY = "podracer.dev/pod-name", "podracer.dev/asked-memory-bytes"
+"""Annotations: the pod's resource name; what its jobs had asked for when it was made, 0 where they say nothing."""
+QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
+GPU = "nvidia.com/gpu"
+LEARNER_PORT = 50051
+"""Where other learners of the same agent reach this one, at the address of its pod."""
+BACKOFF_LIMIT = 10
+"""Failures of a pod's learner before the cluster gives its Job up; the pool then makes another one, later."""
+WRONG_SETTINGS = 2
+"""Exit status of a process whose settings are wrong: to start it again would not help."""
+TTL_S = 600
+"""A Job that has ended is deleted by the pool; after so long by the cluster, where there is no orchestrator."""
+_EVALUATOR_CPU = 0.1
+_POD_IP = "PODRACER_POD_IP"
+_CPU = re.compile(r"(\d+(?:\.\d+)?)(m?)")
+
+
+def pool_selector(pool: str) -> str:
+    """The labels of all Jobs and pods of a pool."""
+    return f"{POOL_LABEL}={pool}"
+
+
+def owner_body(pool: str, name: str) -> Item:
+    """The ConfigMap that owns all Jobs of a pool: who deletes it deletes them."""
+    text = f"Owns the Jobs of the pool {pool} of Podracer: they are deleted with it."
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": name, "labels": _labels(pool)},
+        "data": {"README": text},
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class JobMaker:
+    """What all Jobs of a pool have in common. `queue` of Kueue; "": there is none."""
+
+    pool: str
+    queue: str = ""
+
+    def make(self, plan: PodPlan, template: Mapping[str, Any], owner: Item) -> Item:
+        """The Job of a pod, owned by the ConfigMap `owner`."""
+        name, kind = last_part(plan.name), plan.kind
+        labels = {**_labels(self.pool), POD_LABEL: name, KIND_LABEL: kind.name}
+        annotations = {POD_NAME: plan.name, ASKED_MEMORY: str(plan.memory_bytes)}
+        metadata = copy.deepcopy(dict(template["metadata"]))
+        metadata["labels"] = {**(metadata.get("labels") or {}), **labels}
+        metadata["annotations"] = {**(metadata.get("annotations") or {}), **annotations}
+        queue = {QUEUE_LABEL: self.queue} if self.queue else {}
+        return {
+            "apiVersion": "batch/v1",
+            "kind": "Job",
+            "metadata": {
+                "name": name,
+                "labels": {**labels, **queue},
+                "annotations": annotations,
+                "ownerReferences": [
+                    {
+                        "apiVersion": "v1",
+                        "kind": "ConfigMap",
+                        "name": owner["metadata"]["name"],
+                        "uid": owner["metadata"]["uid"],
+                    }
+                ],
+            },
+            "spec": {
+                "completions": 1,
+                "parallelism": 1,
+                "backoffLimit": BACKOFF_LIMIT,
+                "podReplacementPolicy": "Failed",
+                "podFailurePolicy": {"rules": _FAILURE_RULES},
+                "ttlSecondsAfterFinished": TTL_S,
+                **({"suspend": True} if self.queue else {}),
+                "template": {"metadata": metadata, "spec": _pod_spec(plan, template["spec"])},
+            },
+        }
+
+
+_FAILURE_RULES = [
+    {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
+    {"action": "FailJob", "onExitCodes": {"containerName": LEARNER, "operator": "In", "values": [WRONG_SETTINGS]}},
+]
+
+
+def _labels(pool: str) -> dict[str, str]:
+    return {
+        "app.kubernetes.io/name": "podracer",
+        "app.kubernetes.io/part-of": "podracer",
+        "app.kubernetes.io/component": "pod",
+        "app.kubernetes.io/managed-by": "podracer-orchestrator",
+        POOL_LABEL: pool,
+    }
+
+
+def _pod_spec(plan: PodPlan, template: Mapping[str, Any]) -> dict[str, Any]:
+    spec: dict[str, Any] = copy.deepcopy(dict(template))
+    spec["restartPolicy"] = "Never"  # podFailurePolicy needs it; the Job starts another pod
+    learner, evaluator = container(spec, LEARNER), container(spec, EVALUATOR)
+    folder, threads = value_of(learner, RUN_DIR).rstrip("/"), str(plan.threads or _threads_of(learner))
+
+    def socket(role: str) -> str:
+        return f"unix://{folder}/{role}.sock"
+
+    others = [each for each in spec["initContainers"] if each["name"] not in (WORKER, EVALUATOR)]
+    if plan.kind.is_fused:
+        workers = []
+    else:
+        workers = [
+            {**copy.deepcopy(container(template, WORKER)), "name": f"{WORKER}-{index}"}  # type: ignore[arg-type]
+            for index in range(plan.kind.workers)
+        ]
+        for each in (*workers, evaluator):
+            _set(each, {"PODRACER_LISTEN": socket(each["name"]), "PODRACER_THREADS": threads})
+        others += [*workers, evaluator]
+    spec["initContainers"] = others
+    if not others:
+        del spec["initContainers"]
+    _set(
+        learner,
+        {
+            "PODRACER_POD": plan.name,
+            "PODRACER_LAYOUT": "fused" if plan.kind.is_fused else "split",
+            "PODRACER_THREADS": threads,
+            "PODRACER_WORKERS": ",".join(socket(each["name"]) for each in workers),
+            "PODRACER_EVALUATORS": "" if plan.kind.is_fused else socket(EVALUATOR),
+            "PODRACER_LISTEN": f"0.0.0.0:{LEARNER_PORT}",
+            "PODRACER_ADVERTISE": f"[$({_POD_IP})]:{LEARNER_PORT}",
+        },
+        [{"name": _POD_IP, "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}],
+    )
+    for each, cpu, memory in _shares(learner, workers, [] if plan.kind.is_fused else [evaluator]):
+        _set_resources(each, plan, cpu, memory)
+    if plan.kind.gpus:
+        resources = learner.setdefault("resources", {})
+        for part in ("requests", "limits"):
+            resources[part] = {**(resources.get(part) or {}), GPU: str(plan.kind.gpus)}
+    return spec
+
+
+def _shares(learner: Item, workers: list[Item], evaluators: list[Item]) -> Iterator[tuple[Item, float, float]]:
+    """(container, its part of the pod's cores, of its memory). Learner and workers take turns; the learner has the
+    replay memory."""
+    if not workers:
+        yield learner, 1.0, 1.0
+        return
+    cpu, memory = (1.0 - _EVALUATOR_CPU) / (len(workers) + 1), 0.5 / (len(workers) + 1)
+    yield learner, cpu, 0.5
+    yield from ((each, cpu, memory) for each in workers)
+    yield from ((each, _EVALUATOR_CPU, memory) for each in evaluators)
+
+
+def _set_resources(of: Item, plan: PodPlan, cpu: float, memory: float) -> None:
+    """What the jobs ask for, in place of what the template says: the containers share the pod's, so that the scheduler
+    finds room for all of it, and each may use all of it, as long as the others leave it."""
+    if not plan.cpu and not plan.memory_bytes:
+        return
+    resources = of.setdefault("resources", {})
+    requests, limits = dict(resources.get("requests") or {}), dict(resources.get("limits") or {})
+    if plan.cpu:
+        requests["cpu"] = f"{max(1, round(1000 * plan.cpu * cpu))}m"
+        if "cpu" in limits:
+            limits["cpu"] = f"{max(1, math.ceil(1000 * plan.cpu))}m"
+    if plan.memory_bytes:
+        requests["memory"] = str(math.ceil(plan.memory_bytes * memory))
+        limits["memory"] = str(plan.memory_bytes)
+    of["resources"] = {**resources, "requests": requests, **({"limits": limits} if limits else {})}
+
+
+def _threads_of(learner: Item) -> int:
+    """As many as whole cores are requested for it, where its jobs say nothing."""
+    requested = ((learner.get("resources") or {}).get("requests") or {}).get("cpu", "1")
+    match = _CPU.fullmatch(str(requested))
+    cores = float(match[1]) / (1000.0 if match[2] else 1.0) if match else 1.0
+    return max(1, int(cores))
+
+
+def _set(of: Item, values: Mapping[str, str], entries: list[Item] | None = None) -> None:
+    """Environment variables, in place of those that the template has; entries come before, as values may name them."""
+    ours = [*(entries or []), *({"name": name, "value": value} for name, value in values.items())]
+    names = {entry["name"] for entry in ours}
+    of["env"] = [*(entry for entry in of.get("env") or () if entry.get("name") not in names), *ours]

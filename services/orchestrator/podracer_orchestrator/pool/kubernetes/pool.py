@@ -1,0 +1,322 @@
+"""The backend: makes, adopts and deletes Jobs until what is in the cluster is what is wanted."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from podracer_core.errors import AlreadyExists, NotFound, PermissionRefused, PodracerError, Unavailable
+from podracer_core.rpc.backoff import Backoff
+from podracer_orchestrator.names import last_part
+from podracer_orchestrator.pool.backend import Capacity, PodObserver, PodPlan, PoolBackend, Trouble
+from podracer_orchestrator.pool.kubernetes import status, troubles
+from podracer_orchestrator.pool.kubernetes.access import in_cluster, read_kubeconfig
+from podracer_orchestrator.pool.kubernetes.api import CALLS, ClusterApi, Item
+from podracer_orchestrator.pool.kubernetes.cluster import ClusterCopy
+from podracer_orchestrator.pool.kubernetes.deaths import Deaths
+from podracer_orchestrator.pool.kubernetes.growth import GrowthWatch
+from podracer_orchestrator.pool.kubernetes.job import ASKED_MEMORY, POOL_LABEL, JobMaker, owner_body, pool_selector
+from podracer_orchestrator.pool.kubernetes.template import PodTemplate
+from podracer_orchestrator.pool.kubernetes.waits import Waits
+from podracer_orchestrator.pool.kubernetes.warnings import ClusterWarnings
+
+__all__ = ["KubernetesPool", "KubernetesPoolSettings"]
+
+logger = logging.getLogger(__name__)
+
+DRAIN_S = 60.0
+"""How long a pod that is not wanted any more has to end by itself, before its Job is deleted."""
+FRESH_S = 60.0
+"""A learner that runs for less is not taken for frozen: it may be loading."""
+_LOOK_S = 5.0
+"""How often everything is looked at though nothing has changed."""
+_PAUSE_S = 0.2
+"""Between two looks: changes come in swarms."""
+_SEEN_S = 15.0
+"""How soon the copy of the cluster tells what we have just done; after that it is done again."""
+
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, slots=True)
+class KubernetesPoolSettings:
+    """`kubeconfig` None: the cluster that this process runs in; `queue` of Kueue, "" for none."""
+
+    pod_template: Path
+    kubeconfig: Path | None
+    max_pods: int
+    name: str
+    queue: str
+
+
+class KubernetesPool(PoolBackend):
+    """One Job a pod, of the pod's id. Jobs live on without this process, and are adopted by the next one."""
+
+    name = "kubernetes"
+
+    def __init__(self, settings: KubernetesPoolSettings, observer: PodObserver) -> None:
+        """Raises InvalidInput where there is no cluster to be seen, or the pod template is none."""
+        self._settings = settings
+        self._observer = observer
+        self._template = PodTemplate(settings.pod_template)
+        access = in_cluster() if settings.kubeconfig is None else read_kubeconfig(settings.kubeconfig)
+        self._api = ClusterApi(access)
+        self._maker = JobMaker(settings.name, settings.queue)
+        self._calls = ThreadPoolExecutor(CALLS, "cluster-call")
+        self._changed = asyncio.Event()
+        self._cluster = ClusterCopy(self._api, pool_selector(settings.name), self._changed.set)
+        self._growth = GrowthWatch()
+        self._deaths = Deaths(observer)
+        self._warnings = ClusterWarnings()
+        self._task: asyncio.Task[None] | None = None
+        self._plans: Mapping[str, PodPlan] | None = None  # by id; None before the first are known
+        self._known: dict[str, str] = {}  # id and name of each pod that was there, or should have been
+        self._drain_since: dict[str, float] = {}
+        self._made: dict[str, float] = {}  # id: until when the copy may not know its Job yet
+        self._deleted: dict[str, float] = {}  # uid of a Job: likewise
+        self._waits = Waits()  # before a Job is made again that was refused, or whose pod has ended
+        self._refusals: dict[str, PodracerError] = {}  # id: why its Job was not made
+        self._told: Mapping[str, Trouble] = {}  # by id
+        self._restarts: set[asyncio.Task[None]] = set()
+        self._capacity: Capacity | None = None  # replaced as a whole: transactions read it from their threads
+
+    @property
+    def capacity(self) -> Capacity | None:
+        return self._capacity
+
+    async def start(self, former: Sequence[str]) -> None:
+        self._known = {last_part(name): name for name in former}
+        self._cluster.start()
+        self._task = asyncio.create_task(self._run(), name="kubernetes-pool")
+
+    async def check(self) -> None:
+        """Raises PermissionRefused while the cluster refuses us: our Role lacks something, or our token is unknown."""
+        for problem in (self._cluster.problem, *self._refusals.values()):
+            if isinstance(problem, PermissionRefused):
+                raise problem
+
+    async def reconcile(self, wanted: Sequence[PodPlan]) -> None:
+        self._plans = {last_part(plan.name): plan for plan in wanted}
+        self._known |= {last_part(plan.name): plan.name for plan in wanted}
+        self._changed.set()
+
+    def restart(self, pod: str) -> None:
+        """Its Job is deleted and made again, where its learner has run for a while; else it is only slow to start."""
+        job, pods = self._cluster.jobs.get(last_part(pod)), self._cluster.pods().get(last_part(pod), ())
+        newest = status.newest(pods)
+        if job is None or newest is None or self._deaths.running_s(newest, time.monotonic()) < FRESH_S:
+            return
+        task = asyncio.get_running_loop().create_task(self._delete_or_log(job))
+        self._restarts.add(task)
+        task.add_done_callback(self._restarts.discard)
+
+    async def stop(self) -> None:
+        """Leave the pods as they are: they wait for the next orchestrator."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+        self._cluster.stop()
+        self._calls.shutdown(wait=False, cancel_futures=True)
+        self._api.close()
+
+    def _measured(self) -> Capacity:
+        """Of a cluster nothing is known but how far to go."""
+        return Capacity(
+            cores=0.0,
+            memory_bytes=0,
+            max_pods=self._settings.max_pods,
+            growth=self._growth.now(time.monotonic()),
+            asked_bytes={status.pod_name(job): _asked_memory(job) for job in self._cluster.jobs.values()},
+        )
+
+    async def _run(self) -> None:
+        waits = Backoff(0.5, 30.0, jitter=0.5)
+        while True:
+            self._changed.clear()
+            try:
+                if self._cluster.is_complete:
+                    await self._look()
+                waits.reset()
+                pause_s, longest_s = _PAUSE_S, _LOOK_S
+            except PodracerError as error:
+                logger.warning("the cluster is not as it should be, it is tried again: %s", error)
+                pause_s = longest_s = next(waits)
+            except Exception:
+                logger.exception("a mistake of ours, or of the cluster; it is tried again")
+                pause_s = longest_s = next(waits)
+            await asyncio.sleep(pause_s)
+            try:
+                async with asyncio.timeout(longest_s - pause_s):
+                    await self._changed.wait()
+            except TimeoutError:
+                continue
+
+    async def _look(self) -> None:
+        """At everything; then bring about what is wanted. Each step can be repeated at will."""
+        jobs, pods, now = dict(self._cluster.jobs), self._cluster.pods(), time.monotonic()
+        self._growth.look(jobs, pods, await self._tell_troubles(jobs, pods), now)
+        await self._deaths.look(jobs, pods, now)  # they may end jobs, which hear nothing any more then
+        self._capacity = self._measured()
+        plans = self._plans
+        if plans is None:
+            return
+        failures = await asyncio.gather(
+            self._delete_surplus(jobs, pods, plans),
+            self._make_missing(jobs, plans),
+            return_exceptions=True,
+        )
+        await self._tell_stopped(plans)
+        for failure in failures:
+            if failure is not None:
+                raise failure
+
+    async def _delete_surplus(
+        self, jobs: Mapping[str, Item], pods: Mapping[str, Sequence[Item]], plans: Mapping[str, PodPlan]
+    ) -> None:
+        """Give the pods that are not wanted time to end, then delete their Jobs; and those that have ended at once."""
+        now, ending = time.monotonic(), []
+        self._drain_since = {name: since for name, since in self._drain_since.items() if name in jobs}
+        for name, job in jobs.items():
+            outcome, newest = status.outcome(job), status.newest(pods.get(name, ()))
+            if status.is_deleting(job) or self._deleted.get(status.uid_of(job), 0.0) > now:
+                continue
+            if name in plans:
+                self._drain_since.pop(name, None)
+                if outcome:
+                    why = "its learner has ended" if outcome == "Complete" else _failure(job)
+                    await self._observer.pod_lost(plans[name].name, why)
+                    self._waits.prolong(name, now)
+                    ending.append(self._delete(job, "Background"))
+                continue
+            since = self._drain_since.setdefault(name, now)
+            works = newest is not None and status.is_running(newest)
+            if outcome or not works or now - since >= DRAIN_S or name not in self._known:
+                ending.append(self._delete(job, "Foreground"))  # of a pod without a row nobody tells it to end
+        await _all(ending)
+
+    async def _make_missing(self, jobs: Mapping[str, Item], plans: Mapping[str, PodPlan]) -> None:
+        now = time.monotonic()
+        self._made = {name: until for name, until in self._made.items() if until > now and name not in jobs}
+        self._refusals = {name: error for name, error in self._refusals.items() if name in plans and name not in jobs}
+        self._waits.forget_others(plans)
+        missing = [
+            plan
+            for name, plan in plans.items()
+            if name not in jobs and name not in self._made and self._waits.is_over(name, now)
+        ]
+        if missing:
+            template, owner = self._template.read(), await self._owner()
+            await _all([self._make(plan, self._maker.make(plan, template, owner)) for plan in missing])
+
+    async def _make(self, plan: PodPlan, body: Item) -> None:
+        name = status.name_of(body)
+        try:
+            await self._in_thread(partial(self._api.create, "jobs", body))
+        except AlreadyExists:
+            if not await self._is_ours(name):
+                return
+        except Unavailable:
+            raise
+        except PodracerError as error:
+            self._refuse(name, error)
+            return
+        else:
+            logger.info("pod %s: its Job %s is made", plan.name, name)
+        self._refusals.pop(name, None)
+        self._made[name] = time.monotonic() + _SEEN_S
+
+    async def _is_ours(self, name: str) -> bool:
+        """Whether a Job that is there already was made by us, whose answer was lost, and not by somebody else."""
+        try:
+            job = await self._in_thread(partial(self._api.get, "jobs", name))
+        except NotFound:
+            return False
+        pool = (job["metadata"].get("labels") or {}).get(POOL_LABEL)
+        if pool == self._settings.name:
+            return True
+        whose = f"of the pool {pool}" if pool else "that is none of ours"
+        self._refuse(name, AlreadyExists(f"there is a Job {name} {whose} in the namespace {self._api.namespace}"))
+        return False
+
+    def _refuse(self, name: str, error: PodracerError) -> None:
+        if name not in self._refusals or self._refusals[name].message != error.message:
+            logger.error("the Job %s cannot be made: %s", name, error.message)
+        self._refusals[name] = error
+        self._waits.prolong(name, time.monotonic())
+
+    async def _owner(self) -> Item:
+        """The ConfigMap that owns all Jobs: it is asked for each time, as whoever deletes it wants a new beginning."""
+        name = f"{self._settings.name}-pool"
+        try:
+            return await self._in_thread(partial(self._api.get, "configmaps", name))
+        except NotFound:
+            body = owner_body(self._settings.name, name)
+        try:
+            return await self._in_thread(partial(self._api.create, "configmaps", body))
+        except AlreadyExists:
+            return await self._in_thread(partial(self._api.get, "configmaps", name))
+
+    async def _delete(self, job: Item, propagation: Literal["Foreground", "Background"]) -> None:
+        name, uid = status.name_of(job), status.uid_of(job)
+        await self._in_thread(partial(self._api.delete_job, name, uid, propagation))
+        now = time.monotonic()
+        self._deleted = {uid: until for uid, until in self._deleted.items() if until > now} | {uid: now + _SEEN_S}
+        logger.info("the Job %s is deleted", name)
+
+    async def _delete_or_log(self, job: Item) -> None:
+        try:
+            await self._delete(job, "Background")
+        except PodracerError as error:
+            logger.warning("the Job %s cannot be deleted: %s", status.name_of(job), error.message)
+
+    async def _tell_stopped(self, plans: Mapping[str, PodPlan]) -> None:
+        """Those that are neither wanted nor there."""
+        for name, full_name in list(self._known.items()):
+            if name not in plans and name not in self._cluster.jobs and name not in self._made:
+                await self._observer.pod_stopped(full_name)
+                self._known.pop(name)
+
+    async def _tell_troubles(
+        self, jobs: Mapping[str, Item], pods: Mapping[str, Sequence[Item]]
+    ) -> Mapping[str, Trouble]:
+        """Tell what keeps pods from working, as far as it has changed; returns all of it, by id."""
+        seen = {name: troubles.of_job(job, pods.get(name, ())) for name, job in jobs.items()}
+        seen |= {name: troubles.of_refusal(error) for name, error in self._refusals.items()}
+        found = {name: trouble for name, trouble in seen.items() if trouble is not None}
+        slow = {name: job for name, job in jobs.items() if name not in found}
+        found |= await self._warnings.of(slow, pods, self._in_thread, self._api.warnings, time.monotonic())
+        found = {name: trouble for name, trouble in found.items() if name in self._known}
+        changes: dict[str, Trouble | None] = dict.fromkeys(self._told.keys() - found.keys())
+        changes |= {name: trouble for name, trouble in found.items() if self._told.get(name) != trouble}
+        named = {self._known[name]: trouble for name, trouble in changes.items() if name in self._known}
+        if named:
+            await self._observer.pods_troubled(named)
+        self._told = found
+        return found
+
+    async def _in_thread(self, call: Callable[[], Result]) -> Result:
+        return await asyncio.get_running_loop().run_in_executor(self._calls, call)
+
+
+async def _all(calls: Sequence[Coroutine[Any, Any, None]]) -> None:
+    """Carry all to their ends, then raise what the first of them has raised."""
+    for failure in await asyncio.gather(*calls, return_exceptions=True):
+        if failure is not None:
+            raise failure
+
+
+def _asked_memory(job: Item) -> int:
+    text = (job["metadata"].get("annotations") or {}).get(ASKED_MEMORY, "0")
+    return int(text) if str(text).isdecimal() else 0
+
+
+def _failure(job: Item) -> str:
+    failed = status.condition(job, "Failed")
+    return f"its Job has failed: {failed.get('message') or failed.get('reason') or 'no reason given'}"

@@ -1,0 +1,139 @@
+"""What Jobs and pods of the cluster say of themselves. Pure functions over the API's objects."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from podracer_orchestrator.pool.kubernetes.api import Item
+from podracer_orchestrator.pool.kubernetes.job import POD_LABEL, POD_NAME
+from podracer_orchestrator.pool.kubernetes.template import LEARNER
+
+__all__ = [
+    "ContainerState",
+    "condition",
+    "containers",
+    "created",
+    "is_deleting",
+    "is_disrupted",
+    "is_placed",
+    "is_running",
+    "is_suspended",
+    "learner_of",
+    "name_of",
+    "newest",
+    "outcome",
+    "phase",
+    "pod_id",
+    "pod_name",
+    "uid_of",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerState:
+    """`waiting` and `ended` are reasons in the cluster's words, empty where it does neither; `said` is what it wrote
+    last before it ended (the end of its log), or why it waits. `exit_code` is that of its last end."""
+
+    name: str
+    is_running: bool
+    waiting: str
+    waiting_message: str
+    ended: str
+    exit_code: int
+    said: str
+    restarts: int
+
+
+def name_of(item: Item) -> str:
+    return str(item["metadata"]["name"])
+
+
+def uid_of(item: Item) -> str:
+    return str(item["metadata"]["uid"])
+
+
+def pod_id(item: Item) -> str:
+    """Of a Job or a pod of the pool: the last part of the name of our pod."""
+    return str((item["metadata"].get("labels") or {}).get(POD_LABEL, ""))
+
+
+def pod_name(job: Item) -> str:
+    """Our pod's resource name; empty where the Job has none."""
+    return str((job["metadata"].get("annotations") or {}).get(POD_NAME, ""))
+
+
+def created(item: Item) -> str:
+    """When; such texts sort by time."""
+    return str(item["metadata"].get("creationTimestamp") or "")
+
+
+def is_deleting(item: Item) -> bool:
+    return bool(item["metadata"].get("deletionTimestamp"))
+
+
+def is_suspended(job: Item) -> bool:
+    return bool(job["spec"].get("suspend"))
+
+
+def outcome(job: Item) -> str:
+    """`Complete` or `Failed` of a Job that has ended, else empty."""
+    return next((kind for kind in ("Complete", "Failed") if _is_true(condition(job, kind))), "")
+
+
+def condition(item: Item, kind: str) -> Item:
+    """A condition; {} where there is none of that type."""
+    conditions = (item.get("status") or {}).get("conditions") or ()
+    return next((each for each in conditions if each.get("type") == kind), {})
+
+
+def newest(pods: Sequence[Item]) -> Item | None:
+    """The pod of a Job that counts: those before it have failed."""
+    return max(
+        pods, key=lambda pod: (created(pod), phase(pod) not in ("Failed", "Succeeded"), name_of(pod)), default=None
+    )
+
+
+def phase(pod: Item) -> str:
+    return str((pod.get("status") or {}).get("phase") or "Pending")
+
+
+def is_placed(pod: Item) -> bool:
+    """Whether the scheduler has found a node for it."""
+    return bool((pod.get("spec") or {}).get("nodeName")) or _is_true(condition(pod, "PodScheduled"))
+
+
+def is_running(pod: Item) -> bool:
+    return phase(pod) == "Running" and not is_deleting(pod)
+
+
+def is_disrupted(pod: Item) -> bool:
+    """Whether the cluster has ended it (a drained node, a preemption): nothing against what it ran."""
+    return _is_true(condition(pod, "DisruptionTarget"))
+
+
+def containers(pod: Item) -> Iterator[ContainerState]:
+    """Of all containers, init containers first."""
+    status = pod.get("status") or {}
+    for each in [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]:
+        state, last = each.get("state") or {}, each.get("lastState") or {}
+        waiting, ended = state.get("waiting") or {}, state.get("terminated") or last.get("terminated") or {}
+        yield ContainerState(
+            name=str(each.get("name")),
+            is_running="running" in state,
+            waiting=str(waiting.get("reason") or ""),
+            waiting_message=str(waiting.get("message") or ""),
+            ended=str(ended.get("reason") or ("Error" if ended else "")),
+            exit_code=int(ended.get("exitCode") or 0),
+            said=str(ended.get("message") or "").strip(),
+            restarts=int(each.get("restartCount") or 0),
+        )
+
+
+def learner_of(pod: Item) -> ContainerState | None:
+    """Its learner; None before the kubelet has looked at it."""
+    return next((each for each in containers(pod) if each.name == LEARNER), None)
+
+
+def _is_true(found: Item) -> bool:
+    return found.get("status") == "True"

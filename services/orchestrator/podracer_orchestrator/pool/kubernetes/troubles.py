@@ -1,0 +1,98 @@
+"""What keeps a pod from working, in plain words. Pure functions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from podracer_core.errors import AlreadyExists, Exhausted, InvalidInput, PermissionRefused, PodracerError
+from podracer_orchestrator.pod_kind import PodKind
+from podracer_orchestrator.pool.backend import Trouble
+from podracer_orchestrator.pool.kubernetes import status
+from podracer_orchestrator.pool.kubernetes.api import Item
+from podracer_orchestrator.pool.kubernetes.job import GPU, KIND_LABEL, QUEUE_LABEL
+from podracer_orchestrator.pool.kubernetes.status import ContainerState
+from podracer_orchestrator.pool.process import describe_exit
+
+__all__ = ["describe_end", "of_job", "of_refusal", "of_warning"]
+
+_IMAGE = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError")
+_CONFIG = ("CreateContainerConfigError", "CreateContainerError", "RunContainerError", "StartError")
+_TAIL_LINES, _TAIL_CHARACTERS = 12, 1200
+
+
+def of_job(job: Item, pods: Sequence[Item]) -> Trouble | None:
+    """What the objects themselves say is wrong with a pod of ours; None where nothing is, or is yet."""
+    pod = status.newest(pods)
+    if pod is None or status.phase(pod) in ("Failed", "Succeeded"):
+        if status.is_suspended(job):
+            return Trouble("", _waiting(job))
+        ended = status.learner_of(pod) if pod is not None and status.phase(pod) == "Failed" else None
+        if pod is None or status.is_disrupted(pod) or ended is None or not ended.ended:
+            return None
+        return Trouble("POD_CRASHES", f"{describe_end(ended)}{_tail(ended.said)}")
+    unplaced = status.condition(pod, "PodScheduled")
+    if unplaced.get("status") == "False":
+        if unplaced.get("reason") != "Unschedulable":
+            return Trouble(
+                "", f"not scheduled yet: {unplaced.get('message') or unplaced.get('reason') or 'no reason given'}"
+            )
+        return Trouble("POD_UNSCHEDULABLE", f"no node has room for a pod{_asked(job)}: {unplaced.get('message') or ''}")
+    return next(filter(None, map(_of_container, status.containers(pod))), None)
+
+
+def of_refusal(error: PodracerError) -> Trouble | None:
+    """Why the API server did not make a Job; None where it only does not answer now."""
+    if isinstance(error, Exhausted):
+        return Trouble("POD_QUOTA", f"the quota of the namespace has no room for another pod: {error.message}")
+    if isinstance(error, PermissionRefused):
+        return Trouble("POD_FORBIDDEN", f"the orchestrator cannot make pods: {error.message}")
+    if isinstance(error, AlreadyExists):
+        return Trouble("POD_REFUSED", f"the name of the pod is taken: {error.message}")
+    if isinstance(error, InvalidInput):
+        return Trouble("POD_REFUSED", f"the cluster refuses the pod, see the pod template: {error.message}")
+    return None
+
+
+def of_warning(message: str) -> Trouble:
+    """What a controller of the cluster says of a Job that gets no pod, or of a pod that does not start."""
+    if "exceeded quota" in message:
+        return Trouble("POD_QUOTA", f"the quota of the namespace has no room for another pod: {message}")
+    if "forbidden" in message:
+        return Trouble("POD_REFUSED", f"the cluster refuses the pod: {message}")
+    return Trouble("POD_STUCK", f"the pod does not start: {message}")
+
+
+def describe_end(ended: ContainerState) -> str:
+    """`the learner ended with exit code 1`, `the worker-0 was killed: it took more memory than its limit`."""
+    if ended.ended == "OOMKilled":
+        return f"the {ended.name} was killed: it took more memory than its limit (pod.resources.memory)"
+    return f"the {ended.name} {describe_exit(128 - ended.exit_code if ended.exit_code > 128 else ended.exit_code)}"
+
+
+def _of_container(each: ContainerState) -> Trouble | None:
+    if each.waiting in _IMAGE:
+        return Trouble(
+            "POD_IMAGE", f"the image of the {each.name} cannot be had ({each.waiting}): {each.waiting_message}"
+        )
+    if each.waiting in _CONFIG:
+        return Trouble("POD_CONFIG", f"the {each.name} cannot be started ({each.waiting}): {each.waiting_message}")
+    if each.waiting == "CrashLoopBackOff":
+        return Trouble("POD_CRASHES", f"{describe_end(each)}, again and again{_tail(each.said)}")
+    return None
+
+
+def _tail(text: str) -> str:
+    if not text:
+        return ""
+    lines = "\n".join(text.splitlines()[-_TAIL_LINES:])[-_TAIL_CHARACTERS:]
+    return f"; its log ends:\n{lines}"
+
+
+def _asked(job: Item) -> str:
+    gpus = PodKind.parse(str((job["metadata"].get("labels") or {}).get(KIND_LABEL, ""))).gpus
+    return f" with {gpus} {'GPU' if gpus == 1 else 'GPUs'} ({GPU})" if gpus else ""
+
+
+def _waiting(job: Item) -> str:
+    queue = (job["metadata"].get("labels") or {}).get(QUEUE_LABEL)
+    return f"waits for its turn in the queue {queue}" if queue else "its Job is suspended"

@@ -1,0 +1,498 @@
+"""The Kubernetes pool against an API server: what it makes, adopts, gives up and says, whatever the cluster does."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from podracer.orchestrator.v1 import job_pb2
+from podracer.orchestrator.v1 import job_service_pb2 as service_pb2
+from podracer_client.deployment_secrets import create_secrets
+from podracer_core.errors import PermissionRefused
+from podracer_orchestrator import pool_keeping
+from podracer_orchestrator.pool.kubernetes import growth, pool, warnings
+from podracer_orchestrator.pool.kubernetes.job import JobMaker, owner_body
+from support.kubernetes_api import ADMIN, NAMESPACE, Api, delete
+from support.kubernetes_cluster import Cluster, Node, Play
+from support.kubernetes_store import ApiError, Store
+from support.pod_template import write_template
+
+ROOT = Path(__file__).parents[3]
+PATIENCE_S = 40.0
+
+
+@pytest.fixture(scope="module")
+def tls(tmp_path_factory) -> Path:
+    """Certificates for an API server here."""
+    folder = tmp_path_factory.mktemp("authority")
+    create_secrets(folder, ["127.0.0.1"])
+    return folder / "tls" / "orchestrator"
+
+
+@pytest.fixture
+def cluster(tls) -> Iterator[Cluster]:
+    found = Cluster(Api(Store(), tls=tls))
+    found.start()
+    yield found
+    found.stop()
+
+
+@pytest.fixture
+async def site(site, cluster, tmp_path, monkeypatch) -> Any:
+    """The site with the pool of that cluster; what takes minutes otherwise is over soon."""
+    monkeypatch.setattr(pool_keeping, "_TICK_S", 0.1)
+    monkeypatch.setattr(pool, "_LOOK_S", 0.5)
+    monkeypatch.setattr(pool, "_PAUSE_S", 0.02)
+    monkeypatch.setattr(pool, "DRAIN_S", 0.5)
+    monkeypatch.setattr(warnings, "SLOW_S", 0.2)
+    await site.stop()
+    site.settings = {
+        "pool": "kubernetes",
+        "pod_template": write_template(tmp_path / "template.yaml", tokens="/etc/podracer/tokens"),
+        "kubeconfig": cluster.api.kubeconfig(tmp_path / "kubeconfig"),
+        "lease_term": 60.0,
+    }
+    await site.start()
+    yield site
+    await site.stop()
+
+
+async def until(condition: Callable[[], Any], what: str) -> Any:
+    deadline = time.monotonic() + PATIENCE_S
+    while not (found := condition()):
+        assert time.monotonic() < deadline, f"waited for {what}"
+        await asyncio.sleep(0.02)
+    return found
+
+
+def shape(most: int = 1, **more: Any) -> job_pb2.PodShape:
+    return job_pb2.PodShape(max_count=most, min_count=min(most, more.pop("least", 1)), **more)
+
+
+async def events(site: Any, job: Any, kind: str) -> list[str]:
+    found = (await site.client.jobs.ListEvents(service_pb2.ListEventsRequest(job=job.name, page_size=500))).events
+    return [event.message for event in found if event.kind == kind]
+
+
+async def until_event(site: Any, job: Any, kind: str) -> str:
+    deadline = time.monotonic() + PATIENCE_S
+    while not (found := await events(site, job, kind)):
+        assert time.monotonic() < deadline, f"waited for {kind}"
+        await asyncio.sleep(0.05)
+    return found[-1]
+
+
+async def pods(site: Any) -> dict[str, Any]:
+    found = (await site.client.jobs.ListPods(service_pb2.ListPodsRequest(page_size=500))).pods
+    return {pod.name.rpartition("/")[2]: pod for pod in found}
+
+
+async def limit(site: Any) -> str:
+    return (await site.client.jobs.GetCapacity(service_pb2.GetCapacityRequest())).limit
+
+
+async def scale(site: Any, job: Any, most: int) -> None:
+    request = service_pb2.UpdateJobRequest(name=job.name, spec=job_pb2.JobSpec(pod=job_pb2.PodShape(max_count=most)))
+    request.update_mask.paths.append("pod.max_count")
+    await site.client.jobs.UpdateJob(request)
+
+
+def uids(cluster: Cluster) -> dict[str, str]:
+    return {name: job["metadata"]["uid"] for name, job in cluster.jobs().items()}
+
+
+async def test_jobs_come_and_go_with_what_is_wanted_and_one_config_map_owns_them(site, cluster):
+    job = await site.create(pod=shape(3))
+    await until(lambda: len(cluster.pods("Running")) == 3, "three pods")
+    assert set(cluster.jobs()) == {"fused-0", "fused-1", "fused-2"} == set(await pods(site))
+    (owner,) = cluster.store.find("configmaps")
+    owners = {each["metadata"]["ownerReferences"][0]["uid"] for each in cluster.jobs().values()}
+    assert owners == {owner["metadata"]["uid"]}
+    capacity = await site.client.jobs.GetCapacity(service_pb2.GetCapacityRequest())
+    assert (capacity.backend, capacity.pod_count, capacity.HasField("total")) == ("kubernetes", 3, False)
+    await scale(site, job, 1)
+    await until(lambda: set(cluster.jobs()) == {"fused-0"}, "the older one alone")
+    await site.client.jobs.CancelJob(service_pb2.CancelJobRequest(name=job.name))
+    await until(lambda: not cluster.jobs(), "no pod")
+    while await pods(site):
+        await asyncio.sleep(0.02)
+
+
+async def test_the_next_orchestrator_adopts_what_runs_and_doubles_nothing(site, cluster):
+    await site.create(pod=shape(4))
+    await until(lambda: len(cluster.pods("Running")) == 4, "four pods")
+    before, made = uids(cluster), cluster.api.calls.count(("create", "jobs"))
+    await site.stop()
+    stray = JobMaker("podracer").make(plan("fused-99"), template(site), cluster.store.find("configmaps")[0])
+    cluster.store.create("jobs", NAMESPACE, stray)
+    assert len(cluster.jobs()) == 5  # nothing ends with the orchestrator
+    await site.start()
+    await until(lambda: "fused-99" not in cluster.jobs(), "the end of the one without a row")
+    assert uids(cluster) == before
+    assert cluster.api.calls.count(("create", "jobs")) == made
+    assert set(await pods(site)) == set(before)
+
+
+async def test_what_went_away_meanwhile_is_made_again_or_forgotten(site, cluster):
+    job = await site.create(pod=shape(2))
+    await until(lambda: len(cluster.pods("Running")) == 2, "two pods")
+    before = uids(cluster)
+    await site.stop()
+    delete(cluster.store, "jobs", "fused-1", {"propagationPolicy": "Background"})
+    await until(lambda: len(cluster.pods()) == 1, "its end")
+    await site.start()
+    await until(lambda: len(cluster.pods("Running")) == 2, "two pods again")
+    after = uids(cluster)
+    assert after["fused-0"] == before["fused-0"]
+    assert after["fused-1"] != before["fused-1"]
+    await site.client.jobs.CancelJob(service_pb2.CancelJobRequest(name=job.name))
+    await site.stop()
+    for name in list(cluster.jobs()):
+        delete(cluster.store, "jobs", name, {"propagationPolicy": "Background"})
+    await site.start()
+    while await pods(site):
+        await asyncio.sleep(0.02)
+
+
+def plan(name: str) -> Any:
+    from podracer_orchestrator.pod_kind import PodKind
+    from podracer_orchestrator.pool.backend import PodPlan
+
+    return PodPlan(f"projects/default/pods/{name}", PodKind(), 1)
+
+
+def template(site: Any) -> Any:
+    return yaml.safe_load(site.settings["pod_template"].read_text())
+
+
+async def test_a_job_whose_making_was_not_heard_of_is_adopted(site, cluster):
+    away = ApiError(500, "InternalError", "not now")
+    cluster.api.faults["list", "jobs"] = [away] * 100  # the copy does not tell either
+    cluster.api.lost["create", "jobs"] = [away]
+    lists = len(cluster.api.faults["list", "jobs"])
+    cluster.store.forget_history()
+    await until(lambda: len(cluster.api.faults["list", "jobs"]) < lists, "the end of the watch")
+    await site.create(pod=shape(2))
+    await until(lambda: ("get", "jobs") in cluster.api.calls, "a look at the one that was there (409)")
+    cluster.api.faults.clear()
+    await until(lambda: len(cluster.pods("Running")) == 2, "two pods")
+    assert set(cluster.jobs()) == {"fused-0", "fused-1"} == set(await pods(site))
+    assert ("delete", "jobs") not in cluster.api.calls
+
+
+async def test_a_name_that_somebody_else_has_is_told(site, cluster):
+    owner = cluster.store.create("configmaps", NAMESPACE, owner_body("podracer", "podracer-pool"))
+    body = JobMaker("another").make(plan("fused-0"), template(site), owner)
+    cluster.store.create("jobs", NAMESPACE, body)
+    job = await site.create()
+    said = await until_event(site, job, "POD_REFUSED")
+    assert "there is a Job fused-0 of the pool another in the namespace podracer" in said
+    assert set(cluster.jobs()) == {"fused-0"}
+
+
+async def test_a_forgotten_resource_version_is_listed_anew(site, cluster):
+    await site.create(pod=shape(2))
+    await until(lambda: len(cluster.pods("Running")) == 2, "two pods")
+    lists = cluster.api.calls.count(("list", "jobs"))
+    cluster.store.forget_history()
+    delete(cluster.store, "jobs", "fused-0", {"propagationPolicy": "Background"})
+    await until(lambda: cluster.api.calls.count(("list", "jobs")) > lists, "another list")
+    await until(lambda: len(cluster.pods("Running")) == 2, "two pods again")
+
+
+async def test_an_api_server_that_is_away_ends_nothing(site, cluster):
+    job = await site.create(pod=shape(2))
+    await until(lambda: len(cluster.pods("Running")) == 2, "two pods")
+    before = uids(cluster)
+    cluster.api.stop()
+    await scale(site, job, 3)
+    await asyncio.sleep(1.0)
+    assert set(before) <= set(await pods(site))
+    assert (await site.job(job.name)).state != job_pb2.JOB_STATE_FAILED
+    await site.server.orchestrator.pool_keeper.check()  # this is not a matter of how it is deployed
+    cluster.api.start()
+    await until(lambda: len(cluster.pods("Running")) == 3, "the third pod")
+    assert before.items() <= uids(cluster).items()
+
+
+@pytest.mark.parametrize("what", ["count/jobs.batch", "pods"])
+async def test_a_quota_that_is_used_up_is_told_once_and_limits_growth(site, cluster, what):
+    quota = {"metadata": {"name": "small"}, "spec": {"hard": {what: "2"}}}
+    cluster.store.create("resourcequotas", NAMESPACE, quota)
+    job = await site.create(pod=shape(6))
+    said = await until_event(site, job, "POD_QUOTA")
+    assert "exceeded quota: small" in said
+    assert len(cluster.pods("Running")) == 2
+    deadline = time.monotonic() + PATIENCE_S
+    while len(await pods(site)) != 3:  # one waits for room
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.05)
+    assert "exceeded quota" in await limit(site)
+    assert len(await events(site, job, "POD_QUOTA")) == 1
+
+
+async def test_without_leave_it_says_which_verb_lacks_and_is_not_ready(site, cluster):
+    granted = {"apiGroups": ["batch"], "resources": ["jobs"], "verbs": ["get", "list", "watch", "delete"]}
+    core = {
+        "apiGroups": [""],
+        "resources": ["pods", "configmaps", "events"],
+        "verbs": ["get", "list", "watch", "create"],
+    }
+    cluster.api.role = {"rules": [granted, core]}
+    job = await site.create()
+    said = await until_event(site, job, "POD_FORBIDDEN")
+    assert 'cannot create resource "jobs" in API group "batch" in the namespace "podracer"' in said
+    with pytest.raises(PermissionRefused, match="we may not create jobs"):
+        await site.server.orchestrator.pool_keeper.check()
+    granted["verbs"].append("create")
+    await until(lambda: cluster.pods("Running"), "the pod, now that it may be made")
+    await site.server.orchestrator.pool_keeper.check()
+    await site.stop()
+    cluster.api.role = {"rules": [core]}
+    await site.start()
+    deadline = time.monotonic() + PATIENCE_S
+    while time.monotonic() < deadline:
+        try:
+            await site.server.orchestrator.pool_keeper.check()
+        except PermissionRefused as refusal:
+            assert "may not list jobs.batch in the namespace podracer" in refusal.message
+            break
+        await asyncio.sleep(0.05)
+    else:
+        raise AssertionError("nothing was said")
+
+
+@pytest.mark.parametrize(
+    ("play", "kind", "expected"),
+    [
+        (Play("image"), "POD_IMAGE", "the image of the learner cannot be had (ImagePullBackOff): Back-off pulling"),
+        (Play("config"), "POD_CONFIG", '(CreateContainerConfigError): secret "podracer-s3" not found'),
+        (Play("crash", 1, "it says: no GPU here"), "POD_CRASHES", "exit code 1; its log ends:\nit says: no GPU here"),
+        (Play("crash", 2, "PODRACER_X: wrong"), "POD_CRASHES", "exit code 2; its log ends:\nPODRACER_X: wrong"),
+        (Play("crash", 137, ""), "POD_CRASHES", "the learner was killed by SIGKILL"),
+    ],
+)
+async def test_what_keeps_a_pod_from_working_is_told_to_its_job(site, cluster, play, kind, expected):
+    cluster.play = lambda pod: play
+    job = await site.create()
+    assert expected in await until_event(site, job, kind)
+    await asyncio.sleep(0.5)
+    assert len(await events(site, job, kind)) == 1
+
+
+async def test_a_sidecar_that_keeps_crashing_is_told_and_ends_the_job_in_the_end(site, cluster, monkeypatch):
+    monkeypatch.setattr(pool_keeping, "MAX_DEATHS", 1)
+    cluster.play = lambda pod: Play("sidecar", 1, "no such environment")
+    job = await site.create(pod=job_pb2.PodShape(layout=job_pb2.POD_LAYOUT_SPLIT))
+    said = await until_event(site, job, "POD_CRASHES")
+    assert said.startswith("the worker-0 ended with exit code 1, again and again; its log ends:\nno such environment")
+    failed = await until_event(site, job, "JOB_FAILED")
+    assert "died 1 times in a row without progress" in failed
+    await until(lambda: not cluster.jobs(), "the end of its Job")
+
+
+async def test_a_learner_that_keeps_dying_ends_the_job_with_its_log(site, cluster, monkeypatch):
+    monkeypatch.setattr(pool_keeping, "MAX_DEATHS", 3)
+    cluster.play = lambda pod: Play("crash", 1, "the learner crashes on purpose")
+    job = await site.create()
+    await until_event(site, job, "JOB_FAILED")
+    found = await site.job(job.name)
+    assert found.problem.reason == "POD_KEEPS_DYING"
+    assert "the learner crashes on purpose" in found.problem.detail
+    assert len(await events(site, job, "POD_RESTARTED")) == 3
+    await until(lambda: not cluster.jobs(), "the end of its Job")
+
+
+async def test_a_disrupted_pod_comes_again_and_nothing_is_held_against_anybody(site, cluster):
+    job = await site.create()
+    (pod,) = await until(lambda: cluster.pods("Running"), "the pod")
+    learner = site.learner("projects/default/pods/fused-0")
+    lease = await learner.ask()
+    before = uids(cluster)
+    cluster.disrupt(pod["metadata"]["name"])
+    await until(lambda: len(cluster.pods("Running")) == 1, "its successor")
+    again = site.learner("projects/default/pods/fused-0")
+    taken = await again.ask(wait_s=20)  # though the term of the first one is a minute
+    assert taken.fence > lease.fence
+    assert uids(cluster) == before
+    assert not await events(site, job, "POD_RESTARTED")
+    assert not await events(site, job, "POD_CRASHES")
+
+
+async def test_a_job_that_has_ended_though_its_pod_is_wanted_is_made_again(site, cluster):
+    seen: list[str] = []
+
+    def play(pod: Any) -> Play:
+        seen.append(pod["metadata"]["ownerReferences"][0]["uid"])
+        return Play("done" if seen[-1] == seen[0] else "run")
+
+    cluster.play = play
+    await site.create()
+    await until(lambda: cluster.pods("Running") and uids(cluster)["fused-0"] != seen[0], "another one")
+
+
+async def test_it_grows_while_there_is_room_and_one_pod_waits_for_more(site, cluster, monkeypatch):
+    monkeypatch.setattr(growth, "AGAIN_S", 1.0)
+    cluster.nodes[:] = [Node("node-0", cpu=3.0)]
+    job = await site.create(pod=shape(12, resources={"cpu": 1.0}))
+    said = await until_event(site, job, "POD_UNSCHEDULABLE")
+    assert said == "no node has room for a pod: 0/1 nodes are available: 1 Insufficient cpu."
+    await until(
+        lambda: len(cluster.jobs()) == 4 and len(cluster.pods("Running")) == 3, "three that run, one that waits"
+    )
+    assert "0/1 nodes are available" in await limit(site)
+    assert [pod.message for pod in (await pods(site)).values() if pod.message] == [said]
+    cluster.nodes.append(Node("node-1", cpu=4.0))
+    await until(lambda: len(cluster.pods("Running")) == 7, "seven")
+    cluster.nodes.append(Node("node-2"))
+    await until(lambda: len(cluster.pods("Running")) == 12, "all")
+    assert len(await events(site, job, "POD_UNSCHEDULABLE")) == 1
+
+
+async def test_a_gpu_where_no_node_has_one_is_told_and_others_grow(site, cluster):
+    greedy = await site.create(pod=shape(4, resources={"cpu": 0.1, "gpu": 1}))
+    said = await until_event(site, greedy, "POD_UNSCHEDULABLE")
+    assert said == (
+        "no node has room for a pod with 1 GPU (nvidia.com/gpu): "
+        "0/1 nodes are available: 1 Insufficient nvidia.com/gpu."
+    )
+    modest = await site.create(pod=shape(5, resources={"cpu": 0.1}))
+    await until(lambda: len(cluster.pods("Running")) == 5, "five pods without")
+    assert not await events(site, modest, "POD_UNSCHEDULABLE")
+    await until(lambda: len(cluster.jobs()) == 6, "one alone that waits for a GPU")
+
+
+async def test_a_pod_with_less_memory_than_a_job_asks_for_is_replaced(site, cluster):
+    await site.create(pod=shape(1, resources={"memory_bytes": 1 << 30}))
+    await until(lambda: cluster.pods("Running"), "the pod")
+    first = uids(cluster)["fused-0"]
+    await site.create(pod=shape(1, resources={"memory_bytes": 2 << 30}))
+
+    def memory() -> set[str]:
+        found = [pod["spec"]["containers"][0]["resources"]["limits"]["memory"] for pod in cluster.pods("Running")]
+        return set(found) if first not in uids(cluster).values() else set()
+
+    await until(lambda: memory() == {str(2 << 30)}, "pods with more")
+
+
+async def test_with_kueue_pods_wait_for_their_turn(site, cluster):
+    await site.stop()
+    site.settings["kueue_queue"] = "research"
+    await site.start()
+    job = await site.create()
+    await until(cluster.jobs, "the Job")
+    deadline = time.monotonic() + PATIENCE_S
+    while (await pods(site))["fused-0"].message != "waits for its turn in the queue research":
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.05)
+    assert not cluster.pods()
+    cluster.store.change("jobs", "fused-0", lambda each: each["spec"].update(suspend=False))  # as Kueue does
+    await until(lambda: cluster.pods("Running"), "the pod")
+    while (await pods(site))["fused-0"].message:
+        assert time.monotonic() < deadline + PATIENCE_S
+        await asyncio.sleep(0.05)
+    uid = uids(cluster)
+    cluster.store.change("jobs", "fused-0", lambda each: each["spec"].update(suspend=True))  # it is preempted
+    await until(lambda: not cluster.pods(), "the end of the pod")
+    await asyncio.sleep(0.5)
+    assert uids(cluster) == uid
+    kinds = {e.kind for e in (await site.client.jobs.ListEvents(service_pb2.ListEventsRequest(job=job.name))).events}
+    assert not {kind for kind in kinds if kind.startswith("POD_")}
+
+
+async def test_who_deletes_the_owner_begins_anew(site, cluster):
+    job = await site.create(pod=shape(3))
+    await until(lambda: len(cluster.pods("Running")) == 3, "three pods")
+    before = uids(cluster)
+    delete(cluster.store, "configmaps", "podracer-pool", {})
+    await until(
+        lambda: len(cluster.pods("Running")) == 3 and not set(before.values()) & set(uids(cluster).values()),
+        "three others",
+    )
+    await site.client.jobs.CancelJob(service_pb2.CancelJobRequest(name=job.name))
+    await until(lambda: not cluster.jobs(), "no pod")
+
+
+async def test_a_learner_that_is_lost_for_long_is_started_again(site, cluster, monkeypatch):
+    monkeypatch.setattr(pool_keeping, "FROZEN_S", 0.3)
+    monkeypatch.setattr(pool, "FRESH_S", 0.3)
+    await site.create()
+    await until(lambda: cluster.pods("Running"), "the pod")
+    await site.learner("projects/default/pods/fused-0").ask()
+    first = uids(cluster)["fused-0"]
+    keeper = site.server.orchestrator.lease_keeper
+    await keeper.lose_pod("projects/default/pods/fused-0", None, "it is frozen")
+    await until(lambda: cluster.pods("Running") and uids(cluster)["fused-0"] != first, "another one")
+
+
+async def test_two_hundred_jobs(site, cluster):
+    await site.stop()
+    site.settings["max_pods"] = 250
+    cluster.nodes[:] = [Node("node-0", cpu=1000.0, memory=1e13)]
+    await site.start()
+    job = await site.create(pod=shape(200))
+    await until(lambda: len(cluster.pods("Running")) == 200, "two hundred pods")
+    before = uids(cluster)
+    await site.stop()
+    await site.start()
+    capacity = await site.client.jobs.GetCapacity(service_pb2.GetCapacityRequest())
+    assert capacity.pod_count == 200
+    await scale(site, job, 20)
+    await until(lambda: len(cluster.jobs()) == 20, "twenty")
+    assert uids(cluster).items() <= before.items()
+
+
+async def test_the_role_grants_exactly_what_the_pool_does(site, cluster):
+    """Every call that it ever makes, under the Role of the deployment."""
+    path = ROOT / "deploy" / "k8s" / "base" / "orchestrator-rbac.yaml"
+    documents = list(yaml.safe_load_all(path.read_text()))
+    role = next(each for each in documents if each["kind"] == "Role")
+    cluster.api.role = role
+    cluster.api.calls.clear()
+    await site.stop()
+    owner = cluster.store.create("configmaps", NAMESPACE, owner_body("other", "x"))
+    cluster.store.create("jobs", NAMESPACE, JobMaker("other").make(plan("fused-0"), template(site), owner))
+    cluster.store.create("resourcequotas", NAMESPACE, {"metadata": {"name": "q"}, "spec": {"hard": {"pods": "1"}}})
+    await site.start()
+    job = await site.create(pod=shape(3))
+    await until_event(site, job, "POD_REFUSED")  # the name of the first is taken
+    await until_event(site, job, "POD_QUOTA")
+    await site.client.jobs.CancelJob(service_pb2.CancelJobRequest(name=job.name))
+    await until(lambda: ("delete", "jobs") in cluster.api.calls, "a deletion")
+    granted = {(verb, resource) for rule in role["rules"] for resource in rule["resources"] for verb in rule["verbs"]}
+    assert set(cluster.api.calls) == granted
+
+
+@pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not installed")
+async def test_kubectl_sees_and_deletes_them(site, cluster, tmp_path):
+    config = cluster.api.kubeconfig(tmp_path / "admin", ADMIN)
+
+    async def kubectl(*arguments: str) -> str:
+        command = ["kubectl", "--kubeconfig", str(config), "--cache-dir", str(tmp_path / "cache"), *arguments]
+        found = await asyncio.to_thread(
+            subprocess.run, command, capture_output=True, text=True, timeout=60, check=False
+        )
+        assert found.returncode == 0, found.stderr
+        return found.stdout
+
+    await site.create(pod=shape(2))
+    await until(lambda: len(cluster.pods("Running")) == 2, "two pods")
+    assert set((await kubectl("get", "jobs", "-o", "name")).split()) == {"job.batch/fused-0", "job.batch/fused-1"}
+    assert "fused-0" in await kubectl("get", "jobs")
+    assert (await kubectl("get", "pods", "-l", "podracer.dev/pod=fused-1")).count("fused-1-") == 1
+    first = uids(cluster)["fused-0"]
+    assert "deleted" in await kubectl("delete", "job", "fused-0")
+    await until(lambda: uids(cluster).get("fused-0") not in (None, first), "another one")
+    (tmp_path / "map.yaml").write_text("{apiVersion: v1, kind: ConfigMap, metadata: {name: notes}, data: {a: b}}")
+    assert "created" in await kubectl("apply", "--validate=false", "-f", str(tmp_path / "map.yaml"))
+    (tmp_path / "map.yaml").write_text("{apiVersion: v1, kind: ConfigMap, metadata: {name: notes}, data: {a: c}}")
+    assert "configured" in await kubectl("apply", "--validate=false", "-f", str(tmp_path / "map.yaml"))
+    assert cluster.store.get("configmaps", "notes")["data"] == {"a": "c"}

@@ -1,0 +1,66 @@
+"""The Jobs that the orchestrator makes of the template of each overlay: valid, restricted, with settings that hold."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import pytest
+
+from podracer_core.config import load_settings
+from podracer_evaluator.config import EvaluatorConfig
+from podracer_learner.config import LearnerConfig
+from podracer_orchestrator.pool.backend import PodPlan
+from podracer_orchestrator.pool.kubernetes.template import read_template
+from podracer_worker.config import WorkerConfig
+from support.manifests import OVERLAYS, environment, of_kind, pod_template, rendered
+from support.render_manifests import FUSED, SPLIT, make_job
+
+SETTINGS: Mapping[str, type[Any]] = {"learner": LearnerConfig, "worker": WorkerConfig, "evaluator": EvaluatorConfig}
+
+each_overlay = pytest.mark.parametrize("overlay", OVERLAYS)
+
+
+def make(overlay: str, plan: PodPlan, folder: Path) -> dict[str, Any]:
+    """The template in a Job, which is valid by the schema of its kind, as the overlay's template is to the pool."""
+    path = folder / "pod-template.yaml"
+    path.write_text(of_kind(rendered(overlay), "ConfigMap")["podracer-pod-template"]["data"][path.name])
+    assert read_template(path) == pod_template(rendered(overlay))
+    job = make_job(overlay, plan)
+    kubernetes_validate.validate(job, "1.37", strict=True)
+    template: dict[str, Any] = job["spec"]["template"]
+    return template
+
+
+@each_overlay
+def test_a_split_pod(overlay: str, tmp_path: Path) -> None:
+    spec = make(overlay, SPLIT, tmp_path)["spec"]
+    sidecars = {one["name"]: one for one in spec["initContainers"]}
+    assert list(sidecars) == ["worker-0", "worker-1", "evaluator"]
+    for name, container in (sidecars | {"learner": spec["containers"][0]}).items():
+        settings = load_settings(SETTINGS[name.split("-")[0]], environment(container, rendered(overlay)))
+        if name != "learner":
+            assert settings.listen == f"unix:///run/podracer/sockets/{name}.sock"
+    learner = load_settings(LearnerConfig, environment(spec["containers"][0], rendered(overlay)))
+    assert learner.workers == tuple(f"unix:///run/podracer/sockets/worker-{index}.sock" for index in range(2))
+    assert learner.evaluators == ("unix:///run/podracer/sockets/evaluator.sock",)
+
+
+@each_overlay
+def test_a_fused_pod_with_a_gpu(overlay: str, tmp_path: Path) -> None:
+    spec = make(overlay, FUSED, tmp_path)["spec"]
+    assert "initContainers" not in spec
+    (learner,) = spec["containers"]
+    assert learner["resources"]["limits"]["nvidia.com/gpu"] == "1"
+    assert learner["image"].endswith("-cuda") is (overlay == "gpu")
+    tolerated = [one["key"] for one in spec.get("tolerations", ())]
+    assert tolerated == (["nvidia.com/gpu"] if overlay == "gpu" else [])
+    assert spec["securityContext"]["runAsNonRoot"] is True
+
+
+@each_overlay
+def test_the_network_policies_know_the_pods_of_the_pool(overlay: str, tmp_path: Path) -> None:
+    made = make(overlay, SPLIT, tmp_path)["metadata"]["labels"]
+    assert pod_template(rendered(overlay))["metadata"]["labels"].items() <= made.items()

@@ -1,0 +1,252 @@
+"""Whatever an overlay names is there: volumes, Secrets, ConfigMaps, Services, ports, settings."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from base64 import b64decode
+from collections.abc import Iterator, Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from podracer_client.deployment_secrets import create_secrets
+from podracer_core.attachments.settings import PodSettings
+from podracer_core.config import load_settings
+from podracer_core.rpc.tokens import FileToken, TokenFiles
+from podracer_core.storage.s3 import S3Settings
+from podracer_evaluator.config import EvaluatorConfig
+from podracer_leaderboard.config import LeaderboardConfig
+from podracer_learner.config import LearnerConfig
+from podracer_orchestrator.config import OrchestratorConfig
+from podracer_worker.config import WorkerConfig
+from support.manifests import (
+    K8S,
+    OVERLAYS,
+    PodSpec,
+    environment,
+    kustomize,
+    mounted,
+    of_kind,
+    pod_specs,
+    quantity,
+    rendered,
+)
+
+SETTINGS: Mapping[str, type[Any]] = {
+    "orchestrator": OrchestratorConfig,
+    "leaderboard": LeaderboardConfig,
+    "learner": LearnerConfig,
+    "worker": WorkerConfig,
+    "evaluator": EvaluatorConfig,
+}
+OTHERS = {
+    "orchestrator": {"PODRACER_ORCHESTRATOR", "PODRACER_TOKEN_FILE"},  # of the `podracer` command
+    "learner": {"PODRACER_RUN_DIR"},  # of the orchestrator, which fills the template in
+}
+BY_OPERATORS = {"podracer-postgresql": {"orchestrator-url", "leaderboard-url"}}
+"""Secrets that people make by hand; the component that needs one says how."""
+
+each_overlay = pytest.mark.parametrize("overlay", OVERLAYS)
+
+
+@pytest.fixture(scope="module")
+def secrets(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Any]:
+    """The Secrets that deploy/k8s/secrets makes of what `podracer secrets` has made, by name."""
+    folder = tmp_path_factory.mktemp("k8s") / "secrets"
+    shutil.copytree(K8S / "secrets", folder, ignore=shutil.ignore_patterns("files"))
+    create_secrets(folder / "files")
+    objects = kustomize(folder)
+    return of_kind(objects, "Secret")
+
+
+def _containers(overlay: str) -> Iterator[tuple[PodSpec, Any]]:
+    for pod in pod_specs(rendered(overlay)):
+        for container in pod.containers.values():
+            yield pod, container
+
+
+@each_overlay
+def test_every_volume_is_there_and_mounted(overlay: str) -> None:
+    for pod in pod_specs(rendered(overlay)):
+        there = {volume["name"] for volume in pod.spec["volumes"]} | set(pod.claims)
+        used = {mount["name"] for one in pod.containers.values() for mount in one["volumeMounts"]}
+        assert there == used, pod.owner
+
+
+@each_overlay
+def test_whatever_a_pod_needs_is_there(overlay: str, secrets: Mapping[str, Any]) -> None:
+    objects = rendered(overlay)
+    made = {name: set(secret["data"]) for name, secret in secrets.items()} | BY_OPERATORS
+    claims, maps = of_kind(objects, "PersistentVolumeClaim"), of_kind(objects, "ConfigMap")
+    for pod in pod_specs(objects):
+        assert pod.spec["serviceAccountName"] in of_kind(objects, "ServiceAccount")
+        for volume in pod.spec["volumes"]:
+            if secret := volume.get("secret"):
+                keys = {item["key"] for item in secret.get("items", ())}
+                assert keys <= made[secret["secretName"]], secret
+                assert secret["defaultMode"] == 0o440
+            if claim := volume.get("persistentVolumeClaim"):
+                assert claim["claimName"] in claims
+            if config := volume.get("configMap"):
+                assert config["name"] in maps
+    for _, container in _containers(overlay):
+        for variable in container.get("env", ()):
+            if source := variable.get("valueFrom"):
+                assert source["secretKeyRef"]["key"] in made[source["secretKeyRef"]["name"]]
+
+
+def test_no_secret_is_made_that_nobody_needs(secrets: Mapping[str, Any]) -> None:
+    named = {
+        volume["secret"]["secretName"]
+        for overlay in OVERLAYS
+        for pod in pod_specs(rendered(overlay))
+        for volume in pod.spec["volumes"]
+        if "secret" in volume
+    }
+    assert set(secrets) == named
+
+
+@each_overlay
+def test_no_secret_is_committed(overlay: str) -> None:
+    assert not of_kind(rendered(overlay), "Secret")
+    text = json.dumps(rendered(overlay))
+    assert "-----BEGIN" not in text
+    assert not re.search(r"://[^/\s:@]+:[^/\s@]+@", text)  # a password in a URL
+
+
+def test_what_holds_secrets_is_ignored_by_git() -> None:
+    assert (K8S / "secrets" / ".gitignore").read_text().split() == ["/files/"]
+
+
+@each_overlay
+def test_nobody_is_given_more_than_it_needs(overlay: str) -> None:
+    given = {
+        container["name"]: {
+            volume["secret"]["secretName"] for volume in mounted(container, pod).values() if "secret" in volume
+        }
+        for pod, container in _containers(overlay)
+    }
+    ours = {"podracer-s3"} if "minio" in given else set()
+    assert given == {
+        "orchestrator": {"podracer-tokens-orchestrator", "podracer-tls-orchestrator", "podracer-s3"},
+        "leaderboard": {"podracer-tokens-leaderboard", "podracer-tls-leaderboard"},
+        "learner": {"podracer-tokens-learner", "podracer-tls-learner", "podracer-s3"},
+        "worker": {"podracer-tokens-sidecar"},
+        "evaluator": {"podracer-tokens-sidecar"},
+    } | ({"minio": ours} if ours else {})
+
+
+def test_the_tokens_are_those_of_the_role(secrets: Mapping[str, Any], tmp_path: Path) -> None:
+    expected = {
+        "orchestrator": {"client", "pod", "control"},
+        "leaderboard": {"client", "control"},
+        "learner": {"pod"},
+        "sidecar": {"pod"},
+    }
+    for role, names in expected.items():
+        assert set(secrets[f"podracer-tokens-{role}"]["data"]) == names
+    for role in ("orchestrator", "leaderboard", "learner"):
+        assert set(secrets[f"podracer-tls-{role}"]["data"]) == {"ca.crt", "tls.crt", "tls.key"}
+        assert secrets[f"podracer-tls-{role}"]["type"] == "kubernetes.io/tls"
+
+
+@each_overlay
+def test_every_variable_is_a_setting_that_the_service_accepts(overlay: str, tmp_path: Path) -> None:
+    objects = rendered(overlay)
+    store = {f"PODRACER_S3_{field.name.upper()}" for field in fields(S3Settings)}
+    for _, container in _containers(overlay):
+        role = container["name"]
+        if role not in SETTINGS:
+            continue
+        variables = environment(container, objects)
+        known = {f"PODRACER_{field.name.upper()}" for field in fields(SETTINGS[role])} | OTHERS.get(role, set())
+        ours = {name for name in variables if name.startswith("PODRACER_")}
+        assert {name.removesuffix("_FILE") for name in ours - known} <= store, role
+        load_settings(SETTINGS[role], variables)
+        if "PODRACER_STORE" in variables:
+            assert variables["PODRACER_STORE"].startswith("s3://")
+            keys = {name: tmp_path / name for name in ours if name.endswith("_KEY_FILE")}
+            for path in keys.values():
+                path.write_text("key")
+            load_settings(
+                S3Settings, variables | {name: str(path) for name, path in keys.items()}, prefix="PODRACER_S3_"
+            )
+
+
+@each_overlay
+def test_every_path_in_a_variable_is_mounted(overlay: str) -> None:
+    for pod, container in _containers(overlay):
+        places = mounted(container, pod)
+        for name, value in environment(container, rendered(overlay)).items():
+            path = Path(value.removeprefix("sqlite:///"))
+            if value.startswith(("/", "sqlite:////")) and name != "HOME":
+                assert any(path.is_relative_to(place) for place in places), (container["name"], name)
+
+
+@each_overlay
+def test_every_address_in_a_variable_is_a_service_at_that_port(overlay: str) -> None:
+    objects = rendered(overlay)
+    services = of_kind(objects, "Service")
+    for _, container in _containers(overlay):
+        for name, value in environment(container, objects).items():
+            address = urlsplit(value if "://" in value else f"//{value}")
+            if address.port and (address.hostname or "").startswith("podracer-"):
+                ports = [port["port"] for port in services[address.hostname]["spec"]["ports"]]
+                assert address.port in ports, (container["name"], name)
+
+
+@each_overlay
+def test_services_lead_to_pods(overlay: str) -> None:
+    objects = rendered(overlay)
+    for service in of_kind(objects, "Service").values():
+        wanted = service["spec"]["selector"].items()
+        (pod,) = [pod for pod in pod_specs(objects) if wanted <= pod.labels.items()]
+        names = {port["name"] for one in pod.containers.values() for port in one.get("ports", ())}
+        assert {port["targetPort"] for port in service["spec"]["ports"]} <= names
+
+
+def test_what_pods_keep_on_disk_fits_into_its_volume() -> None:
+    (pod,) = [pod for pod in pod_specs(rendered("dev")) if pod.owner == "podracer-pod"]
+    sizes = {
+        volume["name"]: volume["emptyDir"].get("sizeLimit") for volume in pod.spec["volumes"] if "emptyDir" in volume
+    }
+    assert PodSettings.cache_size < quantity(sizes["cache"])
+    assert LearnerConfig.spool_size < quantity(sizes["spool"])
+
+
+def test_the_sockets_and_the_shared_memory_are_the_same_in_all_containers() -> None:
+    (pod,) = [pod for pod in pod_specs(rendered("dev")) if pod.owner == "podracer-pod"]
+    variables = environment(pod.containers["learner"], rendered("dev"))
+    for container in pod.containers.values():
+        places = mounted(container, pod)
+        assert places[variables["PODRACER_RUN_DIR"]]["name"] == "sockets"
+        assert places[variables["PODRACER_SHM_DIR"]] == {
+            "name": "shared",
+            "emptyDir": {"medium": "Memory", "sizeLimit": "1Gi"},
+        }
+        assert environment(container, rendered("dev"))["PODRACER_SHM_DIR"] == variables["PODRACER_SHM_DIR"]
+
+
+def test_only_the_orchestrator_may_call_the_api_server() -> None:
+    for overlay in OVERLAYS:
+        objects = rendered(overlay)
+        assert not of_kind(objects, "ClusterRole")
+        (binding,) = of_kind(objects, "RoleBinding").values()
+        assert [subject["name"] for subject in binding["subjects"]] == ["podracer-orchestrator"]
+        rules = of_kind(objects, "Role")[binding["roleRef"]["name"]]["rules"]
+        assert not any("*" in values for rule in rules for values in rule.values())
+        assert not any("secrets" in rule["resources"] for rule in rules)
+
+
+def test_a_sidecar_cannot_use_the_token_that_it_knows(secrets: Mapping[str, Any], tmp_path: Path) -> None:
+    for role in ("sidecar", "learner"):
+        (tmp_path / role).mkdir()
+        (tmp_path / role / "pod").write_bytes(b64decode(secrets[f"podracer-tokens-{role}"]["data"]["pod"]))
+    token = FileToken(tmp_path / "learner" / "pod")()
+    assert token not in (tmp_path / "sidecar" / "pod").read_text()
+    assert TokenFiles(tmp_path / "sidecar").find(token) is not None
