@@ -278,7 +278,8 @@ def delete(store: Store, resource: str, name: str, options: Item) -> Item:
                 item = store.update(resource, item)
             return item
         store.remove(resource, name)
-        return {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"}
+        details = {"name": name, "kind": resource, "uid": item["metadata"]["uid"]}
+        return {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details}
 
 
 def _merged(current: Any, patch: Any) -> Any:

@@ -246,21 +246,22 @@ class Cluster:
     def _schedule(self) -> None:
         with self.store.changed:
             everything = [pod for pod in self.store.find("pods") if pod["status"]["phase"] in ("Pending", "Running")]
+            placed = [pod for pod in everything if pod["spec"].get("nodeName")]
             for pod in everything:
                 if pod["spec"].get("nodeName") or pod["metadata"].get("deletionTimestamp"):
                     continue
-                node, why = self._find_node(pod, [each for each in everything if each["spec"].get("nodeName")])
+                node, why = self._find_node(pod, placed)
+                placing: Item = {} if node is None else {"nodeName": node.name}
+                condition = {"type": "PodScheduled", "status": "True"}
                 if node is None:
                     condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": why}
-                else:
-                    condition = {"type": "PodScheduled", "status": "True"}
-                    pod["spec"]["nodeName"] = node.name
-                pod["status"]["conditions"] = [condition]
 
-                def place(item: Item, pod: Item = pod) -> None:
-                    item["spec"], item["status"]["conditions"] = pod["spec"], pod["status"]["conditions"]
+                def place(item: Item, placing: Item = placing, condition: Item = condition) -> None:
+                    item["spec"] |= placing
+                    item["status"]["conditions"] = [condition]
 
-                self.store.change("pods", pod["metadata"]["name"], place)
+                found = self.store.change("pods", pod["metadata"]["name"], place)
+                placed += [found] if node is not None else []
 
     def _find_node(self, pod: Item, placed: list[Item]) -> tuple[Node | None, str]:
         wanted = requests(pod)

@@ -61,7 +61,10 @@ def matches(item: Item, labels: str, fields: str) -> bool:
 
 
 class Store:
-    """Everything of one namespace. `changed` is a condition: hold it to read several things at once."""
+    """Everything of one namespace. `changed` is a condition: hold it to read several things at once.
+
+    What is stored is replaced, never changed, so `find` and `since` hand it out as it is: nobody may change that.
+    """
 
     def __init__(self) -> None:
         self.changed = threading.Condition(threading.RLock())
@@ -94,8 +97,8 @@ class Store:
 
     def find(self, resource: str, labels: str = "", fields: str = "") -> list[Item]:
         with self.changed:
-            found = [item for (kind, _), item in sorted(self._items.items()) if kind == resource]
-            return [copy.deepcopy(item) for item in found if matches(item, labels, fields)]
+            found = [self._items[key] for key in sorted(self._items) if key[0] == resource]
+            return [item for item in found if matches(item, labels, fields)]
 
     def update(self, resource: str, item: Item) -> Item:
         """Raises ApiError: 404, and 409 where the object was changed since `item` was read."""
@@ -122,7 +125,7 @@ class Store:
         with self.changed:
             item = self._items.pop((resource, name), None)
             if item is not None:
-                self._note(resource, "DELETED", item)
+                self._note(resource, "DELETED", copy.deepcopy(item))
 
     def uids(self) -> set[str]:
         with self.changed:
@@ -144,14 +147,14 @@ class Store:
             return [(at, kind, item) for at, of, kind, item in self._history if of == resource and at > version], True
 
     def _put(self, resource: str, kind: str, item: Item) -> Item:
-        self._items[resource, item["metadata"]["name"]] = item
         self._note(resource, kind, item)
+        self._items[resource, item["metadata"]["name"]] = item
         return copy.deepcopy(item)
 
     def _note(self, resource: str, kind: str, item: Item) -> None:
         self.version += 1
         item["metadata"]["resourceVersion"] = str(self.version)
-        self._history.append((self.version, resource, kind, copy.deepcopy(item)))
+        self._history.append((self.version, resource, kind, item))
         self.changed.notify_all()
 
 

@@ -47,7 +47,7 @@ def of_refusal(error: PodracerError) -> Trouble | None:
     if isinstance(error, PermissionRefused):
         return Trouble("POD_FORBIDDEN", f"the orchestrator cannot make pods: {error.message}")
     if isinstance(error, AlreadyExists):
-        return Trouble("POD_REFUSED", f"the name of the pod is taken: {error.message}")
+        return Trouble("POD_NAME_TAKEN", f"the name of the pod is taken: {error.message}")
     if isinstance(error, InvalidInput):
         return Trouble("POD_REFUSED", f"the cluster refuses the pod, see the pod template: {error.message}")
     return None
