@@ -25,6 +25,8 @@ from support.kubernetes_cluster import Cluster, Node, Play
 from support.kubernetes_store import ApiError, Store
 from support.pod_template import write_template
 
+pytestmark = pytest.mark.slow  # until all of them are steady on a loaded machine
+
 ROOT = Path(__file__).parents[3]
 PATIENCE_S = 120.0
 
