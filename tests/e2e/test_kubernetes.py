@@ -40,15 +40,11 @@ class Site(Deployment):
     def __init__(self, folder: Path, cluster: Cluster) -> None:
         super().__init__(folder, (folder / "store").as_uri())
         self._socket = f"unix://{folder}/orchestrator.sock"
+        variables = self.common | {"orchestrator": self._socket, "shm_dir": "/dev/shm"}  # a volume of each pod
         self._kubernetes = {
             "kubeconfig": str(cluster.api.kubeconfig(folder / "kubeconfig")),
-            "pod_template": str(
-                write_template(
-                    folder / "template.yaml", orchestrator=self._socket, threads="1",
-                    **{name: value for name, value in self.common.items() if name != "shm_dir"},
-                )
-            ),
-        }  # fmt: skip
+            "pod_template": str(write_template(folder / "template.yaml", **variables)),
+        }
 
     def start_control_plane(self) -> None:
         self.start_leaderboard()
@@ -104,7 +100,7 @@ def test_a_team_of_pods_trains_on_while_the_orchestrator_is_killed_and_comes_aga
         site.processes["orchestrator"].wait(10)
         site.restart("orchestrator")
     with site.client() as client:
-        job = client.job("team")
+        job = client.job(job.name)
         wait_until(lambda: job.refresh().state in ("SUCCEEDED", "FAILED"), PATIENCE_S, "the end of the job")
         assert job.state == "SUCCEEDED", kubelet.logs()
         assert cluster.api.calls.count(("create", "jobs")) == 2
