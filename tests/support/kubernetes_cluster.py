@@ -182,7 +182,8 @@ class Cluster:
         elif not active and self._may_start(job, failed):
             self._start_pod(job)
             status["active"] = 1
-        self.store.change("jobs", job["metadata"]["name"], lambda each: each.update(status=status))
+        if status != job.get("status"):
+            self.store.change("jobs", job["metadata"]["name"], lambda each: each.update(status=status))
 
     @staticmethod
     def _give_up(job: Item, failed: list[Item]) -> str:
@@ -285,6 +286,8 @@ class Cluster:
             if pod["metadata"].get("deletionTimestamp"):
                 if self.runner is None or self.runner.stop(pod):
                     self.store.remove("pods", name)
+            elif pod["status"]["phase"] == "Running" and self.runner is None:
+                continue  # as it was played
             elif pod["spec"].get("nodeName") and pod["status"]["phase"] in ("Pending", "Running"):
                 self.store.change("pods", name, self._runs)
 
