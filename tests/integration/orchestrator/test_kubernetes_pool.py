@@ -234,7 +234,7 @@ async def test_a_quota_that_is_used_up_is_told_once_and_limits_growth(site, clus
     job = await site.create(pod=shape(6))
     said = await until_event(site, job, "POD_QUOTA")
     assert "exceeded quota: small" in said
-    assert len(cluster.pods("Running")) == 2
+    await until(lambda: len(cluster.pods("Running")) == 2, "the two that it has room for")
     deadline = time.monotonic() + PATIENCE_S
     while len(await pods(site)) != 3:  # one waits for room
         assert time.monotonic() < deadline
@@ -359,7 +359,10 @@ async def test_it_grows_while_there_is_room_and_one_pod_waits_for_more(site, clu
         lambda: len(cluster.jobs()) == 4 and len(cluster.pods("Running")) == 3, "three that run, one that waits"
     )
     assert "0/1 nodes are available" in await limit(site)
-    assert [pod.message for pod in (await pods(site)).values() if pod.message] == [said]
+    deadline = time.monotonic() + PATIENCE_S
+    while [pod.message for pod in (await pods(site)).values() if pod.message] != [said]:  # of those that went, too
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.05)
     cluster.nodes.append(Node("node-1", cpu=4.0))
     await until(lambda: len(cluster.pods("Running")) == 7, "seven")
     cluster.nodes.append(Node("node-2"))
