@@ -19,8 +19,6 @@ from support.kubernetes_store import Store
 from support.pod_template import write_template
 from support.processes import wait_until
 
-pytestmark = pytest.mark.slow  # until all of them are steady on a loaded machine
-
 PATIENCE_S = 240.0
 JOB = {
     "environment": {"id": "CartPole-v1"},

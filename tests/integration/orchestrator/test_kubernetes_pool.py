@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
-import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,12 +18,11 @@ from podracer_core.errors import PermissionRefused
 from podracer_orchestrator import pool_keeping
 from podracer_orchestrator.pool.kubernetes import growth, pool, warnings
 from podracer_orchestrator.pool.kubernetes.job import JobMaker, owner_body
+from support import manifests
 from support.kubernetes_api import ADMIN, NAMESPACE, Api, delete
 from support.kubernetes_cluster import Cluster, Node, Play
 from support.kubernetes_store import ApiError, Store
 from support.pod_template import write_template
-
-pytestmark = pytest.mark.slow  # until all of them are steady on a loaded machine
 
 ROOT = Path(__file__).parents[3]
 PATIENCE_S = 120.0
@@ -484,17 +481,13 @@ async def test_the_role_grants_exactly_what_the_pool_does(site, cluster):
     assert set(cluster.api.calls) == granted
 
 
-@pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not installed")
 async def test_kubectl_sees_and_deletes_them(site, cluster, tmp_path):
     config = cluster.api.kubeconfig(tmp_path / "admin", ADMIN)
 
-    async def kubectl(*arguments: str) -> str:
-        command = ["kubectl", "--kubeconfig", str(config), "--cache-dir", str(tmp_path / "cache"), *arguments]
-        found = await asyncio.to_thread(
-            subprocess.run, command, capture_output=True, text=True, timeout=60, check=False
+    async def kubectl(*arguments: object) -> str:
+        return await asyncio.to_thread(
+            manifests.kubectl, "--kubeconfig", config, "--cache-dir", tmp_path / "cache", *arguments
         )
-        assert found.returncode == 0, found.stderr
-        return found.stdout
 
     await site.create(pod=shape(2))
     await until(lambda: len(cluster.pods("Running")) == 2, "two pods")

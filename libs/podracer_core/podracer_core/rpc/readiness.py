@@ -22,7 +22,7 @@ Check = Callable[[], Awaitable[object]]
 
 
 class Readiness:
-    """Has a server's health say NOT_SERVING as long as one of `checks` raises a PodracerError, or hangs.
+    """Has a server's health say NOT_SERVING as long as one of `checks` raises, or hangs.
 
     checks   by what they look at, in words: `the database`
     """
@@ -60,4 +60,7 @@ class Readiness:
             task.result()
         except PodracerError as error:
             return f"{what}: {error.message}"
+        except Exception as error:
+            logger.exception("a mistake in the check of %s", what)
+            return f"{what}: {error!r}"
         return ""
