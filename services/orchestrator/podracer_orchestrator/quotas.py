@@ -10,9 +10,7 @@
 from __future__ import annotations
 
 import json
-import logging
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -22,9 +20,8 @@ from sqlalchemy.orm import Session
 
 from podracer_core.errors import Exhausted, InvalidInput
 from podracer_orchestrator.job_state import LIVE_STATES
+from podracer_orchestrator.settings_file import SettingsFile
 from podracer_orchestrator.tables import ArtifactRow, JobRow, LeaseRow, LeaseState
-
-logger = logging.getLogger(__name__)
 
 OTHERS = "*"
 
@@ -46,28 +43,12 @@ class Quotas:
 
     def __init__(self, path: Path | None = None) -> None:
         """Raises InvalidInput for a file that cannot be read, or says what is none."""
-        self._path = path
-        self._stamp: tuple[int, int, int] | None = None
-        self._quotas: Mapping[str, Quota] = {}
-        if path is not None:
-            self._stamp = _stamp(path)
-            self._quotas = read_quotas(path)
+        self._file = None if path is None else SettingsFile(path, read_quotas)
 
     def of(self, project: str) -> Quota:
-        """A project's; `project` is its id. A file that has come to be wrong leaves what was."""
-        self._read_again()
-        return self._quotas.get(f"projects/{project}") or self._quotas.get(OTHERS) or UNLIMITED
-
-    def _read_again(self) -> None:
-        if self._path is None:
-            return
-        try:
-            stamp = _stamp(self._path)
-            if stamp != self._stamp:
-                self._stamp = stamp
-                self._quotas = read_quotas(self._path)
-        except InvalidInput as error:
-            logger.error("quotas stay as they were: %s", error)
+        """A project's; `project` is its id."""
+        quotas = {} if self._file is None else self._file.read()
+        return quotas.get(f"projects/{project}") or quotas.get(OTHERS) or UNLIMITED
 
 
 def require_job(session: Session, project: str, quota: Quota) -> None:
@@ -120,14 +101,6 @@ def _quota(path: Path, project: str, limits: Any) -> Quota:
         if isinstance(value, bool) or not isinstance(value, int) or value < 0:
             raise _wrong(path, f"{project}: {name} is {value!r}, expected a whole number of 0 or more")
     return Quota(**limits)
-
-
-def _stamp(path: Path) -> tuple[int, int, int]:
-    try:
-        status = path.stat()
-    except OSError as error:
-        raise _wrong(path, f"cannot be read: {error.strerror}") from error
-    return status.st_mtime_ns, status.st_size, status.st_ino
 
 
 def _wrong(path: Path, problem: str) -> InvalidInput:

@@ -13,7 +13,8 @@ from podracer_orchestrator.pod_kind import PodKind
 from podracer_orchestrator.pool.backend import PodPlan
 from podracer_orchestrator.pool.kubernetes.access import in_cluster, read_kubeconfig
 from podracer_orchestrator.pool.kubernetes.job import JobMaker
-from podracer_orchestrator.pool.kubernetes.template import PodTemplate, read_template
+from podracer_orchestrator.pool.kubernetes.template import read_template
+from podracer_orchestrator.settings_file import SettingsFile
 from support.kubernetes_store import validate
 from support.pod_template import RUN_DIR, pod_template, write_template
 
@@ -172,7 +173,7 @@ def test_a_file_that_is_no_template_is_refused(tmp_path: Path, text: str) -> Non
 def test_a_template_may_be_the_api_object_and_is_read_again_when_it_changes(tmp_path: Path, caplog: Any) -> None:
     path = tmp_path / "t.yaml"
     path.write_text(yaml.safe_dump({"apiVersion": "v1", "kind": "PodTemplate", "template": pod_template(tokens="/a")}))
-    template = PodTemplate(path)
+    template = SettingsFile(path, read_template)
     assert variables(template.read()["spec"]["containers"][0])["PODRACER_TOKENS"] == "/a"
     path.unlink()
     assert template.read()["spec"]["containers"]  # as it was
@@ -180,7 +181,7 @@ def test_a_template_may_be_the_api_object_and_is_read_again_when_it_changes(tmp_
     assert variables(template.read()["spec"]["containers"][0])["PODRACER_TOKENS"] == "/another"
     path.write_text("nonsense")
     assert variables(template.read()["spec"]["containers"][0])["PODRACER_TOKENS"] == "/another"
-    assert "the pod template stays as it was" in caplog.text
+    assert f"{path} stays as it was: pod template {path}" in caplog.text
 
 
 def test_outside_of_a_cluster_it_is_told_what_lacks(tmp_path: Path) -> None:

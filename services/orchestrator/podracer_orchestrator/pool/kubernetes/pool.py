@@ -23,9 +23,10 @@ from podracer_orchestrator.pool.kubernetes.cluster import ClusterCopy
 from podracer_orchestrator.pool.kubernetes.deaths import Deaths
 from podracer_orchestrator.pool.kubernetes.growth import GrowthWatch
 from podracer_orchestrator.pool.kubernetes.job import ASKED_MEMORY, POOL_LABEL, JobMaker, owner_body, pool_selector
-from podracer_orchestrator.pool.kubernetes.template import PodTemplate
+from podracer_orchestrator.pool.kubernetes.template import read_template
 from podracer_orchestrator.pool.kubernetes.waits import Waits
 from podracer_orchestrator.pool.kubernetes.warnings import ClusterWarnings
+from podracer_orchestrator.settings_file import SettingsFile
 
 __all__ = ["KubernetesPool", "KubernetesPoolSettings"]
 
@@ -65,7 +66,7 @@ class KubernetesPool(PoolBackend):
         """Raises InvalidInput where there is no cluster to be seen, or the pod template is none."""
         self._settings = settings
         self._observer = observer
-        self._template = PodTemplate(settings.pod_template)
+        self._template = SettingsFile(settings.pod_template, read_template)
         access = in_cluster() if settings.kubeconfig is None else read_kubeconfig(settings.kubeconfig)
         self._api = ClusterApi(access)
         self._maker = JobMaker(settings.name, settings.queue)

@@ -74,6 +74,10 @@ class Reflector:
                 else:
                     self._fail(error)
                 self._stopping.wait(next(waits))
+            except Exception:
+                logger.exception("a mistake of ours, or of the cluster; %s are listed again", self._resource)
+                self._version = ""
+                self._stopping.wait(next(waits))
 
     def _follow(self) -> None:
         """Watch until the server ends it."""

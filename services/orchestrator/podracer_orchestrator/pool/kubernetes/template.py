@@ -8,7 +8,6 @@ What is the same for every pod (images, addresses, tokens, keys, volumes, securi
 
 from __future__ import annotations
 
-import logging
 from pathlib import Path
 from typing import Any
 
@@ -16,33 +15,10 @@ import yaml
 
 from podracer_core.errors import InvalidInput
 
-__all__ = ["EVALUATOR", "LEARNER", "RUN_DIR", "WORKER", "PodTemplate", "container", "read_template", "value_of"]
-
-logger = logging.getLogger(__name__)
+__all__ = ["EVALUATOR", "LEARNER", "RUN_DIR", "WORKER", "container", "read_template", "value_of"]
 
 LEARNER, WORKER, EVALUATOR = "learner", "worker", "evaluator"
 RUN_DIR = "PODRACER_RUN_DIR"
-
-
-class PodTemplate:
-    """The file, read again when it changes; one that has come to be wrong leaves what was."""
-
-    def __init__(self, path: Path) -> None:
-        """Raises InvalidInput for a file that cannot be read, or is no such template."""
-        self._path = path
-        self._stamp = _stamp(path)
-        self._content = read_template(path)
-
-    def read(self) -> dict[str, Any]:
-        """{metadata, spec}. It is shared: never change it."""
-        try:
-            stamp = _stamp(self._path)
-            if stamp != self._stamp:
-                self._stamp = stamp
-                self._content = read_template(self._path)
-        except InvalidInput as error:
-            logger.error("the pod template stays as it was: %s", error)
-        return self._content
 
 
 def read_template(path: Path) -> dict[str, Any]:
@@ -99,14 +75,6 @@ def _require(path: Path, spec: dict[str, Any], field: str, name: str) -> dict[st
         if not isinstance(value, list) or not all(isinstance(each, dict) for each in value):
             raise _wrong(path, f"spec.{field}: {name}: {part} is no list of objects")
     return found[0]
-
-
-def _stamp(path: Path) -> tuple[int, int, int]:
-    try:
-        status = path.stat()
-    except OSError as error:
-        raise _wrong(path, f"cannot be read: {error.strerror}") from error
-    return status.st_mtime_ns, status.st_size, status.st_ino
 
 
 def _wrong(path: Path, problem: str) -> InvalidInput:
