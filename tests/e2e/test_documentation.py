@@ -123,10 +123,11 @@ def test_the_commands_of_as_a_service(podracer: Callable[..., Command], run: Cal
     assert (tmp_path / "best" / "manifest.json").exists()
 
 
-def test_the_commands_of_telemetry(run: Callable[..., Command], tmp_path: Path) -> None:
-    shutil.copytree(EXAMPLES, tmp_path / "examples")
-    (commands,) = blocks((ROOT / "docs" / "telemetry.md").read_text(), "sh")
-    job = ""
+def run_commands(document: str, run: Callable[..., Command]) -> tuple[str, dict[str, Command]]:
+    """Run the one block of commands of a document, in which JOB is the job of its `run`. Returns the job and, by line,
+    what has run."""
+    (commands,) = blocks((ROOT / "docs" / document).read_text(), "sh")
+    job, ended = "", {}
     for line in commands.splitlines():
         _, *arguments = shlex.split(line, comments=True)
         json = ["--json"] if arguments[0] == "run" else []
@@ -134,23 +135,23 @@ def test_the_commands_of_telemetry(run: Callable[..., Command], tmp_path: Path) 
         assert command.process.returncode == 0, (line, command.stderr)
         if json:
             job = next(event["job"] for event in command.events if event["event"] == "progress").rpartition("/")[2]
-        elif "--json" not in arguments:
-            assert all(name in "\n".join(command.lines) for name in ("JobService/CreateJob", "train", "gradient steps"))
+        ended[line] = command
+    return job, ended
+
+
+def test_the_commands_of_telemetry(run: Callable[..., Command], tmp_path: Path) -> None:
+    shutil.copytree(EXAMPLES, tmp_path / "examples")
+    job, ended = run_commands("telemetry.md", run)
+    (tree,) = ["\n".join(command.lines) for line, command in ended.items() if line.startswith("podracer trace JOB  ")]
+    assert all(name in tree for name in ("JobService/CreateJob", "train", "gradient steps"))
     assert "</html>" in (tmp_path / f"{job}-trace.html").read_text()
     assert "</html>" in (tmp_path / "page.html").read_text()
 
 
 def test_the_commands_of_results(run: Callable[..., Command], tmp_path: Path) -> None:
     shutil.copytree(EXAMPLES, tmp_path / "examples")
-    (commands,) = blocks((ROOT / "docs" / "results.md").read_text(), "sh")
-    job = ""
-    for line in commands.splitlines():
-        _, *arguments = shlex.split(line, comments=True)
-        json = ["--json"] if arguments[0] == "run" else []
-        command = run(*(job if argument == "JOB" else argument for argument in arguments), *json, timeout_s=120)
-        assert command.process.returncode == 0, (line, command.stderr)
-        if json:
-            job = next(event["job"] for event in command.events if event["event"] == "progress").rpartition("/")[2]
-    assert any(line.split()[:2] == ["rank", "agent"] for line in command.lines)
+    job, ended = run_commands("results.md", run)
+    (ranking,) = [command for line, command in ended.items() if line.startswith("podracer leaderboard ")]
+    assert any(line.split()[:2] == ["rank", "agent"] for line in ranking.lines)
     assert "</html>" in (tmp_path / f"{job}-report.html").read_text()
     assert (tmp_path / "figures" / "lineage.svg").stat().st_size > 0
