@@ -17,13 +17,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+from peers.stock_market import write_market
 
 __all__ = ["Row", "measure"]
 
 ACTION_BATCHES = 64
 WARM_UP_S = 0.3
-STOCKS, BARS = 30, 1500
 
 Advance = Callable[[], object]  # one step of all of a system's environments
 
@@ -90,7 +89,7 @@ def _ours(row: Row) -> tuple[Advance, int]:
     from podracer_core.environments.registry import make_vec_environment
 
     torch.set_num_threads(row.threads)
-    kwargs = {"table": str(_market())} if row.environment == "StockTrading-v0" else {}
+    kwargs = {"table": str(write_market(Path("prices.csv")))} if row.environment == "StockTrading-v0" else {}
     named = {"entry_point" if ":" in row.environment else "id": row.environment}
     spec = EnvironmentSpec(**named, kwargs=kwargs, max_episode_steps=row.max_episode_steps)
     environment = make_vec_environment(spec, row.num_envs, processes=row.threads)
@@ -176,7 +175,7 @@ def _stock_trading(row: Row, kind: str) -> tuple[Advance, int]:
 
     from podracer_core.environments.stock_trading.environment import StockTrading
 
-    market = StockTrading(1, evaluation=True, table=str(_market()), evaluation_split="train")
+    market = StockTrading(1, evaluation=True, table=str(write_market(Path("prices.csv"))), evaluation_split="train")
     single: Any = getattr(stock_trading_env, kind)(market)
     single.reset(seed=0)
     actions = _actions(single.action_space, 1)
@@ -187,24 +186,6 @@ def _stock_trading(row: Row, kind: str) -> tuple[Advance, int]:
             single.reset()
 
     return advance, 1
-
-
-@functools.cache
-def _market() -> Path:
-    """A price table of random walks, in the working directory."""
-    random = np.random.default_rng(0)
-    close = 50 * np.exp(np.cumsum(random.normal(3e-4, 0.015, (BARS, STOCKS)), axis=0))
-    first = np.datetime64("2018-01-01")
-    path = Path("prices.csv").resolve()
-    with path.open("w") as file:
-        file.write("ticker,time,open,high,low,close,volume\n")
-        for bar, prices in enumerate(close):
-            opened = close[max(bar - 1, 0)]
-            for stock, price in enumerate(prices):
-                low, high = 0.995 * min(price, opened[stock]), 1.005 * max(price, opened[stock])
-                shown = f"{opened[stock]:.4f},{high:.4f},{low:.4f},{price:.4f},{random.integers(10**4, 10**6)}"
-                file.write(f"S{stock:02},{first + bar},{shown}\n")
-    return path
 
 
 def _started(vector: Any, space: Any, count: int) -> tuple[Advance, int]:
