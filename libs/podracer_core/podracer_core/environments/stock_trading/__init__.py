@@ -10,6 +10,7 @@ alignment     tickers on one time axis, gaps as the user says
 split         train, validation and test by date
 market        all of it, as tensors on the device
 orders        what a broker does with N × K orders
+scores        what a back-test says of a policy
 environment   StockTrading-v0
 
 This file imports nothing; pyarrow and talib are imported when a table is opened.
