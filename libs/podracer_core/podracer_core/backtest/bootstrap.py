@@ -7,6 +7,7 @@ length and block length give the same blocks, so that two policies are compared 
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -59,7 +60,7 @@ def block_length(returns: Array) -> float:
     by a flat-top window up to the lag from which on correlations cannot be told from 0.
     """
     days = len(returns)
-    most = max(1.0, min(3 * np.sqrt(days), days / 3))
+    most = max(1.0, min(3 * math.sqrt(days), days / 3))
     centered = returns - returns.mean()
     if not np.any(np.abs(centered) > 1e-15):
         return 1.0
@@ -78,6 +79,6 @@ def block_length(returns: Array) -> float:
     long_run = covariance[0] + 2 * tail.sum()  # g(0)
     slope = 2 * (lag * tail).sum()  # G
     if long_run <= 0:
-        return most
+        return float(most)
     best = (2 * slope**2 / (2 * long_run**2)) ** (1 / 3) * days ** (1 / 3)
     return float(np.clip(best, 1.0, most))

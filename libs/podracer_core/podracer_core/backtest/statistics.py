@@ -5,6 +5,7 @@ Ratios whose denominator is 0 are 0: an account that holds cash alone has earned
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -42,50 +43,53 @@ def daily_returns(times: NDArray[np.datetime64], values: Array) -> Array:
     is_last = np.append(day[1:] != day[:-1], True)
     is_last[0] = True  # the value that all begins with, also where more bars of its day follow
     at_close = values[is_last]
-    return at_close[1:] / at_close[:-1] - 1.0
+    returns: Array = at_close[1:] / at_close[:-1] - 1.0
+    return returns
 
 
 def cumulative_return(returns: Array) -> Array:
     """Of all days together: [..., D] -> [...]."""
-    return np.prod(1.0 + returns, axis=-1) - 1.0
+    return _growth(returns) - 1.0
 
 
 def annual_return(returns: Array) -> Array:
     """The return of each year that would give the same in the end (CAGR): [..., D] -> [...]."""
-    growth = np.prod(1.0 + returns, axis=-1)
-    return np.maximum(growth, 0.0) ** (DAYS_PER_YEAR / returns.shape[-1]) - 1.0
+    growth: Array = np.maximum(_growth(returns), 0.0) ** (DAYS_PER_YEAR / returns.shape[-1])
+    return growth - 1.0
 
 
 def annual_volatility(returns: Array) -> Array:
     """Sample standard deviation of a day's return, times √252: [..., D] -> [...]; 0 for fewer than two days."""
     if returns.shape[-1] < 2:
         return np.zeros(returns.shape[:-1])
-    return _deviation(returns) * np.sqrt(DAYS_PER_YEAR)
+    return _deviation(returns) * math.sqrt(DAYS_PER_YEAR)
 
 
 def sharpe_ratio(returns: Array) -> Array:
     """Mean over sample standard deviation of a day's return, times √252 (Sharpe 1994): [..., D] -> [...]."""
     if returns.shape[-1] < 2:
         return np.zeros(returns.shape[:-1])
-    return _ratio(returns.mean(axis=-1), _deviation(returns)) * np.sqrt(DAYS_PER_YEAR)
+    return _ratio(returns.mean(axis=-1), _deviation(returns)) * math.sqrt(DAYS_PER_YEAR)
 
 
 def sortino_ratio(returns: Array) -> Array:
     """Mean over the root of the mean square of losses (0 for gains), times √252 (Sortino and Price 1994)."""
     losses = np.sqrt(np.mean(np.minimum(returns, 0.0) ** 2, axis=-1))
-    return _ratio(returns.mean(axis=-1), losses) * np.sqrt(DAYS_PER_YEAR)
+    return _ratio(returns.mean(axis=-1), losses) * math.sqrt(DAYS_PER_YEAR)
 
 
 def drawdown(returns: Array) -> Array:
     """How far below its highest value so far, as a fraction of that, 0 or less: [..., D] -> [..., D]."""
     value = np.cumprod(1.0 + returns, axis=-1)
     highest = np.maximum(np.maximum.accumulate(value, axis=-1), 1.0)
-    return value / highest - 1.0
+    fallen: Array = value / highest - 1.0
+    return fallen
 
 
 def maximum_drawdown(returns: Array) -> Array:
     """The lowest of `drawdown`: [..., D] -> [...]."""
-    return drawdown(returns).min(axis=-1)
+    lowest: Array = drawdown(returns).min(axis=-1)
+    return lowest
 
 
 def calmar_ratio(returns: Array) -> Array:
@@ -106,6 +110,11 @@ STATISTICS: dict[str, Callable[[Array], Array]] = {
     )
 }
 """By name, in the order in which they are shown: returns of days [..., D] -> [...]."""
+
+
+def _growth(returns: Array) -> Array:
+    growth: Array = np.prod(1.0 + returns, axis=-1)
+    return growth
 
 
 def _deviation(returns: Array) -> Array:

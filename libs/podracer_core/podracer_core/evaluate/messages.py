@@ -64,9 +64,9 @@ def result_from_json(value: Mapping[str, Any]) -> EvaluationResult:
         returns = tuple(float(number) for number in value["returns"])
         statistic = None
         if value.get("deterministic"):
-            bounds = (float(value[name]) for name in ("mean", "lower_bound", "upper_bound"))
+            own, lower, upper = (float(value[name]) for name in ("mean", "lower_bound", "upper_bound"))
             others = {str(name): float(number) for name, number in value["statistics"].items()}
-            statistic = EpisodeStatistic(*bounds, others)
+            statistic = EpisodeStatistic(own, lower, upper, others)
         lengths, seeds = tuple(map(int, value["lengths"])), tuple(map(int, value["seeds"]))
         return EvaluationResult(returns, lengths, seeds, statistic=statistic)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
