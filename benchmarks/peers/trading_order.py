@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from events import tell
+from peers.events import tell
 
 WARM_UP_UPDATES = 2
 
