@@ -10,16 +10,18 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from podracer_core.environments.stock_trading.extras import trading_library
-from podracer_core.environments.stock_trading.settings import COLUMNS, refusal
-from podracer_core.environments.stock_trading.wall_clock import (
+from podracer_core.errors import InvalidInput
+from podracer_core.market_data.extras import trading_library
+from podracer_core.market_data.refusal import refusal
+from podracer_core.market_data.wall_clock import (
     refuse_mixed_offsets,
     times_without_offsets,
     wall_clock_times,
 )
-from podracer_core.errors import InvalidInput
 
-__all__ = ["RawTable", "read_table"]
+__all__ = ["COLUMNS", "RawTable", "read_table"]
+
+COLUMNS = ("ticker", "time", "open", "high", "low", "close", "volume")
 
 # What other tools call these columns.
 _ALIASES = {
