@@ -11,8 +11,9 @@ import json
 import os
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -52,9 +53,8 @@ class Provenance:
     def to_json(self) -> str:
         """One line, keys sorted."""
         dates = [[each.ticker, str(each.time), each.move, each.factor] for each in self.ex_rights]
-        values = {"schema": _SCHEMA, "source": self.source, "adjust": self.adjust, "daily_limit": self.daily_limit}
-        values |= {"ex_rights": dates, "tickers": self.tickers, "rows": self.rows}
-        return json.dumps(values | {"first": self.first, "last": self.last}, sort_keys=True)
+        values: dict[str, Any] = {each.name: getattr(self, each.name) for each in fields(self)}
+        return json.dumps(values | {"schema": _SCHEMA, "ex_rights": dates}, sort_keys=True)
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Provenance:
@@ -72,8 +72,8 @@ class Provenance:
 def write_canonical(table: PriceTable, path: Path, provenance: Provenance) -> str:
     """Write the file, whole or not at all, and return its SHA-256. Raises InvalidInput where it cannot be written."""
     arrow, parquet = trading_library("pyarrow"), trading_library("pyarrow.parquet")
-    stretch = {"first": moment(table.time.min()), "last": moment(table.time.max())}
-    provenance = replace(provenance, tickers=table.tickers, rows=len(table.time), **stretch)
+    first, last = moment(table.time.min()), moment(table.time.max())
+    provenance = replace(provenance, tickers=table.tickers, rows=len(table.time), first=first, last=last)
     names = arrow.DictionaryArray.from_arrays(
         np.repeat(np.arange(len(table.tickers), dtype=np.int32), np.diff(table.bounds)), arrow.array(table.tickers)
     )

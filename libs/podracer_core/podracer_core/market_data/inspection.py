@@ -133,7 +133,7 @@ def _splits(table: PriceTable) -> tuple[Split, ...]:
     nearest = _RATIOS[np.argmin(np.abs(ratio[:, None] / _RATIOS - 1), axis=1)] if len(ratio) else ratio
     rows = np.flatnonzero(np.abs(ratio / nearest - 1) <= _NEAR)
     of_one = np.where(shares > 1, nearest, 1 / nearest)
-    return tuple(Split(_ticker(table, row), moment(table.time[row]), float(of_one[row])) for row in rows)
+    return tuple(Split(_ticker(table, int(row)), moment(table.time[row]), float(of_one[row])) for row in rows)
 
 
 def _jumps(table: PriceTable) -> list[Jump]:

@@ -117,7 +117,8 @@ def _times(market: SyntheticMarket) -> NDArray[np.datetime64]:
     if per_day == 1:
         return dates
     minutes = np.arange(_OPENING_MINUTE, _OPENING_MINUTE + per_day).astype("timedelta64[m]")
-    return (dates[:, None] + minutes).reshape(-1)[: market.bars]
+    times: NDArray[np.datetime64] = (dates[:, None] + minutes).reshape(-1)[: market.bars]
+    return times
 
 
 def _returns(market: SyntheticMarket, generator: np.random.Generator) -> NDArray[np.float64]:
@@ -133,7 +134,8 @@ def _returns(market: SyntheticMarket, generator: np.random.Generator) -> NDArray
     trend = _trends(generator.standard_normal(shape))
     jumps = (generator.random(shape) < _JUMPS_A_DAY / per_day) * generator.normal(0, _JUMP, shape)
     returns = _REGIME_DRIFT[regime, None] / per_day + volatility * (noise + market.strength * trend) + jumps
-    return np.clip(returns, -_LARGEST, _LARGEST)
+    clipped: NDArray[np.float64] = np.clip(returns, -_LARGEST, _LARGEST)
+    return clipped
 
 
 def _regimes(bars: int, per_day: int, generator: np.random.Generator) -> NDArray[np.int64]:
