@@ -13,12 +13,14 @@ import logging
 from collections.abc import Sequence
 from datetime import datetime
 
-from sqlalchemy import delete, select
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from podracer.orchestrator.v1 import job_pb2
 from podracer_core.errors import NotFound
 from podracer_core.storage.layout import UPLOADS_FOLDER
 from podracer_core.storage.object_store import ObjectStore
+from podracer_orchestrator import job_files
 from podracer_orchestrator.tables import ArtifactRow, JobFileRow, JobRow
 from podracer_orchestrator.transactions import Transactions
 
@@ -50,17 +52,21 @@ def replace_content(session: Session, present: ArtifactRow, new: ArtifactRow) ->
     else:
         kept.request_id, kept.create_time = former.request_id or kept.request_id, former.create_time
     session.flush()
-    _move_jobs(session, project, name, earlier)
+    _move_jobs(session, former, name)
 
 
-def _move_jobs(session: Session, project: str, name: str, earlier: str) -> None:
-    there = JobFileRow.project == project
-    query = select(JobFileRow.job_uid).where(there, JobFileRow.artifact_id == name)
-    users = session.scalars(query).all()
-    query = select(JobFileRow.job_uid).where(there, JobFileRow.artifact_id == earlier)
-    has = set(session.scalars(query))
-    session.execute(delete(JobFileRow).where(there, JobFileRow.artifact_id == name))
-    session.add_all(JobFileRow(job_uid=uid, project=project, artifact_id=earlier) for uid in users if uid not in has)
+def _move_jobs(session: Session, former: ArtifactRow, name: str) -> None:
+    """Let the jobs that were given the content of `former` need that. Who has only the name goes on to need the name."""
+    there = JobFileRow.project == former.project
+    query = select(JobFileRow).where(there, JobFileRow.artifact_id == name)
+    has = set(session.scalars(select(JobFileRow.job_uid).where(there, JobFileRow.artifact_id == former.artifact_id)))
+    for user in session.scalars(query).all():
+        spec = job_pb2.JobSpec.FromString(session.get_one(JobRow, user.job_uid).spec)
+        if former.key not in job_files.keys(spec):
+            continue
+        if user.job_uid not in has:
+            session.add(JobFileRow(job_uid=user.job_uid, project=former.project, artifact_id=former.artifact_id))
+        session.delete(user)
 
 
 def forget_unneeded(session: Session, before: datetime) -> int:

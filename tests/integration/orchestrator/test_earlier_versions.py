@@ -7,11 +7,13 @@ import hashlib
 from typing import Any
 
 import pytest
+from sqlalchemy import select
 
 from podracer.common.v1 import environment_pb2, tensor_pb2
 from podracer.orchestrator.v1 import artifact_service_pb2 as artifact_pb2
 from podracer.orchestrator.v1 import job_service_pb2
 from podracer_core.errors import AlreadyExists, InvalidInput, NotFound, PreconditionFailed, Unavailable
+from podracer_orchestrator.tables import JobFileRow, JobRow
 
 NAME = "projects/default/artifacts/prices"
 FIRST, SECOND = b"ticker,time\nA,1\n", b"ticker,time\nA,1\nA,2\n"
@@ -96,6 +98,22 @@ async def test_a_job_keeps_what_it_was_given_until_it_is_deleted(site: Any) -> N
     await site.client.jobs.DeleteJob(job_service_pb2.DeleteJobRequest(name=job.name))
     await collect(site)
     assert (await names(site), objects(site)) == ([], [])
+
+
+async def test_who_needs_the_name_alone_does_not_keep_its_earlier_content(site: Any) -> None:
+    await upload(site, FIRST)
+    watcher = await site.create()
+
+    def watch(session: Any) -> None:
+        uid = session.scalars(select(JobRow.uid).where(JobRow.job_id == watcher.name.rpartition("/")[2])).one()
+        session.add(JobFileRow(job_uid=uid, project="default", artifact_id="prices"))
+
+    await site.server.orchestrator.transactions.write(watch)
+    second = await upload(site, SECOND)
+    await collect(site)
+    assert (await names(site), objects(site)) == ([NAME], [second.uri])
+    with pytest.raises(PreconditionFailed, match="is needed by"):
+        await delete(site, NAME)
 
 
 async def test_what_no_job_needs_is_collected(site: Any) -> None:
