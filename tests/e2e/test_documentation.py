@@ -155,3 +155,18 @@ def test_the_commands_of_results(run: Callable[..., Command], tmp_path: Path) ->
     assert any(line.split()[:2] == ["rank", "agent"] for line in ranking.lines)
     assert "</html>" in (tmp_path / f"{job}-report.html").read_text()
     assert (tmp_path / "figures" / "lineage.svg").stat().st_size > 0
+
+
+def test_the_commands_of_market_data(
+    podracer: Callable[..., Command], run: Callable[..., Command], tmp_path: Path
+) -> None:
+    (commands,) = blocks((ROOT / "docs" / "market-data.md").read_text(), "sh")
+    for line in commands.splitlines():
+        _, *arguments = shlex.split(line, comments=True)
+        if arguments[-1] == "&":
+            podracer(*arguments[:-1])
+            wait_until((tmp_path / "runs" / "connection.json").exists, 30, "the services")
+        else:
+            command = run(*arguments)
+            assert command.process.returncode == 0, (line, command.stderr)
+    assert (tmp_path / "copy.parquet").stat().st_size > 0

@@ -18,7 +18,7 @@ from podracer_core.catalogue.environments.stored_file import StoredFile
 from podracer_core.errors import FieldViolation, InvalidInput, NotFound
 from podracer_core.jobs.spec import JobSpec
 
-__all__ = ["upload_files"]
+__all__ = ["upload_file", "upload_files"]
 
 _CODE_NAME = "code.zip"
 _LEAST_TIMEOUT_S = 60.0
@@ -44,6 +44,12 @@ def upload_files(store: Store, spec: JobSpec) -> JobSpec:
         for name, file in spec.data.items()
     }
     return replace(spec, environment=environment, data=data)
+
+
+def upload_file(store: Store, header: Header, path: Path) -> artifact_service_pb2.Artifact:
+    """Store a file under the name of `header`; its size and SHA-256 are filled in."""
+    header.sha256, header.size_bytes = sha256_of(path), path.stat().st_size
+    return store.Upload(_requests(header, file_pieces(path)), timeout=_timeout_s(header)).artifact
 
 
 def _upload_code(store: Store, folder: Path, entry_point: str) -> StoredFile:
@@ -78,9 +84,12 @@ def _upload(store: Store, header: Header, name: str, pieces: Iterator[bytes]) ->
     try:
         artifact = store.GetArtifact(request).artifact
     except NotFound:
-        timeout_s = _LEAST_TIMEOUT_S + header.size_bytes / _SLOWEST_BYTES_PER_S
-        artifact = store.Upload(_requests(header, pieces), timeout=timeout_s).artifact
+        artifact = store.Upload(_requests(header, pieces), timeout=_timeout_s(header)).artifact
     return StoredFile(artifact.uri, header.sha256, header.size_bytes, name)
+
+
+def _timeout_s(header: Header) -> float:
+    return _LEAST_TIMEOUT_S + header.size_bytes / _SLOWEST_BYTES_PER_S
 
 
 def _requests(header: Header, pieces: Iterator[bytes]) -> Iterator[artifact_service_pb2.UploadRequest]:

@@ -19,12 +19,20 @@ from sqlalchemy.orm import Session
 from podracer.orchestrator.v1 import artifact_service_pb2 as artifact_pb2
 from podracer.orchestrator.v1 import artifact_service_pb2_grpc
 from podracer_core.attachments.limits import MAX_DATA_BYTES, MAX_PACKED_BYTES
-from podracer_core.errors import DataCorrupted, Exhausted, FieldViolation, InvalidInput, NotFound, PodracerError
+from podracer_core.errors import (
+    AlreadyExists,
+    DataCorrupted,
+    Exhausted,
+    FieldViolation,
+    InvalidInput,
+    NotFound,
+    PodracerError,
+)
 from podracer_core.rpc.tokens import Role
 from podracer_core.storage.layout import artifact_key
 from podracer_core.storage.manifest import FILE_NAME, ManifestFile, read_manifest
 from podracer_core.storage.object_store import CHUNK_BYTES, ObjectStore
-from podracer_orchestrator import artifacts, job_files, names
+from podracer_orchestrator import artifacts, earlier_versions, job_files, names
 from podracer_orchestrator.artifacts import Found
 from podracer_orchestrator.clock import Clock
 from podracer_orchestrator.quotas import Quotas, require_upload
@@ -47,10 +55,14 @@ Context = grpc.aio.ServicerContext[Any, Any]
 class ArtifactServicer(artifact_service_pb2_grpc.ArtifactServiceServicer):
     """Answers clients."""
 
-    def __init__(self, transactions: Transactions, store: ObjectStore, clock: Clock, quotas: Quotas) -> None:
+    def __init__(
+        self, transactions: Transactions, store: ObjectStore, storing: asyncio.Lock, clock: Clock, quotas: Quotas
+    ) -> None:
+        """`storing` is held from when an object is stored until it is recorded, and by who deletes one."""
         self._transactions = transactions
         self._quotas = quotas
         self._store = store
+        self._storing = storing
         self._clock = clock
 
     async def Upload(
@@ -64,27 +76,28 @@ class ArtifactServicer(artifact_service_pb2_grpc.ArtifactServiceServicer):
 
     async def _upload(self, request_iterator: AsyncIterator[artifact_pb2.UploadRequest]) -> artifact_pb2.UploadResponse:
         first = await anext(aiter(request_iterator), artifact_pb2.UploadRequest())
-        row = self._row(first.header if first.WhichOneof("part") == "header" else artifact_pb2.UploadHeader())
+        header = first.header if first.WhichOneof("part") == "header" else artifact_pb2.UploadHeader()
+        row = self._row(header)
         quota = self._quotas.of(row.project)
 
         def require(session: Session) -> None:
-            if not artifacts.is_there(session, row.project, row.artifact_id, row.sha256):
+            if not artifacts.is_there(session, row, replace=header.replace):
                 require_upload(session, row.project, row.size_bytes, quota)
+
+        def keep(session: Session) -> Found:
+            require(session)  # others may have come first
+            return artifacts.store_upload(session, row, replace=header.replace)
 
         await self._transactions.read(require)
         with tempfile.NamedTemporaryFile() as draft:
             await _receive(request_iterator, draft, row)
-            await asyncio.to_thread(self._store.put, row.key, Path(draft.name))
-
-        def keep(session: Session) -> Found:
-            require(session)  # others may have come first
-            return artifacts.store_upload(session, row)
-
-        try:
-            found = await self._transactions.write(keep)
-        except Exhausted:
-            await asyncio.to_thread(self._store.delete, row.key)
-            raise
+            async with self._storing:
+                await asyncio.to_thread(self._store.put, row.key, Path(draft.name))
+                try:
+                    found = await self._transactions.write(keep)
+                except (Exhausted, AlreadyExists):
+                    await self._delete_unless_recorded(row.key)
+                    raise
         return artifact_pb2.UploadResponse(artifact=await self._message(found))
 
     async def Download(
@@ -128,8 +141,14 @@ class ArtifactServicer(artifact_service_pb2_grpc.ArtifactServiceServicer):
         self, request: artifact_pb2.DeleteArtifactRequest, context: Context
     ) -> artifact_pb2.DeleteArtifactResponse:
         found = await self._transactions.write(lambda session: artifacts.remove_upload(session, request.name))
-        await asyncio.to_thread(self._store.delete, found.uri)
+        async with self._storing:
+            await self._delete_unless_recorded(found.uri)
         return artifact_pb2.DeleteArtifactResponse()
+
+    async def _delete_unless_recorded(self, key: str) -> None:
+        """An earlier version of a name may have the same object."""
+        if not await self._transactions.read(lambda session: earlier_versions.is_recorded(session, key)):
+            await asyncio.to_thread(self._store.delete, key)
 
     def _row(self, header: artifact_pb2.UploadHeader) -> ArtifactRow:
         """The row of a checked header. Raises InvalidInput, or Exhausted for too large a file."""
@@ -147,6 +166,9 @@ class ArtifactServicer(artifact_service_pb2_grpc.ArtifactServiceServicer):
         limit = MAX_PACKED_BYTES if kind == job_files.CODE else MAX_UPLOAD_BYTES
         if header.size_bytes > limit:
             raise Exhausted(f"{header.size_bytes} bytes are too many: of {kind} at most {limit} are stored")
+        if header.replace and not header.artifact_id:
+            message = "is for an upload with an artifact_id: without one its name is its SHA-256"
+            raise InvalidInput(message, violations=[FieldViolation("header.replace", message)], reason="INVALID_UPLOAD")
         if header.artifact_id:
             names.check_label(header.artifact_id, "header.artifact_id")
         artifact_id = header.artifact_id or header.sha256

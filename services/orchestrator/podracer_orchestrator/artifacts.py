@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 from podracer.common.v1 import agent_pb2
 from podracer_core.errors import AlreadyExists, NotFound, PreconditionFailed
 from podracer_core.storage.manifest import FILE_NAME, Manifest, ManifestFile
-from podracer_orchestrator import job_files, jobs, names
+from podracer_orchestrator import earlier_versions, job_files, jobs, names
 from podracer_orchestrator.names import Name
 from podracer_orchestrator.tables import ArtifactRow, CheckpointRow, JobRow
 
@@ -67,10 +67,11 @@ def files_of(found: Found, manifest: Manifest | None, manifest_bytes: int = 0) -
     return [*manifest.files, ManifestFile(FILE_NAME, manifest_bytes, found.sha256)]
 
 
-def store_upload(session: Session, row: ArtifactRow) -> Found:
+def store_upload(session: Session, row: ArtifactRow, *, replace: bool = False) -> Found:
     """Record an upload whose bytes are in the store; the same request, or the same content, again changes nothing.
 
-    Raises AlreadyExists where the name stands for other content.
+    Raises AlreadyExists where the name stands for other content, unless the upload is to `replace` that, and of its
+    kind.
     """
     if row.request_id:
         query = select(ArtifactRow).where(ArtifactRow.project == row.project, ArtifactRow.request_id == row.request_id)
@@ -80,19 +81,30 @@ def store_upload(session: Session, row: ArtifactRow) -> Found:
     if present is None:
         session.add(row)
         return uploaded(row)
-    if (present.sha256, present.kind) != (row.sha256, row.kind):
-        name = names.artifact_name(row.project, row.artifact_id)
-        raise AlreadyExists(f"{name} is there already, with other content", name=name)
+    if (present.sha256, present.kind) == (row.sha256, row.kind):
+        return uploaded(present)
+    _require_replaceable(present, row, replace)
+    earlier_versions.replace_content(session, present, row)
     return uploaded(present)
 
 
-def is_there(session: Session, project: str, artifact_id: str, sha256: str) -> bool:
-    """Whether this content is there by that name. Raises AlreadyExists, before anything is stored, where other is."""
-    present = session.get(ArtifactRow, (project, artifact_id))
-    if present is not None and present.sha256 != sha256:
-        name = names.artifact_name(project, artifact_id)
+def is_there(session: Session, row: ArtifactRow, *, replace: bool = False) -> bool:
+    """Whether this content is there by that name. Raises AlreadyExists as `store_upload` does: before anything is
+    stored."""
+    present = session.get(ArtifactRow, (row.project, row.artifact_id))
+    if present is None:
+        return False
+    if present.sha256 != row.sha256:
+        _require_replaceable(present, row, replace)
+    return present.sha256 == row.sha256
+
+
+def _require_replaceable(present: ArtifactRow, row: ArtifactRow, replace: bool) -> None:
+    name = names.artifact_name(row.project, row.artifact_id)
+    if present.kind != row.kind:
+        raise AlreadyExists(f"{name} is there already, of the kind {present.kind}", name=name)
+    if not replace:
         raise AlreadyExists(f"{name} is there already, with other content", name=name)
-    return present is not None
 
 
 def remove_upload(session: Session, text: str) -> Found:

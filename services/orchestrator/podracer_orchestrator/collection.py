@@ -26,7 +26,15 @@ from podracer_core.errors import DataCorrupted, InvalidInput, PodracerError
 from podracer_core.storage.layout import REPLAY_FOLDER, CheckpointPlace, job_prefix
 from podracer_core.storage.manifest import FILE_NAME, read_manifest
 from podracer_core.storage.object_store import ObjectStore
-from podracer_orchestrator import evaluation_works, jobs, leases, objective, outbox, refused_checkpoints
+from podracer_orchestrator import (
+    earlier_versions,
+    evaluation_works,
+    jobs,
+    leases,
+    objective,
+    outbox,
+    refused_checkpoints,
+)
 from podracer_orchestrator.board import LeaderboardClient
 from podracer_orchestrator.clock import Clock
 from podracer_orchestrator.cohorts import proposal_of
@@ -97,6 +105,7 @@ class Collector:
         board: LeaderboardClient,
         delivery: Delivery,
         store: ObjectStore,
+        storing: asyncio.Lock,
         clock: Clock,
         retention: Retention,
         interval_s: float,
@@ -105,6 +114,7 @@ class Collector:
         self._board = board
         self._delivery = delivery
         self._store = store
+        self._storing = storing
         self._clock = clock
         self._retention = retention
         self._interval_s = interval_s
@@ -136,6 +146,9 @@ class Collector:
                     logger.warning("nothing of job %s could be collected, it is tried again: %s", uid, error)
                 except Exception:
                     logger.exception("nothing of job %s could be collected", uid)
+            if not dry_run:
+                latest = self._clock.now() - self._retention.age
+                await earlier_versions.collect_uploads(self._transactions, self._store, self._storing, latest, project)
         return found
 
     async def _collect(self, uid: str, dry_run: bool) -> Collected:

@@ -38,6 +38,11 @@ def keep(session: Session, job: JobRow, spec: job_pb2.JobSpec) -> None:
         session.add(JobFileRow(job_uid=job.uid, project=job.project, artifact_id=artifact_id))
 
 
+def keys(spec: job_pb2.JobSpec) -> set[str]:
+    """The objects of the files that a spec names."""
+    return {reference.key for _, reference, _ in _references(spec)}
+
+
 def require_unused(session: Session, row: ArtifactRow) -> None:
     """Raise PreconditionFailed (ARTIFACT_IN_USE) while there is a job that names this file."""
     query = (

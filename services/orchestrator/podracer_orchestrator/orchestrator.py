@@ -73,8 +73,10 @@ class Orchestrator:
         self._ensembles = EnsembleMaker(transactions, board, self._delivery, changes, self.clock)
         self._sweep = Sweep(transactions, self.terms, self.lease_keeper, self.clock)
         retention = Retention(config.keep_last, config.keep_best, timedelta(seconds=config.collect_after))
+        self.storing = asyncio.Lock()
+        """Held from when an uploaded object is stored until it is recorded, and by who deletes one."""
         self.collector = Collector(
-            transactions, board, self._delivery, store, self.clock, retention, config.collect_every
+            transactions, board, self._delivery, store, self.storing, self.clock, retention, config.collect_every
         )
         self._config = config
         self._channel = channel

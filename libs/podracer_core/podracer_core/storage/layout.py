@@ -17,6 +17,9 @@ from podracer_core.storage.object_store import check_key
 REPLAY_FOLDER = "replay/"
 """Within a checkpoint: parts of a replay buffer, which later ones of the agent may name in place of writing them."""
 
+UPLOADS_FOLDER = "artifacts/"
+"""Within a project: uploaded files."""
+
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}")
 _CHECKPOINT = re.compile(
     r"projects/(?P<project>[^/]+)/jobs/(?P<job>[^/]+)/agents/(?P<agent>[^/]+)/checkpoints/(?P<step>\d+)-(?P<fence>\d+)/"
@@ -95,7 +98,7 @@ def checkpoint_prefix(project: str, job_uid: str, agent: str, env_steps: int, fe
 
 def artifact_key(project: str, artifact: str, file: str) -> str:
     """Key of a file of an uploaded artifact."""
-    return check_key(f"projects/{_checked(project)}/artifacts/{_checked(artifact)}/{file}")
+    return check_key(f"projects/{_checked(project)}/{UPLOADS_FOLDER}{_checked(artifact)}/{file}")
 
 
 def _checked(part: str) -> str:

@@ -13,14 +13,14 @@ import torch
 
 from podracer_core.environments.stock_trading import turbulence
 from podracer_core.environments.stock_trading.environment import StockTrading
-from podracer_core.environments.stock_trading.ex_rights import adjusted, find_ex_rights
 from podracer_core.environments.stock_trading.indicators import bars_needed, indicators_of
 from podracer_core.environments.stock_trading.market import Market, prepare
-from podracer_core.environments.stock_trading.reading import read_table
 from podracer_core.environments.stock_trading.settings import StockTradingConfig
-from podracer_core.environments.stock_trading.table import PriceTable, checked
 from podracer_core.environments.stock_trading.turbulence import turbulence_of
 from podracer_core.errors import InvalidInput
+from podracer_core.market_data.ex_rights import adjusted, find_ex_rights
+from podracer_core.market_data.reading import read_table
+from podracer_core.market_data.table import PriceTable, checked
 from support.stock_market import Row, days_of, market_rows, split_shares, without, write_csv
 
 REAL_TABLE = Path(__file__).parents[5] / "shared" / "data" / "china_a_shares_daily.csv"

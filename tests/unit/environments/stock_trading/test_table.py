@@ -16,9 +16,9 @@ import pyarrow.parquet
 import pytest
 
 from podracer_core.environments.stock_trading.environment import StockTrading
-from podracer_core.environments.stock_trading.reading import read_table
-from podracer_core.environments.stock_trading.table import checked
 from podracer_core.errors import InvalidInput, PreconditionFailed
+from podracer_core.market_data.reading import read_table
+from podracer_core.market_data.table import checked
 from support.stock_market import Row, market_rows, without, write_csv
 
 ROWS = market_rows(3, 90, seed=11)

@@ -178,6 +178,7 @@ class UploadHeader(_message.Message):
     SIZE_BYTES_FIELD_NUMBER: _builtins.int
     SHA256_FIELD_NUMBER: _builtins.int
     REQUEST_ID_FIELD_NUMBER: _builtins.int
+    REPLACE_FIELD_NUMBER: _builtins.int
     parent: _builtins.str
     """Project. Unset: `projects/default`."""
     artifact_id: _builtins.str
@@ -190,6 +191,10 @@ class UploadHeader(_message.Message):
     """SHA-256 of all bytes. Required."""
     request_id: _builtins.str
     """The same request again returns the same artifact."""
+    replace: _builtins.bool
+    """Other content of the same kind that the name stands for is replaced, once these bytes are stored. Jobs that were given the former
+    bytes keep them, as the artifact `NAME.` and 16 digits of their SHA-256. Needs artifact_id. Unset: ALREADY_EXISTS.
+    """
     def __init__(
         self,
         *,
@@ -199,10 +204,11 @@ class UploadHeader(_message.Message):
         size_bytes: _builtins.int = ...,
         sha256: _builtins.str = ...,
         request_id: _builtins.str = ...,
+        replace: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["artifact_id", b"artifact_id", "kind", b"kind", "parent", b"parent", "request_id", b"request_id", "sha256", b"sha256", "size_bytes", b"size_bytes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["artifact_id", b"artifact_id", "kind", b"kind", "parent", b"parent", "replace", b"replace", "request_id", b"request_id", "sha256", b"sha256", "size_bytes", b"size_bytes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from podracer_core.environments.stock_trading.extras import trading_library
-from podracer_core.environments.stock_trading.settings import Indicator, StockTradingConfig, refusal
-from podracer_core.environments.stock_trading.table import PriceTable
+from podracer_core.environments.stock_trading.settings import Indicator, StockTradingConfig
+from podracer_core.market_data.extras import trading_library
+from podracer_core.market_data.refusal import refusal
+from podracer_core.market_data.table import PriceTable
 
 __all__ = ["bars_needed", "indicators_of", "names_of"]
 

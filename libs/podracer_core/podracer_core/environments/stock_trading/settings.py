@@ -9,11 +9,11 @@ from typing import Any, Literal
 from podracer_core.config.build import Builder
 from podracer_core.config.document import Node
 from podracer_core.errors import FieldViolation, InvalidInput
+from podracer_core.market_data.reading import COLUMNS
+from podracer_core.market_data.refusal import FIELD
 
-__all__ = ["COLUMNS", "FIELD", "Indicator", "Score", "Split", "StockTradingConfig", "refusal"]
+__all__ = ["Indicator", "Score", "Split", "StockTradingConfig"]
 
-FIELD = "environment.kwargs"
-COLUMNS = ("ticker", "time", "open", "high", "low", "close", "volume")
 _LONGEST_WINDOW = 100_000  # TA-Lib's
 
 Split = Literal["train", "validation", "test", "all"]
@@ -155,8 +155,3 @@ class StockTradingConfig:
         if self.train_fraction + self.validation_fraction > 1 + 1e-9:
             total = self.train_fraction + self.validation_fraction
             yield FieldViolation("validation_fraction", f"and train_fraction together are {total:g}, more than 1")
-
-
-def refusal(name: str, message: str) -> InvalidInput:
-    """The error that blames one argument of the constructor."""
-    return InvalidInput(message, violations=[FieldViolation(f"{FIELD}.{name}", message)])

@@ -8,8 +8,9 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from podracer_core.environments.stock_trading.settings import Split, StockTradingConfig, refusal
-from podracer_core.environments.stock_trading.table import moment
+from podracer_core.environments.stock_trading.settings import Split, StockTradingConfig
+from podracer_core.market_data.refusal import refusal
+from podracer_core.market_data.table import moment
 
 __all__ = ["check_split", "split_bars"]
 

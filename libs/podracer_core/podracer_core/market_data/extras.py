@@ -15,6 +15,6 @@ def trading_library(module: str) -> Any:
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        message = f"StockTrading-v0 needs {module}, which cannot be imported here ({error}); "
+        message = f"market data needs {module}, which cannot be imported here ({error}); "
         message += "install podracer-core[trading]"
         raise PreconditionFailed(message, reason="EXTRA_NOT_INSTALLED", module=module) from error

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from podracer_core.environments.stock_trading.reading import RawTable
-from podracer_core.environments.stock_trading.settings import refusal
+from podracer_core.market_data.reading import RawTable
+from podracer_core.market_data.refusal import refusal
 
 __all__ = ["PriceTable", "checked", "moment"]
 

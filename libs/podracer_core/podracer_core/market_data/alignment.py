@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from podracer_core.environments.stock_trading.settings import refusal
-from podracer_core.environments.stock_trading.table import PriceTable, moment
 from podracer_core.errors import InvalidInput
+from podracer_core.market_data.refusal import refusal
+from podracer_core.market_data.table import PriceTable, moment
 
 __all__ = ["AlignedBars", "align"]
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from podracer_core.environments.stock_trading.table import PriceTable, moment
+from podracer_core.market_data.table import PriceTable, moment
 
 __all__ = ["ExRightsDate", "adjusted", "find_ex_rights"]
 

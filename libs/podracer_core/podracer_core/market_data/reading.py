@@ -10,16 +10,18 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from podracer_core.environments.stock_trading.extras import trading_library
-from podracer_core.environments.stock_trading.settings import COLUMNS, refusal
-from podracer_core.environments.stock_trading.wall_clock import (
+from podracer_core.errors import InvalidInput
+from podracer_core.market_data.extras import trading_library
+from podracer_core.market_data.refusal import refusal
+from podracer_core.market_data.wall_clock import (
     refuse_mixed_offsets,
     times_without_offsets,
     wall_clock_times,
 )
-from podracer_core.errors import InvalidInput
 
-__all__ = ["RawTable", "read_table"]
+__all__ = ["COLUMNS", "RawTable", "read_table"]
+
+COLUMNS = ("ticker", "time", "open", "high", "low", "close", "volume")
 
 # What other tools call these columns.
 _ALIASES = {
@@ -62,8 +64,9 @@ def read_table(path: str, columns: Mapping[str, str]) -> RawTable:
     arrow = trading_library("pyarrow")
     kinds = dict.fromkeys(COLUMNS, arrow.float64()) | {"ticker": arrow.string(), "time": arrow.timestamp("us")}
     cells = {name: _column(table.column(names[name]), names[name], kind) for name, kind in kinds.items()}
+    coded = trading_library("pyarrow.compute").dictionary_encode(cells["ticker"])  # one text a ticker, not one a row
     return RawTable(
-        cells["ticker"].to_numpy(zero_copy_only=False).astype(object),
+        np.array(coded.dictionary.to_pylist(), dtype=object)[coded.indices.to_numpy()],
         cells["time"].to_numpy(zero_copy_only=False),
         np.stack([cells[name].to_numpy(zero_copy_only=False) for name in ("open", "high", "low", "close")], axis=1),
         cells["volume"].to_numpy(zero_copy_only=False),
@@ -90,16 +93,35 @@ def _open(path: str, names: Mapping[str, str]) -> Any:
 
 
 def _open_csv(path: str, names: Mapping[str, str], compression: str | None) -> Any:
-    """Columns as text, so that a cell of the wrong type can be named, and ticker 000001 keeps its zeros."""
+    """The columns that are wanted, piece by piece: the text of a large file is never held whole. Ticker and time stay
+    texts, so that 000001 keeps its zeros; with a column missing, or there twice, no rows come back."""
     arrow, csv = trading_library("pyarrow"), trading_library("pyarrow.csv")
     reading = csv.ReadOptions(use_threads=False)
     with arrow.input_stream(path, compression=compression) as file:
         found = csv.open_csv(file, reading).schema.names
-    wanted = [column for column in found if column.strip() in names.values()]
-    as_text = csv.ConvertOptions(column_types=dict.fromkeys(wanted, arrow.string()))
+    plain = [column.strip() for column in found]
+    is_whole = all(plain.count(column) == 1 for column in names.values())
+    wanted = [found[plain.index(column)] for column in names.values()] if is_whole else []
+    as_text = csv.ConvertOptions(column_types=dict.fromkeys(found, arrow.string()), include_columns=wanted)
+    pieces: list[Any] = []
+    rows = 0
     with arrow.input_stream(path, compression=compression) as file:
-        table = csv.read_csv(file, reading, convert_options=as_text)
-    return table.rename_columns([column.strip() for column in found])
+        for batch in csv.open_csv(file, reading, convert_options=as_text):
+            if is_whole:
+                cells = [_compact(batch.column(place), names[name], name, rows) for place, name in enumerate(names)]
+                pieces.append(arrow.table(cells, names=list(names.values())))
+            rows += batch.num_rows
+    if not is_whole or not rows:
+        return arrow.table([arrow.nulls(0)] * len(plain), names=plain)
+    return arrow.concat_tables(pieces).unify_dictionaries()
+
+
+def _compact(cells: Any, column: str, name: str, first_row: int) -> Any:
+    """A piece of a column in the room that it will need in the end; `first_row` is its place in the file."""
+    arrow, compute = trading_library("pyarrow"), trading_library("pyarrow.compute")
+    if name in ("ticker", "time"):
+        return compute.dictionary_encode(cells)
+    return _column(cells, column, arrow.float64(), first_row)
 
 
 def _missing(path: str, missing: list[str], names: Mapping[str, str], found: list[str]) -> InvalidInput:
@@ -121,11 +143,12 @@ def _missing(path: str, missing: list[str], names: Mapping[str, str], found: lis
     return refusal("columns", message)
 
 
-def _column(cells: Any, name: str, kind: Any) -> Any:
-    """One column as `kind`. Raises InvalidInput that names the first row whose cell is empty or something else."""
+def _column(cells: Any, name: str, kind: Any, first_row: int = 0) -> Any:
+    """One column as `kind`, from `first_row` of the file on. Raises InvalidInput that names the first row whose cell is
+    empty or something else."""
     arrow, compute = trading_library("pyarrow"), trading_library("pyarrow.compute")
     types, is_time = arrow.types, arrow.types.is_timestamp(kind)
-    cells = cells.combine_chunks()
+    cells = cells.combine_chunks() if isinstance(cells, arrow.ChunkedArray) else cells
     if types.is_dictionary(cells.type):
         cells = cells.dictionary_decode()
     is_text = types.is_string(cells.type) or types.is_large_string(cells.type) or types.is_string_view(cells.type)
@@ -137,7 +160,7 @@ def _column(cells: Any, name: str, kind: Any) -> Any:
     empty = compute.fill_null(compute.equal(cells, ""), True) if is_text else compute.is_null(cells)
     row = compute.index(empty, True).as_py()
     if row >= 0:
-        raise refusal("table", f"row {row + 1}: {name!r} is empty")
+        raise refusal("table", f"row {first_row + row + 1}: {name!r} is empty")
     told = cells
     if is_text and is_time:
         cells = compute.replace_substring_regex(cells, r"^(\d{4})(\d{2})(\d{2})\b", r"\1-\2-\3")
@@ -152,7 +175,7 @@ def _column(cells: Any, name: str, kind: Any) -> Any:
         return compute.cast(cells, kind, safe=False)
     row = _first_misfit(cells, kind)
     right = "a date such as 2019-12-31, or 2019-12-31 09:30" if is_time else "a number"
-    raise refusal("table", f"row {row + 1}: {name!r} is {told[row].as_py()!r}; {right} is expected")
+    raise refusal("table", f"row {first_row + row + 1}: {name!r} is {told[row].as_py()!r}; {right} is expected")
 
 
 def _casts(cells: Any, kind: Any) -> bool:

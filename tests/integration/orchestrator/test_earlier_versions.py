@@ -1,0 +1,198 @@
+"""A name that stands for other content from now on, and what the jobs keep that had the former."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from typing import Any
+
+import pytest
+from sqlalchemy import select
+
+from podracer.common.v1 import environment_pb2, tensor_pb2
+from podracer.orchestrator.v1 import artifact_service_pb2 as artifact_pb2
+from podracer.orchestrator.v1 import job_service_pb2
+from podracer_core.errors import AlreadyExists, InvalidInput, NotFound, PreconditionFailed, Unavailable
+from podracer_orchestrator.tables import JobFileRow, JobRow
+
+NAME = "projects/default/artifacts/prices"
+FIRST, SECOND = b"ticker,time\nA,1\n", b"ticker,time\nA,1\nA,2\n"
+
+
+@pytest.fixture
+async def site(site: Any) -> Any:
+    """Nothing is too young to be deleted."""
+    await site.stop()
+    site.settings |= {"collect_after": 0.0}
+    await site.start()
+    return site
+
+
+async def upload(site: Any, content: bytes, **changes: Any) -> artifact_pb2.Artifact:
+    header = artifact_pb2.UploadHeader(
+        artifact_id="prices",
+        kind=artifact_pb2.ARTIFACT_KIND_DATA_SET,
+        size_bytes=len(content),
+        sha256=hashlib.sha256(content).hexdigest(),
+        replace=True,
+    )
+    header.MergeFrom(artifact_pb2.UploadHeader(**changes))
+
+    def requests() -> Any:
+        yield artifact_pb2.UploadRequest(header=header)
+        yield artifact_pb2.UploadRequest(data=content)
+
+    return (await site.client.artifacts.Upload(requests())).artifact
+
+
+async def download(site: Any, name: str) -> bytes:
+    request = artifact_pb2.DownloadRequest(name=name)
+    return b"".join([response.data async for response in site.client.artifacts.Download(request)])
+
+
+async def create_job(site: Any, artifact: artifact_pb2.Artifact) -> Any:
+    reference = tensor_pb2.ObjectReference(
+        key=artifact.uri, sha256=artifact.sha256, size_bytes=artifact.size_bytes, name="prices.csv"
+    )
+    environment = environment_pb2.EnvironmentSpec(id="StockTrading-v0")
+    return await site.create(environment=environment, data={"table": reference})
+
+
+async def names(site: Any) -> list[str]:
+    response = await site.client.artifacts.ListArtifacts(artifact_pb2.ListArtifactsRequest())
+    return sorted(artifact.name for artifact in response.artifacts)
+
+
+async def collect(site: Any) -> None:
+    await site.client.jobs.CollectCheckpoints(job_service_pb2.CollectCheckpointsRequest())
+
+
+def objects(site: Any) -> list[str]:
+    return sorted(info.key for info in site.store.list("projects/default/artifacts/"))
+
+
+def earlier(content: bytes) -> str:
+    return f"{NAME}.{hashlib.sha256(content).hexdigest()[:16]}"
+
+
+async def delete(site: Any, name: str) -> None:
+    await site.client.artifacts.DeleteArtifact(artifact_pb2.DeleteArtifactRequest(name=name))
+
+
+async def test_a_job_keeps_what_it_was_given_until_it_is_deleted(site: Any) -> None:
+    first = await upload(site, FIRST)
+    job = await create_job(site, first)
+    second = await upload(site, SECOND)
+    assert second.name == first.name == NAME
+    assert await download(site, NAME) == SECOND
+    assert await names(site) == [NAME, earlier(FIRST)]
+    await collect(site)
+    assert await download(site, earlier(FIRST)) == FIRST
+    lease = await site.learner().ask()
+    assert lease.inspect.environment.data["table"].key == first.uri
+    assert site.store.get(first.uri) == FIRST
+    with pytest.raises(PreconditionFailed, match="is needed by"):
+        await delete(site, earlier(FIRST))
+    await delete(site, NAME)
+    await site.client.jobs.CancelJob(job_service_pb2.CancelJobRequest(name=job.name))
+    await site.client.jobs.DeleteJob(job_service_pb2.DeleteJobRequest(name=job.name))
+    await collect(site)
+    assert (await names(site), objects(site)) == ([], [])
+
+
+async def test_who_needs_the_name_alone_does_not_keep_its_earlier_content(site: Any) -> None:
+    await upload(site, FIRST)
+    watcher = await site.create()
+
+    def watch(session: Any) -> None:
+        uid = session.scalars(select(JobRow.uid).where(JobRow.job_id == watcher.name.rpartition("/")[2])).one()
+        session.add(JobFileRow(job_uid=uid, project="default", artifact_id="prices"))
+
+    await site.server.orchestrator.transactions.write(watch)
+    second = await upload(site, SECOND)
+    await collect(site)
+    assert (await names(site), objects(site)) == ([NAME], [second.uri])
+    with pytest.raises(PreconditionFailed, match="is needed by"):
+        await delete(site, NAME)
+
+
+async def test_what_no_job_needs_is_collected(site: Any) -> None:
+    await upload(site, FIRST)
+    second = await upload(site, SECOND)
+    assert len(objects(site)) == 2
+    await collect(site)
+    assert (await names(site), objects(site)) == ([NAME], [second.uri])
+    with pytest.raises(NotFound):
+        await download(site, earlier(FIRST))
+
+
+async def test_content_that_comes_back_shares_its_object_with_what_was_kept(site: Any) -> None:
+    job = await create_job(site, await upload(site, FIRST))
+    await upload(site, SECOND)
+    again = await upload(site, FIRST)
+    assert await names(site) == sorted([NAME, earlier(FIRST), earlier(SECOND)])
+    other = await create_job(site, again)
+    await upload(site, SECOND)
+    await collect(site)
+    assert await download(site, earlier(FIRST)) == FIRST
+    for each in (job, other):
+        await site.client.jobs.CancelJob(job_service_pb2.CancelJobRequest(name=each.name))
+        with pytest.raises(PreconditionFailed):
+            await delete(site, earlier(FIRST))
+        await site.client.jobs.DeleteJob(job_service_pb2.DeleteJobRequest(name=each.name))
+    await delete(site, earlier(FIRST))
+    await collect(site)
+    assert len(objects(site)) == 1
+    assert await download(site, NAME) == SECOND
+
+
+async def test_without_replace_and_of_another_kind_it_is_refused(site: Any) -> None:
+    await upload(site, FIRST)
+    with pytest.raises(AlreadyExists, match="of the kind DATA_SET"):
+        await upload(site, SECOND, kind=artifact_pb2.ARTIFACT_KIND_REPORT)
+    header = {"artifact_id": "prices", "kind": artifact_pb2.ARTIFACT_KIND_DATA_SET, "size_bytes": len(SECOND)}
+    plain = artifact_pb2.UploadHeader(**header, sha256=hashlib.sha256(SECOND).hexdigest())
+    with pytest.raises(AlreadyExists, match="with other content"):
+        await site.client.artifacts.Upload(iter([artifact_pb2.UploadRequest(header=plain)]))
+    plain.artifact_id, plain.replace = "", True
+    with pytest.raises(InvalidInput, match="without one its name is its SHA-256"):
+        await site.client.artifacts.Upload(iter([artifact_pb2.UploadRequest(header=plain)]))
+    assert await download(site, NAME) == FIRST
+    assert await names(site) == [NAME]
+
+
+async def test_the_same_request_again_changes_nothing(site: Any) -> None:
+    await upload(site, FIRST, request_id="one")
+    second = await upload(site, SECOND, request_id="two")
+    assert (await upload(site, SECOND, request_id="two")) == second
+    await upload(site, FIRST, request_id="one")
+    assert await download(site, NAME) == SECOND
+
+
+async def test_killed_between_the_store_and_the_database(site: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The name stands for what it stood for; the object that nobody knows is collected, after a restart too."""
+    await upload(site, FIRST)
+
+    def die(*_: Any, **__: Any) -> Any:
+        raise Unavailable("killed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("podracer_orchestrator.artifacts.store_upload", die)
+        with pytest.raises(Unavailable):
+            await upload(site, SECOND)
+    assert len(objects(site)) == 2
+    await site.stop()
+    await site.start()
+    assert await download(site, NAME) == FIRST
+    await collect(site)
+    assert len(objects(site)) == 1
+    await upload(site, SECOND)
+    assert await download(site, NAME) == SECOND
+
+
+async def test_replacing_at_the_same_time_leaves_one_of_them_whole(site: Any) -> None:
+    contents = [b"%d" % number * 1000 for number in range(6)]
+    await asyncio.gather(*(upload(site, content) for content in contents))
+    await collect(site)
+    assert await download(site, NAME) in contents
+    assert len(objects(site)) == 1
