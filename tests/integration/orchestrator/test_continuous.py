@@ -285,7 +285,7 @@ async def test_cancelling_and_deleting_take_the_generations_along(site, descript
     assert not list(site.store.list("projects/default/jobs/"))
     with sqlite3.connect(site.folder / "orchestrator.sqlite") as database:
         for table in ("jobs", "promotions", "continuations", "works", "job_files"):
-            assert database.execute(f"select count(*) from {table}").fetchone() == (0,), table  # noqa: S608
+            assert database.execute(f"select count(*) from {table}").fetchone() == (0,), table
     assert job.uid
 
 
