@@ -157,7 +157,7 @@ def page(session: Session, job: JobRow, alias: str, before: str, size: int) -> t
     if alias:
         query = query.where(PromotionRow.alias == alias)
     if before:
-        if not before.isdecimal():
+        if not (before.isdecimal() and len(before) <= 18):
             message = "is none of this server's: start again"
             raise InvalidInput(f"page_token {message}", violations=[FieldViolation("page_token", message)])
         query = query.where(PromotionRow.position < int(before))

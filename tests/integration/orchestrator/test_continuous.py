@@ -11,6 +11,7 @@ import pytest
 
 from podracer.common.v1 import cohort_pb2, environment_pb2, evolution_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
+from podracer.orchestrator.v1 import artifact_service_pb2 as artifact_pb2
 from podracer.orchestrator.v1 import job_pb2
 from podracer.orchestrator.v1 import job_service_pb2 as service_pb2
 from podracer.orchestrator.v1 import pod_service_pb2 as pod_pb2
@@ -159,6 +160,9 @@ async def test_generations_contests_promotions_and_rollbacks(site, description):
     assert (kept.decision, kept.policy) == (KEPT, newest.policy)
     assert "16 against the champion's 16" in kept.reason
     assert (await site.job(TRADER)).continuous_status.champion_generation == 2
+
+    best = await site.client.artifacts.GetArtifact(artifact_pb2.GetArtifactRequest(name=f"{TRADER}/checkpoints/best"))
+    assert best.artifact.uri == newest.policy.checkpoint.prefix
 
     back = (await site.client.jobs.RollbackPolicy(service_pb2.RollbackPolicyRequest(job=TRADER))).promotion
     assert (back.decision, back.policy) == (ROLLED_BACK, promotion.policy)

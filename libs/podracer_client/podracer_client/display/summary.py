@@ -12,7 +12,8 @@ from typing import Any
 
 from podracer.common.v1 import agent_pb2
 from podracer.orchestrator.v1 import job_pb2
-from podracer_client.display.numbers import count_text, duration_text, return_text, seconds, time_text
+from podracer_client.display.generations import standing
+from podracer_client.display.numbers import count_text, duration_text, return_text, seconds
 from podracer_client.display.snapshot import state_text
 from podracer_client.names import short_name
 
@@ -66,7 +67,7 @@ class JobSummary:
         lines = [f"{self.job.name}: {state_text(self.job.state)}{', ' if outcome else ''}{outcome}"]
         lines += self.problem_lines()
         if self.job.HasField("continuous_status"):
-            return [*lines, *continuous_lines(self.job.continuous_status, watches_data=bool(self.job.spec.data_sets))]
+            return [*lines, *(f"{title:<13}{text}" for title, text in standing(self.job).items())]
         if self.job.parent:
             lines.append(f"generation   {self.job.generation} of {short_name(self.job.parent)}")
         lines.append(
@@ -82,21 +83,6 @@ class JobSummary:
         if self.checkpoint:
             lines.append(f"best policy  {self.checkpoint}")
         return lines
-
-
-def continuous_lines(status: job_pb2.ContinuousStatus, *, watches_data: bool) -> list[str]:
-    """Which generation it is at, who is champion, and what it waits for."""
-    if status.current_job:
-        waits = f"the end of {short_name(status.current_job)}"
-    else:
-        ways = ["other data"] if watches_data else []
-        ways += [time_text(status.next_time)] if status.HasField("next_time") else []
-        waits = " or ".join(ways) or "its first generation"
-    champion = "none yet"
-    if status.HasField("champion"):
-        name = status.champion.agent.partition("/jobs/")[2].replace("/agents/", "/")
-        champion = f"{name}, of generation {status.champion_generation}" if status.champion_generation else name
-    return [f"generation   {status.generation}", f"champion     {champion}", f"waits for    {waits}"]
 
 
 def _evaluation_text(evaluation: agent_pb2.Evaluation) -> str:
