@@ -141,5 +141,7 @@ def test_an_agent_keeps_learning_whatever_dies(
         shown = "\n".join(run("job", "trader").lines)
         assert "waits for    other data" in shown and "champion     trader-1/" in shown
         assert "by hand" in "\n".join(run("history", "trader").lines)
+        exported = run("export", "trader", "--output", "policy.pt2")
+        assert exported.process.returncode == 0, exported.stderr
         run("cancel", "trader")
         assert len(client.jobs()) == 3, "nothing began again after the rollback"
