@@ -123,6 +123,7 @@ def test_an_agent_keeps_learning_whatever_dies(
         assert second.policy.agent == (second.challenger if is_better else second.champion).agent
         agents = client.agents("projects/default/leaderboards/trader-2")
         assert list(agents[0].parents) == [first.policy.agent], "it began with the champion"
+        assert agents[0].env_steps and not agents[0].failure, agents[0].failure
         assert [job.message.generation for job in client.jobs() if job.message.parent] == [2, 1]
 
         promoted = run("promote", "trader", "--reason", "by hand", "--json")
@@ -141,7 +142,13 @@ def test_an_agent_keeps_learning_whatever_dies(
         shown = "\n".join(run("job", "trader").lines)
         assert "waits for    other data" in shown and "champion     trader-1/" in shown
         assert "by hand" in "\n".join(run("history", "trader").lines)
-        exported = run("export", "trader", "--output", "policy.pt2")
-        assert exported.process.returncode == 0, exported.stderr
+        for words in (
+            ["export", "trader", "--output", "policy.pt2"],
+            ["report", "trader"],
+            ["leaderboard", "trader"],
+            ["jobs"],
+        ):
+            command = run(*words)
+            assert command.process.returncode == 0, (words, command.stderr)
         run("cancel", "trader")
         assert len(client.jobs()) == 3, "nothing began again after the rollback"
