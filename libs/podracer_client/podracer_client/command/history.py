@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from podracer.common.v1 import agent_pb2
     from podracer.orchestrator.v1 import job_service_pb2
 
-_TITLES = ("no", "time", "generation", "alias", "decision", "policy", "champion", "challenger", "reason")
+_SIDES = ("champion", "challenger")
+_TITLES = ("no", "time", "generation", "alias", "decision", "policy", *_SIDES, "reason")
 
 
 @with_server
@@ -34,7 +35,7 @@ def history(
         for promotion in found:
             write_json(promotion_json(promotion))
     elif found:
-        sys.stdout.write(columns(_TITLES, [_row(each) for each in found], right=("no", "generation")) + "\n")
+        sys.stdout.write(columns(_TITLES, [_row(each) for each in found], right=("no", "generation", *_SIDES)) + "\n")
     else:
         sys.stdout.write(f"{short_name(job)}: nothing was promoted yet\n")
 
@@ -81,12 +82,9 @@ def _side(evaluation: agent_pb2.Evaluation) -> dict[str, Any]:
 
 
 def _row(promotion: job_service_pb2.Promotion) -> tuple[str, ...]:
-    from podracer_client.display.numbers import return_text, time_text
+    from podracer_client.display.numbers import time_text
 
-    sides = [
-        return_text(getattr(promotion, side).mean if promotion.HasField(side) else None)
-        for side in ("champion", "challenger")
-    ]
+    sides = [f"{getattr(promotion, side).mean:.5g}" if promotion.HasField(side) else "–" for side in _SIDES]
     agent = promotion.policy.agent.partition("/jobs/")[2].replace("/agents/", "/")
     return (
         str(promotion.position),
