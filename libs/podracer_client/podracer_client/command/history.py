@@ -84,7 +84,8 @@ def _side(evaluation: agent_pb2.Evaluation) -> dict[str, Any]:
 def _row(promotion: job_service_pb2.Promotion) -> tuple[str, ...]:
     from podracer_client.display.numbers import time_text
 
-    sides = [f"{getattr(promotion, side).mean:.5g}" if promotion.HasField(side) else "–" for side in _SIDES]
+    champion = promotion.champion if promotion.HasField("champion") else None
+    challenger = promotion.challenger if promotion.HasField("challenger") else None
     agent = promotion.policy.agent.partition("/jobs/")[2].replace("/agents/", "/")
     return (
         str(promotion.position),
@@ -93,9 +94,15 @@ def _row(promotion: job_service_pb2.Promotion) -> tuple[str, ...]:
         promotion.alias,
         _decision(promotion),
         agent,
-        *sides,
+        _mean_text(champion),
+        _mean_text(challenger),
         promotion.reason,
     )
+
+
+def _mean_text(evaluation: agent_pb2.Evaluation | None) -> str:
+    """With five digits: a Sharpe ratio is a small number."""
+    return "–" if evaluation is None else f"{evaluation.mean:.5g}"
 
 
 def _decision(promotion: job_service_pb2.Promotion) -> str:
