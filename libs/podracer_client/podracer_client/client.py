@@ -20,11 +20,13 @@ from podracer.orchestrator.v1 import (
     job_service_pb2,
     job_service_pb2_grpc,
 )
+from podracer_client import promotions
 from podracer_client.artifacts import receive_artifact
 from podracer_client.connection import Connection, find_connection
 from podracer_client.job import Job
 from podracer_client.names import DEFAULT_PROJECT, job_name
 from podracer_client.uploads import upload_files
+from podracer_client.warm_starts import look_up_founders
 from podracer_core.errors import InvalidInput
 from podracer_core.jobs.job_file import load_job_file
 from podracer_core.jobs.messages import spec_to_message
@@ -47,6 +49,9 @@ _IDEMPOTENT = (
             "ListEvents",
             "GetCapacity",
             "CollectCheckpoints",
+            "PromotePolicy",
+            "RollbackPolicy",
+            "ListPromotions",
         )
     ),
     *(_ARTIFACTS + method for method in ("GetArtifact", "ListArtifacts")),
@@ -144,6 +149,7 @@ class Client:
         `job_id`.
         """
         spec = self.upload_files(job if isinstance(job, JobSpec) else load_job_file(Path(job)))
+        spec = look_up_founders(self.leaderboard, spec)
         request = job_service_pb2.CreateJobRequest(
             job_id=job_id, spec=spec_to_message(spec), request_id=request_id or secrets.token_hex(16)
         )
@@ -229,6 +235,21 @@ class Client:
             if not response.more:
                 return
             request.after_position = response.events[-1].position
+
+    def promote(self, job: str, policy: str = "", *, alias: str = "", reason: str = "") -> job_service_pb2.Promotion:
+        """Point an alias of the job at a policy: an agent, a checkpoint (by name), or the job's best.
+
+        Raises NotFound, and PreconditionFailed (NO_CANDIDATE) where there is nothing that could be promoted.
+        """
+        return promotions.promote(self.job_service, job, policy, alias, reason)
+
+    def roll_back(self, job: str, *, alias: str = "", reason: str = "") -> job_service_pb2.Promotion:
+        """Point an alias back at the policy before. Raises PreconditionFailed (NO_FORMER_POLICY) where none is."""
+        return promotions.roll_back(self.job_service, job, alias, reason)
+
+    def promotions(self, job: str, *, alias: str = "") -> list[job_service_pb2.Promotion]:
+        """What was promoted, what was not, and why, newest first."""
+        return promotions.history(self.job_service, job, alias)
 
     def describe(self, artifact: str) -> artifact_service_pb2.Artifact:
         """An artifact's files and sizes. Raises NotFound."""

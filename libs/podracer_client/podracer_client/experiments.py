@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from podracer.orchestrator.v1 import job_service_pb2
 from podracer_client.job import Job
+from podracer_client.warm_starts import look_up_founders
 from podracer_core.errors import DeadlineExpired, InvalidInput, Unavailable
 from podracer_core.jobs.messages import spec_to_message
 from podracer_core.jobs.spec import DataSets, JobSpec
@@ -36,7 +37,8 @@ def check_jobs(client: Client, specs: Sequence[JobSpec]) -> Sequence[JobSpec]:
             uploaded = client.upload_files(spec)
             stored[files] = uploaded.environment.code, uploaded.data
         code, data = stored[files]
-        ready.append(replace(spec, environment=replace(environment, code_path="", code=code), data=data))
+        spec = replace(spec, environment=replace(environment, code_path="", code=code), data=data)
+        ready.append(look_up_founders(client.leaderboard, spec))
     for spec in ready:
         try:
             request = job_service_pb2.CreateJobRequest(spec=spec_to_message(spec), validate_only=True)

@@ -18,6 +18,7 @@ from podracer_core.errors import FieldViolation, InvalidInput, NotFound
 __all__ = ["MANIFEST", "checkpoint_folder", "policy_folders"]
 
 MANIFEST = "manifest.json"
+_CHAMPION = "champion"
 
 
 @contextmanager
@@ -80,23 +81,35 @@ class _Shelf:
             ) from error
 
     def candidates(self, job: str, count: int) -> list[Path]:
-        """Of the best `count` candidates of a job, best first."""
+        """Of the best `count` candidates of a job, best first; of a job without any its champion's, of another job."""
         name = leaderboard_name(job)
         with running_or_resting(self._connect, self._state_folder, only_leaderboard=True) as client:
-            found = client.leaderboard(name).candidates
+            board = client.leaderboard(name)
+            found = board.candidates
+            if not found and board.aliases and count == 1:
+                return [self._promoted(board, client)]
             if not found:
                 raise NotFound(f"{job} has no candidate yet")
             if len(found) < count:
                 only = "only one candidate" if len(found) == 1 else f"{len(found)} candidates"
                 raise _refused("--ensemble", f"{job} has {only} on its leaderboard, not {count}")
-            return [self._candidate(candidate, client) for candidate in found[:count]]
+            return [
+                self._checkpoint(candidate.agent.name, candidate.evaluation.checkpoint.prefix, client)
+                for candidate in found[:count]
+            ]
 
-    def _candidate(self, candidate: leaderboard_service_pb2.Candidate, client: Client) -> Path:
-        prefix = candidate.evaluation.checkpoint.prefix
+    def _promoted(self, board: leaderboard_service_pb2.Leaderboard, client: Client) -> Path:
+        """Of what the alias `champion` points at, or whichever alias there is."""
+        alias = _CHAMPION if _CHAMPION in board.aliases else min(board.aliases)
+        request = leaderboard_service_pb2.ListAliasHistoryRequest(leaderboard=board.name, alias=alias, page_size=1)
+        newest = client.leaderboard_service.ListAliasHistory(request).changes[0]
+        return self._checkpoint(newest.agent, newest.checkpoint.prefix, client)
+
+    def _checkpoint(self, agent: str, prefix: str, client: Client) -> Path:
         here = StateFolder.objects_of(self._state_folder) / prefix  # prefixes have the job's uid: it is the same one
         if (here / MANIFEST).is_file():
             return here.absolute()
-        name = f"{candidate.agent.name}/checkpoints/{prefix.rstrip('/').rpartition('/')[2]}"
+        name = f"{agent}/checkpoints/{prefix.rstrip('/').rpartition('/')[2]}"
         if not client.connection.orchestrator:
             message = f"{name} is not in the state folder {self._state_folder}, and no orchestrator is known to ask"
             raise NotFound(message, reason="NO_CHECKPOINT")

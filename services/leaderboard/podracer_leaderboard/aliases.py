@@ -21,18 +21,21 @@ class Aliases:
         self._database = database
 
     async def set(self, request: leaderboard_pb2.SetAliasRequest) -> leaderboard_pb2.SetAliasResponse:
-        """Point an alias at an agent's candidate, or at nothing.
+        """Point an alias at an agent's candidate, at a checkpoint that is named, or at nothing.
 
-        Raises PreconditionFailed (NO_CANDIDATE) for an agent of which no snapshot was ever judged.
+        Raises PreconditionFailed (NO_CANDIDATE) for an agent of which no snapshot was ever judged. With a checkpoint
+        the agent may be one of another job: what the caller says of it is taken as it is.
         """
         names.check_leaderboard(request.leaderboard)
         names.check_alias(request.alias)
+        if request.HasField("checkpoint"):
+            names.check_agent(request.agent)
 
         def operation(session: Session) -> AliasRow:
             board = store.get_board(session, request.leaderboard)
             row = _by_request(session, board.name, request.request_id)
             if row is None:
-                checkpoint = _checkpoint(session, board.name, request.agent) if request.agent else b""
+                checkpoint = _checkpoint(session, board.name, request)
                 row = AliasRow(
                     board=board.name,
                     alias=request.alias,
@@ -78,13 +81,16 @@ def _by_request(session: Session, board: str, request_id: str) -> AliasRow | Non
     return session.scalars(query).first()
 
 
-def _checkpoint(session: Session, board: str, agent: str) -> bytes:
-    """The checkpoint of the agent's place on the board, else of its best candidate ever."""
-    row = store.get_agent(session, names.check_agent(agent), board)
-    candidate = session.get(CandidateRow, (board, agent))
+def _checkpoint(session: Session, board: str, request: leaderboard_pb2.SetAliasRequest) -> bytes:
+    """The checkpoint that is named, else that of the agent's place on the board, else of its best candidate ever."""
+    if request.HasField("checkpoint"):
+        return messages.to_bytes(request.checkpoint)
+    if not request.agent:
+        return b""
+    row = store.get_agent(session, names.check_agent(request.agent), board)
+    candidate = session.get(CandidateRow, (board, request.agent))
     evaluation = row.best_evaluation if candidate is None else candidate.evaluation
     if evaluation is None:
-        raise PreconditionFailed(
-            f"agent {agent} has no candidate: no snapshot of it was judged yet", reason="NO_CANDIDATE", agent=agent
-        )
+        message = f"agent {request.agent} has no candidate: no snapshot of it was judged yet"
+        raise PreconditionFailed(message, reason="NO_CANDIDATE", agent=request.agent)
     return messages.to_bytes(agent_pb2.Evaluation.FromString(evaluation).checkpoint)

@@ -15,6 +15,7 @@ from podracer_leaderboard import messages, names, store
 from podracer_leaderboard.aliases import current_aliases
 from podracer_leaderboard.changes import Changes
 from podracer_leaderboard.competition import read_competition
+from podracer_leaderboard.founders import check_founders
 from podracer_leaderboard.tables import AgentRow, BoardRow
 
 
@@ -28,11 +29,11 @@ class Boards:
     async def create(self, name: str, spec: leaderboard_pb2.LeaderboardSpec) -> leaderboard_pb2.Leaderboard:
         """The leaderboard, new or as it was.
 
-        Raises InvalidInput for a spec that cannot be right, AlreadyExists where the name is another job's.
+        Raises InvalidInput for a spec or a founder that cannot be right, AlreadyExists where the name is another job's.
         """
         names.check_leaderboard(name, "name")
         names.check_job(spec.job, "spec.job")
-        read_competition(spec)
+        check_founders(spec.founders, read_competition(spec))
 
         def operation(session: Session) -> leaderboard_pb2.Leaderboard:
             board = session.get(BoardRow, name)

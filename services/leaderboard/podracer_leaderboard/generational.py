@@ -31,8 +31,9 @@ class Generational(Generator):
         if not any(map(request.accepts, self.space.shares)):
             return Cohort()  # the next generation is for a pod that can train one
         staying = [agent for agent in population.waiting if agent.generation == generation]
-        if len(staying) < len(alive) or not all(agent.started for agent in staying):
-            return Cohort(seat(staying, request))  # the generation is under way
+        is_under_way = len(staying) < len(alive) or not all(agent.started for agent in staying)
+        if is_under_way and population.created >= self.rules.population:  # founders alone are no generation yet
+            return Cohort(seat(staying, request))
         created = self._next_generation(population, request, random, generation)
         replaced = {new.replaced.name for new in created if new.replaced is not None}
         queue: list[Agent | NewAgent] = [*(agent for agent in staying if agent.name not in replaced), *created]

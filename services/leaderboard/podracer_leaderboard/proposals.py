@@ -13,6 +13,7 @@ from podracer_core.telemetry.metrics import PROPOSALS
 from podracer_leaderboard import guard, messages, names, store
 from podracer_leaderboard.agents import Action, Agent, Cohort, CohortRequest, NewAgent, Start, State
 from podracer_leaderboard.competition import Competition, competition_of
+from podracer_leaderboard.founders import create_founders
 from podracer_leaderboard.judged_rounds import load_limits
 from podracer_leaderboard.ranking import admission_score
 from podracer_leaderboard.round_budget import Remaining, cohort_stretch, round_budget
@@ -73,6 +74,8 @@ def _propose(
     response = leaderboard_pb2.ProposeCohortResponse()
     if remaining.is_nothing:
         return response
+    if board.agent_count == 0:
+        create_founders(session, board, competition)
     living = store.load_living(session, board.name)
     uses_history = competition.generator.uses_history
     population = store.load_population(session, board, living, competition.rules, with_history=uses_history)

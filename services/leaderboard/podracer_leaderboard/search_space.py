@@ -67,7 +67,7 @@ class SearchSpace:
         values = dict(hyperparameters)
         for name in self.mutable(algorithm):
             search = self.ranges[algorithm][name]
-            resample = random.random() < RESAMPLE_PROBABILITY
+            resample = random.random() < RESAMPLE_PROBABILITY or not search.contains(values[name])  # a founder's own
             values[name] = search.sample(random) if resample else search.perturb(values[name], random)
         return values
 
@@ -78,7 +78,7 @@ class SearchSpace:
         names = self.mutable(algorithm, scope)
         name = names[int(random.random() * len(names))]
         search = self.ranges[algorithm][name]
-        resample = random.random() < RESAMPLE_PROBABILITY
+        resample = random.random() < RESAMPLE_PROBABILITY or not search.contains(hyperparameters[name])
         value = search.sample(random) if resample else search.perturb(hyperparameters[name], random)
         return {**hyperparameters, name: value}
 

@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 from podracer.common.v1 import agent_pb2
 from podracer_core.errors import AlreadyExists, NotFound, PreconditionFailed
 from podracer_core.storage.manifest import FILE_NAME, Manifest, ManifestFile
-from podracer_orchestrator import earlier_versions, job_files, jobs, names
+from podracer_orchestrator import earlier_versions, job_files, jobs, names, promotions
 from podracer_orchestrator.names import Name
 from podracer_orchestrator.tables import ArtifactRow, CheckpointRow, JobRow
 
@@ -138,6 +138,12 @@ def listed(session: Session, parent: Name, kind: str) -> Sequence[Found]:
 
 
 def _best(session: Session, job: JobRow) -> CheckpointRow:
+    """The checkpoint of a job's best candidate; of a continuous job its champion's, which is of another job."""
+    if job.is_continuous:
+        champion = promotions.champion(session, job)
+        if champion is None:
+            raise NotFound(f"the job {job.job_id} has no champion yet", reason="NO_CANDIDATE")
+        return session.get_one(CheckpointRow, champion.prefix)
     if job.best is None:
         raise NotFound(f"the job {job.job_id} has no candidate yet", reason="NO_CANDIDATE")
     best = agent_pb2.Evaluation.FromString(job.best)

@@ -1,10 +1,11 @@
 """Retention: checkpoints that nothing needs any more, and what writers that died have left, are deleted.
 
 A checkpoint stays while anything may come back to it: a place on the leaderboard, an alias, the best of an agent that
-lives or its newest few, a lease that is held, work that waits, a challenge, the job's own best and ensemble, and the
-best few of the job. Of what is left, that is deleted which has not been written to for an hour. The orchestrator alone
-deletes: what counts is in its database, and it forgets a checkpoint there before it touches the objects. Of one that
-goes those files stay that the manifest of another names because they are the same there: parts of transitions.
+lives or its newest few, a lease that is held, work that waits, a challenge, the job's own best and ensemble, the best
+few of the job, and of other jobs an alias that points at it or can be rolled back to it, a contest, a founder. Of
+what is left, that is deleted which has not been written to for an hour. The orchestrator alone deletes: what counts
+is in its database, and it forgets a checkpoint there before it touches the objects. Of one that goes those files stay
+that the manifest of another names because they are the same there: parts of transitions.
 """
 
 from __future__ import annotations
@@ -29,10 +30,12 @@ from podracer_core.storage.object_store import ObjectStore
 from podracer_orchestrator import (
     earlier_versions,
     evaluation_works,
+    founders,
     jobs,
     leases,
     objective,
     outbox,
+    promotions,
     refused_checkpoints,
 )
 from podracer_orchestrator.board import LeaderboardClient
@@ -237,6 +240,7 @@ class Collector:
         if job is None or outbox.has_news(session, board):
             return []  # deleted meanwhile, or news came for the leaderboard: the next time
         needed = pins.prefixes | set(pins.best) | _needed(session, job) | self._newest(session, uid, pins.living)
+        needed |= promotions.pointed_at(session).keys() | founders.needed(session).keys() | _in_contests(session)
         needed |= refused_checkpoints.in_place_of(session, uid, needed)
         held = set(leases.fences(session, uid))
         doomed = [each for each in stored if each not in needed and CheckpointPlace.parse(each).fence not in held]
@@ -293,6 +297,13 @@ def _needed(session: Session, job: JobRow) -> set[str]:
             members = select(MemberRow.checkpoint).where(MemberRow.work_id == work.id)
             needed |= {prefix for prefix in session.scalars(members) if prefix}
     return needed
+
+
+def _in_contests(session: Session) -> set[str]:
+    """What is compared in the contests of jobs: the champion is of another one."""
+    query = select(WorkRow).where(WorkRow.contest != "", WorkRow.state.in_(_OPEN))
+    orders = [evaluation_works.order_of(work) for work in session.scalars(query)]
+    return {policy.checkpoint.prefix for order in orders for policy in order.policies}
 
 
 def _of_spec(spec: agent_pb2.AgentSpec) -> set[str]:

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from podracer.common.v1 import agent_pb2
+from podracer.common.v1 import agent_pb2, environment_pb2
 from podracer.orchestrator.v1 import pod_service_pb2 as pod_pb2
 from podracer_core.errors import InvalidInput
 from podracer_core.jobs.messages import seconds_to_duration
@@ -29,13 +29,21 @@ def fill(
     policies: Sequence[agent_pb2.Parent],
     purpose: agent_pb2.EvaluationPurpose.ValueType,
     seen: Collection[int],
+    *,
+    seeds_of: str = "",
+    environment: environment_pb2.EnvironmentSpec | None = None,
 ) -> None:
-    """Say what a work evaluates, and make it READY: the job's number of episodes, none by a seed of `seen`."""
+    """Say what a work evaluates, and make it READY: the job's number of episodes, none by a seed of `seen`.
+
+    Works with the same words as `seeds_of` have the same seeds; without them each has its own. `environment`: another
+    than the job's.
+    """
     order = pod_pb2.EvaluateWork(
         policies=policies,
-        seeds=fresh_seeds(read_spec(job.spec).seed, work.id, plan_of(job).episodes, seen),
+        seeds=fresh_seeds(read_spec(job.spec).seed, seeds_of or work.id, plan_of(job).episodes, seen),
         purpose=purpose,
         timeout=seconds_to_duration(TIMEOUT_S),
+        environment=environment,
     )
     work.evaluation = order.SerializeToString(deterministic=True)
     work.state, work.places = WorkState.READY, len(policies)
@@ -49,7 +57,8 @@ def order_of(work: WorkRow) -> pod_pb2.EvaluateWork:
 def evaluate_work(job: JobRow, work: WorkRow) -> pod_pb2.EvaluateWork:
     """What a pod is told to evaluate."""
     order = order_of(work)
-    order.environment.CopyFrom(environment_of(read_spec(job.spec)))
+    if not order.HasField("environment"):
+        order.environment.CopyFrom(environment_of(read_spec(job.spec)))
     return order
 
 

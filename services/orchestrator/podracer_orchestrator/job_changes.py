@@ -11,18 +11,22 @@ from sqlalchemy.orm import Session
 
 from podracer.orchestrator.v1 import job_pb2
 from podracer_core.errors import Fenced, FieldViolation, InvalidInput, PreconditionFailed
-from podracer_orchestrator import events, jobs, objective, outbox
+from podracer_core.storage.layout import CheckpointPlace
+from podracer_orchestrator import events, founders, jobs, objective, outbox, promotions
 from podracer_orchestrator.changes import POOL, WORK, job_topic, touch
 from podracer_orchestrator.job_plan import read_spec
 from podracer_orchestrator.job_state import FINAL_STATES, JobSignal, JobState
+from podracer_orchestrator.names import job_name
 from podracer_orchestrator.submission import changed
 from podracer_orchestrator.tables import (
     CheckpointRow,
+    ContinuationRow,
     EventRow,
     JobFileRow,
     JobRow,
     LeaseRow,
     MemberRow,
+    PromotionRow,
     WorkRow,
 )
 
@@ -81,21 +85,42 @@ def page(session: Session, project: str, states: Sequence[str], token: str, size
     return found[:size], found[size - 1].uid if len(found) > size else ""
 
 
-def require_ended(job: JobRow) -> None:
-    """Raise PreconditionFailed unless the job has ended."""
-    if JobState(job.state) not in FINAL_STATES:
-        raise PreconditionFailed(
-            f"the job is {job.state}: cancel it before it is deleted", reason="JOB_NOT_ENDED", state=job.state
-        )
+def require_unneeded(session: Session, job: JobRow) -> Sequence[JobRow]:
+    """The jobs that go with it when it is deleted: itself, and those that it has made.
+
+    Raises PreconditionFailed unless they have ended and no other job needs their checkpoints: for an alias, or to start
+    from.
+    """
+    family = [*jobs.children(session, job), job]
+    for each in family:
+        if JobState(each.state) not in FINAL_STATES:
+            name = "the job" if each is job else each.job_id
+            message = f"{name} is {each.state}: cancel it before it is deleted"
+            raise PreconditionFailed(message, reason="JOB_NOT_ENDED", state=each.state)
+    uids = {each.uid for each in family}
+    others = promotions.pointed_at(session, besides=uids) | founders.needed(session)
+    for prefix, user in others.items():
+        if user.uid not in uids and CheckpointPlace.parse(prefix).job_uid in uids:
+            name = job_name(user.project, user.job_id)
+            message = f"{name} needs the checkpoint {prefix}: delete that job, or have its alias point elsewhere"
+            raise PreconditionFailed(message, reason="CHECKPOINT_IN_USE", job=name)
+    return family
 
 
 def remove(session: Session, job: JobRow) -> None:
-    """Delete an ended job with all that belongs to it here; its leaderboard follows through the outbox."""
-    require_ended(job)
+    """Delete an ended job, and those that it has made, with all that belongs to them here.
+
+    Their leaderboards follow through the outbox. Raises as `require_unneeded` does.
+    """
+    for each in require_unneeded(session, job):
+        _remove(session, each)
+
+
+def _remove(session: Session, job: JobRow) -> None:
     outbox.delete_leaderboard(session, job)
     works = select(WorkRow.id).where(WorkRow.job_uid == job.uid)
     session.execute(delete(MemberRow).where(MemberRow.work_id.in_(works)))
-    for table in (LeaseRow, WorkRow, CheckpointRow, EventRow, JobFileRow):
+    for table in (LeaseRow, WorkRow, CheckpointRow, EventRow, JobFileRow, ContinuationRow, PromotionRow):
         session.execute(delete(table).where(table.job_uid == job.uid))
     session.delete(job)
     touch(session, job_topic(job.uid), WORK, POOL)
@@ -106,6 +131,9 @@ def _is_of_pod(path: str) -> bool:
 
 
 def _set_suspended(session: Session, job: JobRow, suspend: bool, now: datetime) -> None:
+    for child in jobs.children(session, job):
+        if JobState(child.state) not in FINAL_STATES:
+            _set_suspended(session, child, suspend, now)
     if not jobs.signal(session, job, JobSignal.SUSPEND if suspend else JobSignal.RESUME, now):
         return
     kind, message = ("JOB_SUSPENDED", "suspended") if suspend else ("JOB_RESUMED", f"resumed: {job.state}")

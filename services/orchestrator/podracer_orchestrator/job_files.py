@@ -32,9 +32,42 @@ def find(session: Session, project: str, spec: job_pb2.JobSpec) -> list[Artifact
     return found
 
 
+def named(session: Session, project: str, spec: job_pb2.JobSpec) -> dict[str, ArtifactRow]:
+    """What the data sets that a spec has by name stand for now, by argument; without those that are not there."""
+    found = {name: session.get(ArtifactRow, (project, data_set)) for name, data_set in spec.data_sets.items()}
+    return {name: row for name, row in found.items() if row is not None and row.kind == DATA_SET}
+
+
+def resolved(session: Session, project: str, spec: job_pb2.JobSpec) -> job_pb2.JobSpec:
+    """The spec with the newest versions of its data sets by name; a continuous one keeps the names only.
+
+    Raises InvalidInput that names each one which is not there.
+    """
+    rows, violations = named(session, project, spec), []
+    result = job_pb2.JobSpec()
+    result.CopyFrom(spec)
+    for name, data_set in sorted(spec.data_sets.items()):
+        result.data.pop(name, None)
+        row = rows.get(name)
+        if row is None:
+            ways = f"upload it under this name, or name a file: data: {{{name}: FILE}}"
+            violations.append(
+                FieldViolation(f"data.{name}", f"projects/{project} has no data set {data_set!r}: {ways}")
+            )
+        elif not spec.HasField("continuous"):
+            reference = tensor_pb2.ObjectReference(
+                key=row.key, sha256=row.sha256, size_bytes=row.size_bytes, name=row.artifact_id
+            )
+            result.data[name].CopyFrom(reference)
+    if violations:
+        raise InvalidInput("; ".join(map(str, violations)), violations=violations, reason="NOT_UPLOADED")
+    return result
+
+
 def keep(session: Session, job: JobRow, spec: job_pb2.JobSpec) -> None:
     """Keep a new job's files from being deleted before it is. Raises as `find` does."""
-    for artifact_id in sorted({row.artifact_id for row in find(session, job.project, spec)}):
+    rows = [*find(session, job.project, spec), *named(session, job.project, spec).values()]
+    for artifact_id in sorted({row.artifact_id for row in rows}):
         session.add(JobFileRow(job_uid=job.uid, project=job.project, artifact_id=artifact_id))
 
 

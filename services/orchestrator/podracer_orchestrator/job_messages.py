@@ -8,12 +8,13 @@ from sqlalchemy.orm import Session
 
 from podracer.common.v1 import agent_pb2, cohort_pb2
 from podracer.orchestrator.v1 import job_pb2
+from podracer.orchestrator.v1 import job_service_pb2 as service_pb2
 from podracer_core.jobs.messages import seconds_to_duration
-from podracer_orchestrator import leases, objective
+from podracer_orchestrator import jobs, leases, objective, promotions
 from podracer_orchestrator.cohorts import description_of
 from podracer_orchestrator.job_plan import read_spec
 from podracer_orchestrator.names import job_name, leaderboard_name
-from podracer_orchestrator.tables import EventRow, JobRow, WorkKind
+from podracer_orchestrator.tables import ContinuationRow, EventRow, JobRow, PromotionRow, WorkKind
 from podracer_orchestrator.terms import LeaseTerms
 
 
@@ -30,6 +31,11 @@ def job_message(session: Session, job: JobRow, terms: LeaseTerms, now: datetime)
         leaderboard=leaderboard_name(job.project, job.job_id),
         event_position=job.event_position,
     )
+    if job.parent_uid is not None:
+        parent = jobs.get_by_uid(session, job.parent_uid)
+        message.parent, message.generation = job_name(parent.project, parent.job_id), job.generation
+    if job.is_continuous:
+        message.continuous_status.CopyFrom(_continuous_status(session, job))
     if job.problem is not None:
         message.problem.CopyFrom(cohort_pb2.Problem.FromString(job.problem))
     if job.ensemble is not None:
@@ -55,6 +61,47 @@ def event_message(event: EventRow) -> job_pb2.Event:
     )
     message.time.FromDatetime(event.time)
     return message
+
+
+def promotion_message(row: PromotionRow) -> service_pb2.Promotion:
+    """A decision about an alias as clients see it."""
+    message = service_pb2.Promotion(
+        position=row.position,
+        alias=row.alias,
+        decision=service_pb2.PromotionDecision.Value(f"PROMOTION_DECISION_{row.decision}"),
+        generation=row.generation,
+        job=row.child,
+        data_sha256=row.data_sha256,
+        reason=row.reason,
+    )
+    if row.agent:
+        message.policy.CopyFrom(_policy(row))
+    if row.champion is not None:
+        message.champion.ParseFromString(row.champion)
+    if row.challenger is not None:
+        message.challenger.ParseFromString(row.challenger)
+    message.create_time.FromDatetime(row.create_time)
+    return message
+
+
+def _policy(row: PromotionRow) -> agent_pb2.Parent:
+    checkpoint = agent_pb2.CheckpointReference.FromString(row.checkpoint or b"")
+    return agent_pb2.Parent(agent=row.agent, checkpoint=checkpoint)
+
+
+def _continuous_status(session: Session, job: JobRow) -> job_pb2.ContinuousStatus:
+    stand = session.get_one(ContinuationRow, job.uid)
+    status = job_pb2.ContinuousStatus(generation=stand.generation, data_sha256=stand.data_sha256)
+    current = None if stand.child_uid is None else session.get(JobRow, stand.child_uid)
+    if current is not None:
+        status.current_job = job_name(current.project, current.job_id)
+    champion = promotions.champion(session, job)
+    if champion is not None:
+        status.champion.CopyFrom(_policy(champion))
+        status.champion_generation = champion.generation
+    if stand.next_time is not None:
+        status.next_time.FromDatetime(stand.next_time)
+    return status
 
 
 def _progress(session: Session, job: JobRow, terms: LeaseTerms, now: datetime) -> job_pb2.JobProgress:

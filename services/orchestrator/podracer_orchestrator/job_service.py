@@ -19,11 +19,12 @@ from podracer_core.rpc.auth import current_caller
 from podracer_core.rpc.tokens import Role
 from podracer_core.storage.layout import job_prefix
 from podracer_core.telemetry.spans import current
-from podracer_orchestrator import events, job_changes, job_files, jobs, names, pods, submission
+from podracer_orchestrator import events, job_changes, job_files, jobs, names, pods, promotions, submission
 from podracer_orchestrator.capacity import capacity_message, pod_uses
-from podracer_orchestrator.job_messages import event_message, job_message
+from podracer_orchestrator.job_messages import event_message, job_message, promotion_message
 from podracer_orchestrator.lease_messages import pod_messages
 from podracer_orchestrator.orchestrator import Orchestrator
+from podracer_orchestrator.promoting import find_policy
 from podracer_orchestrator.tables import JobRow
 from podracer_orchestrator.watching import Watcher
 
@@ -61,10 +62,8 @@ class JobServicer(job_service_pb2_grpc.JobServiceServicer):
         # Beside the loop: an id that is not built in has Gymnasium imported, once.
         new = await asyncio.to_thread(submission.new_job, request)
         if request.validate_only:
-            await self._transactions.read(lambda session: job_files.find(session, new.project, new.spec))
-            return service_pb2.CreateJobResponse(
-                job=job_pb2.Job(spec=new.spec, environment_description=new.description)
-            )
+            spec = await self._transactions.read(lambda session: _looked_up(session, new))
+            return service_pb2.CreateJobResponse(job=job_pb2.Job(spec=spec, environment_description=new.description))
         quota = self._orchestrator.quotas.of(new.project)
 
         def create(session: Session) -> job_pb2.Job:
@@ -105,14 +104,13 @@ class JobServicer(job_service_pb2_grpc.JobServiceServicer):
         return service_pb2.CancelJobResponse(job=await self._changed(request.name, operation))
 
     async def DeleteJob(self, request: service_pb2.DeleteJobRequest, context: Context) -> service_pb2.DeleteJobResponse:
-        def prefix(session: Session) -> str:
-            job = _named(session, request.name)
-            job_changes.require_ended(job)
-            return job_prefix(job.project, job.uid)
+        def prefixes(session: Session) -> list[str]:
+            going = job_changes.require_unneeded(session, _named(session, request.name))
+            return [job_prefix(job.project, job.uid) for job in going]
 
         # Objects first: should we die in between, the same call again finishes the deletion.
-        objects = await self._transactions.read(prefix)
-        await asyncio.to_thread(self._orchestrator.store.delete_prefix, objects)
+        for objects in await self._transactions.read(prefixes):
+            await asyncio.to_thread(self._orchestrator.store.delete_prefix, objects)
         await self._transactions.write(lambda session: job_changes.remove(session, _named(session, request.name)))
         return service_pb2.DeleteJobResponse()
 
@@ -171,6 +169,60 @@ class JobServicer(job_service_pb2_grpc.JobServiceServicer):
             checkpoint_count=len(found.prefixes), size_bytes=found.size_bytes, prefixes=found.prefixes[:MAX_PAGE]
         )
 
+    async def PromotePolicy(
+        self, request: service_pb2.PromotePolicyRequest, context: Context
+    ) -> service_pb2.PromotePolicyResponse:
+        name = _alias_request(request)
+        policy = await find_policy(self._transactions, self._orchestrator.board, name, request.policy)
+
+        def operation(session: Session) -> service_pb2.Promotion:
+            job = jobs.get(session, name.project, name.id)
+            row = promotions.promote(
+                session,
+                job,
+                policy,
+                self._clock.now(),
+                alias=request.alias,
+                reason=request.reason,
+                request_id=request.request_id,
+            )
+            return promotion_message(row)
+
+        return service_pb2.PromotePolicyResponse(promotion=await self._transactions.write(operation))
+
+    async def RollbackPolicy(
+        self, request: service_pb2.RollbackPolicyRequest, context: Context
+    ) -> service_pb2.RollbackPolicyResponse:
+        name = _alias_request(request)
+
+        def operation(session: Session) -> service_pb2.Promotion:
+            job = jobs.get(session, name.project, name.id)
+            row = promotions.rollback(
+                session,
+                job,
+                self._clock.now(),
+                alias=request.alias,
+                reason=request.reason,
+                request_id=request.request_id,
+            )
+            return promotion_message(row)
+
+        return service_pb2.RollbackPolicyResponse(promotion=await self._transactions.write(operation))
+
+    async def ListPromotions(
+        self, request: service_pb2.ListPromotionsRequest, context: Context
+    ) -> service_pb2.ListPromotionsResponse:
+        size = _page_size(request.page_size)
+
+        def operation(session: Session) -> service_pb2.ListPromotionsResponse:
+            job = _named(session, request.job, "job")
+            found, token = promotions.page(session, job, request.alias, request.page_token, size)
+            return service_pb2.ListPromotionsResponse(
+                promotions=[promotion_message(row) for row in found], next_page_token=token
+            )
+
+        return await self._transactions.read(operation)
+
     async def _changed(self, name: str, operation: Callable[[Session, JobRow], None]) -> job_pb2.Job:
         def changing(session: Session) -> job_pb2.Job:
             job = _named(session, name)
@@ -187,6 +239,22 @@ class JobServicer(job_service_pb2_grpc.JobServiceServicer):
 def _named(session: Session, text: str, field: str = "name") -> JobRow:
     name = names.parse("job", text, field)
     return jobs.get(session, name.project, name.id)
+
+
+def _looked_up(session: Session, new: jobs.NewJob) -> job_pb2.JobSpec:
+    """The spec as the job would get it. Raises InvalidInput for files, data sets and founders that are not there."""
+    spec = jobs.resolved(session, new.project, new.spec)
+    job_files.find(session, new.project, spec)
+    return spec
+
+
+def _alias_request(request: service_pb2.PromotePolicyRequest | service_pb2.RollbackPolicyRequest) -> names.Name:
+    """The job's name. Raises InvalidInput for what is wrong in the request itself."""
+    if request.alias:
+        names.check_label(request.alias, "alias")
+    submission.check_length(request.request_id, "request_id", submission.MAX_REQUEST_ID)
+    submission.check_length(request.reason, "reason", promotions.MAX_REASON)
+    return names.parse("job", request.job, "job")
 
 
 def _page_size(asked: int) -> int:

@@ -14,18 +14,18 @@ from podracer.common.v1 import cohort_pb2, environment_pb2
 from podracer.orchestrator.v1 import job_pb2
 from podracer_core.errors import AlreadyExists, NotFound
 from podracer_core.telemetry.spans import current
-from podracer_orchestrator import events, job_files, outbox
+from podracer_orchestrator import events, founders, job_files, outbox
 from podracer_orchestrator.changes import POOL, WORK, job_topic, touch
 from podracer_orchestrator.job_state import FINAL_STATES, JobOutcome, JobSignal, JobState, next_state
 from podracer_orchestrator.names import job_name
 from podracer_orchestrator.quotas import UNLIMITED, Quota, require_job
-from podracer_orchestrator.tables import JobRow, WorkKind, WorkRow, WorkState
+from podracer_orchestrator.tables import ContinuationRow, JobRow, WorkKind, WorkRow, WorkState
 
 
 @dataclass(frozen=True, slots=True)
 class NewJob:
     """A checked request for a job. `description` is None where the environment has to be inspected first; `warnings`
-    are what its user should know."""
+    are what its user should know. One that a continuous job makes has its uid as `parent_uid`, and a number."""
 
     project: str
     job_id: str
@@ -33,13 +33,15 @@ class NewJob:
     description: environment_pb2.EnvironmentDescription | None = None
     request_id: str = ""
     warnings: tuple[str, ...] = ()
+    parent_uid: str | None = None
+    generation: int = 0
 
 
 def create(session: Session, new: NewJob, now: datetime, quota: Quota = UNLIMITED) -> JobRow:
     """Store a job, or return the one that the same request made before.
 
-    Raises AlreadyExists for a taken id, InvalidInput for files that were not uploaded, Exhausted where the project has
-    all the jobs that it may have.
+    Its data sets by name are looked up here; those of a continuous job only have to be there. Raises AlreadyExists for
+    a taken id, InvalidInput for files that were not uploaded, Exhausted where the project has all jobs it may have.
     """
     if new.request_id:
         query = select(JobRow).where(JobRow.project == new.project, JobRow.request_id == new.request_id)
@@ -49,30 +51,44 @@ def create(session: Session, new: NewJob, now: datetime, quota: Quota = UNLIMITE
         name = job_name(new.project, new.job_id)
         raise AlreadyExists(f"there is a job {name} already", job=name)
     require_job(session, new.project, quota)
+    spec = resolved(session, new.project, new.spec)
+    is_continuous = spec.HasField("continuous")
+    state = JobState.VALIDATING if new.description is None else JobState.PENDING
     job = JobRow(
         uid=uuid.uuid4().hex,
         project=new.project,
         job_id=new.job_id,
         request_id=new.request_id or None,
-        spec=new.spec.SerializeToString(deterministic=True),
+        spec=spec.SerializeToString(deterministic=True),
         description=None if new.description is None else new.description.SerializeToString(deterministic=True),
-        state=JobState.VALIDATING if new.description is None else JobState.PENDING,
+        state=JobState.RUNNING if is_continuous else state,
         create_time=now,
+        start_time=now if is_continuous else None,
         traceparent=current().traceparent,
+        is_continuous=is_continuous,
+        parent_uid=new.parent_uid,
+        generation=new.generation,
     )
     session.add(job)
     session.flush()
-    job_files.keep(session, job, new.spec)
+    job_files.keep(session, job, spec)
     events.record(session, job, "JOB_CREATED", f"{job_name(job.project, job.job_id)} was accepted", now=now)
     for warning in new.warnings:
         message = f"{warning}: the round is shortened to it, and no agent is replaced"
         events.record(session, job, "ROUND_SHORTENED", message, now=now)
-    if new.description is None:
+    if is_continuous:
+        session.add(ContinuationRow(job_uid=job.uid))
+    elif new.description is None:
         add_work(session, job, WorkKind.INSPECT, WorkState.READY, now)
-    else:
+    if new.description is not None:
         outbox.create_leaderboard(session, job)
     touch(session, POOL, WORK)
     return job
+
+
+def resolved(session: Session, project: str, spec: job_pb2.JobSpec) -> job_pb2.JobSpec:
+    """A checked spec with what has to be looked up: data sets by name, founders. Raises InvalidInput."""
+    return founders.resolved(session, project, job_files.resolved(session, project, spec))
 
 
 def add_work(
@@ -95,6 +111,18 @@ def get(session: Session, project: str, job_id: str) -> JobRow:
     return job
 
 
+def is_taken(session: Session, project: str, job_id: str) -> bool:
+    """Whether there is a job of that name."""
+    return _find(session, project, job_id) is not None
+
+
+def children(session: Session, job: JobRow) -> Sequence[JobRow]:
+    """The jobs that a continuous job has made, oldest first."""
+    if not job.is_continuous:
+        return []
+    return session.scalars(select(JobRow).where(JobRow.parent_uid == job.uid).order_by(JobRow.generation)).all()
+
+
 def get_by_uid(session: Session, uid: str) -> JobRow:
     """The job of a uid that the caller has from the database. Raises NotFound where it was deleted since."""
     job = session.get(JobRow, uid)
@@ -109,16 +137,15 @@ def load(session: Session, uids: Collection[str]) -> Sequence[JobRow]:
 
 
 def in_states(session: Session, states: Collection[JobState]) -> Sequence[JobRow]:
-    """The jobs in any of `states`, oldest first."""
-    query = select(JobRow).where(JobRow.state.in_([str(state) for state in states]))
+    """The jobs in any of `states` that pods work for, oldest first: none works for a continuous job itself."""
+    query = select(JobRow).where(JobRow.state.in_([str(state) for state in states]), JobRow.is_continuous.is_(False))
     return session.scalars(query.order_by(JobRow.create_time, JobRow.uid)).all()
 
 
 def signal(session: Session, job: JobRow, what: JobSignal, now: datetime) -> bool:
     """Take a job to its next state; True where that is another one. Raises PreconditionFailed where it cannot go."""
-    state = next_state(
-        JobState(job.state), what, described=job.description is not None, started=job.start_time is not None
-    )
+    is_described = job.is_continuous or job.description is not None
+    state = next_state(JobState(job.state), what, described=is_described, started=job.start_time is not None)
     if state == job.state:
         return False
     job.state = state
@@ -144,7 +171,9 @@ def fail(session: Session, job: JobRow, problem: cohort_pb2.Problem, now: dateti
 
 
 def cancel(session: Session, job: JobRow, now: datetime) -> None:
-    """End a job because its user says so; nothing changes where it has ended already."""
+    """End a job because its user says so, and those that it has made; nothing changes where it has ended already."""
+    for child in children(session, job):
+        cancel(session, child, now)
     if JobState(job.state) in FINAL_STATES:
         return
     signal(session, job, JobSignal.CANCEL, now)

@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 from podracer.common.v1 import agent_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
 from podracer_core.jobs.messages import seconds_from_duration
-from podracer_orchestrator import challenges, ensembles, evaluation_works, events, jobs, leases, outbox
+from podracer_orchestrator import challenges, contests, ensembles, evaluation_works, events, jobs, leases, outbox
 from podracer_orchestrator.budget import Usage, remainder
 from podracer_orchestrator.challenges import Claim
 from podracer_orchestrator.changes import job_topic, touch
@@ -82,8 +82,8 @@ def reconsider(session: Session, job: JobRow, now: datetime) -> None:
 
 
 def reopen(session: Session, job: JobRow) -> None:
-    """The budget has changed: another round may fit into it, unless the job is at work on its ensemble already."""
-    if not ensembles.has_begun(session, job):
+    """The budget has changed: another round may fit into it, unless the job is at work on what comes last already."""
+    if not ensembles.has_begun(session, job) and not contests.has_begun(session, job):
         job.rounds_over = False
 
 
@@ -139,8 +139,10 @@ def finish_if_due(session: Session, job: JobRow, now: datetime) -> None:
     """End the job where its target is reached, or where its budget is used and neither a lease nor a challenge is out.
 
     The leaderboard has heard by then how the last challenge went, and has named whoever claims more now. Where the job
-    wants an ensemble, that comes before the end.
+    wants an ensemble, or has to hold a contest, that comes before the end.
     """
+    if job.is_continuous:
+        return  # it ends when its user says so
     state = JobState(job.state)
     if job.time_to_target_s is not None and state in TRAINING_STATES | {JobState.SUSPENDED}:
         outcome = JobOutcome.TARGET_REACHED
@@ -153,10 +155,11 @@ def finish_if_due(session: Session, job: JobRow, now: datetime) -> None:
             message += f"; rollouts are finished, so that is {job.env_steps - limit:,} more than max_env_steps"
     else:
         return
-    if not ensembles.is_wanted(session, job):
+    last = next((stage for stage in (ensembles, contests) if stage.is_wanted(session, job)), None)
+    if last is None:
         jobs.succeed(session, job, outcome, message, now)
     elif not leases.held(session, job_uid=job.uid):  # who trains still may bring a candidate for it
-        ensembles.begin(session, job, now)
+        last.begin(session, job, now)
 
 
 def is_budget_used(job: JobRow, now: datetime) -> bool:

@@ -32,6 +32,7 @@ from podracer_orchestrator.pool_keeping import PoolKeeper
 from podracer_orchestrator.pool_shares import PoolShares
 from podracer_orchestrator.proposing import CohortProposer
 from podracer_orchestrator.quotas import Quotas
+from podracer_orchestrator.supervisor import Supervisor
 from podracer_orchestrator.sweep import Sweep
 from podracer_orchestrator.tables import SettingRow
 from podracer_orchestrator.terms import LeaseTerms
@@ -64,13 +65,14 @@ class Orchestrator:
         self.quotas = Quotas(config.quotas)
         self.pool_shares = PoolShares(self.clock, self.quotas)
         self.pool_keeper = PoolKeeper(transactions, self.lease_keeper, self.pool_shares, changes, self.clock)
-        board = LeaderboardClient(channel)
+        board = self.board = LeaderboardClient(channel)
         self._delivery = Delivery(transactions, board, changes, self.clock)
         proposer = CohortProposer(transactions, board, self._delivery, self.clock)
         self.dispatcher = Dispatcher(
             transactions, self.terms, lease_tokens, proposer, changes, self.clock, self.pool_shares
         )
         self._ensembles = EnsembleMaker(transactions, board, self._delivery, changes, self.clock)
+        self._supervisor = Supervisor(transactions, changes, self.clock)
         self._sweep = Sweep(transactions, self.terms, self.lease_keeper, self.clock)
         retention = Retention(config.keep_last, config.keep_best, timedelta(seconds=config.collect_after))
         self.storing = asyncio.Lock()
@@ -105,7 +107,15 @@ class Orchestrator:
         await self.lease_keeper.recover()
         await self.pool_keeper.adopt(self._make_pool(address))
         gauges = Gauges(self.transactions)
-        for part in (self.pool_keeper, self._delivery, self._ensembles, self._sweep, self.collector, gauges):
+        for part in (
+            self.pool_keeper,
+            self._delivery,
+            self._ensembles,
+            self._supervisor,
+            self._sweep,
+            self.collector,
+            gauges,
+        ):
             task = asyncio.create_task(part.run())
             task.add_done_callback(self._note_end)
             self._tasks.append(task)

@@ -15,6 +15,7 @@ from sqlalchemy.orm import Session
 from podracer.common.v1 import agent_pb2, environment_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
 from podracer_core.telemetry.spans import current
+from podracer_orchestrator import founders
 from podracer_orchestrator.changes import OUTBOX, touch
 from podracer_orchestrator.job_plan import read_spec
 from podracer_orchestrator.names import job_name, leaderboard_name
@@ -23,12 +24,14 @@ from podracer_orchestrator.tables import JobRow, OutboxRow
 CREATE_LEADERBOARD = "CreateLeaderboard"
 DELETE_LEADERBOARD = "DeleteLeaderboard"
 RECORD_EVALUATIONS = "RecordEvaluations"
+SET_ALIAS = "SetAlias"
 SUBMIT_CANDIDATE = "SubmitCandidate"
 
 REQUEST_TYPES: dict[str, type[Message]] = {
     CREATE_LEADERBOARD: leaderboard_pb2.CreateLeaderboardRequest,
     DELETE_LEADERBOARD: leaderboard_pb2.DeleteLeaderboardRequest,
     RECORD_EVALUATIONS: leaderboard_pb2.RecordEvaluationsRequest,
+    SET_ALIAS: leaderboard_pb2.SetAliasRequest,
     SUBMIT_CANDIDATE: leaderboard_pb2.SubmitCandidateRequest,
 }
 
@@ -54,6 +57,7 @@ def create_leaderboard(session: Session, job: JobRow) -> None:
         evolution=spec.evolution,
         environment_description=environment_pb2.EnvironmentDescription.FromString(job.description or b""),
         seed=spec.seed,
+        founders=founders.fitting(session, job),
     )
     _append(session, job, CREATE_LEADERBOARD, leaderboard_pb2.CreateLeaderboardRequest(name=board_of(job), spec=board))
 
@@ -61,6 +65,27 @@ def create_leaderboard(session: Session, job: JobRow) -> None:
 def delete_leaderboard(session: Session, job: JobRow) -> None:
     """Have the job's leaderboard deleted."""
     _append(session, job, DELETE_LEADERBOARD, leaderboard_pb2.DeleteLeaderboardRequest(name=board_of(job)))
+
+
+def set_alias(
+    session: Session,
+    job: JobRow,
+    alias: str,
+    agent: str,
+    checkpoint: agent_pb2.CheckpointReference,
+    reason: str,
+    request_id: str,
+) -> None:
+    """Have an alias of the job's leaderboard point at an agent's checkpoint; the agent may be one of another job."""
+    request = leaderboard_pb2.SetAliasRequest(
+        leaderboard=board_of(job),
+        alias=alias,
+        agent=agent,
+        checkpoint=checkpoint,
+        reason=reason,
+        request_id=request_id,
+    )
+    _append(session, job, SET_ALIAS, request)
 
 
 def submit_candidate(session: Session, job: JobRow, request: leaderboard_pb2.SubmitCandidateRequest) -> None:

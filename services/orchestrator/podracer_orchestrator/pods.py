@@ -120,7 +120,7 @@ def of_job(session: Session, job: JobRow) -> Sequence[PodRow]:
     """A job's pods, by name: those that hold a lease of it, and while it is active those that may get one."""
     busy = select(LeaseRow.pod).where(LeaseRow.state == LeaseState.HELD)
     wanted: ColumnElement[bool] = PodRow.name.in_(busy.where(LeaseRow.job_uid == job.uid))
-    if JobState(job.state) in ACTIVE_STATES:
+    if JobState(job.state) in ACTIVE_STATES and not job.is_continuous:
         has_left = (PodRow.state == PodState.DRAINING) | ((PodRow.state == PodState.LOST) & (PodRow.backend == STATIC))
         wanted |= ~has_left & PodRow.name.not_in(busy) & _serves(job)
     query = select(PodRow).where(PodRow.state.not_in(GONE), wanted)

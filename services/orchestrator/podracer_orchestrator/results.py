@@ -16,6 +16,7 @@ from podracer_core.jobs.messages import search_from_message, seconds_from_durati
 from podracer_core.jobs.validation import validate_action_space
 from podracer_orchestrator import (
     challenges,
+    contests,
     ensembles,
     evaluation_works,
     events,
@@ -148,7 +149,9 @@ def complete_evaluation(session: Session, lease: LeaseRow, result: pod_pb2.Evalu
     job.cost_s += cost_s
     job.evaluation_cost_s += cost_s
     work.state, work.end_time = WorkState.DONE, now
-    if work.checkpoint is None:
+    if work.contest:
+        contests.complete(session, job, work, result, now)
+    elif work.checkpoint is None:
         ensembles.complete(session, job, work, result, now)
     else:
         outbox.record_evaluations(session, job, [result.evaluation])

@@ -30,8 +30,7 @@ Copy = Callable[[job_pb2.JobSpec, job_pb2.JobSpec], None]
 def new_job(request: service_pb2.CreateJobRequest) -> NewJob:
     """Check a request and fill in its defaults. Raises InvalidInput with every bad field."""
     project = names.parse_parent(request.parent)
-    if len(request.request_id) > MAX_REQUEST_ID:
-        raise _bad("request_id", f"has {len(request.request_id)} characters, at most {MAX_REQUEST_ID} are allowed")
+    check_length(request.request_id, "request_id", MAX_REQUEST_ID)
     spec = checked(request.spec)
     if request.job_id:
         names.check_label(request.job_id, "job_id")
@@ -43,6 +42,12 @@ def new_job(request: service_pb2.CreateJobRequest) -> NewJob:
         request.request_id,
         tuple(shortened_rounds(spec_from_message(spec))),
     )
+
+
+def check_length(text: str, field: str, limit: int) -> None:
+    """Raise InvalidInput for a text that is longer than `limit`."""
+    if len(text) > limit:
+        raise _bad(field, f"has {len(text)} characters, at most {limit} are allowed")
 
 
 def checked(spec: job_pb2.JobSpec) -> job_pb2.JobSpec:
@@ -62,7 +67,7 @@ def description_of(spec: job_pb2.JobSpec) -> environment_pb2.EnvironmentDescript
     info = BUILT_IN.get(spec.environment.id)
     if info is None or info.observation_space is None or info.action_space is None:
         return None
-    if spec.environment.kwargs.fields or spec.data:
+    if spec.environment.kwargs.fields or spec.data or spec.data_sets:
         return None
     return environment_pb2.EnvironmentDescription(
         observation_space=space_to_message(info.observation_space),

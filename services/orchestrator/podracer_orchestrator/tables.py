@@ -4,7 +4,8 @@ jobs ──< works ──< work_members        what is asked for, the pieces of 
   │        └──< leases                 who holds which piece; the fence is the primary key and only grows
   ├──< checkpoints, events, outbox     what counts, what happened, what the leaderboard has not heard yet
   │                                    pods, settings stand alone
-  └──< job_files >── artifacts         the uploaded files that a job needs
+  ├──< job_files >── artifacts         the uploaded files that a job needs
+  └──< continuations, promotions       where a continuous job stands; what aliases have pointed at, and why
 """
 
 from __future__ import annotations
@@ -121,6 +122,12 @@ class JobRow(Base):
     completed_rounds: Mapped[int] = mapped_column(default=0)
     failed_works: Mapped[int] = mapped_column(default=0)
     """Works that failed one after the other, without a commit between them."""
+    is_continuous: Mapped[bool] = mapped_column(default=False)
+    """Whether it trains nothing itself but makes jobs that do, one a generation (`supervision`)."""
+    parent_uid: Mapped[str | None] = mapped_column(index=True)
+    """The continuous job that has made this one."""
+    generation: Mapped[int] = mapped_column(default=0)
+    """Its number among those of its parent, from 1."""
     rounds_over: Mapped[bool] = mapped_column(default=False)
     """No further round will come: the leaderboard said so, or what is left of the budget is too small for one."""
 
@@ -134,8 +141,9 @@ class JobRow(Base):
 class WorkRow(Base):
     """A piece of work. `proposal` is the leaderboard's answer (ProposeCohortResponse), for TRAIN.
 
-    For EVALUATE, `evaluation` says what (EvaluateWork without its environment); it is a challenge where `checkpoint` is
-    set, else the ensemble at the end of the job.
+    For EVALUATE, `evaluation` says what (EvaluateWork, without its environment where that is the job's); it is a
+    challenge where `checkpoint` is set, one side of the contest with the champion where `contest` is, else the ensemble
+    at the end of the job.
     """
 
     __tablename__ = "works"
@@ -153,6 +161,10 @@ class WorkRow(Base):
     evaluation: Mapped[bytes | None]
     checkpoint: Mapped[str | None] = mapped_column(index=True)
     """Of a challenge: the prefix. No checkpoint is challenged twice."""
+    contest: Mapped[str] = mapped_column(default="")
+    """Whom of a contest it evaluates: `champion` or `challenger` (`contests`)."""
+    result: Mapped[bytes | None]
+    """Of a contest: the Evaluation."""
     claimed_score: Mapped[float | None]
     claims_target: Mapped[bool] = mapped_column(default=False)
     expected_cost_s: Mapped[float] = mapped_column(default=0.0)
@@ -315,6 +327,57 @@ class JobFileRow(Base):
     job_uid: Mapped[str] = mapped_column(ForeignKey("jobs.uid"), primary_key=True)
     project: Mapped[str] = mapped_column(primary_key=True)
     artifact_id: Mapped[str] = mapped_column(primary_key=True)
+
+
+class ContinuationRow(Base):
+    """Where a continuous job stands: the newest generation, and what it was given."""
+
+    __tablename__ = "continuations"
+
+    job_uid: Mapped[str] = mapped_column(ForeignKey("jobs.uid"), primary_key=True)
+    generation: Mapped[int] = mapped_column(default=0)
+    child_uid: Mapped[str | None]
+    """The job of the newest generation until it has been decided what becomes of it."""
+    data_sha256: Mapped[str] = mapped_column(default="")
+    next_time: Mapped[datetime | None]
+
+
+class Decision(StrEnum):
+    PROMOTED = "PROMOTED"
+    KEPT = "KEPT"
+    FAILED = "FAILED"
+    ROLLED_BACK = "ROLLED_BACK"
+
+
+class PromotionRow(Base):
+    """A decision about an alias; positions count from 1 without gaps. `prefix` is that of `checkpoint`."""
+
+    __tablename__ = "promotions"
+    __table_args__ = (
+        UniqueConstraint("job_uid", "position"),
+        UniqueConstraint("job_uid", "request_id"),
+        {"sqlite_autoincrement": True},
+    )
+
+    id: Mapped[int] = mapped_column(BigKey, primary_key=True, autoincrement=True)
+    job_uid: Mapped[str] = mapped_column(ForeignKey("jobs.uid"))
+    position: Mapped[int]
+    alias: Mapped[str]
+    decision: Mapped[str]
+    agent: Mapped[str] = mapped_column(default="")
+    """What the alias points at from then on: the agent, and its checkpoint (CheckpointReference)."""
+    checkpoint: Mapped[bytes | None]
+    prefix: Mapped[str] = mapped_column(default="")
+    generation: Mapped[int] = mapped_column(default=0)
+    child: Mapped[str] = mapped_column(default="")
+    """Name of the generation's job."""
+    data_sha256: Mapped[str] = mapped_column(default="")
+    champion: Mapped[bytes | None]
+    challenger: Mapped[bytes | None]
+    """How they did (Evaluation)."""
+    reason: Mapped[str]
+    request_id: Mapped[str | None]
+    create_time: Mapped[datetime]
 
 
 class SettingRow(Base):

@@ -151,7 +151,7 @@ def fail(session: Session, job: JobRow, work: WorkRow, problem: cohort_pb2.Probl
             request.latest.CopyFrom(checkpoint_reference(session.get_one(CheckpointRow, member.checkpoint)))
         outbox.submit_candidate(session, job, request)
     if work.kind == WorkKind.EVALUATE:
-        if work.checkpoint is None:
+        if work.checkpoint is None and not work.contest:
             ensembles.give_up(session, job, work, f"it could not be evaluated: {problem.message}", now)
     else:
         note_failure(session, job, work.kind, problem, now)

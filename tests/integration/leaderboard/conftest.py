@@ -86,8 +86,9 @@ class Driver:
         self.stub = stub
         self._numbers = itertools.count(1)
 
-    async def create(self, **evolution: Any) -> pb.Leaderboard:
+    async def create(self, founders: Sequence[evolution_pb2.Founder] = (), **evolution: Any) -> pb.Leaderboard:
         request = pb.CreateLeaderboardRequest(name=BOARD, spec=make_spec(**evolution))
+        request.spec.founders.extend(founders)
         answer: pb.CreateLeaderboardResponse = await self.stub.CreateLeaderboard(request)
         return answer.leaderboard
 

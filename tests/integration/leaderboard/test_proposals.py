@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from podracer.common.v1 import agent_pb2
+from podracer.common.v1 import agent_pb2, evolution_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as pb
 from podracer_core.catalogue.algorithms import find_algorithm
+from podracer_core.catalogue.messages import hyperparameter_to_message
 from podracer_core.errors import InvalidInput, NotFound
 
 
@@ -185,3 +186,58 @@ async def test_bad_requests_name_their_field(driver: Any, fields: dict[str, int]
 async def test_an_unknown_leaderboard_is_not_found(driver: Any) -> None:
     with pytest.raises(NotFound, match="there is no leaderboard projects/p/leaderboards/j"):
         await driver.propose(4)
+
+
+def founder(number: int, **hyperparameters: Any) -> evolution_pb2.Founder:
+    found = evolution_pb2.Founder(agent=f"projects/p/jobs/former/agents/a{number:04}", algorithm="ppo")
+    found.checkpoint.prefix = f"projects/p/jobs/uid-0/agents/a{number:04}/checkpoints/9-{number}/"
+    for name, value in hyperparameters.items():
+        found.hyperparameters[name].CopyFrom(hyperparameter_to_message(value))
+    return found
+
+
+@pytest.mark.parametrize("scheduler", [evolution_pb2.SCHEDULER_TOURNAMENT, evolution_pb2.SCHEDULER_GENERATIONAL])
+async def test_founders_come_first_as_copies_of_another_jobs_agents(driver: Any, scheduler: Any) -> None:
+    # Neither gamma nor the network is one that the search would give.
+    founders = founder(1, gamma=0.5, hidden_sizes=(32, 32)), founder(2, gamma=0.5, hidden_sizes=(32, 32))
+    await driver.create(founders, population=4, scheduler=scheduler)
+    first = await driver.propose(2)
+    for proposal, expected in zip(first.proposals, founders, strict=True):
+        start = proposal.agent.initialization
+        assert (proposal.action, start.kind) == (pb.PROPOSAL_ACTION_FRESH, agent_pb2.INITIALIZATION_KIND_COPY)
+        (parent,) = start.parents
+        assert (parent.agent, parent.checkpoint) == (expected.agent, expected.checkpoint)
+        assert proposal.agent.hyperparameters["gamma"].number == 0.5
+        assert list(proposal.agent.hyperparameters["hidden_sizes"].integers.values) == [32, 32]
+        assert set(proposal.agent.hyperparameters) == set(find_algorithm("ppo").defaults())
+    second = await driver.propose(2)
+    assert [each.agent.initialization.kind for each in second.proposals] == [agent_pb2.INITIALIZATION_KIND_FRESH] * 2
+    for cohort in (first, second):
+        await driver.run_round(cohort, lambda agent: float(agent.name[-1]))
+    for _ in range(6):  # children of founders have gammas that the search allows
+        cohort = await driver.propose(4)
+        await driver.run_round(cohort, lambda agent: float(agent.name[-1]))
+    answer = await driver.stub.GetAgent(pb.GetAgentRequest(name=first.proposals[0].agent.name))
+    assert (list(answer.agent.parents), list(answer.ancestors)) == ([founders[0].agent], [])
+
+
+async def test_more_founders_than_the_population_are_not_proposed(driver: Any) -> None:
+    await driver.create([founder(number) for number in range(1, 5)], population=2, leaderboard_size=2)
+    assert len((await driver.propose(4)).proposals) == 2
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"algorithm": "sac"}, "an agent of sac; searched are ppo"),
+        ({"agent": "somebody"}, "agent"),
+        ({"checkpoint": None}, "has no checkpoint"),
+        ({"hyperparameters": {"speed": agent_pb2.HyperparameterValue(number=1.0)}}, "has no hyperparameter speed"),
+    ],
+)
+async def test_founders_that_cannot_be_trained_here_are_refused(driver: Any, change: Any, problem: str) -> None:
+    sound = founder(1)
+    values = {field.name: value for field, value in sound.ListFields()} | change
+    with pytest.raises(InvalidInput, match=problem) as caught:
+        await driver.create([evolution_pb2.Founder(**values)])
+    assert caught.value.violations[0].field == "founders[0]"

@@ -117,6 +117,21 @@ async def test_an_alias_moves_and_its_history_stays(server: Any, driver: Any) ->
     assert (list(rest.changes), rest.next_page_token) == ([first], "")
 
 
+async def test_an_alias_may_point_at_a_checkpoint_of_another_job(driver: Any) -> None:
+    await driver.create()
+    agent, prefix = "projects/p/jobs/j-2/agents/a0001", "projects/p/jobs/u/agents/a0001/checkpoints/9-1/"
+    request = pb.SetAliasRequest(leaderboard=BOARD, alias="champion", agent=agent)
+    with pytest.raises(NotFound):
+        await driver.stub.SetAlias(request)
+    request.checkpoint.prefix = prefix
+    await driver.stub.SetAlias(request)
+    history = await driver.stub.ListAliasHistory(pb.ListAliasHistoryRequest(leaderboard=BOARD, alias="champion"))
+    assert [(change.agent, change.checkpoint.prefix) for change in history.changes] == [(agent, prefix)]
+    request.agent = ""
+    with pytest.raises(InvalidInput, match="agent"):
+        await driver.stub.SetAlias(request)
+
+
 async def test_an_alias_needs_a_candidate(driver: Any) -> None:
     await driver.create()
     (proposal,) = (await driver.propose(1)).proposals

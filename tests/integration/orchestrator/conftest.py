@@ -118,6 +118,12 @@ class FakeLeaderboard(leaderboard_service_pb2_grpc.LeaderboardServiceServicer):
                 agent.state = leaderboard_pb2.AGENT_STATE_RETIRED
         return leaderboard_pb2.ListAgentsResponse(agents=agents.values())
 
+    async def SetAlias(self, request, context):  # noqa: N802
+        self._hear(request)
+        change = leaderboard_pb2.AliasChange(alias=request.alias, agent=request.agent, checkpoint=request.checkpoint)
+        self.alias_changes.insert(0, change)
+        return leaderboard_pb2.SetAliasResponse(change=change)
+
     async def ListAliasHistory(self, request, context):  # noqa: N802
         self._hear(request)
         return leaderboard_pb2.ListAliasHistoryResponse(changes=self.alias_changes)

@@ -31,7 +31,7 @@ TABLES |= EVALUATOR
 MATRIX = {
     "orchestrator.v1.JobService": ("client", [
         "CreateJob", "GetJob", "ListJobs", "UpdateJob", "CancelJob", "DeleteJob", "WatchJob", "ListPods", "ListEvents",
-        "GetCapacity", "CollectCheckpoints",
+        "GetCapacity", "CollectCheckpoints", "PromotePolicy", "RollbackPolicy", "ListPromotions",
     ]),
     "orchestrator.v1.ArtifactService": ("client", [
         "Upload", "Download", "GetArtifact", "ListArtifacts", "DeleteArtifact",

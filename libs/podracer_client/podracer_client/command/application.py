@@ -15,10 +15,13 @@ from podracer_client.command import (
     evaluate,
     export,
     gc,
+    history,
     job,
     jobs,
     leaderboard,
+    promote,
     report,
+    rollback,
     run,
     scale,
     secrets,
@@ -76,6 +79,9 @@ application.command("capacity", rich_help_panel=_SERVER)(capacity.capacity)
 application.command("gc", rich_help_panel=_SERVER)(gc.gc)
 application.command("cancel", rich_help_panel=_SERVER)(cancel.cancel)
 application.command("leaderboard", rich_help_panel=_SERVER)(leaderboard.leaderboard)
+application.command("promote", rich_help_panel=_SERVER)(promote.promote)
+application.command("rollback", rich_help_panel=_SERVER)(rollback.rollback)
+application.command("history", rich_help_panel=_SERVER)(history.history)
 application.command("report", rich_help_panel=_SERVER)(report.report)
 application.command("evaluate", rich_help_panel=_POLICIES)(evaluate.evaluate)
 application.command("export", rich_help_panel=_POLICIES)(export.export)

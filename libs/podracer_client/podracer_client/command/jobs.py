@@ -44,7 +44,7 @@ def jobs(
         rows.append(
             (
                 short_name(message.name),
-                values["state"],
+                _state_text(message),
                 values["environment"],
                 return_text(values["best_return"]),
                 return_text(values["target_return"]),
@@ -54,6 +54,16 @@ def jobs(
             )
         )
     sys.stdout.write(columns(titles, rows, right=("best return", "target", "steps", "agents")) + "\n")
+
+
+def _state_text(message: job_pb2.Job) -> str:
+    """With the generation that a continuous job is at."""
+    from podracer_client.display.snapshot import state_text
+
+    state = state_text(message.state)
+    if not message.HasField("continuous_status"):
+        return state
+    return f"{state}, generation {message.continuous_status.generation}"
 
 
 def _state(text: str) -> job_pb2.JobState.ValueType:

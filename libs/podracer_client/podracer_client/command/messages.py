@@ -41,6 +41,21 @@ def job_json(job: job_pb2.Job) -> dict[str, Any]:
         "pods": progress.pod_count,
         "rounds": progress.completed_rounds,
         "create_time": job.create_time.ToJsonString(),
+        "parent": job.parent or None,
+        "generation": job.generation or None,
+        "continuous": continuous_json(job.continuous_status) if job.HasField("continuous_status") else None,
+    }
+
+
+def continuous_json(status: job_pb2.ContinuousStatus) -> dict[str, Any]:
+    """Where a continuous job stands."""
+    return {
+        "generation": status.generation,
+        "current_job": status.current_job or None,
+        "champion": status.champion.agent or None,
+        "champion_generation": status.champion_generation or None,
+        "next_time": status.next_time.ToJsonString() if status.HasField("next_time") else None,
+        "data_sha256": status.data_sha256 or None,
     }
 
 

@@ -26,6 +26,7 @@ def run(
     from podracer_core.jobs.experiment import load_experiment
 
     experiment = load_experiment(job_file)  # before anything is made or started
+    _refuse_continuous(experiment, job_file)
 
     from podracer_client.connection import DEFAULT_FOLDER
     from podracer_client.display.display import choose_display
@@ -41,6 +42,15 @@ def run(
     (spec,) = experiment.jobs
     display = choose_display(plain=plain, json=json)
     raise typer.Exit(run_job(spec, folder, display, options, again))
+
+
+def _refuse_continuous(experiment: Experiment, job_file: Path) -> None:
+    """A continuous job never ends, so nobody would wait for the end of this command."""
+    from podracer_core.errors import InvalidInput
+
+    if any(spec.continuous is not None for spec in experiment.jobs):
+        instead = f"start a server with `podracer up`, then `podracer submit {job_file}`"
+        raise InvalidInput(f"{job_file}: continuous: such a job never ends; {instead}", reason="CONTINUOUS_JOB")
 
 
 def _run_all(

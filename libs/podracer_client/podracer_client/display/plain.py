@@ -52,6 +52,8 @@ class PlainDisplay(Display):
 
 def progress_line(snapshot: Snapshot) -> str:
     """A job in one line."""
+    if snapshot.standing:
+        return "  ".join([snapshot.state.lower(), *(f"{title} {text}" for title, text in snapshot.standing)])
     parts = [
         f"{snapshot.state.lower()} {duration_text(snapshot.train_seconds)}",
         f"{len(snapshot.pods)} pods",

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from podracer.common.v1 import agent_pb2, evolution_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2
 from podracer.orchestrator.v1 import job_pb2
+from podracer_client.display.generations import standing
 from podracer_client.display.numbers import seconds
 from podracer_client.names import short_name
 
@@ -60,6 +61,8 @@ class Snapshot:
     eta_seconds: float | None
     agent_count: int
     pods: tuple[PodRow, ...]
+    standing: tuple[tuple[str, str], ...] = ()
+    """Of a continuous job: titles and texts."""
 
 
 def state_text(state: job_pb2.JobState.ValueType) -> str:
@@ -94,6 +97,7 @@ def take_snapshot(job: job_pb2.Job, pods: Iterable[job_pb2.Pod]) -> Snapshot:
         eta_seconds=seconds(progress.eta) if progress.HasField("eta") else None,
         agent_count=progress.agent_count,
         pods=tuple(_pod_row(pod) for pod in pods if pod.state != job_pb2.POD_STATE_STOPPED),
+        standing=tuple(standing(job).items()),
     )
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from podracer.common.v1 import agent_pb2
 from podracer.orchestrator.v1 import job_pb2
+from podracer_client.display.generations import standing
 from podracer_client.display.numbers import count_text, duration_text, return_text, seconds
 from podracer_client.display.snapshot import state_text
 from podracer_client.names import short_name
@@ -65,6 +66,10 @@ class JobSummary:
             outcome += f" after {duration_text(seconds(progress.time_to_target))} of training"
         lines = [f"{self.job.name}: {state_text(self.job.state)}{', ' if outcome else ''}{outcome}"]
         lines += self.problem_lines()
+        if self.job.HasField("continuous_status"):
+            return [*lines, *(f"{title:<13}{text}" for title, text in standing(self.job).items())]
+        if self.job.parent:
+            lines.append(f"generation   {self.job.generation} of {short_name(self.job.parent)}")
         lines.append(
             f"trained      {count_text(progress.env_steps)} environment steps, {progress.agent_count} agents, "
             f"{duration_text(seconds(progress.train_time))}"

@@ -105,6 +105,10 @@ class TableDisplay(Display):
             Text(snapshot.state),
             Text(best_text(snapshot), style="bold"),
         )
+        if snapshot.standing:
+            for title, text in snapshot.standing:
+                grid.add_row(title, text, "")
+            return grid
         grid.add_row(
             f"elapsed {duration_text(elapsed)}   ETA {duration_text(snapshot.eta_seconds)}",
             f"{count_text(snapshot.live_env_steps)} steps",

@@ -20,6 +20,7 @@ from podracer_client.local.foreground import Foreground
 from podracer_client.local.interrupts import INTERRUPTED
 from podracer_client.local.services import ServiceOptions
 from podracer_client.names import short_name
+from podracer_client.warm_starts import look_up_founders
 from podracer_client.watching import JobUpdate
 from podracer_core.errors import PodracerError
 from podracer_core.jobs.messages import spec_from_message, spec_to_message
@@ -148,7 +149,7 @@ class _Run(Foreground[JobUpdate | _Started]):
 
 def _resume_or_create(client: Client, spec: JobSpec, tell: Callable[[str], None]) -> Job:
     """The folder's unfinished job of the same spec, else a new one; other unfinished jobs give way."""
-    stored = client.upload_files(spec)
+    stored = look_up_founders(client.leaderboard, client.upload_files(spec))
     wanted = spec_from_message(spec_to_message(stored))  # what a server makes of it, defaults written out
     mine: Job | None = None
     for job in client.jobs(UNFINISHED):

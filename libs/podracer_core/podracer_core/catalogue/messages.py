@@ -25,6 +25,7 @@ from podracer_core.errors import FieldViolation, InvalidInput
 
 __all__ = [
     "HyperparameterValue",
+    "arguments_from_message",
     "description_to_message",
     "environment_from_message",
     "environment_to_message",
@@ -132,7 +133,7 @@ def environment_from_message(message: environment_pb2.EnvironmentSpec) -> Enviro
     return EnvironmentSpec(
         id=message.id,
         entry_point=message.entry_point,
-        kwargs=_arguments(message.kwargs),
+        kwargs=arguments_from_message(message.kwargs, "environment.kwargs"),
         max_episode_steps=message.max_episode_steps or None,
         code=file_from_message(message.code, "environment.code") if message.HasField("code") else None,
         data=files_from_messages(message.data),
@@ -231,14 +232,16 @@ def _bound(values: Any) -> Bound:
     return float(values[0]) if len(values) == 1 else tuple(float(value) for value in values)
 
 
-def _arguments(message: struct_pb2.Struct) -> dict[str, Any]:
-    """A Struct knows only doubles: whole numbers become integers again, as constructors expect them."""
+def arguments_from_message(message: struct_pb2.Struct, field: str) -> dict[str, Any]:
+    """A Struct knows only doubles: whole numbers become integers again, as constructors expect them.
+
+    Raises InvalidInput that names `field`.
+    """
     try:
         arguments: dict[str, Any] = _whole_numbers(json_format.MessageToDict(message))
     except ValueError as error:  # a number that JSON does not know
         problem = f"must be JSON values: {error}"
-        violations = [FieldViolation("environment.kwargs", problem)]
-        raise InvalidInput(f"environment.kwargs: {problem}", violations=violations) from error
+        raise InvalidInput(f"{field}: {problem}", violations=[FieldViolation(field, problem)]) from error
     return arguments
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -14,10 +15,11 @@ from podracer_core.catalogue.environments.stored_file import StoredFile
 from podracer_core.catalogue.spaces import Space
 from podracer_core.errors import InvalidInput
 from podracer_core.jobs.checks import Checks
-from podracer_core.jobs.spec import JobSpec
+from podracer_core.jobs.spec import JobSpec, NamedDataSet
 
 __all__ = ["check_environment", "check_files"]
 
+_LABEL = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
 _WORDS: Mapping[type, str] = {
     bool: "true or false",
     int: "a whole number",
@@ -47,10 +49,12 @@ def check_files(check: Checks, spec: JobSpec) -> None:
     if spec.environment.code is not None:
         check.between(spec.environment.code.size_bytes, 1, MAX_PACKED_BYTES, "environment.code.size_bytes")
     for name, file in spec.data.items():
+        if isinstance(file, NamedDataSet):
+            check.that(bool(_LABEL.fullmatch(file.name)), f"data.{name}", f"{file.name[:100]!r} is no data set's name")
         if isinstance(file, StoredFile):
             check.between(file.size_bytes, 0, MAX_DATA_BYTES, f"data.{name}.size_bytes")
     try:
-        replace(spec.environment, data=spec.data)
+        replace(spec.environment, data=dict.fromkeys(spec.data, ""))
     except InvalidInput as error:
         check.violations += error.violations
 

@@ -13,10 +13,11 @@ from podracer_core.attachments.code_folder import code_files
 from podracer_core.attachments.limits import MAX_DATA_BYTES, mebibytes
 from podracer_core.catalogue.environments import EnvironmentSpec
 from podracer_core.config import Builder, Document, Node, build, load_yaml, parse_yaml
-from podracer_core.config.build import INVALID
+from podracer_core.config.build import INVALID, BuildFunction
 from podracer_core.errors import FieldViolation, InvalidInput
 from podracer_core.jobs.spec import (
     AlgorithmShare,
+    Beginnings,
     Choice,
     DataSets,
     Dimension,
@@ -25,10 +26,12 @@ from podracer_core.jobs.spec import (
     IntegerUniform,
     JobSpec,
     LogUniform,
+    NamedDataSet,
     Pod,
     PodCount,
     Search,
     Uniform,
+    WarmStart,
 )
 from podracer_core.jobs.validation import validate
 
@@ -71,8 +74,8 @@ def build_job(document: Document, folder: Path) -> JobSpec:
     def data(builder: Builder, node: Node, path: str) -> Any:
         return _data(builder, node, path, folder)
 
-    builders = {EnvironmentSpec: environment, DataSets: data, Search: _search}
-    builders |= {Pod: _pod, PodCount: _pod_count, Fusion: _fusion}
+    builders: dict[Any, BuildFunction] = {EnvironmentSpec: environment, DataSets: data, Search: _search}
+    builders |= {Pod: _pod, PodCount: _pod_count, Fusion: _fusion, Beginnings: _warm_start}
     spec = build(JobSpec, document, builders)
     try:
         validate(spec)
@@ -122,17 +125,36 @@ def _environment(builder: Builder, node: Node, path: str, folder: Path) -> Any:
 
 
 def _data(builder: Builder, node: Node, path: str, folder: Path) -> Any:
-    """`argument: file`, relative to the job file."""
-    paths = builder.value(Mapping[str, Path], node, path)
-    if paths is INVALID:
-        return INVALID
-    files: dict[str, str] = {}
-    for name, file in paths.items():
+    """`argument: file`, relative to the job file, or `argument: {data_set: NAME}`."""
+    if not isinstance(node.value, Mapping):
+        return builder.wrong(node, path, "a mapping")
+    files: dict[str, str | NamedDataSet] = {}
+    for name, child in node.value.items():
+        if isinstance(child.value, Mapping):
+            section = builder.dataclass(_DataSetSection, child, f"{path}.{name}")
+            if section is not INVALID:
+                files[name] = NamedDataSet(section.data_set)
+            continue
+        file = builder.value(Path, child, f"{path}.{name}")
+        if file is INVALID:
+            continue
         try:
             files[name] = str(_data_file(_resolved(folder, file)))
         except InvalidInput as error:
-            builder.report(node.find(name), f"{path}.{name}", error.message)
-    return files if len(files) == len(paths) else INVALID
+            builder.report(child, f"{path}.{name}", error.message)
+    return files if len(files) == len(node.value) else INVALID
+
+
+@dataclass(frozen=True)
+class _DataSetSection:
+    """A data set of the server's, as it is written."""
+
+    data_set: str
+
+
+def _warm_start(builder: Builder, node: Node, path: str) -> Any:
+    """A section, or only the job."""
+    return WarmStart(node.value) if isinstance(node.value, str) else builder.dataclass(WarmStart, node, path)
 
 
 def _data_file(file: Path) -> Path:

@@ -7,29 +7,36 @@ from typing import TypeVar
 
 from google.protobuf import duration_pb2
 
-from podracer.common.v1 import evolution_pb2
+from podracer.common.v1 import agent_pb2, evolution_pb2
 from podracer.orchestrator.v1 import job_pb2
+from podracer_core.catalogue.environments.stored_file import StoredFile
 from podracer_core.catalogue.messages import (
+    arguments_from_message,
     environment_from_message,
     environment_to_message,
     files_from_messages,
     files_to_messages,
     hyperparameter_from_message,
     hyperparameter_to_message,
+    hyperparameters_from_message,
 )
 from podracer_core.errors import FieldViolation, InvalidInput
 from podracer_core.jobs.spec import (
     AlgorithmShare,
+    Beginnings,
     Choice,
+    Continuous,
     DataSets,
     Dimension,
     EvaluationPlan,
     Evolution,
     Fixed,
+    Founder,
     Fusion,
     IntegerUniform,
     JobSpec,
     LogUniform,
+    NamedDataSet,
     Objective,
     Pod,
     PodCount,
@@ -37,6 +44,7 @@ from podracer_core.jobs.spec import (
     Round,
     Search,
     Uniform,
+    WarmStart,
 )
 
 Part = TypeVar("Part")
@@ -94,8 +102,11 @@ def spec_to_message(spec: JobSpec) -> job_pb2.JobSpec:
         evaluation=job_pb2.EvaluationSpec(episodes=spec.evaluation.episodes),
         seed=spec.seed,
         weight=spec.weight,
-        data=files_to_messages(spec.data),
+        data=files_to_messages(_files(spec.data)),
         labels=dict(spec.labels),
+        data_sets={name: file.name for name, file in spec.data.items() if isinstance(file, NamedDataSet)},
+        founders=_founders_to_messages(spec.warm_start),
+        continuous=None if spec.continuous is None else _continuous_to_message(spec.continuous),
     )
 
 
@@ -113,10 +124,14 @@ def spec_from_message(message: job_pb2.JobSpec) -> JobSpec:
     evaluation = EvaluationPlan(message.evaluation.episodes or EvaluationPlan().episodes)
     environment = part("environment", lambda: environment_from_message(message.environment), None)
     search = part("search", lambda: search_from_message(message.search), Search())
-    data: DataSets = part("data", lambda: files_from_messages(message.data), {})
+    data: dict[str, str | StoredFile | NamedDataSet] = {}
+    files: dict[str, StoredFile] = part("data", lambda: files_from_messages(message.data), {})
+    data |= files
+    data |= {name: NamedDataSet(data_set, files.get(name)) for name, data_set in message.data_sets.items()}
+    continuous = part("continuous", lambda: _continuous_from_message(message), None)
+    founders: tuple[Founder, ...] = part("founders", lambda: tuple(map(_founder_from_message, message.founders)), ())
     unsupported = {
         "evaluation.evaluator": bool(message.evaluation.evaluator),
-        "continuous": message.HasField("continuous"),
     }
     violations += [
         FieldViolation(field, "is not supported by this server yet") for field, set_ in unsupported.items() if set_
@@ -137,6 +152,60 @@ def spec_from_message(message: job_pb2.JobSpec) -> JobSpec:
         weight=message.weight or 1.0,
         data=data,
         labels=dict(message.labels),
+        continuous=continuous,
+        warm_start=founders,
+    )
+
+
+def _files(data: DataSets) -> dict[str, str | StoredFile]:
+    """Those that are files, and those names that a server has looked up."""
+    files = {name: file.file if isinstance(file, NamedDataSet) else file for name, file in data.items()}
+    return {name: file for name, file in files.items() if file is not None}
+
+
+def _continuous_to_message(continuous: Continuous) -> job_pb2.Continuous:
+    message = job_pb2.Continuous(data_set=continuous.data_set or "", alias=continuous.alias, margin=continuous.margin)
+    if continuous.interval is not None:
+        message.interval.CopyFrom(seconds_to_duration(continuous.interval))
+    if continuous.contest:
+        message.contest.update(dict(continuous.contest))
+    return message
+
+
+def _continuous_from_message(spec: job_pb2.JobSpec) -> Continuous | None:
+    if not spec.HasField("continuous"):
+        return None
+    message = spec.continuous
+    return Continuous(
+        data_set=message.data_set or None,
+        interval=seconds_from_duration(message.interval) if message.HasField("interval") else None,
+        alias=message.alias or Continuous().alias,
+        contest=arguments_from_message(message.contest, "continuous.contest"),
+        margin=message.margin,
+    )
+
+
+def _founders_to_messages(warm_start: Beginnings) -> list[evolution_pb2.Founder]:
+    if isinstance(warm_start, WarmStart):
+        raise InvalidInput(f"warm_start: the candidates of {warm_start.job} have to be looked up first")
+    return [
+        evolution_pb2.Founder(
+            agent=founder.agent,
+            checkpoint=agent_pb2.CheckpointReference(prefix=founder.prefix, manifest_sha256=founder.manifest_sha256),
+            algorithm=founder.algorithm,
+            hyperparameters={key: hyperparameter_to_message(value) for key, value in founder.hyperparameters.items()},
+        )
+        for founder in warm_start
+    ]
+
+
+def _founder_from_message(message: evolution_pb2.Founder) -> Founder:
+    return Founder(
+        message.agent,
+        message.checkpoint.prefix,
+        message.checkpoint.manifest_sha256,
+        message.algorithm,
+        hyperparameters_from_message(message.hyperparameters),
     )
 
 

@@ -7,15 +7,30 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from podracer_core.catalogue.environments import EnvironmentSpec
 from podracer_core.catalogue.environments.stored_file import StoredFile
 from podracer_core.catalogue.hyperparameters import HyperparameterValue
 from podracer_core.config import ByteSize, Seconds
 
-DataSets = Mapping[str, str | StoredFile]
-"""Data sets by argument of the environment's constructor: paths of files here, or once uploaded files in the store."""
+
+@dataclass(frozen=True)
+class NamedDataSet:
+    """A data set of the project, by its name: whatever that stands for when the job is created.
+
+    file   what it stood for; None where no server has looked yet. Two that have the same name are equal
+    """
+
+    name: str
+    file: StoredFile | None = field(default=None, compare=False)
+
+
+DataSets = Mapping[str, str | StoredFile | NamedDataSet]
+"""Data sets by argument of the environment's constructor: paths of files here, uploaded files in the store, or names.
+
+In a job file a path, or `{data_set: NAME}`.
+"""
 
 
 @dataclass(frozen=True)
@@ -243,14 +258,57 @@ class EvaluationPlan:
 
 
 @dataclass(frozen=True)
+class Continuous:
+    """Retraining: the job makes another one, a generation, whenever its data have changed or the interval has passed.
+
+    data_set   argument (a key of `data`) whose data set is watched; None: all that are given by name
+    interval   between the beginnings of two generations, in seconds; None: only on change
+    alias      what the champion is called
+    contest    arguments of the environment in which champion and challenger are compared, in place of the job's own
+    margin     by how much the challenger's mean has to be above the champion's
+    """
+
+    data_set: str | None = None
+    interval: Seconds | None = None
+    alias: str = "champion"
+    contest: Mapping[str, Any] = field(default_factory=dict)
+    margin: float = 0.0
+
+
+@dataclass(frozen=True)
+class WarmStart:
+    """The best `candidates` of another job's leaderboard, which the first agents start from."""
+
+    job: str
+    candidates: int = 1
+
+
+@dataclass(frozen=True)
+class Founder:
+    """An agent of another job that a new one starts from: its checkpoint, and what it was trained with."""
+
+    agent: str
+    prefix: str
+    manifest_sha256: str
+    algorithm: str
+    hyperparameters: Mapping[str, HyperparameterValue] = field(default_factory=dict)
+
+
+Beginnings = WarmStart | tuple[Founder, ...]
+"""What the first agents start from: as it is asked for, or once the other job's leaderboard has answered."""
+
+
+@dataclass(frozen=True)
 class JobSpec:
     """What a user asks for.
 
-    name     a DNS label: lower-case letters, digits and `-`
-    seed     of everything
-    weight   share of a pool that several jobs use, relative to the others
-    data     what the environment's constructor gets as paths, besides `environment.kwargs`
-    labels   free words for the user's own use
+    name         a DNS label: lower-case letters, digits and `-`
+    seed         of everything
+    weight       share of a pool that several jobs use, relative to the others
+    data         what the environment's constructor gets as paths, besides `environment.kwargs`
+    labels       free words for the user's own use
+    continuous   present: the job trains nothing itself, but makes one that does whenever its data change
+    warm_start   agents of another job that the first ones start from
     """
 
     name: str
@@ -264,3 +322,5 @@ class JobSpec:
     weight: float = 1.0
     data: DataSets = field(default_factory=dict)
     labels: Mapping[str, str] = field(default_factory=dict)
+    continuous: Continuous | None = None
+    warm_start: Beginnings = ()

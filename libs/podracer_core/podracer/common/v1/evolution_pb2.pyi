@@ -335,6 +335,65 @@ class Choice(_message.Message):
 Global___Choice: _TypeAlias = Choice  # noqa: Y015
 
 @_typing.final
+class Founder(_message.Message):
+    """An agent of another job that a new one begins with: its weights, algorithm and hyperparameters."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class HyperparametersEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        @_builtins.property
+        def value(self) -> _agent_pb2.HyperparameterValue: ...
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _agent_pb2.HyperparameterValue | None = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _typing.Literal["value", b"value"]  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    AGENT_FIELD_NUMBER: _builtins.int
+    CHECKPOINT_FIELD_NUMBER: _builtins.int
+    ALGORITHM_FIELD_NUMBER: _builtins.int
+    HYPERPARAMETERS_FIELD_NUMBER: _builtins.int
+    agent: _builtins.str
+    """Resource name of the agent. Required."""
+    algorithm: _builtins.str
+    """Name of its algorithm in the catalogue, one of those that are searched. Required."""
+    @_builtins.property
+    def checkpoint(self) -> _agent_pb2.CheckpointReference:
+        """The checkpoint to start from. Required."""
+
+    @_builtins.property
+    def hyperparameters(self) -> _containers.MessageMap[_builtins.str, _agent_pb2.HyperparameterValue]:
+        """Its hyperparameters by name; with them comes its shape. What is not named has its default."""
+
+    def __init__(
+        self,
+        *,
+        agent: _builtins.str = ...,
+        checkpoint: _agent_pb2.CheckpointReference | None = ...,
+        algorithm: _builtins.str = ...,
+        hyperparameters: _abc.Mapping[_builtins.str, _agent_pb2.HyperparameterValue] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent", "algorithm", b"algorithm", "checkpoint", b"checkpoint", "hyperparameters", b"hyperparameters"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Founder: _TypeAlias = Founder  # noqa: Y015
+
+@_typing.final
 class Evolution(_message.Message):
     """How agents compete and how new ones are made."""
 

@@ -98,6 +98,7 @@ class LeaderboardSpec(_message.Message):
     EVOLUTION_FIELD_NUMBER: _builtins.int
     ENVIRONMENT_DESCRIPTION_FIELD_NUMBER: _builtins.int
     SEED_FIELD_NUMBER: _builtins.int
+    FOUNDERS_FIELD_NUMBER: _builtins.int
     job: _builtins.str
     """Resource name of the job. Required."""
     job_uid: _builtins.str
@@ -120,6 +121,10 @@ class LeaderboardSpec(_message.Message):
     def environment_description(self) -> _environment_pb2.EnvironmentDescription:
         """The environment's spaces: algorithms are chosen by them."""
 
+    @_builtins.property
+    def founders(self) -> _containers.RepeatedCompositeFieldContainer[_evolution_pb2.Founder]:
+        """Agents of other jobs that the first agents start from, in this order, before any other is proposed."""
+
     def __init__(
         self,
         *,
@@ -130,10 +135,11 @@ class LeaderboardSpec(_message.Message):
         evolution: _evolution_pb2.Evolution | None = ...,
         environment_description: _environment_pb2.EnvironmentDescription | None = ...,
         seed: _builtins.int = ...,
+        founders: _abc.Iterable[_evolution_pb2.Founder] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["environment_description", b"environment_description", "evolution", b"evolution", "objective", b"objective", "search", b"search"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["environment_description", b"environment_description", "evolution", b"evolution", "job", b"job", "job_uid", b"job_uid", "objective", b"objective", "search", b"search", "seed", b"seed"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["environment_description", b"environment_description", "evolution", b"evolution", "founders", b"founders", "job", b"job", "job_uid", b"job_uid", "objective", b"objective", "search", b"search", "seed", b"seed"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1102,6 +1108,7 @@ class SetAliasRequest(_message.Message):
     AGENT_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
     REQUEST_ID_FIELD_NUMBER: _builtins.int
+    CHECKPOINT_FIELD_NUMBER: _builtins.int
     leaderboard: _builtins.str
     """Leaderboard. Required."""
     alias: _builtins.str
@@ -1112,6 +1119,10 @@ class SetAliasRequest(_message.Message):
     """Why, for the history."""
     request_id: _builtins.str
     """The same request again changes nothing."""
+    @_builtins.property
+    def checkpoint(self) -> _agent_pb2.CheckpointReference:
+        """What it points at exactly; with it the agent may be one of another job. Unset: the agent's candidate on this leaderboard."""
+
     def __init__(
         self,
         *,
@@ -1120,10 +1131,11 @@ class SetAliasRequest(_message.Message):
         agent: _builtins.str = ...,
         reason: _builtins.str = ...,
         request_id: _builtins.str = ...,
+        checkpoint: _agent_pb2.CheckpointReference | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent", "alias", b"alias", "leaderboard", b"leaderboard", "reason", b"reason", "request_id", b"request_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent", "alias", b"alias", "checkpoint", b"checkpoint", "leaderboard", b"leaderboard", "reason", b"reason", "request_id", b"request_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1167,7 +1179,7 @@ class AliasChange(_message.Message):
     alias: _builtins.str
     """Alias."""
     agent: _builtins.str
-    """The agent that it points at from then on; empty for none."""
+    """The agent that it points at from then on, of this job or of another; empty for none."""
     reason: _builtins.str
     """Why."""
     @_builtins.property

@@ -7,6 +7,7 @@ from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import message as _message
+from google.protobuf import struct_pb2 as _struct_pb2
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
@@ -182,6 +183,9 @@ class Job(_message.Message):
     LEADERBOARD_FIELD_NUMBER: _builtins.int
     EVENT_POSITION_FIELD_NUMBER: _builtins.int
     ENSEMBLE_FIELD_NUMBER: _builtins.int
+    PARENT_FIELD_NUMBER: _builtins.int
+    GENERATION_FIELD_NUMBER: _builtins.int
+    CONTINUOUS_STATUS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Resource name: `projects/p/jobs/j`. Output only."""
     uid: _builtins.str
@@ -196,6 +200,10 @@ class Job(_message.Message):
     """Resource name of its leaderboard: `projects/p/leaderboards/j`. Output only."""
     event_position: _builtins.int
     """Position of the newest event; give it to WatchJob to go on from here. Output only."""
+    parent: _builtins.str
+    """Resource name of the continuous job that has made this one. Unset for any other. Output only."""
+    generation: _builtins.int
+    """Its number among the generations of `parent`, from 1. Output only."""
     @_builtins.property
     def spec(self) -> Global___JobSpec:
         """What was asked for."""
@@ -228,6 +236,10 @@ class Job(_message.Message):
     def ensemble(self) -> Global___Ensemble:
         """The best candidates acting together; set once the job has ended, where `evolution.ensemble_size` asks for it. Output only."""
 
+    @_builtins.property
+    def continuous_status(self) -> Global___ContinuousStatus:
+        """Of a continuous job: where it stands. Output only."""
+
     def __init__(
         self,
         *,
@@ -246,14 +258,63 @@ class Job(_message.Message):
         leaderboard: _builtins.str = ...,
         event_position: _builtins.int = ...,
         ensemble: Global___Ensemble | None = ...,
+        parent: _builtins.str = ...,
+        generation: _builtins.int = ...,
+        continuous_status: Global___ContinuousStatus | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "end_time", b"end_time", "ensemble", b"ensemble", "environment_description", b"environment_description", "problem", b"problem", "progress", b"progress", "spec", b"spec", "start_time", b"start_time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["continuous_status", b"continuous_status", "create_time", b"create_time", "end_time", b"end_time", "ensemble", b"ensemble", "environment_description", b"environment_description", "problem", b"problem", "progress", b"progress", "spec", b"spec", "start_time", b"start_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "end_time", b"end_time", "ensemble", b"ensemble", "environment_description", b"environment_description", "etag", b"etag", "event_position", b"event_position", "leaderboard", b"leaderboard", "name", b"name", "outcome", b"outcome", "problem", b"problem", "progress", b"progress", "spec", b"spec", "start_time", b"start_time", "state", b"state", "uid", b"uid"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["continuous_status", b"continuous_status", "create_time", b"create_time", "end_time", b"end_time", "ensemble", b"ensemble", "environment_description", b"environment_description", "etag", b"etag", "event_position", b"event_position", "generation", b"generation", "leaderboard", b"leaderboard", "name", b"name", "outcome", b"outcome", "parent", b"parent", "problem", b"problem", "progress", b"progress", "spec", b"spec", "start_time", b"start_time", "state", b"state", "uid", b"uid"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Job: _TypeAlias = Job  # noqa: Y015
+
+@_typing.final
+class ContinuousStatus(_message.Message):
+    """Where a continuous job stands."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GENERATION_FIELD_NUMBER: _builtins.int
+    CURRENT_JOB_FIELD_NUMBER: _builtins.int
+    CHAMPION_FIELD_NUMBER: _builtins.int
+    CHAMPION_GENERATION_FIELD_NUMBER: _builtins.int
+    NEXT_TIME_FIELD_NUMBER: _builtins.int
+    DATA_SHA256_FIELD_NUMBER: _builtins.int
+    generation: _builtins.int
+    """Number of the newest generation; 0 before the first."""
+    current_job: _builtins.str
+    """Resource name of the job that trains it now. Unset: it waits for the next one to be due."""
+    champion_generation: _builtins.int
+    """Generation that the champion comes from; 0 for one that was promoted by hand from elsewhere."""
+    data_sha256: _builtins.str
+    """SHA-256 of the data that the newest generation was given. Unset without a data set by name."""
+    @_builtins.property
+    def champion(self) -> _agent_pb2.Parent:
+        """The champion: what the alias points at. Unset before the first."""
+
+    @_builtins.property
+    def next_time(self) -> _timestamp_pb2.Timestamp:
+        """When the next generation begins at the latest. Unset: only when the data set changes."""
+
+    def __init__(
+        self,
+        *,
+        generation: _builtins.int = ...,
+        current_job: _builtins.str = ...,
+        champion: _agent_pb2.Parent | None = ...,
+        champion_generation: _builtins.int = ...,
+        next_time: _timestamp_pb2.Timestamp | None = ...,
+        data_sha256: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["champion", b"champion", "next_time", b"next_time"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["champion", b"champion", "champion_generation", b"champion_generation", "current_job", b"current_job", "data_sha256", b"data_sha256", "generation", b"generation", "next_time", b"next_time"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ContinuousStatus: _TypeAlias = ContinuousStatus  # noqa: Y015
 
 @_typing.final
 class Ensemble(_message.Message):
@@ -420,6 +481,26 @@ class JobSpec(_message.Message):
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
+    @_typing.final
+    class DataSetsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     DISPLAY_NAME_FIELD_NUMBER: _builtins.int
     ENVIRONMENT_FIELD_NUMBER: _builtins.int
     OBJECTIVE_FIELD_NUMBER: _builtins.int
@@ -432,6 +513,8 @@ class JobSpec(_message.Message):
     CONTINUOUS_FIELD_NUMBER: _builtins.int
     DATA_FIELD_NUMBER: _builtins.int
     LABELS_FIELD_NUMBER: _builtins.int
+    DATA_SETS_FIELD_NUMBER: _builtins.int
+    FOUNDERS_FIELD_NUMBER: _builtins.int
     display_name: _builtins.str
     """Short name, a DNS label: lower-case letters, digits and `-`, at most 63. Required."""
     seed: _builtins.int
@@ -476,6 +559,16 @@ class JobSpec(_message.Message):
     def labels(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
         """Free words for the user's own use; at most 64, keys and values at most 63 characters."""
 
+    @_builtins.property
+    def data_sets(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
+        """Data sets by name, by argument of the environment's constructor: the newest version of an artifact of the project of kind DATA_SET whose id
+        this is. CreateJob puts what it finds into `data`; a continuous job looks anew for each generation.
+        """
+
+    @_builtins.property
+    def founders(self) -> _containers.RepeatedCompositeFieldContainer[_evolution_pb2.Founder]:
+        """Agents of other jobs of the project that the first agents start from."""
+
     def __init__(
         self,
         *,
@@ -491,10 +584,12 @@ class JobSpec(_message.Message):
         continuous: Global___Continuous | None = ...,
         data: _abc.Mapping[_builtins.str, _tensor_pb2.ObjectReference] | None = ...,
         labels: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        data_sets: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        founders: _abc.Iterable[_evolution_pb2.Founder] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["continuous", b"continuous", "environment", b"environment", "evaluation", b"evaluation", "evolution", b"evolution", "objective", b"objective", "pod", b"pod", "search", b"search"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["continuous", b"continuous", "data", b"data", "display_name", b"display_name", "environment", b"environment", "evaluation", b"evaluation", "evolution", b"evolution", "labels", b"labels", "objective", b"objective", "pod", b"pod", "search", b"search", "seed", b"seed", "weight", b"weight"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["continuous", b"continuous", "data", b"data", "data_sets", b"data_sets", "display_name", b"display_name", "environment", b"environment", "evaluation", b"evaluation", "evolution", b"evolution", "founders", b"founders", "labels", b"labels", "objective", b"objective", "pod", b"pod", "search", b"search", "seed", b"seed", "weight", b"weight"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -671,20 +766,30 @@ Global___EvaluationSpec: _TypeAlias = EvaluationSpec  # noqa: Y015
 
 @_typing.final
 class Continuous(_message.Message):
-    """Retraining."""
+    """Retraining: the job itself trains nothing but makes one ordinary job a generation, `NAME-1`, `NAME-2`, …, until it is cancelled. A generation
+    begins when a data set has changed since the last one, or the interval has passed; never two at once.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
     DATA_SET_FIELD_NUMBER: _builtins.int
     INTERVAL_FIELD_NUMBER: _builtins.int
     ALIAS_FIELD_NUMBER: _builtins.int
+    CONTEST_FIELD_NUMBER: _builtins.int
+    MARGIN_FIELD_NUMBER: _builtins.int
     data_set: _builtins.str
-    """Name of the data set (a key of JobSpec.data) whose changes start a new tournament."""
+    """Argument (a key of JobSpec.data_sets) whose data set is watched. Unset: all of them."""
     alias: _builtins.str
     """Alias on the leaderboard that a promoted champion takes. Unset: `champion`."""
+    margin: _builtins.float
+    """By how much the challenger's mean has to be above the champion's, 0 or more."""
     @_builtins.property
     def interval(self) -> _duration_pb2.Duration:
-        """Time between tournaments. Unset: only on change."""
+        """Time between the beginnings of two generations. Unset: only on change."""
+
+    @_builtins.property
+    def contest(self) -> _struct_pb2.Struct:
+        """Arguments of the environment in which champion and challenger are compared, in place of the job's own. Unset: as in training."""
 
     def __init__(
         self,
@@ -692,10 +797,12 @@ class Continuous(_message.Message):
         data_set: _builtins.str = ...,
         interval: _duration_pb2.Duration | None = ...,
         alias: _builtins.str = ...,
+        contest: _struct_pb2.Struct | None = ...,
+        margin: _builtins.float = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["interval", b"interval"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["contest", b"contest", "interval", b"interval"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["alias", b"alias", "data_set", b"data_set", "interval", b"interval"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["alias", b"alias", "contest", b"contest", "data_set", b"data_set", "interval", b"interval", "margin", b"margin"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

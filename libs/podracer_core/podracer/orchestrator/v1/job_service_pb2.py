@@ -24,62 +24,80 @@ _sym_db = _symbol_database.Default()
 
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 from google.protobuf import field_mask_pb2 as google_dot_protobuf_dot_field__mask__pb2
+from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
+from podracer.common.v1 import agent_pb2 as podracer_dot_common_dot_v1_dot_agent__pb2
 from podracer.orchestrator.v1 import job_pb2 as podracer_dot_orchestrator_dot_v1_dot_job__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n*podracer/orchestrator/v1/job_service.proto\x12\x18podracer.orchestrator.v1\x1a\x1egoogle/protobuf/duration.proto\x1a google/protobuf/field_mask.proto\x1a\"podracer/orchestrator/v1/job.proto\"\x8e\x01\n\x10\x43reateJobRequest\x12\x0e\n\x06parent\x18\x01 \x01(\t\x12\x0e\n\x06job_id\x18\x02 \x01(\t\x12/\n\x04spec\x18\x03 \x01(\x0b\x32!.podracer.orchestrator.v1.JobSpec\x12\x12\n\nrequest_id\x18\x04 \x01(\t\x12\x15\n\rvalidate_only\x18\x05 \x01(\x08\"?\n\x11\x43reateJobResponse\x12*\n\x03job\x18\x01 \x01(\x0b\x32\x1d.podracer.orchestrator.v1.Job\"\x1d\n\rGetJobRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"<\n\x0eGetJobResponse\x12*\n\x03job\x18\x01 \x01(\x0b\x32\x1d.podracer.orchestrator.v1.Job\"|\n\x0fListJobsRequest\x12\x0e\n\x06parent\x18\x01 \x01(\t\x12\x11\n\tpage_size\x18\x02 \x01(\x05\x12\x12\n\npage_token\x18\x03 \x01(\t\x12\x32\n\x06states\x18\x04 \x03(\x0e\x32\".podracer.orchestrator.v1.JobState\"X\n\x10ListJobsResponse\x12+\n\x04jobs\x18\x01 \x03(\x0b\x32\x1d.podracer.orchestrator.v1.Job\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\xb2\x01\n\x10UpdateJobRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12/\n\x04spec\x18\x02 \x01(\x0b\x32!.podracer.orchestrator.v1.JobSpec\x12/\n\x0bupdate_mask\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.FieldMask\x12\x0c\n\x04\x65tag\x18\x04 \x01(\t\x12\x14\n\x07suspend\x18\x05 \x01(\x08H\x00\x88\x01\x01\x42\n\n\x08_suspend\"?\n\x11UpdateJobResponse\x12*\n\x03job\x18\x01 \x01(\x0b\x32\x1d.podracer.orchestrator.v1.Job\" \n\x10\x43\x61ncelJobRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"?\n\x11\x43\x61ncelJobResponse\x12*\n\x03job\x18\x01 \x01(\x0b\x32\x1d.podracer.orchestrator.v1.Job\" \n\x10\x44\x65leteJobRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"\x13\n\x11\x44\x65leteJobResponse\"h\n\x0fWatchJobRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x16\n\x0e\x61\x66ter_position\x18\x02 \x01(\x03\x12/\n\x0cmin_interval\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\"\xae\x01\n\x10WatchJobResponse\x12*\n\x03job\x18\x01 \x01(\x0b\x32\x1d.podracer.orchestrator.v1.Job\x12/\n\x06\x65vents\x18\x02 \x03(\x0b\x32\x1f.podracer.orchestrator.v1.Event\x12+\n\x04pods\x18\x03 \x03(\x0b\x32\x1d.podracer.orchestrator.v1.Pod\x12\x10\n\x08\x64raining\x18\x04 \x01(\x08\"U\n\x0fListPodsRequest\x12\x0b\n\x03job\x18\x01 \x01(\t\x12\x0e\n\x06parent\x18\x02 \x01(\t\x12\x11\n\tpage_size\x18\x03 \x01(\x05\x12\x12\n\npage_token\x18\x04 \x01(\t\"X\n\x10ListPodsResponse\x12+\n\x04pods\x18\x01 \x03(\x0b\x32\x1d.podracer.orchestrator.v1.Pod\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"K\n\x11ListEventsRequest\x12\x0b\n\x03job\x18\x01 \x01(\t\x12\x16\n\x0e\x61\x66ter_position\x18\x02 \x01(\x03\x12\x11\n\tpage_size\x18\x03 \x01(\x05\"S\n\x12ListEventsResponse\x12/\n\x06\x65vents\x18\x01 \x03(\x0b\x32\x1f.podracer.orchestrator.v1.Event\x12\x0c\n\x04more\x18\x02 \x01(\x08\"$\n\x12GetCapacityRequest\x12\x0e\n\x06parent\x18\x01 \x01(\t\"\xb2\x02\n\x13GetCapacityResponse\x12\x0f\n\x07\x62\x61\x63kend\x18\x01 \x01(\t\x12\x32\n\x05total\x18\x02 \x01(\x0b\x32#.podracer.orchestrator.v1.Resources\x12\x35\n\x08reserved\x18\x03 \x01(\x0b\x32#.podracer.orchestrator.v1.Resources\x12\x11\n\tpod_count\x18\x04 \x01(\x05\x12\x16\n\x0e\x66ree_pod_count\x18\x05 \x01(\x05\x12\x32\n\x06shares\x18\x06 \x03(\x0b\x32\".podracer.orchestrator.v1.JobShare\x12\x31\n\x04used\x18\x07 \x01(\x0b\x32#.podracer.orchestrator.v1.Resources\x12\r\n\x05limit\x18\x08 \x01(\t\"\x9f\x01\n\x08JobShare\x12\x0b\n\x03job\x18\x01 \x01(\t\x12\x0e\n\x06weight\x18\x02 \x01(\x01\x12\x11\n\tpod_count\x18\x03 \x01(\x05\x12\'\n\x04used\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x14\n\x0cwanted_count\x18\x05 \x01(\x05\x12\x11\n\tmin_count\x18\x06 \x01(\x05\x12\x11\n\tmax_count\x18\x07 \x01(\x05\"B\n\x19\x43ollectCheckpointsRequest\x12\x0e\n\x06parent\x18\x01 \x01(\t\x12\x15\n\rvalidate_only\x18\x02 \x01(\x08\"\\\n\x1a\x43ollectCheckpointsResponse\x12\x18\n\x10\x63heckpoint_count\x18\x01 \x01(\x05\x12\x12\n\nsize_bytes\x18\x02 \x01(\x03\x12\x10\n\x08prefixes\x18\x03 \x03(\t2\x82\t\n\nJobService\x12\x64\n\tCreateJob\x12*.podracer.orchestrator.v1.CreateJobRequest\x1a+.podracer.orchestrator.v1.CreateJobResponse\x12[\n\x06GetJob\x12\'.podracer.orchestrator.v1.GetJobRequest\x1a(.podracer.orchestrator.v1.GetJobResponse\x12\x61\n\x08ListJobs\x12).podracer.orchestrator.v1.ListJobsRequest\x1a*.podracer.orchestrator.v1.ListJobsResponse\x12\x64\n\tUpdateJob\x12*.podracer.orchestrator.v1.UpdateJobRequest\x1a+.podracer.orchestrator.v1.UpdateJobResponse\x12\x64\n\tCancelJob\x12*.podracer.orchestrator.v1.CancelJobRequest\x1a+.podracer.orchestrator.v1.CancelJobResponse\x12\x64\n\tDeleteJob\x12*.podracer.orchestrator.v1.DeleteJobRequest\x1a+.podracer.orchestrator.v1.DeleteJobResponse\x12\x63\n\x08WatchJob\x12).podracer.orchestrator.v1.WatchJobRequest\x1a*.podracer.orchestrator.v1.WatchJobResponse0\x01\x12\x61\n\x08ListPods\x12).podracer.orchestrator.v1.ListPodsRequest\x1a*.podracer.orchestrator.v1.ListPodsResponse\x12g\n\nListEvents\x12+.podracer.orchestrator.v1.ListEventsRequest\x1a,.podracer.orchestrator.v1.ListEventsResponse\x12j\n\x0bGetCapacity\x12,.podracer.orchestrator.v1.GetCapacityRequest\x1a-.podracer.orchestrator.v1.GetCapacityResponse\x12\x7f\n\x12\x43ollectCheckpoints\x12\x33.podracer.orchestrator.v1.CollectCheckpointsRequest\x1a\x34.podracer.orchestrator.v1.CollectCheckpointsResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n*podracer/orchestrator/v1/job_service.proto\x12\x18podracer.orchestrator.v1\x1a\x1egoogle/protobuf/duration.proto\x1a google/protobuf/field_mask.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1epodracer/common/v1/agent.proto\x1a\"podracer/orchestrator/v1/job.proto\"\x8e\x01\n\x10\x43reateJobRequest\x12\x0e\n\x06parent\x18\x01 \x01(\t\x12\x0e\n\x06job_id\x18\x02 \x01(\t\x12/\n\x04spec\x18\x03 \x01(\x0b\x32!.podracer.orchestrator.v1.JobSpec\x12\x12\n\nrequest_id\x18\x04 \x01(\t\x12\x15\n\rvalidate_only\x18\x05 \x01(\x08\"?\n\x11\x43reateJobResponse\x12*\n\x03job\x18\x01 \x01(\x0b\x32\x1d.podracer.orchestrator.v1.Job\"\x1d\n\rGetJobRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"<\n\x0eGetJobResponse\x12*\n\x03job\x18\x01 \x01(\x0b\x32\x1d.podracer.orchestrator.v1.Job\"|\n\x0fListJobsRequest\x12\x0e\n\x06parent\x18\x01 \x01(\t\x12\x11\n\tpage_size\x18\x02 \x01(\x05\x12\x12\n\npage_token\x18\x03 \x01(\t\x12\x32\n\x06states\x18\x04 \x03(\x0e\x32\".podracer.orchestrator.v1.JobState\"X\n\x10ListJobsResponse\x12+\n\x04jobs\x18\x01 \x03(\x0b\x32\x1d.podracer.orchestrator.v1.Job\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\xb2\x01\n\x10UpdateJobRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12/\n\x04spec\x18\x02 \x01(\x0b\x32!.podracer.orchestrator.v1.JobSpec\x12/\n\x0bupdate_mask\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.FieldMask\x12\x0c\n\x04\x65tag\x18\x04 \x01(\t\x12\x14\n\x07suspend\x18\x05 \x01(\x08H\x00\x88\x01\x01\x42\n\n\x08_suspend\"?\n\x11UpdateJobResponse\x12*\n\x03job\x18\x01 \x01(\x0b\x32\x1d.podracer.orchestrator.v1.Job\" \n\x10\x43\x61ncelJobRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"?\n\x11\x43\x61ncelJobResponse\x12*\n\x03job\x18\x01 \x01(\x0b\x32\x1d.podracer.orchestrator.v1.Job\" \n\x10\x44\x65leteJobRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"\x13\n\x11\x44\x65leteJobResponse\"h\n\x0fWatchJobRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x16\n\x0e\x61\x66ter_position\x18\x02 \x01(\x03\x12/\n\x0cmin_interval\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\"\xae\x01\n\x10WatchJobResponse\x12*\n\x03job\x18\x01 \x01(\x0b\x32\x1d.podracer.orchestrator.v1.Job\x12/\n\x06\x65vents\x18\x02 \x03(\x0b\x32\x1f.podracer.orchestrator.v1.Event\x12+\n\x04pods\x18\x03 \x03(\x0b\x32\x1d.podracer.orchestrator.v1.Pod\x12\x10\n\x08\x64raining\x18\x04 \x01(\x08\"U\n\x0fListPodsRequest\x12\x0b\n\x03job\x18\x01 \x01(\t\x12\x0e\n\x06parent\x18\x02 \x01(\t\x12\x11\n\tpage_size\x18\x03 \x01(\x05\x12\x12\n\npage_token\x18\x04 \x01(\t\"X\n\x10ListPodsResponse\x12+\n\x04pods\x18\x01 \x03(\x0b\x32\x1d.podracer.orchestrator.v1.Pod\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"K\n\x11ListEventsRequest\x12\x0b\n\x03job\x18\x01 \x01(\t\x12\x16\n\x0e\x61\x66ter_position\x18\x02 \x01(\x03\x12\x11\n\tpage_size\x18\x03 \x01(\x05\"S\n\x12ListEventsResponse\x12/\n\x06\x65vents\x18\x01 \x03(\x0b\x32\x1f.podracer.orchestrator.v1.Event\x12\x0c\n\x04more\x18\x02 \x01(\x08\"$\n\x12GetCapacityRequest\x12\x0e\n\x06parent\x18\x01 \x01(\t\"\xb2\x02\n\x13GetCapacityResponse\x12\x0f\n\x07\x62\x61\x63kend\x18\x01 \x01(\t\x12\x32\n\x05total\x18\x02 \x01(\x0b\x32#.podracer.orchestrator.v1.Resources\x12\x35\n\x08reserved\x18\x03 \x01(\x0b\x32#.podracer.orchestrator.v1.Resources\x12\x11\n\tpod_count\x18\x04 \x01(\x05\x12\x16\n\x0e\x66ree_pod_count\x18\x05 \x01(\x05\x12\x32\n\x06shares\x18\x06 \x03(\x0b\x32\".podracer.orchestrator.v1.JobShare\x12\x31\n\x04used\x18\x07 \x01(\x0b\x32#.podracer.orchestrator.v1.Resources\x12\r\n\x05limit\x18\x08 \x01(\t\"\x9f\x01\n\x08JobShare\x12\x0b\n\x03job\x18\x01 \x01(\t\x12\x0e\n\x06weight\x18\x02 \x01(\x01\x12\x11\n\tpod_count\x18\x03 \x01(\x05\x12\'\n\x04used\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x14\n\x0cwanted_count\x18\x05 \x01(\x05\x12\x11\n\tmin_count\x18\x06 \x01(\x05\x12\x11\n\tmax_count\x18\x07 \x01(\x05\"B\n\x19\x43ollectCheckpointsRequest\x12\x0e\n\x06parent\x18\x01 \x01(\t\x12\x15\n\rvalidate_only\x18\x02 \x01(\x08\"\\\n\x1a\x43ollectCheckpointsResponse\x12\x18\n\x10\x63heckpoint_count\x18\x01 \x01(\x05\x12\x12\n\nsize_bytes\x18\x02 \x01(\x03\x12\x10\n\x08prefixes\x18\x03 \x03(\t\"\xf4\x02\n\tPromotion\x12\x10\n\x08position\x18\x01 \x01(\x03\x12\r\n\x05\x61lias\x18\x02 \x01(\t\x12=\n\x08\x64\x65\x63ision\x18\x03 \x01(\x0e\x32+.podracer.orchestrator.v1.PromotionDecision\x12*\n\x06policy\x18\x04 \x01(\x0b\x32\x1a.podracer.common.v1.Parent\x12\x12\n\ngeneration\x18\x05 \x01(\x05\x12\x0b\n\x03job\x18\x06 \x01(\t\x12\x13\n\x0b\x64\x61ta_sha256\x18\x07 \x01(\t\x12\x30\n\x08\x63hampion\x18\x08 \x01(\x0b\x32\x1e.podracer.common.v1.Evaluation\x12\x32\n\nchallenger\x18\t \x01(\x0b\x32\x1e.podracer.common.v1.Evaluation\x12\x0e\n\x06reason\x18\n \x01(\t\x12/\n\x0b\x63reate_time\x18\x0b \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"f\n\x14PromotePolicyRequest\x12\x0b\n\x03job\x18\x01 \x01(\t\x12\r\n\x05\x61lias\x18\x02 \x01(\t\x12\x0e\n\x06policy\x18\x03 \x01(\t\x12\x0e\n\x06reason\x18\x04 \x01(\t\x12\x12\n\nrequest_id\x18\x05 \x01(\t\"O\n\x15PromotePolicyResponse\x12\x36\n\tpromotion\x18\x01 \x01(\x0b\x32#.podracer.orchestrator.v1.Promotion\"W\n\x15RollbackPolicyRequest\x12\x0b\n\x03job\x18\x01 \x01(\t\x12\r\n\x05\x61lias\x18\x02 \x01(\t\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12\x12\n\nrequest_id\x18\x04 \x01(\t\"P\n\x16RollbackPolicyResponse\x12\x36\n\tpromotion\x18\x01 \x01(\x0b\x32#.podracer.orchestrator.v1.Promotion\"Z\n\x15ListPromotionsRequest\x12\x0b\n\x03job\x18\x01 \x01(\t\x12\r\n\x05\x61lias\x18\x02 \x01(\t\x12\x11\n\tpage_size\x18\x03 \x01(\x05\x12\x12\n\npage_token\x18\x04 \x01(\t\"j\n\x16ListPromotionsResponse\x12\x37\n\npromotions\x18\x01 \x03(\x0b\x32#.podracer.orchestrator.v1.Promotion\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t*\xb8\x01\n\x11PromotionDecision\x12\"\n\x1ePROMOTION_DECISION_UNSPECIFIED\x10\x00\x12\x1f\n\x1bPROMOTION_DECISION_PROMOTED\x10\x01\x12\x1b\n\x17PROMOTION_DECISION_KEPT\x10\x02\x12\x1d\n\x19PROMOTION_DECISION_FAILED\x10\x03\x12\"\n\x1ePROMOTION_DECISION_ROLLED_BACK\x10\x04\x32\xde\x0b\n\nJobService\x12\x64\n\tCreateJob\x12*.podracer.orchestrator.v1.CreateJobRequest\x1a+.podracer.orchestrator.v1.CreateJobResponse\x12[\n\x06GetJob\x12\'.podracer.orchestrator.v1.GetJobRequest\x1a(.podracer.orchestrator.v1.GetJobResponse\x12\x61\n\x08ListJobs\x12).podracer.orchestrator.v1.ListJobsRequest\x1a*.podracer.orchestrator.v1.ListJobsResponse\x12\x64\n\tUpdateJob\x12*.podracer.orchestrator.v1.UpdateJobRequest\x1a+.podracer.orchestrator.v1.UpdateJobResponse\x12\x64\n\tCancelJob\x12*.podracer.orchestrator.v1.CancelJobRequest\x1a+.podracer.orchestrator.v1.CancelJobResponse\x12\x64\n\tDeleteJob\x12*.podracer.orchestrator.v1.DeleteJobRequest\x1a+.podracer.orchestrator.v1.DeleteJobResponse\x12\x63\n\x08WatchJob\x12).podracer.orchestrator.v1.WatchJobRequest\x1a*.podracer.orchestrator.v1.WatchJobResponse0\x01\x12\x61\n\x08ListPods\x12).podracer.orchestrator.v1.ListPodsRequest\x1a*.podracer.orchestrator.v1.ListPodsResponse\x12g\n\nListEvents\x12+.podracer.orchestrator.v1.ListEventsRequest\x1a,.podracer.orchestrator.v1.ListEventsResponse\x12j\n\x0bGetCapacity\x12,.podracer.orchestrator.v1.GetCapacityRequest\x1a-.podracer.orchestrator.v1.GetCapacityResponse\x12\x7f\n\x12\x43ollectCheckpoints\x12\x33.podracer.orchestrator.v1.CollectCheckpointsRequest\x1a\x34.podracer.orchestrator.v1.CollectCheckpointsResponse\x12p\n\rPromotePolicy\x12..podracer.orchestrator.v1.PromotePolicyRequest\x1a/.podracer.orchestrator.v1.PromotePolicyResponse\x12s\n\x0eRollbackPolicy\x12/.podracer.orchestrator.v1.RollbackPolicyRequest\x1a\x30.podracer.orchestrator.v1.RollbackPolicyResponse\x12s\n\x0eListPromotions\x12/.podracer.orchestrator.v1.ListPromotionsRequest\x1a\x30.podracer.orchestrator.v1.ListPromotionsResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'podracer.orchestrator.v1.job_service_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_CREATEJOBREQUEST']._serialized_start=175
-  _globals['_CREATEJOBREQUEST']._serialized_end=317
-  _globals['_CREATEJOBRESPONSE']._serialized_start=319
-  _globals['_CREATEJOBRESPONSE']._serialized_end=382
-  _globals['_GETJOBREQUEST']._serialized_start=384
-  _globals['_GETJOBREQUEST']._serialized_end=413
-  _globals['_GETJOBRESPONSE']._serialized_start=415
-  _globals['_GETJOBRESPONSE']._serialized_end=475
-  _globals['_LISTJOBSREQUEST']._serialized_start=477
-  _globals['_LISTJOBSREQUEST']._serialized_end=601
-  _globals['_LISTJOBSRESPONSE']._serialized_start=603
-  _globals['_LISTJOBSRESPONSE']._serialized_end=691
-  _globals['_UPDATEJOBREQUEST']._serialized_start=694
-  _globals['_UPDATEJOBREQUEST']._serialized_end=872
-  _globals['_UPDATEJOBRESPONSE']._serialized_start=874
-  _globals['_UPDATEJOBRESPONSE']._serialized_end=937
-  _globals['_CANCELJOBREQUEST']._serialized_start=939
-  _globals['_CANCELJOBREQUEST']._serialized_end=971
-  _globals['_CANCELJOBRESPONSE']._serialized_start=973
-  _globals['_CANCELJOBRESPONSE']._serialized_end=1036
-  _globals['_DELETEJOBREQUEST']._serialized_start=1038
-  _globals['_DELETEJOBREQUEST']._serialized_end=1070
-  _globals['_DELETEJOBRESPONSE']._serialized_start=1072
-  _globals['_DELETEJOBRESPONSE']._serialized_end=1091
-  _globals['_WATCHJOBREQUEST']._serialized_start=1093
-  _globals['_WATCHJOBREQUEST']._serialized_end=1197
-  _globals['_WATCHJOBRESPONSE']._serialized_start=1200
-  _globals['_WATCHJOBRESPONSE']._serialized_end=1374
-  _globals['_LISTPODSREQUEST']._serialized_start=1376
-  _globals['_LISTPODSREQUEST']._serialized_end=1461
-  _globals['_LISTPODSRESPONSE']._serialized_start=1463
-  _globals['_LISTPODSRESPONSE']._serialized_end=1551
-  _globals['_LISTEVENTSREQUEST']._serialized_start=1553
-  _globals['_LISTEVENTSREQUEST']._serialized_end=1628
-  _globals['_LISTEVENTSRESPONSE']._serialized_start=1630
-  _globals['_LISTEVENTSRESPONSE']._serialized_end=1713
-  _globals['_GETCAPACITYREQUEST']._serialized_start=1715
-  _globals['_GETCAPACITYREQUEST']._serialized_end=1751
-  _globals['_GETCAPACITYRESPONSE']._serialized_start=1754
-  _globals['_GETCAPACITYRESPONSE']._serialized_end=2060
-  _globals['_JOBSHARE']._serialized_start=2063
-  _globals['_JOBSHARE']._serialized_end=2222
-  _globals['_COLLECTCHECKPOINTSREQUEST']._serialized_start=2224
-  _globals['_COLLECTCHECKPOINTSREQUEST']._serialized_end=2290
-  _globals['_COLLECTCHECKPOINTSRESPONSE']._serialized_start=2292
-  _globals['_COLLECTCHECKPOINTSRESPONSE']._serialized_end=2384
-  _globals['_JOBSERVICE']._serialized_start=2387
-  _globals['_JOBSERVICE']._serialized_end=3541
+  _globals['_PROMOTIONDECISION']._serialized_start=3383
+  _globals['_PROMOTIONDECISION']._serialized_end=3567
+  _globals['_CREATEJOBREQUEST']._serialized_start=240
+  _globals['_CREATEJOBREQUEST']._serialized_end=382
+  _globals['_CREATEJOBRESPONSE']._serialized_start=384
+  _globals['_CREATEJOBRESPONSE']._serialized_end=447
+  _globals['_GETJOBREQUEST']._serialized_start=449
+  _globals['_GETJOBREQUEST']._serialized_end=478
+  _globals['_GETJOBRESPONSE']._serialized_start=480
+  _globals['_GETJOBRESPONSE']._serialized_end=540
+  _globals['_LISTJOBSREQUEST']._serialized_start=542
+  _globals['_LISTJOBSREQUEST']._serialized_end=666
+  _globals['_LISTJOBSRESPONSE']._serialized_start=668
+  _globals['_LISTJOBSRESPONSE']._serialized_end=756
+  _globals['_UPDATEJOBREQUEST']._serialized_start=759
+  _globals['_UPDATEJOBREQUEST']._serialized_end=937
+  _globals['_UPDATEJOBRESPONSE']._serialized_start=939
+  _globals['_UPDATEJOBRESPONSE']._serialized_end=1002
+  _globals['_CANCELJOBREQUEST']._serialized_start=1004
+  _globals['_CANCELJOBREQUEST']._serialized_end=1036
+  _globals['_CANCELJOBRESPONSE']._serialized_start=1038
+  _globals['_CANCELJOBRESPONSE']._serialized_end=1101
+  _globals['_DELETEJOBREQUEST']._serialized_start=1103
+  _globals['_DELETEJOBREQUEST']._serialized_end=1135
+  _globals['_DELETEJOBRESPONSE']._serialized_start=1137
+  _globals['_DELETEJOBRESPONSE']._serialized_end=1156
+  _globals['_WATCHJOBREQUEST']._serialized_start=1158
+  _globals['_WATCHJOBREQUEST']._serialized_end=1262
+  _globals['_WATCHJOBRESPONSE']._serialized_start=1265
+  _globals['_WATCHJOBRESPONSE']._serialized_end=1439
+  _globals['_LISTPODSREQUEST']._serialized_start=1441
+  _globals['_LISTPODSREQUEST']._serialized_end=1526
+  _globals['_LISTPODSRESPONSE']._serialized_start=1528
+  _globals['_LISTPODSRESPONSE']._serialized_end=1616
+  _globals['_LISTEVENTSREQUEST']._serialized_start=1618
+  _globals['_LISTEVENTSREQUEST']._serialized_end=1693
+  _globals['_LISTEVENTSRESPONSE']._serialized_start=1695
+  _globals['_LISTEVENTSRESPONSE']._serialized_end=1778
+  _globals['_GETCAPACITYREQUEST']._serialized_start=1780
+  _globals['_GETCAPACITYREQUEST']._serialized_end=1816
+  _globals['_GETCAPACITYRESPONSE']._serialized_start=1819
+  _globals['_GETCAPACITYRESPONSE']._serialized_end=2125
+  _globals['_JOBSHARE']._serialized_start=2128
+  _globals['_JOBSHARE']._serialized_end=2287
+  _globals['_COLLECTCHECKPOINTSREQUEST']._serialized_start=2289
+  _globals['_COLLECTCHECKPOINTSREQUEST']._serialized_end=2355
+  _globals['_COLLECTCHECKPOINTSRESPONSE']._serialized_start=2357
+  _globals['_COLLECTCHECKPOINTSRESPONSE']._serialized_end=2449
+  _globals['_PROMOTION']._serialized_start=2452
+  _globals['_PROMOTION']._serialized_end=2824
+  _globals['_PROMOTEPOLICYREQUEST']._serialized_start=2826
+  _globals['_PROMOTEPOLICYREQUEST']._serialized_end=2928
+  _globals['_PROMOTEPOLICYRESPONSE']._serialized_start=2930
+  _globals['_PROMOTEPOLICYRESPONSE']._serialized_end=3009
+  _globals['_ROLLBACKPOLICYREQUEST']._serialized_start=3011
+  _globals['_ROLLBACKPOLICYREQUEST']._serialized_end=3098
+  _globals['_ROLLBACKPOLICYRESPONSE']._serialized_start=3100
+  _globals['_ROLLBACKPOLICYRESPONSE']._serialized_end=3180
+  _globals['_LISTPROMOTIONSREQUEST']._serialized_start=3182
+  _globals['_LISTPROMOTIONSREQUEST']._serialized_end=3272
+  _globals['_LISTPROMOTIONSRESPONSE']._serialized_start=3274
+  _globals['_LISTPROMOTIONSRESPONSE']._serialized_end=3380
+  _globals['_JOBSERVICE']._serialized_start=3570
+  _globals['_JOBSERVICE']._serialized_end=5072
 # @@protoc_insertion_point(module_scope)

@@ -8,7 +8,10 @@ from google.protobuf import descriptor as _descriptor
 from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import field_mask_pb2 as _field_mask_pb2
 from google.protobuf import message as _message
+from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from podracer.common.v1 import agent_pb2 as _agent_pb2
 from podracer.orchestrator.v1 import job_pb2 as _job_pb2
 import builtins as _builtins
 import sys
@@ -20,6 +23,38 @@ else:
     from typing_extensions import TypeAlias as _TypeAlias, Never as _Never
 
 DESCRIPTOR: _descriptor.FileDescriptor
+
+class _PromotionDecision:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _PromotionDecisionEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_PromotionDecision.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    PROMOTION_DECISION_UNSPECIFIED: _PromotionDecision.ValueType  # 0
+    """Not set."""
+    PROMOTION_DECISION_PROMOTED: _PromotionDecision.ValueType  # 1
+    """The alias points at it from then on."""
+    PROMOTION_DECISION_KEPT: _PromotionDecision.ValueType  # 2
+    """A challenger that did not beat the champion, or a generation without one: the alias stays."""
+    PROMOTION_DECISION_FAILED: _PromotionDecision.ValueType  # 3
+    """A generation that failed or was cancelled: the alias stays."""
+    PROMOTION_DECISION_ROLLED_BACK: _PromotionDecision.ValueType  # 4
+    """The alias points back at the policy before."""
+
+class PromotionDecision(_PromotionDecision, metaclass=_PromotionDecisionEnumTypeWrapper):
+    """What became of a policy that could have been promoted."""
+
+PROMOTION_DECISION_UNSPECIFIED: PromotionDecision.ValueType  # 0
+"""Not set."""
+PROMOTION_DECISION_PROMOTED: PromotionDecision.ValueType  # 1
+"""The alias points at it from then on."""
+PROMOTION_DECISION_KEPT: PromotionDecision.ValueType  # 2
+"""A challenger that did not beat the champion, or a generation without one: the alias stays."""
+PROMOTION_DECISION_FAILED: PromotionDecision.ValueType  # 3
+"""A generation that failed or was cancelled: the alias stays."""
+PROMOTION_DECISION_ROLLED_BACK: PromotionDecision.ValueType  # 4
+"""The alias points back at the policy before."""
+Global___PromotionDecision: _TypeAlias = PromotionDecision  # noqa: Y015
 
 @_typing.final
 class CreateJobRequest(_message.Message):
@@ -727,3 +762,257 @@ class CollectCheckpointsResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___CollectCheckpointsResponse: _TypeAlias = CollectCheckpointsResponse  # noqa: Y015
+
+@_typing.final
+class Promotion(_message.Message):
+    """One entry of a job's history of promotions."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    POSITION_FIELD_NUMBER: _builtins.int
+    ALIAS_FIELD_NUMBER: _builtins.int
+    DECISION_FIELD_NUMBER: _builtins.int
+    POLICY_FIELD_NUMBER: _builtins.int
+    GENERATION_FIELD_NUMBER: _builtins.int
+    JOB_FIELD_NUMBER: _builtins.int
+    DATA_SHA256_FIELD_NUMBER: _builtins.int
+    CHAMPION_FIELD_NUMBER: _builtins.int
+    CHALLENGER_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    CREATE_TIME_FIELD_NUMBER: _builtins.int
+    position: _builtins.int
+    """Position in the job's history, from 1."""
+    alias: _builtins.str
+    """Alias."""
+    decision: Global___PromotionDecision.ValueType
+    """What was decided."""
+    generation: _builtins.int
+    """Generation of a continuous job; 0 where a user has decided."""
+    job: _builtins.str
+    """Resource name of the generation's job. Unset where a user has decided."""
+    data_sha256: _builtins.str
+    """SHA-256 of the generation's data. Unset without a data set by name."""
+    reason: _builtins.str
+    """Why, for people."""
+    @_builtins.property
+    def policy(self) -> _agent_pb2.Parent:
+        """What the alias points at from then on; unset where it points at nothing."""
+
+    @_builtins.property
+    def champion(self) -> _agent_pb2.Evaluation:
+        """How the champion did in the contest. Unset: there was none."""
+
+    @_builtins.property
+    def challenger(self) -> _agent_pb2.Evaluation:
+        """How the challenger did: in the contest, or without one by its job's best evaluation. Unset: it is not known."""
+
+    @_builtins.property
+    def create_time(self) -> _timestamp_pb2.Timestamp:
+        """When."""
+
+    def __init__(
+        self,
+        *,
+        position: _builtins.int = ...,
+        alias: _builtins.str = ...,
+        decision: Global___PromotionDecision.ValueType = ...,
+        policy: _agent_pb2.Parent | None = ...,
+        generation: _builtins.int = ...,
+        job: _builtins.str = ...,
+        data_sha256: _builtins.str = ...,
+        champion: _agent_pb2.Evaluation | None = ...,
+        challenger: _agent_pb2.Evaluation | None = ...,
+        reason: _builtins.str = ...,
+        create_time: _timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["challenger", b"challenger", "champion", b"champion", "create_time", b"create_time", "policy", b"policy"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["alias", b"alias", "challenger", b"challenger", "champion", b"champion", "create_time", b"create_time", "data_sha256", b"data_sha256", "decision", b"decision", "generation", b"generation", "job", b"job", "policy", b"policy", "position", b"position", "reason", b"reason"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Promotion: _TypeAlias = Promotion  # noqa: Y015
+
+@_typing.final
+class PromotePolicyRequest(_message.Message):
+    """Asks for a policy to be promoted."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_FIELD_NUMBER: _builtins.int
+    ALIAS_FIELD_NUMBER: _builtins.int
+    POLICY_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    job: _builtins.str
+    """Job whose alias is set. Required."""
+    alias: _builtins.str
+    """A DNS label. Unset: `champion`, or what the continuous job calls it."""
+    policy: _builtins.str
+    """An agent (`projects/p/jobs/j/agents/a`): its candidate, or its best one ever. A checkpoint
+    (`projects/p/jobs/j/agents/a/checkpoints/c`): this one. Unset: the job's best, of a continuous job that of its newest generation.
+    """
+    reason: _builtins.str
+    """Why, for the history."""
+    request_id: _builtins.str
+    """Random, chosen by the caller: the same request again changes nothing. At most 64 characters."""
+    def __init__(
+        self,
+        *,
+        job: _builtins.str = ...,
+        alias: _builtins.str = ...,
+        policy: _builtins.str = ...,
+        reason: _builtins.str = ...,
+        request_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["alias", b"alias", "job", b"job", "policy", b"policy", "reason", b"reason", "request_id", b"request_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PromotePolicyRequest: _TypeAlias = PromotePolicyRequest  # noqa: Y015
+
+@_typing.final
+class PromotePolicyResponse(_message.Message):
+    """Promoted."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PROMOTION_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def promotion(self) -> Global___Promotion:
+        """The new entry of the history."""
+
+    def __init__(
+        self,
+        *,
+        promotion: Global___Promotion | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["promotion", b"promotion"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["promotion", b"promotion"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PromotePolicyResponse: _TypeAlias = PromotePolicyResponse  # noqa: Y015
+
+@_typing.final
+class RollbackPolicyRequest(_message.Message):
+    """Asks for an alias to be set back."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_FIELD_NUMBER: _builtins.int
+    ALIAS_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    job: _builtins.str
+    """Job. Required."""
+    alias: _builtins.str
+    """Alias. Unset: `champion`, or what the continuous job calls it."""
+    reason: _builtins.str
+    """Why, for the history."""
+    request_id: _builtins.str
+    """Random, chosen by the caller: the same request again changes nothing. At most 64 characters."""
+    def __init__(
+        self,
+        *,
+        job: _builtins.str = ...,
+        alias: _builtins.str = ...,
+        reason: _builtins.str = ...,
+        request_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["alias", b"alias", "job", b"job", "reason", b"reason", "request_id", b"request_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RollbackPolicyRequest: _TypeAlias = RollbackPolicyRequest  # noqa: Y015
+
+@_typing.final
+class RollbackPolicyResponse(_message.Message):
+    """Rolled back."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PROMOTION_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def promotion(self) -> Global___Promotion:
+        """The new entry of the history."""
+
+    def __init__(
+        self,
+        *,
+        promotion: Global___Promotion | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["promotion", b"promotion"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["promotion", b"promotion"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RollbackPolicyResponse: _TypeAlias = RollbackPolicyResponse  # noqa: Y015
+
+@_typing.final
+class ListPromotionsRequest(_message.Message):
+    """Asks for the history of promotions."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_FIELD_NUMBER: _builtins.int
+    ALIAS_FIELD_NUMBER: _builtins.int
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    job: _builtins.str
+    """Job. Required."""
+    alias: _builtins.str
+    """Alias. Unset: all."""
+    page_size: _builtins.int
+    """At most this many, 1 to 1,000. 0: 100."""
+    page_token: _builtins.str
+    """From a former response. Unset: from the start."""
+    def __init__(
+        self,
+        *,
+        job: _builtins.str = ...,
+        alias: _builtins.str = ...,
+        page_size: _builtins.int = ...,
+        page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["alias", b"alias", "job", b"job", "page_size", b"page_size", "page_token", b"page_token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListPromotionsRequest: _TypeAlias = ListPromotionsRequest  # noqa: Y015
+
+@_typing.final
+class ListPromotionsResponse(_message.Message):
+    """A page of the history."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PROMOTIONS_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    next_page_token: _builtins.str
+    """Unset on the last page."""
+    @_builtins.property
+    def promotions(self) -> _containers.RepeatedCompositeFieldContainer[Global___Promotion]:
+        """Newest first."""
+
+    def __init__(
+        self,
+        *,
+        promotions: _abc.Iterable[Global___Promotion] | None = ...,
+        next_page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["next_page_token", b"next_page_token", "promotions", b"promotions"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListPromotionsResponse: _TypeAlias = ListPromotionsResponse  # noqa: Y015

@@ -90,6 +90,21 @@ class JobServiceStub:
                 request_serializer=podracer_dot_orchestrator_dot_v1_dot_job__service__pb2.CollectCheckpointsRequest.SerializeToString,
                 response_deserializer=podracer_dot_orchestrator_dot_v1_dot_job__service__pb2.CollectCheckpointsResponse.FromString,
                 _registered_method=True)
+        self.PromotePolicy = channel.unary_unary(
+                '/podracer.orchestrator.v1.JobService/PromotePolicy',
+                request_serializer=podracer_dot_orchestrator_dot_v1_dot_job__service__pb2.PromotePolicyRequest.SerializeToString,
+                response_deserializer=podracer_dot_orchestrator_dot_v1_dot_job__service__pb2.PromotePolicyResponse.FromString,
+                _registered_method=True)
+        self.RollbackPolicy = channel.unary_unary(
+                '/podracer.orchestrator.v1.JobService/RollbackPolicy',
+                request_serializer=podracer_dot_orchestrator_dot_v1_dot_job__service__pb2.RollbackPolicyRequest.SerializeToString,
+                response_deserializer=podracer_dot_orchestrator_dot_v1_dot_job__service__pb2.RollbackPolicyResponse.FromString,
+                _registered_method=True)
+        self.ListPromotions = channel.unary_unary(
+                '/podracer.orchestrator.v1.JobService/ListPromotions',
+                request_serializer=podracer_dot_orchestrator_dot_v1_dot_job__service__pb2.ListPromotionsRequest.SerializeToString,
+                response_deserializer=podracer_dot_orchestrator_dot_v1_dot_job__service__pb2.ListPromotionsResponse.FromString,
+                _registered_method=True)
 
 
 class JobServiceServicer:
@@ -176,6 +191,28 @@ class JobServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def PromotePolicy(self, request, context):
+        """Points an alias of a job's leaderboard at a policy, of this job or of another one of the project. Errors: NOT_FOUND, FAILED_PRECONDITION
+        (NO_CANDIDATE) where nothing was judged that could be promoted.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RollbackPolicy(self, request, context):
+        """Points an alias back at what it pointed at before the present policy was promoted. Errors: FAILED_PRECONDITION (NO_FORMER_POLICY).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListPromotions(self, request, context):
+        """What was promoted, what was not, and why, newest first.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_JobServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -233,6 +270,21 @@ def add_JobServiceServicer_to_server(servicer, server):
                     servicer.CollectCheckpoints,
                     request_deserializer=podracer_dot_orchestrator_dot_v1_dot_job__service__pb2.CollectCheckpointsRequest.FromString,
                     response_serializer=podracer_dot_orchestrator_dot_v1_dot_job__service__pb2.CollectCheckpointsResponse.SerializeToString,
+            ),
+            'PromotePolicy': grpc.unary_unary_rpc_method_handler(
+                    servicer.PromotePolicy,
+                    request_deserializer=podracer_dot_orchestrator_dot_v1_dot_job__service__pb2.PromotePolicyRequest.FromString,
+                    response_serializer=podracer_dot_orchestrator_dot_v1_dot_job__service__pb2.PromotePolicyResponse.SerializeToString,
+            ),
+            'RollbackPolicy': grpc.unary_unary_rpc_method_handler(
+                    servicer.RollbackPolicy,
+                    request_deserializer=podracer_dot_orchestrator_dot_v1_dot_job__service__pb2.RollbackPolicyRequest.FromString,
+                    response_serializer=podracer_dot_orchestrator_dot_v1_dot_job__service__pb2.RollbackPolicyResponse.SerializeToString,
+            ),
+            'ListPromotions': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListPromotions,
+                    request_deserializer=podracer_dot_orchestrator_dot_v1_dot_job__service__pb2.ListPromotionsRequest.FromString,
+                    response_serializer=podracer_dot_orchestrator_dot_v1_dot_job__service__pb2.ListPromotionsResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -533,6 +585,87 @@ class JobService:
             '/podracer.orchestrator.v1.JobService/CollectCheckpoints',
             podracer_dot_orchestrator_dot_v1_dot_job__service__pb2.CollectCheckpointsRequest.SerializeToString,
             podracer_dot_orchestrator_dot_v1_dot_job__service__pb2.CollectCheckpointsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def PromotePolicy(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/podracer.orchestrator.v1.JobService/PromotePolicy',
+            podracer_dot_orchestrator_dot_v1_dot_job__service__pb2.PromotePolicyRequest.SerializeToString,
+            podracer_dot_orchestrator_dot_v1_dot_job__service__pb2.PromotePolicyResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RollbackPolicy(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/podracer.orchestrator.v1.JobService/RollbackPolicy',
+            podracer_dot_orchestrator_dot_v1_dot_job__service__pb2.RollbackPolicyRequest.SerializeToString,
+            podracer_dot_orchestrator_dot_v1_dot_job__service__pb2.RollbackPolicyResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListPromotions(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/podracer.orchestrator.v1.JobService/ListPromotions',
+            podracer_dot_orchestrator_dot_v1_dot_job__service__pb2.ListPromotionsRequest.SerializeToString,
+            podracer_dot_orchestrator_dot_v1_dot_job__service__pb2.ListPromotionsResponse.FromString,
             options,
             channel_credentials,
             insecure,

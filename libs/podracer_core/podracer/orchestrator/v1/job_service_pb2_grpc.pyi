@@ -61,6 +61,14 @@ class JobServiceStub:
     """Deletes the checkpoints that nothing needs any more and those that were never committed, an hour after they were written; the orchestrator
     does so by itself now and then.
     """
+    PromotePolicy: _grpc.UnaryUnaryMultiCallable[_job_service_pb2.PromotePolicyRequest, _job_service_pb2.PromotePolicyResponse]
+    """Points an alias of a job's leaderboard at a policy, of this job or of another one of the project. Errors: NOT_FOUND, FAILED_PRECONDITION
+    (NO_CANDIDATE) where nothing was judged that could be promoted.
+    """
+    RollbackPolicy: _grpc.UnaryUnaryMultiCallable[_job_service_pb2.RollbackPolicyRequest, _job_service_pb2.RollbackPolicyResponse]
+    """Points an alias back at what it pointed at before the present policy was promoted. Errors: FAILED_PRECONDITION (NO_FORMER_POLICY)."""
+    ListPromotions: _grpc.UnaryUnaryMultiCallable[_job_service_pb2.ListPromotionsRequest, _job_service_pb2.ListPromotionsResponse]
+    """What was promoted, what was not, and why, newest first."""
 
 @_typing.type_check_only
 class JobServiceAsyncStub(JobServiceStub):
@@ -95,6 +103,14 @@ class JobServiceAsyncStub(JobServiceStub):
     """Deletes the checkpoints that nothing needs any more and those that were never committed, an hour after they were written; the orchestrator
     does so by itself now and then.
     """
+    PromotePolicy: _aio.UnaryUnaryMultiCallable[_job_service_pb2.PromotePolicyRequest, _job_service_pb2.PromotePolicyResponse]  # type: ignore[assignment]
+    """Points an alias of a job's leaderboard at a policy, of this job or of another one of the project. Errors: NOT_FOUND, FAILED_PRECONDITION
+    (NO_CANDIDATE) where nothing was judged that could be promoted.
+    """
+    RollbackPolicy: _aio.UnaryUnaryMultiCallable[_job_service_pb2.RollbackPolicyRequest, _job_service_pb2.RollbackPolicyResponse]  # type: ignore[assignment]
+    """Points an alias back at what it pointed at before the present policy was promoted. Errors: FAILED_PRECONDITION (NO_FORMER_POLICY)."""
+    ListPromotions: _aio.UnaryUnaryMultiCallable[_job_service_pb2.ListPromotionsRequest, _job_service_pb2.ListPromotionsResponse]  # type: ignore[assignment]
+    """What was promoted, what was not, and why, newest first."""
 
 class JobServiceServicer(metaclass=_abc_1.ABCMeta):
     """Jobs, for clients (role client)."""
@@ -192,5 +208,31 @@ class JobServiceServicer(metaclass=_abc_1.ABCMeta):
         """Deletes the checkpoints that nothing needs any more and those that were never committed, an hour after they were written; the orchestrator
         does so by itself now and then.
         """
+
+    @_abc_1.abstractmethod
+    def PromotePolicy(
+        self,
+        request: _job_service_pb2.PromotePolicyRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_job_service_pb2.PromotePolicyResponse, _abc.Awaitable[_job_service_pb2.PromotePolicyResponse]]:
+        """Points an alias of a job's leaderboard at a policy, of this job or of another one of the project. Errors: NOT_FOUND, FAILED_PRECONDITION
+        (NO_CANDIDATE) where nothing was judged that could be promoted.
+        """
+
+    @_abc_1.abstractmethod
+    def RollbackPolicy(
+        self,
+        request: _job_service_pb2.RollbackPolicyRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_job_service_pb2.RollbackPolicyResponse, _abc.Awaitable[_job_service_pb2.RollbackPolicyResponse]]:
+        """Points an alias back at what it pointed at before the present policy was promoted. Errors: FAILED_PRECONDITION (NO_FORMER_POLICY)."""
+
+    @_abc_1.abstractmethod
+    def ListPromotions(
+        self,
+        request: _job_service_pb2.ListPromotionsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_job_service_pb2.ListPromotionsResponse, _abc.Awaitable[_job_service_pb2.ListPromotionsResponse]]:
+        """What was promoted, what was not, and why, newest first."""
 
 def add_JobServiceServicer_to_server(servicer: JobServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

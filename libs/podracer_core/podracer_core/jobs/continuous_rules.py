@@ -1,0 +1,75 @@
+"""What cannot be right in a job's `continuous` and `warm_start`."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import replace
+
+from podracer_core.config.quantities import MAX_SECONDS
+from podracer_core.errors import InvalidInput
+from podracer_core.jobs.checks import Checks
+from podracer_core.jobs.environment_rules import check_environment
+from podracer_core.jobs.spec import Continuous, JobSpec, NamedDataSet, WarmStart
+
+__all__ = ["check_continuous", "check_warm_start"]
+
+MAX_FOUNDERS = 64
+MIN_INTERVAL_S = 1.0
+_ALIAS = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
+
+
+def check_continuous(check: Checks, spec: JobSpec) -> None:
+    """That something can begin a generation, and that the environment of the contest can be one."""
+    continuous = spec.continuous
+    if continuous is None:
+        return
+    named = sorted(name for name, file in spec.data.items() if isinstance(file, NamedDataSet))
+    if continuous.data_set is not None:
+        expected = f"expected one of {', '.join(named)}" if named else "no argument under data has one"
+        message = f"{continuous.data_set!r} is no argument with a data set by name (data_set: NAME); {expected}"
+        check.that(continuous.data_set in named, "continuous.data_set", message)
+    ways = "give a data set by name (data: {table: {data_set: NAME}}), or an interval"
+    message = f"would never begin a second generation: {ways}"
+    check.that(bool(named) or continuous.interval is not None, "continuous", message)
+    if check.positive(continuous.interval, MAX_SECONDS, "continuous.interval") and continuous.interval is not None:
+        message = f"expected at least {MIN_INTERVAL_S:g} s, got {continuous.interval!r}"
+        check.that(continuous.interval >= MIN_INTERVAL_S, "continuous.interval", message)
+    label = "expected a DNS label: lower-case letters, digits and -, at most 63"
+    check.that(bool(_ALIAS.fullmatch(continuous.alias)), "continuous.alias", f"{label}; got {continuous.alias[:100]!r}")
+    margin_is_right = math.isfinite(continuous.margin) and continuous.margin >= 0.0
+    check.that(margin_is_right, "continuous.margin", f"expected 0 or more, got {continuous.margin!r}")
+    _check_contest(check, spec, continuous)
+
+
+def check_warm_start(check: Checks, spec: JobSpec) -> None:
+    """Counts, and that a continuous job is not asked to warm up what it warms up itself."""
+    warm_start = spec.warm_start
+    if isinstance(warm_start, WarmStart):
+        check.that(bool(warm_start.job), "warm_start.job", "expected the name of a job")
+        check.between(warm_start.candidates, 1, MAX_FOUNDERS, "warm_start.candidates")
+    else:
+        check.that(len(warm_start) <= MAX_FOUNDERS, "founders", f"expected at most {MAX_FOUNDERS}")
+        searched = {share.algorithm for share in spec.search.algorithms}
+        for founder in warm_start:
+            message = f"{founder.agent} is an agent of {founder.algorithm}, which the job does not search"
+            check.that(not searched or founder.algorithm in searched, "founders", message)
+
+
+def _check_contest(check: Checks, spec: JobSpec, continuous: Continuous) -> None:
+    """The arguments of the contest are checked as the environment's own; what is wrong with those is told there."""
+    if not continuous.contest:
+        return
+    own = Checks()
+    check_environment(own, spec)
+    told = {str(violation) for violation in own.violations}
+    contest = Checks()
+    try:
+        environment = replace(spec.environment, kwargs={**spec.environment.kwargs, **continuous.contest})
+        check_environment(contest, replace(spec, environment=environment))
+    except InvalidInput as error:
+        contest.violations += error.violations
+    for violation in contest.violations:
+        if str(violation) not in told:
+            field = violation.field.replace("environment.kwargs", "continuous.contest")
+            check.that(False, field, violation.message)

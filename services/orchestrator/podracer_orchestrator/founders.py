@@ -1,0 +1,88 @@
+"""Agents of other jobs that a job's first agents start from: looked up, checked, and kept while they are needed."""
+
+from __future__ import annotations
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from podracer.common.v1 import agent_pb2, environment_pb2, evolution_pb2
+from podracer.orchestrator.v1 import job_pb2
+from podracer_core.errors import FieldViolation, InvalidInput
+from podracer_orchestrator.cohorts import proposal_of
+from podracer_orchestrator.job_plan import read_spec
+from podracer_orchestrator.job_state import LIVE_STATES
+from podracer_orchestrator.progress import checkpoint_reference
+from podracer_orchestrator.tables import CheckpointRow, JobRow, MemberRow, WorkKind, WorkRow
+
+
+def resolved(session: Session, project: str, spec: job_pb2.JobSpec) -> job_pb2.JobSpec:
+    """The spec with the whole reference of each founder's checkpoint.
+
+    Raises InvalidInput for one that was not committed as it says, in this project.
+    """
+    violations = []
+    result = job_pb2.JobSpec()
+    result.CopyFrom(spec)
+    for place, founder in enumerate(result.founders):
+        row = session.get(CheckpointRow, founder.checkpoint.prefix)
+        owner = None if row is None else session.get(JobRow, row.job_uid)
+        known = (founder.agent, founder.checkpoint.manifest_sha256)
+        if row is None or owner is None or owner.project != project or (row.agent, row.manifest_sha256) != known:
+            message = f"projects/{project} has no such checkpoint of {founder.agent!r}, with this manifest"
+            violations.append(FieldViolation(f"founders[{place}]", message))
+        else:
+            founder.checkpoint.CopyFrom(checkpoint_reference(row))
+    if violations:
+        raise InvalidInput("; ".join(map(str, violations)), violations=violations, reason="INVALID_FOUNDER")
+    return result
+
+
+def fitting(session: Session, job: JobRow) -> list[evolution_pb2.Founder]:
+    """The founders of a job that can act in its environment, which is known."""
+    own = environment_pb2.EnvironmentDescription.FromString(job.description or b"")
+    return [each for each in read_spec(job.spec).founders if fits(session, own, each.checkpoint.prefix)]
+
+
+def fits(session: Session, description: environment_pb2.EnvironmentDescription, prefix: str) -> bool:
+    """Whether who wrote a checkpoint has trained with the spaces of `description`; False where its job is gone."""
+    row = session.get(CheckpointRow, prefix)
+    owner = None if row is None else session.get(JobRow, row.job_uid)
+    if owner is None or owner.description is None:
+        return False
+    trained = environment_pb2.EnvironmentDescription.FromString(owner.description)
+    return (trained.observation_space, trained.action_space) == (
+        description.observation_space,
+        description.action_space,
+    )
+
+
+def of_checkpoint(session: Session, agent: str, prefix: str) -> evolution_pb2.Founder | None:
+    """An agent as a founder; None where its checkpoint is gone or damaged, or nobody knows what it was trained with."""
+    row = session.get(CheckpointRow, prefix)
+    if row is None or row.refused:
+        return None
+    query = (
+        select(WorkRow)
+        .join(MemberRow, MemberRow.work_id == WorkRow.id)
+        .where(WorkRow.job_uid == row.job_uid, WorkRow.kind == WorkKind.TRAIN, MemberRow.agent == agent)
+    )
+    for work in session.scalars(query.order_by(WorkRow.create_time.desc()).limit(1)):
+        for proposal in proposal_of(work).proposals:
+            if proposal.agent.name == agent:
+                return _founder(proposal.agent, checkpoint_reference(row))
+    return None
+
+
+def needed(session: Session) -> dict[str, JobRow]:
+    """The checkpoints that the jobs which live start from: who needs it, by prefix."""
+    live = select(JobRow).where(JobRow.state.in_([state.value for state in LIVE_STATES]))
+    found: dict[str, JobRow] = {}
+    for job in session.scalars(live):
+        found |= dict.fromkeys((each.checkpoint.prefix for each in read_spec(job.spec).founders), job)
+    return found
+
+
+def _founder(spec: agent_pb2.AgentSpec, checkpoint: agent_pb2.CheckpointReference) -> evolution_pb2.Founder:
+    return evolution_pb2.Founder(
+        agent=spec.name, checkpoint=checkpoint, algorithm=spec.algorithm, hyperparameters=dict(spec.hyperparameters)
+    )

@@ -1,0 +1,180 @@
+"""Continuous jobs: each makes one ordinary job a generation, and decides what becomes of its best policy.
+
+`advance` does one step in one transaction, and says whether there may be another one. It only looks at what is stored,
+so that an orchestrator that was killed before or after any of them goes on where it stood: a generation is neither lost
+nor made twice.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from podracer.common.v1 import agent_pb2, cohort_pb2, evolution_pb2
+from podracer.orchestrator.v1 import job_pb2
+from podracer_core.jobs.messages import seconds_from_duration
+from podracer_orchestrator import contests, events, founders, job_files, jobs, promotions
+from podracer_orchestrator.changes import job_topic, touch
+from podracer_orchestrator.job_plan import read_spec
+from podracer_orchestrator.job_state import FINAL_STATES, JobState
+from podracer_orchestrator.jobs import NewJob
+from podracer_orchestrator.names import job_name
+from podracer_orchestrator.promotions import Generation, Policy
+from podracer_orchestrator.submission import description_of
+from podracer_orchestrator.tables import ContinuationRow, Decision, JobRow
+
+_LONGEST_NAME = 63
+
+
+def running(session: Session) -> Sequence[str]:
+    """The uids of the continuous jobs that are to be advanced."""
+    query = select(JobRow.uid).where(JobRow.is_continuous, JobRow.state == JobState.RUNNING)
+    return session.scalars(query.order_by(JobRow.create_time, JobRow.uid)).all()
+
+
+def needs_step(session: Session, uid: str, now: datetime) -> bool:
+    """Whether `advance` would change anything."""
+    job, stand = session.get(JobRow, uid), session.get(ContinuationRow, uid)
+    if job is None or stand is None or job.state != JobState.RUNNING:
+        return False
+    if stand.child_uid is None:
+        return _due_data(session, job, stand, now) is not None
+    child = session.get(JobRow, stand.child_uid)
+    if child is None or JobState(child.state) in FINAL_STATES:
+        return True
+    return job.description is None and child.description is not None
+
+
+def advance(session: Session, uid: str, now: datetime) -> bool:
+    """Take one step with a continuous job; False where there is nothing to do now."""
+    if not needs_step(session, uid, now):
+        return False
+    job, stand = session.get_one(JobRow, uid), session.get_one(ContinuationRow, uid)
+    if stand.child_uid is None:
+        _begin_generation(session, job, stand, now)
+        return True
+    child = session.get(JobRow, stand.child_uid)
+    if child is not None and job.description is None and child.description is not None:
+        promotions.describe_by(session, job, child)
+    if child is None or JobState(child.state) in FINAL_STATES:
+        _end_generation(session, job, stand, child, now)
+    touch(session, job_topic(job.uid))
+    return True
+
+
+def newest_best(session: Session, job: JobRow) -> JobRow | None:
+    """Of the jobs that it has made, the newest one that has a candidate."""
+    return next((child for child in reversed(jobs.children(session, job)) if child.best is not None), None)
+
+
+def _due_data(session: Session, job: JobRow, stand: ContinuationRow, now: datetime) -> str | None:
+    """The hash of the data that the next generation is to be given; None while it is not due, or cannot be made."""
+    spec = read_spec(job.spec)
+    rows = job_files.named(session, job.project, spec)
+    if len(rows) < len(spec.data_sets):
+        return None
+    watched = [rows[spec.continuous.data_set]] if spec.continuous.data_set else [rows[name] for name in sorted(rows)]
+    hashes = [row.sha256 for row in watched]
+    data_sha256 = (
+        hashes[0] if len(hashes) == 1 else hashlib.sha256("".join(hashes).encode()).hexdigest() if hashes else ""
+    )
+    has_passed = stand.next_time is not None and now >= stand.next_time
+    is_due = stand.generation == 0 or data_sha256 != stand.data_sha256 or has_passed
+    return data_sha256 if is_due else None
+
+
+def _begin_generation(session: Session, job: JobRow, stand: ContinuationRow, now: datetime) -> None:
+    data_sha256 = _due_data(session, job, stand, now)
+    assert data_sha256 is not None, "it is due"
+    spec, number = read_spec(job.spec), stand.generation + 1
+    own = job_pb2.JobSpec()
+    own.CopyFrom(spec)
+    own.ClearField("continuous")
+    own.display_name = _numbered(spec.display_name, number)
+    own.seed = spec.seed + number - 1
+    beginnings = _founders(session, job)
+    if beginnings:
+        del own.founders[:]
+        own.founders.extend(beginnings)
+    job_id = _numbered(job.job_id, number)
+    if jobs.is_taken(session, job.project, job_id):
+        job_id = _numbered(job.job_id, number, f"-{job.uid[:6]}")
+    new = NewJob(job.project, job_id, own, description_of(own), parent_uid=job.uid, generation=number)
+    child = jobs.create(session, new, now)
+    stand.generation, stand.child_uid, stand.data_sha256 = number, child.uid, data_sha256
+    if spec.continuous.HasField("interval"):
+        stand.next_time = now + timedelta(seconds=seconds_from_duration(spec.continuous.interval))
+    job.revision += 1
+    name = job_name(child.project, child.job_id)
+    given = f", data {data_sha256[:12]}" if data_sha256 else ""
+    message = f"generation {number} is {name}{given}, from {len(beginnings)} founders"
+    events.record(session, job, "GENERATION_STARTED", message, now=now, subject=name, data_sha256=data_sha256)
+
+
+def _end_generation(session: Session, job: JobRow, stand: ContinuationRow, child: JobRow | None, now: datetime) -> None:
+    """Decide what becomes of the generation's best policy; from then on the next one may begin."""
+    number, stand.child_uid = stand.generation, None
+    job.revision += 1
+    if child is None:
+        generation = Generation(number, "", stand.data_sha256)
+        promotions.keep(session, job, Decision.FAILED, generation, "its job was deleted", now)
+        return
+    name = job_name(child.project, child.job_id)
+    generation = Generation(number, name, stand.data_sha256)
+    if JobState(child.state) is not JobState.SUCCEEDED:
+        problem = cohort_pb2.Problem.FromString(child.problem or b"").message
+        reason = f"{name} is {child.state}" + (f": {problem}" if problem else "")
+        promotions.keep(session, job, Decision.FAILED, generation, reason, now)
+        return
+    if child.best is None:
+        promotions.keep(session, job, Decision.KEPT, generation, f"{name} has brought no candidate", now)
+        return
+    _judge(session, job, child, generation, now)
+
+
+def _judge(session: Session, job: JobRow, child: JobRow, generation: Generation, now: datetime) -> None:
+    best = agent_pb2.Evaluation.FromString(child.best or b"")
+    present, contest = promotions.champion(session, job), contests.outcome(session, child)
+    challenger = best if contest is None else contest.challenger
+    champion = None if contest is None else contest.champion
+    generation = Generation(generation.number, generation.child, generation.data_sha256, champion, challenger)
+    if present is None:
+        is_better, reason = True, "the first candidate"
+    elif contest is None and not contests.can_act(session, child, present.prefix):
+        is_better, reason = True, "the champion cannot act in the environment any more: its spaces are others"
+    elif contest is None or contest.champion_prefix != present.prefix:
+        is_better, reason = False, "the champion has been changed by hand meanwhile"
+    elif champion is None or challenger is None:
+        is_better, reason = False, contest.problem
+    else:
+        is_better, reason = contests.is_won(champion, challenger, read_spec(job.spec).continuous.margin)
+    checkpoint_is_there = promotions.is_there(session, best.checkpoint.prefix)
+    if is_better and checkpoint_is_there:
+        policy = Policy(best.agent, best.checkpoint.prefix)
+        promotions.promote(session, job, policy, now, reason=reason, generation=generation)
+    else:
+        reason = reason if checkpoint_is_there else "its checkpoint is damaged"
+        promotions.keep(session, job, Decision.KEPT, generation, reason, now)
+
+
+def _founders(session: Session, job: JobRow) -> list[evolution_pb2.Founder]:
+    """The champion, and the best of the newest generation that has one; none that was rolled back from."""
+    found, avoided = [], promotions.rolled_back(session, job)
+    present, newest = promotions.champion(session, job), newest_best(session, job)
+    if present is not None:
+        found.append((present.agent, present.prefix))
+    if newest is not None:
+        best = agent_pb2.Evaluation.FromString(newest.best or b"")
+        found.append((best.agent, best.checkpoint.prefix))
+    unique = [each for each in dict.fromkeys(found) if each[1] not in avoided]
+    return [founder for each in unique if (founder := founders.of_checkpoint(session, *each)) is not None]
+
+
+def _numbered(name: str, number: int, ending: str = "") -> str:
+    """`NAME-3`, cut to what a name may have."""
+    ending = f"-{number}{ending}"
+    return f"{name[: _LONGEST_NAME - len(ending)].rstrip('-')}{ending}"

@@ -1,0 +1,379 @@
+"""Continuous jobs: one generation after the other, contests, promotions and rollbacks, whatever dies in between."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import sqlite3
+from datetime import UTC, datetime
+
+import pytest
+
+from podracer.common.v1 import cohort_pb2, environment_pb2, evolution_pb2
+from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
+from podracer.orchestrator.v1 import artifact_service_pb2 as artifact_pb2
+from podracer.orchestrator.v1 import job_pb2
+from podracer.orchestrator.v1 import job_service_pb2 as service_pb2
+from podracer.orchestrator.v1 import pod_service_pb2 as pod_pb2
+from podracer_core.errors import InvalidInput, NotFound, PreconditionFailed
+from podracer_orchestrator.tables import ArtifactRow
+
+STEPS = evolution_pb2.Objective(max_env_steps=30)
+ONE = evolution_pb2.Evolution(population=1, leaderboard_size=1)
+TRADER = "projects/default/jobs/trader"
+PROMOTED, KEPT, FAILED, ROLLED_BACK = (
+    getattr(service_pb2, f"PROMOTION_DECISION_{word}") for word in ("PROMOTED", "KEPT", "FAILED", "ROLLED_BACK")
+)
+
+
+@pytest.fixture
+def description(site) -> environment_pb2.EnvironmentDescription:
+    found = environment_pb2.EnvironmentDescription(backend="gym")
+    found.observation_space.box.shape.append(4)
+    found.action_space.discrete.n = 2
+    return found
+
+
+async def upload(site, content: bytes) -> None:
+    """The data set `china` has this content from now on."""
+    sha256 = hashlib.sha256(content).hexdigest()
+    row = {"project": "default", "artifact_id": "china", "kind": "DATA_SET", "size_bytes": len(content)}
+    row |= {"key": f"projects/default/artifacts/china/{sha256[:16]}-file", "sha256": sha256}
+    await site.server.orchestrator.transactions.write(
+        lambda session: session.merge(ArtifactRow(**row, create_time=datetime.now(UTC))) and None
+    )
+
+
+async def create(site, **continuous) -> job_pb2.Job:
+    environment = environment_pb2.EnvironmentSpec(entry_point="a:B")
+    environment.kwargs.update({"split": "train", "fee": 0.5})
+    spec = job_pb2.JobSpec(
+        display_name="trader",
+        environment=environment,
+        objective=STEPS,
+        evolution=ONE,
+        data_sets={"table": "china"},
+        continuous=job_pb2.Continuous(**continuous),
+    )
+    request = service_pb2.CreateJobRequest(spec=spec, job_id="trader")
+    return (await site.client.jobs.CreateJob(request)).job
+
+
+async def begin(site, description):
+    """The learner of the next generation, which holds its TRAIN lease."""
+    learner = site.learner()
+    lease = await learner.ask(wait_s=10.0)
+    assert lease.HasField("inspect"), lease
+    await learner.complete(inspect=pod_pb2.InspectResult(description=description))
+    assert (await learner.ask(wait_s=10.0)).HasField("train")
+    return learner
+
+
+async def train(site, description, score: float) -> pod_pb2.Lease:
+    """A whole generation without its contest; its TRAIN lease."""
+    learner = await begin(site, description)
+    lease = learner.lease
+    await learner.complete(train=learner.train_result(steps=30, score=score))
+    await learner.confirm(score)
+    return lease
+
+
+async def contest(site, child: str, champion: float, challenger: float) -> list[pod_pb2.Lease]:
+    """Both evaluations of a generation's contest."""
+    learner, found = site.learner(), []
+    for _ in range(2):
+        lease = await learner.ask(wait_s=10.0)
+        assert lease is not None and lease.HasField("evaluate"), lease
+        is_challenger = lease.evaluate.policies[0].agent.startswith(f"{child}/")
+        await learner.complete(evaluate=learner.evaluate_result(challenger if is_challenger else champion))
+        found.append(lease)
+    return found
+
+
+async def history(site, count: int) -> list[service_pb2.Promotion]:
+    """The decisions once there are `count`, newest first."""
+    for _ in range(500):
+        answer = await site.client.jobs.ListPromotions(service_pb2.ListPromotionsRequest(job=TRADER))
+        if len(answer.promotions) >= count:
+            return list(answer.promotions)
+        await asyncio.sleep(0.02)
+    raise AssertionError(answer)
+
+
+async def aliases(site, count: int) -> list[leaderboard_pb2.SetAliasRequest]:
+    """What the leaderboard was told, once it has heard of `count` changes."""
+    for _ in range(500):
+        found = site.board.heard(leaderboard_pb2.SetAliasRequest)
+        if len(found) >= count:
+            return found
+        await asyncio.sleep(0.02)
+    raise AssertionError(found)
+
+
+async def kinds(site, job: str) -> list[str]:
+    answer = await site.client.jobs.ListEvents(service_pb2.ListEventsRequest(job=job, page_size=1000))
+    return [event.kind for event in answer.events]
+
+
+async def children(site) -> list[job_pb2.Job]:
+    answer = await site.client.jobs.ListJobs(service_pb2.ListJobsRequest())
+    return [job for job in answer.jobs if job.parent]
+
+
+async def test_generations_contests_promotions_and_rollbacks(site, description):
+    await upload(site, b"2018")
+    job = await create(site, contest={"split": "test"})
+    assert (job.state, job.continuous_status.generation) == (job_pb2.JOB_STATE_RUNNING, 0)
+    first = await train(site, description, score=10.0)
+    (promotion,) = await history(site, 1)
+    assert (promotion.decision, promotion.generation, promotion.job) == (PROMOTED, 1, f"{TRADER}-1")
+    assert promotion.challenger.mean == 10.0 and not promotion.HasField("champion")
+    assert promotion.data_sha256 == hashlib.sha256(b"2018").hexdigest()
+    (told,) = await aliases(site, 1)
+    assert (told.leaderboard, told.alias) == ("projects/default/leaderboards/trader", "champion")
+    assert (told.agent, told.checkpoint) == (promotion.policy.agent, promotion.policy.checkpoint)
+    assert told.agent == first.train.cohort.members[0].name
+
+    assert [child.generation for child in await children(site)] == [1], "nothing has changed"
+    await upload(site, b"2018, 2019")
+    second = await train(site, description, score=20.0)
+    assert second.job == f"{TRADER}-2"
+    environment = second.train.cohort.environment
+    assert environment.data["table"].sha256 == hashlib.sha256(b"2018, 2019").hexdigest()
+    founders = site.board.boards["projects/default/leaderboards/trader-2"].founders
+    assert [founder.agent for founder in founders] == [told.agent]
+    assert founders[0].checkpoint.prefix == told.checkpoint.prefix and founders[0].algorithm == "ppo"
+
+    leases = await contest(site, f"{TRADER}-2", champion=15.0, challenger=18.0)
+    for lease in leases:
+        assert dict(lease.evaluate.environment.kwargs) == {"split": "test", "fee": 0.5}
+        assert lease.evaluate.environment.data["table"] == environment.data["table"]
+    assert leases[0].evaluate.seeds == leases[1].evaluate.seeds
+    newest = (await history(site, 2))[0]
+    assert (newest.decision, newest.champion.mean, newest.challenger.mean) == (PROMOTED, 15.0, 18.0)
+    assert newest.policy.agent == second.train.cohort.members[0].name
+
+    await upload(site, b"2018, 2019, 2020")
+    await train(site, description, score=30.0)
+    await contest(site, f"{TRADER}-3", champion=16.0, challenger=16.0)
+    kept = (await history(site, 3))[0]
+    assert (kept.decision, kept.policy) == (KEPT, newest.policy)
+    assert "16 against the champion's 16" in kept.reason
+    assert (await site.job(TRADER)).continuous_status.champion_generation == 2
+
+    best = await site.client.artifacts.GetArtifact(artifact_pb2.GetArtifactRequest(name=f"{TRADER}/checkpoints/best"))
+    assert best.artifact.uri == newest.policy.checkpoint.prefix
+
+    back = (await site.client.jobs.RollbackPolicy(service_pb2.RollbackPolicyRequest(job=TRADER))).promotion
+    assert (back.decision, back.policy) == (ROLLED_BACK, promotion.policy)
+    assert [each.checkpoint.prefix for each in await aliases(site, 3)] == [
+        each.policy.checkpoint.prefix for each in (promotion, newest, back)
+    ]
+    with pytest.raises(PreconditionFailed, match="has pointed at one policy only"):
+        await site.client.jobs.RollbackPolicy(service_pb2.RollbackPolicyRequest(job=TRADER))
+    assert len(await children(site)) == 3, "a rollback begins nothing, and what was rolled back from stays away"
+
+    await upload(site, b"2021")
+    await begin(site, description)
+    founders = site.board.boards["projects/default/leaderboards/trader-4"].founders
+    assert founders[0].agent == told.agent
+    assert newest.policy.agent not in [each.agent for each in founders], "it was rolled back from"
+    events = await kinds(site, TRADER)
+    assert [kind for kind in events if kind in ("CHAMPION_PROMOTED", "CHALLENGER_LOST", "CHAMPION_ROLLED_BACK")] == [
+        "CHAMPION_PROMOTED",
+        "CHAMPION_PROMOTED",
+        "CHALLENGER_LOST",
+        "CHAMPION_ROLLED_BACK",
+    ]
+
+
+async def test_a_margin_is_kept(site, description):
+    await upload(site, b"1")
+    await create(site, margin=3.0)
+    await train(site, description, score=10.0)
+    await history(site, 1)
+    await upload(site, b"2")
+    await train(site, description, score=10.0)
+    await contest(site, f"{TRADER}-2", champion=10.0, challenger=13.0)
+    assert (await history(site, 2))[0].decision == KEPT
+
+
+async def test_a_change_during_a_generation_is_taken_up_after_it(site, description):
+    await upload(site, b"1")
+    await create(site)
+    learner = await begin(site, description)
+    await upload(site, b"2")
+    await upload(site, b"3")
+    await asyncio.sleep(0.1)
+    assert len(await children(site)) == 1
+    await learner.complete(train=learner.train_result(steps=30, score=1.0))
+    await learner.confirm(1.0)
+    second = await begin(site, description)
+    environment = second.lease.train.cohort.environment
+    assert environment.data["table"].sha256 == hashlib.sha256(b"3").hexdigest()
+
+
+async def test_a_generation_that_fails_leaves_the_champion(site, description):
+    await upload(site, b"1")
+    await create(site)
+    await train(site, description, score=10.0)
+    await history(site, 1)
+    await upload(site, b"2")
+    learner = site.learner()
+    assert (await learner.ask(wait_s=10.0)).HasField("inspect")
+    await learner.complete(problem=cohort_pb2.Problem(reason="USER_CODE_FAILED", message="no such column"))
+    failed, promoted = await history(site, 2)
+    assert (failed.decision, failed.policy) == (FAILED, promoted.policy)
+    assert "no such column" in failed.reason
+    assert "GENERATION_FAILED" in await kinds(site, TRADER)
+    await upload(site, b"3")
+    assert (await begin(site, description)).lease.job == f"{TRADER}-3"
+
+
+async def test_every_crash_point_neither_doubles_nor_loses_a_generation(site, description):
+    """The server dies after each step; what it had not heard of, another one does."""
+
+    async def crash():
+        await site.stop()
+        await site.start()
+
+    await upload(site, b"1")
+    await create(site)
+    await crash()
+    learner = await begin(site, description)
+    await learner.complete(train=learner.train_result(steps=30, score=1.0))
+    await learner.confirm(1.0)
+    await crash()
+    await history(site, 1)
+    await crash()
+    await upload(site, b"2")
+    await crash()
+    await train(site, description, score=2.0)
+    await crash()
+    learner = site.learner()
+    lease = await learner.ask(wait_s=10.0)
+    await learner.complete(evaluate=learner.evaluate_result(5.0))
+    await crash()
+    learner = site.learner()
+    other = await learner.ask(wait_s=10.0)
+    assert {each.evaluate.policies[0].agent.split("/")[3] for each in (lease, other)} == {"trader-1", "trader-2"}
+    assert list(lease.evaluate.seeds) == list(other.evaluate.seeds)
+    await learner.complete(evaluate=learner.evaluate_result(5.0))
+    await crash()
+    assert [each.decision for each in await history(site, 2)] == [KEPT, PROMOTED]
+    assert [child.generation for child in await children(site)] == [2, 1]
+    assert len(await aliases(site, 1)) == 1
+
+
+async def test_cancelling_and_deleting_take_the_generations_along(site, description):
+    await upload(site, b"1")
+    job = await create(site)
+    await train(site, description, score=10.0)
+    await history(site, 1)
+    delete = site.client.jobs.DeleteJob
+    with pytest.raises(PreconditionFailed, match="RUNNING: cancel it"):
+        await delete(service_pb2.DeleteJobRequest(name=TRADER))
+    with pytest.raises(PreconditionFailed, match=f"{TRADER} needs the checkpoint"):
+        await delete(service_pb2.DeleteJobRequest(name=f"{TRADER}-1"))
+    await upload(site, b"2")
+    await begin(site, description)
+    await site.client.jobs.CancelJob(service_pb2.CancelJobRequest(name=TRADER))
+    assert {child.state for child in await children(site)} == {
+        job_pb2.JOB_STATE_SUCCEEDED,
+        job_pb2.JOB_STATE_CANCELLED,
+    }
+    await delete(service_pb2.DeleteJobRequest(name=TRADER))
+    assert await children(site) == []
+    with pytest.raises(NotFound):
+        await site.job(TRADER)
+    assert not list(site.store.list("projects/default/jobs/"))
+    with sqlite3.connect(site.folder / "orchestrator.sqlite") as database:
+        for table in ("jobs", "promotions", "continuations", "works", "job_files"):
+            assert database.execute(f"select count(*) from {table}").fetchone() == (0,), table
+    assert job.uid
+
+
+async def test_suspending_holds_the_generation_and_the_next_one(site, description):
+    await upload(site, b"1")
+    await create(site)
+    await begin(site, description)
+    await site.client.jobs.UpdateJob(service_pb2.UpdateJobRequest(name=TRADER, suspend=True))
+    assert (await site.job(f"{TRADER}-1")).state == job_pb2.JOB_STATE_SUSPENDED
+    await site.client.jobs.UpdateJob(service_pb2.UpdateJobRequest(name=TRADER, suspend=False))
+    assert (await site.job(f"{TRADER}-1")).state == job_pb2.JOB_STATE_RUNNING
+    assert (await site.job(TRADER)).state == job_pb2.JOB_STATE_RUNNING
+
+
+async def test_an_ordinary_job_promotes_its_best_an_agent_or_a_checkpoint(site):
+    job = await site.create(objective=STEPS, evolution=ONE)
+    promote = site.client.jobs.PromotePolicy
+    with pytest.raises(PreconditionFailed, match="no candidate yet"):
+        await promote(service_pb2.PromotePolicyRequest(job=job.name))
+    learner = site.learner()
+    lease = await learner.ask()
+    await learner.commit(steps=10)
+    await learner.complete(train=learner.train_result(steps=30, score=7.0))
+    await learner.confirm(7.0)
+    await site.ended(job)
+    agent = lease.train.cohort.members[0].name
+    request = service_pb2.PromotePolicyRequest(job=job.name, reason="looks good", request_id="r")
+    best = (await promote(request)).promotion
+    assert (best.policy.agent, best.challenger.mean, best.alias) == (agent, 7.0, "champion")
+    assert (await promote(request)).promotion == best, "the same request again changes nothing"
+    of_agent = (await promote(service_pb2.PromotePolicyRequest(job=job.name, policy=agent, alias="other"))).promotion
+    assert of_agent.policy.checkpoint.prefix == best.policy.checkpoint.prefix
+    early = f"{agent}/checkpoints/10-{lease.fence}"
+    other = (await promote(service_pb2.PromotePolicyRequest(job=job.name, policy=early))).promotion
+    assert other.policy.checkpoint.env_steps == 10
+    assert len(await aliases(site, 3)) == 3
+    with pytest.raises(NotFound):
+        await promote(service_pb2.PromotePolicyRequest(job=job.name, policy=f"{agent}9"))
+    with pytest.raises(NotFound):
+        await promote(service_pb2.PromotePolicyRequest(job=job.name, policy=f"{agent}/checkpoints/11-1"))
+    with pytest.raises(InvalidInput, match="another project"):
+        elsewhere = agent.replace("default", "elsewhere")
+        await promote(service_pb2.PromotePolicyRequest(job=job.name, policy=elsewhere))
+    with pytest.raises(InvalidInput, match="DNS label"):
+        await promote(service_pb2.PromotePolicyRequest(job=job.name, alias="A B"))
+
+
+async def test_an_ordinary_job_gets_what_a_data_set_stands_for_when_it_is_created(site):
+    environment = environment_pb2.EnvironmentSpec(entry_point="a:B")
+    with pytest.raises(InvalidInput, match=r"projects/default has no data set 'china': upload it"):
+        await site.create(environment=environment, data_sets={"table": "china"})
+    await upload(site, b"1")
+    job = await site.create(environment=environment, data_sets={"table": "china"})
+    await upload(site, b"2")
+    assert (await site.job(job.name)).spec.data["table"].sha256 == hashlib.sha256(b"1").hexdigest()
+
+
+async def test_founders_have_to_be_committed_checkpoints(site):
+    founder = evolution_pb2.Founder(agent=f"{TRADER}/agents/a1", algorithm="ppo")
+    founder.checkpoint.prefix = "projects/default/jobs/u/agents/a1/checkpoints/1-1/"
+    with pytest.raises(InvalidInput, match="no such checkpoint"):
+        await site.create(founders=[founder])
+
+
+async def test_what_an_alias_points_at_is_not_collected(site):
+    site.settings["collect_after"] = 0.0
+    await site.stop()
+    await site.start()
+    job = await site.create(objective=STEPS, evolution=ONE)
+    learner = site.learner()
+    lease = await learner.ask()
+    agent = lease.train.cohort.members[0].name
+    await learner.commit(steps=10)
+    await learner.commit(steps=20)
+    await learner.complete(train=learner.train_result(steps=30, score=7.0))
+    await learner.confirm(7.0)
+    other = await site.create(display_name="other", objective=STEPS, evolution=ONE)
+    early = f"{agent}/checkpoints/10-{lease.fence}"
+    await site.client.jobs.PromotePolicy(service_pb2.PromotePolicyRequest(job=other.name, policy=early))
+    await aliases(site, 1)
+    site.board.retired, site.board.alias_changes = {agent}, []
+    collect = site.client.jobs.CollectCheckpoints
+    collected = (await collect(service_pb2.CollectCheckpointsRequest())).prefixes
+    assert [prefix.split("/")[-2] for prefix in collected] == [f"20-{lease.fence}"]
+    delete = site.client.jobs.DeleteJob
+    with pytest.raises(PreconditionFailed, match=f"{other.name} needs the checkpoint"):
+        await delete(service_pb2.DeleteJobRequest(name=job.name))
