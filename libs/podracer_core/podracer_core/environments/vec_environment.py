@@ -12,13 +12,10 @@ from functools import cached_property
 from typing import Any, ClassVar
 
 import gymnasium
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from podracer_core.environments.action_masks import action_mask_size
-from podracer_core.environments.episode_statistic import EpisodeStatistic
 from podracer_core.errors import FieldViolation, InvalidInput
 
 __all__ = ["Step", "VecEnvironment", "allocate_step", "check_time_limit"]
@@ -124,14 +121,6 @@ class VecEnvironment(ABC):
     @abstractmethod
     def load_state(self, state: Mapping[str, Tensor]) -> Tensor:
         """Go back to what `state` returned, and return the current observation [N, *obs]."""
-
-    def episode_statistic(self, rewards: NDArray[np.float64]) -> EpisodeStatistic | None:
-        """What the rewards [T] of a whole evaluation episode say; None where that is their sum and no more.
-
-        Asked only where `deterministic_evaluation` is true: one episode is all that there is, so it has to say itself
-        how certain it is.
-        """
-        return None
 
     def close(self) -> None:  # noqa: B027 - most environments have nothing to give back
         """Give back processes and memory. Closing twice is harmless."""

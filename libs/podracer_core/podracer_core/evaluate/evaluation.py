@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Protocol
 
 import torch
@@ -40,8 +39,7 @@ class Evaluator:
     """Runs greedy episodes in environments that `make_environment(num_envs)` makes; a few are kept for the next time.
 
     They are made for evaluation: where `deterministic_evaluation` is true all of a policy's episodes are alike, and one
-    is played for all seeds: what is known of it is the environment's own `episode_statistic`, or else the interval of
-    the mean has no width. `all_alike` says that this is known already
+    is played for all seeds, so that the interval of the mean has no width. `all_alike` says that this is known already
     (see `evaluates_alike`); else environments for all seeds are made to find it out. An environment without a time
     limit of its own is cut off after `step_limit` steps. `check` is called every few steps; it raises to give up.
     """
@@ -71,12 +69,12 @@ class Evaluator:
         if not self._all_alike:
             self._all_alike = self._environment(actor.members * len(seeds)).deterministic_evaluation
         if self._all_alike:
-            one_each = self._play(actor, seeds[:1], 0, block_rows, has_statistic=True)
+            one_each = self._play(actor, seeds[:1], 0, block_rows)
             return tuple(result.repeated(tuple(seeds)) for result in one_each)
         return self._play(actor, seeds, first_row, block_rows)
 
     def _play(
-        self, actor: Evaluated, seeds: Sequence[int], first_row: int, block_rows: int, *, has_statistic: bool = False
+        self, actor: Evaluated, seeds: Sequence[int], first_row: int, block_rows: int
     ) -> tuple[EvaluationResult, ...]:
         members, episodes = actor.members, len(seeds)
         environment = self._environment(members * episodes)
@@ -95,7 +93,6 @@ class Evaluator:
         returns = torch.zeros(members * episodes, dtype=torch.float64, device=environment.device)
         lengths = torch.zeros(members * episodes, dtype=torch.int64, device=environment.device)
         invalid = torch.zeros_like(running)
-        rewards: list[Tensor] = []  # [members] each, of one episode
         with torch.inference_mode():
             for taken in range(1, (environment.max_episode_steps or self._step_limit) + 1):
                 padded[:, rows] = observation.view(members, episodes, *observation.shape[1:])
@@ -107,8 +104,6 @@ class Evaluator:
                 action = action.reshape(members, blocks * block_rows, *action.shape[2:])[:, rows].flatten(0, 1)
                 step = environment.step(action)
                 returns += torch.where(running, step.reward, 0.0)
-                if has_statistic:
-                    rewards.append(step.reward.clone())
                 lengths += running
                 invalid |= running & ~step.valid
                 running &= ~(step.terminated | step.truncated)
@@ -117,14 +112,7 @@ class Evaluator:
                     self._check()
                     if not running.any():
                         break
-        results = _results(returns, lengths, invalid, seeds, members)
-        if not has_statistic:
-            return results
-        of_members = torch.stack(rewards, dim=1).double().cpu().numpy()
-        return tuple(
-            replace(result, statistic=environment.episode_statistic(row[: result.lengths[0]]))
-            for result, row in zip(results, of_members, strict=True)
-        )
+        return _results(returns, lengths, invalid, seeds, members)
 
     def evaluate_staged(
         self, actor: Evaluated, seeds: Sequence[int], threshold: float, *, first: int = 8

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from podracer.common.v1 import agent_pb2
-from podracer_core.environments.episode_statistic import EpisodeStatistic
 from podracer_core.errors import InvalidInput
 from podracer_core.evaluate.result import EvaluationResult
 
@@ -28,25 +27,18 @@ def result_to_message(result: EvaluationResult) -> agent_pb2.Evaluation:
         standard_deviation=result.std,
         lower_bound=lower,
         upper_bound=upper,
-        deterministic=result.statistic is not None,
-        statistics=result.statistic.others if result.statistic is not None else {},
     )
 
 
 def result_from_message(message: agent_pb2.Evaluation) -> EvaluationResult:
     """The inverse of `result_to_message`. Raises InvalidInput where the lists do not belong together."""
-    statistic = None
-    if message.deterministic:
-        others = dict(message.statistics)
-        statistic = EpisodeStatistic(message.mean, message.lower_bound, message.upper_bound, others)
-    return EvaluationResult(tuple(message.returns), tuple(message.lengths), tuple(message.seeds), statistic=statistic)
+    return EvaluationResult(tuple(message.returns), tuple(message.lengths), tuple(message.seeds))
 
 
 def result_to_json(result: EvaluationResult) -> dict[str, Any]:
     """What a checkpoint's metadata keep under "evaluation"."""
     lower, upper = _bounds(result)
-    own = {} if result.statistic is None else {"deterministic": True, "statistics": dict(result.statistic.others)}
-    return own | {
+    return {
         "episodes": result.episodes,
         "returns": list(result.returns),
         "lengths": list(result.lengths),
@@ -62,18 +54,12 @@ def result_from_json(value: Mapping[str, Any]) -> EvaluationResult:
     """The inverse of `result_to_json`. Raises InvalidInput for anything else."""
     try:
         returns = tuple(float(number) for number in value["returns"])
-        statistic = None
-        if value.get("deterministic"):
-            own, lower, upper = (float(value[name]) for name in ("mean", "lower_bound", "upper_bound"))
-            others = {str(name): float(number) for name, number in value["statistics"].items()}
-            statistic = EpisodeStatistic(own, lower, upper, others)
-        lengths, seeds = tuple(map(int, value["lengths"])), tuple(map(int, value["seeds"]))
-        return EvaluationResult(returns, lengths, seeds, statistic=statistic)
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        return EvaluationResult(returns, tuple(map(int, value["lengths"])), tuple(map(int, value["seeds"])))
+    except (KeyError, TypeError, ValueError) as error:
         raise InvalidInput(f"not a stored evaluation: {error!r}", reason="BAD_EVALUATION") from error
 
 
 def _bounds(result: EvaluationResult) -> tuple[float, float]:
-    if result.statistic is not None or math.isfinite(result.half_width):
+    if math.isfinite(result.half_width):
         return result.lower_bound, result.upper_bound
     return result.mean, result.mean

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from podracer_core.environments.episode_statistic import EpisodeStatistic
 from podracer_core.errors import InvalidInput
 from podracer_core.student_t import student_t_quantile
 
@@ -20,15 +19,12 @@ class EvaluationResult:
     lengths      environment steps
     seeds        the keys that the episodes' random numbers came from; the same ones give the same returns again
     invalid      how many episodes ended because their world broke; they count with what they had
-    statistic    the environment's own, where all episodes are alike and it has one: it takes the place of the mean
-                 return and of its interval
     """
 
     returns: tuple[float, ...]
     lengths: tuple[int, ...]
     seeds: tuple[int, ...]
     invalid: int = 0
-    statistic: EpisodeStatistic | None = None
 
     def __post_init__(self) -> None:
         if not len(self.returns) == len(self.lengths) == len(self.seeds) >= 1:
@@ -41,13 +37,6 @@ class EvaluationResult:
 
     @property
     def mean(self) -> float:
-        """Mean return, or the environment's own statistic."""
-        if self.statistic is not None:
-            return self.statistic.value
-        return self.mean_return
-
-    @property
-    def mean_return(self) -> float:
         """Mean return."""
         return math.fsum(self.returns) / self.episodes
 
@@ -56,12 +45,12 @@ class EvaluationResult:
         """Sample standard deviation of the returns (divided by n - 1); 0 for one episode."""
         if self.episodes == 1:
             return 0.0
-        mean = self.mean_return
+        mean = self.mean
         return math.sqrt(math.fsum((value - mean) ** 2 for value in self.returns) / (self.episodes - 1))
 
     @property
     def half_width(self) -> float:
-        """Of the two-sided 95 % Student-t interval of the mean return; infinite for one episode."""
+        """Of the two-sided 95 % Student-t interval of the mean; infinite for one episode."""
         if self.episodes == 1:
             return math.inf
         quantile = student_t_quantile(0.5 + _CONFIDENCE / 2, self.episodes - 1)
@@ -70,12 +59,12 @@ class EvaluationResult:
     @property
     def lower_bound(self) -> float:
         """Of that interval."""
-        return self.mean - self.half_width if self.statistic is None else self.statistic.lower_bound
+        return self.mean - self.half_width
 
     @property
     def upper_bound(self) -> float:
         """Of that interval."""
-        return self.mean + self.half_width if self.statistic is None else self.statistic.upper_bound
+        return self.mean + self.half_width
 
     def straddles(self, threshold: float) -> bool:
         """True while the interval cannot tell on which side of `threshold` the mean lies."""
@@ -84,14 +73,13 @@ class EvaluationResult:
     def repeated(self, seeds: tuple[int, ...]) -> EvaluationResult:
         """One episode's result as that of all `seeds`, which would play the same episode."""
         count = len(seeds)
-        return EvaluationResult(self.returns * count, self.lengths * count, seeds, self.invalid * count, self.statistic)
+        return EvaluationResult(self.returns * count, self.lengths * count, seeds, self.invalid * count)
 
     def __add__(self, other: EvaluationResult) -> EvaluationResult:
-        """Both together; of a policy whose episodes are all alike, what its environment says stays as it is."""
+        """Both together."""
         return EvaluationResult(
             self.returns + other.returns,
             self.lengths + other.lengths,
             self.seeds + other.seeds,
             self.invalid + other.invalid,
-            self.statistic,
         )

@@ -48,7 +48,6 @@ STOCK_TRADING = (
             ArgumentInfo("turbulence_threshold", "above it everything is sold and nothing bought; unset: off"),
             ArgumentInfo("fill", "next_open, or same_close", "next_open"),
             ArgumentInfo("reward_scale", "times the change of value as a part of initial_cash", 100.0),
-            ArgumentInfo("score", "what judges a policy: profit (its return), or sharpe_ratio, of a year", "profit"),
             ArgumentInfo("random_start", "training episodes start at any bar from which they fit", True),
             ArgumentInfo("random_holdings", "training episodes start with part of the cash in shares", True),
         ),

@@ -6,7 +6,6 @@ turbulence    of the whole market
 split         train, validation and test by date
 market        all of it, as tensors on the device
 orders        what a broker does with N × K orders
-scores        what a back-test says of a policy
 environment   StockTrading-v0
 
 What needs no torch, from the file to tickers on one time axis, is podracer_core.market_data.

@@ -12,13 +12,10 @@ from typing import Any
 import gymnasium
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from podracer_core.environments.episode_statistic import EpisodeStatistic
 from podracer_core.environments.stock_trading.market import Market, prepare
 from podracer_core.environments.stock_trading.orders import Broker
-from podracer_core.environments.stock_trading.scores import episode_statistic
 from podracer_core.environments.stock_trading.settings import Split, StockTradingConfig
 from podracer_core.environments.stock_trading.split import check_split
 from podracer_core.environments.torch_environment import State, TorchEnvironment
@@ -130,11 +127,6 @@ class StockTrading(TorchEnvironment):
         torch.index_select(self._features, 0, state["bar"], out=features)
         if self.config.cool_down:
             out[:, -stocks:] = (state["rest"] / self.config.cool_down).t()
-
-    def episode_statistic(self, rewards: NDArray[np.float64]) -> EpisodeStatistic:
-        """The configured score of a back-test, its interval by a stationary block bootstrap of the days' returns."""
-        times = self.market.times[self.bars.start : self.bars.start + len(rewards) + 1]
-        return episode_statistic(times, rewards, self.config.reward_scale, self.config.score)
 
     def _set_up(self, market: Market, config: StockTradingConfig) -> None:
         """Tables whose row t holds all that a decision on bar t needs."""

@@ -12,12 +12,11 @@ from podracer_core.errors import FieldViolation, InvalidInput
 from podracer_core.market_data.reading import COLUMNS
 from podracer_core.market_data.refusal import FIELD
 
-__all__ = ["Indicator", "Score", "Split", "StockTradingConfig"]
+__all__ = ["Indicator", "Split", "StockTradingConfig"]
 
 _LONGEST_WINDOW = 100_000  # TA-Lib's
 
 Split = Literal["train", "validation", "test", "all"]
-Score = Literal["profit", "sharpe_ratio"]
 Indicator = Literal["macd", "rsi", "cci", "adx", "bollinger", "turbulence"]
 
 
@@ -48,9 +47,6 @@ class StockTradingConfig:
     turbulence_threshold  above it everything is sold and nothing bought; None: off
     fill                  next_open: a decision on bar t fills at the open of t + 1; same_close: at the close of t
     reward_scale          100: the reward is the change of the account's value in per cent of `initial_cash`
-
-    score                 what an evaluation says of a policy: profit in per cent of `initial_cash` (more exactly its
-                          return), or the annual Sharpe ratio of the returns of days
 
     Training episodes (an evaluation always starts at the first bar, with cash alone):
     random_start          at any bar from which the episode fits
@@ -86,7 +82,6 @@ class StockTradingConfig:
     turbulence_threshold: float | None = None
     fill: Literal["next_open", "same_close"] = "next_open"
     reward_scale: float = 100.0
-    score: Score = "profit"
 
     random_start: bool = True
     random_holdings: bool = True
