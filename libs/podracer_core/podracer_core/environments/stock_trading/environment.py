@@ -14,10 +14,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from podracer_core.backtest.performance import daily_returns
+from podracer_core.environments.episode_statistic import EpisodeStatistic
 from podracer_core.environments.stock_trading.market import Market, prepare
 from podracer_core.environments.stock_trading.orders import Broker
 from podracer_core.environments.stock_trading.settings import Split, StockTradingConfig
-from podracer_core.environments.stock_trading.split import check_split
+from podracer_core.environments.stock_trading.split import check_split, evaluation_bars
+from podracer_core.environments.stock_trading.statistic import statistic_of
 from podracer_core.environments.torch_environment import State, TorchEnvironment
 from podracer_core.environments.vec_environment import check_time_limit
 from podracer_core.random_numbers import integers, uniform
@@ -63,9 +66,12 @@ class StockTrading(TorchEnvironment):
         self.market = market = prepare(config, torch.device(device))
         self.preparation = str(market.report)
         # Both are looked at now: training should not begin where no evaluation will be possible.
-        bars = {split: check_split(market.splits, split, market.times, config) for split in _traded_splits(config)}
-        self.split = _traded_splits(config)[evaluation]
-        self.bars = bars[self.split]
+        trained, evaluated = _traded_splits(config)
+        bars = (
+            check_split(market.splits, trained, market.times, config),
+            evaluation_bars(market.splits, evaluated, market.times, config),
+        )
+        self.split, self.bars = (trained, evaluated)[evaluation], bars[evaluation]
         self._draws_start = config.random_start and not evaluation
         self._draws_holdings = config.random_holdings and not evaluation
         steps = len(self.bars) - 1
@@ -127,6 +133,15 @@ class StockTrading(TorchEnvironment):
         torch.index_select(self._features, 0, state["bar"], out=features)
         if self.config.cool_down:
             out[:, -stocks:] = (state["rest"] / self.config.cool_down).t()
+
+    def episode_statistic(self, rewards: Tensor) -> EpisodeStatistic | None:
+        """`score` of the account's daily returns with its interval, and the usual further statistics."""
+        values = rewards.cumsum(0).div_(self.config.reward_scale).add_(1).mul_(self.config.initial_cash).numpy()
+        values = np.concatenate([[self.config.initial_cash], values])
+        if not (values > 0).all():  # nothing is left to compound: rounding, as accounts are without credit
+            return None
+        times = self.market.times[self.bars.start : self.bars.start + len(values)]
+        return statistic_of(daily_returns(times, values), self.config.score, self.config.reward_scale)
 
     def _set_up(self, market: Market, config: StockTradingConfig) -> None:
         """Tables whose row t holds all that a decision on bar t needs."""
