@@ -79,7 +79,7 @@ def mean_block_length(values: NDArray[np.float64]) -> float:
     spectrum = float(covariance[0] + 2 * np.sum(weight * covariance[lag]))
     if spectrum == 0.0:
         return float(most)
-    length = (2 * slope**2 / (2 * spectrum**2)) ** (1 / 3) * count ** (1 / 3)
+    length: float = (2 * slope**2 / (2 * spectrum**2)) ** (1 / 3) * count ** (1 / 3)
     return min(max(1.0, length), float(max(1, most)))
 
 

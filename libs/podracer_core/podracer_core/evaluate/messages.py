@@ -65,8 +65,8 @@ def result_from_json(value: Mapping[str, Any]) -> EvaluationResult:
         statistic = None
         if value.get("deterministic", False):  # absent where an earlier version wrote it
             further = {str(name): float(number) for name, number in value["statistics"].items()}
-            bounds = (float(value[name]) for name in ("mean", "lower_bound", "upper_bound"))
-            statistic = EpisodeStatistic(*bounds, further)
+            mean, lower, upper = (float(value[name]) for name in ("mean", "lower_bound", "upper_bound"))
+            statistic = EpisodeStatistic(mean, lower, upper, further)
         lengths, seeds = tuple(map(int, value["lengths"])), tuple(map(int, value["seeds"]))
         return EvaluationResult(returns, lengths, seeds, statistic=statistic)
     except (KeyError, TypeError, ValueError, AttributeError) as error:

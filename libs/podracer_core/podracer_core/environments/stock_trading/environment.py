@@ -7,6 +7,8 @@ part, halted stocks are not traded, and nothing looks ahead.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import gymnasium
@@ -25,9 +27,28 @@ from podracer_core.environments.torch_environment import State, TorchEnvironment
 from podracer_core.environments.vec_environment import check_time_limit
 from podracer_core.random_numbers import integers, uniform
 
-__all__ = ["StockTrading"]
+__all__ = ["Decision", "StockTrading"]
 
 _TINY = 1e-9  # instead of a zero that nothing is divided by in the end
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """One decision of N accounts and what came of it; copies.
+
+    orders   [N, K] in shares, before the broker cut them
+    traded   [N, K] shares that changed hands
+    price    [N, K] at which they did
+    cash, value  [N] at the next bar's close
+    shares   [N, K] held then
+    """
+
+    orders: Tensor
+    traded: Tensor
+    price: Tensor
+    cash: Tensor
+    shares: Tensor
+    value: Tensor
 
 
 class StockTrading(TorchEnvironment):
@@ -46,6 +67,8 @@ class StockTrading(TorchEnvironment):
 
     graph_safe = True
     deterministic_evaluation = True
+    # Called with every decision, for back-tests; not while a CUDA graph is recorded.
+    watch: Callable[[Decision], object] | None = None
 
     def __init__(
         self,
@@ -115,12 +138,14 @@ class StockTrading(TorchEnvironment):
             orders.masked_fill_(state["rest"].t() > 0, 0.0)
         if self._is_turbulent is not None:
             orders = torch.where(self._is_turbulent.index_select(0, bar)[:, None], -shares, orders)
-        traded = self._broker.execute(orders.mul_(can_trade), price, cash, shares)
+        traded = self.broker.execute(orders.mul_(can_trade), price, cash, shares)
         if config.cool_down:
             state["rest"].sub_(1).clamp_(min=0).masked_fill_(traded.t() != 0, config.cool_down)
         value = (shares * next_close).sum(1).add_(cash)
         reward = (value - state["value"]).mul_(config.reward_scale / config.initial_cash)
         state["value"].copy_(value)
+        if self.watch is not None:
+            self.watch(Decision(orders, traded, price, cash.clone(), shares.clone(), value))
         bar.add_(1)
         return state, reward, self._never
 
@@ -153,7 +178,8 @@ class StockTrading(TorchEnvironment):
             price, can_trade = market.open[following], market.traded[following]
         else:
             price, can_trade = market.close, market.traded
-        self._quotes = price, next_close, (can_trade & market.known).double()  # [T, K] each
+        self.fill_price, self.can_fill = price, (can_trade & market.known).double()  # [T, K] of a decision on each bar
+        self._quotes = price, next_close, self.can_fill
         by_feature = market.features.transpose(1, 2).flatten(1)
         self._features = torch.cat([by_feature, market.turbulence_feature], dim=1)
         self._can_be_held = market.known & market.traded
@@ -162,7 +188,7 @@ class StockTrading(TorchEnvironment):
         self._is_turbulent: Tensor | None = None
         if market.turbulence is not None and config.turbulence_threshold is not None:
             self._is_turbulent = market.turbulence > config.turbulence_threshold
-        self._broker = Broker(config.buy_cost, config.sell_cost, config.minimum_trade)
+        self.broker = Broker(config.buy_cost, config.sell_cost, config.minimum_trade)
 
 
 def _traded_splits(config: StockTradingConfig) -> tuple[Split, Split]:
