@@ -100,6 +100,9 @@ def evaluation_text(
     if arguments:
         lines.append(f"changed     {_told(arguments)}: this is not the stored evaluation again")
     lines.append(f"mean        {_statistics(evaluation)}")
+    if evaluation.statistics:
+        further = (f"{name} {value:.4g}" for name, value in sorted(evaluation.statistics.items()))
+        lines.append(f"further     {', '.join(further)}")
     if response.HasField("stored"):
         lines.append(f"stored      {_statistics(response.stored)}")
     if response.HasField("largest_difference"):

@@ -89,12 +89,13 @@ def candidate_json(candidate: leaderboard_service_pb2.Candidate, objective: evol
 
 
 def evaluation_json(evaluation: agent_pb2.Evaluation) -> dict[str, Any]:
-    """The statistics of an evaluation."""
+    """The statistics of an evaluation; `statistics` are the environment's own further ones, where it has some."""
     return {
         "mean": _finite(evaluation.mean),
         "lower_bound": _finite(evaluation.lower_bound),
         "upper_bound": _finite(evaluation.upper_bound),
         "episodes": len(evaluation.returns),
+        **({"statistics": dict(sorted(evaluation.statistics.items()))} if evaluation.deterministic else {}),
     }
 
 

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from podracer_core.environments.action_masks import action_mask_size
+from podracer_core.environments.episode_statistic import EpisodeStatistic
 from podracer_core.errors import FieldViolation, InvalidInput
 
 __all__ = ["Step", "VecEnvironment", "allocate_step", "check_time_limit"]
@@ -121,6 +122,15 @@ class VecEnvironment(ABC):
     @abstractmethod
     def load_state(self, state: Mapping[str, Tensor]) -> Tensor:
         """Go back to what `state` returned, and return the current observation [N, *obs]."""
+
+    def episode_statistic(self, rewards: Tensor) -> EpisodeStatistic | None:
+        """What policies are ranked by instead of the mean return, where `deterministic_evaluation` is true.
+
+        rewards float64 [T] on the CPU, those of the one episode that an evaluation plays, from its start. None: their
+        sum is certain, and its interval has no width. Environments that are loaded in processes of their own are not
+        asked.
+        """
+        return None
 
     def close(self) -> None:  # noqa: B027 - most environments have nothing to give back
         """Give back processes and memory. Closing twice is harmless."""

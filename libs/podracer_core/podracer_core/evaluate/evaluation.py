@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Protocol
 
 import torch
@@ -39,7 +40,8 @@ class Evaluator:
     """Runs greedy episodes in environments that `make_environment(num_envs)` makes; a few are kept for the next time.
 
     They are made for evaluation: where `deterministic_evaluation` is true all of a policy's episodes are alike, and one
-    is played for all seeds, so that the interval of the mean has no width. `all_alike` says that this is known already
+    is played for all seeds: mean and interval are then those of the environment's own statistic, or its return and of
+    no width where it has none. `all_alike` says that this is known already
     (see `evaluates_alike`); else environments for all seeds are made to find it out. An environment without a time
     limit of its own is cut off after `step_limit` steps. `check` is called every few steps; it raises to give up.
     """
@@ -90,6 +92,7 @@ class Evaluator:
         if mask is not None:
             padded_mask = mask.new_ones(members, blocks * block_rows, mask.shape[1])
         running = torch.ones(members * episodes, dtype=torch.bool, device=environment.device)
+        rewards: list[Tensor] | None = [] if self._all_alike else None
         returns = torch.zeros(members * episodes, dtype=torch.float64, device=environment.device)
         lengths = torch.zeros(members * episodes, dtype=torch.int64, device=environment.device)
         invalid = torch.zeros_like(running)
@@ -103,7 +106,10 @@ class Evaluator:
                 action = repeated.greedy(padded.view(members * blocks, block_rows, *observation.shape[1:]), block_mask)
                 action = action.reshape(members, blocks * block_rows, *action.shape[2:])[:, rows].flatten(0, 1)
                 step = environment.step(action)
-                returns += torch.where(running, step.reward, 0.0)
+                reward = torch.where(running, step.reward, 0.0)
+                returns += reward
+                if rewards is not None:
+                    rewards.append(reward)
                 lengths += running
                 invalid |= running & ~step.valid
                 running &= ~(step.terminated | step.truncated)
@@ -112,7 +118,8 @@ class Evaluator:
                     self._check()
                     if not running.any():
                         break
-        return _results(returns, lengths, invalid, seeds, members)
+        results = _results(returns, lengths, invalid, seeds, members)
+        return results if rewards is None else _with_statistics(results, torch.stack(rewards), environment)
 
     def evaluate_staged(
         self, actor: Evaluated, seeds: Sequence[int], threshold: float, *, first: int = 8
@@ -121,6 +128,8 @@ class Evaluator:
         if actor.members != 1:
             raise InvalidInput(f"a staged evaluation takes one policy, not {actor.members}")
         (result,) = self.evaluate(actor, seeds[:first])
+        if result.deterministic:
+            return result.repeated(tuple(seeds))
         while result.straddles(threshold) and result.episodes < len(seeds):
             done = result.episodes
             (more,) = self.evaluate(actor, seeds[done : 2 * done], first_row=done)
@@ -149,4 +158,15 @@ def _results(
     return tuple(
         EvaluationResult(tuple(r.tolist()), tuple(n.tolist()), tuple(seeds), int(broken.sum()))
         for r, n, broken in zip(*by_member, strict=True)
+    )
+
+
+def _with_statistics(
+    results: tuple[EvaluationResult, ...], rewards: Tensor, environment: VecEnvironment
+) -> tuple[EvaluationResult, ...]:
+    """The results [M] of one episode each with what the environment says of its rewards, [T, M]."""
+    by_member = rewards.double().cpu().unbind(1)
+    return tuple(
+        replace(result, statistic=environment.episode_statistic(own[: result.lengths[0]]))
+        for result, own in zip(results, by_member, strict=True)
     )

@@ -142,6 +142,8 @@ def evaluate_order(evaluator: Evaluator, order: EvaluationOrder) -> tuple[Evalua
         return evaluator.evaluate(order.actor, order.seeds, block_rows=len(order.seeds))
     first = order.first_episodes or len(order.seeds)
     results = evaluator.evaluate(order.actor, order.seeds[:first])
+    if all(result.deterministic for result in results):  # of an environment whose episodes are all alike
+        return tuple(result.repeated(order.seeds) for result in results)
     rest = order.seeds[first:]
     open_ones = [i for i, result in enumerate(results) if rest and order.leaves_open(result)]
     if not open_ones:

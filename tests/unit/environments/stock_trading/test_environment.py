@@ -188,7 +188,8 @@ class BuyMore:
 
 
 def test_one_episode_judges(table: Path) -> None:
-    """Episodes of an evaluation are all alike, so one is played; its return is that of all, and certain."""
+    """Episodes of an evaluation are all alike, so one is played; its return is that of all, and the interval says how
+    sure it is on other days of the kind."""
     made_for: list[int] = []
 
     def make(count: int) -> VecEnvironment:
@@ -208,8 +209,18 @@ def test_one_episode_judges(table: Path) -> None:
         assert result.seeds == (7, 8, 9, 10)
         assert result.lengths == (12,) * 4
         assert len(set(result.returns)) == 1
-        assert result.lower_bound == result.mean == result.upper_bound
-    assert results[0].mean == 0.0
+        assert result.mean == pytest.approx(result.returns[0], rel=1e-9)
+    assert results[0].mean == results[0].lower_bound == results[0].upper_bound == 0.0  # it never trades
+    assert results[0].statistic is not None
+    assert results[0].statistic.statistics["sharpe_ratio"] == 0.0
+    for result in results[1:]:
+        assert result.deterministic
+        assert result.lower_bound < result.mean < result.upper_bound
+    (by_sharpe, *_) = Evaluator(
+        lambda count: make_vec_environment(spec(table, score="sharpe_ratio"), count, evaluation=True)
+    ).evaluate(BuyMore(1.0), [7])  # type: ignore[arg-type]
+    assert by_sharpe.returns[0] == results[2].returns[0]
+    assert by_sharpe.mean == by_sharpe.statistic.statistics["sharpe_ratio"] != by_sharpe.returns[0]  # type: ignore[union-attr]
     assert results[1].mean != results[2].mean != 0.0
     environment = make(1)
     environment.reset(torch.zeros(1, dtype=torch.int64))

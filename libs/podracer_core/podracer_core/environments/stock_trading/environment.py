@@ -7,6 +7,8 @@ part, halted stocks are not traded, and nothing looks ahead.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import gymnasium
@@ -14,17 +16,39 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from podracer_core.backtest.performance import daily_returns
+from podracer_core.environments.episode_statistic import EpisodeStatistic
 from podracer_core.environments.stock_trading.market import Market, prepare
 from podracer_core.environments.stock_trading.orders import Broker
 from podracer_core.environments.stock_trading.settings import Split, StockTradingConfig
-from podracer_core.environments.stock_trading.split import check_split
+from podracer_core.environments.stock_trading.split import check_split, evaluation_bars
+from podracer_core.environments.stock_trading.statistic import statistic_of
 from podracer_core.environments.torch_environment import State, TorchEnvironment
 from podracer_core.environments.vec_environment import check_time_limit
 from podracer_core.random_numbers import integers, uniform
 
-__all__ = ["StockTrading"]
+__all__ = ["Decision", "StockTrading"]
 
 _TINY = 1e-9  # instead of a zero that nothing is divided by in the end
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """One decision of N accounts and what came of it; copies.
+
+    orders   [N, K] in shares, before the broker cut them
+    traded   [N, K] shares that changed hands
+    price    [N, K] at which they did
+    cash, value  [N] at the next bar's close
+    shares   [N, K] held then
+    """
+
+    orders: Tensor
+    traded: Tensor
+    price: Tensor
+    cash: Tensor
+    shares: Tensor
+    value: Tensor
 
 
 class StockTrading(TorchEnvironment):
@@ -43,6 +67,8 @@ class StockTrading(TorchEnvironment):
 
     graph_safe = True
     deterministic_evaluation = True
+    # Called with every decision, for back-tests; not while a CUDA graph is recorded.
+    watch: Callable[[Decision], object] | None = None
 
     def __init__(
         self,
@@ -63,9 +89,12 @@ class StockTrading(TorchEnvironment):
         self.market = market = prepare(config, torch.device(device))
         self.preparation = str(market.report)
         # Both are looked at now: training should not begin where no evaluation will be possible.
-        bars = {split: check_split(market.splits, split, market.times, config) for split in _traded_splits(config)}
-        self.split = _traded_splits(config)[evaluation]
-        self.bars = bars[self.split]
+        trained, evaluated = _traded_splits(config)
+        bars = (
+            check_split(market.splits, trained, market.times, config),
+            evaluation_bars(market.splits, evaluated, market.times, config),
+        )
+        self.split, self.bars = (trained, evaluated)[evaluation], bars[evaluation]
         self._draws_start = config.random_start and not evaluation
         self._draws_holdings = config.random_holdings and not evaluation
         steps = len(self.bars) - 1
@@ -109,12 +138,14 @@ class StockTrading(TorchEnvironment):
             orders.masked_fill_(state["rest"].t() > 0, 0.0)
         if self._is_turbulent is not None:
             orders = torch.where(self._is_turbulent.index_select(0, bar)[:, None], -shares, orders)
-        traded = self._broker.execute(orders.mul_(can_trade), price, cash, shares)
+        traded = self.broker.execute(orders.mul_(can_trade), price, cash, shares)
         if config.cool_down:
             state["rest"].sub_(1).clamp_(min=0).masked_fill_(traded.t() != 0, config.cool_down)
         value = (shares * next_close).sum(1).add_(cash)
         reward = (value - state["value"]).mul_(config.reward_scale / config.initial_cash)
         state["value"].copy_(value)
+        if self.watch is not None:
+            self.watch(Decision(orders, traded, price, cash.clone(), shares.clone(), value))
         bar.add_(1)
         return state, reward, self._never
 
@@ -128,6 +159,15 @@ class StockTrading(TorchEnvironment):
         if self.config.cool_down:
             out[:, -stocks:] = (state["rest"] / self.config.cool_down).t()
 
+    def episode_statistic(self, rewards: Tensor) -> EpisodeStatistic | None:
+        """`score` of the account's daily returns with its interval, and the usual further statistics."""
+        values = rewards.cumsum(0).div_(self.config.reward_scale).add_(1).mul_(self.config.initial_cash).numpy()
+        values = np.concatenate([[self.config.initial_cash], values])
+        if not (values > 0).all():  # nothing is left to compound: rounding, as accounts are without credit
+            return None
+        times = self.market.times[self.bars.start : self.bars.start + len(values)]
+        return statistic_of(daily_returns(times, values), self.config.score, self.config.reward_scale)
+
     def _set_up(self, market: Market, config: StockTradingConfig) -> None:
         """Tables whose row t holds all that a decision on bar t needs."""
         following = (
@@ -138,7 +178,8 @@ class StockTrading(TorchEnvironment):
             price, can_trade = market.open[following], market.traded[following]
         else:
             price, can_trade = market.close, market.traded
-        self._quotes = price, next_close, (can_trade & market.known).double()  # [T, K] each
+        self.fill_price, self.can_fill = price, (can_trade & market.known).double()  # [T, K] of a decision on each bar
+        self._quotes = price, next_close, self.can_fill
         by_feature = market.features.transpose(1, 2).flatten(1)
         self._features = torch.cat([by_feature, market.turbulence_feature], dim=1)
         self._can_be_held = market.known & market.traded
@@ -147,7 +188,7 @@ class StockTrading(TorchEnvironment):
         self._is_turbulent: Tensor | None = None
         if market.turbulence is not None and config.turbulence_threshold is not None:
             self._is_turbulent = market.turbulence > config.turbulence_threshold
-        self._broker = Broker(config.buy_cost, config.sell_cost, config.minimum_trade)
+        self.broker = Broker(config.buy_cost, config.sell_cost, config.minimum_trade)
 
 
 def _traded_splits(config: StockTradingConfig) -> tuple[Split, Split]:

@@ -17,6 +17,7 @@ __all__ = ["Indicator", "Split", "StockTradingConfig"]
 _LONGEST_WINDOW = 100_000  # TA-Lib's
 
 Split = Literal["train", "validation", "test", "all"]
+Score = Literal["profit", "sharpe_ratio"]
 Indicator = Literal["macd", "rsi", "cci", "adx", "bollinger", "turbulence"]
 
 
@@ -34,6 +35,8 @@ class StockTradingConfig:
     Split, by date (`train_end`, `validation_end`: last day of each) or else by fractions of the usable bars:
     split                 what training trades
     evaluation_split      what evaluation trades; None: validation where `split` is train, else the same
+    evaluation_start, evaluation_end  first and last day that evaluation trades, instead of a split; None: its own
+    score                 what evaluation ranks by: profit (the return), or the annual Sharpe ratio of daily returns
 
     State:
     indicators            in this order behind the close; windows in bars
@@ -65,6 +68,9 @@ class StockTradingConfig:
     validation_fraction: float = 0.15
     split: Split = "train"
     evaluation_split: Split | None = None
+    evaluation_start: str | None = None
+    evaluation_end: str | None = None
+    score: Score = "profit"
 
     indicators: tuple[Indicator, ...] = ("macd", "rsi", "cci", "adx", "bollinger", "turbulence")
     rsi_window: int = 14

@@ -12,7 +12,7 @@ from podracer_core.environments.stock_trading.settings import Split, StockTradin
 from podracer_core.market_data.refusal import refusal
 from podracer_core.market_data.table import moment
 
-__all__ = ["check_split", "split_bars"]
+__all__ = ["check_split", "evaluation_bars", "split_bars"]
 
 _DATE = re.compile(r"\d{4}(-\d\d(-\d\d([T ]\d\d:\d\d(:\d\d)?)?)?)?")
 
@@ -49,6 +49,34 @@ def check_split(
     raise refusal(to_blame, f"{message} (indicators need {bars['all'].start} bars before)")
 
 
+def evaluation_bars(
+    bars: Mapping[Split, range], split: Split, times: NDArray[np.datetime64], config: StockTradingConfig
+) -> range:
+    """What an evaluation trades: `split`, or from `evaluation_start` to `evaluation_end`, of which one that is unset is
+    the split's own. Raises InvalidInput for dates between which no two usable bars lie."""
+    if config.evaluation_start is None and config.evaluation_end is None:
+        return check_split(bars, split, times, config)
+    usable, start, stop = bars["all"], bars[split].start, bars[split].stop
+    there = "the table has no usable bar"
+    if usable:
+        there = f"usable bars run from {moment(times[usable[0]])} to {moment(times[usable[-1]])}"
+    if config.evaluation_start is not None:
+        first = _start_of("evaluation_start", config.evaluation_start)
+        start = max(usable.start, int(np.searchsorted(times, first)))
+        if not usable or first > times[usable[-1]]:
+            raise refusal("evaluation_start", f"evaluation_start is {config.evaluation_start}: {there}")
+    if config.evaluation_end is not None:
+        after = _end_of("evaluation_end", config.evaluation_end)
+        stop = min(usable.stop, int(np.searchsorted(times, after)))
+        if not usable or after <= times[usable[0]]:
+            raise refusal("evaluation_end", f"evaluation_end is {config.evaluation_end}: {there}")
+    if stop - start < 2:
+        name = "evaluation_end" if config.evaluation_end is not None else "evaluation_start"
+        stretch = f"from {config.evaluation_start or f'the {split} split'} to {config.evaluation_end or 'its end'}"
+        raise refusal(name, f"{stretch} there are {max(0, stop - start)} bars, and two are needed at least: {there}")
+    return range(start, stop)
+
+
 def _ends(times: NDArray[np.datetime64], first: int, config: StockTradingConfig) -> tuple[int, int]:
     """The first bars of validation and of test."""
     if config.train_end is None:
@@ -71,6 +99,18 @@ def _ends(times: NDArray[np.datetime64], first: int, config: StockTradingConfig)
 
 def _end_of(name: str, text: str) -> np.datetime64:
     """The first moment after the whole of what the text names: its year, month, day, or minute."""
+    after: np.datetime64 = (_named(name, text) + 1).astype("datetime64[us]")
+    return after
+
+
+def _start_of(name: str, text: str) -> np.datetime64:
+    """The first moment of what the text names."""
+    first: np.datetime64 = _named(name, text).astype("datetime64[us]")
+    return first
+
+
+def _named(name: str, text: str) -> np.datetime64:
+    """The year, month, day or minute. Raises InvalidInput where it is none."""
     try:
         # NumPy also takes "today", zones that it then does not heed, and years of eight digits.
         named = np.datetime64(text) if _DATE.fullmatch(text) else np.datetime64("NaT")
@@ -78,5 +118,4 @@ def _end_of(name: str, text: str) -> np.datetime64:
         named = np.datetime64("NaT")
     if np.isnat(named):
         raise refusal(name, f"{name} is {text!r}; a date such as 2018-12-31, or 2018-12-31 09:30 is expected")
-    after: np.datetime64 = (named + 1).astype("datetime64[us]")
-    return after
+    return named

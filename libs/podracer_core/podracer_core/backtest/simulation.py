@@ -1,0 +1,132 @@
+"""Accounts played through StockTrading-v0's own market and broker, bar by bar."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from podracer_core.backtest.record import BacktestRecord
+from podracer_core.environments.stock_trading.environment import Decision, StockTrading
+from podracer_core.errors import InvalidInput
+from podracer_core.evaluate.evaluation import Evaluated, Evaluator
+
+__all__ = ["BASELINES", "play_baseline", "play_policy"]
+
+# Orders in shares [K], from the bar, the cash, and the shares [K] that are held.
+Rule = Callable[[int, float, Tensor], Tensor]
+
+
+def play_policy(
+    actor: Evaluated, environment: StockTrading, check: Callable[[], None] = lambda: None
+) -> BacktestRecord:
+    """A policy's (or an ensemble's) decisions, exactly as an evaluation plays them.
+
+    `environment` is made for evaluation, with one account. `check` raises to give up. Raises InvalidInput for another.
+    """
+    if actor.members != 1 or environment.num_envs != 1:
+        raise InvalidInput(f"a back-test plays one policy in one account, not {actor.members} × {environment.num_envs}")
+    decisions: list[Decision] = []
+    evaluator = Evaluator(lambda _: environment, all_alike=True, check=check)
+    environment.watch = decisions.append
+    try:
+        evaluator.evaluate(actor, [0])
+    finally:
+        environment.watch = None
+    return _record(environment, decisions[: len(environment.bars) - 1])
+
+
+def play_baseline(name: str, environment: StockTrading) -> BacktestRecord:
+    """One of `BASELINES` over the same bars: same fills and costs, but `max_stock`, `cool_down` and turbulence do not
+    bind it. Raises InvalidInput for another name."""
+    if name not in BASELINES:
+        raise InvalidInput(f"there is no baseline {name!r}; expected one of {', '.join(BASELINES)}")
+    rule = BASELINES[name](environment)
+    market, stocks = environment.market, len(environment.market.tickers)
+    cash = torch.full((1,), environment.config.initial_cash, dtype=torch.float64)
+    shares = torch.zeros(1, stocks, dtype=torch.float64)
+    decisions = []
+    for bar in environment.bars[:-1]:
+        price = environment.fill_price[bar].cpu()[None]
+        orders = rule(bar, float(cash), shares[0])[None] * environment.can_fill[bar].cpu()
+        traded = environment.broker.execute(orders, price, cash, shares)
+        value = (shares * market.close[bar + 1].cpu()).sum(1) + cash
+        decisions.append(Decision(orders, traded, price, cash.clone(), shares.clone(), value))
+    return _record(environment, decisions)
+
+
+def _buy_and_hold(environment: StockTrading) -> Rule:
+    """Equal parts of the cash in all stocks at the first bar on which each can be bought, never sold."""
+    market, config = environment.market, environment.config
+    part = config.initial_cash / len(market.tickers)
+
+    def rule(bar: int, cash: float, shares: Tensor) -> Tensor:
+        wanted = _shares_for(environment, bar, part)
+        return torch.where(shares > 0, 0.0, wanted)
+
+    return rule
+
+
+def _equal_weight(unit: str) -> Callable[[StockTrading], Rule]:
+    """Equal parts of the account in all stocks, restored on the first bar of every day or month ("D", "M")."""
+
+    def make(environment: StockTrading) -> Rule:
+        market = environment.market
+        period = market.times.astype(f"datetime64[{unit}]")
+
+        def rule(bar: int, cash: float, shares: Tensor) -> Tensor:
+            if bar != environment.bars.start and period[bar] == period[bar - 1]:
+                return torch.zeros_like(shares)
+            close = market.close[bar].cpu()
+            value = cash + float((shares * close).sum())
+            return _shares_for(environment, bar, value / len(shares)) - shares
+
+        return rule
+
+    return make
+
+
+def _cash(environment: StockTrading) -> Rule:
+    return lambda bar, cash, shares: torch.zeros_like(shares)
+
+
+BASELINES: dict[str, Callable[[StockTrading], Rule]] = {
+    "buy_and_hold": _buy_and_hold,
+    "equal_weight_daily": _equal_weight("D"),
+    "equal_weight_monthly": _equal_weight("M"),
+    "cash": _cash,
+}
+
+
+def _shares_for(environment: StockTrading, bar: int, money: float) -> Tensor:
+    """Whole shares of each stock [K] that `money` buys at the bar's close, costs included; 0 of a stock without one."""
+    close = environment.market.close[bar].cpu()
+    each = money / (1 + environment.config.buy_cost) / torch.where(close > 0, close, 1.0)
+    return torch.where(close > 0, each, 0.0).floor()
+
+
+def _record(environment: StockTrading, decisions: Sequence[Decision]) -> BacktestRecord:
+    """`decisions` of one account, on all bars but the last."""
+    config, market, bars = environment.config, environment.market, environment.bars
+    times = market.times[bars.start : bars.stop]
+
+    def rows(tensors: Sequence[Tensor]) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
+        return torch.cat([tensor.double().cpu() for tensor in tensors]).numpy()
+
+    traded, price = rows([each.traded for each in decisions]), rows([each.price for each in decisions])
+    value, cash = (rows([getattr(each, name)[:, None] for each in decisions])[:, 0] for name in ("value", "cash"))
+    shares = rows([each.shares for each in decisions])
+    return BacktestRecord(
+        tickers=market.tickers,
+        times=times,
+        filled=times[1:] if config.fill == "next_open" else times[:-1],
+        value=np.concatenate([[config.initial_cash], value]),
+        cash=np.concatenate([[config.initial_cash], cash]),
+        shares=np.concatenate([np.zeros_like(shares[:1]), shares]),
+        orders=rows([each.orders for each in decisions]),
+        traded=traded,
+        price=price,
+        cost=np.abs(traded) * price * np.where(traded > 0, config.buy_cost, config.sell_cost),
+    )
