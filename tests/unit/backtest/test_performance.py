@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import empyrical
 import numpy as np
 import pytest
 
@@ -66,3 +67,18 @@ def test_what_has_no_returns_is_refused() -> None:
         daily_returns(days, np.array([1.0, 0.0]))
     with pytest.raises(InvalidInput, match="one at least"):
         performance(np.array([]))
+
+
+@pytest.mark.parametrize("days", [2, 30, 500])
+def test_equal_to_the_librarys(days: int) -> None:
+    returns = np.random.default_rng(days).normal(0.0004, 0.012, days)
+    theirs = {
+        "cumulative_return": empyrical.cum_returns_final(returns),
+        "annual_return": empyrical.annual_return(returns),
+        "annual_volatility": empyrical.annual_volatility(returns),
+        "sharpe_ratio": empyrical.sharpe_ratio(returns),
+        "sortino_ratio": empyrical.sortino_ratio(returns),
+        "calmar_ratio": empyrical.calmar_ratio(returns),
+        "max_drawdown": empyrical.max_drawdown(returns),
+    }
+    assert performance(returns).known() == pytest.approx(theirs, rel=1e-9)

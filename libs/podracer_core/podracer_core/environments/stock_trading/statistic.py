@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from podracer_core.backtest.bootstrap import bootstrap_interval
-from podracer_core.backtest.performance import performance, sharpe_ratio
+from podracer_core.backtest.performance import DAYS_A_YEAR, performance, sharpe_ratio
 from podracer_core.environments.episode_statistic import EpisodeStatistic
 from podracer_core.environments.stock_trading.settings import Score
 
 __all__ = ["statistic_of"]
+
+_NORMAL_QUANTILE = 1.96
 
 
 def statistic_of(returns: NDArray[np.float64], score: Score, scale: float) -> EpisodeStatistic:
     """`score` of daily returns [D]: the profit times `scale`, or the annual Sharpe ratio.
 
     The interval is the stationary bootstrap's; it is widened to hold the value itself where the percentiles miss it.
+    Who held cash alone has a Sharpe ratio of 0 that is as uncertain as anybody's (Lo 2002, "The Statistics of Sharpe
+    Ratios", eq. 9): otherwise nobody who risks something for a year would have a lower bound above it.
     """
     statistic: Callable[[NDArray[np.float64]], NDArray[np.float64]] = sharpe_ratio
     if score == "profit":
@@ -28,5 +33,9 @@ def statistic_of(returns: NDArray[np.float64], score: Score, scale: float) -> Ep
             return profit
 
     value = float(statistic(returns[None])[0])
-    lower, upper = bootstrap_interval(returns, statistic)
+    if score == "sharpe_ratio" and value == 0.0:
+        half_width = _NORMAL_QUANTILE * math.sqrt(DAYS_A_YEAR / len(returns))
+        lower, upper = -half_width, half_width
+    else:
+        lower, upper = bootstrap_interval(returns, statistic)
     return EpisodeStatistic(value, min(lower, value), max(upper, value), performance(returns).known())
