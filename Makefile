@@ -3,7 +3,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
-PACKAGES = libs/podracer_core libs/podracer_client services/orchestrator services/leaderboard services/worker services/learner services/evaluator
+PACKAGES = libs/podracer_core libs/podracer_client services/orchestrator services/leaderboard services/worker services/learner services/evaluator services/policy
 STUBS = libs/podracer_core/podracer
 RUN_FLAGS ?=
 BENCHMARKS = $(filter-out benchmarks/report.py benchmarks/measured_process.py,$(wildcard benchmarks/*.py))
