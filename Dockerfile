@@ -112,3 +112,8 @@ FROM pod AS evaluator
 LABEL org.opencontainers.image.title="podracer evaluator"
 COPY --from=code /code/evaluator /opt/podracer/code
 ENTRYPOINT ["python", "-m", "podracer_evaluator"]
+
+FROM pod AS policy
+LABEL org.opencontainers.image.title="podracer policy server"
+COPY --from=code /code/policy /opt/podracer/code
+ENTRYPOINT ["python", "-m", "podracer_policy"]

@@ -27,14 +27,14 @@ _IDEMPOTENT = tuple(_SERVICE + method for method in ("Act", "ListPolicies", "Get
 _CHUNK_BYTES = 1 << 20
 _LOAD_TIMEOUT_S = 300.0
 
-_DTYPES = {
+_DTYPES: dict[np.dtype[Any], tensor_pb2.DataType.ValueType] = {
     np.dtype(np.float32): tensor_pb2.DATA_TYPE_FLOAT32,
     np.dtype(np.float64): tensor_pb2.DATA_TYPE_FLOAT64,
     np.dtype(np.uint8): tensor_pb2.DATA_TYPE_UINT8,
     np.dtype(np.int64): tensor_pb2.DATA_TYPE_INT64,
     np.dtype(np.bool_): tensor_pb2.DATA_TYPE_BOOL,
 }
-_NUMPY_DTYPES = {number: dtype for dtype, number in _DTYPES.items()}
+_NUMPY_DTYPES: dict[int, np.dtype[Any]] = {number: dtype for dtype, number in _DTYPES.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,4 +177,5 @@ def _message(field: str, values: ArrayLike) -> tensor_pb2.Tensor:
 
 def _array(message: tensor_pb2.Tensor) -> NDArray[Any]:
     """An array of its own, which may be written to."""
-    return np.frombuffer(message.inline, _NUMPY_DTYPES[message.dtype]).reshape(tuple(message.shape)).copy()
+    flat: NDArray[Any] = np.frombuffer(message.inline, _NUMPY_DTYPES[message.dtype])
+    return flat.reshape(tuple(message.shape)).copy()

@@ -52,7 +52,7 @@ def masks_of(request: pb.ActRequest, policy: ServedPolicy, rows: int) -> Tensor 
     masks = _rows("action_masks", masks, (sum(policy.mask_parts),))
     if len(masks) != rows:
         raise _refused("action_masks.shape", f"expected one mask for each of {rows} observations, got {len(masks)}")
-    for place, part in enumerate(masks.split(list(policy.mask_parts), 1)):
+    for place, part in enumerate(masks.split_with_sizes(list(policy.mask_parts), 1)):
         empty = (~part.any(1)).nonzero()
         if len(empty):
             where = f"place {place} of mask {int(empty[0])}"

@@ -21,6 +21,7 @@ from podracer_client.command import (
     run,
     scale,
     secrets,
+    serve,
     submit,
     token,
     trace,
@@ -77,3 +78,4 @@ application.command("leaderboard", rich_help_panel=_SERVER)(leaderboard.leaderbo
 application.command("report", rich_help_panel=_SERVER)(report.report)
 application.command("evaluate", rich_help_panel=_POLICIES)(evaluate.evaluate)
 application.command("export", rich_help_panel=_POLICIES)(export.export)
+application.command("serve", rich_help_panel=_POLICIES)(serve.serve)

@@ -138,5 +138,7 @@ def _act(requests: Sequence[_Request]) -> None:
         return
     POLICY_ACTIONS.add(len(actions))
     first.policy.request_count += len(requests)
-    for request, part in zip(requests, actions.split([len(request.observations) for request in requests]), strict=True):
+    for request, part in zip(
+        requests, actions.split_with_sizes([len(request.observations) for request in requests]), strict=True
+    ):
         request.answer.set_result(part)
