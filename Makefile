@@ -38,7 +38,7 @@ test-slow: setup  ## the tests that take minutes
 test-gpu: setup  ## the tests that need a CUDA device
 	@$(BIN)/python -m pytest -m gpu
 
-images:  ## build the images of the five services (PODRACER_TORCH_INDEX, PODRACER_TAG); needs Docker
+images:  ## build the images of the six services (PODRACER_TORCH_INDEX, PODRACER_TAG); needs Docker
 	@PODRACER_REVISION=$${PODRACER_REVISION:-$$(git rev-parse HEAD)} docker compose build
 	@docker image ls --filter reference='podracer/*' --format 'table {{.Repository}}:{{.Tag}}\t{{.Size}}'
 

@@ -27,7 +27,7 @@ def test_names_are_given_or_the_jobs(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert wanted_policies(["x=y@z"]) == [Wanted("policy", ("x=y@z",))], "a folder that is there is a folder"
 
 
-@pytest.mark.parametrize("texts", [["best", "other"], ["a=j@x", "a=best"], ["a=best", "a=j@x"], ["j", "j@x"]])
+@pytest.mark.parametrize("texts", [["a=j@x", "a=best"], ["a=best", "a=j@x"], ["j", "j@x"]])
 def test_one_name_is_one_policy(texts: list[str]) -> None:
     with pytest.raises(InvalidInput, match="is there twice"):
         wanted_policies(texts)
