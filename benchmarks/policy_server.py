@@ -1,8 +1,8 @@
 """Latency of a policy server under an open load of single observations, exchanged all the while.
 
 A server process of one thread and this process, which asks, share the machine. Requests are sent at their times whether
-former ones have been answered or not, and a latency counts from the time at which its request was due. Beside the load a
-new version of the policy is loaded every two seconds. There is no peer in it.
+former ones have been answered or not, and a latency counts from the time at which its request was due. Beside the load
+a new version of the policy is loaded every two seconds. There is no peer in it.
 """
 
 from __future__ import annotations
