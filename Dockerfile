@@ -1,7 +1,7 @@
 # The images of the five services, a target each; `make images` builds them all.
 #
 #   PYTHON       base image, the same for all
-#   VARIANT      cpu or cuda: whether torch of learner, worker and evaluator has to have CUDA
+#   VARIANT      cpu or cuda: whether torch of learner, worker, evaluator and policy server has to have CUDA
 #   TORCH_INDEX  package index of the wanted build of torch; unset: where pip looks for everything (on x86-64 a CUDA build)
 #   REVISION     hash of the commit that is built
 
@@ -10,7 +10,7 @@ ARG PYTHON=python:3.11-slim
 FROM ${PYTHON} AS python
 RUN groupadd --gid 10001 podracer \
  && useradd --uid 10001 --gid 10001 --no-create-home --home-dir /tmp --shell /usr/sbin/nologin podracer \
- && for role in orchestrator leaderboard learner worker evaluator client store database; do mkdir -p /secrets/roles/$role; done \
+ && for role in orchestrator leaderboard learner worker evaluator policy client store database; do mkdir -p /secrets/roles/$role; done \
  && mkdir -p /data /shm /spool /cache \
  && chown -R 10001:10001 /secrets /data /shm /spool /cache
 ENV PATH=/opt/podracer/bin:/opt/podracer/code/bin:$PATH PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1
@@ -112,3 +112,8 @@ FROM pod AS evaluator
 LABEL org.opencontainers.image.title="podracer evaluator"
 COPY --from=code /code/evaluator /opt/podracer/code
 ENTRYPOINT ["python", "-m", "podracer_evaluator"]
+
+FROM pod AS policy
+LABEL org.opencontainers.image.title="podracer policy server"
+COPY --from=code /code/policy /opt/podracer/code
+ENTRYPOINT ["python", "-m", "podracer_policy"]

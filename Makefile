@@ -3,7 +3,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
-PACKAGES = libs/podracer_core libs/podracer_client services/orchestrator services/leaderboard services/worker services/learner services/evaluator
+PACKAGES = libs/podracer_core libs/podracer_client services/orchestrator services/leaderboard services/worker services/learner services/evaluator services/policy
 STUBS = libs/podracer_core/podracer
 RUN_FLAGS ?=
 BENCHMARKS = $(filter-out benchmarks/report.py benchmarks/measured_process.py,$(wildcard benchmarks/*.py))
@@ -38,7 +38,7 @@ test-slow: setup  ## the tests that take minutes
 test-gpu: setup  ## the tests that need a CUDA device
 	@$(BIN)/python -m pytest -m gpu
 
-images:  ## build the images of the five services (PODRACER_TORCH_INDEX, PODRACER_TAG); needs Docker
+images:  ## build the images of the six services (PODRACER_TORCH_INDEX, PODRACER_TAG); needs Docker
 	@PODRACER_REVISION=$${PODRACER_REVISION:-$$(git rev-parse HEAD)} docker compose build
 	@docker image ls --filter reference='podracer/*' --format 'table {{.Repository}}:{{.Tag}}\t{{.Size}}'
 

@@ -17,15 +17,17 @@ if TYPE_CHECKING:
     from podracer_client.client import Client
     from podracer_client.connection import Connection
     from podracer_client.job import Job
+    from podracer_client.policy_client import PolicyClient
     from podracer_client.watching import JobUpdate
 
-__all__ = ["Client", "Connection", "Job", "JobUpdate"]
+__all__ = ["Client", "Connection", "Job", "JobUpdate", "PolicyClient"]
 
 _HOME = {
     "Client": "podracer_client.client",
     "Connection": "podracer_client.connection",
     "Job": "podracer_client.job",
     "JobUpdate": "podracer_client.watching",
+    "PolicyClient": "podracer_client.policy_client",
 }
 
 

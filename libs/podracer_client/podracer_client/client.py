@@ -21,12 +21,12 @@ from podracer.orchestrator.v1 import (
     job_service_pb2_grpc,
 )
 from podracer_client import promotions
-from podracer_client.artifacts import receive_artifact
 from podracer_client.connection import Connection, find_connection
 from podracer_client.job import Job
 from podracer_client.names import DEFAULT_PROJECT, job_name
 from podracer_client.uploads import upload_files
 from podracer_client.warm_starts import look_up_founders
+from podracer_core.attachments.artifacts import receive_artifact
 from podracer_core.errors import InvalidInput
 from podracer_core.jobs.job_file import load_job_file
 from podracer_core.jobs.messages import spec_to_message

@@ -104,13 +104,13 @@ def find_connection(
     environment = {} if folder is not None else os.environ
     orchestrator = orchestrator or environment.get(ORCHESTRATOR_VARIABLE, "")
     leaderboard = leaderboard or environment.get(LEADERBOARD_VARIABLE, "")
-    source = _token_source(token, token_file)
+    source = token_source(token, token_file)
     if not orchestrator and not leaderboard:
         found = ConnectionFile.connection(folder or DEFAULT_FOLDER)
         return Connection(found.orchestrator, found.leaderboard, source or found.token, tls)
     if tls is None and (set_tls := environment.get(TLS_VARIABLE)):
         tls = Path(set_tls)
-    source = source or _token_source(environment.get(TOKEN_VARIABLE), environment.get(TOKEN_FILE_VARIABLE))
+    source = source or token_source(environment.get(TOKEN_VARIABLE), environment.get(TOKEN_FILE_VARIABLE))
     if source is None and folder is not None:
         with suppress(NotFound):  # no server of that folder runs: it says nothing of the one that is given
             source = ConnectionFile.connection(folder).token
@@ -123,7 +123,8 @@ def find_connection(
     return Connection(orchestrator, leaderboard, source, tls)
 
 
-def _token_source(token: str | None, token_file: str | Path | None) -> TokenSource | None:
+def token_source(token: str | None, token_file: str | Path | None) -> TokenSource | None:
+    """What presents a token that is given, or a file's; None where neither is. Raises InvalidInput as FileToken."""
     if token:
         return lambda: token
     return FileToken(Path(token_file)) if token_file else None

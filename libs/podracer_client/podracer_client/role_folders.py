@@ -16,7 +16,7 @@ from podracer_core.rpc.tokens import hash_tokens
 
 __all__ = ["ROLES", "fill_role_folders", "write_secret"]
 
-ROLES = ("orchestrator", "leaderboard", "learner", "worker", "evaluator", "client")
+ROLES = ("orchestrator", "leaderboard", "learner", "worker", "evaluator", "policy", "client")
 """Those that have a certificate."""
 
 _STORE = ("store/access_key", "store/secret_key")
@@ -26,6 +26,7 @@ _GIVEN = {
     "learner": ("tokens/pod", *_STORE),
     "worker": ("tokens/pod",),
     "evaluator": ("tokens/pod",),
+    "policy": ("tokens/client", "tokens/control"),
     "client": ("tokens/client",),
     "store": _STORE,
     "database": ("database/password",),
@@ -36,6 +37,7 @@ _KNOWN = {
     "leaderboard": ("tokens/client", "tokens/control"),
     "worker": ("tokens/pod",),
     "evaluator": ("tokens/pod",),
+    "policy": ("tokens/control",),
 }
 """Tokens that a role is shown and never shows: it is given their digests, which admit nobody."""
 

@@ -32,7 +32,7 @@ from podracer_core.errors import (
 
 COMMANDS = (
     *("run", "up", "algorithms", "environments", "submit", "jobs", "job", "watch", "scale", "capacity", "cancel"),
-    *("leaderboard", "report", "export", "evaluate"),
+    *("leaderboard", "report", "export", "evaluate", "serve"),
 )
 
 
@@ -122,6 +122,12 @@ def test_every_command_has_help(name: str, podracer: Callable[..., Result]) -> N
         (("report", LONG), "cannot write aaa"),
         (("export", "j", "--output", LONG), "cannot write aaa"),
         (("evaluate", LONG), "there is no checkpoint aaa"),
+        (("serve", "missing"), "there is no checkpoint missing"),
+        (("serve", "p=."), "no manifest.json"),
+        (("serve", ".", "."), "policy is there twice; give each its own NAME="),
+        (("serve", "p=.", "--ensemble", "2", "q=."), "--ensemble: takes the best candidates of one job"),
+        (("serve", "j@champion"), "no server runs"),
+        (("serve", ".", "--listen", "0.0.0.0:7710"), "loopback"),
         (("up", "--dir", LONG), "cannot write the state folder"),
         (("up", "--listen", "nonsense"), "address 'nonsense'"),
         (("up", "--listen", "0.0.0.0:7700"), "loopback"),

@@ -15,6 +15,7 @@ GIVEN = {
     "learner": "store/access_key store/secret_key tls/ca.pem tls/cert.pem tls/key.pem tokens/pod",
     "worker": "tls/ca.pem tls/cert.pem tls/key.pem tokens/pod",
     "evaluator": "tls/ca.pem tls/cert.pem tls/key.pem tokens/pod",
+    "policy": "tls/ca.pem tls/cert.pem tls/key.pem tokens/client tokens/control",
     "client": "tls/ca.pem tls/cert.pem tls/key.pem tokens/client",
     "store": "store/access_key store/secret_key",
     "database": "database/password",

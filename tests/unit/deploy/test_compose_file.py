@@ -22,6 +22,7 @@ from podracer_evaluator.config import EvaluatorConfig
 from podracer_leaderboard.config import LeaderboardConfig
 from podracer_learner.config import LearnerConfig
 from podracer_orchestrator.config import OrchestratorConfig
+from podracer_policy.config import PolicyConfig
 from podracer_worker.config import WorkerConfig
 from support.processes import ROOT
 
@@ -31,6 +32,7 @@ SETTINGS: Mapping[str, type[Any]] = {
     "learner": LearnerConfig,
     "worker": WorkerConfig,
     "evaluator": EvaluatorConfig,
+    "policy": PolicyConfig,
 }
 OF_THE_COMMAND = {"PODRACER_ORCHESTRATOR", "PODRACER_TOKEN_FILE"}
 VERSION = tomllib.loads((ROOT / "libs" / "podracer_core" / "pyproject.toml").read_text())["project"]["version"]

@@ -25,6 +25,7 @@ from podracer_client.command import (
     run,
     scale,
     secrets,
+    serve,
     submit,
     token,
     trace,
@@ -85,3 +86,4 @@ application.command("history", rich_help_panel=_SERVER)(history.history)
 application.command("report", rich_help_panel=_SERVER)(report.report)
 application.command("evaluate", rich_help_panel=_POLICIES)(evaluate.evaluate)
 application.command("export", rich_help_panel=_POLICIES)(export.export)
+application.command("serve", rich_help_panel=_POLICIES)(serve.serve)

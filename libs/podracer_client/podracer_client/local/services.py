@@ -56,8 +56,8 @@ class LocalServices:
         options = options or ServiceOptions()
         self._state = state
         self._client_token = create_tokens(state.tokens)[Role.CLIENT]
-        orchestrator_listen = _fixed_port(options.orchestrator_listen) or run_folder.socket("orchestrator")
-        leaderboard_listen = _fixed_port(options.leaderboard_listen) or run_folder.socket("leaderboard")
+        orchestrator_listen = fixed_port(options.orchestrator_listen) or run_folder.socket("orchestrator")
+        leaderboard_listen = fixed_port(options.leaderboard_listen) or run_folder.socket("leaderboard")
         self.leaderboard = ManagedProcess(leaderboard_plan(state, leaderboard_listen), on_news)
         self.orchestrator = ManagedProcess(
             orchestrator_plan(state, run_folder, orchestrator_listen, leaderboard_listen, options), on_news
@@ -149,7 +149,7 @@ def _with_traces(environment: dict[str, str], state: StateFolder) -> dict[str, s
     return {"PODRACER_TRACE_DIR": str(state.traces), **environment}
 
 
-def _fixed_port(address: str) -> str:
+def fixed_port(address: str) -> str:
     """`address` with a free port in place of port 0: a service that is started again must be found where it was."""
     if not address:
         return ""

@@ -16,12 +16,12 @@ from numpy.typing import NDArray
 
 from podracer_core.errors import InvalidInput
 
-__all__ = ["action_mask_size", "check_mask", "info_mask", "mask_method", "sample_allowed"]
+__all__ = ["action_mask_parts", "action_mask_size", "check_mask", "info_mask", "mask_method", "sample_allowed"]
 
 
 def action_mask_size(space: gymnasium.Space[Any]) -> int:
     """Flags in a mask of `space`: n of Discrete, the sum of nvec of MultiDiscrete; 0 where masks are not supported."""
-    return sum(_part_sizes(space))
+    return sum(action_mask_parts(space))
 
 
 def mask_method(environment: gymnasium.Env[Any, Any]) -> Callable[[], Any] | None:
@@ -51,7 +51,7 @@ def check_mask(space: gymnasium.Space[Any], mask: Any, what: str) -> NDArray[np.
     if array.dtype.kind not in "biuf" or (array != array.astype(np.bool_)).any():
         raise InvalidInput(f"{what} is {mask!r}; a mask holds 1 (or True) where an action is allowed, else 0")
     flags = array.astype(np.bool_)
-    starts = np.cumsum([0, *_part_sizes(space)[:-1]])
+    starts = np.cumsum([0, *action_mask_parts(space)[:-1]])
     allowed = np.logical_or.reduceat(flags, starts)
     if not allowed.all():
         part = f" in part {int(allowed.argmin())}" if len(starts) > 1 else ""
@@ -63,11 +63,12 @@ def sample_allowed(space: gymnasium.Space[Any], mask: NDArray[np.bool_] | None) 
     """A random action, one that `mask` allows if there is one."""
     if mask is None:
         return space.sample()
-    parts = np.split(mask.astype(np.int8), np.cumsum(_part_sizes(space))[:-1])
+    parts = np.split(mask.astype(np.int8), np.cumsum(action_mask_parts(space))[:-1])
     return space.sample(mask=parts[0] if isinstance(space, gymnasium.spaces.Discrete) else tuple(parts))
 
 
-def _part_sizes(space: gymnasium.Space[Any]) -> list[int]:
+def action_mask_parts(space: gymnasium.Space[Any]) -> list[int]:
+    """Flags for each part of an action; empty where masks are not supported."""
     match space:
         case gymnasium.spaces.Discrete():
             return [int(space.n)]

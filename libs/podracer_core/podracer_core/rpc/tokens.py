@@ -148,6 +148,10 @@ class FileToken:
         self._file = _WatchedFile(path)
         self()
 
+    @property
+    def path(self) -> Path:
+        return self._file.path
+
     def __repr__(self) -> str:
         return f"FileToken({str(self._file.path)!r})"
 

@@ -89,6 +89,14 @@ EPISODES = Counter("podracer.evaluator.episodes", "{episode}", "Episodes played"
 EVALUATION = Histogram("podracer.evaluator.duration", "s", "Orders evaluated", purpose=_PURPOSES)
 EVALUATOR_QUEUE = Gauge("podracer.evaluator.queue", "{order}", "Orders that wait")
 
+# Policy server
+POLICY_ACTIONS = Counter("podracer.policy.actions", "{action}", "Actions of served policies")
+POLICY_BATCH = Histogram(
+    "podracer.policy.batch.duration", "s", "Calls of a served policy's network, of many requests each"
+)
+POLICY_QUEUE = Gauge("podracer.policy.queue", "{observation}", "Observations that wait for a policy")
+POLICY_LOADS = Counter("podracer.policy.loads", "{policy}", "Policies put in or exchanged", result=("done", "failed"))
+
 ALL: tuple[Metric, ...] = tuple(value for value in list(vars().values()) if isinstance(value, Metric))
 
 

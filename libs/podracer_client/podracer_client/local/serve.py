@@ -1,0 +1,168 @@
+"""`podracer serve`: a policy server on this machine, until Ctrl-C."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from queue import SimpleQueue
+
+from podracer.leaderboard.v1 import leaderboard_service_pb2
+from podracer_client.client import Client
+from podracer_client.display.summary import path_text
+from podracer_client.local.interrupts import INTERRUPTED, Interrupts
+from podracer_client.local.process import ManagedProcess, ProcessNews, ProcessPlan
+from podracer_client.local.run_folder import RunFolder
+from podracer_client.local.services import READY_TIMEOUT_S, fixed_port, inherited_environment
+from podracer_client.names import leaderboard_name
+from podracer_client.policies import policy_folders
+from podracer_client.served import Wanted, wanted_policies
+from podracer_core.errors import FieldViolation, InvalidInput, NotFound, PodracerError, Unavailable
+from podracer_core.rpc.binding import prepare_address
+from podracer_core.rpc.tokens import FileToken, Role, create_tokens
+
+__all__ = ["ServeOptions", "keep_serving"]
+
+_STOP_S = 4.0
+_Message = ProcessNews | PodracerError | str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ServeOptions:
+    """`tokens`: folder with the tokens of who may call; `tls`: certificate of the role policy, for both directions."""
+
+    listen: str
+    tokens: Path
+    rule: str = ""
+    follow_interval_s: float = 5.0
+    tls: Path | None = None
+    allow_insecure: bool = False
+
+
+def keep_serving(
+    texts: Sequence[str],
+    ensemble: int,
+    options: ServeOptions,
+    connect: Callable[[], Client],
+    state_folder: Path | None = None,
+) -> int:
+    """Start the server, say how to reach it, and keep it running until a signal comes; the exit code.
+
+    Raises InvalidInput and NotFound for policies or aliases that are not there, or an address that cannot be had (then
+    nothing is started), Unavailable when the server cannot start or dies again and again.
+    """
+    wanted = wanted_policies(texts)
+    prepare_address(options.listen, allow_insecure=options.allow_insecure, has_tls=options.tls is not None)
+    inbox: SimpleQueue[_Message] = SimpleQueue()
+    with ExitStack() as stack:
+        run_folder = stack.enter_context(RunFolder())
+        environment = {
+            **inherited_environment(),
+            "PODRACER_LISTEN": fixed_port(options.listen),
+            "PODRACER_TOKENS": str(options.tokens),
+            "PODRACER_POLICIES": ",".join(_entries(wanted, ensemble, connect, state_folder, stack)),
+            "PODRACER_RULE": options.rule,
+            "PODRACER_FOLLOW_INTERVAL": f"{options.follow_interval_s}s",
+            **_followed(wanted, connect, run_folder),
+        }
+        if options.tls is not None:
+            environment["PODRACER_TLS"] = str(options.tls.absolute())
+        if options.allow_insecure:
+            environment["PODRACER_ALLOW_INSECURE"] = "true"
+        create_tokens(options.tokens)
+        command = (sys.executable, "-P", "-m", "podracer_policy")
+        log = run_folder.path / "policy.log"
+        process = ManagedProcess(ProcessPlan("policy server", command, environment, log, log_lasts=False), inbox.put)
+        stack.enter_context(Interrupts(lambda: inbox.put(None), lambda: _leave_at_once(process, run_folder)))
+        stack.callback(process.stop, _STOP_S)
+        process.start()
+        threading.Thread(target=_wait_ready, args=(process, inbox), name="ready", daemon=True).start()
+        while (message := inbox.get()) is not None:
+            match message:
+                case str():
+                    sys.stdout.write(_how_to_connect(message, wanted, options.tokens))
+                    sys.stdout.flush()
+                case ProcessNews(fatal=True):
+                    raise Unavailable(message.message, reason="PROCESS_FAILED")
+                case ProcessNews():
+                    sys.stderr.write(f"{message.message}\n")
+                case PodracerError():
+                    raise message
+    return INTERRUPTED
+
+
+def _entries(
+    wanted: Sequence[Wanted],
+    ensemble: int,
+    connect: Callable[[], Client],
+    state_folder: Path | None,
+    stack: ExitStack,
+) -> list[str]:
+    """PODRACER_POLICIES; what had to be fetched is removed with `stack`."""
+    if ensemble and (len(wanted) != 1 or wanted[0].alias):
+        problem = "takes the best candidates of one job: name that job, and nothing else"
+        raise InvalidInput(f"--ensemble: {problem}", violations=[FieldViolation("--ensemble", problem)])
+    entries = []
+    for one in wanted:
+        if one.alias:
+            entries.append(f"{one.name}={one.job}@{one.alias}")
+            continue
+        for path in stack.enter_context(policy_folders(one.policies, ensemble, connect, state_folder)):
+            if "," in str(path):
+                raise InvalidInput(f"{path}: a folder to serve from must have no comma in its path", path=path)
+            entries.append(f"{one.name}={path}")
+    return entries
+
+
+def _followed(wanted: Sequence[Wanted], connect: Callable[[], Client], run_folder: RunFolder) -> dict[str, str]:
+    """Where aliases are and how to ask; raises NotFound for one that points at nothing."""
+    aliases = [one for one in wanted if one.alias]
+    if not aliases:
+        return {}
+    with connect() as client:
+        for one in aliases:
+            request = leaderboard_service_pb2.ListAliasHistoryRequest(
+                leaderboard=leaderboard_name(one.job), alias=one.alias, page_size=1
+            )
+            changes = client.leaderboard_service.ListAliasHistory(request).changes
+            if not changes or not changes[0].agent:
+                raise NotFound(f"{one.job} has no alias {one.alias} that points at a policy", reason="NO_ALIAS")
+        connection = client.connection
+    token = connection.token
+    path = token.path if isinstance(token, FileToken) else run_folder.path / "client_token"
+    if not isinstance(token, FileToken):
+        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            file.write(token())
+    return {
+        "PODRACER_ORCHESTRATOR": connection.orchestrator,
+        "PODRACER_LEADERBOARD": connection.leaderboard,
+        "PODRACER_CLIENT_TOKEN": str(path.absolute()),
+    }
+
+
+def _wait_ready(process: ManagedProcess, inbox: SimpleQueue[_Message]) -> None:
+    try:
+        inbox.put(process.wait_ready(READY_TIMEOUT_S))
+    except PodracerError as error:
+        inbox.put(error)
+
+
+def _leave_at_once(process: ManagedProcess, run_folder: RunFolder) -> None:
+    process.kill()
+    run_folder.remove()
+    os._exit(INTERRUPTED)
+
+
+def _how_to_connect(address: str, wanted: Sequence[Wanted], tokens: Path) -> str:
+    token = shlex.quote(path_text(tokens / Role.CLIENT))
+    return (
+        f"policy server  {address}\n"
+        f"policies       {', '.join(one.name for one in wanted)}\n"
+        f"clients        export PODRACER_TOKEN_FILE={token}\n"
+        "stop           Ctrl-C\n"
+    )

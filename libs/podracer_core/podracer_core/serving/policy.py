@@ -1,0 +1,105 @@
+"""One version of a policy that acts for others."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import time
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from podracer_core.catalogue.spaces import Space
+from podracer_core.checkpoint import (
+    Checkpoint,
+    load_ensemble,
+    load_ensemble_policy,
+    load_policy,
+    pack_policy,
+    rule_of,
+)
+from podracer_core.checkpoint.policy import array_spaces, random_observations
+from podracer_core.environments.action_masks import action_mask_parts
+from podracer_core.environments.spaces import from_gymnasium
+from podracer_core.errors import FieldViolation, InvalidInput
+
+__all__ = ["MAX_POLICIES", "ServedPolicy", "digest_of", "require_word"]
+
+MAX_POLICIES = 100
+"""That act together."""
+
+_WORD = re.compile(r"[A-Za-z0-9._-]{1,100}")
+_WARM_ROWS = (1, 8)
+_AGENT = re.compile(r"projects/([^/]+)/.*")
+
+
+class ServedPolicy:
+    """A greedy policy, or several that act as one, with normalization inside; it has acted before it is ready.
+
+    For the same batch it acts exactly as `load_policy` and `load_ensemble_policy` do. In a batch of another size
+    actions in a box differ by rounding, and of two choices that are equally good but for rounding either may be
+    taken.
+
+    name, version       by which it is asked for
+    source              where it came from, for people
+    agents              names, the best first
+    rule                how several act together; "" for one
+    observation_space   what it takes, a box; float32, or uint8 for images
+    mask_parts          flags in a mask of its actions, for each place of an action; empty where it knows no masks
+    load_time           seconds since the epoch
+    request_count       requests answered; only the batcher's thread adds to it
+    """
+
+    def __init__(
+        self, name: str, version: str, checkpoints: Sequence[Checkpoint], rule: str = "", source: str = ""
+    ) -> None:
+        """`checkpoints`: the best first. Raises InvalidInput for what cannot act, or not together."""
+        require_word("name", name)
+        require_word("version", version)
+        if not 1 <= len(checkpoints) <= MAX_POLICIES:
+            raise InvalidInput(f"checkpoints: expected 1 to {MAX_POLICIES}, got {len(checkpoints)}")
+        self.name, self.version, self.source = name, version, source
+        self.agents = [str(checkpoint.metadata.get("agent", "")) for checkpoint in checkpoints]
+        self.projects = frozenset(match[1] for match in map(_AGENT.fullmatch, self.agents) if match)
+        self.digest = digest_of(checkpoints)
+        chosen = rule_of(checkpoints, rule)
+        self.rule = chosen if len(checkpoints) > 1 else ""
+        self._policy = load_ensemble_policy(checkpoints, rule) if len(checkpoints) > 1 else load_policy(checkpoints[0])
+        observations, actions = array_spaces(checkpoints[0])
+        self.observation_shape: tuple[int, ...] = tuple(observations.shape)
+        self.observation_dtype = random_observations(checkpoints[0], 1).dtype
+        self.mask_parts = tuple(action_mask_parts(actions))
+        # A policy by itself knows no masks, an actor does.
+        self._masked = load_ensemble(checkpoints, rule) if self.mask_parts else None
+        self.observation_space: Space = from_gymnasium(observations)
+        self.action_space: Space = from_gymnasium(actions)
+        for rows in _WARM_ROWS:
+            if not torch.isfinite(self.act(random_observations(checkpoints[0], rows)).double()).all():
+                raise InvalidInput(f"{name} {version} acts with numbers that are not finite", reason="NOT_FINITE")
+        self.load_time = time.time()
+        self.request_count = 0
+
+    def act(self, observations: Tensor, masks: Tensor | None = None) -> Tensor:
+        """observations [B, *obs] raw, masks [B, sum(mask_parts)] bool (the allowed ones) -> greedy actions
+        [B, *action] in the environment's units."""
+        with torch.inference_mode():
+            if masks is None or self._masked is None:
+                actions: Tensor = self._policy(observations)
+                return actions
+            return self._masked.greedy(observations.unsqueeze(0), masks.unsqueeze(0))[0]
+
+
+def require_word(field: str, value: str) -> None:
+    """Raises InvalidInput unless `value` may name a policy or a version."""
+    if not _WORD.fullmatch(value):
+        problem = f"expected 1 to 100 letters, digits, '.', '-' and '_', got {value[:110]!r}"
+        raise InvalidInput(f"{field}: {problem}", violations=[FieldViolation(field, problem)])
+
+
+def digest_of(checkpoints: Sequence[Checkpoint]) -> str:
+    """SHA-256 of what acts."""
+    digest = hashlib.sha256()
+    for checkpoint in checkpoints:
+        digest.update(hashlib.sha256(pack_policy(checkpoint)).digest())
+    return digest.hexdigest()

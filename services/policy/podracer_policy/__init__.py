@@ -1,0 +1,1 @@
+"""The policy server: trained policies act for whoever asks."""

@@ -1,0 +1,138 @@
+"""Observations, actions and policies as messages, every value checked."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from podracer.common.v1 import tensor_pb2
+from podracer.policy.v1 import policy_service_pb2 as pb
+from podracer_core.carriers.inline import decode_tensor, encode_tensor
+from podracer_core.catalogue.messages import space_to_message
+from podracer_core.errors import FieldViolation, InvalidInput
+from podracer_core.serving import ServedPolicies, ServedPolicy
+
+__all__ = ["MAX_ROWS", "masks_of", "observations_of", "policy_message", "response_of"]
+
+MAX_ROWS = 1024
+"""Observations of one request."""
+
+_PART = {"observations": "observation", "action_masks": "mask"}
+
+
+def observations_of(request: pb.ActRequest, policy: ServedPolicy) -> Tensor:
+    """[B, *obs] as the policy takes them. Raises InvalidInput: which field, what was expected and what was found."""
+    if request.HasField("observations") == bool(request.values):
+        raise _refused("observations", "expected exactly one of observations and values")
+    if request.values:
+        return _from_values(request, policy)
+    observations = _decoded("observations", request.observations)
+    if observations.dtype == torch.float64 and policy.observation_dtype == torch.float32:
+        _require_finite(observations)
+        observations = observations.float()
+    if observations.dtype != policy.observation_dtype:
+        expected, found = _dtype_name(policy.observation_dtype), _dtype_name(observations.dtype)
+        raise _refused("observations.dtype", f"expected {expected}, got {found}")
+    observations = _rows("observations", observations, policy.observation_shape)
+    _require_finite(observations)
+    return observations
+
+
+def masks_of(request: pb.ActRequest, policy: ServedPolicy, rows: int) -> Tensor | None:
+    """[B, n] bool; None where the request has none. Raises InvalidInput as `observations_of`."""
+    if not request.HasField("action_masks"):
+        return None
+    if not policy.mask_parts:
+        raise _refused("action_masks", "this policy's actions know no masks; expected none")
+    masks = _decoded("action_masks", request.action_masks)
+    if masks.dtype != torch.bool:
+        raise _refused("action_masks.dtype", f"expected BOOL, got {_dtype_name(masks.dtype)}")
+    masks = _rows("action_masks", masks, (sum(policy.mask_parts),))
+    if len(masks) != rows:
+        raise _refused("action_masks.shape", f"expected one mask for each of {rows} observations, got {len(masks)}")
+    for place, part in enumerate(masks.split_with_sizes(list(policy.mask_parts), 1)):
+        empty = (~part.any(1)).nonzero()
+        if len(empty):
+            where = f"place {place} of mask {int(empty[0])}"
+            raise _refused("action_masks", f"{where} allows nothing; expected one choice at least")
+    return masks
+
+
+def response_of(actions: Tensor, request: pb.ActRequest, policy: ServedPolicy) -> pb.ActResponse:
+    """actions [B, *action]; a batch of one loses its axis where the observation had none."""
+    alone = request.HasField("observations") and len(request.observations.shape) == len(policy.observation_shape)
+    shaped = encode_tensor(actions[0] if alone else actions)
+    response = pb.ActResponse(actions=shaped, policy=policy.name, version=policy.version)
+    if request.values:
+        response.values.extend(actions.flatten().tolist())
+    return response
+
+
+def policy_message(policy: ServedPolicy, policies: ServedPolicies) -> pb.Policy:
+    """What it is, and which versions there are."""
+    message = pb.Policy(
+        name=policy.name,
+        version=policy.version,
+        versions=policies.versions(policy.name),
+        source=policy.source,
+        agents=policy.agents,
+        ensemble=policy.rule,
+        observation_space=space_to_message(policy.observation_space),
+        action_space=space_to_message(policy.action_space),
+        request_count=policy.request_count,
+    )
+    message.load_time.FromNanoseconds(int(policy.load_time * 1e9))
+    return message
+
+
+def _from_values(request: pb.ActRequest, policy: ServedPolicy) -> Tensor:
+    size = math.prod(policy.observation_shape)
+    rows, left = divmod(len(request.values), size)
+    if left or rows > MAX_ROWS:
+        expected = f"expected {size} numbers for each of 1 to {MAX_ROWS} observations"
+        raise _refused("values", f"{expected}, got {len(request.values)} numbers")
+    values = torch.tensor(list(request.values), dtype=torch.float64).view(rows, *policy.observation_shape)
+    _require_finite(values, "values")
+    if policy.observation_dtype == torch.uint8 and not torch.equal(values.clamp(0, 255).round(), values):
+        raise _refused("values", "expected whole numbers from 0 to 255: the policy sees images")
+    observations = values.to(policy.observation_dtype)
+    _require_finite(observations, "values")
+    return observations
+
+
+def _decoded(field: str, message: tensor_pb2.Tensor) -> Tensor:
+    try:
+        return decode_tensor(message)
+    except InvalidInput as error:
+        raise _refused(field, error.message) from error
+
+
+def _rows(field: str, tensor: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """A batch: the tensor itself, or one row alone as a batch of one."""
+    if tuple(tensor.shape) == shape:
+        return tensor.unsqueeze(0)
+    if tensor.dim() != len(shape) + 1 or tuple(tensor.shape[1:]) != shape:
+        wanted = ", ".join(("B", *map(str, shape)))
+        raise _refused(
+            f"{field}.shape", f"expected [{wanted}], or {list(shape)} for one {_PART[field]}, got {list(tensor.shape)}"
+        )
+    if not 1 <= len(tensor) <= MAX_ROWS:
+        raise _refused(f"{field}.shape", f"expected 1 to {MAX_ROWS} rows, got {len(tensor)}")
+    return tensor
+
+
+def _require_finite(observations: Tensor, field: str = "observations") -> None:
+    if observations.is_floating_point() and not torch.isfinite(observations.float()).all():
+        place = (~torch.isfinite(observations.float())).nonzero()[0].tolist()
+        found = float(observations[tuple(place)])
+        raise _refused(field, f"expected finite numbers, got {found:g} at {place}")
+
+
+def _dtype_name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.").upper()
+
+
+def _refused(field: str, problem: str) -> InvalidInput:
+    return InvalidInput(f"{field}: {problem}", violations=[FieldViolation(field, problem)], reason="BAD_OBSERVATION")

@@ -1,0 +1,102 @@
+"""The policy server's process: one asyncio loop with the server, one thread in which the networks compute."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Awaitable, Callable
+from contextlib import ExitStack
+from functools import partial
+
+import grpc
+import torch
+
+from podracer.policy.v1.policy_service_pb2_grpc import add_PolicyServiceServicer_to_server
+from podracer_core.errors import FieldViolation, InvalidInput
+from podracer_core.process import announce
+from podracer_core.rpc.aio_server import AioRpcServer, create_aio_server
+from podracer_core.rpc.auth import Authorizer
+from podracer_core.rpc.channel import open_channel
+from podracer_core.rpc.tokens import FileToken, Role, TokenFiles
+from podracer_core.serving import Batcher, ServedPolicies
+from podracer_policy.config import PolicyConfig
+from podracer_policy.following import Follower
+from podracer_policy.service import METHODS, PolicyService
+from podracer_policy.sources import Alias, parse_sources
+
+__all__ = ["create_policy_server", "serve"]
+
+
+async def create_policy_server(config: PolicyConfig, policies: ServedPolicies, batcher: Batcher) -> AioRpcServer:
+    """A bound server of what is served."""
+    service = PolicyService(policies, batcher)
+    server = await create_aio_server(
+        config.listen,
+        [partial(add_PolicyServiceServicer_to_server, service)],
+        Authorizer(METHODS, TokenFiles(config.tokens)),
+        config.server_options(),
+    )
+    server.on_drain(service.drain)
+    return server
+
+
+def serve(config: PolicyConfig) -> int:
+    """Serve until SIGTERM or SIGINT. Only from the main thread."""
+    torch.set_num_threads(config.threads or 1)  # of small networks more threads only wait for one another
+    asyncio.run(_serve(config))
+    return 0
+
+
+async def _serve(config: PolicyConfig) -> None:
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    folders, aliases = parse_sources(config.policies)
+    policies, batcher = ServedPolicies(), Batcher()
+    with ExitStack() as stack:
+        stack.callback(batcher.close)
+        followers = _followers(config, aliases, policies, stack)
+        server = await create_policy_server(config, policies, batcher)
+        for named in folders:
+            policies.put(await asyncio.to_thread(named.load, config.rule))
+        warm = [_repeat(follower.look, config.follow_interval, stop) for follower in followers]
+        if not all(await asyncio.gather(*warm)):
+            await server.drain(0)
+            return
+        async with server:
+            following = [asyncio.create_task(follower.run(config.follow_interval)) for follower in followers]
+            announce(server.address)
+            await stop.wait()
+            for task in following:
+                task.cancel()
+
+
+async def _repeat(look: Callable[[], Awaitable[bool]], interval_s: float, stop: asyncio.Event) -> bool:
+    """Until it succeeds; False where `stop` is set before. Nobody is promised a policy that is not there yet."""
+    while not stop.is_set():
+        if await look():
+            return True
+        try:
+            await asyncio.wait_for(stop.wait(), interval_s)
+        except TimeoutError:
+            continue
+    return False
+
+
+def _followers(
+    config: PolicyConfig, aliases: list[Alias], policies: ServedPolicies, stack: ExitStack
+) -> list[Follower]:
+    """Raises InvalidInput where aliases are to be followed and it is not known where they are."""
+    if not aliases:
+        return []
+    for field, value in (("PODRACER_LEADERBOARD", config.leaderboard), ("PODRACER_ORCHESTRATOR", config.orchestrator)):
+        if not value:
+            problem = f"is not set; expected its address, to follow {aliases[0].source}"
+            raise InvalidInput(f"{field}: {problem}", violations=[FieldViolation(field, problem)])
+    token = FileToken(config.client_token or config.tokens / Role.CLIENT)
+
+    def opened(address: str, server: str) -> grpc.Channel:
+        return stack.enter_context(open_channel(address, token, config.channel_options(server)))
+
+    leaderboard, orchestrator = opened(config.leaderboard, "leaderboard"), opened(config.orchestrator, "orchestrator")
+    return [Follower(alias, policies, leaderboard, orchestrator) for alias in aliases]

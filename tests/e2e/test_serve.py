@@ -1,0 +1,89 @@
+"""`podracer serve`: the policies of a job, and an alias that is moved while the policy server acts."""
+
+from __future__ import annotations
+
+import signal
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from podracer.leaderboard.v1 import leaderboard_service_pb2, leaderboard_service_pb2_grpc
+from podracer_client import Client, PolicyClient
+from podracer_core.errors import Unavailable
+from podracer_core.rpc.channel import open_channel
+from podracer_core.rpc.tokens import FileToken
+from support.processes import Command, wait_until
+
+JOB = """\
+name: served
+environment: {id: Pendulum-v1}
+objective: {max_env_steps: 60_000}
+search: {algorithms: [ppo]}
+evolution: {population: 4, leaderboard_size: 4, round: {env_steps: 5_000}}
+pod: {count: {min: 1, max: 1}, members: 4, envs_per_member: 8, layout: fused}
+evaluation: {episodes: 8}
+seed: 0
+"""
+OBSERVATIONS = np.random.default_rng(0).normal(size=(3, 3)).astype(np.float32)
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+def test_an_alias_is_followed_and_what_is_served_stays(
+    podracer: Callable[..., Command], run: Callable[..., Command], tmp_path: Path
+) -> None:
+    (tmp_path / "served.yaml").write_text(JOB)
+    trained = run("run", "served.yaml", "--json", timeout_s=240)
+    job = next(event["job"] for event in trained.events if event["event"] == "progress")
+    up = podracer("up", "--listen", f"127.0.0.1:{free_port()}", "--leaderboard-listen", f"127.0.0.1:{free_port()}")
+    wait_until((tmp_path / "runs" / "connection.json").exists, 60, "the services")
+    tokens, board = tmp_path / "runs" / "tokens", job.replace("/jobs/", "/leaderboards/")
+    with Client.connect(folder=tmp_path / "runs") as client:
+        first, second = client.leaderboard(board).candidates[:2]
+        leaderboard = client.connection.leaderboard
+
+    def point_at(agent: str) -> None:
+        with open_channel(leaderboard, FileToken(tokens / "control")) as channel:
+            stub = leaderboard_service_pb2_grpc.LeaderboardServiceStub(channel)
+            stub.SetAlias(leaderboard_service_pb2.SetAliasRequest(leaderboard=board, alias="champion", agent=agent))
+
+    refused = run("serve", f"{job}@champion")
+    assert refused.process.returncode == 2
+    assert "no alias champion" in refused.stderr
+    point_at(first.agent.name)
+    listen = f"127.0.0.1:{free_port()}"
+    serve = podracer("serve", f"live={job}@champion", f"best={job}", "--listen", listen, "--follow-interval", "0.2")
+    wait_until(lambda: any(line.startswith("stop") for line in serve.lines), 90, "the policy server")
+    with PolicyClient(listen, token_file=tokens / "client") as policies:
+        before = policies.answer(OBSERVATIONS, policy="live")
+        assert before.version.startswith(first.agent.name.rpartition("/")[2])
+        np.testing.assert_array_equal(before.actions, policies.act(OBSERVATIONS, policy="best"))
+        point_at(second.agent.name)
+        wait_until(lambda: policies.policy("live").version != before.version, 60, "the new champion")
+        after = policies.answer(OBSERVATIONS, policy="live")
+        assert after.version.startswith(second.agent.name.rpartition("/")[2])
+        np.testing.assert_array_equal(policies.act(OBSERVATIONS, policy="live", version=before.version), before.actions)
+        point_at(first.agent.name)
+        wait_until(lambda: policies.policy("live").version == before.version, 60, "the champion that is back")
+
+        (server,) = serve.services("podracer_policy")
+        server.send_signal(signal.SIGKILL)
+
+        def acts_again() -> bool:
+            try:
+                return bool((policies.act(OBSERVATIONS, policy="live") == before.actions).all())
+            except Unavailable:
+                return False
+
+        wait_until(acts_again, 60, "the policy server that is started again")
+        up.interrupt()
+        up.wait(30)
+        assert policies.answer(OBSERVATIONS, policy="live").version == before.version
+    serve.interrupt()
+    assert serve.wait(30) == 130

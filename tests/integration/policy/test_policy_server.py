@@ -1,0 +1,264 @@
+"""A real policy server: what it answers, whom it refuses, and policies exchanged while it acts."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+
+import grpc
+import numpy as np
+import pytest
+import torch
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from podracer.common.v1 import tensor_pb2
+from podracer.policy.v1 import policy_service_pb2 as pb
+from podracer_client import PolicyClient
+from podracer_core.checkpoint import load_ensemble_policy, load_policy, pack_policy
+from podracer_core.errors import (
+    AlreadyExists,
+    DataCorrupted,
+    InvalidInput,
+    NotFound,
+    PermissionRefused,
+    PodracerError,
+    Unauthenticated,
+)
+from support.policies import random_policy
+
+from .conftest import BOX, CHOICE, Site, torque_policy
+
+OBSERVATIONS = np.random.default_rng(0).normal(size=(5, 3)).astype(np.float32)
+
+
+def test_acts_as_the_local_policy_does(site: Site) -> None:
+    checkpoints = [torque_policy(seed) for seed in (0, 1)]
+    one, two = (site.checkpoint(f"c{seed}", checkpoint) for seed, checkpoint in enumerate(checkpoints))
+    choices = random_policy("ppo", BOX, CHOICE, 2)
+    site.serve(policies=f"alone={one},both={one},both={two},choices={site.checkpoint('c2', choices)}")
+    expected = {
+        "alone": load_policy(checkpoints[0])(torch.tensor(OBSERVATIONS)).numpy(),
+        "both": load_ensemble_policy(checkpoints)(torch.tensor(OBSERVATIONS)).numpy(),
+        "choices": load_policy(choices)(torch.tensor(OBSERVATIONS)).numpy(),
+    }
+    with site.client() as client:
+        assert [policy.name for policy in client.policies()] == ["alone", "both", "choices"]
+        for name, actions in expected.items():
+            answer = client.answer(OBSERVATIONS, policy=name)
+            assert (answer.policy, answer.version) == (name, client.policy(name).version)
+            assert answer.actions.dtype == actions.dtype
+            np.testing.assert_array_equal(answer.actions, actions)
+            single = client.act(OBSERVATIONS[0].tolist(), policy=name)
+            assert single.shape == actions.shape[1:]
+            np.testing.assert_allclose(single, actions[0], rtol=0, atol=1e-5)
+        assert client.policy("both").ensemble == "mean"
+        assert client.policy("alone").request_count == 2
+        masks = np.eye(4, dtype=bool)
+        assert client.act(OBSERVATIONS[:4], policy="choices", action_mask=masks).tolist() == [0, 1, 2, 3]
+        numbers = pb.ActRequest(policy="alone", values=OBSERVATIONS.ravel().tolist())
+        np.testing.assert_allclose(
+            client.policy_service.Act(numbers).values, expected["alone"].ravel(), rtol=0, atol=1e-6
+        )
+
+
+def test_a_stream_answers_in_order_and_goes_on_after_a_refusal(site: Site) -> None:
+    site.serve(policies=f"p={site.checkpoint('c', torque_policy(0))}")
+
+    def requests() -> Iterator[pb.ActStreamRequest]:
+        for number in range(200):
+            act = pb.ActRequest(values=[0.1 * number] * (2 if number == 7 else 3))
+            yield pb.ActStreamRequest(request_id=number, act=act)
+
+    with site.client() as client:
+        answers = list(client.policy_service.ActStream(requests(), timeout=60))
+        assert [answer.request_id for answer in answers] == list(range(200))
+        assert [answer.request_id for answer in answers if answer.HasField("problem")] == [7]
+        assert "expected 3 numbers" in answers[7].problem.message
+        forever = threading.Event()
+
+        def endless() -> Iterator[pb.ActStreamRequest]:
+            yield pb.ActStreamRequest(request_id=1, act=pb.ActRequest(values=[0.0] * 3))
+            forever.wait(60)
+
+        stream = client.policy_service.ActStream(endless(), timeout=60)
+        assert next(stream).request_id == 1
+        site.processes["policy"].terminate()
+        assert next(stream).draining
+        forever.set()
+        assert site.processes["policy"].wait(20) == 0
+
+
+def tensor(
+    values: object, dtype: str = "float32", name: tensor_pb2.DataType.ValueType = tensor_pb2.DATA_TYPE_FLOAT32
+) -> tensor_pb2.Tensor:
+    array = np.asarray(values, dtype=dtype)
+    return tensor_pb2.Tensor(dtype=name, shape=array.shape, inline=array.tobytes())
+
+
+def test_wrong_requests_are_refused_by_field_and_change_nothing(site: Site) -> None:
+    site.serve(
+        policies=f"p={site.checkpoint('c', torque_policy(0))},"
+        f"d={site.checkpoint('d', random_policy('ppo', BOX, CHOICE, 1))}"
+    )
+    right = tensor([[0.0] * 3])
+    nothing_allowed = tensor([[0] * 4], "bool", tensor_pb2.DATA_TYPE_BOOL)
+    cut = tensor_pb2.Tensor(dtype=tensor_pb2.DATA_TYPE_FLOAT32, shape=[1, 3], inline=b"1234")
+    bad: list[tuple[dict[str, object], str]] = [
+        ({}, "exactly one of observations and values"),
+        ({"observations": right, "values": [0.0] * 3}, "exactly one"),
+        ({"observations": tensor([[0.0] * 4])}, r"observations.shape: expected \[B, 3\], or \[3\] .* got \[1, 4\]"),
+        ({"observations": tensor(np.zeros((0, 3)))}, "expected 1 to 1024 rows, got 0"),
+        ({"observations": tensor(np.zeros((1025, 3)))}, "expected 1 to 1024 rows, got 1025"),
+        (
+            {"observations": tensor([[0] * 3], "uint8", tensor_pb2.DATA_TYPE_UINT8)},
+            "dtype: expected FLOAT32, got UINT8",
+        ),
+        ({"observations": tensor([[0.0, np.nan, 0.0]])}, r"expected finite numbers, got nan at \[0, 1\]"),
+        ({"observations": tensor([[0.0, 0.0, -np.inf]])}, r"got -inf at \[0, 2\]"),
+        ({"observations": tensor([[1e300] * 3], "float64", tensor_pb2.DATA_TYPE_FLOAT64)}, "finite"),
+        ({"observations": cut}, "12 bytes, 4 came"),
+        ({"values": [0.0] * 4}, "expected 3 numbers for each"),
+        ({"values": [float("nan")] * 3}, "values: expected finite"),
+        ({"values": [1e300] * 3}, "values: expected finite"),
+        ({"observations": right, "action_masks": nothing_allowed}, "know no masks"),
+        ({"policy": "d", "observations": right, "action_masks": nothing_allowed}, "place 0 of mask 0 allows nothing"),
+        ({"policy": "d", "observations": right, "action_masks": right}, "expected BOOL, got FLOAT32"),
+    ]
+    with site.client() as client:
+        for fields, problem in bad:
+            request = pb.ActRequest(**{"policy": "p", **fields})  # type: ignore[arg-type]
+            with pytest.raises(InvalidInput, match=problem) as caught:
+                client.policy_service.Act(request)
+            assert caught.value.violations
+        with pytest.raises(NotFound, match="no policy 'x'; served here: d, p"):
+            client.act(OBSERVATIONS, policy="x")
+        with pytest.raises(NotFound, match="no version '7'; it has: a0-4096"):
+            client.act(OBSERVATIONS, policy="p", version="7")
+        with pytest.raises(NotFound, match="names no policy"):
+            client.act(OBSERVATIONS)
+        assert client.policy("p").request_count == 0
+
+
+def test_who_acts_cannot_exchange(tls_site: Site) -> None:
+    tls_site.serve(policies=f"p={tls_site.checkpoint('c', torque_policy(0))}")
+    packed = pack_policy(torque_policy(1))
+    with tls_site.client() as client, tls_site.client("control") as operator:
+        assert client.act(OBSERVATIONS).shape == (5, 1)
+        with pytest.raises(PermissionRefused):
+            client.load("p", "2", [packed])
+        with pytest.raises(PermissionRefused):
+            client.unload("p")
+        assert operator.load("p", "2", [packed]).versions == ["2", "a0-4096"]
+        expected = load_policy(torque_policy(1))(torch.tensor(OBSERVATIONS)).numpy()
+        np.testing.assert_array_equal(client.act(OBSERVATIONS), expected)
+        operator.unload("p")
+        with pytest.raises(NotFound):
+            client.act(OBSERVATIONS)
+    address, tls = tls_site.addresses["policy"], tls_site.secrets / "tls" / "client"
+    with PolicyClient(address, token="wrong", tls=tls) as stranger, pytest.raises(Unauthenticated):
+        stranger.policies()
+    with PolicyClient(address, token="wrong") as plain, pytest.raises(PodracerError):
+        plain.policies()
+
+
+def test_bad_policies_are_refused_and_the_served_one_stays(site: Site) -> None:
+    site.serve(policies=f"p={site.checkpoint('c', torque_policy(0))}")
+    packed = pack_policy(torque_policy(1))
+    with site.client("control") as client:
+        before = client.act(OBSERVATIONS)
+        with pytest.raises(DataCorrupted, match="not a packed policy"):
+            client.load("p", "2", [b"something else"])
+        with pytest.raises(InvalidInput, match="use mean, not vote"):
+            client.load("p", "2", [packed, packed], rule="vote")
+        with pytest.raises(InvalidInput, match="version: expected 1 to 100 letters"):
+            client.load("p", "", [packed])
+        with pytest.raises(InvalidInput, match="checkpoints: expected 1 to 100"):
+            client.load("p", "2", [])
+        with pytest.raises(AlreadyExists, match="another version a0-4096"):
+            client.load("p", "a0-4096", [packed])
+        header = pb.LoadPolicyHeader(name="p", version="2")
+        header.checkpoints.add(sha256="0" * 64, size_bytes=4)
+        for pieces, error in (
+            ([pb.LoadPolicyRequest(header=header), pb.LoadPolicyRequest(data=b"1234")], DataCorrupted),
+            ([pb.LoadPolicyRequest(header=header), pb.LoadPolicyRequest(data=b"12345")], DataCorrupted),
+            ([pb.LoadPolicyRequest(header=header)] * 2, InvalidInput),
+            ([pb.LoadPolicyRequest(data=b"1")], InvalidInput),
+            ([], InvalidInput),
+        ):
+            with pytest.raises(error):
+                client.policy_service.LoadPolicy(iter(pieces), timeout=20)
+        assert client.policy("p").versions == ["a0-4096"]
+        np.testing.assert_array_equal(client.act(OBSERVATIONS), before)
+
+
+def test_exchanged_under_load_without_an_error(site: Site) -> None:
+    checkpoints = [torque_policy(seed) for seed in range(4)]
+    site.serve(policies=f"p={site.checkpoint('c', checkpoints[0])}")
+    expected = [load_policy(one)(torch.tensor(OBSERVATIONS)).numpy() for one in checkpoints]
+    by_version = {"a0-4096": expected[0]} | {f"v{number}": expected[number % 4] for number in range(1, 13)}
+    done, problems, seen = threading.Event(), list[str](), set[str]()
+
+    def load() -> None:
+        with site.client() as client:
+            while not done.is_set():
+                try:
+                    answer = client.answer(OBSERVATIONS, timeout_s=30)
+                except PodracerError as error:
+                    problems.append(error.message)
+                    return
+                seen.add(answer.version)
+                if not np.allclose(answer.actions, by_version[answer.version], rtol=0, atol=1e-4):
+                    problems.append(f"{answer.version} acted as another")
+
+    callers = [threading.Thread(target=load) for _ in range(4)]
+    for caller in callers:
+        caller.start()
+    with site.client("control") as operator:
+        for number in range(1, 13):
+            operator.load("p", f"v{number}", [pack_policy(checkpoints[number % 4])])
+    done.set()
+    for caller in callers:
+        caller.join(60)
+    assert not problems
+    assert len(seen) > 2
+
+
+def test_killed_and_started_again_it_is_found_again(site: Site) -> None:
+    settings = {"policies": f"p={site.checkpoint('c', torque_policy(0))}", "health_listen": "127.0.0.1:0"}
+    site.serve(**settings)
+    with site.client() as client:
+        before = client.act(OBSERVATIONS)
+        site.kill("policy")
+        site.processes["policy"].wait(20)
+        site.serve(**settings)
+        np.testing.assert_array_equal(client.act(OBSERVATIONS, timeout_s=20), before)
+    with grpc.insecure_channel(site.addresses["policy"]) as channel:
+        health = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=10)
+        assert health.status == health_pb2.HealthCheckResponse.SERVING
+
+
+@pytest.mark.parametrize(
+    ("policies", "problem"),
+    [
+        ("nothing", "expected NAME=FOLDER or NAME=projects/p/jobs/j@alias, got 'nothing'"),
+        ("p=/does/not/exist", "no checkpoint at /does/not/exist"),
+        ("p=projects/default/jobs/j@champion", "PODRACER_LEADERBOARD: is not set"),
+        ("p=projects/default/jobs/j@champion,p=/a", "p is there twice"),
+        ("a/b=/c", "PODRACER_POLICIES: expected 1 to 100 letters"),
+    ],
+)
+def test_bad_settings_are_one_line(site: Site, policies: str, problem: str) -> None:
+    environment = {"PODRACER_TOKENS": str(site.secrets / "tokens"), "PODRACER_POLICIES": policies, "PATH": ""}
+    run = subprocess.run(
+        [sys.executable, "-m", "podracer_policy"],
+        env=environment,
+        capture_output=True,
+        check=False,
+        text=True,
+        timeout=120,
+    )
+    assert run.returncode == 2
+    assert problem in run.stderr
+    assert run.stderr.count("\n") == 1

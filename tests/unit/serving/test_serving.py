@@ -1,0 +1,201 @@
+"""Served policies: equal to the local ones, by name and version, in batches."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+
+from podracer_core.checkpoint import Checkpoint, load_ensemble_policy, load_policy
+from podracer_core.checkpoint.policy import random_observations
+from podracer_core.errors import AlreadyExists, DeadlineExpired, Exhausted, InvalidInput, NotFound, Unavailable
+from podracer_core.serving import Batcher, ServedPolicies, ServedPolicy
+from podracer_core.serving.policies import MAX_NAMES
+from support.policies import random_policy
+
+BOX = gymnasium.spaces.Box(-np.inf, np.inf, (3,), np.float32)
+TORQUE = gymnasium.spaces.Box(-2.0, 2.0, (2,), np.float32)
+IMAGE = gymnasium.spaces.Box(0, 255, (3, 36, 36), np.uint8)
+CHOICE = gymnasium.spaces.Discrete(4)
+CHOICES = gymnasium.spaces.MultiDiscrete([3, 2])
+
+KINDS: list[tuple[str, Any, Any]] = [
+    ("ppo", BOX, TORQUE),
+    ("sac", BOX, TORQUE),
+    ("td3", BOX, TORQUE),
+    ("ppo", BOX, CHOICE),
+    ("ppo", BOX, CHOICES),
+    ("dqn", BOX, CHOICE),
+    ("ppo", IMAGE, CHOICE),
+]
+
+
+def box_policy(seed: int = 0, name: str = "p", version: str = "1") -> ServedPolicy:
+    return ServedPolicy(name, version, [random_policy("ppo", BOX, TORQUE, seed)])
+
+
+def moderate_policy(algorithm: str, observations: Any, actions: Any, seed: int) -> Checkpoint:
+    """Weights of the size that training starts with: outputs that are not saturated."""
+    checkpoint = random_policy(algorithm, observations, actions, seed)
+    for tensor in checkpoint.groups["actor"].values():
+        if tensor.dim() > 1:
+            tensor.div_(max(tensor.shape[-2:]) ** 0.5)
+    return checkpoint
+
+
+@pytest.mark.parametrize(("algorithm", "observations", "actions"), KINDS)
+@pytest.mark.parametrize("count", [1, 3])
+def test_equal_to_the_local_policy_in_every_batch_size(
+    algorithm: str, observations: Any, actions: Any, count: int
+) -> None:
+    checkpoints = [moderate_policy(algorithm, observations, actions, seed) for seed in range(count)]
+    served = ServedPolicy("p", "1", checkpoints)
+    local = load_policy(checkpoints[0]) if count == 1 else load_ensemble_policy(checkpoints)
+    raw = random_observations(checkpoints[0], 33)
+    with torch.inference_mode():
+        expected = local(raw)
+    whole, alone = served.act(raw), torch.cat([served.act(row.unsqueeze(0)) for row in raw])
+    assert whole.dtype == expected.dtype
+    assert torch.equal(whole, expected)
+    torch.testing.assert_close(alone, expected, rtol=0, atol=1e-5)
+
+
+def test_a_mask_allows_what_it_allows() -> None:
+    served = ServedPolicy("p", "1", [random_policy("ppo", BOX, CHOICE, 0)])
+    assert served.mask_parts == (4,)
+    masks = torch.eye(4, dtype=torch.bool)
+    assert served.act(torch.zeros(4, 3), masks).tolist() == [0, 1, 2, 3]
+    assert ServedPolicy("p", "1", [random_policy("ppo", BOX, CHOICES, 0)]).mask_parts == (3, 2)
+    assert box_policy().mask_parts == ()
+
+
+def test_who_cannot_act_is_refused() -> None:
+    broken = random_policy("ppo", BOX, TORQUE, 0)
+    broken.groups["actor"][next(iter(broken.groups["actor"]))].fill_(torch.nan)
+    with pytest.raises(InvalidInput, match="not finite"):
+        ServedPolicy("p", "1", [broken])
+    with pytest.raises(InvalidInput, match="have no observation_space"):
+        ServedPolicy("p", "1", [Checkpoint({}, {"environment": {"id": "Pendulum-v1"}}, {})])
+    with pytest.raises(InvalidInput, match="cannot act together"):
+        ServedPolicy("p", "1", [random_policy("ppo", BOX, TORQUE, 0), random_policy("ppo", BOX, CHOICE, 0)])
+    with pytest.raises(InvalidInput, match="name: expected 1 to 100 letters"):
+        box_policy(name="a/b")
+
+
+def test_names_and_versions() -> None:
+    policies = ServedPolicies()
+    with pytest.raises(NotFound, match="served here: none"):
+        policies.find()
+    first, second, third = (box_policy(seed, version=str(seed)) for seed in (1, 2, 3))
+    policies.put(first)
+    assert policies.find() is first
+    policies.put(second)
+    assert policies.find("p") is second
+    assert policies.find("p", "1") is first
+    assert policies.put(box_policy(1, version="1")) is first, "the same bytes are not loaded twice: back to the former"
+    assert policies.versions("p") == ["1", "2"]
+    policies.put(third)
+    assert policies.versions("p") == ["3", "1"]
+    with pytest.raises(NotFound, match=r"no version '2'; it has: 3, 1"):
+        policies.find("p", "2")
+    with pytest.raises(AlreadyExists, match="another version 3"):
+        policies.put(box_policy(9, version="3"))
+    policies.put(box_policy(name="q"))
+    with pytest.raises(NotFound, match="names no policy; served here: p, q"):
+        policies.find()
+    policies.remove("q")
+    with pytest.raises(NotFound):
+        policies.remove("q")
+
+
+def test_names_are_bounded() -> None:
+    policies, policy = ServedPolicies(), box_policy()
+    for number in range(MAX_NAMES):
+        policy.name = f"p{number}"
+        policies.put(policy)
+    with pytest.raises(Exhausted, match="take one out"):
+        policies.put(box_policy(name="more"))
+
+
+class SlowPolicy(ServedPolicy):
+    """Waits before it acts, and counts the rows of each call."""
+
+    def __init__(self) -> None:
+        self.go, self.calls = threading.Event(), list[int]()
+        self.go.set()
+        super().__init__("slow", "1", [random_policy("ppo", BOX, TORQUE, 0)])
+        self.go.clear()
+        self.calls.clear()
+
+    def act(self, observations: torch.Tensor, masks: torch.Tensor | None = None) -> torch.Tensor:
+        self.calls.append(len(observations))
+        assert self.go.wait(20)
+        return super().act(observations, masks)
+
+
+def wait_for_calls(policy: SlowPolicy, count: int) -> None:
+    deadline = time.monotonic() + 20
+    while len(policy.calls) < count and time.monotonic() < deadline:
+        time.sleep(0.001)
+    assert len(policy.calls) == count
+
+
+def test_what_waits_becomes_one_call_and_everybody_gets_his_own() -> None:
+    policy, batcher = SlowPolicy(), Batcher(max_batch=8, max_waiting=12)
+    first = batcher.act(policy, torch.zeros(1, 3))
+    wait_for_calls(policy, 1)
+    rows = [torch.randn(size, 3) for size in (1, 2, 3, 4)]
+    answers = [batcher.act(policy, row) for row in rows]
+    with pytest.raises(Exhausted, match="10 observations wait already, of 12"):
+        batcher.act(policy, torch.zeros(3, 3))
+    policy.go.set()
+    assert first.result(20).shape == (1, 2)
+    for row, answer in zip(rows, answers, strict=True):
+        torch.testing.assert_close(answer.result(20), ServedPolicy.act(policy, row), rtol=0, atol=1e-5)
+    batcher.close()
+    assert policy.calls == [1, 6, 4], "6 of at most 8, then the 4 that had no room"
+    assert policy.request_count == 5
+    with pytest.raises(Unavailable):
+        batcher.act(policy, torch.zeros(1, 3))
+
+
+def test_late_and_cancelled_requests_are_dropped_and_errors_told() -> None:
+    policy, batcher = SlowPolicy(), Batcher()
+    first = batcher.act(policy, torch.zeros(1, 3))
+    wait_for_calls(policy, 1)
+    late = batcher.act(policy, torch.zeros(1, 3), deadline=time.monotonic() - 1)
+    cancelled = batcher.act(policy, torch.zeros(1, 3))
+    assert cancelled.cancel()
+    kept = batcher.act(policy, torch.zeros(1, 3), deadline=time.monotonic() + 60)
+    policy.go.set()
+    with pytest.raises(DeadlineExpired):
+        late.result(20)
+    assert first.result(20).shape == kept.result(20).shape == (1, 2)
+    assert policy.calls == [1, 1]
+    with pytest.raises(RuntimeError):
+        batcher.act(policy, torch.zeros(1, 7)).result(20)
+    assert batcher.act(policy, torch.zeros(1, 3)).result(20).shape == (1, 2)
+    batcher.close()
+
+
+def test_requests_under_way_keep_their_version() -> None:
+    slow, batcher, policies = SlowPolicy(), Batcher(), ServedPolicies()
+    policies.put(slow)
+    observation = torch.randn(1, 3)
+    running = batcher.act(policies.find("slow"), torch.zeros(1, 3))
+    wait_for_calls(slow, 1)
+    waiting = batcher.act(policies.find("slow"), observation)
+    replacement = box_policy(5, name="slow", version="2")
+    policies.put(replacement)
+    newer = batcher.act(policies.find("slow"), observation)
+    policies.remove("slow")
+    slow.go.set()
+    assert running.result(20) is not None
+    torch.testing.assert_close(waiting.result(20), ServedPolicy.act(slow, observation), rtol=0, atol=1e-5)
+    torch.testing.assert_close(newer.result(20), replacement.act(observation), rtol=0, atol=1e-5)
+    batcher.close()
