@@ -90,7 +90,7 @@ FROM python AS pod
 COPY --from=pod-dependencies /opt/podracer /opt/podracer
 COPY --from=code /code/podracer_core /opt/podracer/code
 # podracer_core/native_settings.py says why.
-ENV OMP_WAIT_POLICY=PASSIVE GOMP_SPINCOUNT=3000 MALLOC_MMAP_THRESHOLD_=33554432 MALLOC_TRIM_THRESHOLD_=1073741824
+ENV OMP_WAIT_POLICY=PASSIVE GOMP_SPINCOUNT=3000 MALLOC_MMAP_THRESHOLD_=33554432 MALLOC_TRIM_THRESHOLD_=1073741824 MALLOC_ARENA_MAX=2
 ARG REVISION=
 ENV PODRACER_REVISION=$REVISION
 LABEL org.opencontainers.image.version=0.1.0 org.opencontainers.image.revision=$REVISION \

@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from podracer_core.native_settings import NATIVE_SETTINGS
+
 
 class ServiceProcesses:
     """Starts `python -m podracer_<role>` under names, keeps their addresses, and ends them all in `close`.
@@ -29,7 +31,7 @@ class ServiceProcesses:
         with (self.folder / f"{name}.log").open("a") as log:
             process = subprocess.Popen(
                 [sys.executable, "-m", f"podracer_{role}"],
-                env=environment | {"OMP_NUM_THREADS": "1"},
+                env=NATIVE_SETTINGS | environment | {"OMP_NUM_THREADS": "1"},
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,

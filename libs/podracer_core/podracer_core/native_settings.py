@@ -11,4 +11,8 @@ NATIVE_SETTINGS = {
     # networks a tenth of their speed. (glibc's own names; whatever else there is ignores them.)
     "MALLOC_MMAP_THRESHOLD_": str(32 << 20),
     "MALLOC_TRIM_THRESHOLD_": str(1 << 30),
+    # Every session of a stream is read by a thread of its own. The C library gives new threads new arenas, up to eight
+    # a core, and keeps what each has ever had: half a megabyte a lost session. Python's lock lets one thread at a time
+    # allocate anyway.
+    "MALLOC_ARENA_MAX": "2",
 }

@@ -216,7 +216,7 @@ class WorkerLink:
         if self.lost_since is None and not ending:
             logger.warning("worker %s: %s", self.address, error.message)
             self.lost_since = now
-        self.problem = error
+        self.problem = error.with_traceback(None)  # which holds the lost session and its memory
         self._retry_at = now + next(self._waits)
 
     def close(self) -> None:
@@ -277,7 +277,7 @@ class WorkerLink:
     def _refuse(self, error: PodracerError) -> None:
         logger.error("worker %s is left out: %s", self.address, error.message)
         self._hang_up()
-        self.problem, self.refused = error, True
+        self.problem, self.refused = error.with_traceback(None), True
         self.lost_since = time.monotonic()
 
     def _bring_files(self) -> None:

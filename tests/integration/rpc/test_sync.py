@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import logging
 import socket
 import threading
 import time
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -30,6 +32,7 @@ from podracer_core.rpc.binding import ServerOptions
 from podracer_core.rpc.channel import ChannelOptions, open_channel
 from podracer_core.rpc.server import RpcServer, create_server, serve_until_signal
 from podracer_core.rpc.status import translated_errors
+from podracer_core.rpc.streams import StreamCall
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
@@ -198,6 +201,36 @@ def test_cancelled_stream_ends_the_handler(stub: Any, world: Any, caplog: pytest
     hold.set()
     _wait_until(lambda: world.sync_echo.ended == ["stream"])
     assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
+
+
+@pytest.mark.parametrize("last", [b"", b"Unavailable", b"bug"])
+def test_a_session_that_is_over_leaves_nothing_to_the_garbage_collector(
+    server: RpcServer, world: Any, last: bytes
+) -> None:
+    """It would come late: a learner loses sessions all its life, and each holds rollouts and shared memory."""
+
+    def session() -> tuple[weakref.ref[Any], ...]:
+        with open_channel(server.address, "pod-token") as channel:
+            call: StreamCall[bytes, bytes] = StreamCall(world.Stub(channel).stream_stream, lambda response: response)
+            call.send(b"-x")
+            assert call.receive(10.0) == b"-x"
+            if last:
+                call.send(last)
+                with pytest.raises(PodracerError):
+                    call.receive(10.0)
+            call.close()
+            return weakref.ref(call), weakref.ref(call._call), weakref.ref(call._call._call)
+
+    gc.collect()
+    gc.disable()
+    try:
+        left = session()
+        deadline = time.monotonic() + 10.0  # threads of both libraries come to their end
+        while any(one() is not None for one in left) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert [one() for one in left] == [None] * 3
+    finally:
+        gc.enable()
 
 
 def test_future_needs_the_helper(stub: Any) -> None:

@@ -139,8 +139,9 @@ class TestStreamCall:
 
         call: StreamCall[str, str] = StreamCall(FakeCall, fail)
         self.fake(call).responses.put("x")
-        with pytest.raises(OSError, match="no such file"):
+        with pytest.raises(OSError, match="no such file") as raised:
             call.receive(5.0)
+        assert "in fail\n" in raised.value.__notes__[0], "where it was raised"
         assert self.fake(call).cancelled.wait(1.0)
 
     def test_closing_ends_requests_and_responses(self, call: StreamCall[str, str]) -> None:

@@ -120,7 +120,8 @@ class ResponseStream(grpc.Call):
         try:
             return next(self._call)
         except grpc.RpcError as error:
-            raise self._policy.error(self._details, error) from error
+            # It is the call itself, and its traceback leads to it: a circle would keep the channel for long.
+            raise self._policy.error(self._details, error) from error.with_traceback(None)
 
     def cancel(self) -> bool:
         return bool(self._call.cancel())

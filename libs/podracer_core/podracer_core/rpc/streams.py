@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import queue
 import threading
+import traceback
 from collections.abc import Callable, Iterator
 from typing import Any, Generic, TypeVar
 
-from podracer_core.errors import DeadlineExpired, Unavailable
+from podracer_core.errors import DeadlineExpired, PodracerError, Unavailable
 
 __all__ = ["Outbox", "StreamCall"]
 
@@ -97,10 +98,9 @@ class StreamCall(Generic[Message, Item]):
         """
         if not self.wait(timeout_s):
             raise DeadlineExpired(f"nothing came within {timeout_s:.1f} s")
-        entry = self._next
-        if isinstance(entry, _End):  # it stays: nothing comes after the end
-            raise entry.error if entry.error is not None else Unavailable("the other side has ended the stream")
-        self._next = None
+        if isinstance(self._next, _End):  # it stays: nothing comes after the end
+            raise self._next.error or Unavailable("the other side has ended the stream")
+        entry, self._next = self._next, None
         assert entry is not None, "wait has put something there"
         return entry
 
@@ -112,6 +112,7 @@ class StreamCall(Generic[Message, Item]):
         """End the call at once; what is still under way is lost. Closing twice is harmless."""
         self._outbox.close()
         self._call.cancel()
+        self._next = _End()  # not an error whose traceback leads back here: a circle keeps what it holds for long
 
     def _read(self) -> None:
         try:
@@ -121,7 +122,9 @@ class StreamCall(Generic[Message, Item]):
                     self._put(item)
             self._put(_End())
         except Exception as error:  # noqa: BLE001 - a mistake of ours too must reach who waits, not hang them
-            self._put(_End(error))
+            if not isinstance(error, PodracerError):
+                error.add_note("".join(traceback.format_exception(error)))
+            self._put(_End(error.with_traceback(None)))  # its frames hold the call, which is to hold the error
             self._call.cancel()
 
     def _put(self, entry: Item | _End) -> None:
