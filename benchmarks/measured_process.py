@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 SAMPLE_S = 0.2
 SAMPLING_SHARE = 0.02
 _END_GRACE_S = 10.0
@@ -25,9 +27,11 @@ class Measured:
 
     peak_bytes    the largest sum of the proportional set sizes (PSS) of all its processes: shared pages count once
     processes     how many they were then
+    cpu           every so often: seconds since the command was started, processor seconds of all its living processes
     """
 
     events: list[tuple[float, dict[str, Any]]] = field(default_factory=list)
+    cpu: list[tuple[float, float]] = field(default_factory=list)
     peak_bytes: int = 0
     processes: int = 0
     timed_out: bool = False
@@ -39,6 +43,11 @@ class Measured:
     def last(self, event: str) -> tuple[float, dict[str, Any]] | None:
         """The last event of that name, with its time."""
         return next((found for found in reversed(self.events) if found[1].get("event") == event), None)
+
+    def cpu_s_at(self, at: float) -> float:
+        """Processor seconds up to `at` seconds after the start, of all processes that lived then."""
+        times, cpu_s = zip(*self.cpu, strict=True)
+        return float(np.interp(at, times, cpu_s))
 
 
 def run_measured(
@@ -67,7 +76,7 @@ def run_measured(
             start_new_session=True,
         )
     tree = _Tree(process.pid)
-    meter = threading.Thread(target=_meter, args=(tree, found, over), daemon=True)
+    meter = threading.Thread(target=_meter, args=(tree, found, start, over), daemon=True)
     limit = threading.Timer(timeout_s, lambda: (late.set(), tree.kill()))
     meter.start()
     limit.start()
@@ -124,12 +133,15 @@ class _Tree:
                 os.kill(pid, signal.SIGKILL)
 
 
-def _meter(tree: _Tree, found: Measured, over: threading.Event) -> None:
-    """Add up memory, at most for `SAMPLING_SHARE` of a core: the kernel takes milliseconds for the PSS of a process."""
+def _meter(tree: _Tree, found: Measured, start: float, over: threading.Event) -> None:
+    """Add up processor time and memory, at most for `SAMPLING_SHARE` of a core: the kernel takes milliseconds for the
+    PSS of a process."""
     pause_s = SAMPLE_S
     while not over.wait(pause_s):
         start_s = time.thread_time()
-        sizes = [size for size in map(_pss_bytes, tree.living()) if size]
+        living = tree.living()
+        found.cpu.append((time.perf_counter() - start, sum(map(_cpu_s, living))))
+        sizes = [size for size in map(_pss_bytes, living) if size]
         pause_s = max(SAMPLE_S, (time.thread_time() - start_s) / SAMPLING_SHARE)
         if sum(sizes) > found.peak_bytes:
             found.peak_bytes, found.processes = sum(sizes), len(sizes)
@@ -146,6 +158,15 @@ def _status(pid: int) -> tuple[int, str]:
     except (OSError, UnicodeDecodeError):
         return 0, ""
     return int(fields[1]), fields[19]
+
+
+def _cpu_s(pid: int) -> float:
+    """In user and kernel mode, children that have ended included."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except (OSError, UnicodeDecodeError):
+        return 0.0
+    return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
 
 
 def _pss_bytes(pid: int) -> int:

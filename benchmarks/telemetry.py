@@ -2,9 +2,10 @@
 default on one machine), and with spans and metrics to a collector, to Prometheus and in files.
 
 Every run is `podracer run` of a job with one agent and one pod: real processes, on the cores that there are. Steps/s
-are what the learner tells of the last five seconds, the median of what it told once it had settled. The three take
-turns, repeat after repeat, and are compared within a repeat. The collector, and what fetches for Prometheus every two
-seconds, run on the same cores.
+are what the learner tells of the last five seconds, the median of what it told once it had settled. Beside them the
+processor time of all processes by step: with the cores busy that is the same, but what else the machine does hardly
+touches it. The three take turns, repeat after repeat, and are compared within a repeat. The collector, and what fetches
+for Prometheus every two seconds, run on the same cores.
 
 Before that, the same in one process: processor time of the thread that trains, an update and its rollout, in blocks of
 updates that take turns; what exporters do in threads of their own is not in it. And what each part costs by itself,
@@ -31,7 +32,7 @@ from pathlib import Path
 
 import grpc
 import torch
-from measured_process import run_measured
+from measured_process import Measured, run_measured
 from pipeline import END_S, FUSED, START_S, TASKS, Pod, job, steady_pace
 from report import Target, finish, print_table, spread, versions
 
@@ -51,6 +52,8 @@ OFF, FILES, ALL = "off", "files", "collector, Prometheus and files"
 MODES = (OFF, FILES, ALL)
 PODS = {"fused": FUSED, "split, one worker": Pod(1)}
 MOST_OVERHEAD = 0.02
+Figures = dict[str, dict[str, list[float]]]
+"""By pod and by what is on."""
 UPDATES = 10
 """Of a block."""
 _ENDPOINT = "OTEL_EXPORTER_OTLP_ENDPOINT"
@@ -87,32 +90,50 @@ def main() -> None:
         ["telemetry", "ms", "more by"],
         [[mode, spread([1e3 * s for s in found]), f"{100 * thread[mode]:.2f} %"] for mode, found in costs_s.items()],
     )
-    speeds: dict[str, dict[str, list[float]]] = {name: {mode: [] for mode in MODES} for name in pods}
+    speeds: Figures = {name: {mode: [] for mode in MODES} for name in pods}
+    costs: Figures = {name: {mode: [] for mode in MODES} for name in pods}
     with discarding_collector() as endpoint:
         for repeat in range(options.repeats):
             for name, pod in pods.items():
                 for mode in MODES[repeat % 3 :] + MODES[: repeat % 3]:
-                    speed = _measure(pod, _environment(mode, endpoint), options)
+                    speed, cost_us = _measure(pod, _environment(mode, endpoint), options)
                     speeds[name][mode].append(speed)
-                    print(f"{name}, {mode}: {speed:,.0f} steps/s", flush=True)
-    overheads = {name: {mode: _overhead(of_pod, mode) for mode in MODES[1:]} for name, of_pod in speeds.items()}
-    for name, of_pod in speeds.items():
+                    costs[name][mode].append(cost_us)
+                    print(f"{name}, {mode}: {speed:,.0f} steps/s, {cost_us:.2f} µs each", flush=True)
+    slower = {name: {mode: 1.0 - _ratio(of_pod, mode) for mode in MODES[1:]} for name, of_pod in speeds.items()}
+    dearer = {name: {mode: _ratio(of_pod, mode) - 1.0 for mode in MODES[1:]} for name, of_pod in costs.items()}
+    for name in pods:
         print_table(
-            f"{TASK.title}, {name}: environment steps/s, learning included, median (least – greatest)",
-            ["telemetry", "steps/s", "slower by"],
+            f"{TASK.title}, {name}: environment steps/s, learning included, and µs of processor time for each; median "
+            "(least – greatest)",
+            ["telemetry", "steps/s", "slower by", "µs", "more by"],
             [
-                [mode, spread(found), "–" if mode == OFF else f"{100 * overheads[name][mode]:.1f} %"]
-                for mode, found in of_pod.items()
+                [
+                    mode,
+                    spread(speeds[name][mode]),
+                    "–" if mode == OFF else f"{100 * slower[name][mode]:.1f} %",
+                    spread(costs[name][mode]),
+                    "–" if mode == OFF else f"{100 * dearer[name][mode]:.1f} %",
+                ]
+                for mode in MODES
             ],
         )
     targets = {f"its parts, {mode}": Target(shares[mode], MOST_OVERHEAD, at_most=True) for mode in MODES}
     targets |= {f"in one process, {mode}": Target(thread[mode], MOST_OVERHEAD, at_most=True) for mode in MODES[1:]}
     targets |= {
-        f"{name}, {mode}": Target(overhead, MOST_OVERHEAD, at_most=True)
+        f"{name}, {mode}, {unit}": Target(overhead, MOST_OVERHEAD, at_most=True)
+        for unit, overheads in (("steps/s", slower), ("processor time", dearer))
         for name, of_pod in overheads.items()
         for mode, overhead in of_pod.items()
     }
-    figures = {"steps_per_second": speeds, "overhead": overheads, "thread_overhead": thread, "parts": shares}
+    figures = {
+        "steps_per_second": speeds,
+        "cpu_us_per_step": costs,
+        "slower": slower,
+        "dearer": dearer,
+        "thread_overhead": thread,
+        "parts": shares,
+    }
     finish("telemetry", figures, targets)
 
 
@@ -202,9 +223,9 @@ def _telemetry(mode: str, endpoint: str, folder: Path) -> Iterator[None]:
         os.environ.pop(_ENDPOINT, None)
 
 
-def _overhead(speeds: Mapping[str, Sequence[float]], mode: str) -> float:
-    """By what share it is slower than without: the median over runs that followed one another."""
-    return 1.0 - statistics.median(one / off for one, off in zip(speeds[mode], speeds[OFF], strict=True))
+def _ratio(found: Mapping[str, Sequence[float]], mode: str) -> float:
+    """To without: the median over runs that followed one another."""
+    return statistics.median(one / off for one, off in zip(found[mode], found[OFF], strict=True))
 
 
 def _environment(mode: str, endpoint: str) -> dict[str, str]:
@@ -219,7 +240,8 @@ def _environment(mode: str, endpoint: str) -> dict[str, str]:
     }
 
 
-def _measure(pod: Pod, environment: Mapping[str, str], options: argparse.Namespace) -> float:
+def _measure(pod: Pod, environment: Mapping[str, str], options: argparse.Namespace) -> tuple[float, float]:
+    """Environment steps/s, and µs of processor time for each."""
     settle_s = 2.0 if options.quick else TASK.settle_s
     with tempfile.TemporaryDirectory(prefix="telemetry-") as scratch:
         folder = Path(scratch)
@@ -236,7 +258,16 @@ def _measure(pod: Pod, environment: Mapping[str, str], options: argparse.Namespa
         finished = measured.first("job_finished")
         if finished is None or finished[1]["state"] != "SUCCEEDED":
             raise SystemExit(f"a run has failed:\n{(folder / 'run.log').read_text()[-3000:]}")
-        return steady_pace(measured, settle_s)
+        return steady_pace(measured, settle_s), 1e6 * _cpu_s_per_step(measured, settle_s)
+
+
+def _cpu_s_per_step(measured: Measured, settle_s: float) -> float:
+    """Between the first and the last that was told once it had settled."""
+    told = [(at, event["live_env_steps"]) for at, event in measured.events if event.get("event") == "progress"]
+    training = [(at, steps) for at, steps in told if steps > 0]
+    settled = [(at, steps) for at, steps in training if at >= training[0][0] + settle_s]
+    (first_at, first), (last_at, last) = settled[0], next(one for one in settled if one[1] == settled[-1][1])
+    return (measured.cpu_s_at(last_at) - measured.cpu_s_at(first_at)) / (last - first)
 
 
 @contextmanager
