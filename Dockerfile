@@ -1,4 +1,4 @@
-# The images of the five services, a target each; `make images` builds them all.
+# The images of the six services, a target each; `make images` builds them all.
 #
 #   PYTHON       base image, the same for all
 #   VARIANT      cpu or cuda: whether torch of learner, worker, evaluator and policy server has to have CUDA

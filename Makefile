@@ -39,7 +39,7 @@ test-gpu: setup  ## the tests that need a CUDA device
 	@$(BIN)/python -m pytest -m gpu
 
 images:  ## build the images of the six services (PODRACER_TORCH_INDEX, PODRACER_TAG); needs Docker
-	@PODRACER_REVISION=$${PODRACER_REVISION:-$$(git rev-parse HEAD)} docker compose build
+	@PODRACER_REVISION=$${PODRACER_REVISION:-$$(git rev-parse HEAD)} docker compose --profile policy build
 	@docker image ls --filter reference='podracer/*' --format 'table {{.Repository}}:{{.Tag}}\t{{.Size}}'
 
 e2e-compose: setup  ## docker compose up for real, a job that survives kills, down and up again; needs Docker, minutes

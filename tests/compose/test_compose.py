@@ -16,13 +16,18 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 from rich.console import Console
 from rich.table import Table
 
-from podracer_client import Client, Job
+from podracer_client import Client, Job, PolicyClient
+from podracer_core.checkpoint import load_checkpoint
+from podracer_core.checkpoint.policy import POLICY_GROUPS, load_policy
 from podracer_core.errors import PodracerError, Unauthenticated
 from podracer_core.jobs.job_file import parse_job
+from podracer_core.storage.object_store import open_store
 
 pytestmark = [pytest.mark.compose, pytest.mark.timeout(3600)]
 
@@ -53,7 +58,8 @@ class Deployment:
     """The compose project of this test, at ports of its own; `rows` is what the table at the end shows."""
 
     def __init__(self) -> None:
-        self.orchestrator, self.leaderboard = (f"127.0.0.1:{_free_port()}" for _ in range(2))
+        self.orchestrator, self.leaderboard, self.policy = (f"127.0.0.1:{_free_port()}" for _ in range(3))
+        self.policies = ""
         self.rows: list[tuple[str, float, str]] = []
 
     def compose(self, *arguments: str, timeout_s: float = 600.0) -> str:
@@ -61,6 +67,8 @@ class Deployment:
         environment = os.environ | {
             "PODRACER_PORT": self.orchestrator.rpartition(":")[2],
             "PODRACER_LEADERBOARD_PORT": self.leaderboard.rpartition(":")[2],
+            "PODRACER_POLICY_PORT": self.policy.rpartition(":")[2],
+            "PODRACER_POLICIES": self.policies,
             "OTEL_EXPORTER_OTLP_ENDPOINT": "http://collector:4317",
         }
         files = ["--file", "docker-compose.yml", "--file", "tests/compose/collector.yaml"]
@@ -89,9 +97,11 @@ class Deployment:
         lines = self.compose("exec", "-T", "collector", "cat", "/tmp/spans.jsonl").splitlines()
         return [json.loads(line) for line in lines]
 
+    def token(self) -> str:
+        return self.compose("exec", "-T", "orchestrator", "podracer", "token").strip()
+
     def client(self) -> Client:
-        token = self.compose("exec", "-T", "orchestrator", "podracer", "token").strip()
-        return Client.connect(self.orchestrator, self.leaderboard, token=token)
+        return Client.connect(self.orchestrator, self.leaderboard, token=self.token())
 
     @contextmanager
     def step(self, name: str) -> Iterator[list[str]]:
@@ -111,7 +121,7 @@ def deployment() -> Iterator[Deployment]:
         raise
     finally:
         if not os.environ.get("PODRACER_COMPOSE_KEEP"):
-            deployment.compose("down", "--volumes", "--remove-orphans", "--timeout", "30")
+            deployment.compose("--profile", "policy", "down", "--volumes", "--remove-orphans", "--timeout", "30")
         table = Table("step", "seconds", "seen", title="docker compose")
         for name, seconds, note in deployment.rows:
             table.add_row(name, f"{seconds:.1f}", note)
@@ -120,7 +130,7 @@ def deployment() -> Iterator[Deployment]:
 
 def test_a_job_survives_on_compose(deployment: Deployment, tmp_path: Path) -> None:
     with deployment.step("build") as notes:
-        deployment.compose("build", timeout_s=3000.0)
+        deployment.compose("--profile", "policy", "build", timeout_s=3000.0)
         base = _image_bytes("python:3.11-slim")
         sizes = {
             role: _image_bytes(f"podracer/{role}:0.1.0") - base for role in ("orchestrator", "leaderboard", "worker")
@@ -181,6 +191,17 @@ def test_a_job_survives_on_compose(deployment: Deployment, tmp_path: Path) -> No
         again.download_best(tmp_path / "best")
         assert (tmp_path / "best" / "manifest.json").is_file()
         notes += [f"{len(board)} candidates", "best policy downloaded"]
+        client.promote(job.name)
+    with deployment.step("its champion is served") as notes:
+        deployment.policies = f"live={job.name}@champion"
+        deployment.compose("--profile", "policy", "up", "--detach", "--no-build", "--no-deps", "--wait", "policy")
+        observations = np.random.default_rng(0).normal(size=(8, 4)).astype(np.float32)
+        with PolicyClient(deployment.policy, token=deployment.token()) as policies:
+            answer = policies.answer(observations, policy="live")
+        best = load_policy(load_checkpoint(open_store((tmp_path / "best").as_uri()), "", groups=POLICY_GROUPS))
+        expected = best(torch.from_numpy(observations))
+        assert answer.actions.tolist() == expected.tolist()
+        notes += [answer.version]
     for role in ("orchestrator", "leaderboard"):
         assert sizes[role] < MOST_BYTES, f"{role} adds {sizes[role] / 1e6:.0f} MB"
 
