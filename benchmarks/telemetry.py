@@ -76,10 +76,10 @@ def main() -> None:
     options = parser.parse_args()
     pods = {} if options.in_process else dict(PODS)
     if options.quick:
-        options.repeats, options.seconds = 1, 4.0
+        options.repeats, options.seconds = 1, 2.5
         pods.pop("split, one worker", None)
     print(versions("torch", "opentelemetry-sdk"), f"· {options.repeats} × {options.seconds:g} s", flush=True)
-    costs_s = in_one_process(2 if options.quick else 60)
+    costs_s = in_one_process(1 if options.quick else 60)
     shares = print_parts(statistics.median(costs_s[OFF]))
     thread = {
         mode: statistics.median(one / off for one, off in zip(found, costs_s[OFF], strict=True)) - 1.0
