@@ -107,7 +107,11 @@ def get(session: Session, project: str, job_id: str) -> JobRow:
     job = _find(session, project, job_id)
     if job is None:
         name = job_name(project, job_id)
-        raise NotFound(f"there is no job {name}", job=name)
+        # What people remember is the name in their file; the job's own has a random ending.
+        same = select(JobRow.job_id).where(JobRow.project == project, JobRow.job_id.like(f"{job_id}-______"))
+        newest = session.scalar(same.order_by(JobRow.create_time.desc()).limit(1))
+        hint = f"; the newest whose file says {job_id} is {newest}" if newest is not None else ""
+        raise NotFound(f"there is no job {name}{hint}", job=name)
     return job
 
 

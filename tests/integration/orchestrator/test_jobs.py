@@ -50,6 +50,17 @@ async def test_create_is_idempotent_by_request_and_refuses_a_taken_name(site, ma
     assert len((await site.client.jobs.ListJobs(service_pb2.ListJobsRequest())).jobs) == 1
 
 
+async def test_who_gives_the_name_in_their_file_is_told_the_jobs_own(site, make_spec):
+    for _ in range(2):
+        job = (
+            await site.client.jobs.CreateJob(service_pb2.CreateJobRequest(spec=make_spec(display_name="walker")))
+        ).job
+    with pytest.raises(NotFound, match=f"the newest whose file says walker is {job.name.rpartition('/')[2]}"):
+        await site.job("projects/default/jobs/walker")
+    with pytest.raises(NotFound, match=r"jobs/walk$"):
+        await site.job("projects/default/jobs/walk")
+
+
 async def test_unknown_names_are_not_found_and_malformed_ones_invalid(site):
     with pytest.raises(NotFound, match="projects/p/jobs/none"):
         await site.job("projects/p/jobs/none")
