@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
 from podracer_core.algorithms.algorithm import Algorithm
+from podracer_core.buffers.rollout import Rollout
 from podracer_core.collect import Collector
 from podracer_core.environments.registry import make_vec_environment
+from podracer_core.training import source as source_module
 from podracer_core.training.source import InProcessSource, OverlappingSource
 from tests.unit.training.conftest import SPEC
 
@@ -64,13 +67,30 @@ def test_ahead_each_rollout_is_of_the_weights_before(make_algorithm: Callable[..
     source.close()
 
 
-def test_by_itself_it_finds_out(make_algorithm: Callable[..., Algorithm]) -> None:
-    """On a CPU nothing is hidden, so it does not pay, whatever it tries."""
+@pytest.mark.parametrize("hidden", [False, True])
+def test_by_itself_it_finds_out(
+    make_algorithm: Callable[..., Algorithm], monkeypatch: pytest.MonkeyPatch, hidden: bool
+) -> None:
+    """Where collecting ahead hides nothing it does not pay; by a clock that does not depend on the machine: a rollout
+    takes a second, and so does an update."""
+    now_s = 0.0
+    monkeypatch.setattr(source_module, "time", SimpleNamespace(monotonic=lambda: now_s))
     algorithm = make_algorithm()
     source = overlapping(algorithm, None)
+    begin = source._begin
+
+    def begin_in_time() -> Rollout:
+        nonlocal now_s
+        now_s += 0.0 if hidden and source.figures["collected_ahead"] else 1.0
+        return begin()
+
+    monkeypatch.setattr(source, "_begin", begin_in_time)
+    tried = set()
     for _ in range(30):
         algorithm.update(source.collect())
-    assert source.figures["collected_ahead"] == 0
+        now_s += 1.0
+        tried.add(source.figures["collected_ahead"])
+    assert (tried, source.figures["collected_ahead"]) == ({0, 1}, int(hidden))
 
 
 @pytest.mark.gpu
