@@ -21,6 +21,7 @@ _SERVICE = "/podracer.evaluator.v1.EvaluatorService"
 METHODS = {
     f"{_SERVICE}/Evaluate": (Role.POD,),
     f"{_SERVICE}/EvaluateCheckpoint": (Role.POD, Role.CONTROL),
+    f"{_SERVICE}/Backtest": (Role.POD, Role.CONTROL),
     f"{_SERVICE}/Inspect": (Role.POD, Role.CONTROL),
     f"{_SERVICE}/ExportPolicy": (Role.POD, Role.CONTROL),
     f"{_SERVICE}/PutFile": (Role.POD, Role.CONTROL),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -60,17 +60,22 @@ class EvaluatorService(evaluator_service_pb2_grpc.EvaluatorServiceServicer):
     ) -> evaluator_service_pb2.EvaluateCheckpointResponse:
         from podracer_evaluator.checkpoints import evaluate_request
 
-        def check() -> None:
-            if self._stop.is_set() or not context.is_active():
-                raise Unavailable("the evaluation was given up: the evaluator is stopping, or nobody waits for it")
-
         checkpoints = self._sources().load(request.checkpoints)
-        task = partial(evaluate_request, checkpoints, request, self._cache, check)
+        task = partial(evaluate_request, checkpoints, request, self._cache, self._check(context))
         purpose = purpose_name(request.purpose)
         with EVALUATION.timed(purpose=purpose):
             response = self._work.submit(task).result()
         self._episodes.add(len(response.evaluation.returns), purpose)
         return response
+
+    def Backtest(  # noqa: N802 - the name in the contract
+        self, request: evaluator_service_pb2.BacktestRequest, context: grpc.ServicerContext
+    ) -> Iterator[evaluator_service_pb2.BacktestResponse]:
+        from podracer_evaluator.backtest import backtest
+
+        checkpoints = self._sources().load(request.checkpoints)
+        task = partial(backtest, checkpoints, request, self._cache, self._check(context))
+        yield from self._work.submit(task).result()
 
     def Inspect(  # noqa: N802 - the name in the contract
         self, request: evaluator_service_pb2.InspectRequest, context: grpc.ServicerContext
@@ -110,6 +115,15 @@ class EvaluatorService(evaluator_service_pb2_grpc.EvaluatorServiceServicer):
             max_sessions=self._slots.limit,
             episodes=self._episodes.total,
         )
+
+    def _check(self, context: grpc.ServicerContext) -> Callable[[], None]:
+        """What raises once the call's work is not wanted any more."""
+
+        def check() -> None:
+            if self._stop.is_set() or not context.is_active():
+                raise Unavailable("the evaluation was given up: the evaluator is stopping, or nobody waits for it")
+
+        return check
 
     def _sources(self) -> Sources:
         from podracer_evaluator.checkpoints import Sources

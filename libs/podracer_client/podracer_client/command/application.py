@@ -8,6 +8,7 @@ import typer
 
 from podracer_client.command import (
     algorithms,
+    backtest,
     cancel,
     capacity,
     data,
@@ -85,5 +86,6 @@ application.command("rollback", rich_help_panel=_SERVER)(rollback.rollback)
 application.command("history", rich_help_panel=_SERVER)(history.history)
 application.command("report", rich_help_panel=_SERVER)(report.report)
 application.command("evaluate", rich_help_panel=_POLICIES)(evaluate.evaluate)
+application.command("backtest", rich_help_panel=_POLICIES)(backtest.backtest)
 application.command("export", rich_help_panel=_POLICIES)(export.export)
 application.command("serve", rich_help_panel=_POLICIES)(serve.serve)

@@ -16,7 +16,9 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["RESAMPLES", "bootstrap_interval", "mean_block_length", "resamples"]
+from podracer_core.errors import InvalidInput
+
+__all__ = ["RESAMPLES", "bootstrap_interval", "mean_block_length", "paired_interval", "resamples"]
 
 RESAMPLES = 2000
 _CONFIDENCE = 0.95
@@ -35,7 +37,28 @@ def bootstrap_interval(
         only = float(statistic(returns[None])[0])
         return only, only
     rows = resamples(len(returns), math.ceil(mean_block_length(returns)))
-    drawn = np.concatenate([statistic(returns[part]) for part in rows])
+    return _interval(np.concatenate([statistic(returns[part]) for part in rows]))
+
+
+def paired_interval(
+    returns: NDArray[np.float64],
+    others: NDArray[np.float64],
+    statistic: Callable[[NDArray[np.float64]], NDArray[np.float64]],
+) -> tuple[float, float]:
+    """The same of the statistic's difference between two series of the same days [D]: every resample takes the same
+    days of both, in blocks as long as those of their difference need to be."""
+    if len(returns) != len(others):
+        raise InvalidInput(
+            f"a paired interval needs the same days of both series, not {len(returns)} and {len(others)}"
+        )
+    if len(returns) < 2:
+        only = float(statistic(returns[None])[0] - statistic(others[None])[0])
+        return only, only
+    rows = resamples(len(returns), math.ceil(mean_block_length(returns - others)))
+    return _interval(np.concatenate([statistic(returns[part]) - statistic(others[part]) for part in rows]))
+
+
+def _interval(drawn: NDArray[np.float64]) -> tuple[float, float]:
     tail = (1 - _CONFIDENCE) / 2
     lower, upper = np.quantile(drawn, [tail, 1 - tail])
     return float(lower), float(upper)

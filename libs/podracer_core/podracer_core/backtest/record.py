@@ -28,6 +28,7 @@ class BacktestRecord:
     value     [T] at the close of each bar
     cash      [T]
     shares    [T, K]
+    close     [T, K] prices at which they count
     orders    [T - 1, K] in shares, before the broker cut them to what cash and holdings allow
     traded    [T - 1, K] shares that changed hands: positive bought, negative sold
     price     [T - 1, K] at which they did, or would have
@@ -40,6 +41,7 @@ class BacktestRecord:
     value: NDArray[np.float64]
     cash: NDArray[np.float64]
     shares: NDArray[np.float64]
+    close: NDArray[np.float64]
     orders: NDArray[np.float64]
     traded: NDArray[np.float64]
     price: NDArray[np.float64]

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from podracer_core.backtest.record import BacktestRecord
@@ -13,7 +14,7 @@ from podracer_core.environments.stock_trading.environment import Decision, Stock
 from podracer_core.errors import InvalidInput
 from podracer_core.evaluate.evaluation import Evaluated, Evaluator
 
-__all__ = ["BASELINES", "play_baseline", "play_policy"]
+__all__ = ["BASELINES", "index_record", "play_baseline", "play_policy"]
 
 # Orders in shares [K], from the bar, the cash, and the shares [K] that are held.
 Rule = Callable[[int, float, Tensor], Tensor]
@@ -55,6 +56,15 @@ def play_baseline(name: str, environment: StockTrading) -> BacktestRecord:
         value = (shares * market.close[bar + 1].cpu()).sum(1) + cash
         decisions.append(Decision(orders, traded, price, cash.clone(), shares.clone(), value))
     return _record(environment, decisions)
+
+
+def index_record(level: NDArray[np.float64], environment: StockTrading) -> BacktestRecord:
+    """An index with these levels [T] at the bars that `environment` trades, as an account without shares or costs that
+    begins with the same cash."""
+    value = level / level[0] * environment.config.initial_cash
+    times = environment.market.times[environment.bars.start : environment.bars.stop]
+    none, decisions = np.zeros((len(times), 0)), np.zeros((len(times) - 1, 0))
+    return BacktestRecord((), times, times[1:], value, value, none, none, decisions, decisions, decisions, decisions)
 
 
 def _buy_and_hold(environment: StockTrading) -> Rule:
@@ -125,6 +135,7 @@ def _record(environment: StockTrading, decisions: Sequence[Decision]) -> Backtes
         value=np.concatenate([[config.initial_cash], value]),
         cash=np.concatenate([[config.initial_cash], cash]),
         shares=np.concatenate([np.zeros_like(shares[:1]), shares]),
+        close=market.close[bars.start : bars.stop].double().cpu().numpy(),
         orders=rows([each.orders for each in decisions]),
         traded=traded,
         price=price,

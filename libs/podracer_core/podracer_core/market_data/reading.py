@@ -19,7 +19,7 @@ from podracer_core.market_data.wall_clock import (
     wall_clock_times,
 )
 
-__all__ = ["COLUMNS", "RawTable", "read_table"]
+__all__ = ["COLUMNS", "RawTable", "read_index", "read_table"]
 
 COLUMNS = ("ticker", "time", "open", "high", "low", "close", "volume")
 
@@ -71,6 +71,32 @@ def read_table(path: str, columns: Mapping[str, str]) -> RawTable:
         np.stack([cells[name].to_numpy(zero_copy_only=False) for name in ("open", "high", "low", "close")], axis=1),
         cells["volume"].to_numpy(zero_copy_only=False),
     )
+
+
+def read_index(path: str, columns: Mapping[str, str], index: str) -> tuple[NDArray[np.datetime64], NDArray[np.float64]]:
+    """An index that stands in a column of its own: times [T], rising, and its level [T] at each.
+
+    Raises InvalidInput as `read_table`, and where the rows of one time have different levels, or one is not above 0.
+    """
+    names = {"time": columns.get("time", "time"), "index": index}
+    table = _open(path, names)
+    missing = [column for column in names.values() if column not in table.column_names]
+    if missing:
+        found = ", ".join(table.column_names)
+        raise refusal("index_column", f"{path} has no column {missing[0]!r}; it has {found}")
+    arrow = trading_library("pyarrow")
+    times = _column(table.column(names["time"]), names["time"], arrow.timestamp("us")).to_numpy(zero_copy_only=False)
+    level = _column(table.column(index), index, arrow.float64()).to_numpy(zero_copy_only=False)
+    moments, first, which = np.unique(times, return_index=True, return_inverse=True)
+    if not (np.isfinite(level) & (level > 0)).all():
+        row = int(np.argmin(np.isfinite(level) & (level > 0)))
+        raise refusal("index_column", f"row {row + 1}: {index!r} is {level[row]:g}; the level of an index is above 0")
+    if (differs := level != level[first][which]).any():
+        row = int(np.argmax(differs))
+        both = f"{level[first][which][row]:g} and {level[row]:g}"
+        message = f"{index!r} is {both} at {times[row]}: the level of an index is the same for all tickers at a time"
+        raise refusal("index_column", message)
+    return moments, level[first]
 
 
 def _open(path: str, names: Mapping[str, str]) -> Any:

@@ -557,6 +557,236 @@ class CheckpointDescription(_message.Message):
 Global___CheckpointDescription: _TypeAlias = CheckpointDescription  # noqa: Y015
 
 @_typing.final
+class BacktestRequest(_message.Message):
+    """Asks for a back-test."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CHECKPOINTS_FIELD_NUMBER: _builtins.int
+    ENSEMBLE_FIELD_NUMBER: _builtins.int
+    ENVIRONMENT_FIELD_NUMBER: _builtins.int
+    BASELINES_FIELD_NUMBER: _builtins.int
+    INDEX_COLUMN_FIELD_NUMBER: _builtins.int
+    TRAINED_TABLE_FIELD_NUMBER: _builtins.int
+    ensemble: _builtins.str
+    """How several act together: `mean` or `vote`. Unset: by action space."""
+    index_column: _builtins.str
+    """Column of the table with the level of an index, the same for all tickers at a time. Unset: none."""
+    @_builtins.property
+    def checkpoints(self) -> _containers.RepeatedCompositeFieldContainer[Global___CheckpointSource]:
+        """The checkpoint; several act together. At least one."""
+
+    @_builtins.property
+    def environment(self) -> _environment_pb2.EnvironmentSpec:
+        """The market: StockTrading-v0; what its evaluation trades is played. Unset: the one that the first checkpoint was trained in."""
+
+    @_builtins.property
+    def baselines(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """What it is held against, by name: buy_and_hold, equal_weight_daily, equal_weight_monthly, cash."""
+
+    @_builtins.property
+    def trained_table(self) -> _tensor_pb2.ObjectReference:
+        """The table that the policy was trained with, where the environment has another one: from it comes when training and
+        validation ended. Not needed where the environment's arguments say so by date.
+        """
+
+    def __init__(
+        self,
+        *,
+        checkpoints: _abc.Iterable[Global___CheckpointSource] | None = ...,
+        ensemble: _builtins.str = ...,
+        environment: _environment_pb2.EnvironmentSpec | None = ...,
+        baselines: _abc.Iterable[_builtins.str] | None = ...,
+        index_column: _builtins.str = ...,
+        trained_table: _tensor_pb2.ObjectReference | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["environment", b"environment", "trained_table", b"trained_table"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["baselines", b"baselines", "checkpoints", b"checkpoints", "ensemble", b"ensemble", "environment", b"environment", "index_column", b"index_column", "trained_table", b"trained_table"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BacktestRequest: _TypeAlias = BacktestRequest  # noqa: Y015
+
+@_typing.final
+class BacktestResponse(_message.Message):
+    """What comes back, piece by piece."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    HEADER_FIELD_NUMBER: _builtins.int
+    BARS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def header(self) -> Global___BacktestHeader:
+        """What is coming."""
+
+    @_builtins.property
+    def bars(self) -> Global___BacktestBars:
+        """Bars of one account, at most 1 MiB of numbers, in order."""
+
+    def __init__(
+        self,
+        *,
+        header: Global___BacktestHeader | None = ...,
+        bars: Global___BacktestBars | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["bars", b"bars", "header", b"header", "part", b"part"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bars", b"bars", "header", b"header", "part", b"part"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_part: _TypeAlias = _typing.Literal["header", "bars"]  # noqa: Y015
+    _WhichOneofArgType_part: _TypeAlias = _typing.Literal["part", b"part"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_part) -> _WhichOneofReturnType_part | None: ...
+
+Global___BacktestResponse: _TypeAlias = BacktestResponse  # noqa: Y015
+
+@_typing.final
+class BacktestHeader(_message.Message):
+    """What is coming."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DESCRIPTION_FIELD_NUMBER: _builtins.int
+    TICKERS_FIELD_NUMBER: _builtins.int
+    ACCOUNTS_FIELD_NUMBER: _builtins.int
+    BAR_COUNT_FIELD_NUMBER: _builtins.int
+    TRAIN_START_US_FIELD_NUMBER: _builtins.int
+    TRAIN_END_US_FIELD_NUMBER: _builtins.int
+    ENVIRONMENT_FIELD_NUMBER: _builtins.int
+    PREPARATION_FIELD_NUMBER: _builtins.int
+    ENSEMBLE_FIELD_NUMBER: _builtins.int
+    bar_count: _builtins.int
+    """Bars of each account."""
+    train_start_us: _builtins.int
+    """The first and the last bar that training trades, in µs since 1970 on the clock of the table."""
+    train_end_us: _builtins.int
+    """See `train_start_us`."""
+    preparation: _builtins.str
+    """What was done to the table, for people."""
+    ensemble: _builtins.str
+    """How several policies acted together; empty for one."""
+    @_builtins.property
+    def description(self) -> Global___CheckpointDescription:
+        """Agent, algorithm and environment of the (first) checkpoint."""
+
+    @_builtins.property
+    def tickers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The stocks, in the order in which their numbers stand."""
+
+    @_builtins.property
+    def accounts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The accounts in the order in which they come: `policy`, the baselines as they were named, `index`."""
+
+    @_builtins.property
+    def environment(self) -> _environment_pb2.EnvironmentSpec:
+        """The environment as it was played."""
+
+    def __init__(
+        self,
+        *,
+        description: Global___CheckpointDescription | None = ...,
+        tickers: _abc.Iterable[_builtins.str] | None = ...,
+        accounts: _abc.Iterable[_builtins.str] | None = ...,
+        bar_count: _builtins.int = ...,
+        train_start_us: _builtins.int = ...,
+        train_end_us: _builtins.int = ...,
+        environment: _environment_pb2.EnvironmentSpec | None = ...,
+        preparation: _builtins.str = ...,
+        ensemble: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["description", b"description", "environment", b"environment"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accounts", b"accounts", "bar_count", b"bar_count", "description", b"description", "ensemble", b"ensemble", "environment", b"environment", "preparation", b"preparation", "tickers", b"tickers", "train_end_us", b"train_end_us", "train_start_us", b"train_start_us"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BacktestHeader: _TypeAlias = BacktestHeader  # noqa: Y015
+
+@_typing.final
+class BacktestBars(_message.Message):
+    """Some bars of an account. Numbers of stocks stand bar after bar. Those of decisions are of the decision on the bar; on the
+    last bar of all there is none, and its numbers are missing.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ACCOUNT_FIELD_NUMBER: _builtins.int
+    TIME_US_FIELD_NUMBER: _builtins.int
+    VALUE_FIELD_NUMBER: _builtins.int
+    CASH_FIELD_NUMBER: _builtins.int
+    SHARES_FIELD_NUMBER: _builtins.int
+    CLOSE_FIELD_NUMBER: _builtins.int
+    FILLED_US_FIELD_NUMBER: _builtins.int
+    ORDERS_FIELD_NUMBER: _builtins.int
+    TRADED_FIELD_NUMBER: _builtins.int
+    PRICE_FIELD_NUMBER: _builtins.int
+    COST_FIELD_NUMBER: _builtins.int
+    account: _builtins.int
+    """Place in `accounts`."""
+    @_builtins.property
+    def time_us(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Of each bar, in µs since 1970 on the clock of the table."""
+
+    @_builtins.property
+    def value(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
+        """Account value at its close."""
+
+    @_builtins.property
+    def cash(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
+        """Cash at its close. Of an index all that follows is missing."""
+
+    @_builtins.property
+    def shares(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
+        """Shares held at its close."""
+
+    @_builtins.property
+    def close(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
+        """Closes."""
+
+    @_builtins.property
+    def filled_us(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """When the decision was filled."""
+
+    @_builtins.property
+    def orders(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
+        """Shares ordered, before the broker cut them."""
+
+    @_builtins.property
+    def traded(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
+        """Shares that changed hands."""
+
+    @_builtins.property
+    def price(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
+        """At this price, or so they would have."""
+
+    @_builtins.property
+    def cost(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
+        """Paid beside the price."""
+
+    def __init__(
+        self,
+        *,
+        account: _builtins.int = ...,
+        time_us: _abc.Iterable[_builtins.int] | None = ...,
+        value: _abc.Iterable[_builtins.float] | None = ...,
+        cash: _abc.Iterable[_builtins.float] | None = ...,
+        shares: _abc.Iterable[_builtins.float] | None = ...,
+        close: _abc.Iterable[_builtins.float] | None = ...,
+        filled_us: _abc.Iterable[_builtins.int] | None = ...,
+        orders: _abc.Iterable[_builtins.float] | None = ...,
+        traded: _abc.Iterable[_builtins.float] | None = ...,
+        price: _abc.Iterable[_builtins.float] | None = ...,
+        cost: _abc.Iterable[_builtins.float] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["account", b"account", "cash", b"cash", "close", b"close", "cost", b"cost", "filled_us", b"filled_us", "orders", b"orders", "price", b"price", "shares", b"shares", "time_us", b"time_us", "traded", b"traded", "value", b"value"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BacktestBars: _TypeAlias = BacktestBars  # noqa: Y015
+
+@_typing.final
 class InspectRequest(_message.Message):
     """Asks for an environment's spaces."""
 

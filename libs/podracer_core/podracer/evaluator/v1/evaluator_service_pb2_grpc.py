@@ -45,6 +45,11 @@ class EvaluatorServiceStub:
                 request_serializer=podracer_dot_evaluator_dot_v1_dot_evaluator__service__pb2.EvaluateCheckpointRequest.SerializeToString,
                 response_deserializer=podracer_dot_evaluator_dot_v1_dot_evaluator__service__pb2.EvaluateCheckpointResponse.FromString,
                 _registered_method=True)
+        self.Backtest = channel.unary_stream(
+                '/podracer.evaluator.v1.EvaluatorService/Backtest',
+                request_serializer=podracer_dot_evaluator_dot_v1_dot_evaluator__service__pb2.BacktestRequest.SerializeToString,
+                response_deserializer=podracer_dot_evaluator_dot_v1_dot_evaluator__service__pb2.BacktestResponse.FromString,
+                _registered_method=True)
         self.Inspect = channel.unary_unary(
                 '/podracer.evaluator.v1.EvaluatorService/Inspect',
                 request_serializer=podracer_dot_evaluator_dot_v1_dot_evaluator__service__pb2.InspectRequest.SerializeToString,
@@ -83,6 +88,15 @@ class EvaluatorServiceServicer:
     def EvaluateCheckpoint(self, request, context):
         """Evaluates a checkpoint, or several acting together. Errors: NOT_FOUND, DATA_LOSS, FAILED_PRECONDITION (FILES_MISSING) where PutFile
         has not brought the environment's code or data yet.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Backtest(self, request, context):
+        """Plays a policy, or several acting together, through the market of StockTrading-v0, beside what it is held against. The
+        first message is the header; then come all bars of one account after the other.
+        Errors: as EvaluateCheckpoint; INVALID_ARGUMENT for another environment.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -129,6 +143,11 @@ def add_EvaluatorServiceServicer_to_server(servicer, server):
                     servicer.EvaluateCheckpoint,
                     request_deserializer=podracer_dot_evaluator_dot_v1_dot_evaluator__service__pb2.EvaluateCheckpointRequest.FromString,
                     response_serializer=podracer_dot_evaluator_dot_v1_dot_evaluator__service__pb2.EvaluateCheckpointResponse.SerializeToString,
+            ),
+            'Backtest': grpc.unary_stream_rpc_method_handler(
+                    servicer.Backtest,
+                    request_deserializer=podracer_dot_evaluator_dot_v1_dot_evaluator__service__pb2.BacktestRequest.FromString,
+                    response_serializer=podracer_dot_evaluator_dot_v1_dot_evaluator__service__pb2.BacktestResponse.SerializeToString,
             ),
             'Inspect': grpc.unary_unary_rpc_method_handler(
                     servicer.Inspect,
@@ -206,6 +225,33 @@ class EvaluatorService:
             '/podracer.evaluator.v1.EvaluatorService/EvaluateCheckpoint',
             podracer_dot_evaluator_dot_v1_dot_evaluator__service__pb2.EvaluateCheckpointRequest.SerializeToString,
             podracer_dot_evaluator_dot_v1_dot_evaluator__service__pb2.EvaluateCheckpointResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Backtest(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/podracer.evaluator.v1.EvaluatorService/Backtest',
+            podracer_dot_evaluator_dot_v1_dot_evaluator__service__pb2.BacktestRequest.SerializeToString,
+            podracer_dot_evaluator_dot_v1_dot_evaluator__service__pb2.BacktestResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -42,6 +42,11 @@ class EvaluatorServiceStub:
     """Evaluates a checkpoint, or several acting together. Errors: NOT_FOUND, DATA_LOSS, FAILED_PRECONDITION (FILES_MISSING) where PutFile
     has not brought the environment's code or data yet.
     """
+    Backtest: _grpc.UnaryStreamMultiCallable[_evaluator_service_pb2.BacktestRequest, _evaluator_service_pb2.BacktestResponse]
+    """Plays a policy, or several acting together, through the market of StockTrading-v0, beside what it is held against. The
+    first message is the header; then come all bars of one account after the other.
+    Errors: as EvaluateCheckpoint; INVALID_ARGUMENT for another environment.
+    """
     Inspect: _grpc.UnaryUnaryMultiCallable[_evaluator_service_pb2.InspectRequest, _evaluator_service_pb2.InspectResponse]
     """Starts an environment and tells its spaces. Errors: FAILED_PRECONDITION (USER_CODE_FAILED) with the user's own traceback, or
     (FILES_MISSING) as above.
@@ -66,6 +71,11 @@ class EvaluatorServiceAsyncStub(EvaluatorServiceStub):
     EvaluateCheckpoint: _aio.UnaryUnaryMultiCallable[_evaluator_service_pb2.EvaluateCheckpointRequest, _evaluator_service_pb2.EvaluateCheckpointResponse]  # type: ignore[assignment]
     """Evaluates a checkpoint, or several acting together. Errors: NOT_FOUND, DATA_LOSS, FAILED_PRECONDITION (FILES_MISSING) where PutFile
     has not brought the environment's code or data yet.
+    """
+    Backtest: _aio.UnaryStreamMultiCallable[_evaluator_service_pb2.BacktestRequest, _evaluator_service_pb2.BacktestResponse]  # type: ignore[assignment]
+    """Plays a policy, or several acting together, through the market of StockTrading-v0, beside what it is held against. The
+    first message is the header; then come all bars of one account after the other.
+    Errors: as EvaluateCheckpoint; INVALID_ARGUMENT for another environment.
     """
     Inspect: _aio.UnaryUnaryMultiCallable[_evaluator_service_pb2.InspectRequest, _evaluator_service_pb2.InspectResponse]  # type: ignore[assignment]
     """Starts an environment and tells its spaces. Errors: FAILED_PRECONDITION (USER_CODE_FAILED) with the user's own traceback, or
@@ -100,6 +110,17 @@ class EvaluatorServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_evaluator_service_pb2.EvaluateCheckpointResponse, _abc.Awaitable[_evaluator_service_pb2.EvaluateCheckpointResponse]]:
         """Evaluates a checkpoint, or several acting together. Errors: NOT_FOUND, DATA_LOSS, FAILED_PRECONDITION (FILES_MISSING) where PutFile
         has not brought the environment's code or data yet.
+        """
+
+    @_abc_1.abstractmethod
+    def Backtest(
+        self,
+        request: _evaluator_service_pb2.BacktestRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_evaluator_service_pb2.BacktestResponse], _abc.AsyncIterator[_evaluator_service_pb2.BacktestResponse]]:
+        """Plays a policy, or several acting together, through the market of StockTrading-v0, beside what it is held against. The
+        first message is the header; then come all bars of one account after the other.
+        Errors: as EvaluateCheckpoint; INVALID_ARGUMENT for another environment.
         """
 
     @_abc_1.abstractmethod

@@ -1,0 +1,169 @@
+"""`podracer backtest`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from podracer_client.command.options import EnsembleRule, EnsembleSize, Json, Policies, ServerOptions, with_server
+from podracer_core.errors import FieldViolation, InvalidInput
+
+if TYPE_CHECKING:
+    from podracer_client.client import Client
+    from podracer_core.catalogue.environments import EnvironmentSpec
+    from podracer_core.catalogue.environments.stored_file import StoredFile
+
+_TABLE = "table"
+_BASELINES = ("buy_and_hold", "equal_weight_monthly")
+
+
+@with_server
+def backtest(
+    server: ServerOptions,
+    policies: Policies,
+    ensemble: EnsembleSize = 0,
+    rule: EnsembleRule = "",
+    data: Annotated[
+        str,
+        typer.Option(
+            "--data",
+            metavar="FILE|NAME",
+            help="Another price table: a file, or a data set of the server.",
+            show_default="the job's",
+        ),
+    ] = "",
+    start: Annotated[
+        str, typer.Option("--from", metavar="DATE", help="The first day.", show_default="the job's test split")
+    ] = "",
+    end: Annotated[
+        str, typer.Option("--to", metavar="DATE", help="The last day.", show_default="the last there is")
+    ] = "",
+    index: Annotated[
+        str, typer.Option("--index", metavar="COLUMN", help="Column of the table with the level of an index.")
+    ] = "",
+    baselines: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--against",
+            metavar="NAME",
+            help="buy_and_hold, equal_weight_daily, equal_weight_monthly or cash; any number of them.",
+            show_default="buy_and_hold and equal_weight_monthly",
+        ),
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", help="Another argument of the environment; any number of them."),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", metavar="DIR", help="The folder to write.", show_default="POLICY-backtest"),
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Play a trading policy through days that it has not seen, beside what it is held against; writes a page
+    (index.html) and every fill (trades.csv) into a folder."""
+    from podracer.evaluator.v1 import evaluator_service_pb2
+    from podracer_client.backtests import run_backtest
+    from podracer_client.command.other_arguments import parsed_arguments, with_arguments
+    from podracer_client.display.backtest import backtest_json, backtest_text
+    from podracer_client.environment_files import bring_files, trained_environment
+    from podracer_client.local.evaluator import private_evaluator
+    from podracer_client.names import short_name
+    from podracer_client.policies import policy_folders
+    from podracer_core.attachments.transfer import put_file
+
+    arguments = {"evaluation_split": "test", **parsed_arguments(settings or ())}
+    arguments |= {name: text for name, text in (("evaluation_start", start), ("evaluation_end", end)) if text}
+    folder = output or Path(f"{short_name(policies[0].rstrip('/'))}-backtest")
+    _require_folder(folder)
+    with (
+        policy_folders(policies, ensemble, server.connect, server.folder) as folders,
+        _other_table(data, server.connect) as other,
+        private_evaluator() as evaluator,
+    ):
+        trained = trained_environment(folders[0])
+        _require_market(trained)
+        environment = with_arguments(trained, arguments)
+        trained_table = None
+        if other is None:
+            bring_files(evaluator, folders[0], server.connect)
+        else:
+            path, file = other
+            put_file(evaluator.PutFile, evaluator_service_pb2.PutFileRequest, file, path)
+            if "train_end" not in trained.kwargs:  # what was trained on stands in the former table alone
+                bring_files(evaluator, folders[0], server.connect)
+                trained_table = trained.data.get(_TABLE)
+            environment = _with_table(environment, file)
+        found = run_backtest(
+            evaluator,
+            folders,
+            environment,
+            rule=rule,
+            baselines=_BASELINES if baselines is None else baselines,
+            index_column=index,
+            trained_table=trained_table,  # type: ignore[arg-type]
+        )
+
+    import logging
+
+    logging.getLogger("matplotlib").setLevel(logging.ERROR)  # that it builds a cache of fonts is no news
+    from podracer_client.report.backtest_page import write_backtest
+
+    written = write_backtest(found, folder, f"{short_name(policies[0].rstrip('/'))}: back-test")
+    if json:
+        from podracer_client.command.messages import write_json
+
+        write_json({"event": "backtest", "folder": str(folder), **backtest_json(found)})
+        return
+    sys.stdout.write(backtest_text(found))
+    sys.stdout.write(f"wrote {', '.join(path.name for path in written)} to {folder}/\n")
+
+
+@contextmanager
+def _other_table(text: str, connect: Callable[[], Client]) -> Iterator[tuple[Path, StoredFile] | None]:
+    """The file that `--data` names, here or on the server; None where it names none."""
+    import tempfile
+
+    from podracer_client.data_sets import fetch_data_set
+    from podracer_core.attachments.transfer import sha256_of
+    from podracer_core.catalogue.environments.stored_file import StoredFile
+
+    if not text:
+        yield None
+        return
+    with tempfile.TemporaryDirectory(prefix="podracer-backtest-") as folder:
+        path = Path(text)
+        if not path.is_file():
+            if path.suffix or "/" in text:
+                problem = f"--data: there is no file {text}"
+                raise InvalidInput(problem, violations=[FieldViolation("--data", problem)])
+            with connect() as client:
+                path = Path(folder, "table")
+                fetch_data_set(client, text, path)
+        sha256 = sha256_of(path)
+        yield path, StoredFile(f"backtest/{sha256}", sha256, path.stat().st_size)
+
+
+def _with_table(environment: EnvironmentSpec, file: StoredFile) -> EnvironmentSpec:
+    from dataclasses import replace
+
+    kwargs = {name: value for name, value in environment.kwargs.items() if name != _TABLE}
+    return replace(environment, kwargs=kwargs, data={**environment.data, _TABLE: file})
+
+
+def _require_market(environment: EnvironmentSpec) -> None:
+    if environment.id != "StockTrading-v0":
+        problem = f"only policies of StockTrading-v0 can be back-tested, and this one is of {environment.name}"
+        raise InvalidInput(f"{problem}: use `podracer evaluate`", reason="NOT_A_MARKET")
+
+
+def _require_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InvalidInput(f"cannot make the folder {folder}: {error.strerror}", path=folder) from error

@@ -1,0 +1,128 @@
+"""A back-test as a table, and as one JSON object."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from podracer_client.backtests import Account, Backtest
+from podracer_client.display.listing import columns
+from podracer_client.names import short_name
+
+__all__ = [
+    "COLUMNS",
+    "ROWS",
+    "account_cells",
+    "backtest_json",
+    "backtest_text",
+    "difference_text",
+    "period_text",
+    "title_of",
+]
+
+ROWS = (
+    ("cumulative_return", "return", "percent"),
+    ("annual_return", "a year", "percent"),
+    ("annual_volatility", "volatility", "percent"),
+    ("sharpe_ratio", "Sharpe", "number"),
+    ("sortino_ratio", "Sortino", "number"),
+    ("calmar_ratio", "Calmar", "number"),
+    ("max_drawdown", "drawdown", "percent"),
+)
+COLUMNS = ("account", *(title for _, title, _ in ROWS), "turnover", "costs")
+_TITLES = {
+    "policy": "policy",
+    "buy_and_hold": "buy and hold",
+    "equal_weight_daily": "equal weight, daily",
+    "equal_weight_monthly": "equal weight, monthly",
+    "cash": "cash",
+    "index": "index",
+}
+
+
+def title_of(account: str) -> str:
+    """The name of an account for people."""
+    return _TITLES.get(account, account)
+
+
+def percent(value: float) -> str:
+    """`12.3 %`, with a real minus."""
+    return f"{100 * value:.1f} %".replace("-", "−")
+
+
+def ratio(value: float) -> str:
+    """`1.23`; `–` where there is none."""
+    return "–" if value != value else f"{value:.2f}".replace("-", "−")
+
+
+def account_cells(account: Account) -> tuple[str, ...]:
+    """A row of the table whose titles are `COLUMNS`."""
+    shown = {"percent": percent, "number": ratio}
+    figures = [shown[kind](getattr(account.performance, name)) for name, _, kind in ROWS]
+    record = account.record
+    traded = (f"{record.turnover:.1f}", f"{record.costs_paid:,.0f}") if record.tickers else ("–", "–")
+    return (title_of(account.name), *figures, *traded)
+
+
+def difference_text(found: Backtest, other: Account) -> str:
+    """By how much the policy's Sharpe ratio is above another account's, with its interval."""
+    difference, lower, upper = found.policy.sharpe_above(other)
+    return f"{ratio(difference)} ({ratio(lower)} to {ratio(upper)})"
+
+
+def period_text(found: Backtest) -> str:
+    """`2019-01-02 to 2019-12-31, 244 days, 30 tickers`."""
+    times = found.policy.record.times
+    days = times.astype("datetime64[D]")
+    return f"{days[0]} to {days[-1]}, {len(set(days.tolist()))} days, {len(found.header.tickers)} tickers"
+
+
+def backtest_text(found: Backtest) -> str:
+    """For people."""
+    description = found.header.description
+    lower, upper = found.policy.sharpe_interval
+    who = f"{short_name(description.agent)} ({description.algorithm})"
+    if found.header.ensemble:
+        who = f"several together by {found.header.ensemble}, the first of them {who}"
+    lines = [f"policy      {who}", f"period      {period_text(found)}"]
+    if found.trained_bars:
+        lines.append(f"beware      {trained_text(found)}")
+    lines += [
+        "",
+        columns(COLUMNS, [account_cells(account) for account in found.accounts], right=COLUMNS[1:]),
+        "",
+        f"Sharpe      {ratio(found.policy.performance.sharpe_ratio)}, 95 % interval {ratio(lower)} to {ratio(upper)}",
+    ]
+    lines += [
+        f"            {difference_text(found, other)} above {title_of(other.name)}" for other in found.accounts[1:]
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def trained_text(found: Backtest) -> str:
+    """That the policy knows the days, where it does."""
+    bars = len(found.policy.record.times)
+    return f"the policy was trained on {found.trained_bars} of these {bars} bars: what it does there says nothing"
+
+
+def backtest_json(found: Backtest) -> dict[str, Any]:
+    """Statistics by account; those that are not known are missing."""
+    accounts = {}
+    for account in found.accounts:
+        figures: dict[str, Any] = account.performance.known()
+        figures["sharpe_interval"] = list(account.sharpe_interval)
+        figures |= {"turnover": account.record.turnover, "costs_paid": account.record.costs_paid}
+        if account is not found.policy:
+            difference, *interval = found.policy.sharpe_above(account)
+            figures |= {"policy_sharpe_above": difference, "policy_sharpe_above_interval": interval}
+        accounts[account.name] = figures
+    times = found.policy.record.times
+    return {
+        "agent": found.header.description.agent,
+        "ensemble": found.header.ensemble or None,
+        "from": str(times[0]),
+        "to": str(times[-1]),
+        "bars": len(times),
+        "trained_bars": found.trained_bars,
+        "tickers": list(found.header.tickers),
+        "accounts": accounts,
+    }
