@@ -207,6 +207,7 @@ def test_evaluator(lab: Any, train_work: MakeWork, offer: Any) -> None:
                 [order(whole), order(whole, purpose=1), order(whole, admission_score=-1000.0), order(in_pieces)],
             ),
             "EvaluateCheckpoint": (evaluations, ()),
+            "Backtest": ([evaluator_pb2.BacktestRequest(checkpoints=[each]) for each in sources], ()),
             "ExportPolicy": ([evaluator_pb2.ExportPolicyRequest(checkpoints=[each], format=2) for each in sources], ()),
             "Inspect": ([evaluator_pb2.InspectRequest(environment=each) for each in inspected], ()),
             "PutFile": files_to_put(put, (b"x" * 2000, "data.csv"), (packed, "")),

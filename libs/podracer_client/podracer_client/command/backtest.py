@@ -14,6 +14,7 @@ from podracer_client.command.options import EnsembleRule, EnsembleSize, Json, Po
 from podracer_core.errors import FieldViolation, InvalidInput
 
 if TYPE_CHECKING:
+    from podracer.evaluator.v1 import evaluator_service_pb2_grpc
     from podracer_client.client import Client
     from podracer_core.catalogue.environments import EnvironmentSpec
     from podracer_core.catalogue.environments.stored_file import StoredFile
@@ -90,14 +91,13 @@ def backtest(
         _require_market(trained)
         environment = with_arguments(trained, arguments)
         trained_table = None
-        if other is None:
+        if other is None or "train_end" not in environment.kwargs:
             bring_files(evaluator, folders[0], server.connect)
-        else:
+        if other is not None:
             path, file = other
             put_file(evaluator.PutFile, evaluator_service_pb2.PutFileRequest, file, path)
-            if "train_end" not in trained.kwargs:  # what was trained on stands in the former table alone
-                bring_files(evaluator, folders[0], server.connect)
-                trained_table = trained.data.get(_TABLE)
+            if "train_end" not in environment.kwargs:  # what was trained on stands in the former table alone
+                trained_table = _former_table(trained, evaluator)
             environment = _with_table(environment, file)
         found = run_backtest(
             evaluator,
@@ -106,7 +106,7 @@ def backtest(
             rule=rule,
             baselines=_BASELINES if baselines is None else baselines,
             index_column=index,
-            trained_table=trained_table,  # type: ignore[arg-type]
+            trained_table=trained_table,
         )
 
     import logging
@@ -130,8 +130,6 @@ def _other_table(text: str, connect: Callable[[], Client]) -> Iterator[tuple[Pat
     import tempfile
 
     from podracer_client.data_sets import fetch_data_set
-    from podracer_core.attachments.transfer import sha256_of
-    from podracer_core.catalogue.environments.stored_file import StoredFile
 
     if not text:
         yield None
@@ -145,8 +143,33 @@ def _other_table(text: str, connect: Callable[[], Client]) -> Iterator[tuple[Pat
             with connect() as client:
                 path = Path(folder, "table")
                 fetch_data_set(client, text, path)
-        sha256 = sha256_of(path)
-        yield path, StoredFile(f"backtest/{sha256}", sha256, path.stat().st_size)
+        yield path, _stored(path)
+
+
+def _former_table(trained: EnvironmentSpec, evaluator: evaluator_service_pb2_grpc.EvaluatorServiceStub) -> StoredFile:
+    """The table that the policy was trained with, which the evaluator has then."""
+    from podracer.evaluator.v1 import evaluator_service_pb2
+    from podracer_core.attachments.transfer import put_file
+    from podracer_core.catalogue.environments.stored_file import StoredFile
+
+    file = trained.data.get(_TABLE)
+    if isinstance(file, StoredFile):
+        return file
+    path = Path(str(file or trained.kwargs.get(_TABLE, "")))
+    if not path.is_file():
+        problem = f"{path}, with which the policy was trained, is not here to tell when training ended"
+        raise InvalidInput(f"--data: {problem}; --set train_end=DATE would", reason="TRAINED_TABLE_NOT_FOUND")
+    stored = _stored(path)
+    put_file(evaluator.PutFile, evaluator_service_pb2.PutFileRequest, stored, path)
+    return stored
+
+
+def _stored(path: Path) -> StoredFile:
+    from podracer_core.attachments.transfer import sha256_of
+    from podracer_core.catalogue.environments.stored_file import StoredFile
+
+    sha256 = sha256_of(path)
+    return StoredFile(f"backtest/{sha256}", sha256, path.stat().st_size)
 
 
 def _with_table(environment: EnvironmentSpec, file: StoredFile) -> EnvironmentSpec:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -208,7 +209,13 @@ def _trading(found: Backtest) -> Markup:
 
 
 def _statement(found: Backtest) -> Iterator[Markup]:
-    kwargs = {"fill": "next_open", "buy_cost": 0.001, "sell_cost": 0.001, "adjust": "auto", "minimum_trade": 1}
+    kwargs: dict[str, Any] = {
+        "fill": "next_open",
+        "buy_cost": 0.001,
+        "sell_cost": 0.001,
+        "adjust": "auto",
+        "minimum_trade": 1,
+    }
     kwargs |= {name: value for name, value in found.environment.kwargs.items() if name in kwargs}
     when = "at the next bar's open" if kwargs["fill"] == "next_open" else "at the close of the bar that was decided on"
     adjusted = "smoothed at ex-rights dates" if kwargs["adjust"] == "auto" else "as the table has them"

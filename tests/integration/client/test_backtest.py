@@ -1,0 +1,175 @@
+"""`podracer backtest` and the evaluator's Backtest, with real processes."""
+
+from __future__ import annotations
+
+import csv
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from podracer_core.backtest.record import replay
+from podracer_core.catalogue.environments import EnvironmentSpec
+from support.stock_market import days_of, market_rows, write_csv
+from tests.integration.client.test_policies import podracer, stored_policy
+
+ROWS = market_rows(3, 160, seed=4)
+DAYS = days_of(ROWS)
+KWARGS = {"indicators": ["macd", "rsi"], "max_stock": 500, "sell_cost": 0.002}
+
+
+@pytest.fixture(scope="module")
+def market(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of prices.csv, with the level of an index beside the prices."""
+    folder = tmp_path_factory.mktemp("market")
+    level = {day: 100.0 + place for place, day in enumerate(DAYS)}
+    rows = [row | {"hs300": level[row["time"]], "broken": row["close"]} for row in ROWS]
+    with (folder / "prices.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def trader(market: Path) -> Path:
+    """A random policy."""
+    kwargs = {"table": str(market / "prices.csv"), **KWARGS}
+    return stored_policy(EnvironmentSpec(id="StockTrading-v0", kwargs=kwargs), market)
+
+
+@pytest.fixture(scope="module")
+def tested(trader: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], Path]:
+    """Of the test split: what --json says, and the folder."""
+    folder = tmp_path_factory.mktemp("tested")
+    result = podracer("backtest", trader, "--index", "hs300", "-o", "out", "--json", cwd=folder)
+    assert result.returncode == 0, result.stderr
+    return json.loads(result.stdout), folder / "out"
+
+
+def columns(path: Path) -> dict[str, list[str]]:
+    with path.open() as file:
+        rows = list(csv.DictReader(file))
+    return {name: [row[name] for row in rows] for name in rows[0]}
+
+
+def test_its_curve_comes_again_from_the_fills_alone(tested: tuple[dict[str, Any], Path]) -> None:
+    values, folder = tested
+    equity = columns(folder / "equity.csv")
+    times = np.array(equity["time"], "datetime64[us]")
+    day = {np.datetime64(row["time"], "us"): place for place, row in enumerate(ROWS[::3])}
+    close = np.array([[ROWS[3 * day[time] + stock]["close"] for stock in range(3)] for time in times])
+    trades = (folder / "trades.csv").read_text()
+    again = replay(trades, 1e6, values["tickers"], times, close)
+    np.testing.assert_allclose(again, np.array(equity["value"], float), rtol=0.0, atol=1e-6)
+    assert len(columns(folder / "trades.csv")["price"]) >= 5
+    opens = {(row["ticker"], str(np.datetime64(row["time"], "us"))): row["open"] for row in ROWS}
+    fills = columns(folder / "trades.csv")
+    assert [float(price) for price in fills["price"]] == [
+        opens[each] for each in zip(fills["ticker"], fills["filled"], strict=True)
+    ], "at the next bar's open"
+    assert values["accounts"]["policy"]["costs_paid"] == pytest.approx(sum(map(float, fills["cost"])))
+
+
+def test_what_it_is_held_against_and_the_page(tested: tuple[dict[str, Any], Path]) -> None:
+    values, folder = tested
+    accounts = values["accounts"]
+    assert list(accounts) == ["policy", "buy_and_hold", "equal_weight_monthly", "index"]
+    place = DAYS.index(values["from"][:10])
+    assert values["to"][:10] == DAYS[-1]
+    assert accounts["index"]["cumulative_return"] == pytest.approx((99.0 + len(DAYS)) / (100.0 + place) - 1)
+    assert accounts["index"]["max_drawdown"] == 0.0
+    assert values["trained_bars"] == 0
+    for account in accounts.values():
+        assert account["sharpe_interval"][0] <= account["sharpe_ratio"] <= account["sharpe_interval"][1]
+    held = accounts["buy_and_hold"]
+    difference = accounts["policy"]["sharpe_ratio"] - held["sharpe_ratio"]
+    assert held["policy_sharpe_above"] == pytest.approx(difference)
+    page = (folder / "index.html").read_text()
+    assert page.count("<svg") == 3
+    assert "http://" not in page.replace("http://www.w3.org", "")
+    for words in ("Worst falls", "Not simulated: slippage", "0.2 % of what is sold", "buy and hold", "AAB"):
+        assert words in page
+
+
+def test_noise_on_the_future_changes_no_decision_before(
+    tested: tuple[dict[str, Any], Path], trader: Path, market: Path, tmp_path: Path
+) -> None:
+    """The table goes on for longer, and its last days are others: until then everything is as it was."""
+    values, folder = tested
+    cut = DAYS[-8]
+    noise = np.random.default_rng(0)
+    changed = [
+        row if row["time"] < cut else row | {name: row[name] * noise.uniform(0.97, 1.03) for name in ("open", "close")}
+        for row in ROWS
+    ]
+    for row in changed:
+        row["high"], row["low"] = (pick(row["open"], row["close"]) for pick in (max, min))
+    more = [row | {"time": row["time"].replace("20", "21", 1)} for row in market_rows(3, 20, seed=9)]
+    write_csv(tmp_path / "longer.csv", changed + more)
+    data = ("--data", "longer.csv", "--from", values["from"][:10], "--to", DAYS[-1])
+    result = podracer("backtest", trader, *data, "-o", "out", "--against", "cash", "--json", cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    again = json.loads(result.stdout)
+    assert (again["bars"], list(again["accounts"])) == (values["bars"], ["policy", "cash"])
+    before, after = (columns(each / "equity.csv") for each in (folder, tmp_path / "out"))
+    assert before["time"] == after["time"]
+    same = before["time"].index(str(np.datetime64(cut, "us")))
+    assert before["value"][:same] == after["value"][:same]
+    assert before["value"][same:] != after["value"][same:]
+
+
+def test_days_of_the_training_are_told(trader: Path, tmp_path: Path) -> None:
+    result = podracer("backtest", trader, "--from", DAYS[60], "--to", DAYS[-40], cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert "beware      the policy was trained on" in result.stdout
+    assert "95 % interval" in result.stdout
+    assert (tmp_path / f"{trader.name}-backtest" / "index.html").is_file()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--from", "2040-01-01"), "--from is 2040-01-01: usable bars run from"),
+        (("--to", "1999-12-31"), "--to is 1999-12-31: usable bars run from"),
+        (("--from", DAYS[-3], "--to", DAYS[-9]), "there are 0 bars, and two are needed at least"),
+        (("--from", "soon"), "--from is 'soon'; a date such as 2018-12-31"),
+        (("--index", "dax"), "has no column 'dax'; it has ticker, time, open"),
+        (("--index", "broken"), "the level of an index is the same for all tickers at a time"),
+        (("--against", "luck"), "there is no baseline 'luck'; expected some of buy_and_hold"),
+        (("--data", "none.csv"), "--data: there is no file none.csv"),
+        (("--set", "max_stocks=3"), "max_stocks: unknown key; did you mean max_stock"),
+    ],
+)
+def test_what_cannot_be_is_told(trader: Path, tmp_path: Path, words: tuple[str, ...], message: str) -> None:
+    result = podracer("backtest", trader, *words, cwd=tmp_path)
+    assert result.returncode == 2, result.stderr
+    assert message in " ".join(result.stderr.split())
+    assert "Traceback" not in result.stderr
+
+
+def test_other_tickers_and_other_environments(trader: Path, tmp_path: Path) -> None:
+    write_csv(tmp_path / "four.csv", market_rows(4, 160, seed=4))
+    result = podracer("backtest", trader, "--data", "four.csv", cwd=tmp_path)
+    assert result.returncode == 2
+    assert "the policy was made for observations in Box" in " ".join(result.stderr.split())
+    pendulum = stored_policy(EnvironmentSpec(id="Pendulum-v1"), tmp_path / "store")
+    result = podracer("backtest", pendulum, cwd=tmp_path)
+    assert result.returncode == 2
+    assert "only policies of StockTrading-v0 can be back-tested" in " ".join(result.stderr.split())
+
+
+def test_without_the_table_of_training(trader: Path, market: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "policy"
+    shutil.copytree(trader, copy)
+    manifest = (copy / "manifest.json").read_text()
+    (copy / "manifest.json").write_text(manifest.replace(str(market), "/nowhere"))
+    words = ("--data", market / "prices.csv", "--against", "cash")
+    result = podracer("backtest", copy, *words, cwd=tmp_path)
+    assert result.returncode == 2
+    assert "--set train_end=DATE would" in " ".join(result.stderr.split())
+    result = podracer("backtest", copy, *words, "--set", f"train_end={DAYS[120]}", "--from", DAYS[121], cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
