@@ -44,10 +44,12 @@ def test_a_job_file_in_a_document_is_valid(name: str, text: str, tmp_path: Path)
     assert parse_experiment(text, name, tmp_path).jobs
 
 
-@pytest.mark.parametrize("name", ["auto", "experiment"])
-def test_a_job_file_that_is_shown_is_the_example(name: str) -> None:
-    shown = [parse_experiment(text) for _, text in job_files() if f"name: {name}\n" in text]
-    assert load_experiment(EXAMPLES / f"{name}.yaml") in shown
+@pytest.mark.parametrize("name", ["auto", "experiment", "trading"])
+def test_a_job_file_that_is_shown_is_the_example(name: str, tmp_path: Path) -> None:
+    folder = shutil.copytree(EXAMPLES, tmp_path / "examples")
+    (folder / "prices.csv").touch()
+    shown = [parse_experiment(text, "job.yaml", folder) for _, text in job_files() if f"name: {name}\n" in text]
+    assert load_experiment(folder / f"{name}.yaml") in shown
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
@@ -109,17 +111,7 @@ def test_the_commands_of_as_a_service(podracer: Callable[..., Command], run: Cal
             command = run(*arguments)
             assert command.process.returncode == 0, (line, command.stderr)
     (program,) = blocks(section, "python")
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("PODRACER_")}
-    shown = subprocess.run(
-        [sys.executable, "-c", program],
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert shown.returncode == 0, shown.stderr
+    run_program(program, tmp_path)
     assert (tmp_path / "best" / "manifest.json").exists()
 
 
@@ -137,6 +129,47 @@ def run_commands(document: str, run: Callable[..., Command]) -> tuple[str, dict[
             job = next(event["job"] for event in command.events if event["event"] == "progress").rpartition("/")[2]
         ended[line] = command
     return job, ended
+
+
+def test_the_commands_of_trading(podracer: Callable[..., Command], run: Callable[..., Command], tmp_path: Path) -> None:
+    text = (ROOT / "docs" / "trading.md").read_text()
+    shutil.copytree(EXAMPLES, tmp_path / "examples")
+    (commands,), (program,) = blocks(text, "sh"), blocks(text, "python")
+    job = ""
+    for line in commands.splitlines():
+        _, *arguments = [job if word == "JOB" else word for word in shlex.split(line, comments=True)]
+        if arguments[-1] == "&":
+            server = podracer(*arguments[:-1])
+            wait_until(lambda lines=server.lines: any(line.startswith("stop") for line in lines), 60, "the policy server")
+            continue
+        command = run(*arguments, *(["--json"] if arguments[0] == "run" else []), timeout_s=240)
+        assert command.process.returncode == 0, (line, command.stderr)
+        if arguments[0] == "run":
+            job = next(event["job"] for event in command.events if event["event"] == "progress").rpartition("/")[2]
+    shown = run_program(program, tmp_path)
+    assert len(shown.strip("[]\n").split()) == 10, "an action for each ticker"
+    page = (tmp_path / f"{job}-backtest" / "index.html").read_text()
+    assert "equal weight, monthly" in page
+    assert {path.name for path in (tmp_path / "spring").iterdir()} == {
+        "index.html", "trades.csv", "equity.csv", "holdings.csv"
+    }  # fmt: skip
+    assert (tmp_path / "trader.pt2").stat().st_size > 0
+
+
+def run_program(program: str, folder: Path) -> str:
+    """What it prints, without variables of ours."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PODRACER_")}
+    shown = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert shown.returncode == 0, shown.stderr
+    return shown.stdout
 
 
 def test_the_commands_of_telemetry(run: Callable[..., Command], tmp_path: Path) -> None:

@@ -64,6 +64,10 @@ def backtest(
         Path | None,
         typer.Option("--output", "-o", metavar="DIR", help="The folder to write.", show_default="POLICY-backtest"),
     ] = None,
+    figures: Annotated[
+        Path | None,
+        typer.Option("--figures", metavar="DIR", help="Write every figure as SVG and PNG too.", show_default=False),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Play a trading policy through days that it has not seen, beside what it is held against; writes a page
@@ -114,7 +118,7 @@ def backtest(
     logging.getLogger("matplotlib").setLevel(logging.ERROR)  # that it builds a cache of fonts is no news
     from podracer_client.report.backtest_page import write_backtest
 
-    written = write_backtest(found, folder, f"{short_name(policies[0].rstrip('/'))}: back-test")
+    written = write_backtest(found, folder, f"{short_name(policies[0].rstrip('/'))}: back-test", figures)
     if json:
         from podracer_client.command.messages import write_json
 

@@ -22,34 +22,38 @@ from podracer_client.display.backtest import (
 )
 from podracer_client.names import short_name
 from podracer_client.report.figures.backtest import MOST_HELD, draw_drawdown, draw_equity, draw_holdings
+from podracer_client.report.figures.rendering import Rendered
 from podracer_client.report.html import Markup, definitions, element, join, section, table
-from podracer_client.report.page import FigurePlan, figure_element, page, render_figures, write_page
+from podracer_client.report.page import FigurePlan, figure_element, page, render_figures, write_figures, write_page
 from podracer_client.report.writing import write_whole
 from podracer_core.backtest.drawdowns import drawdowns
 from podracer_core.backtest.monthly import monthly_returns
 from podracer_core.backtest.record import equity_csv, holdings_csv, trades_csv
 
-__all__ = ["backtest_page", "write_backtest"]
+__all__ = ["write_backtest"]
 
 PAGE = "index.html"
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 _FALLS = 5
 
 
-def write_backtest(found: Backtest, folder: Path, title: str) -> list[Path]:
-    """The page, and the policy's account in CSV files; returns their paths. Raises InvalidInput where it cannot."""
+def write_backtest(found: Backtest, folder: Path, title: str, figures: Path | None = None) -> list[Path]:
+    """The page, and the policy's account in CSV files; returns their paths. Every figure goes into the folder `figures`
+    too, as SVG and PNG. Raises InvalidInput where a file cannot be written."""
     record = found.policy.record
     files = {"equity.csv": equity_csv, "trades.csv": trades_csv, "holdings.csv": holdings_csv}
     for name, write in files.items():
         write_whole(folder / name, write(record).encode())
-    write_page(folder / PAGE, backtest_page(found, title))
+    plans = _figures(found)
+    rendered = render_figures(plans, png=figures is not None)
+    write_page(folder / PAGE, backtest_page(found, title, plans, rendered))
+    if figures is not None:
+        write_figures(figures, rendered.values())
     return [folder / PAGE, *(folder / name for name in files)]
 
 
-def backtest_page(found: Backtest, title: str) -> str:
-    """The document."""
-    plans = _figures(found)
-    rendered = render_figures(plans, png=False)
+def backtest_page(found: Backtest, title: str, plans: Iterable[FigurePlan], rendered: Mapping[str, Rendered]) -> str:
+    """The document; `rendered` are the figures by name."""
     figure = {plan.name: figure_element(plan, rendered.get(plan.name)) for plan in plans}
     return page(
         title,
