@@ -140,7 +140,8 @@ def test_the_commands_of_trading(podracer: Callable[..., Command], run: Callable
         _, *arguments = [job if word == "JOB" else word for word in shlex.split(line, comments=True)]
         if arguments[-1] == "&":
             server = podracer(*arguments[:-1])
-            wait_until(lambda lines=server.lines: any(line.startswith("stop") for line in lines), 60, "the policy server")
+            lines = server.lines
+            wait_until(lambda lines=lines: any(line.startswith("stop") for line in lines), 60, "the policy server")
             continue
         command = run(*arguments, *(["--json"] if arguments[0] == "run" else []), timeout_s=240)
         assert command.process.returncode == 0, (line, command.stderr)
