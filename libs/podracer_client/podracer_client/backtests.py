@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from podracer.evaluator.v1 import evaluator_service_pb2, evaluator_service_pb2_grpc
 from podracer_client.ensembles import sources
 from podracer_core.backtest.bootstrap import bootstrap_interval, paired_interval
+from podracer_core.backtest.chain import chained_trades_csv
 from podracer_core.backtest.messages import record_from_messages
 from podracer_core.backtest.performance import Performance, daily_returns, sharpe_ratio
 from podracer_core.backtest.record import BacktestRecord
@@ -59,10 +60,12 @@ class Account:
 
 @dataclass(frozen=True, slots=True)
 class Backtest:
-    """The policy's account first, then what it is held against."""
+    """The policy's account first, then what it is held against. Of a walk forward the account is of all policies, one
+    after the other, and `windows` has each by itself; `header` is the last one's."""
 
     header: evaluator_service_pb2.BacktestHeader
     accounts: tuple[Account, ...]
+    windows: tuple[Backtest, ...] = ()
 
     @property
     def policy(self) -> Account:
@@ -77,8 +80,15 @@ class Backtest:
     @property
     def trained_bars(self) -> int:
         """Bars on which the policy was trained: what it does there says nothing of the future."""
+        if self.windows:
+            return sum(window.trained_bars for window in self.windows)
         times = self.policy.record.times.astype("datetime64[us]").astype(np.int64)
         return int(((times >= self.header.train_start_us) & (times < self.header.train_end_us)).sum())
+
+    @property
+    def trades(self) -> str:
+        """Every fill of the policy's account, as CSV."""
+        return chained_trades_csv([each.policy.record for each in self.windows or (self,)])
 
 
 def run_backtest(

@@ -173,3 +173,40 @@ def test_without_the_table_of_training(trader: Path, market: Path, tmp_path: Pat
     assert "--set train_end=DATE would" in " ".join(result.stderr.split())
     result = podracer("backtest", copy, *words, "--set", f"train_end={DAYS[120]}", "--from", DAYS[121], cwd=tmp_path)
     assert result.returncode == 0, result.stderr
+
+
+def test_a_walk_forward_is_one_account(market: Path, tmp_path: Path) -> None:
+    """Two policies, selected by later and later days: the second one takes over where its selection ended."""
+    folders = []
+    for number, (train_end, validation_end) in enumerate([(DAYS[70], DAYS[90]), (DAYS[100], DAYS[120])], 1):
+        kwargs = {
+            "table": str(market / "prices.csv"),
+            **KWARGS,
+            "train_end": train_end,
+            "validation_end": validation_end,
+        }
+        folders.append(stored_policy(EnvironmentSpec(id="StockTrading-v0", kwargs=kwargs), tmp_path, number))
+    result = podracer("backtest", *folders, "--walk-forward", "--index", "hs300", "-o", "out", "--json", cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    values = json.loads(result.stdout)
+    first, second = values["windows"]
+    assert [first["from"][:10], first["to"], second["to"][:10]] == [DAYS[91], second["from"], DAYS[-1]]
+    assert second["from"][:10] == DAYS[120]
+    both = (1 + first["cumulative_return"]) * (1 + second["cumulative_return"]) - 1
+    assert values["accounts"]["policy"]["cumulative_return"] == pytest.approx(both)
+    assert list(values["accounts"]) == ["policy", "buy_and_hold", "equal_weight_monthly", "index"]
+    equity = columns(tmp_path / "out" / "equity.csv")
+    assert [time[:10] for time in equity["time"]] == DAYS[91:]
+    place = {day: index for index, day in enumerate(DAYS)}
+    close = np.array([[ROWS[3 * place[time[:10]] + stock]["close"] for stock in range(3)] for time in equity["time"]])
+    times = np.array(equity["time"], "datetime64[us]")
+    again = replay((tmp_path / "out" / "trades.csv").read_text(), 1e6, values["tickers"], times, close)
+    np.testing.assert_allclose(again, np.array(equity["value"], float), rtol=0.0, atol=1e-6)
+    assert "Windows" in (tmp_path / "out" / "index.html").read_text()
+
+    result = podracer("backtest", *reversed(folders), "--walk-forward", cwd=tmp_path)
+    assert result.returncode == 2
+    assert "needs them in the order of time" in " ".join(result.stderr.split())
+    result = podracer("backtest", folders[0], "--walk-forward", cwd=tmp_path)
+    assert result.returncode == 2
+    assert "name two policies or more" in " ".join(result.stderr.split())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -15,6 +15,7 @@ from podracer_core.errors import FieldViolation, InvalidInput
 
 if TYPE_CHECKING:
     from podracer.evaluator.v1 import evaluator_service_pb2_grpc
+    from podracer_client.backtests import Backtest
     from podracer_client.client import Client
     from podracer_core.catalogue.environments import EnvironmentSpec
     from podracer_core.catalogue.environments.stored_file import StoredFile
@@ -56,6 +57,14 @@ def backtest(
             show_default="buy_and_hold and equal_weight_monthly",
         ),
     ] = None,
+    walk: Annotated[
+        bool,
+        typer.Option(
+            "--walk-forward",
+            help="The policies, trained up to later and later days, one after the other: each acts until the next one "
+            "was selected.",
+        ),
+    ] = False,
     settings: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="NAME=VALUE", help="Another argument of the environment; any number of them."),
@@ -80,10 +89,13 @@ def backtest(
     from podracer_client.local.evaluator import private_evaluator
     from podracer_client.names import short_name
     from podracer_client.policies import policy_folders
+    from podracer_client.walk_forward import walk_forward
     from podracer_core.attachments.transfer import put_file
 
     arguments = {"evaluation_split": "test", **parsed_arguments(settings or ())}
     arguments |= {name: text for name, text in (("evaluation_start", start), ("evaluation_end", end)) if text}
+    if walk and (ensemble or len(policies) < 2):
+        raise InvalidInput("--walk-forward: name two policies or more, in the order of time, and no --ensemble")
     folder = output or Path(f"{short_name(policies[0].rstrip('/'))}-backtest")
     _require_folder(folder)
     with (
@@ -91,27 +103,38 @@ def backtest(
         _other_table(data, server.connect) as other,
         private_evaluator() as evaluator,
     ):
-        trained = trained_environment(folders[0])
-        _require_market(trained)
-        environment = with_arguments(trained, arguments)
-        trained_table = None
-        if other is None or "train_end" not in environment.kwargs:
-            bring_files(evaluator, folders[0], server.connect)
-        if other is not None:
-            path, file = other
-            put_file(evaluator.PutFile, evaluator_service_pb2.PutFileRequest, file, path)
-            if "train_end" not in environment.kwargs:  # what was trained on stands in the former table alone
-                trained_table = _former_table(trained, evaluator)
-            environment = _with_table(environment, file)
-        found = run_backtest(
-            evaluator,
-            folders,
-            environment,
-            rule=rule,
-            baselines=_BASELINES if baselines is None else baselines,
-            index_column=index,
-            trained_table=trained_table,
-        )
+        former: dict[Path, StoredFile | None] = {}
+
+        def prepared(checkpoint: Path) -> EnvironmentSpec:
+            trained = trained_environment(checkpoint)
+            _require_market(trained)
+            environment = with_arguments(trained, arguments)
+            if other is None or "train_end" not in environment.kwargs:
+                bring_files(evaluator, checkpoint, server.connect)
+            former[checkpoint] = None
+            if other is not None:
+                path, file = other
+                put_file(evaluator.PutFile, evaluator_service_pb2.PutFileRequest, file, path)
+                if "train_end" not in environment.kwargs:  # what was trained on stands in the former table alone
+                    former[checkpoint] = _former_table(trained, evaluator)
+                environment = _with_table(environment, file)
+            return environment
+
+        def play(checkpoints: Sequence[Path], environment: EnvironmentSpec, beside: bool) -> Backtest:
+            return run_backtest(
+                evaluator,
+                checkpoints,
+                environment,
+                rule=rule,
+                baselines=(_BASELINES if baselines is None else baselines) if beside else (),
+                index_column=index if beside else "",
+                trained_table=former[checkpoints[0]],
+            )
+
+        if walk:
+            found = walk_forward(folders, [prepared(each) for each in folders], play)
+        else:
+            found = play(folders, prepared(folders[0]), True)
 
     import logging
 

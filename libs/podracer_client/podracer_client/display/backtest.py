@@ -4,22 +4,29 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from podracer_client.backtests import Account, Backtest
 from podracer_client.display.listing import columns
 from podracer_client.names import short_name
 
 __all__ = [
     "COLUMNS",
-    "ROWS",
+    "WINDOWS",
     "account_cells",
     "backtest_json",
     "backtest_text",
     "difference_text",
+    "percent",
     "period_text",
+    "ratio",
     "title_of",
+    "trained_text",
+    "who_text",
+    "window_cells",
 ]
 
-ROWS = (
+_ROWS = (
     ("cumulative_return", "return", "percent"),
     ("annual_return", "a year", "percent"),
     ("annual_volatility", "volatility", "percent"),
@@ -28,7 +35,8 @@ ROWS = (
     ("calmar_ratio", "Calmar", "number"),
     ("max_drawdown", "drawdown", "percent"),
 )
-COLUMNS = ("account", *(title for _, title, _ in ROWS), "turnover", "costs")
+COLUMNS = ("account", *(title for _, title, _ in _ROWS), "turnover", "costs")
+WINDOWS = ("policy", "trained until", "from", "to", "return", "Sharpe", "drawdown")
 _TITLES = {
     "policy": "policy",
     "buy_and_hold": "buy and hold",
@@ -57,7 +65,7 @@ def ratio(value: float) -> str:
 def account_cells(account: Account) -> tuple[str, ...]:
     """A row of the table whose titles are `COLUMNS`."""
     shown = {"percent": percent, "number": ratio}
-    figures = [shown[kind](getattr(account.performance, name)) for name, _, kind in ROWS]
+    figures = [shown[kind](getattr(account.performance, name)) for name, _, kind in _ROWS]
     record = account.record
     traded = (f"{record.turnover:.1f}", f"{record.costs_paid:,.0f}") if record.tickers else ("–", "–")
     return (title_of(account.name), *figures, *traded)
@@ -78,12 +86,11 @@ def period_text(found: Backtest) -> str:
 
 def backtest_text(found: Backtest) -> str:
     """For people."""
-    description = found.header.description
     lower, upper = found.policy.sharpe_interval
-    who = f"{short_name(description.agent)} ({description.algorithm})"
-    if found.header.ensemble:
-        who = f"several together by {found.header.ensemble}, the first of them {who}"
-    lines = [f"policy      {who}", f"period      {period_text(found)}"]
+    lines = [f"policy      {who_text(found)}", f"period      {period_text(found)}"]
+    if found.windows:
+        windows = columns(WINDOWS, [window_cells(window) for window in found.windows], right=WINDOWS[4:])
+        lines += ["", windows]
     if found.trained_bars:
         lines.append(f"beware      {trained_text(found)}")
     lines += [
@@ -96,6 +103,24 @@ def backtest_text(found: Backtest) -> str:
         f"            {difference_text(found, other)} above {title_of(other.name)}" for other in found.accounts[1:]
     ]
     return "\n".join(lines) + "\n"
+
+
+def who_text(found: Backtest) -> str:
+    """Whose account it is."""
+    if found.windows:
+        return f"{len(found.windows)} policies, one after the other"
+    description = found.header.description
+    who = f"{short_name(description.agent)} ({description.algorithm})"
+    return f"several together by {found.header.ensemble}, the first of them {who}" if found.header.ensemble else who
+
+
+def window_cells(window: Backtest) -> tuple[str, ...]:
+    """A row of the table whose titles are `WINDOWS`."""
+    times = window.policy.record.times.astype("datetime64[D]")
+    until = str(np.datetime64(window.header.train_end_us, "us").astype("datetime64[D]"))
+    figures = window.policy.performance
+    whole = (percent(figures.cumulative_return), ratio(figures.sharpe_ratio), percent(figures.max_drawdown))
+    return (who_text(window), until, str(times[0]), str(times[-1]), *whole)
 
 
 def trained_text(found: Backtest) -> str:
@@ -125,4 +150,13 @@ def backtest_json(found: Backtest) -> dict[str, Any]:
         "trained_bars": found.trained_bars,
         "tickers": list(found.header.tickers),
         "accounts": accounts,
+        "windows": [
+            {
+                "agent": each.header.description.agent,
+                "from": str(each.policy.record.times[0]),
+                "to": str(each.policy.record.times[-1]),
+                **each.policy.performance.known(),
+            }
+            for each in found.windows
+        ],
     }

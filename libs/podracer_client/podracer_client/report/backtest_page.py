@@ -12,6 +12,7 @@ import numpy as np
 from podracer_client.backtests import Account, Backtest
 from podracer_client.display.backtest import (
     COLUMNS,
+    WINDOWS,
     account_cells,
     difference_text,
     percent,
@@ -19,8 +20,9 @@ from podracer_client.display.backtest import (
     ratio,
     title_of,
     trained_text,
+    who_text,
+    window_cells,
 )
-from podracer_client.names import short_name
 from podracer_client.report.figures.backtest import MOST_HELD, draw_drawdown, draw_equity, draw_holdings
 from podracer_client.report.figures.rendering import Rendered
 from podracer_client.report.html import Markup, definitions, element, join, section, table
@@ -28,7 +30,7 @@ from podracer_client.report.page import FigurePlan, figure_element, page, render
 from podracer_client.report.writing import write_whole
 from podracer_core.backtest.drawdowns import drawdowns
 from podracer_core.backtest.monthly import monthly_returns
-from podracer_core.backtest.record import equity_csv, holdings_csv, trades_csv
+from podracer_core.backtest.record import equity_csv, holdings_csv
 
 __all__ = ["write_backtest"]
 
@@ -41,9 +43,9 @@ def write_backtest(found: Backtest, folder: Path, title: str, figures: Path | No
     """The page, and the policy's account in CSV files; returns their paths. Every figure goes into the folder `figures`
     too, as SVG and PNG. Raises InvalidInput where a file cannot be written."""
     record = found.policy.record
-    files = {"equity.csv": equity_csv, "trades.csv": trades_csv, "holdings.csv": holdings_csv}
-    for name, write in files.items():
-        write_whole(folder / name, write(record).encode())
+    files = {"equity.csv": equity_csv(record), "trades.csv": found.trades, "holdings.csv": holdings_csv(record)}
+    for name, text in files.items():
+        write_whole(folder / name, text.encode())
     plans = _figures(found)
     rendered = render_figures(plans, png=figures is not None)
     write_page(folder / PAGE, backtest_page(found, title, plans, rendered))
@@ -61,6 +63,7 @@ def backtest_page(found: Backtest, title: str, plans: Iterable[FigurePlan], rend
             _header(found, title),
             _warning(found),
             _tiles(found),
+            section("Windows", _windows(found)),
             section("Results", _results(found), figure["equity"], figure["drawdown"]),
             section("Against each", _against(found)),
             section("Months", _months(found.policy)),
@@ -94,12 +97,8 @@ def _figures(found: Backtest) -> tuple[FigurePlan, ...]:
 
 
 def _header(found: Backtest, title: str) -> Markup:
-    description = found.header.description
-    who = f"{short_name(description.agent)}, {description.algorithm}"
-    together = f" and others, together by {found.header.ensemble}" if found.header.ensemble else ""
-    return element(
-        "header", join((element("h1", title), element("p", f"{who}{together} · {period_text(found)}", class_="muted")))
-    )
+    words = f"{who_text(found)} · {period_text(found)}"
+    return element("header", join((element("h1", title), element("p", words, class_="muted"))))
 
 
 def _warning(found: Backtest) -> Markup:
@@ -124,6 +123,13 @@ def _tiles(found: Backtest) -> Markup:
         for value, name, note in shown
     )
     return element("div", join(tiles), class_="tiles")
+
+
+def _windows(found: Backtest) -> Markup:
+    if not found.windows:
+        return Markup()
+    caption = "Where one policy follows another, what was held is closed at that bar's closing price, without costs."
+    return table(WINDOWS, [window_cells(window) for window in found.windows], right=WINDOWS[4:], caption=caption)
 
 
 def _results(found: Backtest) -> Markup:
