@@ -87,6 +87,20 @@ async def test_a_data_set_grows_while_a_job_keeps_its_own(site: Any, rows: list[
     assert (await data(site, "show", "prices"))[0] == 2
 
 
+async def test_several_who_add_at_once_lose_nothing(site: Any, rows: list[Row]) -> None:
+    """Each has bars of its own ticker: whoever comes second reads the data set again, and adds to that."""
+    days = days_of(rows)
+    write_csv(site.folder / "old.csv", [row for row in rows if row["time"] < days[20]])
+    await fine(site, "import", "old.csv", "--name", "prices", "--adjust", "none")
+    imports = []
+    for ticker in ("AAA", "AAB"):
+        newer = [row for row in rows if row["time"] >= days[20] and row["ticker"] == ticker]
+        write_csv(site.folder / f"{ticker}.csv", newer)
+        imports.append(fine(site, "import", f"{ticker}.csv", "--name", "prices", "--append", "--adjust", "none"))
+    await asyncio.gather(*imports)
+    assert (await shown(site, "prices"))["rows"] == 120
+
+
 async def test_bad_input_is_told_in_a_line_and_changes_nothing(site: Any, rows: list[Row]) -> None:
     days = days_of(rows)
     write_csv(site.folder / "all.csv", rows)
