@@ -153,11 +153,17 @@ def _best(session: Session, job: JobRow) -> CheckpointRow:
         champion = promotions.champion(session, job)
         if champion is None:
             raise NotFound(f"the job {job.job_id} has no champion yet", reason="NO_CANDIDATE")
-        return session.get_one(CheckpointRow, champion.prefix)
+        return _row(session, champion.prefix)
     if job.best is None:
         raise NotFound(f"the job {job.job_id} has no candidate yet", reason="NO_CANDIDATE")
-    best = agent_pb2.Evaluation.FromString(job.best)
-    return session.get_one(CheckpointRow, best.checkpoint.prefix)
+    return _row(session, agent_pb2.Evaluation.FromString(job.best).checkpoint.prefix)
+
+
+def _row(session: Session, prefix: str) -> CheckpointRow:
+    row = session.get(CheckpointRow, prefix)
+    if row is None:
+        raise NotFound(f"the checkpoint {prefix} is gone: its job is being deleted", prefix=prefix)
+    return row
 
 
 def _checkpoint(session: Session, job: JobRow, name: Name) -> CheckpointRow:
