@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from podracer.common.v1 import evolution_pb2
+from podracer.common.v1 import cohort_pb2, evolution_pb2
 from podracer.orchestrator.v1 import artifact_service_pb2 as artifact_pb2
 from podracer.orchestrator.v1 import job_pb2
 from podracer.orchestrator.v1 import job_service_pb2 as service_pb2
@@ -174,6 +174,27 @@ async def test_a_generation_that_is_cancelled_in_its_contest_leaves_the_champion
     assert failed.reason == f"{TRADER}-2 is CANCELLED"
     await upload(site, b"3")
     assert (await begin(site, description)).lease.job == f"{TRADER}-3"
+
+
+@pytest.mark.parametrize("side", ["champion", "challenger"])
+async def test_a_side_that_cannot_be_evaluated_leaves_the_champion(site, description, side):
+    await upload(site, b"1")
+    await create(site, contest={"split": "tset"})
+    await train(site, description, score=10.0)
+    await history(site, 1)
+    await upload(site, b"2")
+    await train(site, description, score=20.0)
+    learner = site.learner()
+    while (lease := await learner.ask(wait_s=1.0)) is not None:
+        is_challenger = lease.evaluate.policies[0].agent.startswith(f"{TRADER}-2/")
+        if is_challenger is (side == "challenger"):
+            await learner.complete(problem=cohort_pb2.Problem(reason="USER_CODE_FAILED", message="no split 'tset'"))
+        else:
+            await learner.complete(evaluate=learner.evaluate_result(1.0))
+    kept, promoted = await history(site, 2)
+    assert (kept.decision, kept.policy) == (KEPT, promoted.policy)
+    assert kept.reason == f"the {side} could not be evaluated: no split 'tset'"
+    assert (await site.job(f"{TRADER}-2")).state == job_pb2.JOB_STATE_SUCCEEDED
 
 
 async def test_a_contest_waits_while_its_job_is_suspended(site, description):
