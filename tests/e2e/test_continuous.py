@@ -141,9 +141,11 @@ def test_agents_keep_learning_whatever_dies(site: Site, run: Callable[..., Comma
     for name, promotion in first.items():
         assert (promotion.generation, promotion.challenger.agent) == (1, promotion.policy.agent), name
 
-    # New days. The orchestrator is killed while a challenger learns, and in the middle of both contests.
+    # New days. The orchestrator is killed before it has begun anything, while a challenger learns, and in the middle of
+    # both contests.
     (added,) = fine("data", "import", "newer.csv", "--name", "market", "--append", "--json").events
     assert added["added_rows"] == 2 * 190
+    site.kill_orchestrator()
     for name in ("trader", "careful"):
         site.wait_for_event(f"{name}-2", "JOB_CREATED")
     wait_until(lambda: any(site.env_steps(f"{name}-2") for name in first), 120, "the first steps of a challenger")
@@ -208,9 +210,17 @@ def test_agents_keep_learning_whatever_dies(site: Site, run: Callable[..., Comma
         fine(*words)
     refused = run("data", "delete", "market")
     assert refused.process.returncode != 0 and "is needed by projects/default/jobs/" in refused.stderr
+    refused = run("delete", "trader")
+    assert refused.process.returncode != 0 and "the job is RUNNING: cancel it before it is deleted" in refused.stderr
+    refused = run("delete", "trader-1")
+    assert refused.process.returncode != 0 and "needs the checkpoint" in refused.stderr
     for name in first:
         fine("cancel", name)
     assert len(site.client.jobs()) == 6, "nothing began again after the rollback"
+    for name in first:
+        fine("delete", name)
+    assert site.client.jobs() == []
+    fine("data", "delete", "market")
 
 
 def test_a_schedule_begins_generations(site: Site, run: Callable[..., Command], tmp_path: Path) -> None:

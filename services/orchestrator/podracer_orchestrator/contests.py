@@ -59,8 +59,8 @@ def is_wanted(session: Session, job: JobRow) -> bool:
 
 
 def has_begun(session: Session, job: JobRow) -> bool:
-    """Whether the job is at work on its contest."""
-    return any(work.state in _OPEN for work in _works(session, job))
+    """Whether the job is at work on its contest, or has held it: from then on it is certain who is judged."""
+    return bool(_works(session, job))
 
 
 def begin(session: Session, job: JobRow, now: datetime) -> None:

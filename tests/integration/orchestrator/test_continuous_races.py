@@ -213,6 +213,27 @@ async def test_a_contest_waits_while_its_job_is_suspended(site, description):
     assert (await history(site, 2))[0].decision == PROMOTED
 
 
+async def test_after_its_contest_a_generation_trains_no_more(site, description):
+    """Neither a larger budget nor a late claim changes who is judged once the contest has been held."""
+    await upload(site, b"1")
+    await create(site)
+    await train(site, description, score=10.0)
+    await history(site, 1)
+    await upload(site, b"2")
+    await train(site, description, score=20.0)
+    first, second = site.learner(), site.learner()
+    await first.ask(wait_s=10.0)
+    await first.complete(evaluate=first.evaluate_result(1.0))
+    assert (await second.ask(wait_s=10.0)).HasField("evaluate")
+    await update(site, TRADER, suspend=True)
+    await second.complete(evaluate=second.evaluate_result(1.0))
+    more = job_pb2.JobSpec(objective=evolution_pb2.Objective(max_env_steps=1000))
+    await update(site, f"{TRADER}-2", spec=more, update_mask={"paths": ["objective.max_env_steps"]})
+    await update(site, TRADER, suspend=False)
+    assert (await history(site, 2))[0].decision == KEPT
+    assert (await site.job(f"{TRADER}-2")).state == job_pb2.JOB_STATE_SUCCEEDED
+
+
 async def test_who_was_promoted_by_hand_during_the_contest_stays(site, description):
     await upload(site, b"1")
     await create(site)

@@ -72,6 +72,8 @@ async def test_a_data_set_grows_while_a_job_keeps_its_own(site: Any, rows: list[
     assert "wrote 120 rows, 30 rows of them new to the data set prices" in out
     second = await shown(site, "prices")
     assert (second["rows"], second["last"], second["ex_rights"]) == (120, days[-1], 1)
+    nothing = json.loads(await fine(site, "import", "new.csv", "--name", "prices", "--append", "--json"))
+    assert (nothing["added_rows"], nothing["sha256"]) == (0, second["sha256"])
     assert (await shown(site, f"prices.{first['sha256'][:16]}"))["sha256"] == first["sha256"]
     names = [json.loads(line)["name"] for line in (await fine(site, "list", "--json")).splitlines()]
     assert sorted(names) == ["prices", f"prices.{first['sha256'][:16]}"]
