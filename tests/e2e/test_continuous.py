@@ -110,7 +110,9 @@ class Site:
 def site(podracer: Callable[..., Command], tmp_path: Path) -> Any:
     state = tmp_path / "runs"
     up = podracer("up", "--max-pods", "1")
-    wait_until((state / "connection.json").exists, 60, "the services")
+    connection = state / "connection.json"
+    wait_until(lambda: connection.exists() or up.process.poll() is not None, 120, "the services")
+    assert connection.exists(), up.stderr
     with Client.connect(folder=state) as client:
         yield Site(up, client, state)
 
@@ -206,6 +208,7 @@ def test_agents_keep_learning_whatever_dies(site: Site, run: Callable[..., Comma
         ["report", "trader"],
         ["leaderboard", "trader"],
         ["jobs"],
+        ["evaluate", "trader", "--set", "evaluation_split=test"],
     ):
         fine(*words)
     refused = run("data", "delete", "market")
