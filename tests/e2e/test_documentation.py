@@ -204,3 +204,33 @@ def test_the_commands_of_market_data(
             command = run(*arguments)
             assert command.process.returncode == 0, (line, command.stderr)
     assert (tmp_path / "copy.parquet").stat().st_size > 0
+
+
+def test_the_commands_of_continuous_training(
+    podracer: Callable[..., Command], run: Callable[..., Command], tmp_path: Path
+) -> None:
+    document = (ROOT / "docs" / "continuous-training.md").read_text()
+    shown = blocks(document, "yaml")[0]
+    assert "{max_duration: 20m}" in shown
+    (tmp_path / "trader.yaml").write_text(shown.replace("{max_duration: 20m}", "{max_duration: 6s}"))
+    decisions = 0
+    (commands,) = blocks(document, "sh")
+    for line in commands.splitlines():
+        program, *arguments = shlex.split(line, comments=True)
+        if program != "podracer":
+            subprocess.run(line, shell=True, cwd=tmp_path, check=True, timeout=30)
+            continue
+        if arguments[-1] == "&":
+            podracer(*arguments[:-1])
+            wait_until((tmp_path / "runs" / "connection.json").exists, 30, "the services")
+            continue
+        command = run(*arguments)
+        assert command.process.returncode == 0, (line, command.stderr)
+        if arguments[0] == "submit" or "--append" in arguments:
+            decisions += 1
+            wait_until(lambda count=decisions: len(run("history", "trader", "--json").events) == count, 180, line)
+        if arguments[0] == "promote":
+            assert "/trader-2/agents/" in "\n".join(command.lines)
+        if arguments[0] == "rollback":
+            assert "/trader-" in "\n".join(command.lines)
+    assert decisions == 2

@@ -13,7 +13,7 @@ from typing import TextIO
 
 from podracer_client.client import Client
 from podracer_client.data_sets import download_data_set, store_data_set
-from podracer_core.errors import InvalidInput
+from podracer_core.errors import Fenced, InvalidInput
 from podracer_core.market_data.appending import append, prepared
 from podracer_core.market_data.canonical import Provenance, read_provenance, write_canonical
 from podracer_core.market_data.inspection import Inspection, inspect
@@ -25,6 +25,7 @@ __all__ = ["ImportRequest", "Imported", "import_market_data", "write_market"]
 
 _LABEL = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?")
 _TELL_FROM_BYTES = 32 << 20  # smaller files are read in a moment
+_ATTEMPTS = 5  # to add bars to a data set that others add to at the same time
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,17 +80,28 @@ def import_market_data(request: ImportRequest, connect: Callable[[], Client], to
         sha256 = "" if request.output is None else write_canonical(stored, request.output, provenance)
         return Imported(inspection, request.adjust, len(stored.time), len(stored.time), sha256)
     with connect() as client, tempfile.TemporaryDirectory(prefix="podracer-data-") as folder:
-        added = len(table.time)
-        if request.append:
-            say(f"fetching the data set {request.name}")
-            stored, provenance, added = _appended(client, request, table)
-        else:
-            stored, provenance = prepared(table, provenance)
         file = request.output or Path(folder) / "table.parquet"
-        say("writing")
-        sha256 = write_canonical(stored, file, provenance)
-        say(f"storing {file.stat().st_size:,} bytes on the server")
-        store_data_set(client, request.name, file)
+        for attempt in range(1, _ATTEMPTS + 1):
+            former_sha256, added = "", len(table.time)
+            if request.append:
+                say(f"fetching the data set {request.name}")
+                former_sha256, stored, provenance, added = _appended(client, request, table)
+            else:
+                stored, provenance = prepared(table, provenance)
+            say("writing")
+            sha256 = write_canonical(stored, file, provenance)
+            if (
+                not added
+            ):  # another version of pyarrow may write the same rows as other bytes: nothing is new all the same
+                sha256 = former_sha256
+                break
+            say(f"storing {file.stat().st_size:,} bytes on the server")
+            try:
+                store_data_set(client, request.name, file, former_sha256=former_sha256)
+                break
+            except Fenced:  # somebody has added to it, or stored it anew, since it was fetched
+                if attempt == _ATTEMPTS:
+                    raise
     return Imported(inspection, provenance.adjust, len(stored.time), added, sha256)
 
 
@@ -109,8 +121,9 @@ def write_market(market: SyntheticMarket, path: Path) -> tuple[int, str]:
     return len(table.time), digest.hexdigest()
 
 
-def _appended(client: Client, request: ImportRequest, table: PriceTable) -> tuple[PriceTable, Provenance, int]:
-    with download_data_set(client, request.name) as (_, file):
+def _appended(client: Client, request: ImportRequest, table: PriceTable) -> tuple[str, PriceTable, Provenance, int]:
+    """What the data set was (its SHA-256), and what it is with the new bars, of which there are so many."""
+    with download_data_set(client, request.name) as (artifact, file):
         provenance = read_provenance(file)
         if provenance is None:
             raise InvalidInput(f"the data set {request.name} was not stored by `podracer data import`: store it anew")
@@ -119,7 +132,7 @@ def _appended(client: Client, request: ImportRequest, table: PriceTable) -> tupl
             right = f"it was imported with --adjust {provenance.adjust}{limit}: say the same"
             raise InvalidInput(f"the data set {request.name} cannot be added to so: {right}")
         stored = checked(read_table(str(file), {}))
-    return append(stored, provenance, table)
+    return artifact.sha256, *append(stored, provenance, table)
 
 
 def _csv(table: PriceTable) -> Iterator[bytes]:

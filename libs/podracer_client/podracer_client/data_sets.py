@@ -34,9 +34,14 @@ def _resource(name: str) -> str:
     return name if name.startswith("projects/") else f"{DEFAULT_PROJECT}/artifacts/{name}"
 
 
-def store_data_set(client: Client, name: str, path: Path) -> Artifact:
-    """Let `name` stand for the file from now on. Jobs that were given its former content keep that."""
-    header = artifact_service_pb2.UploadHeader(parent=DEFAULT_PROJECT, artifact_id=name, kind=_KIND, replace=True)
+def store_data_set(client: Client, name: str, path: Path, *, former_sha256: str = "") -> Artifact:
+    """Let `name` stand for the file from now on. Jobs that were given its former content keep that.
+
+    Raises Fenced (ARTIFACT_CHANGED) where it does not stand for `former_sha256` any more, which the file was made from.
+    """
+    header = artifact_service_pb2.UploadHeader(
+        parent=DEFAULT_PROJECT, artifact_id=name, kind=_KIND, replace=True, replaced_sha256=former_sha256
+    )
     return upload_file(client.artifact_service, header, path)
 
 

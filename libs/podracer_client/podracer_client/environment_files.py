@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from podracer.evaluator.v1 import evaluator_service_pb2, evaluator_service_pb2_grpc
@@ -16,6 +16,9 @@ from podracer_core.errors import InvalidInput, NotFound, PodracerError
 from podracer_core.storage.manifest import FILE_NAME, Manifest
 
 __all__ = ["bring_files", "trained_environment"]
+
+_DIGITS = 16
+"""Of the SHA-256, in the name of what a name stood for before (`UploadHeader.replace`)."""
 
 
 def bring_files(
@@ -54,7 +57,7 @@ def _download(file: StoredFile, target: Path, connect: Callable[[], Client]) -> 
     name = "/".join(file.key.split("/")[:4])  # projects/p/artifacts/x/…
     try:
         with connect() as client:
-            client.download(name, target)
+            client.download(_name_of(client, name, file.sha256), target)
     except PodracerError as error:
         raise NotFound(
             f"the environment that this policy was trained in needs {name}, which is not in the object store that the "
@@ -62,3 +65,12 @@ def _download(file: StoredFile, target: Path, connect: Callable[[], Client]) -> 
             reason="ENVIRONMENT_FILES_NOT_FOUND",
         ) from error
     return target / file.key.rpartition("/")[2]
+
+
+def _name_of(client: Client, name: str, sha256: str) -> str:
+    """By which name the server has this content: `name` may stand for other content now. Raises NotFound."""
+    for each in (name, f"{name}.{sha256[:_DIGITS]}"):
+        with suppress(NotFound):
+            if client.describe(each).sha256 == sha256:
+                return each
+    raise NotFound(f"it has no {name} with the SHA-256 {sha256}", name=name)

@@ -15,6 +15,9 @@ from podracer_core.jobs.validation import MAX_PODS
 if TYPE_CHECKING:
     from podracer_client.client import Client
 
+_DELETE_TIMEOUT_S = 600.0
+"""A store may take a while to delete many objects; the same call again goes on where this one was cut off."""
+
 
 class Job:
     """A job on a server; `message` is what was last heard of it, `refresh` asks again."""
@@ -64,6 +67,14 @@ class Job:
         """End it; what it has reached stays."""
         self.message = self._client.job_service.CancelJob(job_service_pb2.CancelJobRequest(name=self.name)).job
         return self
+
+    def delete(self) -> None:
+        """Delete it, its leaderboard and its checkpoints, and those of the jobs that it has made.
+
+        Raises PreconditionFailed unless they have ended and nobody else needs their checkpoints.
+        """
+        request = job_service_pb2.DeleteJobRequest(name=self.name)
+        self._client.job_service.DeleteJob(request, timeout=_DELETE_TIMEOUT_S)
 
     def suspend(self, *, timeout_s: float | None = None) -> Job:
         """Stop its pods after a last checkpoint, until it is resumed."""

@@ -23,6 +23,7 @@ from podracer_core.errors import (
     AlreadyExists,
     DataCorrupted,
     Exhausted,
+    Fenced,
     FieldViolation,
     InvalidInput,
     NotFound,
@@ -81,12 +82,12 @@ class ArtifactServicer(artifact_service_pb2_grpc.ArtifactServiceServicer):
         quota = self._quotas.of(row.project)
 
         def require(session: Session) -> None:
-            if not artifacts.is_there(session, row, replace=header.replace):
+            if not artifacts.is_there(session, row, replace=header.replace, replaced_sha256=header.replaced_sha256):
                 require_upload(session, row.project, row.size_bytes, quota)
 
         def keep(session: Session) -> Found:
             require(session)  # others may have come first
-            return artifacts.store_upload(session, row, replace=header.replace)
+            return artifacts.store_upload(session, row, replace=header.replace, replaced_sha256=header.replaced_sha256)
 
         await self._transactions.read(require)
         with tempfile.NamedTemporaryFile() as draft:
@@ -95,7 +96,7 @@ class ArtifactServicer(artifact_service_pb2_grpc.ArtifactServiceServicer):
                 await asyncio.to_thread(self._store.put, row.key, Path(draft.name))
                 try:
                     found = await self._transactions.write(keep)
-                except (Exhausted, AlreadyExists):
+                except (Exhausted, AlreadyExists, Fenced):
                     await self._delete_unless_recorded(row.key)
                     raise
         return artifact_pb2.UploadResponse(artifact=await self._message(found))
@@ -169,6 +170,10 @@ class ArtifactServicer(artifact_service_pb2_grpc.ArtifactServiceServicer):
         if header.replace and not header.artifact_id:
             message = "is for an upload with an artifact_id: without one its name is its SHA-256"
             raise InvalidInput(message, violations=[FieldViolation("header.replace", message)], reason="INVALID_UPLOAD")
+        if header.replaced_sha256 and not header.replace:
+            message = "is for an upload with `replace`"
+            violations = [FieldViolation("header.replaced_sha256", message)]
+            raise InvalidInput(f"replaced_sha256 {message}", violations=violations, reason="INVALID_UPLOAD")
         if header.artifact_id:
             names.check_label(header.artifact_id, "header.artifact_id")
         artifact_id = header.artifact_id or header.sha256

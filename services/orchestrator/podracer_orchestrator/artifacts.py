@@ -10,7 +10,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from podracer.common.v1 import agent_pb2
-from podracer_core.errors import AlreadyExists, NotFound, PreconditionFailed
+from podracer_core.errors import AlreadyExists, Fenced, NotFound, PreconditionFailed
 from podracer_core.storage.manifest import FILE_NAME, Manifest, ManifestFile
 from podracer_orchestrator import earlier_versions, job_files, jobs, names, promotions
 from podracer_orchestrator.names import Name
@@ -67,36 +67,46 @@ def files_of(found: Found, manifest: Manifest | None, manifest_bytes: int = 0) -
     return [*manifest.files, ManifestFile(FILE_NAME, manifest_bytes, found.sha256)]
 
 
-def store_upload(session: Session, row: ArtifactRow, *, replace: bool = False) -> Found:
+def store_upload(session: Session, row: ArtifactRow, *, replace: bool = False, replaced_sha256: str = "") -> Found:
     """Record an upload whose bytes are in the store; the same request, or the same content, again changes nothing.
 
     Raises AlreadyExists where the name stands for other content, unless the upload is to `replace` that, and of its
-    kind.
+    kind; Fenced where it is to replace just `replaced_sha256`, and the name stands for something else.
     """
     if row.request_id:
         query = select(ArtifactRow).where(ArtifactRow.project == row.project, ArtifactRow.request_id == row.request_id)
         if (former := session.scalar(query)) is not None:
             return uploaded(former)
     present = session.get(ArtifactRow, (row.project, row.artifact_id))
+    if present is not None and (present.sha256, present.kind) == (row.sha256, row.kind):
+        return uploaded(present)
+    _require_former(present, row, replaced_sha256)
     if present is None:
         session.add(row)
         return uploaded(row)
-    if (present.sha256, present.kind) == (row.sha256, row.kind):
-        return uploaded(present)
     _require_replaceable(present, row, replace)
     earlier_versions.replace_content(session, present, row)
     return uploaded(present)
 
 
-def is_there(session: Session, row: ArtifactRow, *, replace: bool = False) -> bool:
-    """Whether this content is there by that name. Raises AlreadyExists as `store_upload` does: before anything is
-    stored."""
+def is_there(session: Session, row: ArtifactRow, *, replace: bool = False, replaced_sha256: str = "") -> bool:
+    """Whether this content is there by that name. Raises as `store_upload` does: before anything is stored."""
     present = session.get(ArtifactRow, (row.project, row.artifact_id))
-    if present is None:
-        return False
-    if present.sha256 != row.sha256:
+    if present is not None and present.sha256 == row.sha256:
+        return True
+    _require_former(present, row, replaced_sha256)
+    if present is not None:
         _require_replaceable(present, row, replace)
-    return present.sha256 == row.sha256
+    return False
+
+
+def _require_former(present: ArtifactRow | None, row: ArtifactRow, expected: str) -> None:
+    found = "" if present is None else present.sha256
+    if expected and found != expected:
+        name = names.artifact_name(row.project, row.artifact_id)
+        now = f"stands for {found[:16]} now" if found else "is gone"
+        message = f"{name} {now}, no longer for {expected[:16]}: read it again, and replace that"
+        raise Fenced(message, reason="ARTIFACT_CHANGED", name=name)
 
 
 def _require_replaceable(present: ArtifactRow, row: ArtifactRow, replace: bool) -> None:
@@ -143,11 +153,17 @@ def _best(session: Session, job: JobRow) -> CheckpointRow:
         champion = promotions.champion(session, job)
         if champion is None:
             raise NotFound(f"the job {job.job_id} has no champion yet", reason="NO_CANDIDATE")
-        return session.get_one(CheckpointRow, champion.prefix)
+        return _row(session, champion.prefix)
     if job.best is None:
         raise NotFound(f"the job {job.job_id} has no candidate yet", reason="NO_CANDIDATE")
-    best = agent_pb2.Evaluation.FromString(job.best)
-    return session.get_one(CheckpointRow, best.checkpoint.prefix)
+    return _row(session, agent_pb2.Evaluation.FromString(job.best).checkpoint.prefix)
+
+
+def _row(session: Session, prefix: str) -> CheckpointRow:
+    row = session.get(CheckpointRow, prefix)
+    if row is None:
+        raise NotFound(f"the checkpoint {prefix} is gone: its job is being deleted", prefix=prefix)
+    return row
 
 
 def _checkpoint(session: Session, job: JobRow, name: Name) -> CheckpointRow:

@@ -53,12 +53,14 @@ def is_wanted(session: Session, job: JobRow) -> bool:
     if parent is None or JobState(parent.state) in FINAL_STATES:
         return False
     present = promotions.champion(session, parent)
-    return present is not None and can_act(session, job, present.prefix)
+    if present is None or present.prefix == agent_pb2.Evaluation.FromString(job.best).checkpoint.prefix:
+        return False
+    return can_act(session, job, present.prefix)
 
 
 def has_begun(session: Session, job: JobRow) -> bool:
-    """Whether the job is at work on its contest."""
-    return any(work.state in _OPEN for work in _works(session, job))
+    """Whether the job is at work on its contest, or has held it: from then on it is certain who is judged."""
+    return bool(_works(session, job))
 
 
 def begin(session: Session, job: JobRow, now: datetime) -> None:

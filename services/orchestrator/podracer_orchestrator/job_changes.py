@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import delete, or_, select
+from sqlalchemy import delete, or_, select, update
 from sqlalchemy.orm import Session
 
 from podracer.orchestrator.v1 import job_pb2
 from podracer_core.errors import Fenced, FieldViolation, InvalidInput, PreconditionFailed
-from podracer_core.storage.layout import CheckpointPlace
+from podracer_core.storage.layout import CheckpointPlace, job_prefix
 from podracer_orchestrator import events, founders, jobs, objective, outbox, promotions
 from podracer_orchestrator.changes import POOL, WORK, job_topic, touch
 from podracer_orchestrator.job_plan import read_spec
@@ -105,6 +105,20 @@ def require_unneeded(session: Session, job: JobRow) -> Sequence[JobRow]:
             message = f"{name} needs the checkpoint {prefix}: delete that job, or have its alias point elsewhere"
             raise PreconditionFailed(message, reason="CHECKPOINT_IN_USE", job=name)
     return family
+
+
+def forget_checkpoints(session: Session, job: JobRow) -> list[str]:
+    """Forget the checkpoints of an ended job, and of those that it has made, which are about to be deleted; returns
+    where the objects of these jobs are.
+
+    From here on no alias can be pointed at them, and nobody starts from them. Raises as `require_unneeded` does.
+    """
+    family = require_unneeded(session, job)
+    for each in family:
+        works = select(WorkRow.id).where(WorkRow.job_uid == each.uid)
+        session.execute(update(MemberRow).where(MemberRow.work_id.in_(works)).values(checkpoint=None))
+        session.execute(delete(CheckpointRow).where(CheckpointRow.job_uid == each.uid))
+    return [job_prefix(each.project, each.uid) for each in family]
 
 
 def remove(session: Session, job: JobRow) -> None:

@@ -17,7 +17,6 @@ from podracer_core.errors import FieldViolation, InvalidInput
 from podracer_core.jobs.messages import seconds_from_duration
 from podracer_core.rpc.auth import current_caller
 from podracer_core.rpc.tokens import Role
-from podracer_core.storage.layout import job_prefix
 from podracer_core.telemetry.spans import current
 from podracer_orchestrator import events, job_changes, job_files, jobs, names, pods, promotions, submission
 from podracer_orchestrator.capacity import capacity_message, pod_uses
@@ -104,12 +103,11 @@ class JobServicer(job_service_pb2_grpc.JobServiceServicer):
         return service_pb2.CancelJobResponse(job=await self._changed(request.name, operation))
 
     async def DeleteJob(self, request: service_pb2.DeleteJobRequest, context: Context) -> service_pb2.DeleteJobResponse:
-        def prefixes(session: Session) -> list[str]:
-            going = job_changes.require_unneeded(session, _named(session, request.name))
-            return [job_prefix(job.project, job.uid) for job in going]
+        def forget(session: Session) -> list[str]:
+            return job_changes.forget_checkpoints(session, _named(session, request.name))
 
-        # Objects first: should we die in between, the same call again finishes the deletion.
-        for objects in await self._transactions.read(prefixes):
+        # Objects before the job: should we die in between, the same call again finishes the deletion.
+        for objects in await self._transactions.write(forget):
             await asyncio.to_thread(self._orchestrator.store.delete_prefix, objects)
         await self._transactions.write(lambda session: job_changes.remove(session, _named(session, request.name)))
         return service_pb2.DeleteJobResponse()

@@ -86,7 +86,10 @@ def changed(spec: job_pb2.JobSpec, new: job_pb2.JobSpec, paths: Sequence[str]) -
         if copy is None:
             raise _bad("update_mask", f"{path!r} cannot be changed; these can: {', '.join(sorted(_CHANGEABLE))}")
         copy(new, result)
-    return checked(result)
+    result = checked(result)
+    del result.founders[:]
+    result.founders.extend(spec.founders)  # with all that was looked up of their checkpoints
+    return result
 
 
 def _check_extensions(evolution: Evolution) -> None:

@@ -14,9 +14,11 @@ from datetime import datetime, timedelta
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from podracer.common.v1 import agent_pb2, cohort_pb2, evolution_pb2
+from podracer.common.v1 import agent_pb2, cohort_pb2, environment_pb2, evolution_pb2
 from podracer.orchestrator.v1 import job_pb2
-from podracer_core.jobs.messages import seconds_from_duration
+from podracer_core.catalogue.messages import space_from_message
+from podracer_core.jobs.messages import search_from_message, seconds_from_duration
+from podracer_core.jobs.validation import searched_algorithms
 from podracer_orchestrator import contests, events, founders, job_files, jobs, promotions
 from podracer_orchestrator.changes import job_topic, touch
 from podracer_orchestrator.job_plan import read_spec
@@ -144,6 +146,8 @@ def _judge(session: Session, job: JobRow, child: JobRow, generation: Generation,
     generation = Generation(generation.number, generation.child, generation.data_sha256, champion, challenger)
     if present is None:
         is_better, reason = True, "the first candidate"
+    elif contest is None and present.prefix == best.checkpoint.prefix:
+        is_better, reason = False, "its best policy was promoted by hand already"
     elif contest is None and not contests.can_act(session, child, present.prefix):
         is_better, reason = True, "the champion cannot act in the environment any more: its spaces are others"
     elif contest is None or contest.champion_prefix != present.prefix:
@@ -162,7 +166,8 @@ def _judge(session: Session, job: JobRow, child: JobRow, generation: Generation,
 
 
 def _founders(session: Session, job: JobRow) -> list[evolution_pb2.Founder]:
-    """The champion, and the best of the newest generation that has one; none that was rolled back from."""
+    """The champion, and the best of the newest generation that has one; none that was rolled back from, or is of an
+    algorithm that the job does not search: the generation's leaderboard would refuse it."""
     found, avoided = [], promotions.rolled_back(session, job)
     present, newest = promotions.champion(session, job), newest_best(session, job)
     if present is not None:
@@ -171,7 +176,16 @@ def _founders(session: Session, job: JobRow) -> list[evolution_pb2.Founder]:
         best = agent_pb2.Evaluation.FromString(newest.best or b"")
         found.append((best.agent, best.checkpoint.prefix))
     unique = [each for each in dict.fromkeys(found) if each[1] not in avoided]
-    return [founder for each in unique if (founder := founders.of_checkpoint(session, *each)) is not None]
+    known = [founder for each in unique if (founder := founders.of_checkpoint(session, *each)) is not None]
+    return [founder for founder in known if founder.algorithm in _searched(job)]
+
+
+def _searched(job: JobRow) -> set[str]:
+    space = None
+    if job.description is not None:
+        space = space_from_message(environment_pb2.EnvironmentDescription.FromString(job.description).action_space)
+    search = search_from_message(read_spec(job.spec).search)
+    return {share.algorithm for share in searched_algorithms(search, space)}
 
 
 def _numbered(name: str, number: int, ending: str = "") -> str:

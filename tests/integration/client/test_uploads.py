@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import os
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -124,17 +125,35 @@ class TestBringFiles:
         bring_files(evaluator, checkpoint, lambda: pytest.fail("no server is needed"))
         assert evaluator.received == [(self.CODE.sha256, b"the code")]
 
-    def test_from_a_server(self, checkpoint: Path, evaluator: Any) -> None:
+    NAME = "projects/default/artifacts/x"
+
+    def server(self, artifacts: dict[str, bytes]) -> Callable[[], Any]:
+        """Connects to one that has these."""
+
         @contextmanager
         def connect() -> Iterator[Any]:
+            def describe(name: str) -> artifact_service_pb2.Artifact:
+                if name not in artifacts:
+                    raise NotFound(f"there is no artifact {name}")
+                return artifact_service_pb2.Artifact(sha256=hashlib.sha256(artifacts[name]).hexdigest())
+
             def download(name: str, target: Path) -> None:
-                assert name == "projects/default/artifacts/x"
-                write_files(target, {"content": b"the code"})
+                write_files(target, {"content": artifacts[name]})
 
-            yield SimpleNamespace(download=download)
+            yield SimpleNamespace(describe=describe, download=download)
 
-        bring_files(evaluator, checkpoint, connect)
+        return connect
+
+    def test_from_a_server(self, checkpoint: Path, evaluator: Any) -> None:
+        bring_files(evaluator, checkpoint, self.server({self.NAME: b"the code"}))
         assert evaluator.received == [(self.CODE.sha256, b"the code")]
+
+    def test_from_a_server_where_the_name_stands_for_something_else_now(self, checkpoint: Path, evaluator: Any) -> None:
+        earlier = f"{self.NAME}.{self.CODE.sha256[:16]}"
+        bring_files(evaluator, checkpoint, self.server({self.NAME: b"newer", earlier: b"the code"}))
+        assert evaluator.received == [(self.CODE.sha256, b"the code")]
+        with pytest.raises(NotFound, match=f"it has no {self.NAME} with the SHA-256 {self.CODE.sha256}"):
+            bring_files(evaluator, checkpoint, self.server({self.NAME: b"newer"}))
 
     def test_from_nowhere(self, checkpoint: Path, evaluator: Any) -> None:
         def connect() -> Any:

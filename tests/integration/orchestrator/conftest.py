@@ -402,3 +402,12 @@ def make_evaluation() -> Callable[..., agent_pb2.Evaluation]:
 @pytest.fixture
 def make_spec() -> Callable[..., job_pb2.JobSpec]:
     return spec
+
+
+@pytest.fixture
+def description() -> environment_pb2.EnvironmentDescription:
+    """What an inspection finds out of some environment: four numbers to look at, two actions."""
+    found = environment_pb2.EnvironmentDescription(backend="gym")
+    found.observation_space.box.shape.append(4)
+    found.action_space.discrete.n = 2
+    return found

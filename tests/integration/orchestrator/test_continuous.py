@@ -5,119 +5,32 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import sqlite3
-from datetime import UTC, datetime
 
 import pytest
 
 from podracer.common.v1 import cohort_pb2, environment_pb2, evolution_pb2
-from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
 from podracer.orchestrator.v1 import artifact_service_pb2 as artifact_pb2
 from podracer.orchestrator.v1 import job_pb2
 from podracer.orchestrator.v1 import job_service_pb2 as service_pb2
-from podracer.orchestrator.v1 import pod_service_pb2 as pod_pb2
 from podracer_core.errors import InvalidInput, NotFound, PreconditionFailed
-from podracer_orchestrator.tables import ArtifactRow
-
-STEPS = evolution_pb2.Objective(max_env_steps=30)
-ONE = evolution_pb2.Evolution(population=1, leaderboard_size=1)
-TRADER = "projects/default/jobs/trader"
-PROMOTED, KEPT, FAILED, ROLLED_BACK = (
-    getattr(service_pb2, f"PROMOTION_DECISION_{word}") for word in ("PROMOTED", "KEPT", "FAILED", "ROLLED_BACK")
+from support.generations import (
+    FAILED,
+    KEPT,
+    ONE,
+    PROMOTED,
+    ROLLED_BACK,
+    STEPS,
+    TRADER,
+    aliases,
+    begin,
+    children,
+    contest,
+    create,
+    history,
+    kinds,
+    train,
+    upload,
 )
-
-
-@pytest.fixture
-def description(site) -> environment_pb2.EnvironmentDescription:
-    found = environment_pb2.EnvironmentDescription(backend="gym")
-    found.observation_space.box.shape.append(4)
-    found.action_space.discrete.n = 2
-    return found
-
-
-async def upload(site, content: bytes) -> None:
-    """The data set `china` has this content from now on."""
-    sha256 = hashlib.sha256(content).hexdigest()
-    row = {"project": "default", "artifact_id": "china", "kind": "DATA_SET", "size_bytes": len(content)}
-    row |= {"key": f"projects/default/artifacts/china/{sha256[:16]}-file", "sha256": sha256}
-    await site.server.orchestrator.transactions.write(
-        lambda session: session.merge(ArtifactRow(**row, create_time=datetime.now(UTC))) and None
-    )
-
-
-async def create(site, **continuous) -> job_pb2.Job:
-    environment = environment_pb2.EnvironmentSpec(entry_point="a:B")
-    environment.kwargs.update({"split": "train", "fee": 0.5})
-    spec = job_pb2.JobSpec(
-        display_name="trader",
-        environment=environment,
-        objective=STEPS,
-        evolution=ONE,
-        data_sets={"table": "china"},
-        continuous=job_pb2.Continuous(**continuous),
-    )
-    request = service_pb2.CreateJobRequest(spec=spec, job_id="trader")
-    return (await site.client.jobs.CreateJob(request)).job
-
-
-async def begin(site, description):
-    """The learner of the next generation, which holds its TRAIN lease."""
-    learner = site.learner()
-    lease = await learner.ask(wait_s=10.0)
-    assert lease.HasField("inspect"), lease
-    await learner.complete(inspect=pod_pb2.InspectResult(description=description))
-    assert (await learner.ask(wait_s=10.0)).HasField("train")
-    return learner
-
-
-async def train(site, description, score: float) -> pod_pb2.Lease:
-    """A whole generation without its contest; its TRAIN lease."""
-    learner = await begin(site, description)
-    lease = learner.lease
-    await learner.complete(train=learner.train_result(steps=30, score=score))
-    await learner.confirm(score)
-    return lease
-
-
-async def contest(site, child: str, champion: float, challenger: float) -> list[pod_pb2.Lease]:
-    """Both evaluations of a generation's contest."""
-    learner, found = site.learner(), []
-    for _ in range(2):
-        lease = await learner.ask(wait_s=10.0)
-        assert lease is not None and lease.HasField("evaluate"), lease
-        is_challenger = lease.evaluate.policies[0].agent.startswith(f"{child}/")
-        await learner.complete(evaluate=learner.evaluate_result(challenger if is_challenger else champion))
-        found.append(lease)
-    return found
-
-
-async def history(site, count: int) -> list[service_pb2.Promotion]:
-    """The decisions once there are `count`, newest first."""
-    for _ in range(500):
-        answer = await site.client.jobs.ListPromotions(service_pb2.ListPromotionsRequest(job=TRADER))
-        if len(answer.promotions) >= count:
-            return list(answer.promotions)
-        await asyncio.sleep(0.02)
-    raise AssertionError(answer)
-
-
-async def aliases(site, count: int) -> list[leaderboard_pb2.SetAliasRequest]:
-    """What the leaderboard was told, once it has heard of `count` changes."""
-    for _ in range(500):
-        found = site.board.heard(leaderboard_pb2.SetAliasRequest)
-        if len(found) >= count:
-            return found
-        await asyncio.sleep(0.02)
-    raise AssertionError(found)
-
-
-async def kinds(site, job: str) -> list[str]:
-    answer = await site.client.jobs.ListEvents(service_pb2.ListEventsRequest(job=job, page_size=1000))
-    return [event.kind for event in answer.events]
-
-
-async def children(site) -> list[job_pb2.Job]:
-    answer = await site.client.jobs.ListJobs(service_pb2.ListJobsRequest())
-    return [job for job in answer.jobs if job.parent]
 
 
 async def test_generations_contests_promotions_and_rollbacks(site, description):

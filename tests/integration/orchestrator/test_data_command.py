@@ -72,6 +72,8 @@ async def test_a_data_set_grows_while_a_job_keeps_its_own(site: Any, rows: list[
     assert "wrote 120 rows, 30 rows of them new to the data set prices" in out
     second = await shown(site, "prices")
     assert (second["rows"], second["last"], second["ex_rights"]) == (120, days[-1], 1)
+    nothing = json.loads(await fine(site, "import", "new.csv", "--name", "prices", "--append", "--json"))
+    assert (nothing["added_rows"], nothing["sha256"]) == (0, second["sha256"])
     assert (await shown(site, f"prices.{first['sha256'][:16]}"))["sha256"] == first["sha256"]
     names = [json.loads(line)["name"] for line in (await fine(site, "list", "--json")).splitlines()]
     assert sorted(names) == ["prices", f"prices.{first['sha256'][:16]}"]
@@ -85,6 +87,20 @@ async def test_a_data_set_grows_while_a_job_keeps_its_own(site: Any, rows: list[
     np.testing.assert_array_equal(grown.time, whole.time)
     await fine(site, "delete", "prices")
     assert (await data(site, "show", "prices"))[0] == 2
+
+
+async def test_several_who_add_at_once_lose_nothing(site: Any, rows: list[Row]) -> None:
+    """Each has bars of its own ticker: whoever comes second reads the data set again, and adds to that."""
+    days = days_of(rows)
+    write_csv(site.folder / "old.csv", [row for row in rows if row["time"] < days[20]])
+    await fine(site, "import", "old.csv", "--name", "prices", "--adjust", "none")
+    imports = []
+    for ticker in ("AAA", "AAB"):
+        newer = [row for row in rows if row["time"] >= days[20] and row["ticker"] == ticker]
+        write_csv(site.folder / f"{ticker}.csv", newer)
+        imports.append(fine(site, "import", f"{ticker}.csv", "--name", "prices", "--append", "--adjust", "none"))
+    await asyncio.gather(*imports)
+    assert (await shown(site, "prices"))["rows"] == 120
 
 
 async def test_bad_input_is_told_in_a_line_and_changes_nothing(site: Any, rows: list[Row]) -> None:

@@ -12,7 +12,7 @@ from sqlalchemy import select
 from podracer.common.v1 import environment_pb2, tensor_pb2
 from podracer.orchestrator.v1 import artifact_service_pb2 as artifact_pb2
 from podracer.orchestrator.v1 import job_service_pb2
-from podracer_core.errors import AlreadyExists, InvalidInput, NotFound, PreconditionFailed, Unavailable
+from podracer_core.errors import AlreadyExists, Fenced, InvalidInput, NotFound, PreconditionFailed, Unavailable
 from podracer_orchestrator.tables import JobFileRow, JobRow
 
 NAME = "projects/default/artifacts/prices"
@@ -196,3 +196,35 @@ async def test_replacing_at_the_same_time_leaves_one_of_them_whole(site: Any) ->
     await collect(site)
     assert await download(site, NAME) in contents
     assert len(objects(site)) == 1
+
+
+async def test_only_what_was_read_is_replaced(site: Any) -> None:
+    """Two have read the first content and add to it: the second is told, and nothing that was stored is lost."""
+    first = await upload(site, FIRST)
+    plain = artifact_pb2.UploadHeader(
+        artifact_id="other", kind=artifact_pb2.ARTIFACT_KIND_DATA_SET, sha256=first.sha256
+    )
+    plain.replaced_sha256 = first.sha256
+    with pytest.raises(InvalidInput, match="is for an upload with `replace`"):
+        await site.client.artifacts.Upload(iter([artifact_pb2.UploadRequest(header=plain)]))
+    second = await upload(site, SECOND, replaced_sha256=first.sha256)
+    assert (await upload(site, SECOND, replaced_sha256=first.sha256)) == second, "the same once more"
+    for content in (b"another", FIRST):
+        with pytest.raises(Fenced, match=f"stands for {second.sha256[:16]} now, no longer for {first.sha256[:16]}"):
+            await upload(site, content, replaced_sha256=first.sha256)
+    assert await download(site, NAME) == SECOND
+    assert len(objects(site)) == 2, "what was refused is not kept"
+    await delete(site, NAME)
+    with pytest.raises(Fenced, match="is gone, no longer for"):
+        await upload(site, b"another", replaced_sha256=second.sha256)
+    assert NAME not in await names(site)
+
+
+async def test_one_of_those_who_replace_the_same_at_once_succeeds(site: Any) -> None:
+    first = await upload(site, FIRST)
+    contents = [b"%d" % number * 1000 for number in range(6)]
+    wishes = (upload(site, content, replaced_sha256=first.sha256) for content in contents)
+    answers = await asyncio.gather(*wishes, return_exceptions=True)
+    (won,) = [answer for answer in answers if not isinstance(answer, Exception)]
+    assert all(isinstance(answer, Fenced) for answer in answers if answer is not won)
+    assert hashlib.sha256(await download(site, NAME)).hexdigest() == won.sha256

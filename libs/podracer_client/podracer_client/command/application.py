@@ -12,6 +12,7 @@ from podracer_client.command import (
     cancel,
     capacity,
     data,
+    delete,
     environments,
     evaluate,
     export,
@@ -80,6 +81,7 @@ application.command("scale", rich_help_panel=_SERVER)(scale.scale)
 application.command("capacity", rich_help_panel=_SERVER)(capacity.capacity)
 application.command("gc", rich_help_panel=_SERVER)(gc.gc)
 application.command("cancel", rich_help_panel=_SERVER)(cancel.cancel)
+application.command("delete", rich_help_panel=_SERVER)(delete.delete)
 application.command("leaderboard", rich_help_panel=_SERVER)(leaderboard.leaderboard)
 application.command("promote", rich_help_panel=_SERVER)(promote.promote)
 application.command("rollback", rich_help_panel=_SERVER)(rollback.rollback)

@@ -25,15 +25,15 @@ _sym_db = _symbol_database.Default()
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n/podracer/orchestrator/v1/artifact_service.proto\x12\x18podracer.orchestrator.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\xe7\x01\n\x08\x41rtifact\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x34\n\x04kind\x18\x02 \x01(\x0e\x32&.podracer.orchestrator.v1.ArtifactKind\x12\x35\n\x05\x66iles\x18\x03 \x03(\x0b\x32&.podracer.orchestrator.v1.ArtifactFile\x12\x12\n\nsize_bytes\x18\x04 \x01(\x03\x12/\n\x0b\x63reate_time\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0b\n\x03uri\x18\x06 \x01(\t\x12\x0e\n\x06sha256\x18\x07 \x01(\t\"@\n\x0c\x41rtifactFile\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x12\n\nsize_bytes\x18\x02 \x01(\x03\x12\x0e\n\x06sha256\x18\x03 \x01(\t\"a\n\rUploadRequest\x12\x38\n\x06header\x18\x01 \x01(\x0b\x32&.podracer.orchestrator.v1.UploadHeaderH\x00\x12\x0e\n\x04\x64\x61ta\x18\x02 \x01(\x0cH\x00\x42\x06\n\x04part\"\xb2\x01\n\x0cUploadHeader\x12\x0e\n\x06parent\x18\x01 \x01(\t\x12\x13\n\x0b\x61rtifact_id\x18\x02 \x01(\t\x12\x34\n\x04kind\x18\x03 \x01(\x0e\x32&.podracer.orchestrator.v1.ArtifactKind\x12\x12\n\nsize_bytes\x18\x04 \x01(\x03\x12\x0e\n\x06sha256\x18\x05 \x01(\t\x12\x12\n\nrequest_id\x18\x06 \x01(\t\x12\x0f\n\x07replace\x18\x07 \x01(\x08\"F\n\x0eUploadResponse\x12\x34\n\x08\x61rtifact\x18\x01 \x01(\x0b\x32\".podracer.orchestrator.v1.Artifact\".\n\x0f\x44ownloadRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05paths\x18\x02 \x03(\t\"\x9a\x01\n\x10\x44ownloadResponse\x12\x36\n\x04\x66ile\x18\x01 \x01(\x0b\x32&.podracer.orchestrator.v1.ArtifactFileH\x00\x12\x0e\n\x04\x64\x61ta\x18\x02 \x01(\x0cH\x00\x12\x36\n\x08\x61rtifact\x18\x03 \x01(\x0b\x32\".podracer.orchestrator.v1.ArtifactH\x00\x42\x06\n\x04part\"\"\n\x12GetArtifactRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"K\n\x13GetArtifactResponse\x12\x34\n\x08\x61rtifact\x18\x01 \x01(\x0b\x32\".podracer.orchestrator.v1.Artifact\"\x83\x01\n\x14ListArtifactsRequest\x12\x0e\n\x06parent\x18\x01 \x01(\t\x12\x34\n\x04kind\x18\x02 \x01(\x0e\x32&.podracer.orchestrator.v1.ArtifactKind\x12\x11\n\tpage_size\x18\x03 \x01(\x05\x12\x12\n\npage_token\x18\x04 \x01(\t\"g\n\x15ListArtifactsResponse\x12\x35\n\tartifacts\x18\x01 \x03(\x0b\x32\".podracer.orchestrator.v1.Artifact\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"%\n\x15\x44\x65leteArtifactRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"\x18\n\x16\x44\x65leteArtifactResponse*\xb3\x01\n\x0c\x41rtifactKind\x12\x1d\n\x19\x41RTIFACT_KIND_UNSPECIFIED\x10\x00\x12\x1c\n\x18\x41RTIFACT_KIND_CHECKPOINT\x10\x01\x12\x18\n\x14\x41RTIFACT_KIND_POLICY\x10\x02\x12\x18\n\x14\x41RTIFACT_KIND_REPORT\x10\x03\x12\x16\n\x12\x41RTIFACT_KIND_CODE\x10\x04\x12\x1a\n\x16\x41RTIFACT_KIND_DATA_SET\x10\x05\x32\xa8\x04\n\x0f\x41rtifactService\x12]\n\x06Upload\x12\'.podracer.orchestrator.v1.UploadRequest\x1a(.podracer.orchestrator.v1.UploadResponse(\x01\x12\x63\n\x08\x44ownload\x12).podracer.orchestrator.v1.DownloadRequest\x1a*.podracer.orchestrator.v1.DownloadResponse0\x01\x12j\n\x0bGetArtifact\x12,.podracer.orchestrator.v1.GetArtifactRequest\x1a-.podracer.orchestrator.v1.GetArtifactResponse\x12p\n\rListArtifacts\x12..podracer.orchestrator.v1.ListArtifactsRequest\x1a/.podracer.orchestrator.v1.ListArtifactsResponse\x12s\n\x0e\x44\x65leteArtifact\x12/.podracer.orchestrator.v1.DeleteArtifactRequest\x1a\x30.podracer.orchestrator.v1.DeleteArtifactResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n/podracer/orchestrator/v1/artifact_service.proto\x12\x18podracer.orchestrator.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\xe7\x01\n\x08\x41rtifact\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x34\n\x04kind\x18\x02 \x01(\x0e\x32&.podracer.orchestrator.v1.ArtifactKind\x12\x35\n\x05\x66iles\x18\x03 \x03(\x0b\x32&.podracer.orchestrator.v1.ArtifactFile\x12\x12\n\nsize_bytes\x18\x04 \x01(\x03\x12/\n\x0b\x63reate_time\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0b\n\x03uri\x18\x06 \x01(\t\x12\x0e\n\x06sha256\x18\x07 \x01(\t\"@\n\x0c\x41rtifactFile\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x12\n\nsize_bytes\x18\x02 \x01(\x03\x12\x0e\n\x06sha256\x18\x03 \x01(\t\"a\n\rUploadRequest\x12\x38\n\x06header\x18\x01 \x01(\x0b\x32&.podracer.orchestrator.v1.UploadHeaderH\x00\x12\x0e\n\x04\x64\x61ta\x18\x02 \x01(\x0cH\x00\x42\x06\n\x04part\"\xcb\x01\n\x0cUploadHeader\x12\x0e\n\x06parent\x18\x01 \x01(\t\x12\x13\n\x0b\x61rtifact_id\x18\x02 \x01(\t\x12\x34\n\x04kind\x18\x03 \x01(\x0e\x32&.podracer.orchestrator.v1.ArtifactKind\x12\x12\n\nsize_bytes\x18\x04 \x01(\x03\x12\x0e\n\x06sha256\x18\x05 \x01(\t\x12\x12\n\nrequest_id\x18\x06 \x01(\t\x12\x0f\n\x07replace\x18\x07 \x01(\x08\x12\x17\n\x0freplaced_sha256\x18\x08 \x01(\t\"F\n\x0eUploadResponse\x12\x34\n\x08\x61rtifact\x18\x01 \x01(\x0b\x32\".podracer.orchestrator.v1.Artifact\".\n\x0f\x44ownloadRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05paths\x18\x02 \x03(\t\"\x9a\x01\n\x10\x44ownloadResponse\x12\x36\n\x04\x66ile\x18\x01 \x01(\x0b\x32&.podracer.orchestrator.v1.ArtifactFileH\x00\x12\x0e\n\x04\x64\x61ta\x18\x02 \x01(\x0cH\x00\x12\x36\n\x08\x61rtifact\x18\x03 \x01(\x0b\x32\".podracer.orchestrator.v1.ArtifactH\x00\x42\x06\n\x04part\"\"\n\x12GetArtifactRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"K\n\x13GetArtifactResponse\x12\x34\n\x08\x61rtifact\x18\x01 \x01(\x0b\x32\".podracer.orchestrator.v1.Artifact\"\x83\x01\n\x14ListArtifactsRequest\x12\x0e\n\x06parent\x18\x01 \x01(\t\x12\x34\n\x04kind\x18\x02 \x01(\x0e\x32&.podracer.orchestrator.v1.ArtifactKind\x12\x11\n\tpage_size\x18\x03 \x01(\x05\x12\x12\n\npage_token\x18\x04 \x01(\t\"g\n\x15ListArtifactsResponse\x12\x35\n\tartifacts\x18\x01 \x03(\x0b\x32\".podracer.orchestrator.v1.Artifact\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"%\n\x15\x44\x65leteArtifactRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"\x18\n\x16\x44\x65leteArtifactResponse*\xb3\x01\n\x0c\x41rtifactKind\x12\x1d\n\x19\x41RTIFACT_KIND_UNSPECIFIED\x10\x00\x12\x1c\n\x18\x41RTIFACT_KIND_CHECKPOINT\x10\x01\x12\x18\n\x14\x41RTIFACT_KIND_POLICY\x10\x02\x12\x18\n\x14\x41RTIFACT_KIND_REPORT\x10\x03\x12\x16\n\x12\x41RTIFACT_KIND_CODE\x10\x04\x12\x1a\n\x16\x41RTIFACT_KIND_DATA_SET\x10\x05\x32\xa8\x04\n\x0f\x41rtifactService\x12]\n\x06Upload\x12\'.podracer.orchestrator.v1.UploadRequest\x1a(.podracer.orchestrator.v1.UploadResponse(\x01\x12\x63\n\x08\x44ownload\x12).podracer.orchestrator.v1.DownloadRequest\x1a*.podracer.orchestrator.v1.DownloadResponse0\x01\x12j\n\x0bGetArtifact\x12,.podracer.orchestrator.v1.GetArtifactRequest\x1a-.podracer.orchestrator.v1.GetArtifactResponse\x12p\n\rListArtifacts\x12..podracer.orchestrator.v1.ListArtifactsRequest\x1a/.podracer.orchestrator.v1.ListArtifactsResponse\x12s\n\x0e\x44\x65leteArtifact\x12/.podracer.orchestrator.v1.DeleteArtifactRequest\x1a\x30.podracer.orchestrator.v1.DeleteArtifactResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'podracer.orchestrator.v1.artifact_service_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_ARTIFACTKIND']._serialized_start=1385
-  _globals['_ARTIFACTKIND']._serialized_end=1564
+  _globals['_ARTIFACTKIND']._serialized_start=1410
+  _globals['_ARTIFACTKIND']._serialized_end=1589
   _globals['_ARTIFACT']._serialized_start=111
   _globals['_ARTIFACT']._serialized_end=342
   _globals['_ARTIFACTFILE']._serialized_start=344
@@ -41,25 +41,25 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_UPLOADREQUEST']._serialized_start=410
   _globals['_UPLOADREQUEST']._serialized_end=507
   _globals['_UPLOADHEADER']._serialized_start=510
-  _globals['_UPLOADHEADER']._serialized_end=688
-  _globals['_UPLOADRESPONSE']._serialized_start=690
-  _globals['_UPLOADRESPONSE']._serialized_end=760
-  _globals['_DOWNLOADREQUEST']._serialized_start=762
-  _globals['_DOWNLOADREQUEST']._serialized_end=808
-  _globals['_DOWNLOADRESPONSE']._serialized_start=811
-  _globals['_DOWNLOADRESPONSE']._serialized_end=965
-  _globals['_GETARTIFACTREQUEST']._serialized_start=967
-  _globals['_GETARTIFACTREQUEST']._serialized_end=1001
-  _globals['_GETARTIFACTRESPONSE']._serialized_start=1003
-  _globals['_GETARTIFACTRESPONSE']._serialized_end=1078
-  _globals['_LISTARTIFACTSREQUEST']._serialized_start=1081
-  _globals['_LISTARTIFACTSREQUEST']._serialized_end=1212
-  _globals['_LISTARTIFACTSRESPONSE']._serialized_start=1214
-  _globals['_LISTARTIFACTSRESPONSE']._serialized_end=1317
-  _globals['_DELETEARTIFACTREQUEST']._serialized_start=1319
-  _globals['_DELETEARTIFACTREQUEST']._serialized_end=1356
-  _globals['_DELETEARTIFACTRESPONSE']._serialized_start=1358
-  _globals['_DELETEARTIFACTRESPONSE']._serialized_end=1382
-  _globals['_ARTIFACTSERVICE']._serialized_start=1567
-  _globals['_ARTIFACTSERVICE']._serialized_end=2119
+  _globals['_UPLOADHEADER']._serialized_end=713
+  _globals['_UPLOADRESPONSE']._serialized_start=715
+  _globals['_UPLOADRESPONSE']._serialized_end=785
+  _globals['_DOWNLOADREQUEST']._serialized_start=787
+  _globals['_DOWNLOADREQUEST']._serialized_end=833
+  _globals['_DOWNLOADRESPONSE']._serialized_start=836
+  _globals['_DOWNLOADRESPONSE']._serialized_end=990
+  _globals['_GETARTIFACTREQUEST']._serialized_start=992
+  _globals['_GETARTIFACTREQUEST']._serialized_end=1026
+  _globals['_GETARTIFACTRESPONSE']._serialized_start=1028
+  _globals['_GETARTIFACTRESPONSE']._serialized_end=1103
+  _globals['_LISTARTIFACTSREQUEST']._serialized_start=1106
+  _globals['_LISTARTIFACTSREQUEST']._serialized_end=1237
+  _globals['_LISTARTIFACTSRESPONSE']._serialized_start=1239
+  _globals['_LISTARTIFACTSRESPONSE']._serialized_end=1342
+  _globals['_DELETEARTIFACTREQUEST']._serialized_start=1344
+  _globals['_DELETEARTIFACTREQUEST']._serialized_end=1381
+  _globals['_DELETEARTIFACTRESPONSE']._serialized_start=1383
+  _globals['_DELETEARTIFACTRESPONSE']._serialized_end=1407
+  _globals['_ARTIFACTSERVICE']._serialized_start=1592
+  _globals['_ARTIFACTSERVICE']._serialized_end=2144
 # @@protoc_insertion_point(module_scope)

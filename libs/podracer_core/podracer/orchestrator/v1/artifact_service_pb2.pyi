@@ -179,6 +179,7 @@ class UploadHeader(_message.Message):
     SHA256_FIELD_NUMBER: _builtins.int
     REQUEST_ID_FIELD_NUMBER: _builtins.int
     REPLACE_FIELD_NUMBER: _builtins.int
+    REPLACED_SHA256_FIELD_NUMBER: _builtins.int
     parent: _builtins.str
     """Project. Unset: `projects/default`."""
     artifact_id: _builtins.str
@@ -195,6 +196,10 @@ class UploadHeader(_message.Message):
     """Other content of the same kind that the name stands for is replaced, once these bytes are stored. Jobs that were given the former
     bytes keep them, as the artifact `NAME.` and 16 digits of their SHA-256. Needs artifact_id. Unset: ALREADY_EXISTS.
     """
+    replaced_sha256: _builtins.str
+    """With `replace`: only while the name stands for content of this SHA-256, else ABORTED (ARTIFACT_CHANGED); whoever adds to what was
+    read loses nothing that others have added since. Unset: whatever it stands for.
+    """
     def __init__(
         self,
         *,
@@ -205,10 +210,11 @@ class UploadHeader(_message.Message):
         sha256: _builtins.str = ...,
         request_id: _builtins.str = ...,
         replace: _builtins.bool = ...,
+        replaced_sha256: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["artifact_id", b"artifact_id", "kind", b"kind", "parent", b"parent", "replace", b"replace", "request_id", b"request_id", "sha256", b"sha256", "size_bytes", b"size_bytes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["artifact_id", b"artifact_id", "kind", b"kind", "parent", b"parent", "replace", b"replace", "replaced_sha256", b"replaced_sha256", "request_id", b"request_id", "sha256", b"sha256", "size_bytes", b"size_bytes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -1,0 +1,141 @@
+"""Data sets that change, generations, promotions and rollbacks with the state in a real PostgreSQL server."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from alembic.operations import Operations
+from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import Boolean, LargeBinary, String, create_engine, inspect, text
+
+import podracer_orchestrator.migrations
+from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
+from podracer.orchestrator.v1 import job_pb2
+from podracer.orchestrator.v1 import job_service_pb2 as service_pb2
+from podracer_core.errors import PreconditionFailed
+from podracer_orchestrator import submission
+from support.generations import (
+    KEPT,
+    ONE,
+    PROMOTED,
+    ROLLED_BACK,
+    STEPS,
+    TRADER,
+    aliases,
+    begin,
+    children,
+    contest,
+    create,
+    history,
+    train,
+    upload,
+)
+from support.postgresql import PostgresServer
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[PostgresServer]:
+    with tempfile.TemporaryDirectory(prefix="postgres-") as folder:
+        Path(folder).chmod(0o755)
+        found = PostgresServer(Path(folder) / "server")
+        found.start()
+        yield found
+        found.kill()
+
+
+async def restart(site: Any, database: str) -> None:
+    await site.stop()
+    site.settings["database"] = database
+    await site.start()
+
+
+async def test_generations_and_rollbacks_after_every_crash(site, description, server):
+    database = server.create_database("generations")
+
+    async def crash():
+        await restart(site, database)
+
+    await crash()
+    await upload(site, b"1")
+    await create(site)
+    await crash()
+    await train(site, description, score=10.0)
+    (first,) = await history(site, 1)
+    await crash()
+    await upload(site, b"1, 2")
+    await crash()
+    learner = await begin(site, description)
+    assert learner.lease.train.cohort.environment.data["table"].size_bytes == 4
+    await upload(site, b"1, 2, 3")
+    await learner.complete(train=learner.train_result(steps=30, score=20.0))
+    await learner.confirm(20.0)
+    await crash()
+    await contest(site, f"{TRADER}-2", champion=1.0, challenger=2.0)
+    await crash()
+    won = (await history(site, 2))[0]
+    assert (won.decision, won.champion.mean, won.challenger.mean) == (PROMOTED, 1.0, 2.0)
+    await train(site, description, score=5.0)
+    await contest(site, f"{TRADER}-3", champion=2.0, challenger=1.0)
+    kept = (await history(site, 3))[0]
+    assert (kept.decision, kept.policy) == (KEPT, won.policy)
+    request = service_pb2.RollbackPolicyRequest(job=TRADER, request_id="r")
+    back = (await site.client.jobs.RollbackPolicy(request)).promotion
+    await crash()
+    assert (back.decision, back.policy) == (ROLLED_BACK, first.policy)
+    same = (await site.client.jobs.RollbackPolicy(request)).promotion
+    assert same == back, "the same request again changes nothing"
+    with pytest.raises(PreconditionFailed, match="has pointed at one policy only"):
+        await site.client.jobs.RollbackPolicy(service_pb2.RollbackPolicyRequest(job=TRADER))
+    told = [each.checkpoint.prefix for each in await aliases(site, 3)]
+    assert told[-1] == first.policy.checkpoint.prefix
+    assert [each.position for each in await history(site, 4)] == [4, 3, 2, 1]
+    assert [child.generation for child in await children(site)] == [3, 2, 1]
+    await site.client.jobs.CancelJob(service_pb2.CancelJobRequest(name=TRADER))
+    await site.client.jobs.DeleteJob(service_pb2.DeleteJobRequest(name=TRADER))
+    assert await children(site) == []
+
+
+async def test_a_job_from_before_there_were_continuous_ones_promotes_its_best(site, make_spec, server):
+    """The migration keeps what is there, and adds what is new."""
+    await site.stop()
+    url = server.create_database("former")
+    engine = create_engine(url.replace("postgresql:", "postgresql+psycopg:"))
+    folder = Path(podracer_orchestrator.migrations.__path__[0])
+    scripts = ScriptDirectory(str(folder), version_locations=[str(folder)])
+    revisions = [each for each in reversed(list(scripts.walk_revisions())) if each.revision < "r0010"]
+    spec = submission.checked(make_spec(objective=STEPS, evolution=ONE)).SerializeToString()
+    row: dict[str, Any] = {"uid": "u", "project": "default", "job_id": "old", "state": "RUNNING", "spec": spec}
+    with engine.begin() as connection, Operations.context(MigrationContext.configure(connection)):
+        for revision in revisions:
+            revision.module.upgrade()
+        connection.execute(text("CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL)"))
+        connection.execute(text(f"INSERT INTO alembic_version VALUES ('{revisions[-1].revision}')"))
+        for column in inspect(connection).get_columns("jobs"):
+            if not column["nullable"] and column["default"] is None and column["name"] not in row:
+                empty = {Boolean: False, String: "", LargeBinary: b""}
+                kind = next((each for each in empty if isinstance(column["type"], each)), None)
+                row[column["name"]] = 1 if kind is None else empty[kind]
+        row |= {"env_steps": 0, "cost_s": 0.0, "active_time_s": 0.0}
+        names = ", ".join(f":{name}" for name in row)
+        connection.execute(text(f"INSERT INTO jobs ({', '.join(row)}) VALUES ({names})"), row)
+    engine.dispose()
+    await restart(site, url)
+    found = await site.job("projects/default/jobs/old")
+    assert (found.state, found.parent, found.HasField("continuous_status")) == (job_pb2.JOB_STATE_RUNNING, "", False)
+    answer = await site.client.jobs.ListPromotions(service_pb2.ListPromotionsRequest(job=found.name))
+    assert list(answer.promotions) == []
+    assert site.board.heard(leaderboard_pb2.SetAliasRequest) == []
+    job = await site.create(objective=STEPS, evolution=ONE)
+    learner = site.learner()
+    while not (lease := await learner.ask(wait_s=10.0)).HasField("train") or lease.job != job.name:
+        await learner.release()
+    await learner.complete(train=learner.train_result(steps=30, score=7.0))
+    await learner.confirm(7.0)
+    await site.ended(job)
+    promoted = (await site.client.jobs.PromotePolicy(service_pb2.PromotePolicyRequest(job=job.name))).promotion
+    assert (promoted.decision, promoted.challenger.mean) == (PROMOTED, 7.0)
