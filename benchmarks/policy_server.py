@@ -16,7 +16,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -163,8 +162,8 @@ def _run(
     request = pb.ActRequest(observations=tensor).SerializeToString().hex()
     arguments = [sys.executable, str(HERE / "open_load.py"), server.address, ACT, request, "--versions"]
     arguments += ["--rate", str(rate), "--seconds", str(seconds), "--seed", str(seed)]
-    process, before = psutil.Process(server.pid), time.perf_counter()
-    cpu = sum(process.cpu_times()[:2])
+    process = psutil.Process(server.pid)
+    cpu_s = sum(process.cpu_times()[:2])
     load = subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     ended = threading.Event()
     swapping = threading.Thread(target=_swap, args=(server.address, tokens, swaps, packed, ended))
@@ -177,13 +176,12 @@ def _run(
     if load.returncode:
         raise SystemExit(f"the load ended with {load.returncode}")
     values = json.loads(output)
-    cores = (sum(process.cpu_times()[:2]) - cpu) / (time.perf_counter() - before)
     outcome = Outcome(
         values["latencies_ms"],
         values["errors"],
         len(values["versions"]),
         len(values["latencies_ms"]) / values["seconds"],
-        cores,
+        (sum(process.cpu_times()[:2]) - cpu_s) / values["seconds"],
         values["cpu_s"] / values["seconds"],
     )
     what = f"{rate:g}/s{', exchanged' if swaps else ''}"
