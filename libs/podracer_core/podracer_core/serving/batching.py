@@ -39,6 +39,7 @@ class _Request:
     masks: Tensor | None
     deadline: float | None
     answer: asyncio.Future[Tensor]
+    rows: int
 
     def joins(self, other: _Request) -> bool:
         return self.policy is other.policy and (self.masks is None) == (other.masks is None)
@@ -69,14 +70,15 @@ class Batcher:
         """
         if self._closed:
             raise Unavailable("the policy server is stopping")
-        if self._rows and self._rows + len(observations) > self._max_waiting:
+        rows = observations.shape[0]
+        if self._rows and self._rows + rows > self._max_waiting:
             raise Exhausted(
                 f"{self._rows} observations wait already, of {self._max_waiting} at most", reason="QUEUE_FULL"
             )
         loop = asyncio.get_running_loop()
-        request = _Request(policy, observations, masks, deadline, loop.create_future())
-        self._rows += len(observations)
-        if policy.seconds_for(len(observations)) <= _SHORT_S:
+        request = _Request(policy, observations, masks, deadline, loop.create_future(), rows)
+        self._rows += rows
+        if policy.seconds_for(rows) <= _SHORT_S:
             self._short.append(request)
             if not self._is_told:
                 self._is_told = True
@@ -110,12 +112,12 @@ class Batcher:
     def _take(self, queue: deque[_Request]) -> list[_Request]:
         """The oldest request and those that can be acted on with it, without those that nobody waits for any more."""
         first = queue.popleft()
-        batch, rows, others = [first], len(first.observations), deque[_Request]()
+        batch, rows, others = [first], first.rows, deque[_Request]()
         while queue and rows < self._max_batch:
             request = queue.popleft()
-            if request.joins(first) and rows + len(request.observations) <= self._max_batch:
+            if request.joins(first) and rows + request.rows <= self._max_batch:
                 batch.append(request)
-                rows += len(request.observations)
+                rows += request.rows
             else:
                 others.append(request)
         queue.extendleft(reversed(others))
@@ -158,7 +160,7 @@ def _settle(requests: Sequence[_Request], outcome: Tensor | Exception) -> None:
         return
     POLICY_ACTIONS.add(len(outcome))
     requests[0].policy.request_count += len(requests)
-    parts = outcome.split_with_sizes([len(request.observations) for request in requests])
+    parts = outcome.split_with_sizes([request.rows for request in requests])
     for request, part in zip(requests, parts, strict=True):
         if not request.answer.done():
             request.answer.set_result(part)
