@@ -6,7 +6,7 @@ BIN = $(VENV)/bin
 PACKAGES = libs/podracer_core libs/podracer_client services/orchestrator services/leaderboard services/worker services/learner services/evaluator services/policy
 STUBS = libs/podracer_core/podracer
 RUN_FLAGS ?=
-BENCHMARKS = $(filter-out benchmarks/report.py benchmarks/measured_process.py,$(wildcard benchmarks/*.py))
+BENCHMARKS = $(filter-out $(addprefix benchmarks/,report.py measured_process.py open_load.py open_load_bare.py),$(wildcard benchmarks/*.py))
 
 .PHONY: help setup run test test-slow test-gpu images e2e-compose check-manifests chaos fuzz lint format types imports protos check-protos protos-baseline bench bench-gpu bench-quick clean
 
@@ -22,7 +22,7 @@ $(VENV)/.ready: constraints.txt requirements-dev.txt libs/*/pyproject.toml servi
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt torch setuptools
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --requirement requirements-dev.txt
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --no-build-isolation $(addprefix --editable ,libs/podracer_core[torch,mujoco,mujoco-warp,trading,video] $(filter-out libs/podracer_core,$(PACKAGES)))
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --no-build-isolation $(addprefix --editable ,libs/podracer_core[torch,mujoco,mujoco-warp,trading,onnx,video] $(filter-out libs/podracer_core,$(PACKAGES)))
 	@touch $@
 	@echo "Ready."
 

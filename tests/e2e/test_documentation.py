@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from podracer_core.jobs.experiment import load_experiment, parse_experiment
-from support.processes import EXAMPLES, ROOT, Command, wait_until
+from support.processes import EXAMPLES, ROOT, Command, free_port, wait_until
 
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 README = (ROOT / "README.md").read_text()
@@ -111,7 +111,7 @@ def test_the_commands_of_as_a_service(podracer: Callable[..., Command], run: Cal
             command = run(*arguments)
             assert command.process.returncode == 0, (line, command.stderr)
     (program,) = blocks(section, "python")
-    run_program(program, tmp_path)
+    _python(program, tmp_path)
     assert (tmp_path / "best" / "manifest.json").exists()
 
 
@@ -135,19 +135,18 @@ def test_the_commands_of_trading(podracer: Callable[..., Command], run: Callable
     text = (ROOT / "docs" / "trading.md").read_text()
     shutil.copytree(EXAMPLES, tmp_path / "examples")
     (commands,), (program,) = blocks(text, "sh"), blocks(text, "python")
-    job = ""
+    job, listen = "", f"127.0.0.1:{free_port()}"
     for line in commands.splitlines():
         _, *arguments = [job if word == "JOB" else word for word in shlex.split(line, comments=True)]
         if arguments[-1] == "&":
-            server = podracer(*arguments[:-1])
-            lines = server.lines
-            wait_until(lambda lines=lines: any(line.startswith("stop") for line in lines), 60, "the policy server")
+            serve = podracer(*arguments[:-1], "--listen", listen)
+            wait_until(lambda: any(line.startswith("stop") for line in serve.lines), 90, "the policy server")  # noqa: B023
             continue
         command = run(*arguments, *(["--json"] if arguments[0] == "run" else []), timeout_s=240)
         assert command.process.returncode == 0, (line, command.stderr)
         if arguments[0] == "run":
             job = next(event["job"] for event in command.events if event["event"] == "progress").rpartition("/")[2]
-    shown = run_program(program, tmp_path)
+    shown = _python(program.replace("127.0.0.1:7710", listen), tmp_path)
     assert len(shown.strip("[]\n").split()) == 10, "an action for each ticker"
     page = (tmp_path / f"{job}-backtest" / "index.html").read_text()
     assert "equal weight, monthly" in page
@@ -155,22 +154,6 @@ def test_the_commands_of_trading(podracer: Callable[..., Command], run: Callable
         "index.html", "trades.csv", "equity.csv", "holdings.csv"
     }  # fmt: skip
     assert (tmp_path / "trader.pt2").stat().st_size > 0
-
-
-def run_program(program: str, folder: Path) -> str:
-    """What it prints, without variables of ours."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("PODRACER_")}
-    shown = subprocess.run(
-        [sys.executable, "-c", program],
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert shown.returncode == 0, shown.stderr
-    return shown.stdout
 
 
 def test_the_commands_of_telemetry(run: Callable[..., Command], tmp_path: Path) -> None:
@@ -234,3 +217,38 @@ def test_the_commands_of_continuous_training(
         if arguments[0] == "rollback":
             assert "/trader-" in "\n".join(command.lines)
     assert decisions == 2
+
+
+def test_the_commands_of_serving(podracer: Callable[..., Command], run: Callable[..., Command], tmp_path: Path) -> None:
+    text = (ROOT / "docs" / "serving.md").read_text()
+    shutil.copytree(EXAMPLES, tmp_path / "examples")
+    (commands,) = blocks(text, "sh")
+    job, listen = "", f"127.0.0.1:{free_port()}"
+    for line in commands.splitlines():
+        _, *arguments = [word.replace("JOB", job) for word in shlex.split(line, comments=True)]
+        if arguments[-1] == "&":
+            serve = podracer(*arguments[:-1], "--listen", listen)
+            wait_until(lambda: any(line.startswith("stop") for line in serve.lines), 90, "the policy server")  # noqa: B023
+        else:
+            command = run(*arguments, *(["--json"] if arguments[0] == "run" else []))
+            assert command.process.returncode == 0, (line, command.stderr)
+        if arguments[0] == "run":
+            job = next(event["job"] for event in command.events if event["event"] == "progress").rpartition("/")[2]
+    client, onnx = (_python(program.replace("127.0.0.1:7710", listen), tmp_path) for program in blocks(text, "python"))
+    served = client.split()
+    assert served[0] in ("0", "1")
+    assert served[1:3] == [f"[{served[0]}]", "cartpole"]
+    assert onnx.split() == served[1:2], "the file acts as the server does"
+    serve.interrupt()
+    assert serve.wait(30) == 130
+
+
+def _python(program: str, folder: Path) -> str:
+    """What a program of a document prints."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PODRACER_")}
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import socket
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,7 +13,7 @@ from podracer_client import Client, PolicyClient
 from podracer_core.errors import Unavailable
 from podracer_core.rpc.channel import open_channel
 from podracer_core.rpc.tokens import FileToken
-from support.processes import Command, wait_until
+from support.processes import Command, free_port, wait_until
 
 JOB = """\
 name: served
@@ -27,12 +26,6 @@ evaluation: {episodes: 8}
 seed: 0
 """
 OBSERVATIONS = np.random.default_rng(0).normal(size=(3, 3)).astype(np.float32)
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
 
 
 def test_an_alias_is_followed_and_what_is_served_stays(

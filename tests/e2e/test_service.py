@@ -14,13 +14,7 @@ import pytest
 
 from podracer_client import Client
 from podracer_core.errors import NotFound, Unauthenticated
-from support.processes import EXAMPLES, Command, wait_until
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
+from support.processes import EXAMPLES, Command, free_port, wait_until
 
 
 @pytest.fixture

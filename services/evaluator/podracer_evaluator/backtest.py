@@ -17,7 +17,7 @@ from podracer_core.backtest.simulation import BASELINES, index_record, play_base
 from podracer_core.catalogue.environments import EnvironmentSpec
 from podracer_core.catalogue.messages import environment_from_message, environment_to_message, file_from_message
 from podracer_core.checkpoint import Checkpoint, load_actor, load_ensemble, rule_of
-from podracer_core.checkpoint.evaluation import make_evaluation_environment
+from podracer_core.checkpoint.evaluation import make_environment_for
 from podracer_core.environments.stock_trading.environment import StockTrading
 from podracer_core.environments.stock_trading.market import prepare
 from podracer_core.environments.stock_trading.settings import Split, StockTradingConfig
@@ -60,7 +60,7 @@ def backtest(
         spec = _with_dates(spec, request, cache)
     actor = load_actor(checkpoints[0]) if len(checkpoints) == 1 else load_ensemble(checkpoints, rule, "cpu")
     with place_environment(spec, cache) as placed:
-        environment = make_evaluation_environment(checkpoints[0], placed.spec, 1, "cpu")
+        environment = make_environment_for(checkpoints[0], placed.spec, 1, "cpu")
         assert isinstance(environment, StockTrading), "what the catalogue says of its id"
         records = {POLICY: play_policy(actor, environment, check)}
         for name in dict.fromkeys(request.baselines):

@@ -95,7 +95,7 @@ class EvaluatorService(evaluator_service_pb2_grpc.EvaluatorServiceServicer):
         from podracer_evaluator.export import exported_policy
 
         checkpoints = self._sources().load(request.checkpoints)
-        task = partial(exported_policy, checkpoints, request.format, request.ensemble)
+        task = partial(exported_policy, checkpoints, request.format, request.ensemble, self._cache)
         header, data = self._work.submit(task).result()
         yield evaluator_service_pb2.ExportPolicyResponse(header=header)
         for offset in range(0, len(data), _CHUNK_BYTES):

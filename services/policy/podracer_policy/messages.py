@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -124,8 +125,8 @@ def _rows(field: str, tensor: Tensor, shape: tuple[int, ...]) -> Tensor:
 
 
 def _require_finite(observations: Tensor, field: str = "observations") -> None:
-    if observations.is_floating_point() and not torch.isfinite(observations.float()).all():
-        place = (~torch.isfinite(observations.float())).nonzero()[0].tolist()
+    if observations.is_floating_point() and not np.isfinite(observations.numpy()).all():
+        place = (~torch.isfinite(observations)).nonzero()[0].tolist()
         found = float(observations[tuple(place)])
         raise _refused(field, f"expected finite numbers, got {found:g} at {place}")
 

@@ -1,11 +1,13 @@
-"""The policy server's process: one asyncio loop with the server, one thread in which the networks compute."""
+"""The policy server's process: one asyncio loop with the server, threads for what takes long."""
 
 from __future__ import annotations
 
 import asyncio
+import gc
 import signal
+import sys
 from collections.abc import Awaitable, Callable
-from contextlib import ExitStack
+from contextlib import AsyncExitStack
 from functools import partial
 
 import grpc
@@ -26,6 +28,10 @@ from podracer_policy.sources import Alias, parse_sources
 
 __all__ = ["create_policy_server", "serve"]
 
+_TURN_S = 0.0001
+"""How long another thread may go on in Python while the loop waits: a policy is loaded in one, and each of the twenty
+operations of a small network waits for it anew."""
+
 
 async def create_policy_server(config: PolicyConfig, policies: ServedPolicies, batcher: Batcher) -> AioRpcServer:
     """A bound server of what is served."""
@@ -43,6 +49,7 @@ async def create_policy_server(config: PolicyConfig, policies: ServedPolicies, b
 def serve(config: PolicyConfig) -> int:
     """Serve until SIGTERM or SIGINT. Only from the main thread."""
     torch.set_num_threads(config.threads or 1)  # of small networks more threads only wait for one another
+    sys.setswitchinterval(_TURN_S)
     asyncio.run(_serve(config))
     return 0
 
@@ -53,8 +60,8 @@ async def _serve(config: PolicyConfig) -> None:
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     folders, aliases = parse_sources(config.policies)
     policies, batcher = ServedPolicies(), Batcher()
-    with ExitStack() as stack:
-        stack.callback(batcher.close)
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(batcher.close)
         followers = _followers(config, aliases, policies, stack)
         server = await create_policy_server(config, policies, batcher)
         for named in folders:
@@ -63,6 +70,8 @@ async def _serve(config: PolicyConfig) -> None:
         if not all(await asyncio.gather(*warm)):
             await server.drain(0)
             return
+        gc.collect()
+        gc.freeze()  # what stays is looked through never again: that would take longer than most answers
         async with server:
             following = [asyncio.create_task(follower.run(config.follow_interval)) for follower in followers]
             announce(server.address)
@@ -84,7 +93,7 @@ async def _repeat(look: Callable[[], Awaitable[bool]], interval_s: float, stop: 
 
 
 def _followers(
-    config: PolicyConfig, aliases: list[Alias], policies: ServedPolicies, stack: ExitStack
+    config: PolicyConfig, aliases: list[Alias], policies: ServedPolicies, stack: AsyncExitStack
 ) -> list[Follower]:
     """Raises InvalidInput where aliases are to be followed and it is not known where they are."""
     if not aliases:

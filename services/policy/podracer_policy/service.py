@@ -37,7 +37,7 @@ _IN_FLIGHT = 64
 
 
 class PolicyService(PolicyServiceServicer):
-    """Asynchronous; the network computes in the batcher's thread, and loading in another."""
+    """Asynchronous; what takes long, calls of large networks and loading, has threads."""
 
     def __init__(self, policies: ServedPolicies, batcher: Batcher) -> None:
         self._policies, self._batcher = policies, batcher
@@ -122,7 +122,7 @@ class PolicyService(PolicyServiceServicer):
         policy = self._find(request.policy, request.version)
         observations = observations_of(request, policy)
         masks = masks_of(request, policy, len(observations))
-        actions = await asyncio.wrap_future(self._batcher.act(policy, observations, masks, deadline))
+        actions = await self._batcher.act(policy, observations, masks, deadline)
         return response_of(actions, request, policy)
 
     async def _answer(self, request: pb.ActStreamRequest) -> pb.ActStreamResponse:

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import onnxruntime
 import pytest
 import torch
 
@@ -171,8 +172,25 @@ def test_an_exported_policy_acts_with_torch_alone(checkpoint: Path, tmp_path: Pa
 def test_torchscript(checkpoint: Path, tmp_path: Path) -> None:
     result = podracer("export", checkpoint, "-o", "policy.pt", "--format", "torchscript", "--json", cwd=tmp_path)
     assert result.returncode == 0, result.stderr
-    assert json.loads(result.stdout)["size_bytes"] == (tmp_path / "policy.pt").stat().st_size
+    values = json.loads(result.stdout)
+    assert values["size_bytes"] == (tmp_path / "policy.pt").stat().st_size
+    assert (values["observations"], values["played_observations"]) == (384, 256)
+    assert values["largest_difference"] <= 1e-5
     assert torch.jit.load(tmp_path / "policy.pt")(torch.zeros(2, 3)).shape == (2, 1)
+
+
+def test_onnx(checkpoint: Path, tmp_path: Path) -> None:
+    result = podracer("export", checkpoint, "-o", "policy.onnx", "--format", "onnx", cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert "at most on 384 observations, 256 of them from episodes" in result.stdout
+    call = "onnxruntime.InferenceSession('policy.onnx').run(None, {'observation': observation})[0]"
+    assert result.stdout.splitlines()[1] == f"load it with {call}"
+    assert result.stderr == ""
+    observation = torch.randn(5, 3)
+    session = onnxruntime.InferenceSession(tmp_path / "policy.onnx")
+    (action,) = session.run(None, {"observation": observation.numpy()})
+    trained = load_policy(open_checkpoint_folder(checkpoint, POLICY_GROUPS))
+    assert torch.allclose(torch.from_numpy(action), trained(observation), atol=1e-5)
 
 
 @pytest.fixture(scope="module")

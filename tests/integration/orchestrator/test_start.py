@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -13,12 +12,7 @@ import pytest
 from podracer_core.rpc.probe import probe
 from podracer_core.rpc.tokens import create_tokens
 from support.pod_template import write_template
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
+from support.processes import free_port
 
 
 @pytest.fixture

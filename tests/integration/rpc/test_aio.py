@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 import time
 from collections.abc import AsyncIterator
 from typing import Any
@@ -163,6 +164,25 @@ async def test_a_full_server_says_when_to_come_again(world: Any) -> None:
         assert 0.5 <= float(refused.value.metadata["retry_after_s"]) <= 2.0
         asyncio.get_running_loop().call_later(0.2, waiting.cancel)
         assert await world.Stub(patient).unary(b"x") == b"x"
+
+
+async def test_calls_that_come_at_once_wait_for_the_server(server: AioRpcServer, world: Any) -> None:
+    """More than gRPC itself lets wait: the loop is busy while they come."""
+    burst = f"""
+import asyncio
+from podracer_core.rpc.channel import open_aio_channel
+async def main():
+    async with open_aio_channel({server.address!r}, "pod-token") as channel:
+        call = channel.unary_unary({world.unary_name!r})
+        answers = await asyncio.gather(*(call(b"x", timeout=60) for _ in range(3000)))
+    assert answers == [b"x"] * 3000
+asyncio.run(main())
+"""
+    callers = await asyncio.create_subprocess_exec(sys.executable, "-c", burst)
+    for _ in range(4):
+        await asyncio.sleep(0.5)
+        time.sleep(1.0)
+    assert await callers.wait() == 0
 
 
 async def test_cancelled_calls_end_the_handler(stub: Any, world: Any, caplog: pytest.LogCaptureFixture) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import gymnasium
 import numpy as np
+import onnxruntime
 import pytest
 import torch
 
@@ -26,6 +27,7 @@ from podracer_core.checkpoint import (
     open_packed_policy,
     pack_policy,
 )
+from podracer_core.checkpoint.export_formats import READERS
 from podracer_core.errors import DataCorrupted, InvalidInput
 from podracer_core.networks.ensemble import combine, ensemble_rule
 from support.policies import random_policy, trained_policies
@@ -194,7 +196,7 @@ class TestRefusals:
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit.load:DeprecationWarning")
-@pytest.mark.parametrize("form", ["torch_export", "torchscript"])
+@pytest.mark.parametrize("form", ["torch_export", "torchscript", "onnx"])
 @pytest.mark.parametrize("actions", [BOX, gymnasium.spaces.Discrete(4, start=2)], ids=["mean", "vote"])
 def test_an_export_acts_as_they_do_together(tmp_path: Path, form: Any, actions: Any) -> None:
     other = "sac" if actions is BOX else "dqn"
@@ -203,12 +205,16 @@ def test_an_export_acts_as_they_do_together(tmp_path: Path, form: Any, actions: 
         random_policy(other, OBSERVATIONS, actions, 2, **SMALL),
         random_policy("ppo", OBSERVATIONS, actions, 3, hidden_sizes=(16,)),
     ]
-    path = export_ensemble(policies, tmp_path / "policy.pt2", form)
+    path = tmp_path / "policy.pt2"
+    export_ensemble(policies, path, form)
     extra = {"podracer.json": ""}
+    module = READERS[form](path)
     if form == "torchscript":
-        module = torch.jit.load(path, _extra_files=extra)
+        torch.jit.load(path, _extra_files=extra)
+    elif form == "torch_export":
+        torch.export.load(path, extra_files=extra)
     else:
-        module = torch.export.load(path, extra_files=extra).module()
+        extra = onnxruntime.InferenceSession(path).get_modelmeta().custom_metadata_map
     metadata = json.loads(extra["podracer.json"])
     assert metadata["ensemble"] == ("mean" if actions is BOX else "vote")
     assert [policy["agent"][-2:] for policy in metadata["policies"]] == ["a1", "a2", "a3"]

@@ -1,8 +1,10 @@
-"""An exported policy acts like the one in the checkpoint, in a process that has torch and nothing of ours."""
+"""An exported policy acts like the one in the checkpoint, in a process that has torch (or onnxruntime) and nothing of
+ours; one that does not is refused."""
 
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 import sys
 from dataclasses import replace
@@ -11,6 +13,7 @@ from typing import Any
 
 import gymnasium
 import numpy as np
+import onnxruntime
 import pytest
 import torch
 
@@ -26,9 +29,11 @@ from podracer_core.checkpoint import (
     load_policy,
     save_checkpoint,
 )
+from podracer_core.checkpoint.export import compare
+from podracer_core.checkpoint.export_formats import READERS, WRITERS
 from podracer_core.checkpoint.policy import random_observations
 from podracer_core.environments.spaces import from_gymnasium
-from podracer_core.errors import InvalidInput
+from podracer_core.errors import InvalidInput, PreconditionFailed
 from podracer_core.storage.folder import FolderStore
 
 Space = gymnasium.Space[Any]
@@ -47,6 +52,14 @@ observation = torch.load(sys.argv[2], weights_only=True)
 act = torch.export.load(sys.argv[1]).module() if sys.argv[1].endswith(".pt2") else torch.jit.load(sys.argv[1])
 torch.save([act(observation[:size]) for size in (1, 2, 7)], sys.argv[3])
 assert not any(name.startswith(("podracer", "gymnasium")) for name in sys.modules)
+"""
+
+ONNX_CHILD = """
+import sys, numpy as np, onnxruntime
+session = onnxruntime.InferenceSession(sys.argv[1])
+observation = np.load(sys.argv[2])
+np.savez(sys.argv[3], *(session.run(None, {"observation": observation[:size]})[0] for size in (1, 2, 7)))
+assert not any(name.startswith(("podracer", "gymnasium", "torch")) for name in sys.modules)
 """
 
 
@@ -75,25 +88,36 @@ def checkpoint(request: pytest.FixtureRequest, tmp_path: Path) -> Checkpoint:
     return load_checkpoint(store, "checkpoint/", groups=POLICY_GROUPS)
 
 
-@pytest.mark.parametrize(("format_", "suffix"), [("torch_export", ".pt2"), ("torchscript", ".pt")])
-def test_an_export_acts_alike_with_torch_alone(
+@pytest.mark.parametrize(("format_", "suffix"), [("torch_export", ".pt2"), ("torchscript", ".pt"), ("onnx", ".onnx")])
+def test_an_export_acts_alike_without_podracer(
     checkpoint: Checkpoint, tmp_path: Path, format_: Any, suffix: str
 ) -> None:
     path, given, taken = tmp_path / f"policy{suffix}", tmp_path / "observation", tmp_path / "action"
     observation = 3.0 * torch.randn(7, *OBSERVATIONS.shape, generator=torch.Generator().manual_seed(1))
-    assert export_policy(checkpoint, path, format_) == path
-    torch.save(observation, given)
-    subprocess.run([sys.executable, "-I", "-c", CHILD, path, given, taken], check=True, timeout=120)
+    compared = export_policy(checkpoint, path, format_)
+    assert compared.largest_difference <= 1e-5
+    assert compared.observations == 128
+    if format_ == "onnx":
+        given, taken = given.with_suffix(".npy"), taken.with_suffix(".npz")
+        np.save(given, observation.numpy())
+    else:
+        torch.save(observation, given)
+    child = ONNX_CHILD if format_ == "onnx" else CHILD
+    subprocess.run([sys.executable, "-I", "-c", child, path, given, taken], check=True, timeout=120)
+    if format_ == "onnx":
+        actions = [torch.from_numpy(action) for action in np.load(taken).values()]
+    else:
+        actions = torch.load(taken, weights_only=True)
     actor, policy = load_actor(checkpoint), load_policy(checkpoint)
-    for action, size in zip(torch.load(taken, weights_only=True), (1, 2, 7), strict=True):
-        torch.testing.assert_close(action, policy(observation[:size]), rtol=0.0, atol=1e-6)
+    for action, size in zip(actions, (1, 2, 7), strict=True):
+        torch.testing.assert_close(action, policy(observation[:size]), rtol=1e-5, atol=1e-5)
         greedy = actor.greedy(observation[None, :size])[0]
         start = torch.tensor(checkpoint.metadata["action_space"].get("start", 0))  # the environment adds it
         torch.testing.assert_close(action, greedy + start, rtol=1e-6, atol=1e-5)
     assert [entry.name for entry in tmp_path.iterdir() if entry.name.startswith(".")] == []
 
 
-@pytest.mark.parametrize("format_", ["torch_export", "torchscript"])
+@pytest.mark.parametrize("format_", ["torch_export", "torchscript", "onnx"])
 @pytest.mark.parametrize(
     ("name", "observation_space", "action_space", "more"),
     [
@@ -117,8 +141,8 @@ def test_every_kind_of_policy_can_be_exported(
         "action_space": spaces.to_json(from_gymnasium(action_space)),
     }
     made = Checkpoint(algorithm.member_state(0), metadata, {})
-    path = export_policy(made, tmp_path / "policy", format_)
-    loaded = torch.export.load(path).module() if format_ == "torch_export" else torch.jit.load(path)
+    export_policy(made, tmp_path / "policy", format_)
+    loaded = READERS[format_](tmp_path / "policy")
     observation = random_observations(made, 5)
     assert observation.dtype == (torch.uint8 if observation_space.dtype == np.uint8 else torch.float32)
     greedy = algorithm.actor.greedy(observation.unsqueeze(0))[0]
@@ -128,13 +152,105 @@ def test_every_kind_of_policy_can_be_exported(
 
 def test_an_export_tells_where_it_is_from(checkpoint: Checkpoint, tmp_path: Path) -> None:
     extra = {"podracer.json": ""}
-    torch.export.load(export_policy(checkpoint, tmp_path / "policy.pt2"), extra_files=extra)
-    assert json.loads(extra["podracer.json"])["agent"] == "projects/p/jobs/j/agents/a"
+    export_policy(checkpoint, tmp_path / "policy.pt2")
+    torch.export.load(tmp_path / "policy.pt2", extra_files=extra)
+    export_policy(checkpoint, tmp_path / "policy.onnx", "onnx")
+    model = onnxruntime.InferenceSession(tmp_path / "policy.onnx").get_modelmeta().custom_metadata_map
+    for text in (extra["podracer.json"], model["podracer.json"]):
+        assert json.loads(text)["agent"] == "projects/p/jobs/j/agents/a"
+
+
+def test_the_batch_of_an_onnx_file_is_open(checkpoint: Checkpoint, tmp_path: Path) -> None:
+    export_policy(checkpoint, tmp_path / "policy.onnx", "onnx")
+    session = onnxruntime.InferenceSession(tmp_path / "policy.onnx")
+    (taken,), (given,) = session.get_inputs(), session.get_outputs()
+    assert (taken.name, taken.shape, given.name) == ("observation", ["batch", 2, 3], "action")
+    assert given.shape[0] == "batch"
+
+
+def test_it_is_compared_on_what_is_observed_too(checkpoint: Checkpoint, tmp_path: Path) -> None:
+    observed = torch.full((5, *OBSERVATIONS.shape), 100.0)
+    assert export_policy(checkpoint, tmp_path / "policy.pt2", observed=observed).observations == 133
+
+
+class Shifted(torch.nn.Module):
+    """Acts as another, but for a number that is added."""
+
+    def __init__(self, policy: torch.nn.Module, shift: float) -> None:
+        super().__init__()
+        self.policy, self.shift = policy, shift
+
+    def forward(self, observation: torch.Tensor) -> torch.Tensor:
+        action: torch.Tensor = self.policy(observation)
+        return (action + self.shift).to(action.dtype)
+
+
+def test_a_file_that_acts_otherwise_is_refused(
+    checkpoint: Checkpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever was wrong with writing it: nothing is there afterwards, and what was there stays."""
+    (tmp_path / "policy.pt2").write_bytes(b"former")
+
+    def write(policy: torch.nn.Module, example: torch.Tensor, path: Path, extra: str) -> None:
+        WRITERS["torchscript"](Shifted(policy, 1.0), example, path, extra)
+
+    monkeypatch.setitem(WRITERS, "torch_export", write)
+    monkeypatch.setitem(READERS, "torch_export", READERS["torchscript"])
+    with pytest.raises(PreconditionFailed, match="does not act as the trained policy does") as refused:
+        export_policy(checkpoint, tmp_path / "policy.pt2")
+    assert refused.value.reason == "EXPORT_DIFFERS"
+    assert (tmp_path / "policy.pt2").read_bytes() == b"former"
+
+
+@pytest.mark.parametrize("factor", [1.0, 300.0])
+@pytest.mark.parametrize(
+    ("shift", "alike"), [(0.0, True), (0.5e-5, True), (2e-5, False), (math.nan, False), (math.inf, False)]
+)
+def test_alike_means_to_1e_5(factor: float, shift: float, alike: bool) -> None:
+    """Of actions of at most 1; of greater ones it is a share of them: 300 and 300.0015 are alike, 300.006 is not."""
+    observations, trained = torch.rand(9, 2, generator=torch.Generator().manual_seed(0)), Scaled(factor)
+
+    def shifted(rows: torch.Tensor) -> torch.Tensor:
+        return trained(rows) + factor * shift
+
+    if alike:
+        assert compare(trained, shifted, observations).largest_difference == pytest.approx(shift, abs=1e-6)
+    else:
+        with pytest.raises(PreconditionFailed, match="1e-05 is allowed"):
+            compare(trained, shifted, observations)
+
+
+def test_choices_are_the_same() -> None:
+    observations = torch.rand(4, 2)
+    trained = Scaled(0.0, torch.int64)
+    assert compare(trained, trained, observations).largest_difference == 0.0
+    with pytest.raises(PreconditionFailed, match=r"on observation 2 of 4 it does .*1.*, the policy .*0"):
+        compare(trained, lambda rows: trained(rows) + (torch.arange(len(rows)) == 2).long()[:, None], observations)
+    with pytest.raises(PreconditionFailed, match=r"it gives torch.float32 \[1, 2\] for 1 observations"):
+        compare(trained, lambda rows: trained(rows).float(), observations)
+
+
+class Scaled(torch.nn.Module):
+    """The observation's sign times a factor."""
+
+    def __init__(self, factor: float, dtype: torch.dtype = torch.float32) -> None:
+        super().__init__()
+        self.factor, self.dtype = factor, dtype
+
+    def forward(self, observation: torch.Tensor) -> torch.Tensor:
+        return (observation.sign() * self.factor).to(self.dtype)
+
+
+def test_says_what_onnx_needs(checkpoint: Checkpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "onnxscript", None)
+    with pytest.raises(PreconditionFailed, match=r"ONNX needs onnxscript.*pip install 'podracer-core\[onnx\]'"):
+        export_policy(checkpoint, tmp_path / "policy.onnx", "onnx")
+    assert not (tmp_path / "policy.onnx").exists()
 
 
 def test_refuses_an_unknown_format_and_an_unwritable_path(checkpoint: Checkpoint, tmp_path: Path) -> None:
-    with pytest.raises(InvalidInput, match="unknown format 'onnx': expected torch_export or torchscript"):
-        export_policy(checkpoint, tmp_path / "policy", "onnx")  # type: ignore[arg-type]
+    with pytest.raises(InvalidInput, match="unknown format 'tflite': expected torch_export or"):
+        export_policy(checkpoint, tmp_path / "policy", "tflite")  # type: ignore[arg-type]
     with pytest.raises(InvalidInput, match=r"cannot write .*No such file"):
         export_policy(checkpoint, tmp_path / "absent" / "policy.pt2")
     (tmp_path / "folder").mkdir()

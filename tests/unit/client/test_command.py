@@ -38,6 +38,7 @@ COMMANDS = (
 
 
 LONG = "a" * 300
+ANYWHERE = ("--listen", "127.0.0.1:0", "--leaderboard-listen", "127.0.0.1:0")  # others may listen at the usual ports
 """Too long for the name of a file."""
 
 
@@ -129,7 +130,7 @@ def test_every_command_has_help(name: str, podracer: Callable[..., Result]) -> N
         (("serve", "p=.", "--ensemble", "2", "q=."), "--ensemble: takes the best candidates of one job"),
         (("serve", "j@champion"), "no server runs"),
         (("serve", ".", "--listen", "0.0.0.0:7710"), "loopback"),
-        (("up", "--dir", LONG), "cannot write the state folder"),
+        (("up", "--dir", LONG, *ANYWHERE), "cannot write the state folder"),
         (("up", "--listen", "nonsense"), "address 'nonsense'"),
         (("up", "--listen", "0.0.0.0:7700"), "loopback"),
         (("up", "--listen", "127.0.0.1:7705", "--leaderboard-listen", "127.0.0.1:7705"), "must differ"),

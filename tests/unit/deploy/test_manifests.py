@@ -34,8 +34,13 @@ def _containers(overlay: str) -> Iterator[tuple[str, Any]]:
             yield f"{pod.owner}/{name}", container
 
 
+def _added(overlay: str, prefix: str = "") -> set[str]:
+    """Names of what an overlay has besides the base and an object store."""
+    return {f"{prefix}policy"} if overlay == "serving" else set()
+
+
 def test_the_overlays_are_those_of_the_documentation() -> None:
-    assert OVERLAYS == ["dev", "gpu", "kueue", "production"]
+    assert OVERLAYS == ["dev", "gpu", "kueue", "production", "serving"]
 
 
 @pytest.mark.parametrize(("version", "overlays"), [(OLDEST, ["dev"]), (NEWEST, OVERLAYS)], ids=["oldest", "newest"])
@@ -121,9 +126,8 @@ def test_images_are_all_of_this_version(overlay: str) -> None:
     version = importlib.metadata.version("podracer-core")
     images = {one["image"] for _, one in _containers(overlay)}
     ours = {image.rpartition(":")[0]: image.rpartition(":")[2] for image in images if image.startswith("podracer/")}
-    assert set(ours) == {
-        f"podracer/{role}" for role in ("orchestrator", "leaderboard", "learner", "worker", "evaluator")
-    }
+    roles = {"orchestrator", "leaderboard", "learner", "worker", "evaluator"} | _added(overlay)
+    assert set(ours) == {f"podracer/{role}" for role in roles}
     cuda = {"learner"} if overlay == "gpu" else set()
     for image, tag in ours.items():
         assert tag == (f"{version}-cuda" if image.removeprefix("podracer/") in cuda else version)
@@ -135,14 +139,20 @@ def test_images_are_all_of_this_version(overlay: str) -> None:
 def test_control_services_are_alone_and_never_two_at_a_time(overlay: str) -> None:
     objects = rendered(overlay)
     deployments = of_kind(objects, "Deployment")
-    assert set(deployments) == {"podracer-orchestrator", "podracer-leaderboard"}
-    for deployment in deployments.values():
+    assert set(deployments) - _added(overlay, "podracer-") == {"podracer-orchestrator", "podracer-leaderboard"}
+    for name in ("podracer-orchestrator", "podracer-leaderboard"):
+        deployment = deployments[name]
         assert deployment["spec"]["replicas"] == 1
         assert deployment["spec"]["strategy"] == {"type": "Recreate"}
+        assert of_kind(objects, "Service")[name]["spec"]["publishNotReadyAddresses"] is True
     assert not of_kind(objects, "PodDisruptionBudget")  # it would only keep nodes from being drained
-    for service in of_kind(objects, "Service").values():
-        if service["metadata"]["labels"]["app.kubernetes.io/name"] == NAMESPACE:
-            assert service["spec"]["publishNotReadyAddresses"] is True
+
+
+def test_policy_servers_take_over_from_one_another() -> None:
+    objects = rendered("serving")
+    deployment = of_kind(objects, "Deployment")["podracer-policy"]
+    assert deployment["spec"]["strategy"]["rollingUpdate"] == {"maxSurge": 1, "maxUnavailable": 0}
+    assert "publishNotReadyAddresses" not in of_kind(objects, "Service")["podracer-policy"]["spec"]
 
 
 def test_the_template_has_the_containers_that_the_pool_knows() -> None:
@@ -183,7 +193,7 @@ def test_production_keeps_nothing_on_disk_and_is_spread() -> None:
 def test_certificates_bear_the_names_of_roles() -> None:
     certificates = of_kind(rendered("production"), "Certificate")
     issuers = of_kind(rendered("production"), "Issuer")
-    for role in ("orchestrator", "leaderboard", "learner", "client"):
+    for role in ("orchestrator", "leaderboard", "learner", "policy", "client"):
         spec = certificates[f"podracer-{role}"]["spec"]
         assert spec["dnsNames"] == [f"{role}.podracer"]
         assert spec["secretName"] == f"podracer-tls-{role}"

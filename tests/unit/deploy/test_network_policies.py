@@ -15,6 +15,7 @@ PATHS = {
     ("pod", "pod", 50051),
 }
 MINIO = {("orchestrator", "object-store", 9000), ("pod", "object-store", 9000)}
+SERVING = {("policy", "orchestrator", 50051), ("policy", "leaderboard", 50051)}
 CLIENTS = {("podracer.dev/clients", role, 50051) for role in ("orchestrator", "leaderboard")}
 METRICS = {("podracer.dev/metrics", role, 9464) for role in ("orchestrator", "leaderboard", "pod")}
 OUTSIDE = {("orchestrator", 443), ("orchestrator", 6443)}
@@ -37,7 +38,7 @@ def test_the_paths_between_pods_are_those_that_are_needed(overlay: str) -> None:
         if any(_lets(rule, target, port) for rule in _rules(overlay, source, "egress"))
         and any(_lets(rule, source, port) for rule in _rules(overlay, target, "ingress"))
     }
-    assert found == PATHS | (set() if overlay == "production" else MINIO)
+    assert found == PATHS | (set() if overlay == "production" else MINIO) | (SERVING if overlay == "serving" else set())
 
 
 @each_overlay
@@ -62,7 +63,8 @@ def test_whom_other_namespaces_reach(overlay: str) -> None:
         for label in peer.get("namespaceSelector", {}).get("matchLabels", ())
         for port in rule["ports"]
     }
-    assert found == CLIENTS | METRICS
+    serving = {("podracer.dev/clients", "policy", 50051), ("podracer.dev/metrics", "policy", 9464)}
+    assert found == CLIENTS | METRICS | (serving if overlay == "serving" else set())
 
 
 @each_overlay

@@ -23,6 +23,7 @@ from podracer_evaluator.config import EvaluatorConfig
 from podracer_leaderboard.config import LeaderboardConfig
 from podracer_learner.config import LearnerConfig
 from podracer_orchestrator.config import OrchestratorConfig
+from podracer_policy.config import PolicyConfig
 from podracer_worker.config import WorkerConfig
 from support.manifests import (
     K8S,
@@ -43,6 +44,7 @@ SETTINGS: Mapping[str, type[Any]] = {
     "learner": LearnerConfig,
     "worker": WorkerConfig,
     "evaluator": EvaluatorConfig,
+    "policy": PolicyConfig,
 }
 OTHERS = {
     "orchestrator": {"PODRACER_ORCHESTRATOR", "PODRACER_TOKEN_FILE"},  # of the `podracer` command
@@ -131,14 +133,14 @@ def test_nobody_is_given_more_than_it_needs(overlay: str) -> None:
         }
         for pod, container in _containers(overlay)
     }
-    ours = {"podracer-s3"} if "minio" in given else set()
+    some = {"minio": {"podracer-s3"}, "policy": {"podracer-tokens-policy", "podracer-tls-policy"}}
     assert given == {
         "orchestrator": {"podracer-tokens-orchestrator", "podracer-tls-orchestrator", "podracer-s3"},
         "leaderboard": {"podracer-tokens-leaderboard", "podracer-tls-leaderboard"},
         "learner": {"podracer-tokens-learner", "podracer-tls-learner", "podracer-s3"},
         "worker": {"podracer-tokens-sidecar"},
         "evaluator": {"podracer-tokens-sidecar"},
-    } | ({"minio": ours} if ours else {})
+    } | {name: secrets for name, secrets in some.items() if name in given}
 
 
 def test_the_tokens_are_those_of_the_role(secrets: Mapping[str, Any], tmp_path: Path) -> None:
@@ -147,10 +149,11 @@ def test_the_tokens_are_those_of_the_role(secrets: Mapping[str, Any], tmp_path: 
         "leaderboard": {"client", "control"},
         "learner": {"pod"},
         "sidecar": {"pod"},
+        "policy": {"client", "control"},
     }
     for role, names in expected.items():
         assert set(secrets[f"podracer-tokens-{role}"]["data"]) == names
-    for role in ("orchestrator", "leaderboard", "learner"):
+    for role in ("orchestrator", "leaderboard", "learner", "policy"):
         assert set(secrets[f"podracer-tls-{role}"]["data"]) == {"ca.crt", "tls.crt", "tls.key"}
         assert secrets[f"podracer-tls-{role}"]["type"] == "kubernetes.io/tls"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from typing import Any
@@ -132,70 +133,145 @@ class SlowPolicy(ServedPolicy):
         self.go.clear()
         self.calls.clear()
 
+    def seconds_for(self, rows: int) -> float:
+        return 1.0
+
     def act(self, observations: torch.Tensor, masks: torch.Tensor | None = None) -> torch.Tensor:
         self.calls.append(len(observations))
         assert self.go.wait(20)
         return super().act(observations, masks)
 
 
-def wait_for_calls(policy: SlowPolicy, count: int) -> None:
+class CountedPolicy(ServedPolicy):
+    """Counts the rows of each call, and tells the thread."""
+
+    def __init__(self) -> None:
+        self.calls = list[tuple[int, int]]()
+        super().__init__("counted", "1", [random_policy("ppo", BOX, TORQUE, 0)])
+        self.calls.clear()
+
+    def seconds_for(self, rows: int) -> float:
+        return 0.0001 * rows
+
+    def act(self, observations: torch.Tensor, masks: torch.Tensor | None = None) -> torch.Tensor:
+        self.calls.append((len(observations), threading.get_ident()))
+        return super().act(observations, masks)
+
+
+async def wait_for_calls(policy: SlowPolicy, count: int) -> None:
     deadline = time.monotonic() + 20
     while len(policy.calls) < count and time.monotonic() < deadline:
-        time.sleep(0.001)
+        await asyncio.sleep(0.001)
     assert len(policy.calls) == count
 
 
-def test_what_waits_becomes_one_call_and_everybody_gets_his_own() -> None:
+def begun(batcher: Batcher, policy: ServedPolicy, *arguments: Any, **named: Any) -> asyncio.Task[torch.Tensor]:
+    """A request that has been handed over once the loop has run."""
+    return asyncio.create_task(batcher.act(policy, *arguments, **named))
+
+
+async def test_what_waits_becomes_one_call_and_everybody_gets_his_own() -> None:
     policy, batcher = SlowPolicy(), Batcher(max_batch=8, max_waiting=12)
-    first = batcher.act(policy, torch.zeros(1, 3))
-    wait_for_calls(policy, 1)
+    first = begun(batcher, policy, torch.zeros(1, 3))
+    await wait_for_calls(policy, 1)
     rows = [torch.randn(size, 3) for size in (1, 2, 3, 4)]
-    answers = [batcher.act(policy, row) for row in rows]
+    answers = [begun(batcher, policy, row) for row in rows]
+    await asyncio.sleep(0)
     with pytest.raises(Exhausted, match="10 observations wait already, of 12"):
-        batcher.act(policy, torch.zeros(3, 3))
+        await batcher.act(policy, torch.zeros(3, 3))
     policy.go.set()
-    assert first.result(20).shape == (1, 2)
+    assert (await first).shape == (1, 2)
     for row, answer in zip(rows, answers, strict=True):
-        torch.testing.assert_close(answer.result(20), ServedPolicy.act(policy, row), rtol=0, atol=1e-5)
-    batcher.close()
+        torch.testing.assert_close(await answer, ServedPolicy.act(policy, row), rtol=0, atol=1e-5)
+    await batcher.close()
     assert policy.calls == [1, 6, 4], "6 of at most 8, then the 4 that had no room"
     assert policy.request_count == 5
     with pytest.raises(Unavailable):
-        batcher.act(policy, torch.zeros(1, 3))
+        await batcher.act(policy, torch.zeros(1, 3))
 
 
-def test_late_and_cancelled_requests_are_dropped_and_errors_told() -> None:
+async def test_short_calls_are_made_at_once_and_long_ones_by_a_thread() -> None:
+    policy, batcher = CountedPolicy(), Batcher()
+    here = threading.get_ident()
+    rows = [torch.randn(size, 3) for size in (1, 2, 3)]
+    answers = await asyncio.gather(*(batcher.act(policy, row) for row in rows))
+    assert policy.calls == [(6, here)], "one call of what has come at once"
+    for row, answer in zip(rows, answers, strict=True):
+        torch.testing.assert_close(answer, ServedPolicy.act(policy, row), rtol=0, atol=1e-5)
+    slow = SlowPolicy()
+    waiting = begun(batcher, slow, torch.zeros(1, 3))
+    await wait_for_calls(slow, 1)
+    assert (await batcher.act(policy, torch.zeros(1, 3))).shape == (1, 2)
+    assert not waiting.done(), "who is short does not wait for who is long"
+    slow.go.set()
+    await waiting
+    assert (await batcher.act(policy, torch.zeros(100, 3))).shape == (100, 2)
+    assert [size for size, _ in policy.calls] == [6, 1, 100]
+    assert [thread == here for _, thread in policy.calls] == [True, True, False]
+    await batcher.close()
+
+
+def test_a_policy_knows_about_how_long_it_takes() -> None:
+    policy = box_policy()
+    assert 0 < policy.seconds_for(1) < policy.seconds_for(1000)
+
+
+async def test_late_and_cancelled_requests_are_dropped_and_errors_told() -> None:
     policy, batcher = SlowPolicy(), Batcher()
-    first = batcher.act(policy, torch.zeros(1, 3))
-    wait_for_calls(policy, 1)
-    late = batcher.act(policy, torch.zeros(1, 3), deadline=time.monotonic() - 1)
-    cancelled = batcher.act(policy, torch.zeros(1, 3))
+    first = begun(batcher, policy, torch.zeros(1, 3))
+    await wait_for_calls(policy, 1)
+    late = begun(batcher, policy, torch.zeros(1, 3), deadline=time.monotonic() - 1)
+    cancelled = begun(batcher, policy, torch.zeros(1, 3))
+    await asyncio.sleep(0)
     assert cancelled.cancel()
-    kept = batcher.act(policy, torch.zeros(1, 3), deadline=time.monotonic() + 60)
+    kept = begun(batcher, policy, torch.zeros(1, 3), deadline=time.monotonic() + 60)
     policy.go.set()
     with pytest.raises(DeadlineExpired):
-        late.result(20)
-    assert first.result(20).shape == kept.result(20).shape == (1, 2)
+        await late
+    assert (await first).shape == (await kept).shape == (1, 2)
     assert policy.calls == [1, 1]
     with pytest.raises(RuntimeError):
-        batcher.act(policy, torch.zeros(1, 7)).result(20)
-    assert batcher.act(policy, torch.zeros(1, 3)).result(20).shape == (1, 2)
-    batcher.close()
+        await batcher.act(policy, torch.zeros(1, 7))
+    assert (await batcher.act(policy, torch.zeros(1, 3))).shape == (1, 2)
+    await batcher.close()
 
 
-def test_requests_under_way_keep_their_version() -> None:
+async def test_who_goes_while_the_policy_acts_takes_nothing_from_the_others() -> None:
+    policy, batcher = SlowPolicy(), Batcher()
+    first = begun(batcher, policy, torch.zeros(1, 3))
+    await wait_for_calls(policy, 1)
+    leaving, staying = (begun(batcher, policy, torch.zeros(1, 3)) for _ in range(2))
+    await asyncio.sleep(0)
+    first.cancel()
+    policy.go.set()
+    await wait_for_calls(policy, 2)
+    leaving.cancel()
+    assert (await staying).shape == (1, 2)
+    await batcher.close()
+
+
+async def test_what_waits_is_answered_before_it_closes() -> None:
+    policy, slow, batcher = CountedPolicy(), SlowPolicy(), Batcher()
+    answers = [begun(batcher, one, torch.zeros(1, 3)) for one in (policy, slow, slow)]
+    await wait_for_calls(slow, 1)
+    slow.go.set()
+    await batcher.close()
+    assert all(answer.shape == (1, 2) for answer in await asyncio.gather(*answers))
+
+
+async def test_requests_under_way_keep_their_version() -> None:
     slow, batcher, policies = SlowPolicy(), Batcher(), ServedPolicies()
     policies.put(slow)
     observation = torch.randn(1, 3)
-    running = batcher.act(policies.find("slow"), torch.zeros(1, 3))
-    wait_for_calls(slow, 1)
-    waiting = batcher.act(policies.find("slow"), observation)
+    running = begun(batcher, policies.find("slow"), torch.zeros(1, 3))
+    await wait_for_calls(slow, 1)
+    waiting = begun(batcher, policies.find("slow"), observation)
     replacement = box_policy(5, name="slow", version="2")
     policies.put(replacement)
-    newer = batcher.act(policies.find("slow"), observation)
+    newer = begun(batcher, policies.find("slow"), observation)
     policies.remove("slow")
     slow.go.set()
-    assert running.result(20) is not None
-    torch.testing.assert_close(waiting.result(20), ServedPolicy.act(slow, observation), rtol=0, atol=1e-5)
-    torch.testing.assert_close(newer.result(20), replacement.act(observation), rtol=0, atol=1e-5)
-    batcher.close()
+    assert await running is not None
+    torch.testing.assert_close(await waiting, ServedPolicy.act(slow, observation), rtol=0, atol=1e-5)
+    torch.testing.assert_close(await newer, replacement.act(observation), rtol=0, atol=1e-5)
+    await batcher.close()

@@ -33,7 +33,7 @@ class Format(enum.StrEnum):
 _HOW_TO_LOAD = {
     Format.TORCH_EXPORT: "torch.export.load({path!r}).module()(observation)",
     Format.TORCHSCRIPT: "torch.jit.load({path!r})(observation)",
-    Format.ONNX: "onnxruntime.InferenceSession({path!r})",
+    Format.ONNX: "onnxruntime.InferenceSession({path!r}).run(None, {{'observation': observation}})[0]",
 }
 
 
@@ -73,13 +73,16 @@ def export(
 
         values = {"event": "exported", "path": str(output), "size_bytes": header.size_bytes, "sha256": header.sha256}
         values |= {"policies": len(folders), "ensemble": together or None}
-        write_json({**values, "largest_difference": header.largest_difference})
+        values |= {"largest_difference": header.largest_difference, "observations": header.compared_count}
+        write_json({**values, "played_observations": header.played_count})
         return
     what = f" of {len(folders)} policies, together by {together}" if together else ""
     whose = "theirs" if together else "the trained policy's"
+    seen = f", {header.played_count} of them from episodes" if header.played_count else ", all made up"
     sys.stdout.write(
         f"wrote {output}{what} ({header.size_bytes:,} bytes); its actions differ from {whose} by "
-        f"{header.largest_difference:.2g} at most\nload it with {_HOW_TO_LOAD[form].format(path=str(output))}\n"
+        f"{header.largest_difference:.2g} at most on {header.compared_count} observations{seen}\n"
+        f"load it with {_HOW_TO_LOAD[form].format(path=str(output))}\n"
     )
 
 

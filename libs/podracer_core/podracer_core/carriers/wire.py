@@ -48,16 +48,15 @@ def header_of(tensor: torch.Tensor) -> tensor_pb2.Tensor:
 def size_bytes_of(message: tensor_pb2.Tensor) -> int:
     """Bytes that dtype and shape stand for. Raises InvalidInput for what is neither."""
     dtype = _TORCH_DTYPES.get(message.dtype)
+    shape = tuple(message.shape[: _MAX_AXES + 1])
     if (
         dtype is None
-        or len(message.shape) > _MAX_AXES
-        or any(size < 0 for size in message.shape)
-        or math.prod(max(size, 1) for size in message.shape) > _MAX_STRIDE
+        or len(shape) > _MAX_AXES
+        or min(shape, default=0) < 0
+        or math.prod([size or 1 for size in shape]) > _MAX_STRIDE
     ):
-        raise InvalidInput(
-            f"not a tensor: dtype {message.dtype}, shape {list(message.shape[: _MAX_AXES + 1])}", reason="BAD_TENSOR"
-        )
-    return math.prod(message.shape) * int(dtype.itemsize)
+        raise InvalidInput(f"not a tensor: dtype {message.dtype}, shape {list(shape)}", reason="BAD_TENSOR")
+    return math.prod(shape) * int(dtype.itemsize)
 
 
 def dtype_of(message: tensor_pb2.Tensor) -> torch.dtype:

@@ -34,7 +34,7 @@ def evaluate_checkpoints(
     """
     actor = load_actor(checkpoints[0], device) if len(checkpoints) == 1 else load_ensemble(checkpoints, rule, device)
     evaluator = Evaluator(
-        lambda count: make_evaluation_environment(checkpoints[0], spec, count, device),
+        lambda count: make_environment_for(checkpoints[0], spec, count, device),
         all_alike=evaluates_alike(spec),
         check=check,
     )
@@ -45,7 +45,7 @@ def evaluate_checkpoints(
     return result
 
 
-def make_evaluation_environment(
+def make_environment_for(
     checkpoint: Checkpoint, spec: EnvironmentSpec, count: int, device: torch.device | str
 ) -> VecEnvironment:
     """Made for evaluation; InvalidInput where its spaces are not those that the policy was made for."""

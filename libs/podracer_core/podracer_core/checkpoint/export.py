@@ -1,43 +1,66 @@
-"""A policy, or several that act together, for use with torch alone, observation normalization included.
+"""A policy, or several that act together, for use without Podracer, observation normalization included.
 
 torch_export   `torch.export.load(path).module()(observation)`
 torchscript    `torch.jit.load(path)(observation)`, for C++ and old versions of torch
+onnx           `onnxruntime.InferenceSession(path).run(None, {"observation": observation})[0]`, without torch; making it
+               needs the extra `podracer-core[onnx]`
 
-Both take raw observations [B, *obs] (images as uint8) with any B of 1 or more and give actions [B, *action] in the
+All take raw observations [B, *obs] (images as uint8) with any B of 1 or more and give actions [B, *action] in the
 environment's units. They know no action masks: where some actions are not allowed, the caller has to see to it.
+
+A file has been loaded again and compared with the policy that it was made from before it is there.
 """
 
 from __future__ import annotations
 
 import json
 import tempfile
-import warnings
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from podracer_core.checkpoint.ensemble import load_ensemble_policy, rule_of
+from podracer_core.checkpoint.export_formats import READERS, SUFFIX_OF, WRITERS, Format
 from podracer_core.checkpoint.load import Checkpoint
+from podracer_core.checkpoint.observations import likely_observations
 from podracer_core.checkpoint.policy import load_policy, random_observations
-from podracer_core.errors import InvalidInput
+from podracer_core.errors import InvalidInput, PreconditionFailed
 
-Format = Literal["torch_export", "torchscript"]
+MOST_DIFFERENCE = 1e-5
+"""Between an action of the file and one of the policy, in parts of the action where that is above 1."""
 
-SUFFIX_OF: dict[Format, str] = {"torch_export": ".pt2", "torchscript": ".pt"}
-EXTRA_FILE = "podracer.json"
-"""Name of the extra file inside an export: a JSON object of the checkpoint's metadata."""
+_BATCHES = (1, 2, 7)
 
 
-def export_policy(checkpoint: Checkpoint, path: Path, format: Format = "torch_export") -> Path:  # noqa: A002
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """How an exported policy was compared with the one that it was made from.
+
+    largest_difference   between two of their actions, in parts of the action where that is above 1; 0 for choices
+    observations         on which they acted
+    """
+
+    largest_difference: float
+    observations: int
+
+
+def export_policy(
+    checkpoint: Checkpoint,
+    path: Path,
+    format: Format = "torch_export",  # noqa: A002
+    observed: Tensor | None = None,
+) -> Compared:
     """Write the checkpoint's greedy policy to `path`, whole or not at all; an existing file is replaced.
 
-    Returns `path`. Raises InvalidInput for an unknown format, a path that cannot be written, or a checkpoint that
-    cannot act.
+    It is compared on made-up observations, and on those `observed`, [N, *obs], where there are any. Raises InvalidInput
+    for an unknown format, a path that cannot be written, or a checkpoint that cannot act; PreconditionFailed where the
+    format needs what is not installed (EXPORT_FORMAT), or where the file does not act alike (EXPORT_DIFFERS).
     """
-    return _export(lambda: load_policy(checkpoint), checkpoint, dict(checkpoint.metadata), path, format)
+    return _export(lambda: load_policy(checkpoint), checkpoint, dict(checkpoint.metadata), path, format, observed)
 
 
 def export_ensemble(
@@ -45,17 +68,43 @@ def export_ensemble(
     path: Path,
     format: Format = "torch_export",  # noqa: A002
     rule: str | None = None,
-) -> Path:
+    observed: Tensor | None = None,
+) -> Compared:
     """The same with policies that act together, best first, as one; `rule` by action space where None.
 
-    The extra file has their metadata under `policies`, the rule under `ensemble`. Raises InvalidInput as
-    `export_policy` and `load_ensemble` do.
+    The metadata in the file have theirs under `policies`, the rule under `ensemble`. Errors as `export_policy` and
+    `load_ensemble`.
     """
     metadata = {
         "ensemble": rule_of(checkpoints, rule),
         "policies": [dict(checkpoint.metadata) for checkpoint in checkpoints],
     }
-    return _export(lambda: load_ensemble_policy(checkpoints, rule), checkpoints[0], metadata, path, format)
+    return _export(lambda: load_ensemble_policy(checkpoints, rule), checkpoints[0], metadata, path, format, observed)
+
+
+def compare(trained: nn.Module, exported: Callable[[Tensor], Tensor], observations: Tensor) -> Compared:
+    """Have both act on observations [N, *obs], alone and in batches. Raises PreconditionFailed (EXPORT_DIFFERS)."""
+    largest = 0.0
+    for most in (*_BATCHES, len(observations)):
+        batch = observations[:most]
+        rows = len(batch)
+        with torch.inference_mode():
+            expected, found = trained(batch), exported(batch)
+        if (found.shape, found.dtype) != (expected.shape, expected.dtype):
+            raise _differs(
+                f"it gives {found.dtype} {list(found.shape)} for {rows} observations, "
+                f"the policy {expected.dtype} {list(expected.shape)}"
+            )
+        size = expected.double().abs().clamp(min=1.0) if expected.is_floating_point() else 1.0
+        off = ((found.double() - expected.double()).abs() / size).nan_to_num(torch.inf).view(rows, -1).amax(1)
+        largest = max(largest, float(off.max()))
+        if largest > MOST_DIFFERENCE:
+            row = int(off.argmax())
+            raise _differs(
+                f"on observation {row} of {rows} it does {found[row].tolist()}, the policy {expected[row].tolist()}; "
+                f"{MOST_DIFFERENCE:g} is allowed"
+            )
+    return Compared(largest, len(observations))
 
 
 def _export(
@@ -64,34 +113,27 @@ def _export(
     metadata: Mapping[str, Any],
     path: Path,
     format: Format,  # noqa: A002
-) -> Path:
+    observed: Tensor | None,
+) -> Compared:
     """`checkpoint`: one for what is observed."""
-    writers: dict[Format, Callable[[nn.Module, torch.Tensor, Path, str], None]] = {
-        "torch_export": _write_torch_export,
-        "torchscript": _write_torchscript,
-    }
-    if format not in writers:
+    if format not in WRITERS:
         raise InvalidInput(f"unknown format {format!r}: expected {' or '.join(get_args(Format))}", format=format)
     policy = load()
-    example = random_observations(checkpoint, 2)
+    observations = likely_observations(checkpoint)
+    if observed is not None:
+        observations = torch.cat([observations, observed.to(observations.dtype)])
     try:
         with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as folder:
             draft = Path(folder, f"policy{SUFFIX_OF[format]}")
-            writers[format](policy, example, draft, json.dumps(metadata))
+            WRITERS[format](policy, random_observations(checkpoint, 2), draft, json.dumps(metadata))
+            compared = compare(policy, READERS[format](draft), observations)
             draft.replace(path)
     except OSError as error:
         raise InvalidInput(f"cannot write {path}: {error.strerror}", reason="UNWRITABLE_PATH", path=path) from error
-    return path
+    return compared
 
 
-def _write_torch_export(policy: nn.Module, example: torch.Tensor, path: Path, extra: str) -> None:
-    batch = torch.export.Dim("batch", min=1)
-    program = torch.export.export(policy, (example,), dynamic_shapes=({0: batch},))
-    torch.export.save(program, path, extra_files={EXTRA_FILE: extra})
-
-
-def _write_torchscript(policy: nn.Module, example: torch.Tensor, path: Path, extra: str) -> None:
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=r".*torch\.jit", category=DeprecationWarning)
-        module = torch.jit.trace(policy, (example,))  # type: ignore[no-untyped-call]
-        torch.jit.save(module, path, _extra_files={EXTRA_FILE: extra})
+def _differs(what: str) -> PreconditionFailed:
+    return PreconditionFailed(
+        f"the exported file does not act as the trained policy does, so it is refused: {what}", reason="EXPORT_DIFFERS"
+    )

@@ -36,6 +36,8 @@ class ServerOptions:
 
     def grpc_options(self) -> list[tuple[str, Any]]:
         return [
+            ("grpc.server.max_pending_requests", limits.PENDING_CALLS),
+            ("grpc.server.max_pending_requests_hard_limit", limits.PENDING_CALLS),
             ("grpc.so_reuseport", 0),  # else a second server would share the port in silence
             ("grpc.max_send_message_length", self.message_bytes),
             ("grpc.max_receive_message_length", self.message_bytes),

@@ -32,6 +32,10 @@ SPARE_CALLS = 4
 """Calls that a full server still has room for: it tells them so, and how long to wait, and answers health checks.
 Beyond these gRPC itself refuses, without a hint."""
 
+PENDING_CALLS = 8192
+"""Calls that have come and that the server's Python has not taken yet. gRPC's own limit is 1,000, from which on it
+cancels some: a caller cannot tell that from his own cancelling, and is not told to come again."""
+
 OVERLOADED_RETRY_S = (0.5, 2.0)
 """A full server sends each caller away for a time of its own between these."""
 

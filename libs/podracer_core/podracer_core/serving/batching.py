@@ -1,17 +1,18 @@
 """Requests that wait at the same time become one call of the network.
 
-A thread takes what waits as soon as it is free: a request that comes alone is acted on at once, and while a call runs
-the next batch gathers.
+Nothing waits for a batch to fill: a request that comes alone is acted on at once. What is short, as of most policies
+and one observation, is acted on in the event loop, since a thread would take longer to be told; all that has come by
+then is one batch. What is long has a thread, and while it acts the next batch gathers.
 """
 
 from __future__ import annotations
 
-import threading
+import asyncio
 import time
 from collections import deque
 from collections.abc import Sequence
-from concurrent.futures import Future
-from dataclasses import dataclass, field
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -28,6 +29,8 @@ MAX_BATCH = 256
 MAX_WAITING = 4096
 """Observations that wait; a request that comes when there are as many is refused."""
 
+_SHORT_S = 0.002
+
 
 @dataclass(slots=True)
 class _Request:
@@ -35,82 +38,97 @@ class _Request:
     observations: Tensor
     masks: Tensor | None
     deadline: float | None
-    answer: Future[Tensor] = field(default_factory=Future)
+    answer: asyncio.Future[Tensor]
+    rows: int
 
     def joins(self, other: _Request) -> bool:
         return self.policy is other.policy and (self.masks is None) == (other.masks is None)
 
 
 class Batcher:
-    """`act` hands a request over, `close` ends the thread. The policy of a request is the one that it came with."""
+    """`act` answers a request, `close` ends it. The policy of a request is the one that it came with.
+
+    Of one event loop, which makes it and calls it.
+    """
 
     def __init__(self, max_batch: int = MAX_BATCH, max_waiting: int = MAX_WAITING) -> None:
         self._max_batch, self._max_waiting = max_batch, max_waiting
-        self._changed = threading.Condition()
-        self._queue: deque[_Request] = deque()
+        self._short, self._long = deque[_Request](), deque[_Request]()
         self._rows = 0
+        self._is_told = False
+        self._acting: asyncio.Task[None] | None = None
+        self._thread = ThreadPoolExecutor(1, "acting")
         self._closed = False
-        self._thread = threading.Thread(target=self._run, name="acting", daemon=True)
-        self._thread.start()
 
-    def act(
+    async def act(
         self, policy: ServedPolicy, observations: Tensor, masks: Tensor | None = None, deadline: float | None = None
-    ) -> Future[Tensor]:
-        """observations [B, *obs], masks [B, n] -> the future actions [B, *action]. Returns at once.
+    ) -> Tensor:
+        """observations [B, *obs], masks [B, n] -> actions [B, *action].
 
         `deadline` of time.monotonic(): a request that is not begun by then fails with DeadlineExpired; a cancelled one
-        is dropped. Raises Exhausted where too many wait, Unavailable after `close`.
+        is dropped. Raises Exhausted where too many wait, Unavailable after `close`, and what the policy raises.
         """
-        request = _Request(policy, observations, masks, deadline)
-        with self._changed:
-            if self._closed:
-                raise Unavailable("the policy server is stopping")
-            if self._rows and self._rows + len(observations) > self._max_waiting:
-                raise Exhausted(
-                    f"{self._rows} observations wait already, of {self._max_waiting} at most", reason="QUEUE_FULL"
-                )
-            self._queue.append(request)
-            self._rows += len(observations)
-            self._changed.notify()
-        return request.answer
+        if self._closed:
+            raise Unavailable("the policy server is stopping")
+        rows = observations.shape[0]
+        if self._rows and self._rows + rows > self._max_waiting:
+            raise Exhausted(
+                f"{self._rows} observations wait already, of {self._max_waiting} at most", reason="QUEUE_FULL"
+            )
+        loop = asyncio.get_running_loop()
+        request = _Request(policy, observations, masks, deadline, loop.create_future(), rows)
+        self._rows += rows
+        if policy.seconds_for(rows) <= _SHORT_S:
+            self._short.append(request)
+            if not self._is_told:
+                self._is_told = True
+                loop.call_soon(self._act_short)
+        else:
+            self._long.append(request)
+            if self._acting is None:
+                self._acting = loop.create_task(self._act_long())
+        return await request.answer
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Answer what waits, then end the thread."""
-        with self._changed:
-            self._closed = True
-            self._changed.notify()
-        self._thread.join()
+        self._closed = True
+        self._act_short()
+        if self._acting is not None:
+            await self._acting
+        self._thread.shutdown()
 
-    def _run(self) -> None:
-        while batch := self._take():
-            now = time.monotonic()
-            ready = [request for request in batch if _is_wanted(request, now)]
-            if ready:
-                _act(ready)
+    def _act_short(self) -> None:
+        self._is_told = False
+        while self._short:
+            if batch := self._take(self._short):
+                _settle(batch, _act(batch))
 
-    def _take(self) -> list[_Request]:
-        """The oldest request and those that can be acted on with it; empty once closed and done."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._queue or self._closed)
-            if not self._queue:
-                return []
-            first = self._queue.popleft()
-            batch, rows, others = [first], len(first.observations), deque[_Request]()
-            while self._queue and rows < self._max_batch:
-                request = self._queue.popleft()
-                if request.joins(first) and rows + len(request.observations) <= self._max_batch:
-                    batch.append(request)
-                    rows += len(request.observations)
-                else:
-                    others.append(request)
-            self._queue.extendleft(reversed(others))
-            self._rows -= rows
-            POLICY_QUEUE.set(self._rows)
-            return batch
+    async def _act_long(self) -> None:
+        while self._long:
+            if batch := self._take(self._long):
+                _settle(batch, await asyncio.get_running_loop().run_in_executor(self._thread, _act, batch))
+        self._acting = None
+
+    def _take(self, queue: deque[_Request]) -> list[_Request]:
+        """The oldest request and those that can be acted on with it, without those that nobody waits for any more."""
+        first = queue.popleft()
+        batch, rows, others = [first], first.rows, deque[_Request]()
+        while queue and rows < self._max_batch:
+            request = queue.popleft()
+            if request.joins(first) and rows + request.rows <= self._max_batch:
+                batch.append(request)
+                rows += request.rows
+            else:
+                others.append(request)
+        queue.extendleft(reversed(others))
+        self._rows -= rows
+        POLICY_QUEUE.set(self._rows)
+        now = time.monotonic()
+        return [request for request in batch if _is_wanted(request, now)]
 
 
 def _is_wanted(request: _Request, now: float) -> bool:
-    if not request.answer.set_running_or_notify_cancel():
+    if request.answer.cancelled():
         return False
     if request.deadline is None or request.deadline > now:
         return True
@@ -118,27 +136,31 @@ def _is_wanted(request: _Request, now: float) -> bool:
     return False
 
 
-def _act(requests: Sequence[_Request]) -> None:
-    """All of one policy; each is answered."""
+def _act(requests: Sequence[_Request]) -> Tensor | Exception:
+    """Actions of all of them, which are of one policy, or why there are none."""
     first = requests[0]
+    observations, masks = first.observations, first.masks
     try:
-        observations, masks = first.observations, first.masks
         if len(requests) > 1:
             observations = torch.cat([request.observations for request in requests])
-            masks = (
-                None
-                if masks is None
-                else torch.cat([request.masks for request in requests if request.masks is not None])
-            )
+            if masks is not None:
+                masks = torch.cat([request.masks for request in requests if request.masks is not None])
         with POLICY_BATCH.timed():
-            actions = first.policy.act(observations, masks)
+            return first.policy.act(observations, masks)
     except Exception as error:  # noqa: BLE001 - whoever waits is told
+        return error
+
+
+def _settle(requests: Sequence[_Request], outcome: Tensor | Exception) -> None:
+    """Answer each; who has gone meanwhile is not told."""
+    if isinstance(outcome, Exception):
         for request in requests:
-            request.answer.set_exception(error)
+            if not request.answer.done():
+                request.answer.set_exception(outcome)
         return
-    POLICY_ACTIONS.add(len(actions))
-    first.policy.request_count += len(requests)
-    for request, part in zip(
-        requests, actions.split_with_sizes([len(request.observations) for request in requests]), strict=True
-    ):
-        request.answer.set_result(part)
+    POLICY_ACTIONS.add(len(outcome))
+    requests[0].policy.request_count += len(requests)
+    parts = outcome.split_with_sizes([request.rows for request in requests])
+    for request, part in zip(requests, parts, strict=True):
+        if not request.answer.done():
+            request.answer.set_result(part)

@@ -31,6 +31,7 @@ MAX_POLICIES = 100
 
 _WORD = re.compile(r"[A-Za-z0-9._-]{1,100}")
 _WARM_ROWS = (1, 8)
+_WARM_CALLS = 3
 _AGENT = re.compile(r"projects/([^/]+)/.*")
 
 
@@ -48,7 +49,7 @@ class ServedPolicy:
     observation_space   what it takes, a box; float32, or uint8 for images
     mask_parts          flags in a mask of its actions, for each place of an action; empty where it knows no masks
     load_time           seconds since the epoch
-    request_count       requests answered; only the batcher's thread adds to it
+    request_count       requests answered; the batcher adds to it
     """
 
     def __init__(
@@ -74,11 +75,14 @@ class ServedPolicy:
         self._masked = load_ensemble(checkpoints, rule) if self.mask_parts else None
         self.observation_space: Space = from_gymnasium(observations)
         self.action_space: Space = from_gymnasium(actions)
-        for rows in _WARM_ROWS:
-            if not torch.isfinite(self.act(random_observations(checkpoints[0], rows)).double()).all():
-                raise InvalidInput(f"{name} {version} acts with numbers that are not finite", reason="NOT_FINITE")
+        self._seconds_alone, self._seconds_a_row = 0.0, 0.0
+        self._warm(checkpoints[0])
         self.load_time = time.time()
         self.request_count = 0
+
+    def seconds_for(self, rows: int) -> float:
+        """About how long `act` takes, as it did when this policy was made; rather more than less."""
+        return self._seconds_alone + rows * self._seconds_a_row
 
     def act(self, observations: Tensor, masks: Tensor | None = None) -> Tensor:
         """observations [B, *obs] raw, masks [B, sum(mask_parts)] bool (the allowed ones) -> greedy actions
@@ -88,6 +92,22 @@ class ServedPolicy:
                 actions: Tensor = self._policy(observations)
                 return actions
             return self._masked.greedy(observations.unsqueeze(0), masks.unsqueeze(0))[0]
+
+    def _warm(self, checkpoint: Checkpoint) -> None:
+        """Act a few times: the first takes long. Raises InvalidInput for numbers that are not finite."""
+        seconds = []
+        for rows in _WARM_ROWS:
+            observations = random_observations(checkpoint, rows)
+            if not torch.isfinite(self.act(observations).double()).all():
+                message = f"{self.name} {self.version} acts with numbers that are not finite"
+                raise InvalidInput(message, reason="NOT_FINITE")
+            seconds.append(min(self._timed(observations) for _ in range(_WARM_CALLS)))
+        self._seconds_alone, self._seconds_a_row = seconds[0], seconds[-1] / _WARM_ROWS[-1]
+
+    def _timed(self, observations: Tensor) -> float:
+        began = time.perf_counter()
+        self.act(observations)
+        return time.perf_counter() - began
 
 
 def require_word(field: str, value: str) -> None:

@@ -38,7 +38,7 @@ class _ExportFormatEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ExportFo
     EXPORT_FORMAT_TORCHSCRIPT: _ExportFormat.ValueType  # 2
     """TorchScript; `torch.jit.load` reads it."""
     EXPORT_FORMAT_ONNX: _ExportFormat.ValueType  # 3
-    """ONNX."""
+    """ONNX: `observation` in, `action` out, any number of them."""
 
 class ExportFormat(_ExportFormat, metaclass=_ExportFormatEnumTypeWrapper):
     """Form of an exported policy."""
@@ -50,7 +50,7 @@ EXPORT_FORMAT_TORCH_EXPORT: ExportFormat.ValueType  # 1
 EXPORT_FORMAT_TORCHSCRIPT: ExportFormat.ValueType  # 2
 """TorchScript; `torch.jit.load` reads it."""
 EXPORT_FORMAT_ONNX: ExportFormat.ValueType  # 3
-"""ONNX."""
+"""ONNX: `observation` in, `action` out, any number of them."""
 Global___ExportFormat: _TypeAlias = ExportFormat  # noqa: Y015
 
 @_typing.final
@@ -912,12 +912,20 @@ class ExportHeader(_message.Message):
     SHA256_FIELD_NUMBER: _builtins.int
     LARGEST_DIFFERENCE_FIELD_NUMBER: _builtins.int
     DESCRIPTION_FIELD_NUMBER: _builtins.int
+    COMPARED_COUNT_FIELD_NUMBER: _builtins.int
+    PLAYED_COUNT_FIELD_NUMBER: _builtins.int
     size_bytes: _builtins.int
     """Length."""
     sha256: _builtins.str
     """SHA-256 of all bytes."""
     largest_difference: _builtins.float
-    """Largest difference between its actions and the trained policy's on random observations."""
+    """Largest difference between its actions and the trained policy's, in parts of the action where that is above 1; at most 1e-5. 0 for
+    choices, which are the same.
+    """
+    compared_count: _builtins.int
+    """Observations on which both have acted, alone and in batches."""
+    played_count: _builtins.int
+    """Of these, real ones, from episodes of its environment; the others are made up. 0 where the environment cannot be started here."""
     @_builtins.property
     def description(self) -> Global___CheckpointDescription:
         """What it was made from."""
@@ -929,10 +937,12 @@ class ExportHeader(_message.Message):
         sha256: _builtins.str = ...,
         largest_difference: _builtins.float = ...,
         description: Global___CheckpointDescription | None = ...,
+        compared_count: _builtins.int = ...,
+        played_count: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["description", b"description"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["description", b"description", "largest_difference", b"largest_difference", "sha256", b"sha256", "size_bytes", b"size_bytes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["compared_count", b"compared_count", "description", b"description", "largest_difference", b"largest_difference", "played_count", b"played_count", "sha256", b"sha256", "size_bytes", b"size_bytes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

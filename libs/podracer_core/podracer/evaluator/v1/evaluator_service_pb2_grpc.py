@@ -111,7 +111,8 @@ class EvaluatorServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ExportPolicy(self, request, context):
-        """Makes a stand-alone policy from a checkpoint. Errors: NOT_FOUND, DATA_LOSS, FAILED_PRECONDITION for a policy that the format cannot hold.
+        """Makes a stand-alone policy from a checkpoint, and compares the two. Errors: NOT_FOUND, DATA_LOSS, FAILED_PRECONDITION where the format needs
+        what is not installed here (EXPORT_FORMAT) or the file does not act as the policy does (EXPORT_DIFFERS).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -52,7 +52,9 @@ class EvaluatorServiceStub:
     (FILES_MISSING) as above.
     """
     ExportPolicy: _grpc.UnaryStreamMultiCallable[_evaluator_service_pb2.ExportPolicyRequest, _evaluator_service_pb2.ExportPolicyResponse]
-    """Makes a stand-alone policy from a checkpoint. Errors: NOT_FOUND, DATA_LOSS, FAILED_PRECONDITION for a policy that the format cannot hold."""
+    """Makes a stand-alone policy from a checkpoint, and compares the two. Errors: NOT_FOUND, DATA_LOSS, FAILED_PRECONDITION where the format needs
+    what is not installed here (EXPORT_FORMAT) or the file does not act as the policy does (EXPORT_DIFFERS).
+    """
     PutFile: _grpc.StreamUnaryMultiCallable[_evaluator_service_pb2.PutFileRequest, _evaluator_service_pb2.PutFileResponse]
     """Brings a file that an environment needs. As podracer.worker.v1.WorkerService.PutFile."""
     GetStatus: _grpc.UnaryUnaryMultiCallable[_evaluator_service_pb2.GetStatusRequest, _evaluator_service_pb2.GetStatusResponse]
@@ -82,7 +84,9 @@ class EvaluatorServiceAsyncStub(EvaluatorServiceStub):
     (FILES_MISSING) as above.
     """
     ExportPolicy: _aio.UnaryStreamMultiCallable[_evaluator_service_pb2.ExportPolicyRequest, _evaluator_service_pb2.ExportPolicyResponse]  # type: ignore[assignment]
-    """Makes a stand-alone policy from a checkpoint. Errors: NOT_FOUND, DATA_LOSS, FAILED_PRECONDITION for a policy that the format cannot hold."""
+    """Makes a stand-alone policy from a checkpoint, and compares the two. Errors: NOT_FOUND, DATA_LOSS, FAILED_PRECONDITION where the format needs
+    what is not installed here (EXPORT_FORMAT) or the file does not act as the policy does (EXPORT_DIFFERS).
+    """
     PutFile: _aio.StreamUnaryMultiCallable[_evaluator_service_pb2.PutFileRequest, _evaluator_service_pb2.PutFileResponse]  # type: ignore[assignment]
     """Brings a file that an environment needs. As podracer.worker.v1.WorkerService.PutFile."""
     GetStatus: _aio.UnaryUnaryMultiCallable[_evaluator_service_pb2.GetStatusRequest, _evaluator_service_pb2.GetStatusResponse]  # type: ignore[assignment]
@@ -139,7 +143,9 @@ class EvaluatorServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _evaluator_service_pb2.ExportPolicyRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_evaluator_service_pb2.ExportPolicyResponse], _abc.AsyncIterator[_evaluator_service_pb2.ExportPolicyResponse]]:
-        """Makes a stand-alone policy from a checkpoint. Errors: NOT_FOUND, DATA_LOSS, FAILED_PRECONDITION for a policy that the format cannot hold."""
+        """Makes a stand-alone policy from a checkpoint, and compares the two. Errors: NOT_FOUND, DATA_LOSS, FAILED_PRECONDITION where the format needs
+        what is not installed here (EXPORT_FORMAT) or the file does not act as the policy does (EXPORT_DIFFERS).
+        """
 
     @_abc_1.abstractmethod
     def PutFile(
