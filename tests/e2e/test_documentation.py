@@ -137,7 +137,12 @@ def test_the_commands_of_trading(podracer: Callable[..., Command], run: Callable
     (commands,), (program,) = blocks(text, "sh"), blocks(text, "python")
     job, listen = "", f"127.0.0.1:{free_port()}"
     for line in commands.splitlines():
-        _, *arguments = [job if word == "JOB" else word for word in shlex.split(line, comments=True)]
+        program_name, *arguments = [job if word == "JOB" else word for word in shlex.split(line, comments=True)]
+        if program_name == "python":
+            command_line = [sys.executable, *arguments, "--address", listen]
+            told = subprocess.run(command_line, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=True)
+            value = float(told.stdout.splitlines()[-1].split()[2].replace(",", ""))
+            continue
         if arguments[-1] == "&":
             serve = podracer(*arguments[:-1], "--listen", listen)
             wait_until(lambda: any(line.startswith("stop") for line in serve.lines), 90, "the policy server")  # noqa: B023
@@ -150,6 +155,8 @@ def test_the_commands_of_trading(podracer: Callable[..., Command], run: Callable
     assert len(shown.strip("[]\n").split()) == 10, "an action for each ticker"
     page = (tmp_path / f"{job}-backtest" / "index.html").read_text()
     assert "equal weight, monthly" in page
+    equity = (tmp_path / f"{job}-backtest" / "equity.csv").read_text().splitlines()
+    assert value == pytest.approx(float(equity[-1].split(",")[1]), rel=1e-6), "on paper as in the back-test"
     assert {path.name for path in (tmp_path / "spring").iterdir()} == {
         "index.html", "trades.csv", "equity.csv", "holdings.csv"
     }  # fmt: skip
