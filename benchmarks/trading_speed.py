@@ -98,7 +98,8 @@ def _measure(name: str, repeat: int, table: Path, options: argparse.Namespace) -
     measured = run_measured(
         [str(python), str(SCRIPTS / system.script), json.dumps(asdict(order))],
         log,
-        environment={"PYTHONPATH": str(ROOT / "libs" / "podracer_core")} | (NATIVE_SETTINGS if name == "ours" else {}),
+        environment={"PYTHONPATH": os.pathsep.join(map(str, (ROOT / "libs" / "podracer_core", ROOT / "benchmarks")))}
+        | (NATIVE_SETTINGS if name == "ours" else {}),
         timeout_s=START_S + 4 * options.seconds,
         until=("speed",),
     )
