@@ -23,6 +23,7 @@ from podracer_client.display.snapshot import agent_rows, take_snapshot
 from podracer_client.display.summary import JobSummary, next_steps, path_text, program_words
 from podracer_client.display.table import TableDisplay
 from podracer_client.following import show_update
+from podracer_client.report.request import request_rows
 from podracer_client.watching import JobUpdate
 
 KEYS = [
@@ -44,7 +45,7 @@ def agent(number: int, score: float | None) -> leaderboard_service_pb2.Agent:
 def test_numbers() -> None:
     assert [count_text(value) for value in (0, 999_999, 1_234_567, 5e9)] == ["0", "999,999", "1.23 M", "5.00 G"]
     assert [duration_text(value) for value in (None, 4.21, 185, 7620)] == ["–", "4.2 s", "3 min 05 s", "2 h 07 min"]
-    assert [return_text(value) for value in (None, -182.44, 12139.4)] == ["–", "-182.4", "12,139"]
+    assert [return_text(value) for value in (None, -182.44, 12139.4, -0.124)] == ["–", "-182.4", "12,139", "-0.12"]
 
 
 def test_a_snapshot_takes_the_live_steps_and_leaves_out_stopped_pods(
@@ -62,6 +63,16 @@ def test_the_score_is_the_statistic_of_the_objective(running_job: job_pb2.Job) -
     running_job.spec.objective.statistic = evolution_pb2.TARGET_STATISTIC_MEAN
     snapshot = take_snapshot(running_job, ())
     assert (snapshot.best_score, snapshot.statistic) == (-182.4, "mean")
+
+
+def test_a_score_that_is_no_return_is_named(finished_job: job_pb2.Job) -> None:
+    finished_job.spec.environment.id = "StockTrading-v0"
+    assert "best -182.4 (lower" in progress_line(take_snapshot(finished_job, ()))
+    finished_job.spec.environment.kwargs.update({"score": "sharpe_ratio"})
+    finished_job.progress.best.mean = -0.124
+    assert "best Sharpe -0.12 (lower" in progress_line(take_snapshot(finished_job, ()))
+    assert any(line.startswith("best Sharpe  -0.12 (95 %") for line in JobSummary(finished_job, "").lines())
+    assert dict(request_rows(finished_job.spec))["objective"].startswith("Sharpe -200 by the lower bound")
 
 
 def test_a_job_without_target_and_evaluation(running_job: job_pb2.Job) -> None:

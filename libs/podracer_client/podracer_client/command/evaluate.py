@@ -12,7 +12,7 @@ import typer
 from podracer_client.command.options import EnsembleRule, EnsembleSize, Json, Policies, ServerOptions, with_server
 
 if TYPE_CHECKING:
-    from podracer.common.v1 import agent_pb2
+    from podracer.common.v1 import agent_pb2, environment_pb2
     from podracer.evaluator.v1 import evaluator_service_pb2
     from podracer_client.ensembles import EnsembleEvaluation
 
@@ -99,7 +99,7 @@ def evaluation_text(
     ]
     if arguments:
         lines.append(f"changed     {_told(arguments)}: this is not the stored evaluation again")
-    lines.append(f"mean        {_statistics(evaluation)}")
+    lines.append(f"{_title(description.environment, arguments):<12}{_statistics(evaluation)}")
     if evaluation.statistics:
         further = (f"{name} {value:.4g}" for name, value in sorted(evaluation.statistics.items()))
         lines.append(f"further     {', '.join(further)}")
@@ -127,7 +127,7 @@ def ensemble_text(found: EnsembleEvaluation, arguments: Mapping[str, Any] | None
     if arguments:
         lines.append(f"changed     {_told(arguments)}")
     lines += [
-        f"mean        {_statistics(found.together)}",
+        f"{_title(environment, arguments):<12}{_statistics(found.together)}",
         f"variance    {return_text(_variance(found.together))}",
         f"alone       {return_text(found.median_alone)} is the median of the means, in the same episodes:",
     ]
@@ -140,6 +140,14 @@ def ensemble_text(found: EnsembleEvaluation, arguments: Mapping[str, Any] | None
         rows.append((f"  {rank}", agent, response.description.algorithm, *values))
     titles = ("   ", "agent", "algorithm", "mean", "95 % interval", "variance")
     return "\n".join([*lines, columns(titles, rows, right=("mean", "95 % interval", "variance"))]) + "\n"
+
+
+def _title(environment: environment_pb2.EnvironmentSpec, arguments: Mapping[str, Any] | None) -> str:
+    """`mean` of returns, or what else the environment's evaluations give."""
+    from podracer_client.display.score import score_name
+
+    name = score_name(environment, arguments)
+    return "mean" if name == "return" else name
 
 
 def _statistics(evaluation: agent_pb2.Evaluation) -> str:

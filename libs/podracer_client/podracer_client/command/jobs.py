@@ -37,7 +37,7 @@ def jobs(
         for message in found:
             write_json(job_json(message))
         return
-    titles = ("job", "state", "environment", "best return", "target", "steps", "agents", "created")
+    titles = ("job", "state", "environment", "best", "target", "steps", "agents", "created")
     rows = []
     for message in found:
         values = job_json(message)
@@ -46,14 +46,14 @@ def jobs(
                 short_name(message.name),
                 _state_text(message),
                 values["environment"],
-                return_text(values["best_return"]),
+                _best_text(message, values["best_return"]),
                 return_text(values["target_return"]),
                 count_text(values["env_steps"]),
                 str(values["agents"]),
                 time_text(message.create_time),
             )
         )
-    sys.stdout.write(columns(titles, rows, right=("best return", "target", "steps", "agents")) + "\n")
+    sys.stdout.write(columns(titles, rows, right=("best", "target", "steps", "agents")) + "\n")
 
 
 def _state_text(message: job_pb2.Job) -> str:
@@ -64,6 +64,15 @@ def _state_text(message: job_pb2.Job) -> str:
     if not message.HasField("continuous_status"):
         return state
     return f"{state}, generation {message.continuous_status.generation}"
+
+
+def _best_text(message: job_pb2.Job, best: float | None) -> str:
+    """With what it is, where it is no return."""
+    from podracer_client.display.numbers import return_text
+    from podracer_client.display.score import score_name
+
+    name = score_name(message.spec.environment)
+    return return_text(best) if best is None or name == "return" else f"{name} {return_text(best)}"
 
 
 def _state(text: str) -> job_pb2.JobState.ValueType:

@@ -12,12 +12,13 @@ from typing import Any, TextIO
 from podracer.orchestrator.v1 import job_pb2
 from podracer_client.display.listing import columns
 from podracer_client.display.numbers import count_text, duration_text, return_text, seconds
+from podracer_client.display.score import score_name
 from podracer_client.display.snapshot import Snapshot, state_text, take_snapshot
 from podracer_client.grouping import axis_titles, grouped_over_seeds, settings
 from podracer_client.names import short_name
 from podracer_core.jobs.experiment import axis_label
 
-_NUMBERS = ("best return", "to target", "steps", "device s", "reached", "median best return", "median to target")
+_NUMBERS = ("to target", "steps", "device s", "reached", "median to target")
 
 
 def choose_experiment_display(axes: Sequence[str], *, json: bool) -> ExperimentDisplay:
@@ -100,7 +101,8 @@ def comparison_json(job: job_pb2.Job, axes: Sequence[str]) -> dict[str, Any]:
 def comparison_text(jobs: Sequence[job_pb2.Job], axes: Sequence[str]) -> str:
     """A row for each job; where seeds are an axis besides others, below it a row for all repeats of one combination."""
     called = axis_titles(axes)
-    titles = ["job", *called.values(), "state", "best return", "to target", "steps", "device s"]
+    best = f"best {' or '.join(sorted({score_name(job.spec.environment) for job in jobs}))}"
+    titles = ["job", *called.values(), "state", best, "to target", "steps", "device s"]
     rows = [
         [
             short_name(job.name),
@@ -113,14 +115,14 @@ def comparison_text(jobs: Sequence[job_pb2.Job], axes: Sequence[str]) -> str:
         ]
         for job in jobs
     ]
-    text = columns(titles, rows, right=_NUMBERS)
+    text = columns(titles, rows, right=(best, *_NUMBERS))
     others = settings(axes)
     if 0 < len(others) < len(axes):
-        text += "\n\n" + _over_seeds(jobs, axes, [called[axis] for axis in others])
+        text += "\n\n" + _over_seeds(jobs, axes, [called[axis] for axis in others], f"median {best}")
     return text
 
 
-def _over_seeds(jobs: Sequence[job_pb2.Job], axes: Sequence[str], titles: Sequence[str]) -> str:
+def _over_seeds(jobs: Sequence[job_pb2.Job], axes: Sequence[str], titles: Sequence[str], median_best: str) -> str:
     rows = []
     for values, group in grouped_over_seeds(jobs, axes, _value).items():
         times = [found for job in group if (found := _to_target(job)) is not None]
@@ -133,7 +135,7 @@ def _over_seeds(jobs: Sequence[job_pb2.Job], axes: Sequence[str], titles: Sequen
                 duration_text(statistics.median(times) if times else None),
             ]
         )
-    return columns([*titles, "reached", "median best return", "median to target"], rows, right=_NUMBERS)
+    return columns([*titles, "reached", median_best, "median to target"], rows, right=(median_best, *_NUMBERS))
 
 
 def _value(job: job_pb2.Job, axis: str) -> str:

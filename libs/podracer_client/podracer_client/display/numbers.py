@@ -24,6 +24,8 @@ def return_text(value: float | None) -> str:
     """A return with the digits that matter; `–` for none."""
     if value is None:
         return "–"
+    if abs(value) < 10:
+        return f"{value:.2f}"
     return f"{value:.1f}" if abs(value) < 10_000 else f"{value:,.0f}"
 
 

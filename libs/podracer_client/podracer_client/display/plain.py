@@ -68,13 +68,14 @@ def progress_line(snapshot: Snapshot) -> str:
 
 
 def best_text(snapshot: Snapshot) -> str:
-    """`best -182.4 (lower bound -201.3, target -200.0)`."""
+    """`best -182.4 (lower bound -201.3, target -200.0)`, or `best Sharpe 0.45 (…)`."""
     inside = []
     if snapshot.best_return is not None and snapshot.statistic != "mean":
         inside.append(f"{snapshot.statistic} {return_text(snapshot.best_score)}")
     if snapshot.target_return is not None:
         inside.append(f"target {return_text(snapshot.target_return)}")
-    return f"best {return_text(snapshot.best_return)}" + (f" ({', '.join(inside)})" if inside else "")
+    best = "best" if snapshot.score_name == "return" else f"best {snapshot.score_name}"
+    return f"{best} {return_text(snapshot.best_return)}" + (f" ({', '.join(inside)})" if inside else "")
 
 
 def write_summary(out: TextIO, summary: JobSummary, next_steps: Sequence[str]) -> None:

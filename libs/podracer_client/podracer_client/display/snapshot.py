@@ -10,6 +10,7 @@ from podracer.leaderboard.v1 import leaderboard_service_pb2
 from podracer.orchestrator.v1 import job_pb2
 from podracer_client.display.generations import standing
 from podracer_client.display.numbers import seconds
+from podracer_client.display.score import score_name
 from podracer_client.names import short_name
 
 
@@ -44,7 +45,8 @@ class AgentRow:
 class Snapshot:
     """A job at one moment. Times in seconds; None where there is nothing to say yet.
 
-    `env_steps` are those of committed checkpoints, `live_env_steps` what pods report beyond it.
+    `env_steps` are those of committed checkpoints, `live_env_steps` what pods report beyond it. `score_name` is what
+    the numbers of evaluations are called, `return` for most.
     """
 
     name: str
@@ -57,6 +59,7 @@ class Snapshot:
     best_score: float | None
     target_return: float | None
     statistic: str
+    score_name: str
     train_seconds: float
     eta_seconds: float | None
     agent_count: int
@@ -93,6 +96,7 @@ def take_snapshot(job: job_pb2.Job, pods: Iterable[job_pb2.Pod]) -> Snapshot:
         best_score=score(best, objective) if best else None,
         target_return=objective.target_return if objective.HasField("target_return") else None,
         statistic="mean" if by_mean else "lower bound",
+        score_name=score_name(job.spec.environment),
         train_seconds=seconds(progress.train_time),
         eta_seconds=seconds(progress.eta) if progress.HasField("eta") else None,
         agent_count=progress.agent_count,

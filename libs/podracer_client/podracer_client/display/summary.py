@@ -14,6 +14,7 @@ from podracer.common.v1 import agent_pb2
 from podracer.orchestrator.v1 import job_pb2
 from podracer_client.display.generations import standing
 from podracer_client.display.numbers import count_text, duration_text, return_text, seconds
+from podracer_client.display.score import score_name
 from podracer_client.display.snapshot import state_text
 from podracer_client.names import short_name
 
@@ -77,7 +78,8 @@ class JobSummary:
         if progress.HasField("best"):
             best = progress.best
             confirmed = ", confirmed" if best.purpose == agent_pb2.EVALUATION_PURPOSE_CHALLENGE else ""
-            lines.append(f"best return  {_evaluation_text(best)}, agent {short_name(best.agent)}{confirmed}")
+            title = f"best {score_name(self.job.spec.environment)}"
+            lines.append(f"{title}  {_evaluation_text(best)}, agent {short_name(best.agent)}{confirmed}")
         if self.job.HasField("ensemble"):
             lines.append(f"ensemble     {_ensemble_text(self.job.ensemble)}")
         if self.checkpoint:

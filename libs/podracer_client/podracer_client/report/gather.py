@@ -12,6 +12,7 @@ from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
 from podracer.orchestrator.v1 import job_pb2
 from podracer_client.client import Client
 from podracer_client.display.numbers import seconds
+from podracer_client.display.score import score_name
 from podracer_client.display.snapshot import state_text
 from podracer_client.names import short_name
 from podracer_client.report import conversion
@@ -116,6 +117,7 @@ def _report(
     description = job.environment_description if job.HasField("environment_description") else None
     problem = job.problem
     environment = job.spec.environment.id or job.spec.environment.entry_point
+    called = score_name(job.spec.environment)
     return JobReport(
         name=short_name(job.name),
         uid=job.uid,
@@ -149,4 +151,5 @@ def _report(
         environment=conversion.environment_rows(environment, description),
         versions=versions,
         notes=tuple(filter(None, [*notes, history.note])),
+        score_name=called if called != "return" else "mean return",
     )

@@ -21,7 +21,7 @@ def job_figures(report: JobReport) -> tuple[FigurePlan, ...]:
     return (
         FigurePlan(
             CURVES_BY_STEPS,
-            "Returns against environment steps",
+            "Evaluations against environment steps",
             f"Every evaluation of {_part_of(len(report.agents), MAX_LINES, 'agents')}, losers too; a child's line "
             "begins at its parent's. Bold: the line of the best. Circles: the leaderboard with 95 % intervals, filled "
             "where confirmed with fresh seeds.",
@@ -29,7 +29,7 @@ def job_figures(report: JobReport) -> tuple[FigurePlan, ...]:
         ),
         FigurePlan(
             CURVES_BY_TIME,
-            "Returns against time",
+            "Evaluations against time",
             "The same evaluations, when they were made.",
             partial(draw_curves, report, by_time=True),
         ),

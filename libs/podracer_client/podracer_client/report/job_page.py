@@ -89,7 +89,7 @@ def _tiles(report: JobReport) -> Markup:
     share = f"{report.evaluation_cost_s / report.cost_s:.0%} of it evaluation" if report.cost_s > 0 else "none yet"
     tiles = (
         (outcome_text(report), f"after {duration_text(report.train_s)} of active time"),
-        (number(best.mean if best else None), f"best mean return; {interval}"),
+        (number(best.mean if best else None), f"best {report.score_name}; {interval}"),
         (duration_text(report.time_to_target_s), f"training time to the target; {wanted}"),
         (count_text(report.env_steps), f"environment steps; {rate}"),
         (f"{report.cost_s:,.1f}", f"device seconds; {share}"),
@@ -146,7 +146,8 @@ def _ensemble(report: JobReport) -> Markup:
     rows: list[tuple[str, Content]] = [("agents", ", ".join(ensemble.agents)), ("act together by", ensemble.rule)]
     if ensemble.evaluation is not None:
         own = ensemble.evaluation
-        rows.append(("mean return", f"{number(own.mean)}, 95 % interval {number(own.lower)} to {number(own.upper)}"))
+        interval = f"{number(own.lower)} to {number(own.upper)}"
+        rows.append((report.score_name, f"{number(own.mean)}, 95 % interval {interval}"))
         rows.append(("episodes", f"{own.episodes:,}"))
     ranked = [candidate.evaluation.mean for candidate in report.candidates if candidate.agent in ensemble.agents]
     if ranked:

@@ -163,6 +163,7 @@ class JobReport:
     cost_s            device seconds, evaluation included; `evaluation_cost_s` of them for evaluation
     evaluations       oldest first; of a long history an even choice
     environment       what is known of the environment
+    score_name        what the numbers of evaluations are called
     versions          of what has taken part
     notes             what was left out, and what could not be read
     """
@@ -199,6 +200,7 @@ class JobReport:
     environment: tuple[tuple[str, str], ...] = ()
     versions: tuple[tuple[str, str], ...] = ()
     notes: tuple[str, ...] = field(default=())
+    score_name: str = "mean return"
 
     @property
     def ended(self) -> bool:

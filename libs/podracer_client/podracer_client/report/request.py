@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from podracer.orchestrator.v1 import job_pb2
 from podracer_client.display.catalogue import value_text
 from podracer_client.display.numbers import duration_text
+from podracer_client.display.score import score_name
 from podracer_core.errors import InvalidInput
 from podracer_core.jobs.messages import spec_from_message
 from podracer_core.jobs.spec import (
@@ -32,7 +33,7 @@ def request_rows(message: job_pb2.JobSpec) -> tuple[tuple[str, str], ...]:
         spec = spec_from_message(message)
     except InvalidInput as error:
         return (("environment", message.environment.id or message.environment.entry_point), ("problem", error.message))
-    return tuple((word, value) for word, value in _rows(spec) if value)
+    return tuple((word, value) for word, value in _rows(spec, score_name(message.environment)) if value)
 
 
 def searched_names(message: job_pb2.JobSpec) -> dict[str, bool]:
@@ -56,10 +57,10 @@ def _is_logarithmic(dimension: Dimension) -> bool:
             return False
 
 
-def _rows(spec: JobSpec) -> Iterator[tuple[str, str]]:
+def _rows(spec: JobSpec, called: str) -> Iterator[tuple[str, str]]:
     yield "environment", spec.environment.name
     yield "arguments", ", ".join(f"{name}: {value}" for name, value in spec.environment.kwargs.items())
-    yield "objective", _objective(spec.objective)
+    yield "objective", _objective(spec.objective, called)
     yield "algorithms", ", ".join(_share(each.algorithm, each.share) for each in spec.search.algorithms) or "auto"
     for dimension in spec.search.space:
         yield dimension.key, _range(dimension)
@@ -74,11 +75,11 @@ def _rows(spec: JobSpec) -> Iterator[tuple[str, str]]:
     yield "labels", ", ".join(f"{name}: {value}" for name, value in sorted(spec.labels.items()))
 
 
-def _objective(objective: Objective) -> str:
+def _objective(objective: Objective, called: str) -> str:
     words = []
     if objective.target_return is not None:
         statistic = "mean" if objective.statistic == "mean" else "lower bound of the 95 % interval"
-        words.append(f"return {objective.target_return:,g} by the {statistic}")
+        words.append(f"{called} {objective.target_return:,g} by the {statistic}")
     if objective.max_env_steps is not None:
         words.append(f"at most {objective.max_env_steps:,} environment steps")
     if objective.max_duration is not None:

@@ -42,7 +42,7 @@ def draw_curves(report: JobReport, *, by_time: bool) -> Figure | None:
     _draw_candidates(axes, report, colors, by_time=by_time)
     _set_limits(axes, report, [line for line in lines.values() if line], by_time=by_time)
     _draw_target(axes, report)
-    tidy(axes, x="environment steps of the agent and its ancestors", y="mean return of an evaluation")
+    tidy(axes, x="environment steps of the agent and its ancestors", y=f"{report.score_name} of an evaluation")
     number_ticks(axes, "y")
     if by_time:
         time_ticks(axes, report.now_s)

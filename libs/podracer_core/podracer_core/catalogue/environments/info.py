@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Literal
 
 from podracer_core.catalogue.spaces import Space
@@ -34,7 +35,8 @@ class EnvironmentInfo:
     The spaces are None where `needs_inspection`. `factory` is the "module:Name" of the class that implements a
     batched environment in this process, empty where processes with a Gymnasium environment do. `arguments` are what
     that class takes besides `num_envs`, `device` and `max_episode_steps`. `package` is the name and the version of the
-    distribution that it comes from, empty where it is built in.
+    distribution that it comes from, empty where it is built in. `scores` are the values of the argument `score` with
+    which evaluations rank by something else than the return, and what that is called.
     """
 
     id: str
@@ -47,8 +49,13 @@ class EnvironmentInfo:
     factory: str = ""
     arguments: tuple[ArgumentInfo, ...] = ()
     package: str = ""
+    scores: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def needs_inspection(self) -> bool:
         """True if the spaces are unknown until someone has started it."""
         return self.observation_space is None or self.action_space is None
+
+    def score_name(self, arguments: Mapping[str, object]) -> str:
+        """What the numbers of its evaluations are, with these arguments: `return` unless `scores` has another."""
+        return self.scores.get(str(arguments.get("score")), "return")

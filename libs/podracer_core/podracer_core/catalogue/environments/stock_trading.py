@@ -15,6 +15,7 @@ STOCK_TRADING = (
         backend="torch",
         devices=("cpu", "cuda"),
         factory="podracer_core.environments.stock_trading.environment:StockTrading",
+        scores={"sharpe_ratio": "Sharpe"},
         arguments=(
             ArgumentInfo(
                 "table",
