@@ -82,8 +82,20 @@ class Backtest:
         """Bars on which the policy was trained: what it does there says nothing of the future."""
         if self.windows:
             return sum(window.trained_bars for window in self.windows)
+        return self._bars(self.header.train_start_us, self.header.train_end_us)
+
+    @property
+    def selected_bars(self) -> int:
+        """Bars by which the policy was selected among others, and on which it was not trained."""
+        if self.windows:
+            return sum(window.selected_bars for window in self.windows)
+        header = self.header
+        return self._bars(max(header.selection_start_us, header.train_end_us), header.selection_end_us)
+
+    def _bars(self, start_us: int, end_us: int) -> int:
+        """Whose return lies between these bars: the return of a bar is that to the next one."""
         times = self.policy.record.times.astype("datetime64[us]").astype(np.int64)
-        return int(((times >= self.header.train_start_us) & (times < self.header.train_end_us)).sum())
+        return int(((times >= start_us) & (times < end_us)).sum())
 
     @property
     def trades(self) -> str:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,18 +14,19 @@ from podracer_core.attachments.cache import FileCache
 from podracer_core.attachments.placement import place_environment
 from podracer_core.backtest.messages import record_to_messages
 from podracer_core.backtest.record import BacktestRecord
+from podracer_core.backtest.seen import dated, seen_bars
 from podracer_core.backtest.simulation import BASELINES, index_record, play_baseline, play_policy
 from podracer_core.catalogue.environments import EnvironmentSpec
 from podracer_core.catalogue.messages import environment_from_message, environment_to_message, file_from_message
 from podracer_core.checkpoint import Checkpoint, load_actor, load_ensemble, rule_of
 from podracer_core.checkpoint.evaluation import make_environment_for
 from podracer_core.environments.stock_trading.environment import StockTrading
-from podracer_core.environments.stock_trading.market import prepare
-from podracer_core.environments.stock_trading.settings import Split, StockTradingConfig
+from podracer_core.environments.stock_trading.market import Market, prepare
+from podracer_core.environments.stock_trading.settings import StockTradingConfig
 from podracer_core.errors import FieldViolation, InvalidInput
-from podracer_core.market_data.reading import read_index
+from podracer_core.market_data.reading import read_index, read_table
 from podracer_core.market_data.refusal import refusal
-from podracer_core.market_data.table import moment
+from podracer_core.market_data.table import checked, moment
 from podracer_evaluator.checkpoints import describe
 
 __all__ = ["INDEX", "POLICY", "backtest"]
@@ -32,6 +34,7 @@ __all__ = ["INDEX", "POLICY", "backtest"]
 POLICY, INDEX = "policy", "index"
 _ENVIRONMENT = "StockTrading-v0"
 _TABLE = "table"
+_NAMED = 5  # tickers in a message
 
 
 def backtest(
@@ -56,10 +59,17 @@ def backtest(
     if unknown:
         problem = f"there is no baseline {unknown[0]!r}; expected some of {', '.join(BASELINES)}"
         raise InvalidInput(problem, violations=[FieldViolation("baselines", problem)])
-    if request.HasField("trained_table"):
-        spec = _with_dates(spec, request, cache)
+    former = _former_market(spec, request, cache)
+    own = [environment_from_message(describe(each).environment).kwargs for each in checkpoints]
+    if former is not None:
+        spec = replace(spec, kwargs=dated(spec.kwargs, former))
+        own = [dated(kwargs, former) for kwargs in own]
+    elif spec.data != environment_from_message(description.environment).data:  # another table: what is told of training
+        own = [{**_dates(spec.kwargs), **kwargs} for kwargs in own]
     actor = load_actor(checkpoints[0]) if len(checkpoints) == 1 else load_ensemble(checkpoints, rule, "cpu")
     with place_environment(spec, cache) as placed:
+        if former is not None:
+            _require_tickers(former.tickers, placed.spec)
         environment = make_environment_for(checkpoints[0], placed.spec, 1, "cpu")
         assert isinstance(environment, StockTrading), "what the catalogue says of its id"
         records = {POLICY: play_policy(actor, environment, check)}
@@ -68,17 +78,16 @@ def backtest(
             records[name] = play_baseline(name, environment)
         if request.index_column:
             records[INDEX] = _index(request.index_column, environment)
-    trained = environment.market.times[environment.market.splits["train"]].astype("datetime64[us]").astype(np.int64)
+    spans = _seen_spans(own, environment.market, None if former is None else former.times[-1])
     header = evaluator_service_pb2.BacktestHeader(
         description=description,
         tickers=environment.market.tickers,
         accounts=list(records),
         bar_count=len(environment.bars),
-        train_start_us=int(trained[0]),
-        train_end_us=int(trained[-1]),
         environment=environment_to_message(spec),
         preparation=environment.preparation.removeprefix(f"{environment.config.table}: "),
         ensemble=rule,
+        **spans,
     )
     return [evaluator_service_pb2.BacktestResponse(header=header), *_pieces(records.values())]
 
@@ -89,20 +98,48 @@ def _pieces(records: Iterable[BacktestRecord]) -> Iterator[evaluator_service_pb2
             yield evaluator_service_pb2.BacktestResponse(bars=bars)
 
 
-def _with_dates(
+def _former_market(
     spec: EnvironmentSpec, request: evaluator_service_pb2.BacktestRequest, cache: FileCache
-) -> EnvironmentSpec:
-    """Training and validation end when they ended in the table that the policy was trained with: fractions of another
-    table would be other days, and what is observed would be standardized by them."""
-    if "train_end" in spec.kwargs:
-        return spec
+) -> Market | None:
+    """That of the table that the policy was trained with, where the request has another one."""
+    if not request.HasField("trained_table"):
+        return None
     table = file_from_message(request.trained_table, "trained_table")
     with place_environment(replace(spec, data={**spec.data, _TABLE: table}), cache) as placed:
-        market = prepare(StockTradingConfig.from_options(placed.spec.arguments), torch.device("cpu"))
-    ends: dict[str, Split] = {"train_end": "train", "validation_end": "validation"}
-    last = {name: market.times[market.splits[split][-1]] for name, split in ends.items() if market.splits[split]}
-    dates = {name: str(time.astype("datetime64[s]")).replace("T", " ") for name, time in last.items()}
-    return replace(spec, kwargs={**spec.kwargs, **dates})
+        return prepare(StockTradingConfig.from_options(placed.spec.arguments), torch.device("cpu"))
+
+
+def _require_tickers(trained: Sequence[str], spec: EnvironmentSpec) -> None:
+    """Raises InvalidInput for a table of other stocks: the policy would take one for another."""
+    config = StockTradingConfig.from_options(spec.arguments)
+    found = checked(read_table(config.table, config.columns)).tickers
+    if found != tuple(trained):
+        lacking, more = (_names(sorted(set(a) - set(b))) for a, b in ((trained, found), (found, trained)))
+        differs = [f"lacks {lacking}"] if lacking else []
+        differs += [f"has {more} besides"] if more else []
+        problem = f"the policy was trained on {_names(trained)}; this table {' and '.join(differs)}"
+        raise InvalidInput(problem, violations=[FieldViolation("environment.data.table", problem)])
+
+
+def _dates(kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: kwargs[name] for name in ("train_end", "validation_end") if name in kwargs}
+
+
+def _names(tickers: Sequence[str]) -> str:
+    more = len(tickers) - _NAMED
+    return ", ".join(tickers[:_NAMED]) + (f" and {more} more" if more > 0 else "")
+
+
+def _seen_spans(own: Iterable[Mapping[str, Any]], market: Market, until: np.datetime64 | None) -> dict[str, int]:
+    """Fields of the header: on which bars the policies with these arguments were trained, and by which selected."""
+    seen = [seen_bars(kwargs, market, until) for kwargs in own]
+    times = market.times.astype("datetime64[us]").astype(np.int64)
+    found = {}
+    for name, masks in zip(("train", "selection"), zip(*seen, strict=True), strict=True):
+        span = times[np.logical_or.reduce(masks)]
+        if len(span):
+            found |= {f"{name}_start_us": int(span[0]), f"{name}_end_us": int(span[-1])}
+    return found
 
 
 def _index(column: str, environment: StockTrading) -> BacktestRecord:

@@ -130,6 +130,34 @@ def test_days_of_the_training_are_told(trader: Path, tmp_path: Path) -> None:
     assert (tmp_path / f"{trader.name}-backtest" / "index.html").is_file()
 
 
+def test_days_by_which_a_job_selected_are_not_tested_on(market: Path, tmp_path: Path) -> None:
+    """The job evaluates from a day to a day, and trains on everything before: the test split begins after both."""
+    kwargs = {
+        "table": str(market / "prices.csv"),
+        **KWARGS,
+        "train_end": DAYS[99],
+        "validation_end": DAYS[119],
+        "evaluation_start": DAYS[100],
+        "evaluation_end": DAYS[129],
+    }
+    policy = stored_policy(EnvironmentSpec(id="StockTrading-v0", kwargs=kwargs), tmp_path)
+    result = podracer("backtest", policy, "-o", "out", "--json", cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    values = json.loads(result.stdout)
+    assert (values["from"][:10], values["to"][:10]) == (DAYS[120], DAYS[-1])
+    assert (values["trained_bars"], values["selected_bars"]) == (0, 9)  # closes 120 to 129
+    assert "The policy was selected by 9 of these 40 bars" in (tmp_path / "out" / "index.html").read_text()
+
+    write_csv(tmp_path / "known.csv", [row for row in ROWS if row["time"] <= DAYS[129]])
+    kwargs |= {"table": str(tmp_path / "known.csv"), "split": "all", "evaluation_split": "validation"}
+    del kwargs["evaluation_start"], kwargs["evaluation_end"]
+    policy = stored_policy(EnvironmentSpec(id="StockTrading-v0", kwargs=kwargs), tmp_path, 2)
+    result = podracer("backtest", policy, "--data", market / "prices.csv", "-o", "out", "--json", cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    values = json.loads(result.stdout)
+    assert (values["trained_bars"], values["selected_bars"], values["bars"]) == (9, 0, 40), "not on days since then"
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -155,7 +183,13 @@ def test_other_tickers_and_other_environments(trader: Path, tmp_path: Path) -> N
     write_csv(tmp_path / "four.csv", market_rows(4, 160, seed=4))
     result = podracer("backtest", trader, "--data", "four.csv", cwd=tmp_path)
     assert result.returncode == 2
-    assert "the policy was made for observations in Box" in " ".join(result.stderr.split())
+    assert "this table has AAD besides" in " ".join(result.stderr.split())
+    names = {"AAA": "AAA", "AAB": "ZZZ", "AAC": "AAC"}
+    write_csv(tmp_path / "others.csv", [row | {"ticker": names[row["ticker"]]} for row in market_rows(3, 160, seed=4)])
+    result = podracer("backtest", trader, "--data", "others.csv", cwd=tmp_path)
+    assert result.returncode == 2
+    message = "the policy was trained on AAA, AAB, AAC; this table lacks AAB and has ZZZ besides"
+    assert message in " ".join(result.stderr.split())
     pendulum = stored_policy(EnvironmentSpec(id="Pendulum-v1"), tmp_path / "store")
     result = podracer("backtest", pendulum, cwd=tmp_path)
     assert result.returncode == 2

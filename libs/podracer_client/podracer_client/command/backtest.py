@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from podracer_client.command.options import EnsembleRule, EnsembleSize, Json, Policies, ServerOptions, with_server
-from podracer_core.errors import FieldViolation, InvalidInput
+from podracer_core.errors import FieldViolation, InvalidInput, NotFound
 
 if TYPE_CHECKING:
     from podracer.evaluator.v1 import evaluator_service_pb2_grpc
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from podracer_core.catalogue.environments.stored_file import StoredFile
 
 _TABLE = "table"
+_SELECTION = ("evaluation_start", "evaluation_end")
 _BASELINES = ("buy_and_hold", "equal_weight_monthly")
 
 
@@ -108,17 +109,20 @@ def backtest(
         def prepared(checkpoint: Path) -> EnvironmentSpec:
             trained = trained_environment(checkpoint)
             _require_market(trained)
-            environment = with_arguments(trained, arguments)
-            if other is None or "train_end" not in environment.kwargs:
-                bring_files(evaluator, checkpoint, server.connect)
+            environment = with_arguments(_without_dates(trained), arguments)
             former[checkpoint] = None
-            if other is not None:
-                path, file = other
-                put_file(evaluator.PutFile, evaluator_service_pb2.PutFileRequest, file, path)
-                if "train_end" not in environment.kwargs:  # what was trained on stands in the former table alone
-                    former[checkpoint] = _former_table(trained, evaluator)
-                environment = _with_table(environment, file)
-            return environment
+            if other is None:
+                bring_files(evaluator, checkpoint, server.connect)
+                return environment
+            path, file = other
+            put_file(evaluator.PutFile, evaluator_service_pb2.PutFileRequest, file, path)
+            try:
+                bring_files(evaluator, checkpoint, server.connect)
+                former[checkpoint] = _former_table(trained, evaluator)
+            except NotFound:
+                if "train_end" not in environment.kwargs:  # when training ended stands in the former table alone
+                    raise
+            return _with_table(environment, file)
 
         def play(checkpoints: Sequence[Path], environment: EnvironmentSpec, beside: bool) -> Backtest:
             return run_backtest(
@@ -185,7 +189,7 @@ def _former_table(trained: EnvironmentSpec, evaluator: evaluator_service_pb2_grp
     path = Path(str(file or trained.kwargs.get(_TABLE, "")))
     if not path.is_file():
         problem = f"{path}, with which the policy was trained, is not here to tell when training ended"
-        raise InvalidInput(f"--data: {problem}; --set train_end=DATE would", reason="TRAINED_TABLE_NOT_FOUND")
+        raise NotFound(f"--data: {problem}; --set train_end=DATE would", reason="TRAINED_TABLE_NOT_FOUND")
     stored = _stored(path)
     put_file(evaluator.PutFile, evaluator_service_pb2.PutFileRequest, stored, path)
     return stored
@@ -204,6 +208,14 @@ def _with_table(environment: EnvironmentSpec, file: StoredFile) -> EnvironmentSp
 
     kwargs = {name: value for name, value in environment.kwargs.items() if name != _TABLE}
     return replace(environment, kwargs=kwargs, data={**environment.data, _TABLE: file})
+
+
+def _without_dates(environment: EnvironmentSpec) -> EnvironmentSpec:
+    """Days by which the job selected are none to be tested on, unless who tests asks for them."""
+    from dataclasses import replace
+
+    kwargs = {name: value for name, value in environment.kwargs.items() if name not in _SELECTION}
+    return replace(environment, kwargs=kwargs)
 
 
 def _require_market(environment: EnvironmentSpec) -> None:

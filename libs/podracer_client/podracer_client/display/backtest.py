@@ -20,8 +20,8 @@ __all__ = [
     "percent",
     "period_text",
     "ratio",
+    "seen_text",
     "title_of",
-    "trained_text",
     "who_text",
     "window_cells",
 ]
@@ -91,8 +91,8 @@ def backtest_text(found: Backtest) -> str:
     if found.windows:
         windows = columns(WINDOWS, [window_cells(window) for window in found.windows], right=WINDOWS[4:])
         lines += ["", windows]
-    if found.trained_bars:
-        lines.append(f"beware      {trained_text(found)}")
+    if seen := seen_text(found):
+        lines.append(f"beware      {seen}")
     lines += [
         "",
         columns(COLUMNS, [account_cells(account) for account in found.accounts], right=COLUMNS[1:]),
@@ -123,10 +123,12 @@ def window_cells(window: Backtest) -> tuple[str, ...]:
     return (who_text(window), until, str(times[0]), str(times[-1]), *whole)
 
 
-def trained_text(found: Backtest) -> str:
-    """That the policy knows the days, where it does."""
+def seen_text(found: Backtest) -> str:
+    """That the policy knows the days, where it does; else nothing."""
+    counts = (("trained on", found.trained_bars), ("selected by", found.selected_bars))
+    words = " and ".join(f"{how} {count}" for how, count in counts if count)
     bars = len(found.policy.record.times)
-    return f"the policy was trained on {found.trained_bars} of these {bars} bars: what it does there says nothing"
+    return f"the policy was {words} of these {bars} bars: what it does there says nothing" if words else ""
 
 
 def backtest_json(found: Backtest) -> dict[str, Any]:
@@ -148,6 +150,7 @@ def backtest_json(found: Backtest) -> dict[str, Any]:
         "to": str(times[-1]),
         "bars": len(times),
         "trained_bars": found.trained_bars,
+        "selected_bars": found.selected_bars,
         "tickers": list(found.header.tickers),
         "accounts": accounts,
         "windows": [

@@ -18,8 +18,8 @@ from podracer_client.display.backtest import (
     percent,
     period_text,
     ratio,
+    seen_text,
     title_of,
-    trained_text,
     who_text,
     window_cells,
 )
@@ -102,9 +102,9 @@ def _header(found: Backtest, title: str) -> Markup:
 
 
 def _warning(found: Backtest) -> Markup:
-    if not found.trained_bars:
+    text = seen_text(found)
+    if not text:
         return Markup()
-    text = trained_text(found)
     return element("div", element("strong", f"{text[0].upper()}{text[1:]}."), class_="problem")
 
 

@@ -15,10 +15,10 @@ def drawdowns(values: NDArray[np.float64]) -> list[Drawdown]:
     peaks = np.maximum.accumulate(values)
     below = values < peaks
     starts = np.flatnonzero(below & ~np.append(False, below[:-1]))
+    ends = np.flatnonzero(below & ~np.append(below[1:], False)) + 1
     found = []
-    for start in starts:
-        good = np.flatnonzero(~below[start:])
-        recovery = int(start + good[0]) if len(good) else None
-        trough = int(start + np.argmin(values[start:recovery]))
+    for start, end in zip(starts, ends, strict=True):
+        recovery = int(end) if end < len(values) else None
+        trough = int(start + np.argmin(values[start:end]))
         found.append(Drawdown(float(values[trough] / peaks[start] - 1), int(start) - 1, trough, recovery))
     return sorted(found, key=lambda fall: fall.depth)

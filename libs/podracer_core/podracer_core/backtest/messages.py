@@ -38,7 +38,7 @@ def record_from_messages(messages: Iterable[Bars], tickers: Sequence[str], bars:
     kept = list(messages)
 
     def joined(name: str, rows: int, columns: int | None) -> NDArray[np.float64]:
-        numbers = np.array([number for message in kept for number in getattr(message, name)], np.float64)
+        numbers = np.concatenate([np.empty(0), *(np.fromiter(getattr(each, name), np.float64) for each in kept)])
         shape = (rows,) if columns is None else (rows, columns)
         if numbers.size != np.prod(shape):
             raise DataCorrupted(f"a back-test came with {numbers.size} numbers of {name}, not {np.prod(shape):.0f}")

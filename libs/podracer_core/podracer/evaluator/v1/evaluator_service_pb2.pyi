@@ -587,7 +587,7 @@ class BacktestRequest(_message.Message):
     @_builtins.property
     def trained_table(self) -> _tensor_pb2.ObjectReference:
         """The table that the policy was trained with, where the environment has another one: from it comes when training and
-        validation ended. Not needed where the environment's arguments say so by date.
+        validation ended, and which stocks the policy knows. Not needed where the environment's arguments say `train_end`.
         """
 
     def __init__(
@@ -655,16 +655,22 @@ class BacktestHeader(_message.Message):
     ENVIRONMENT_FIELD_NUMBER: _builtins.int
     PREPARATION_FIELD_NUMBER: _builtins.int
     ENSEMBLE_FIELD_NUMBER: _builtins.int
+    SELECTION_START_US_FIELD_NUMBER: _builtins.int
+    SELECTION_END_US_FIELD_NUMBER: _builtins.int
     bar_count: _builtins.int
     """Bars of each account."""
     train_start_us: _builtins.int
-    """The first and the last bar that training trades, in µs since 1970 on the clock of the table."""
+    """The first and the last bar on which any of the policies was trained, in µs since 1970 on the clock of the table."""
     train_end_us: _builtins.int
     """See `train_start_us`."""
     preparation: _builtins.str
     """What was done to the table, for people."""
     ensemble: _builtins.str
     """How several policies acted together; empty for one."""
+    selection_start_us: _builtins.int
+    """The first and the last bar of the evaluations by which any of the policies was selected. 0 where none is in the table."""
+    selection_end_us: _builtins.int
+    """See `selection_start_us`."""
     @_builtins.property
     def description(self) -> Global___CheckpointDescription:
         """Agent, algorithm and environment of the (first) checkpoint."""
@@ -693,10 +699,12 @@ class BacktestHeader(_message.Message):
         environment: _environment_pb2.EnvironmentSpec | None = ...,
         preparation: _builtins.str = ...,
         ensemble: _builtins.str = ...,
+        selection_start_us: _builtins.int = ...,
+        selection_end_us: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["description", b"description", "environment", b"environment"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["accounts", b"accounts", "bar_count", b"bar_count", "description", b"description", "ensemble", b"ensemble", "environment", b"environment", "preparation", b"preparation", "tickers", b"tickers", "train_end_us", b"train_end_us", "train_start_us", b"train_start_us"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accounts", b"accounts", "bar_count", b"bar_count", "description", b"description", "ensemble", b"ensemble", "environment", b"environment", "preparation", b"preparation", "selection_end_us", b"selection_end_us", "selection_start_us", b"selection_start_us", "tickers", b"tickers", "train_end_us", b"train_end_us", "train_start_us", b"train_start_us"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

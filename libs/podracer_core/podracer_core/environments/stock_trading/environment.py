@@ -20,8 +20,8 @@ from podracer_core.backtest.performance import daily_returns
 from podracer_core.environments.episode_statistic import EpisodeStatistic
 from podracer_core.environments.stock_trading.market import Market, prepare
 from podracer_core.environments.stock_trading.orders import Broker
-from podracer_core.environments.stock_trading.settings import Split, StockTradingConfig
-from podracer_core.environments.stock_trading.split import check_split, evaluation_bars
+from podracer_core.environments.stock_trading.settings import StockTradingConfig
+from podracer_core.environments.stock_trading.split import check_split, evaluation_bars, traded_splits
 from podracer_core.environments.stock_trading.statistic import statistic_of
 from podracer_core.environments.torch_environment import State, TorchEnvironment
 from podracer_core.environments.vec_environment import check_time_limit
@@ -89,7 +89,7 @@ class StockTrading(TorchEnvironment):
         self.market = market = prepare(config, torch.device(device))
         self.preparation = str(market.report)
         # Both are looked at now: training should not begin where no evaluation will be possible.
-        trained, evaluated = _traded_splits(config)
+        trained, evaluated = traded_splits(config)
         bars = (
             check_split(market.splits, trained, market.times, config),
             evaluation_bars(market.splits, evaluated, market.times, config),
@@ -189,9 +189,3 @@ class StockTrading(TorchEnvironment):
         if market.turbulence is not None and config.turbulence_threshold is not None:
             self._is_turbulent = market.turbulence > config.turbulence_threshold
         self.broker = Broker(config.buy_cost, config.sell_cost, config.minimum_trade)
-
-
-def _traded_splits(config: StockTradingConfig) -> tuple[Split, Split]:
-    """What training and what evaluation trades."""
-    default: Split = "validation" if config.split == "train" else config.split
-    return config.split, config.evaluation_split or default

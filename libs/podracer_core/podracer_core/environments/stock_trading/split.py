@@ -12,7 +12,7 @@ from podracer_core.environments.stock_trading.settings import Split, StockTradin
 from podracer_core.market_data.refusal import refusal
 from podracer_core.market_data.table import moment
 
-__all__ = ["check_split", "evaluation_bars", "split_bars"]
+__all__ = ["check_split", "evaluation_bars", "split_bars", "traded_splits"]
 
 _DATE = re.compile(r"\d{4}(-\d\d(-\d\d([T ]\d\d:\d\d(:\d\d)?)?)?)?")
 
@@ -31,6 +31,12 @@ def split_bars(times: NDArray[np.datetime64], first: int, config: StockTradingCo
     }
     check_split(bars, "train", times, config)
     return bars
+
+
+def traded_splits(config: StockTradingConfig) -> tuple[Split, Split]:
+    """What training and what evaluation trades."""
+    default: Split = "validation" if config.split == "train" else config.split
+    return config.split, config.evaluation_split or default
 
 
 def check_split(
