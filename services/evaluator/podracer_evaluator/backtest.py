@@ -134,7 +134,7 @@ def _seen_spans(own: Iterable[Mapping[str, Any]], market: Market, until: np.date
     """Fields of the header: on which bars the policies with these arguments were trained, and by which selected."""
     seen = [seen_bars(kwargs, market, until) for kwargs in own]
     times = market.times.astype("datetime64[us]").astype(np.int64)
-    found = {}
+    found: dict[str, int] = {}
     for name, masks in zip(("train", "selection"), zip(*seen, strict=True), strict=True):
         span = times[np.logical_or.reduce(masks)]
         if len(span):
