@@ -135,10 +135,11 @@ class OverlaySite(ServiceProcesses):
             for volume in spec.spec["volumes"]
             if "secret" in volume
         }
-        for name, secret in of_kind(kustomize(kustomization), "Secret").items():
+        secrets = of_kind(kustomize(kustomization), "Secret")
+        for name in names.keys() & secrets.keys():  # a component's secrets are there for overlays without it too
             folder = self._mounted / name
             folder.mkdir(parents=True)
-            for key, content in secret["data"].items():
+            for key, content in secrets[name]["data"].items():
                 path = folder / names[name].get(key, key)
                 path.write_bytes(b64decode(content))
                 path.chmod(0o440)

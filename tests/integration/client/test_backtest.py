@@ -169,6 +169,7 @@ def test_days_by_which_a_job_selected_are_not_tested_on(market: Path, tmp_path: 
         (("--index", "broken"), "the level of an index is the same for all tickers at a time"),
         (("--against", "luck"), "there is no baseline 'luck'; expected some of buy_and_hold"),
         (("--data", "none.csv"), "--data: there is no file none.csv"),
+        (("-o", "/dev/null/out"), "cannot make the folder /dev/null/out: /dev/null is a file"),
         (("--set", "max_stocks=3"), "max_stocks: unknown key; did you mean max_stock"),
     ],
 )
@@ -177,6 +178,7 @@ def test_what_cannot_be_is_told(trader: Path, tmp_path: Path, words: tuple[str, 
     assert result.returncode == 2, result.stderr
     assert message in " ".join(result.stderr.split())
     assert "Traceback" not in result.stderr
+    assert not list(tmp_path.iterdir()), "nothing has changed"
 
 
 def test_other_tickers_and_other_environments(trader: Path, tmp_path: Path) -> None:

@@ -74,7 +74,14 @@ def started(fakes: Path) -> dict[int, str]:
 
 
 def alive(pids) -> set[int]:
-    return {pid for pid in pids if psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE}
+    return {pid for pid in pids if is_alive(pid)}
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 async def until(condition, timeout_s=8.0):

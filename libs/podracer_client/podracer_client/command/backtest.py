@@ -90,6 +90,7 @@ def backtest(
     from podracer_client.local.evaluator import private_evaluator
     from podracer_client.names import short_name
     from podracer_client.policies import policy_folders
+    from podracer_client.report.writing import require_makeable
     from podracer_client.walk_forward import walk_forward
     from podracer_core.attachments.transfer import put_file
 
@@ -98,7 +99,8 @@ def backtest(
     if walk and (ensemble or len(policies) < 2):
         raise InvalidInput("--walk-forward: name two policies or more, in the order of time, and no --ensemble")
     folder = output or Path(f"{short_name(policies[0].rstrip('/'))}-backtest")
-    _require_folder(folder)
+    for each in (folder, figures) if figures else (folder,):
+        require_makeable(each)
     with (
         policy_folders(policies, ensemble, server.connect, server.folder) as folders,
         _other_table(data, server.connect) as other,
@@ -222,10 +224,3 @@ def _require_market(environment: EnvironmentSpec) -> None:
     if environment.id != "StockTrading-v0":
         problem = f"only policies of StockTrading-v0 can be back-tested, and this one is of {environment.name}"
         raise InvalidInput(f"{problem}: use `podracer evaluate`", reason="NOT_A_MARKET")
-
-
-def _require_folder(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InvalidInput(f"cannot make the folder {folder}: {error.strerror}", path=folder) from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -59,7 +60,7 @@ def percent(value: float) -> str:
 
 def ratio(value: float) -> str:
     """`1.23`; `–` where there is none."""
-    return "–" if value != value else f"{value:.2f}".replace("-", "−")
+    return "–" if math.isnan(value) else f"{value:.2f}".replace("-", "−")
 
 
 def account_cells(account: Account) -> tuple[str, ...]:

@@ -27,7 +27,7 @@ from podracer_client.report.figures.backtest import MOST_HELD, draw_drawdown, dr
 from podracer_client.report.figures.rendering import Rendered
 from podracer_client.report.html import Markup, definitions, element, join, section, table
 from podracer_client.report.page import FigurePlan, figure_element, page, render_figures, write_figures, write_page
-from podracer_client.report.writing import write_whole
+from podracer_client.report.writing import make_folder, write_whole
 from podracer_core.backtest.drawdowns import drawdowns
 from podracer_core.backtest.monthly import monthly_returns
 from podracer_core.backtest.record import equity_csv, holdings_csv
@@ -42,6 +42,7 @@ _FALLS = 5
 def write_backtest(found: Backtest, folder: Path, title: str, figures: Path | None = None) -> list[Path]:
     """The page, and the policy's account in CSV files; returns their paths. Every figure goes into the folder `figures`
     too, as SVG and PNG. Raises InvalidInput where a file cannot be written."""
+    make_folder(folder)
     record = found.policy.record
     files = {"equity.csv": equity_csv(record), "trades.csv": found.trades, "holdings.csv": holdings_csv(record)}
     for name, text in files.items():
@@ -77,7 +78,7 @@ def backtest_page(found: Backtest, title: str, plans: Iterable[FigurePlan], rend
 
 
 def _figures(found: Backtest) -> tuple[FigurePlan, ...]:
-    against = ", ".join(title_of(account.name) for account in found.accounts[1:])
+    against = ", ".join(title_of(account.name) for account in found.accounts[1:] if account.record.tickers)
     return (
         FigurePlan(
             "equity",

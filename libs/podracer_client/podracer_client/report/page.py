@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from podracer_client.report.figures.rendering import Rendered, render
 from podracer_client.report.html import Content, Markup, element, escape, join
 from podracer_client.report.style import style_sheet
-from podracer_client.report.writing import write_whole
+from podracer_client.report.writing import make_folder, write_whole
 from podracer_core.errors import InvalidInput
 
 
@@ -64,10 +64,7 @@ def write_page(path: Path, text: str) -> None:
 
 def write_figures(folder: Path, figures: Iterable[Rendered]) -> list[Path]:
     """Every figure as NAME.svg and NAME.png; the folder is made. Raises InvalidInput where that cannot be."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InvalidInput(f"cannot make the folder {folder}: {error.strerror}", path=folder) from error
+    make_folder(folder)
     written = []
     for figure in figures:
         for ending, content in ((".svg", figure.svg.encode()), (".png", figure.png)):
