@@ -6,7 +6,7 @@ import json
 import sys
 
 
-def tell(event: str, **values: float) -> None:
+def tell(event: str, **values: object) -> None:
     """One JSON line on stdout; who reads it takes the time when it comes."""
     sys.stdout.write(json.dumps({"event": event, **values}) + "\n")
     sys.stdout.flush()
