@@ -44,6 +44,7 @@ from podracer_core.environments.stock_trading.environment import StockTrading
 
 ROOT = Path(__file__).resolve().parent.parent
 SCRIPTS = ROOT / "benchmarks" / "peers"
+RESULTS = ROOT / "runs" / "benchmarks" / "trading.jsonl"
 SINGLE, RLLIB = "single", "rllib_ppo"
 PEERS = {
     "sb3_ppo": ("trading_season_baselines.py", "ppo", 8),
@@ -69,7 +70,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=60.0, help="of training, each run")
     parser.add_argument("--snapshots", type=int, default=12, help="in that time")
     parser.add_argument("--max-stock", type=int, default=5000, help="shares of one stock in one decision")
-    parser.add_argument("--results", type=Path, default=Path("trading.jsonl"))
+    parser.add_argument("--results", type=Path, default=RESULTS, help="ended runs, a JSON line each")
     parser.add_argument("--figure", type=Path, help="write the accounts of the headline as PNG")
     parser.add_argument("--setup", action="store_true", help="make the virtual environment of RLlib first")
     parser.add_argument("--peers", type=Path, default=PLACE)

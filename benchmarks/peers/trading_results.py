@@ -62,6 +62,7 @@ class Results:
     def add(self, key: Mapping[str, Any], returns: list[float]) -> None:
         """A run has ended."""
         text = json.dumps({"key": dict(key), "returns": returns}) + "\n"
+        self._path.parent.mkdir(parents=True, exist_ok=True)
         with self._path.open("a+") as file:
             file.seek(0)
             before = file.read()
