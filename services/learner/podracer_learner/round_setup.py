@@ -152,7 +152,7 @@ def _set_up_fused(
     held.callback(source.close)
     resume_environments(collector, starts.environments)
     judge = None
-    if starts.rank == 0:
+    if starts.rank == 0 and not work.unjudged:
         make_judged = functools.partial(make_vec_environment, placed, evaluation=True)
         judge = InProcessJudge(make_judged, all_alike=evaluates_alike(placed))
         held.callback(judge.close)
@@ -204,7 +204,7 @@ def _set_up_split(
     source = RemoteSource(plan, peers.workers, starts)
     held.callback(source.close)
     judge = None
-    if starts.rank == 0:
+    if starts.rank == 0 and not work.unjudged:
         sending = Endpoint(peers.folder, sends=True, device=algorithm.device)
         judge = RemoteJudge(work.cohort, fetched, peers.evaluators, check, sending)
         held.callback(judge.close)

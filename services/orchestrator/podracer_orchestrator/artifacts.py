@@ -9,10 +9,9 @@ from datetime import datetime
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from podracer.common.v1 import agent_pb2
 from podracer_core.errors import AlreadyExists, Fenced, NotFound, PreconditionFailed
 from podracer_core.storage.manifest import FILE_NAME, Manifest, ManifestFile
-from podracer_orchestrator import earlier_versions, job_files, jobs, names, promotions
+from podracer_orchestrator import earlier_versions, job_files, jobs, names, promotions, retraining
 from podracer_orchestrator.names import Name
 from podracer_orchestrator.tables import ArtifactRow, CheckpointRow, JobRow
 
@@ -148,15 +147,16 @@ def listed(session: Session, parent: Name, kind: str) -> Sequence[Found]:
 
 
 def _best(session: Session, job: JobRow) -> CheckpointRow:
-    """The checkpoint of a job's best candidate; of a continuous job its champion's, which is of another job."""
+    """The checkpoint of what a job has come to; of a continuous job its champion's, which is of another job."""
     if job.is_continuous:
         champion = promotions.champion(session, job)
         if champion is None:
             raise NotFound(f"the job {job.job_id} has no champion yet", reason="NO_CANDIDATE")
         return _row(session, champion.prefix)
-    if job.best is None:
+    final = retraining.final_policy(job)
+    if final is None:
         raise NotFound(f"the job {job.job_id} has no candidate yet", reason="NO_CANDIDATE")
-    return _row(session, agent_pb2.Evaluation.FromString(job.best).checkpoint.prefix)
+    return _row(session, final.checkpoint.prefix)
 
 
 def _row(session: Session, prefix: str) -> CheckpointRow:

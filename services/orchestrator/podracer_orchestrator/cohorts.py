@@ -19,7 +19,16 @@ from podracer_orchestrator.job_plan import JobPlan, plan_of, read_spec
 from podracer_orchestrator.names import last_part
 from podracer_orchestrator.progress import checkpoint_reference, members_of
 from podracer_orchestrator.refused_checkpoints import begin_soundly
-from podracer_orchestrator.tables import CheckpointRow, JobRow, LeaseRow, MemberRow, PodRow, WorkRow, WorkState
+from podracer_orchestrator.tables import (
+    CheckpointRow,
+    JobRow,
+    LeaseRow,
+    MemberRow,
+    PodRow,
+    WorkKind,
+    WorkRow,
+    WorkState,
+)
 
 CHECKPOINT_INTERVAL_S = 30.0
 EVALUATION_FRACTION = 0.2
@@ -74,10 +83,11 @@ def proposal_of(work: WorkRow) -> leaderboard_pb2.ProposeCohortResponse:
 
 def train_work(session: Session, job: JobRow, work: WorkRow, lease: LeaseRow) -> pod_pb2.TrainWork:
     """What a pod is told to train: the proposed agents, each at its last committed checkpoint of this work."""
-    spec, proposal = read_spec(job.spec), proposal_of(work)
+    spec, proposal, is_last = read_spec(job.spec), proposal_of(work), work.kind == WorkKind.RETRAIN
+    followers = 0 if is_last else plan_of(job).learners - 1
     cohort = cohort_pb2.CohortSpec(
         algorithm=proposal.proposals[0].agent.algorithm,
-        environment=environment_of(spec),
+        environment=_environment(spec, is_last),
         environment_description=description_of(job),
         envs_per_member=spec.pod.envs_per_member,
         seed=spec.seed,
@@ -106,8 +116,9 @@ def train_work(session: Session, job: JobRow, work: WorkRow, lease: LeaseRow) ->
         admission_score=proposal.admission_score if proposal.HasField("admission_score") else None,
         keep_replay=spec.evolution.keep_replay,
         deterministic=spec.pod.deterministic,
-        follower_count=plan_of(job).learners - 1,
-        fusion=fusion_spec(spec.pod.fusion) if plan_of(job).learners > 1 else None,
+        follower_count=followers,
+        fusion=fusion_spec(spec.pod.fusion) if followers else None,
+        unjudged=is_last,
     )
 
 
@@ -144,6 +155,14 @@ def inspect_work(job: JobRow) -> pod_pb2.InspectWork:
 def description_of(job: JobRow) -> environment_pb2.EnvironmentDescription:
     """What is known of the job's environment; empty while it is being inspected."""
     return environment_pb2.EnvironmentDescription.FromString(job.description or b"")
+
+
+def _environment(spec: job_pb2.JobSpec, is_last: bool) -> environment_pb2.EnvironmentSpec:
+    """The job's; for its last training with the arguments that it has for that."""
+    environment = environment_of(spec)
+    if is_last:
+        environment.kwargs.update(dict(spec.retrain.kwargs))
+    return environment
 
 
 def _note_generator_problem(session: Session, job: JobRow, problem: cohort_pb2.Problem, now: datetime) -> None:

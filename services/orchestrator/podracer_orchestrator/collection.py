@@ -285,6 +285,8 @@ def _needed(session: Session, job: JobRow) -> set[str]:
     needed = set[str]()
     if job.best is not None:
         needed.add(agent_pb2.Evaluation.FromString(job.best).checkpoint.prefix)
+    if job.retrained is not None:
+        needed.add(agent_pb2.Parent.FromString(job.retrained).checkpoint.prefix)
     if job.ensemble is not None:
         needed |= {each.checkpoint.prefix for each in job_pb2.Ensemble.FromString(job.ensemble).policies}
     challenged = select(WorkRow.checkpoint).where(WorkRow.job_uid == job.uid, WorkRow.checkpoint.is_not(None))

@@ -19,7 +19,7 @@ from sqlalchemy.orm import Session
 from podracer.common.v1 import agent_pb2, cohort_pb2, environment_pb2
 from podracer.orchestrator.v1 import pod_service_pb2 as pod_pb2
 from podracer_core.student_t import student_t_quantile
-from podracer_orchestrator import evaluation_works, events, founders, jobs, promotions
+from podracer_orchestrator import evaluation_works, events, founders, jobs, promotions, retraining
 from podracer_orchestrator.changes import WORK, touch
 from podracer_orchestrator.job_files import environment_of
 from podracer_orchestrator.job_plan import read_spec
@@ -47,13 +47,14 @@ def is_wanted(session: Session, job: JobRow) -> bool:
     works = _works(session, job)
     if works:
         return any(work.state in _OPEN for work in works)
-    if job.parent_uid is None or job.best is None:
+    final = retraining.final_policy(job)
+    if job.parent_uid is None or final is None:
         return False
     parent = session.get(JobRow, job.parent_uid)
     if parent is None or JobState(parent.state) in FINAL_STATES:
         return False
     present = promotions.champion(session, parent)
-    if present is None or present.prefix == agent_pb2.Evaluation.FromString(job.best).checkpoint.prefix:
+    if present is None or present.prefix == final.checkpoint.prefix:
         return False
     return can_act(session, job, present.prefix)
 
@@ -69,14 +70,14 @@ def begin(session: Session, job: JobRow, now: datetime) -> None:
         return
     parent = jobs.get_by_uid(session, job.parent_uid or "")
     present = promotions.champion(session, parent)
-    assert present is not None and job.best is not None, "there are two to compare"
     jobs.drop_waiting(session, job, now)
     job.rounds_over = True
-    best = agent_pb2.Evaluation.FromString(job.best)
+    best, challenger = agent_pb2.Evaluation.FromString(job.best or b""), retraining.final_policy(job)
+    assert present is not None and challenger is not None, "there are two to compare"
     checkpoint = agent_pb2.CheckpointReference.FromString(present.checkpoint or b"")
     sides = {
         CHAMPION: agent_pb2.Parent(agent=present.agent, checkpoint=checkpoint),
-        CHALLENGER: agent_pb2.Parent(agent=best.agent, checkpoint=best.checkpoint),
+        CHALLENGER: challenger,
     }
     environment = _environment(job, parent)
     for side, policy in sides.items():
@@ -91,8 +92,8 @@ def begin(session: Session, job: JobRow, now: datetime) -> None:
             seeds_of=f"{job.uid}/contest",
             environment=environment,
         )
-    message = f"{best.agent} against {present.agent}"
-    events.record(session, job, "CONTEST_STARTED", message, now=now, subject=best.agent)
+    message = f"{challenger.agent} against {present.agent}"
+    events.record(session, job, "CONTEST_STARTED", message, now=now, subject=challenger.agent)
     touch(session, WORK)
 
 

@@ -191,8 +191,11 @@ class Dispatcher:
                 challenges.note_start(session, job, evaluation, ask.report.name, now)
             cost_s = 0.0 if plan_of(job).budget.cost_s is None else evaluation.expected_cost_s
             return self._grant(session, job, evaluation, ask, Grant(Round(), reserved_cost_s=cost_s))
+        if work is not None and work.kind == WorkKind.RETRAIN:
+            whole = cohorts.round_of(plan_of(job), cohorts.proposal_of(work))
+            return self._grant(session, job, work, ask, Grant(leases.round_left(session, work, whole)))
         if job.time_to_target_s is not None:
-            return None  # the job only waits for its ensemble
+            return None  # the job only waits for its last stages
         left = remainder(plan_of(job).budget, leases.usage(session, job, now))
         if plan_of(job).learners > 1:
             return self._find_in_team(session, job, work, left, ask)
@@ -259,7 +262,7 @@ class Dispatcher:
     def _grant(self, session: Session, job: JobRow, work: WorkRow, ask: Ask, what: Grant) -> pod_pb2.Lease:
         lease = leases.grant(session, job, work, ask.asker, what, self._clock.now())
         self._terms.begin(lease.fence, job.uid)
-        if plan_of(job).learners > 1:
+        if plan_of(job).learners > 1 and work.kind == WorkKind.TRAIN:
             touch(session, WORK)  # there is somebody to follow
         return lease_message(session, lease, self._tokens, self._terms.term_s)
 

@@ -12,7 +12,7 @@ from podracer_orchestrator.cohorts import proposal_of
 from podracer_orchestrator.job_plan import read_spec
 from podracer_orchestrator.job_state import LIVE_STATES
 from podracer_orchestrator.progress import checkpoint_reference
-from podracer_orchestrator.tables import CheckpointRow, JobRow, MemberRow, WorkKind, WorkRow
+from podracer_orchestrator.tables import CheckpointRow, JobRow, MemberRow, WorkRow
 
 
 def resolved(session: Session, project: str, spec: job_pb2.JobSpec) -> job_pb2.JobSpec:
@@ -64,7 +64,7 @@ def of_checkpoint(session: Session, agent: str, prefix: str) -> evolution_pb2.Fo
     query = (
         select(WorkRow)
         .join(MemberRow, MemberRow.work_id == WorkRow.id)
-        .where(WorkRow.job_uid == row.job_uid, WorkRow.kind == WorkKind.TRAIN, MemberRow.agent == agent)
+        .where(WorkRow.job_uid == row.job_uid, MemberRow.agent == agent)
     )
     for work in session.scalars(query.order_by(WorkRow.create_time.desc()).limit(1)):
         for proposal in proposal_of(work).proposals:

@@ -38,6 +38,8 @@ def job_message(session: Session, job: JobRow, terms: LeaseTerms, now: datetime)
         message.continuous_status.CopyFrom(_continuous_status(session, job))
     if job.problem is not None:
         message.problem.CopyFrom(cohort_pb2.Problem.FromString(job.problem))
+    if job.retrained is not None:
+        message.retrained.ParseFromString(job.retrained)
     if job.ensemble is not None:
         message.ensemble.ParseFromString(job.ensemble)
     if job.description is not None:

@@ -31,7 +31,7 @@ from podracer_orchestrator.tables import (
     WorkState,
 )
 
-_ACTIVE_KINDS = (WorkKind.TRAIN, WorkKind.EVALUATE)
+_ACTIVE_KINDS = (WorkKind.TRAIN, WorkKind.RETRAIN, WorkKind.EVALUATE)
 """While one of these is leased the job is active: also the time that a challenge takes is time to the target."""
 
 

@@ -11,7 +11,17 @@ from sqlalchemy.orm import Session
 from podracer.common.v1 import agent_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
 from podracer_core.jobs.messages import seconds_from_duration
-from podracer_orchestrator import challenges, contests, ensembles, evaluation_works, events, jobs, leases, outbox
+from podracer_orchestrator import (
+    challenges,
+    contests,
+    ensembles,
+    evaluation_works,
+    events,
+    jobs,
+    leases,
+    outbox,
+    retraining,
+)
 from podracer_orchestrator.budget import Usage, remainder
 from podracer_orchestrator.challenges import Claim
 from podracer_orchestrator.changes import job_topic, touch
@@ -19,6 +29,8 @@ from podracer_orchestrator.job_plan import JobPlan, plan_of
 from podracer_orchestrator.job_state import ACTIVE_STATES, TRAINING_STATES, JobOutcome, JobState
 from podracer_orchestrator.tables import CheckpointRow, JobRow, LeaseRow, WorkRow, WorkState
 
+LAST_STAGES = (ensembles, retraining, contests)
+"""What a job may have to do between its training and its end, in this order."""
 _LONGEST_S = 100 * 365 * 86400.0
 _JUDGING = (agent_pb2.EVALUATION_PURPOSE_CANDIDATE, agent_pb2.EVALUATION_PURPOSE_CHALLENGE)
 
@@ -83,7 +95,7 @@ def reconsider(session: Session, job: JobRow, now: datetime) -> None:
 
 def reopen(session: Session, job: JobRow) -> None:
     """The budget has changed: another round may fit into it, unless the job is at work on what comes last already."""
-    if not ensembles.has_begun(session, job) and not contests.has_begun(session, job):
+    if not any(stage.has_begun(session, job) for stage in LAST_STAGES):
         job.rounds_over = False
 
 
@@ -139,7 +151,7 @@ def finish_if_due(session: Session, job: JobRow, now: datetime) -> None:
     """End the job where its target is reached, or where its budget is used and neither a lease nor a challenge is out.
 
     The leaderboard has heard by then how the last challenge went, and has named whoever claims more now. Where the job
-    wants an ensemble, or has to hold a contest, that comes before the end.
+    has a last stage still to go through (`LAST_STAGES`), that comes before the end.
     """
     if job.is_continuous:
         return  # it ends when its user says so
@@ -150,12 +162,14 @@ def finish_if_due(session: Session, job: JobRow, now: datetime) -> None:
     elif state in TRAINING_STATES and _is_idle_for_good(session, job, now) and not _has_claims(session, job, now):
         outcome = JobOutcome.BUDGET_USED
         message = f"budget used: {job.env_steps:,} steps in {leases.active_time_s(job, now):.1f} s"
-        limit = plan_of(job).budget.env_steps
-        if limit is not None and job.env_steps > limit:
-            message += f"; rollouts are finished, so that is {job.env_steps - limit:,} more than max_env_steps"
+        limit, selected = plan_of(job).budget.env_steps, job.env_steps - retraining.env_steps(session, job)
+        if selected < job.env_steps:
+            message += f", {job.env_steps - selected:,} of them to train the best once more"
+        if limit is not None and selected > limit:
+            message += f"; rollouts are finished, so that is {selected - limit:,} more than max_env_steps"
     else:
         return
-    last = next((stage for stage in (ensembles, contests) if stage.is_wanted(session, job)), None)
+    last = next((stage for stage in LAST_STAGES if stage.is_wanted(session, job)), None)
     if last is None:
         jobs.succeed(session, job, outcome, message, now)
     elif not leases.held(session, job_uid=job.uid):  # who trains still may bring a candidate for it

@@ -45,6 +45,9 @@ def _best(session: Session, job: JobRow) -> Policy:
     if best is None or best.best is None:
         what = "none of its generations has a candidate yet" if job.is_continuous else "it has no candidate yet"
         raise PreconditionFailed(f"nothing of {job.job_id} can be promoted: {what}", reason="NO_CANDIDATE")
+    if best.retrained is not None:
+        retrained = agent_pb2.Parent.FromString(best.retrained)
+        return Policy(retrained.agent, retrained.checkpoint.prefix)
     return _policy(agent_pb2.Evaluation.FromString(best.best))
 
 

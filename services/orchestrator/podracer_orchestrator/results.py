@@ -24,6 +24,7 @@ from podracer_orchestrator import (
     leases,
     outbox,
     refused_checkpoints,
+    retraining,
     works,
 )
 from podracer_orchestrator.job_plan import plan_of, read_spec
@@ -63,14 +64,15 @@ def member_commit(message: pod_pb2.MemberCheckpoint) -> MemberCommit:
 
 
 def complete_train(session: Session, lease: LeaseRow, result: pod_pb2.TrainResult, now: datetime) -> None:
-    """End a held TRAIN lease with its result: commits, evaluations, the leaderboard's news, the end of the job.
+    """End a held TRAIN or RETRAIN lease with its result: commits, evaluations, the leaderboard's news, the end of the
+    job.
 
     Raises InvalidInput where the result is not of this cohort.
     """
     job = session.get_one(JobRow, lease.job_uid)
     work = session.get_one(WorkRow, lease.work_id)
     members = members_of(session, work.id)
-    if lease.kind != WorkKind.TRAIN or len(result.members) != len(members):
+    if lease.kind not in (WorkKind.TRAIN, WorkKind.RETRAIN) or len(result.members) != len(members):
         raise InvalidInput(
             f"a result of {len(result.members)} members for a {lease.kind} lease of {len(members)}",
             reason="WRONG_RESULT",
@@ -85,6 +87,11 @@ def complete_train(session: Session, lease: LeaseRow, result: pod_pb2.TrainResul
     finals = [member_commit(each.final) for each in result.members if each.HasField("final")]
     commit(session, lease, finals, now, candidates)
     session.flush()
+    if lease.kind == WorkKind.RETRAIN:
+        leases.end(session, job, lease, LeaseState.COMPLETED, now)
+        retraining.complete(session, job, work, result.members[0], now)
+        finish_if_due(session, job, now)
+        return
     stand = [member.checkpoint for member in members if member.checkpoint is not None]
     checkpoints = {row.prefix: row for row in load_checkpoints(session, stand)}
     outbox.record_evaluations(session, job, [each for one in result.members for each in _evaluations(one)])
@@ -181,7 +188,7 @@ def complete_with_problem(
     job = session.get_one(JobRow, lease.job_uid)
     work = session.get_one(WorkRow, lease.work_id)
     leases.end(session, job, lease, LeaseState.COMPLETED, now)
-    if refused_checkpoints.refuse(session, job, work, problem, now) and work.kind == WorkKind.TRAIN:
+    if refused_checkpoints.refuse(session, job, work, problem, now) and work.kind != WorkKind.EVALUATE:
         works.free(session, job, work, now)
     else:
         works.fail(session, job, work, problem, now)

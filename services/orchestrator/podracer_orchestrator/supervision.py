@@ -19,7 +19,7 @@ from podracer.orchestrator.v1 import job_pb2
 from podracer_core.catalogue.messages import space_from_message
 from podracer_core.jobs.messages import search_from_message, seconds_from_duration
 from podracer_core.jobs.validation import searched_algorithms
-from podracer_orchestrator import contests, events, founders, job_files, jobs, promotions
+from podracer_orchestrator import contests, events, founders, job_files, jobs, promotions, retraining
 from podracer_orchestrator.changes import job_topic, touch
 from podracer_orchestrator.job_plan import read_spec
 from podracer_orchestrator.job_state import FINAL_STATES, JobState
@@ -139,14 +139,15 @@ def _end_generation(session: Session, job: JobRow, stand: ContinuationRow, child
 
 
 def _judge(session: Session, job: JobRow, child: JobRow, generation: Generation, now: datetime) -> None:
-    best = agent_pb2.Evaluation.FromString(child.best or b"")
+    final = retraining.final_policy(child)
+    assert final is not None, "it has a candidate"
     present, contest = promotions.champion(session, job), contests.outcome(session, child)
-    challenger = best if contest is None else contest.challenger
+    challenger = _evaluation(child) if contest is None else contest.challenger
     champion = None if contest is None else contest.champion
     generation = Generation(generation.number, generation.child, generation.data_sha256, champion, challenger)
     if present is None:
         is_better, reason = True, "the first candidate"
-    elif contest is None and present.prefix == best.checkpoint.prefix:
+    elif contest is None and present.prefix == final.checkpoint.prefix:
         is_better, reason = False, "its best policy was promoted by hand already"
     elif contest is None and not contests.can_act(session, child, present.prefix):
         is_better, reason = True, "the champion cannot act in the environment any more: its spaces are others"
@@ -156,13 +157,18 @@ def _judge(session: Session, job: JobRow, child: JobRow, generation: Generation,
         is_better, reason = False, contest.problem
     else:
         is_better, reason = contests.is_won(champion, challenger, read_spec(job.spec).continuous.margin)
-    checkpoint_is_there = promotions.is_there(session, best.checkpoint.prefix)
+    checkpoint_is_there = promotions.is_there(session, final.checkpoint.prefix)
     if is_better and checkpoint_is_there:
-        policy = Policy(best.agent, best.checkpoint.prefix)
+        policy = Policy(final.agent, final.checkpoint.prefix)
         promotions.promote(session, job, policy, now, reason=reason, generation=generation)
     else:
         reason = reason if checkpoint_is_there else "its checkpoint is damaged"
         promotions.keep(session, job, Decision.KEPT, generation, reason, now)
+
+
+def _evaluation(child: JobRow) -> agent_pb2.Evaluation | None:
+    """Of what a generation has come to; None where that was trained once more, which nobody has judged."""
+    return None if child.retrained is not None else agent_pb2.Evaluation.FromString(child.best or b"")
 
 
 def _founders(session: Session, job: JobRow) -> list[evolution_pb2.Founder]:
@@ -172,9 +178,8 @@ def _founders(session: Session, job: JobRow) -> list[evolution_pb2.Founder]:
     present, newest = promotions.champion(session, job), newest_best(session, job)
     if present is not None:
         found.append((present.agent, present.prefix))
-    if newest is not None:
-        best = agent_pb2.Evaluation.FromString(newest.best or b"")
-        found.append((best.agent, best.checkpoint.prefix))
+    if newest is not None and (final := retraining.final_policy(newest)) is not None:
+        found.append((final.agent, final.checkpoint.prefix))
     unique = [each for each in dict.fromkeys(found) if each[1] not in avoided]
     known = [founder for each in unique if (founder := founders.of_checkpoint(session, *each)) is not None]
     return [founder for founder in known if founder.algorithm in _searched(job)]

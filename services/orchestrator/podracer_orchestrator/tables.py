@@ -36,6 +36,8 @@ BigKey = BigInteger().with_variant(Integer, "sqlite")
 class WorkKind(StrEnum):
     INSPECT = "INSPECT"
     TRAIN = "TRAIN"
+    RETRAIN = "RETRAIN"
+    """The best candidate once more, at the end of a job (`retraining`)."""
     EVALUATE = "EVALUATE"
     FOLLOW = "FOLLOW"
     """Only of leases: on the work that another lease, the lead's, trains (`followers`)."""
@@ -118,6 +120,8 @@ class JobRow(Base):
     best_is_confirmed: Mapped[bool] = mapped_column(default=False)
     """Whether it is a challenge: an evaluation with fresh seeds."""
     ensemble: Mapped[bytes | None]
+    retrained: Mapped[bytes | None]
+    """Its best, trained once more (`retraining`)."""
     agent_count: Mapped[int] = mapped_column(default=0)
     completed_rounds: Mapped[int] = mapped_column(default=0)
     failed_works: Mapped[int] = mapped_column(default=0)
@@ -139,7 +143,7 @@ class JobRow(Base):
 
 
 class WorkRow(Base):
-    """A piece of work. `proposal` is the leaderboard's answer (ProposeCohortResponse), for TRAIN.
+    """A piece of work. `proposal` says whom to train (ProposeCohortResponse): the leaderboard's answer, for TRAIN.
 
     For EVALUATE, `evaluation` says what (EvaluateWork, without its environment where that is the job's); it is a
     challenge where `checkpoint` is set, one side of the contest with the champion where `contest` is, else the ensemble

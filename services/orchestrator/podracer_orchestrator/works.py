@@ -12,7 +12,7 @@ from podracer.common.v1 import cohort_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
 from podracer_core.errors import PodracerError, UserCodeFailed
 from podracer_core.jobs.messages import seconds_to_duration
-from podracer_orchestrator import ensembles, events, jobs, leases, outbox
+from podracer_orchestrator import ensembles, events, jobs, leases, outbox, retraining
 from podracer_orchestrator.changes import WORK, touch
 from podracer_orchestrator.followers import ROUND_OVER
 from podracer_orchestrator.job_state import LIVE_STATES, JobState
@@ -133,11 +133,14 @@ def leave(
 def fail(session: Session, job: JobRow, work: WorkRow, problem: cohort_pb2.Problem, now: datetime) -> None:
     """End a work that cannot be done; its agents are reported as failed. Several in a row fail the job.
 
-    An evaluation fails nothing but itself: the job goes on, or ends, without it.
+    An evaluation, or training the best once more, fails nothing but itself: the job goes on, or ends, without it.
     """
     work.state, work.end_time = WorkState.FAILED, now
     work.problem = problem.SerializeToString(deterministic=True)
     events.record(session, job, "WORK_FAILED", f"{work.kind} failed: {problem.message}", now=now, work=work.id)
+    if work.kind == WorkKind.RETRAIN:
+        retraining.give_up(session, job, work, problem, now)
+        return
     for member in members_of(session, work.id):
         request = leaderboard_pb2.SubmitCandidateRequest(
             leaderboard=outbox.board_of(job),

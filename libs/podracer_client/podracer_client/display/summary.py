@@ -17,6 +17,7 @@ from podracer_client.display.numbers import count_text, duration_text, return_te
 from podracer_client.display.score import score_name
 from podracer_client.display.snapshot import state_text
 from podracer_client.names import short_name
+from podracer_core.catalogue.messages import arguments_from_message
 
 _OUTCOMES = {
     job_pb2.JOB_OUTCOME_TARGET_REACHED: "target reached",
@@ -80,6 +81,8 @@ class JobSummary:
             confirmed = ", confirmed" if best.purpose == agent_pb2.EVALUATION_PURPOSE_CHALLENGE else ""
             title = f"best {score_name(self.job.spec.environment)}"
             lines.append(f"{title}  {_evaluation_text(best)}, agent {short_name(best.agent)}{confirmed}")
+        if self.job.HasField("retrained"):
+            lines.append(f"retrained    {_retrained_text(self.job)}")
         if self.job.HasField("ensemble"):
             lines.append(f"ensemble     {_ensemble_text(self.job.ensemble)}")
         if self.checkpoint:
@@ -90,6 +93,14 @@ class JobSummary:
 def _evaluation_text(evaluation: agent_pb2.Evaluation) -> str:
     low, high = return_text(evaluation.lower_bound), return_text(evaluation.upper_bound)
     return f"{return_text(evaluation.mean)} (95 % interval {low} to {high}, {len(evaluation.returns)} episodes)"
+
+
+def _retrained_text(job: job_pb2.Job) -> str:
+    """Whom the job ends with, and what it was trained on that the job's agents were not."""
+    policy, changes = job.retrained, job.spec.retrain.kwargs
+    others = ", ".join(f"{name} {value}" for name, value in sorted(arguments_from_message(changes, "").items()))
+    steps = count_text(policy.checkpoint.env_steps)
+    return f"{short_name(policy.agent)}, {steps} environment steps{', ' if others else ''}{others}"
 
 
 def _ensemble_text(ensemble: job_pb2.Ensemble) -> str:

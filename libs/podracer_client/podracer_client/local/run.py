@@ -139,7 +139,9 @@ class _Run(Foreground[JobUpdate | _Started]):
         return INTERRUPTED
 
     def _show_end(self, job: Job) -> None:
-        prefix = job.progress.best.checkpoint.prefix
+        message = job.message
+        final = message.retrained if message.HasField("retrained") else message.progress.best
+        prefix = final.checkpoint.prefix
         checkpoint = path_text(self._state.objects / prefix.rstrip("/")) if prefix else ""
         elsewhere = self._state.path != DEFAULT_FOLDER.absolute()
         options = [short_name(job.name), *(["--dir", path_text(self._state.path)] if elsewhere else [])]

@@ -12,7 +12,6 @@ from podracer_client.report.figures.rendering import Rendered, render
 from podracer_client.report.html import Content, Markup, element, escape, join
 from podracer_client.report.style import style_sheet
 from podracer_client.report.writing import make_folder, write_whole
-from podracer_core.errors import InvalidInput
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,18 +1,20 @@
-"""What cannot be right in a job's `continuous` and `warm_start`."""
+"""What cannot be right in a job's `continuous`, `warm_start` and `retrain`."""
 
 from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from podracer_core.config.quantities import MAX_SECONDS
 from podracer_core.errors import InvalidInput
-from podracer_core.jobs.checks import Checks
+from podracer_core.jobs.checks import MAX_COUNT, Checks
 from podracer_core.jobs.environment_rules import check_environment
-from podracer_core.jobs.spec import Continuous, JobSpec, NamedDataSet, WarmStart
+from podracer_core.jobs.spec import JobSpec, NamedDataSet, WarmStart
 
-__all__ = ["check_continuous", "check_warm_start"]
+__all__ = ["check_continuous", "check_retrain", "check_warm_start"]
 
 MAX_FOUNDERS = 64
 MIN_INTERVAL_S = 1.0
@@ -39,7 +41,7 @@ def check_continuous(check: Checks, spec: JobSpec) -> None:
     check.that(bool(_ALIAS.fullmatch(continuous.alias)), "continuous.alias", f"{label}; got {continuous.alias[:100]!r}")
     margin_is_right = math.isfinite(continuous.margin) and continuous.margin >= 0.0
     check.that(margin_is_right, "continuous.margin", f"expected 0 or more, got {continuous.margin!r}")
-    _check_contest(check, spec, continuous)
+    _check_arguments(check, spec, continuous.contest, "continuous.contest")
 
 
 def check_warm_start(check: Checks, spec: JobSpec) -> None:
@@ -56,20 +58,27 @@ def check_warm_start(check: Checks, spec: JobSpec) -> None:
             check.that(not searched or founder.algorithm in searched, "founders", message)
 
 
-def _check_contest(check: Checks, spec: JobSpec, continuous: Continuous) -> None:
-    """The arguments of the contest are checked as the environment's own; what is wrong with those is told there."""
-    if not continuous.contest:
+def check_retrain(check: Checks, spec: JobSpec) -> None:
+    """That the environment in which the best is trained once more can be one."""
+    if spec.retrain is None:
+        return
+    check.positive(spec.retrain.env_steps, MAX_COUNT, "retrain.env_steps")
+    _check_arguments(check, spec, spec.retrain.kwargs, "retrain.kwargs")
+
+
+def _check_arguments(check: Checks, spec: JobSpec, arguments: Mapping[str, Any], field: str) -> None:
+    """Arguments in place of the job's own, checked as the environment's; what is wrong with those is told there."""
+    if not arguments:
         return
     own = Checks()
     check_environment(own, spec)
     told = {str(violation) for violation in own.violations}
-    contest = Checks()
+    others = Checks()
     try:
-        environment = replace(spec.environment, kwargs={**spec.environment.kwargs, **continuous.contest})
-        check_environment(contest, replace(spec, environment=environment))
+        environment = replace(spec.environment, kwargs={**spec.environment.kwargs, **arguments})
+        check_environment(others, replace(spec, environment=environment))
     except InvalidInput as error:
-        contest.violations += error.violations
-    for violation in contest.violations:
+        others.violations += error.violations
+    for violation in others.violations:
         if str(violation) not in told:
-            field = violation.field.replace("environment.kwargs", "continuous.contest")
-            check.that(False, field, violation.message)
+            check.that(False, violation.field.replace("environment.kwargs", field), violation.message)

@@ -41,6 +41,7 @@ from podracer_core.jobs.spec import (
     Pod,
     PodCount,
     Resources,
+    Retrain,
     Round,
     Search,
     Uniform,
@@ -107,6 +108,7 @@ def spec_to_message(spec: JobSpec) -> job_pb2.JobSpec:
         data_sets={name: file.name for name, file in spec.data.items() if isinstance(file, NamedDataSet)},
         founders=_founders_to_messages(spec.warm_start),
         continuous=None if spec.continuous is None else _continuous_to_message(spec.continuous),
+        retrain=None if spec.retrain is None else _retrain_to_message(spec.retrain),
     )
 
 
@@ -129,6 +131,7 @@ def spec_from_message(message: job_pb2.JobSpec) -> JobSpec:
     data |= files
     data |= {name: NamedDataSet(data_set, files.get(name)) for name, data_set in message.data_sets.items()}
     continuous = part("continuous", lambda: _continuous_from_message(message), None)
+    retrain = part("retrain", lambda: _retrain_from_message(message), None)
     founders: tuple[Founder, ...] = part("founders", lambda: tuple(map(_founder_from_message, message.founders)), ())
     unsupported = {
         "evaluation.evaluator": bool(message.evaluation.evaluator),
@@ -154,6 +157,7 @@ def spec_from_message(message: job_pb2.JobSpec) -> JobSpec:
         labels=dict(message.labels),
         continuous=continuous,
         warm_start=founders,
+        retrain=retrain,
     )
 
 
@@ -183,6 +187,20 @@ def _continuous_from_message(spec: job_pb2.JobSpec) -> Continuous | None:
         contest=arguments_from_message(message.contest, "continuous.contest"),
         margin=message.margin,
     )
+
+
+def _retrain_to_message(retrain: Retrain) -> job_pb2.Retrain:
+    message = job_pb2.Retrain(env_steps=retrain.env_steps or 0, scratch=retrain.scratch)
+    message.kwargs.update(dict(retrain.kwargs))
+    return message
+
+
+def _retrain_from_message(spec: job_pb2.JobSpec) -> Retrain | None:
+    if not spec.HasField("retrain"):
+        return None
+    message = spec.retrain
+    kwargs = arguments_from_message(message.kwargs, "retrain.kwargs")
+    return Retrain(kwargs, message.env_steps or None, message.scratch)
 
 
 def _founders_to_messages(warm_start: Beginnings) -> list[evolution_pb2.Founder]:

@@ -276,6 +276,20 @@ class Continuous:
 
 
 @dataclass(frozen=True)
+class Retrain:
+    """Once training is over: the best candidate is trained once more, and is the job's policy then.
+
+    kwargs     arguments of the environment in place of the job's own: the days by which it was selected, too, say
+    env_steps  environment steps of it; None: as many as the candidate has taken
+    scratch    from new weights, with the candidate's algorithm and hyperparameters; else from the candidate's
+    """
+
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    env_steps: int | None = None
+    scratch: bool = False
+
+
+@dataclass(frozen=True)
 class WarmStart:
     """The best `candidates` of another job's leaderboard, which the first agents start from."""
 
@@ -309,6 +323,7 @@ class JobSpec:
     labels       free words for the user's own use
     continuous   present: the job trains nothing itself, but makes one that does whenever its data change
     warm_start   agents of another job that the first ones start from
+    retrain      present: the best candidate is trained once more before the job ends
     """
 
     name: str
@@ -324,3 +339,4 @@ class JobSpec:
     labels: Mapping[str, str] = field(default_factory=dict)
     continuous: Continuous | None = None
     warm_start: Beginnings = ()
+    retrain: Retrain | None = None

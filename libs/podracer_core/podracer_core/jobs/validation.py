@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from podracer_core.catalogue.spaces import Space
 from podracer_core.config.quantities import MAX_SECONDS
 from podracer_core.jobs.checks import MAX_COUNT, Checks
-from podracer_core.jobs.continuous_rules import check_continuous, check_warm_start
+from podracer_core.jobs.continuous_rules import check_continuous, check_retrain, check_warm_start
 from podracer_core.jobs.environment_rules import check_environment, check_files
 from podracer_core.jobs.evolution_rules import MAX_POPULATION, check_evolution
 from podracer_core.jobs.learner_rules import MAX_PODS, check_learners
@@ -61,6 +61,7 @@ def validate(spec: JobSpec) -> None:
     check_search(check, spec.search, action_space)
     check_continuous(check, spec)
     check_warm_start(check, spec)
+    check_retrain(check, spec)
     check.finish()
 
 

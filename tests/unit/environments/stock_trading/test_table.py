@@ -331,7 +331,7 @@ def test_bad_options(options: dict[str, Any], field: str, complaint: str) -> Non
         (
             {"train_end": "2015-04-01", "validation_end": "2015-03-31"},
             "validation_end",
-            r"is 2015-03-31, not after train_end \(2015-04-01\)",
+            r"is 2015-03-31, before train_end \(2015-04-01\)",
         ),
         (
             {"train_end": "2014-12-31"},

@@ -186,6 +186,7 @@ class Job(_message.Message):
     PARENT_FIELD_NUMBER: _builtins.int
     GENERATION_FIELD_NUMBER: _builtins.int
     CONTINUOUS_STATUS_FIELD_NUMBER: _builtins.int
+    RETRAINED_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Resource name: `projects/p/jobs/j`. Output only."""
     uid: _builtins.str
@@ -240,6 +241,10 @@ class Job(_message.Message):
     def continuous_status(self) -> Global___ContinuousStatus:
         """Of a continuous job: where it stands. Output only."""
 
+    @_builtins.property
+    def retrained(self) -> _agent_pb2.Parent:
+        """The best candidate, trained once more; what the job ends with. Set once that is done, where `spec.retrain` asks for it. Output only."""
+
     def __init__(
         self,
         *,
@@ -261,10 +266,11 @@ class Job(_message.Message):
         parent: _builtins.str = ...,
         generation: _builtins.int = ...,
         continuous_status: Global___ContinuousStatus | None = ...,
+        retrained: _agent_pb2.Parent | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["continuous_status", b"continuous_status", "create_time", b"create_time", "end_time", b"end_time", "ensemble", b"ensemble", "environment_description", b"environment_description", "problem", b"problem", "progress", b"progress", "spec", b"spec", "start_time", b"start_time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["continuous_status", b"continuous_status", "create_time", b"create_time", "end_time", b"end_time", "ensemble", b"ensemble", "environment_description", b"environment_description", "problem", b"problem", "progress", b"progress", "retrained", b"retrained", "spec", b"spec", "start_time", b"start_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["continuous_status", b"continuous_status", "create_time", b"create_time", "end_time", b"end_time", "ensemble", b"ensemble", "environment_description", b"environment_description", "etag", b"etag", "event_position", b"event_position", "generation", b"generation", "leaderboard", b"leaderboard", "name", b"name", "outcome", b"outcome", "parent", b"parent", "problem", b"problem", "progress", b"progress", "spec", b"spec", "start_time", b"start_time", "state", b"state", "uid", b"uid"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["continuous_status", b"continuous_status", "create_time", b"create_time", "end_time", b"end_time", "ensemble", b"ensemble", "environment_description", b"environment_description", "etag", b"etag", "event_position", b"event_position", "generation", b"generation", "leaderboard", b"leaderboard", "name", b"name", "outcome", b"outcome", "parent", b"parent", "problem", b"problem", "progress", b"progress", "retrained", b"retrained", "spec", b"spec", "start_time", b"start_time", "state", b"state", "uid", b"uid"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -515,6 +521,7 @@ class JobSpec(_message.Message):
     LABELS_FIELD_NUMBER: _builtins.int
     DATA_SETS_FIELD_NUMBER: _builtins.int
     FOUNDERS_FIELD_NUMBER: _builtins.int
+    RETRAIN_FIELD_NUMBER: _builtins.int
     display_name: _builtins.str
     """Short name, a DNS label: lower-case letters, digits and `-`, at most 63. Required."""
     seed: _builtins.int
@@ -569,6 +576,10 @@ class JobSpec(_message.Message):
     def founders(self) -> _containers.RepeatedCompositeFieldContainer[_evolution_pb2.Founder]:
         """Agents of other jobs of the project that the first agents start from."""
 
+    @_builtins.property
+    def retrain(self) -> Global___Retrain:
+        """Present: once training is over, train the best candidate once more."""
+
     def __init__(
         self,
         *,
@@ -586,10 +597,11 @@ class JobSpec(_message.Message):
         labels: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
         data_sets: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
         founders: _abc.Iterable[_evolution_pb2.Founder] | None = ...,
+        retrain: Global___Retrain | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["continuous", b"continuous", "environment", b"environment", "evaluation", b"evaluation", "evolution", b"evolution", "objective", b"objective", "pod", b"pod", "search", b"search"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["continuous", b"continuous", "environment", b"environment", "evaluation", b"evaluation", "evolution", b"evolution", "objective", b"objective", "pod", b"pod", "retrain", b"retrain", "search", b"search"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["continuous", b"continuous", "data", b"data", "data_sets", b"data_sets", "display_name", b"display_name", "environment", b"environment", "evaluation", b"evaluation", "evolution", b"evolution", "founders", b"founders", "labels", b"labels", "objective", b"objective", "pod", b"pod", "search", b"search", "seed", b"seed", "weight", b"weight"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["continuous", b"continuous", "data", b"data", "data_sets", b"data_sets", "display_name", b"display_name", "environment", b"environment", "evaluation", b"evaluation", "evolution", b"evolution", "founders", b"founders", "labels", b"labels", "objective", b"objective", "pod", b"pod", "retrain", b"retrain", "search", b"search", "seed", b"seed", "weight", b"weight"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -807,6 +819,40 @@ class Continuous(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Continuous: _TypeAlias = Continuous  # noqa: Y015
+
+@_typing.final
+class Retrain(_message.Message):
+    """The last stage of a job: its best candidate is trained once more, without being judged. What it is at the end is what the job ends with.
+    It comes on top of the objective's limits.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KWARGS_FIELD_NUMBER: _builtins.int
+    ENV_STEPS_FIELD_NUMBER: _builtins.int
+    SCRATCH_FIELD_NUMBER: _builtins.int
+    env_steps: _builtins.int
+    """Environment steps. 0: as many as the candidate has taken, its lineage's included."""
+    scratch: _builtins.bool
+    """From new weights, with the candidate's algorithm and hyperparameters. Unset: from the candidate's weights."""
+    @_builtins.property
+    def kwargs(self) -> _struct_pb2.Struct:
+        """Arguments of the environment, in place of the job's own. Its spaces have to stay the same."""
+
+    def __init__(
+        self,
+        *,
+        kwargs: _struct_pb2.Struct | None = ...,
+        env_steps: _builtins.int = ...,
+        scratch: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["kwargs", b"kwargs"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["env_steps", b"env_steps", "kwargs", b"kwargs", "scratch", b"scratch"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Retrain: _TypeAlias = Retrain  # noqa: Y015
 
 @_typing.final
 class Event(_message.Message):

@@ -320,6 +320,7 @@ class TrainWork(_message.Message):
     FUSION_FIELD_NUMBER: _builtins.int
     KEEP_REPLAY_FIELD_NUMBER: _builtins.int
     DETERMINISTIC_FIELD_NUMBER: _builtins.int
+    UNJUDGED_FIELD_NUMBER: _builtins.int
     admission_score: _builtins.float
     """Score that a candidate has to reach to enter the leaderboard: evaluation goes on only while it is open. Unset: none."""
     follower_count: _builtins.int
@@ -328,6 +329,8 @@ class TrainWork(_message.Message):
     """Whether a replay snapshot is part of a candidate."""
     deterministic: _builtins.bool
     """Lock-step between collection and training."""
+    unjudged: _builtins.bool
+    """Train to the end of the budget without any evaluation: there will be no candidate."""
     @_builtins.property
     def cohort(self) -> _cohort_pb2.CohortSpec:
         """Whom to train, on what."""
@@ -365,10 +368,11 @@ class TrainWork(_message.Message):
         fusion: Global___FusionSpec | None = ...,
         keep_replay: _builtins.bool = ...,
         deterministic: _builtins.bool = ...,
+        unjudged: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_admission_score", b"_admission_score", "admission_score", b"admission_score", "budget", b"budget", "checkpoint_interval", b"checkpoint_interval", "cohort", b"cohort", "evaluation", b"evaluation", "fusion", b"fusion", "objective", b"objective"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_admission_score", b"_admission_score", "admission_score", b"admission_score", "budget", b"budget", "checkpoint_interval", b"checkpoint_interval", "cohort", b"cohort", "deterministic", b"deterministic", "evaluation", b"evaluation", "follower_count", b"follower_count", "fusion", b"fusion", "keep_replay", b"keep_replay", "objective", b"objective"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_admission_score", b"_admission_score", "admission_score", b"admission_score", "budget", b"budget", "checkpoint_interval", b"checkpoint_interval", "cohort", b"cohort", "deterministic", b"deterministic", "evaluation", b"evaluation", "follower_count", b"follower_count", "fusion", b"fusion", "keep_replay", b"keep_replay", "objective", b"objective", "unjudged", b"unjudged"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__admission_score: _TypeAlias = _typing.Literal["admission_score"]  # noqa: Y015
     _WhichOneofArgType__admission_score: _TypeAlias = _typing.Literal["_admission_score", b"_admission_score"]  # noqa: Y015

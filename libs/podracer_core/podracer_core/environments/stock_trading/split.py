@@ -96,8 +96,8 @@ def _ends(times: NDArray[np.datetime64], first: int, config: StockTradingConfig)
     if config.validation_end is None:
         return max(first, int(np.searchsorted(times, train_end))), len(times)
     validation_end = _end_of("validation_end", config.validation_end)
-    if validation_end <= train_end:
-        message = f"is {config.validation_end}, not after train_end ({config.train_end}): validation follows training"
+    if validation_end < train_end:
+        message = f"is {config.validation_end}, before train_end ({config.train_end}): validation follows training"
         raise refusal("validation_end", f"validation_end {message}")
     after = np.searchsorted(times, np.array([train_end, validation_end]))
     return max(first, int(after[0])), max(first, int(after[1]))

@@ -1,0 +1,126 @@
+"""The last training of a job: its best candidate once more, where the job says so with other arguments of the
+environment, and judged by nobody. What comes of it is what the job ends with.
+
+Whatever becomes of it, the job ends afterwards; where it fails, with the candidate itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from podracer.common.v1 import agent_pb2, cohort_pb2
+from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
+from podracer.orchestrator.v1 import pod_service_pb2 as pod_pb2
+from podracer_orchestrator import events, founders, jobs
+from podracer_orchestrator.changes import WORK, touch
+from podracer_orchestrator.job_plan import read_spec
+from podracer_orchestrator.progress import checkpoint_reference, members_of
+from podracer_orchestrator.seeds import fresh_seeds
+from podracer_orchestrator.tables import CheckpointRow, JobRow, MemberRow, WorkKind, WorkRow, WorkState
+
+_ENDING = "-retrained"
+
+
+def is_wanted(session: Session, job: JobRow) -> bool:
+    """Whether the job has to train its best once more before it ends."""
+    if not read_spec(job.spec).HasField("retrain") or job.best is None or job.retrained is not None:
+        return False
+    return not any(work.state == WorkState.FAILED for work in _works(session, job))
+
+
+def has_begun(session: Session, job: JobRow) -> bool:
+    """Whether it is certain who is trained once more."""
+    return bool(_works(session, job))
+
+
+def begin(session: Session, job: JobRow, now: datetime) -> None:
+    """Selection is over: nothing but the best is trained any more."""
+    if has_begun(session, job):
+        return
+    jobs.drop_waiting(session, job, now)
+    job.rounds_over = True
+    best = agent_pb2.Evaluation.FromString(job.best or b"")
+    work = jobs.add_work(session, job, WorkKind.RETRAIN, WorkState.READY, now, places=1)
+    agent = _agent(session, job, best, work)
+    if agent is None:
+        give_up(session, job, work, cohort_pb2.Problem(message=f"{best.agent} has no checkpoint any more"), now)
+        return
+    env_steps = read_spec(job.spec).retrain.env_steps or best.checkpoint.env_steps
+    proposal = leaderboard_pb2.ProposeCohortResponse(
+        proposals=[leaderboard_pb2.Proposal(agent=agent)], round_env_steps=env_steps
+    )
+    work.proposal = proposal.SerializeToString(deterministic=True)
+    session.flush()
+    session.add(MemberRow(work_id=work.id, position=0, agent=agent.name))
+    message = f"{best.agent} is trained once more, for {env_steps:,} steps"
+    events.record(session, job, "RETRAINING_STARTED", message, now=now, subject=agent.name, work=work.id)
+    touch(session, WORK)
+
+
+def complete(session: Session, job: JobRow, work: WorkRow, result: pod_pb2.MemberResult, now: datetime) -> None:
+    """Take what a completed work has come to; its last checkpoint has been committed."""
+    (member,) = members_of(session, work.id)
+    row = None if member.checkpoint is None else session.get(CheckpointRow, member.checkpoint)
+    if result.HasField("problem"):
+        give_up(session, job, work, result.problem, now)
+    elif result.final.progress.failed or row is None:
+        give_up(session, job, work, cohort_pb2.Problem(message=f"{member.agent} has diverged"), now)
+    else:
+        work.state, work.end_time = WorkState.DONE, now
+        policy = agent_pb2.Parent(agent=member.agent, checkpoint=checkpoint_reference(row))
+        job.retrained = policy.SerializeToString(deterministic=True)
+        message = f"the job ends with {member.agent}, after {member.env_steps:,} steps"
+        events.record(session, job, "RETRAINED", message, now=now, subject=member.agent, work=work.id)
+
+
+def give_up(session: Session, job: JobRow, work: WorkRow, problem: cohort_pb2.Problem, now: datetime) -> None:
+    """Have the job end with its candidate as it is."""
+    work.state, work.end_time = WorkState.FAILED, now
+    work.problem = problem.SerializeToString(deterministic=True)
+    message = f"the job ends with its candidate as it is: {problem.message or problem.reason}"
+    events.record(session, job, "RETRAINING_FAILED", message, now=now, work=work.id)
+
+
+def final_policy(job: JobRow) -> agent_pb2.Parent | None:
+    """What a job has come to: its best candidate, trained once more where that was asked for and is done."""
+    if job.retrained is not None:
+        return agent_pb2.Parent.FromString(job.retrained)
+    if job.best is None:
+        return None
+    best = agent_pb2.Evaluation.FromString(job.best)
+    return agent_pb2.Parent(agent=best.agent, checkpoint=best.checkpoint)
+
+
+def env_steps(session: Session, job: JobRow) -> int:
+    """Committed environment steps that come on top of the objective's limit."""
+    return sum(member.env_steps for work in _works(session, job) for member in members_of(session, work.id))
+
+
+def _agent(session: Session, job: JobRow, best: agent_pb2.Evaluation, work: WorkRow) -> agent_pb2.AgentSpec | None:
+    """A new agent: what becomes of it is told apart from what was selected."""
+    founder = founders.of_checkpoint(session, best.agent, best.checkpoint.prefix)
+    if founder is None:
+        return None
+    (seed,) = fresh_seeds(read_spec(job.spec).seed, work.id, 1)
+    agent = agent_pb2.AgentSpec(
+        name=f"{best.agent}{_ENDING}",
+        algorithm=founder.algorithm,
+        seed=seed,
+        hyperparameters=dict(founder.hyperparameters),
+    )
+    if read_spec(job.spec).retrain.scratch:
+        agent.initialization.kind = agent_pb2.INITIALIZATION_KIND_FRESH
+        return agent
+    agent.initialization.kind = agent_pb2.INITIALIZATION_KIND_COPY
+    agent.initialization.parents.add(agent=best.agent, checkpoint=founder.checkpoint)
+    agent.env_steps = founder.checkpoint.env_steps
+    return agent
+
+
+def _works(session: Session, job: JobRow) -> Sequence[WorkRow]:
+    query = select(WorkRow).where(WorkRow.job_uid == job.uid, WorkRow.kind == WorkKind.RETRAIN)
+    return session.scalars(query).all()

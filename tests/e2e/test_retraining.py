@@ -1,0 +1,50 @@
+"""A trading agent whose best is trained once more, on the days that selected it too."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from support.processes import Command
+from support.stock_market import days_of, market_rows, write_csv
+
+JOB = """
+name: trader
+environment:
+  id: StockTrading-v0
+  kwargs: {{indicators: [], train_end: {train_end}, validation_end: {validation_end}}}
+data: {{table: prices.csv}}
+objective: {{max_env_steps: 4_096}}
+search: {{algorithms: [ppo], space: {{horizon: 32}}}}
+evolution: {{population: 1, leaderboard_size: 1, round: {{env_steps: 2_048}}}}
+pod: {{envs_per_member: 16, layout: {layout}}}
+evaluation: {{episodes: 8}}
+retrain: {{kwargs: {{train_end: {validation_end}}}, env_steps: 2_048}}
+"""
+
+
+@pytest.mark.parametrize("layout", ["fused", "split"])
+def test_a_back_test_plays_the_retrained_policy(run: Callable[..., Command], tmp_path: Path, layout: str) -> None:
+    rows = market_rows(3, 160, seed=4)
+    days = days_of(rows)
+    write_csv(tmp_path / "prices.csv", rows)
+    (tmp_path / "job.yaml").write_text(JOB.format(layout=layout, train_end=days[90], validation_end=days[120]))
+    command = run("run", "job.yaml", "--json")
+    assert command.process.returncode == 0, command.stderr
+    assert command.events[-1]["env_steps"] == 6_144
+    checkpoint = Path(command.events[-1]["checkpoint"])
+    assert checkpoint.parent.parent.name == "a0001-retrained"
+    found = json.loads((tmp_path / checkpoint / "manifest.json").read_text())["metadata"]
+    assert found["environment"]["kwargs"]["train_end"] == days[120]
+    job = next(event["job"] for event in command.events if event["event"] == "progress")
+    for policy in (job, checkpoint):
+        tested = run("backtest", policy, "--json", "--against", "cash")
+        assert tested.process.returncode == 0, tested.stderr
+        values = tested.events[-1]
+        assert values["agent"].endswith("/a0001-retrained")
+        assert (values["trained_bars"], values["selected_bars"], values["from"][:10]) == (0, 0, days[121])
+    shown = run("job", job)
+    assert f"retrained    a0001-retrained, 6,144 environment steps, train_end {days[120]}" in "\n".join(shown.lines)
