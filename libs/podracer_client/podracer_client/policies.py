@@ -8,11 +8,19 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from podracer.leaderboard.v1 import leaderboard_service_pb2
+from podracer.orchestrator.v1 import artifact_service_pb2
 from podracer_client.client import Client
 from podracer_client.connection import DEFAULT_FOLDER
 from podracer_client.local.reading import running_or_resting
 from podracer_client.local.state_folder import StateFolder
-from podracer_client.names import is_checkpoint_name, is_job_name, job_of_best_checkpoint, leaderboard_name
+from podracer_client.names import (
+    best_checkpoint_name,
+    is_checkpoint_name,
+    is_job_name,
+    job_name,
+    job_of_best_checkpoint,
+    leaderboard_name,
+)
 from podracer_core.errors import FieldViolation, InvalidInput, NotFound
 
 __all__ = ["MANIFEST", "checkpoint_folder", "policy_folders"]
@@ -27,7 +35,7 @@ def policy_folders(
 ) -> Iterator[list[Path]]:
     """The folders of the policies' checkpoints, best first; those that had to be fetched are removed at the end.
 
-    names         checkpoints (see `checkpoint_folder`) in order of their rank, or one job, whose best candidate it is
+    names         checkpoints (see `checkpoint_folder`) in order of their rank, or one job: what it has come to
     ensemble      that many of the one job's best candidates; 0: what `names` says
     connect       a client of the server that runs; raises NotFound where none does
     state_folder  whose leaderboard and objects are read where no server runs; None: ./runs
@@ -67,11 +75,14 @@ class _Shelf:
         self._connect, self._state_folder, self._held = connect, state_folder, held
 
     def folder(self, text: str) -> Path:
-        """Of a checkpoint, or of a job's best candidate."""
+        """Of a checkpoint, or of what a job has come to."""
         if _exists(Path(text)) or not (is_job_name(text) or job_of_best_checkpoint(text)):
             return self._held.enter_context(checkpoint_folder(text, self._connect))
         job = job_of_best_checkpoint(text) or text
         try:
+            with running_or_resting(self._connect, self._state_folder) as client:
+                if client.connection.orchestrator:
+                    return self._final(job_name(job), client)
             return self.candidates(job, 1)[0]
         except NotFound as error:
             raise NotFound(
@@ -79,6 +90,12 @@ class _Shelf:
                 f"projects/default/jobs/JOB/checkpoints/best, or a job: {error.message}",
                 reason=error.reason,
             ) from error
+
+    def _final(self, job: str, client: Client) -> Path:
+        """Of its best candidate, trained once more where that was asked for; of a continuous job its champion's."""
+        request = artifact_service_pb2.GetArtifactRequest(name=best_checkpoint_name(job))
+        artifact = client.artifact_service.GetArtifact(request).artifact
+        return self._checkpoint(artifact.name.partition("/checkpoints/")[0], artifact.uri, client)
 
     def candidates(self, job: str, count: int) -> list[Path]:
         """Of the best `count` candidates of a job, best first; of a job without any its champion's, of another job."""

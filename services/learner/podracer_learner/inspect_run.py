@@ -28,13 +28,32 @@ _POLL_S = 0.2
 def inspect_environment_for(
     work: pod_service_pb2.InspectWork, config: LearnerConfig, peers: Peers, files: UserFiles
 ) -> environment_pb2.EnvironmentDescription:
-    """What the environment is. Raises UserCodeFailed with the user's own traceback, and what `files` does."""
+    """What the environment is. Raises UserCodeFailed with the user's own traceback, InvalidInput where the one of
+    `retrain` does not fit, and what `files` does."""
+    found = _inspect(work, work.environment, config, peers, files)
+    if work.HasField("retrain_environment"):
+        try:
+            later = _inspect(work, work.retrain_environment, config, peers, files)
+        except InvalidInput as error:
+            raise InvalidInput(f"retrain.kwargs: {error.message}", reason=error.reason) from error
+        if (later.observation_space, later.action_space) != (found.observation_space, found.action_space):
+            raise InvalidInput("retrain.kwargs: with these the environment has other observations or actions")
+    return found
+
+
+def _inspect(
+    work: pod_service_pb2.InspectWork,
+    environment: environment_pb2.EnvironmentSpec,
+    config: LearnerConfig,
+    peers: Peers,
+    files: UserFiles,
+) -> environment_pb2.EnvironmentDescription:
     timeout_s = seconds_from_duration(work.timeout) or _TIMEOUT_S
     if config.layout == "fused":
-        require_user_code_allowed(work.environment, config)
-    with files.fetch(environment_from_message(work.environment)) as fetched:
+        require_user_code_allowed(environment, config)
+    with files.fetch(environment_from_message(environment)) as fetched:
         if config.layout == "split":
-            request = evaluator_service_pb2.InspectRequest(environment=work.environment, timeout=work.timeout)
+            request = evaluator_service_pb2.InspectRequest(environment=environment, timeout=work.timeout)
             call = EvaluatorCall(fetched, timeout_s + _SLACK_S, files.check)
             response: evaluator_service_pb2.InspectResponse = answer_of_any(
                 peers.evaluators, call, "Inspect", request, config.peer_patience

@@ -147,8 +147,11 @@ def fusion_spec(asked: job_pb2.Fusion) -> pod_pb2.FusionSpec:
 
 def inspect_work(job: JobRow) -> pod_pb2.InspectWork:
     """What a pod is told to inspect."""
+    spec = read_spec(job.spec)
     return pod_pb2.InspectWork(
-        environment=environment_of(read_spec(job.spec)), timeout=seconds_to_duration(INSPECTION_TIMEOUT_S)
+        environment=environment_of(spec),
+        timeout=seconds_to_duration(INSPECTION_TIMEOUT_S),
+        retrain_environment=_environment(spec, is_last=True) if spec.retrain.kwargs.fields else None,
     )
 
 

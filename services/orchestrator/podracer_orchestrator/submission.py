@@ -67,7 +67,7 @@ def description_of(spec: job_pb2.JobSpec) -> environment_pb2.EnvironmentDescript
     info = BUILT_IN.get(spec.environment.id)
     if info is None or info.observation_space is None or info.action_space is None:
         return None
-    if spec.environment.kwargs.fields or spec.data or spec.data_sets:
+    if spec.environment.kwargs.fields or spec.retrain.kwargs.fields or spec.data or spec.data_sets:
         return None
     return environment_pb2.EnvironmentDescription(
         observation_space=space_to_message(info.observation_space),

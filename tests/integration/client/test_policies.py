@@ -16,6 +16,7 @@ import pytest
 import torch
 
 from podracer.leaderboard.v1 import leaderboard_service_pb2
+from podracer.orchestrator.v1 import artifact_service_pb2
 from podracer_client.connection import Connection
 from podracer_client.policies import policy_folders
 from podracer_core.algorithms.cohort import CohortConfig, MemberConfig
@@ -267,6 +268,16 @@ class FakeClient:
     def __exit__(self, *_: object) -> None:
         return
 
+    @property
+    def artifact_service(self) -> FakeClient:
+        return self
+
+    def GetArtifact(self, request: Any) -> artifact_service_pb2.GetArtifactResponse:  # noqa: N802
+        if request.name != "projects/default/jobs/j/checkpoints/best":
+            raise NotFound(f"there is no job {request.name.removesuffix('/checkpoints/best')}")
+        name, uri = (f"projects/default/jobs/{job}/agents/a0002/checkpoints/4096-1" for job in ("j", "u"))
+        return artifact_service_pb2.GetArtifactResponse(artifact={"name": name, "uri": f"{uri}/"})
+
     def leaderboard(self, name: str) -> leaderboard_service_pb2.Leaderboard:
         if name != "projects/default/leaderboards/j":
             raise NotFound(f"there is no leaderboard {name}")
@@ -317,7 +328,9 @@ class TestCandidates:
         with pytest.raises(NotFound, match="no server runs"), policy_folders(["j"], 2, nobody, runs):
             pass
         (runs / "leaderboard.sqlite").touch()
+        (runs / "orchestrator.sqlite").touch()
         monkeypatch.setattr("podracer_client.local.reading.resting_leaderboard", lambda folder: FakeClient(three, ""))
+        monkeypatch.setattr("podracer_client.local.reading.resting_services", lambda folder: FakeClient(three))
         with policy_folders(["projects/default/jobs/j/checkpoints/best"], 0, nobody, runs) as folders:
             assert folders == [three[1]]
         with policy_folders(["j"], 2, nobody, runs) as folders:

@@ -10,7 +10,9 @@ from podracer.common.v1 import agent_pb2, evolution_pb2
 from podracer.orchestrator.v1 import artifact_service_pb2, job_pb2, job_service_pb2
 from podracer.orchestrator.v1 import pod_service_pb2 as pod_pb2
 from podracer_core.errors import InvalidInput
+from podracer_orchestrator.submission import description_of
 
+CARTPOLE = description_of(job_pb2.JobSpec(environment={"id": "CartPole-v1"}))
 ONE = evolution_pb2.Evolution(population=1, leaderboard_size=1)
 STEPS = evolution_pb2.Objective(max_env_steps=10)
 COPY, FRESH = agent_pb2.INITIALIZATION_KIND_COPY, agent_pb2.INITIALIZATION_KIND_FRESH
@@ -32,7 +34,11 @@ async def suspend(site, job, suspended):
 
 
 async def run_out(learner):
-    """Use the budget up in one round, whose best is confirmed."""
+    """Have the environments inspected; use the budget up in one round, whose best is confirmed."""
+    inspection = (await learner.ask()).inspect
+    assert inspection.retrain_environment.kwargs["sutton_barto_reward"]
+    assert "sutton_barto_reward" not in inspection.environment.kwargs
+    await learner.complete(inspect={"description": CARTPOLE})
     await learner.ask()
     await learner.complete(train=learner.train_result(steps=10, score=30.0))
     await learner.confirm(30.0)

@@ -248,6 +248,26 @@ def test_an_inspection_tells_the_spaces(pod: Any) -> None:
     assert description.max_episode_steps == 500
 
 
+def test_an_inspection_starts_what_the_best_is_trained_on_at_the_end_too(pod: Any) -> None:
+    cartpole, acrobot = (environment_pb2.EnvironmentSpec(id=name) for name in ("CartPole-v1", "Acrobot-v1"))
+    work = pod_service_pb2.InspectWork(environment=cartpole, retrain_environment=cartpole)
+    assert finished(pod.orchestrator.offer(inspect=work)).inspect.description.action_space.discrete.n == 2
+    work.retrain_environment.CopyFrom(acrobot)
+    problem = finished(pod.orchestrator.offer(inspect=work)).problem
+    assert problem.message == "retrain.kwargs: with these the environment has other observations or actions"
+    work.retrain_environment.CopyFrom(cartpole)
+    work.retrain_environment.kwargs["gravity"] = 1.0
+    assert "retrain.kwargs: " in finished(pod.orchestrator.offer(inspect=work)).problem.message
+
+
+def test_a_round_that_nobody_judges_has_no_candidate(pod: Any, train_work: MakeWork) -> None:
+    work = train_work(steps=256)
+    work.unjudged = True
+    result = finished(pod.orchestrator.offer(train=work)).train
+    assert all(member.HasField("final") for member in result.members)
+    assert not any(member.HasField("candidate") or member.evaluations for member in result.members)
+
+
 class TestUserCode:
     """Environments that fail, each with the user's own words."""
 

@@ -1,4 +1,4 @@
-"""`continuous`, `warm_start`, data sets by name: written, refused with their lines, made a message and back."""
+"""`continuous`, `warm_start`, `retrain`, data sets by name: written, refused by line, made a message and back."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from podracer_core.errors import InvalidInput
 from podracer_core.jobs.job_file import parse_job
 from podracer_core.jobs.messages import spec_from_message, spec_to_message
-from podracer_core.jobs.spec import Continuous, Founder, NamedDataSet, WarmStart
+from podracer_core.jobs.spec import Continuous, Founder, NamedDataSet, Retrain, WarmStart
 
 TRADER = """name: trader
 environment: {id: StockTrading-v0, kwargs: {evaluation_split: validation}}
@@ -52,6 +52,14 @@ def test_founders_go_there_and_back() -> None:
         spec_to_message(asked)
 
 
+def test_training_once_more_goes_there_and_back() -> None:
+    whole = "retrain: {kwargs: {sutton_barto_reward: true}, env_steps: 500, scratch: true}"
+    for text, wanted in ((whole, Retrain({"sutton_barto_reward": True}, 500, True)), ("retrain: {}", Retrain())):
+        spec = parse_job(PLAIN + text)
+        assert spec.retrain == wanted
+        assert spec_from_message(spec_to_message(spec)).retrain == wanted
+
+
 @pytest.mark.parametrize(
     ("text", "mistake"),
     [
@@ -67,6 +75,13 @@ def test_founders_go_there_and_back() -> None:
         (TRADER + "data: {table: {dataset: china}}", "data.table.dataset: unknown key; did you mean data_set?"),
         (PLAIN + "warm_start: {job: a, candidates: 0}", "warm_start.candidates: expected 1 to 64, got 0"),
         (PLAIN + "warm_start: {candidates: 2}", "warm_start.job: is missing"),
+        (PLAIN + "retrain: {kwargs: {gravity: 1}}", "retrain.kwargs.gravity: unknown argument"),
+        (PLAIN + "retrain: {env_steps: 0}", "retrain.env_steps: expected more than 0, got 0"),
+        (PLAIN + "retrain: true", "retrain: expected a mapping, got True"),
+        (
+            TRADER + "data: {table: {data_set: a}}\nretrain: {kwargs: {max_stock: many}}",
+            "retrain.kwargs.max_stock: exp",
+        ),
     ],
 )
 def test_mistakes_are_told(text: str, mistake: str) -> None:

@@ -83,6 +83,8 @@ class JobSummary:
             lines.append(f"{title}  {_evaluation_text(best)}, agent {short_name(best.agent)}{confirmed}")
         if self.job.HasField("retrained"):
             lines.append(f"retrained    {_retrained_text(self.job)}")
+        elif self.job.spec.HasField("retrain") and self.job.state == job_pb2.JOB_STATE_SUCCEEDED:
+            lines.append("retrained    no, that has failed: its events say why")
         if self.job.HasField("ensemble"):
             lines.append(f"ensemble     {_ensemble_text(self.job.ensemble)}")
         if self.checkpoint:

@@ -246,6 +246,14 @@ def test_an_evaluation_that_would_be_impossible_is_refused_at_once(table: Path) 
     assert made(table, 1, train_end=DAYS[-1], evaluation_split="train").split == "train"
 
 
+def test_who_has_no_validation_is_evaluated_where_training_trades(table: Path) -> None:
+    ends = {"train_end": DAYS[80], "validation_end": DAYS[80]}
+    environment = made(table, 1, **ends)
+    evaluation = make_vec_environment(spec(table, **ends), 1, evaluation=True)
+    assert isinstance(evaluation, StockTrading)
+    assert (evaluation.split, evaluation.bars) == ("train", environment.bars)
+
+
 def _outcome(environment: StockTrading, steps: int) -> list[torch.Tensor]:
     count = environment.num_envs
     found = [environment.reset(torch.arange(count, device=environment.device)).cpu()]

@@ -282,23 +282,29 @@ class InspectWork(_message.Message):
 
     ENVIRONMENT_FIELD_NUMBER: _builtins.int
     TIMEOUT_FIELD_NUMBER: _builtins.int
+    RETRAIN_ENVIRONMENT_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def environment(self) -> _environment_pb2.EnvironmentSpec:
         """The environment."""
 
     @_builtins.property
     def timeout(self) -> _duration_pb2.Duration:
-        """Limit of the whole inspection. Unset: 60 s."""
+        """Limit of the inspection of one environment. Unset: 60 s."""
+
+    @_builtins.property
+    def retrain_environment(self) -> _environment_pb2.EnvironmentSpec:
+        """The one in which the job's best is trained once more: it has to start, too, with the same spaces. Unset: there is none."""
 
     def __init__(
         self,
         *,
         environment: _environment_pb2.EnvironmentSpec | None = ...,
         timeout: _duration_pb2.Duration | None = ...,
+        retrain_environment: _environment_pb2.EnvironmentSpec | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["environment", b"environment", "timeout", b"timeout"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["environment", b"environment", "retrain_environment", b"retrain_environment", "timeout", b"timeout"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["environment", b"environment", "timeout", b"timeout"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["environment", b"environment", "retrain_environment", b"retrain_environment", "timeout", b"timeout"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -33,7 +33,7 @@ STOCK_TRADING = (
             ArgumentInfo("train_fraction", "of the bars, without train_end", 0.7),
             ArgumentInfo("validation_fraction", "of the bars, without train_end", 0.15),
             ArgumentInfo("split", "what training trades: train, validation, test or all", "train"),
-            ArgumentInfo("evaluation_split", "what evaluation trades; unset: validation where split is train"),
+            ArgumentInfo("evaluation_split", "what evaluation trades; unset: validation, if any, where split is train"),
             ArgumentInfo("evaluation_start", "first day that an evaluation trades; unset: as evaluation_split says"),
             ArgumentInfo("evaluation_end", "last day that an evaluation trades; unset: as evaluation_split says"),
             ArgumentInfo("score", "what evaluations rank by: profit (the return), or sharpe_ratio", "profit"),

@@ -34,7 +34,7 @@ class StockTradingConfig:
 
     Split, by date (`train_end`, `validation_end`: last day of each) or else by fractions of the usable bars:
     split                 what training trades
-    evaluation_split      what evaluation trades; None: validation where `split` is train, else the same
+    evaluation_split      what evaluation trades; None: validation, if any, where `split` is train, else the same
     evaluation_start, evaluation_end  first and last day that evaluation trades, instead of a split; None: its own
     score                 what evaluation ranks by: profit (the return), or the annual Sharpe ratio of daily returns
 
