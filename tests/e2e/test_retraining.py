@@ -7,8 +7,6 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
-
 from support.processes import Command
 from support.stock_market import days_of, market_rows, write_csv
 
@@ -21,18 +19,17 @@ data: {{table: prices.csv}}
 objective: {{max_env_steps: 4_096}}
 search: {{algorithms: [ppo], space: {{horizon: 32}}}}
 evolution: {{population: 1, leaderboard_size: 1, round: {{env_steps: 2_048}}}}
-pod: {{envs_per_member: 16, layout: {layout}}}
+pod: {{envs_per_member: 16, layout: fused}}
 evaluation: {{episodes: 8}}
 retrain: {{kwargs: {{train_end: {validation_end}}}, env_steps: 2_048}}
 """
 
 
-@pytest.mark.parametrize("layout", ["fused", "split"])
-def test_a_back_test_plays_the_retrained_policy(run: Callable[..., Command], tmp_path: Path, layout: str) -> None:
+def test_a_back_test_plays_the_retrained_policy(run: Callable[..., Command], tmp_path: Path) -> None:
     rows = market_rows(3, 160, seed=4)
     days = days_of(rows)
     write_csv(tmp_path / "prices.csv", rows)
-    (tmp_path / "job.yaml").write_text(JOB.format(layout=layout, train_end=days[90], validation_end=days[120]))
+    (tmp_path / "job.yaml").write_text(JOB.format(train_end=days[90], validation_end=days[120]))
     command = run("run", "job.yaml", "--json")
     assert command.process.returncode == 0, command.stderr
     assert command.events[-1]["env_steps"] == 6_144
