@@ -160,6 +160,8 @@ def test_the_commands_of_trading(podracer: Callable[..., Command], run: Callable
     assert {path.name for path in (tmp_path / "spring").iterdir()} == {
         "index.html", "trades.csv", "equity.csv", "holdings.csv"
     }  # fmt: skip
+    pictures = {path.name for path in (ROOT / "docs" / "images" / "trading").iterdir()}
+    assert pictures <= {path.name for path in (tmp_path / "pictures").iterdir()}, "made by these commands"
     assert (tmp_path / "trader.pt2").stat().st_size > 0
 
 
