@@ -28,10 +28,12 @@ class Measured:
     peak_bytes    the largest sum of the proportional set sizes (PSS) of all its processes: shared pages count once
     processes     how many they were then
     cpu           every so often: seconds since the command was started, processor seconds of all its living processes
+    threads       as often, where asked for: the time, and processor seconds of each living thread by its id
     """
 
     events: list[tuple[float, dict[str, Any]]] = field(default_factory=list)
     cpu: list[tuple[float, float]] = field(default_factory=list)
+    threads: list[tuple[float, dict[int, float]]] = field(default_factory=list)
     peak_bytes: int = 0
     processes: int = 0
     timed_out: bool = False
@@ -57,6 +59,7 @@ def run_measured(
     environment: Mapping[str, str] | None = None,
     timeout_s: float,
     until: Sequence[str] = (),
+    with_threads: bool = False,
 ) -> Measured:
     """Run `command` until it ends, or until `timeout_s`, or until ten seconds after an event that is named in `until`.
 
@@ -76,7 +79,7 @@ def run_measured(
             start_new_session=True,
         )
     tree = _Tree(process.pid)
-    meter = threading.Thread(target=_meter, args=(tree, found, start, over), daemon=True)
+    meter = threading.Thread(target=_meter, args=(tree, found, start, over, with_threads), daemon=True)
     limit = threading.Timer(timeout_s, lambda: (late.set(), tree.kill()))
     meter.start()
     limit.start()
@@ -133,7 +136,7 @@ class _Tree:
                 os.kill(pid, signal.SIGKILL)
 
 
-def _meter(tree: _Tree, found: Measured, start: float, over: threading.Event) -> None:
+def _meter(tree: _Tree, found: Measured, start: float, over: threading.Event, with_threads: bool) -> None:
     """Add up processor time and memory, at most for `SAMPLING_SHARE` of a core: the kernel takes milliseconds for the
     PSS of a process."""
     pause_s = SAMPLE_S
@@ -141,6 +144,8 @@ def _meter(tree: _Tree, found: Measured, start: float, over: threading.Event) ->
         start_s = time.thread_time()
         living = tree.living()
         found.cpu.append((time.perf_counter() - start, sum(map(_cpu_s, living))))
+        if with_threads:
+            found.threads.append((time.perf_counter() - start, _thread_cpu_s(living)))
         sizes = [size for size in map(_pss_bytes, living) if size]
         pause_s = max(SAMPLE_S, (time.thread_time() - start_s) / SAMPLING_SHARE)
         if sum(sizes) > found.peak_bytes:
@@ -167,6 +172,18 @@ def _cpu_s(pid: int) -> float:
     except (OSError, UnicodeDecodeError):
         return 0.0
     return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+
+
+def _thread_cpu_s(pids: Sequence[int]) -> dict[int, float]:
+    """Of each thread, in user and kernel mode."""
+    found = {}
+    for pid in pids:
+        with suppress(OSError):
+            for stat in Path(f"/proc/{pid}/task").glob("*/stat"):
+                with suppress(OSError, UnicodeDecodeError):
+                    fields = stat.read_text().rpartition(")")[2].split()
+                    found[int(stat.parent.name)] = sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK")
+    return found
 
 
 def _pss_bytes(pid: int) -> int:

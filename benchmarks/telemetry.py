@@ -3,9 +3,11 @@ default on one machine), and with spans and metrics to a collector, to Prometheu
 
 Every run is `podracer run` of a job with one agent and one pod: real processes, on the cores that there are. Steps/s
 are what the learner tells of the last five seconds, the median of what it told once it had settled. Beside them the
-processor time of all processes by step: with the cores busy that is the same, but what else the machine does hardly
-touches it. The three take turns, repeat after repeat, and are compared within a repeat. The collector, and what fetches
-for Prometheus every two seconds, run on the same cores.
+processor time of all processes by step: with the cores busy that is the same, and on cores that other machines share
+it varies as much. So what all threads take that train nothing (less than a tenth of a core each) is told by itself:
+exporters, scrapes and whatever else telemetry does in threads and services of its own is there. The three take turns,
+repeat after repeat, and are compared within a repeat. The collector, and what fetches for Prometheus every two seconds,
+run on the same cores.
 
 Before that, the same in one process: processor time of the thread that trains, an update and its rollout, in blocks of
 updates that take turns; what exporters do in threads of their own is not in it. And what each part costs by itself,
@@ -52,6 +54,8 @@ OFF, FILES, ALL = "off", "files", "collector, Prometheus and files"
 MODES = (OFF, FILES, ALL)
 PODS = {"fused": FUSED, "split, one worker": Pod(1)}
 MOST_OVERHEAD = 0.02
+BUSY = 0.1
+"""Of a core: a thread that takes more trains or collects; nothing of telemetry comes near to it."""
 Figures = dict[str, dict[str, list[float]]]
 """By pod and by what is on."""
 UPDATES = 10
@@ -92,21 +96,29 @@ def main() -> None:
     )
     speeds: Figures = {name: {mode: [] for mode in MODES} for name in pods}
     costs: Figures = {name: {mode: [] for mode in MODES} for name in pods}
+    beside: Figures = {name: {mode: [] for mode in MODES} for name in pods}
     with discarding_collector() as endpoint:
         for repeat in range(options.repeats):
             for name, pod in pods.items():
                 for mode in MODES[repeat % 3 :] + MODES[: repeat % 3]:
-                    speed, cost_us = _measure(pod, _environment(mode, endpoint), options)
+                    speed, cost_us, share = _measure(pod, _environment(mode, endpoint), options)
                     speeds[name][mode].append(speed)
                     costs[name][mode].append(cost_us)
-                    print(f"{name}, {mode}: {speed:,.0f} steps/s, {cost_us:.2f} µs each", flush=True)
+                    beside[name][mode].append(share)
+                    print(
+                        f"{name}, {mode}: {speed:,.0f} steps/s, {cost_us:.2f} µs each, {share:.2%} beside", flush=True
+                    )
     slower = {name: {mode: 1.0 - _ratio(of_pod, mode) for mode in MODES[1:]} for name, of_pod in speeds.items()}
     dearer = {name: {mode: _ratio(of_pod, mode) - 1.0 for mode in MODES[1:]} for name, of_pod in costs.items()}
+    others = {
+        name: {mode: statistics.median(of_pod[mode]) - statistics.median(of_pod[OFF]) for mode in MODES[1:]}
+        for name, of_pod in beside.items()
+    }
     for name in pods:
         print_table(
-            f"{TASK.title}, {name}: environment steps/s, learning included, and µs of processor time for each; median "
-            "(least – greatest)",
-            ["telemetry", "steps/s", "slower by", "µs", "more by"],
+            f"{TASK.title}, {name}: environment steps/s, learning included, and µs of processor time for each, and what "
+            "of that threads take which train nothing, %; median (least – greatest)",
+            ["telemetry", "steps/s", "slower by", "µs", "more by", "beside, %"],
             [
                 [
                     mode,
@@ -114,6 +126,7 @@ def main() -> None:
                     "–" if mode == OFF else f"{100 * slower[name][mode]:.1f} %",
                     spread(costs[name][mode]),
                     "–" if mode == OFF else f"{100 * dearer[name][mode]:.1f} %",
+                    spread([100 * share for share in beside[name][mode]]),
                 ]
                 for mode in MODES
             ],
@@ -122,7 +135,7 @@ def main() -> None:
     targets |= {f"in one process, {mode}": Target(thread[mode], MOST_OVERHEAD, at_most=True) for mode in MODES[1:]}
     targets |= {
         f"{name}, {mode}, {unit}": Target(overhead, MOST_OVERHEAD, at_most=True)
-        for unit, overheads in (("steps/s", slower), ("processor time", dearer))
+        for unit, overheads in (("steps/s", slower), ("processor time", dearer), ("beside training", others))
         for name, of_pod in overheads.items()
         for mode, overhead in of_pod.items()
     }
@@ -131,6 +144,7 @@ def main() -> None:
         "cpu_us_per_step": costs,
         "slower": slower,
         "dearer": dearer,
+        "beside_training": beside,
         "thread_overhead": thread,
         "parts": shares,
     }
@@ -240,8 +254,8 @@ def _environment(mode: str, endpoint: str) -> dict[str, str]:
     }
 
 
-def _measure(pod: Pod, environment: Mapping[str, str], options: argparse.Namespace) -> tuple[float, float]:
-    """Environment steps/s, and µs of processor time for each."""
+def _measure(pod: Pod, environment: Mapping[str, str], options: argparse.Namespace) -> tuple[float, float, float]:
+    """Environment steps/s, µs of processor time for each, and the part of it that threads take which train nothing."""
     settle_s = 2.0 if options.quick else TASK.settle_s
     with tempfile.TemporaryDirectory(prefix="telemetry-") as scratch:
         folder = Path(scratch)
@@ -254,20 +268,41 @@ def _measure(pod: Pod, environment: Mapping[str, str], options: argparse.Namespa
                 environment={"PODRACER_COLLECT_AHEAD": "0", **environment},
                 timeout_s=START_S + settle_s + options.seconds + END_S,
                 until=("job_finished",),
+                with_threads=True,
             )
         finished = measured.first("job_finished")
         if finished is None or finished[1]["state"] != "SUCCEEDED":
             raise SystemExit(f"a run has failed:\n{(folder / 'run.log').read_text()[-3000:]}")
-        return steady_pace(measured, settle_s), 1e6 * _cpu_s_per_step(measured, settle_s)
+        span_of = _settled(measured, settle_s)
+        return (
+            steady_pace(measured, settle_s),
+            1e6 * _cpu_s_per_step(measured, span_of),
+            _share_beside(measured, span_of),
+        )
 
 
-def _cpu_s_per_step(measured: Measured, settle_s: float) -> float:
-    """Between the first and the last that was told once it had settled."""
+Settled = tuple[tuple[float, int], tuple[float, int]]
+"""The first and the last moment, once a run has settled, of which it told its steps."""
+
+
+def _settled(measured: Measured, settle_s: float) -> Settled:
     told = [(at, event["live_env_steps"]) for at, event in measured.events if event.get("event") == "progress"]
     training = [(at, steps) for at, steps in told if steps > 0]
     settled = [(at, steps) for at, steps in training if at >= training[0][0] + settle_s]
-    (first_at, first), (last_at, last) = settled[0], next(one for one in settled if one[1] == settled[-1][1])
+    return settled[0], next(one for one in settled if one[1] == settled[-1][1])
+
+
+def _cpu_s_per_step(measured: Measured, settled: Settled) -> float:
+    (first_at, first), (last_at, last) = settled
     return (measured.cpu_s_at(last_at) - measured.cpu_s_at(first_at)) / (last - first)
+
+
+def _share_beside(measured: Measured, settled: Settled) -> float:
+    (first_at, _), (last_at, _) = settled
+    samples = [sample for sample in measured.threads if first_at <= sample[0] <= last_at]
+    (begin_s, first), (end_s, last) = samples[0], samples[-1]
+    taken = [cpu_s - first.get(thread, 0.0) for thread, cpu_s in last.items()]
+    return sum(one for one in taken if one < BUSY * (end_s - begin_s)) / sum(taken)
 
 
 @contextmanager
