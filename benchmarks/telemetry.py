@@ -105,9 +105,8 @@ def main() -> None:
                     speeds[name][mode].append(speed)
                     costs[name][mode].append(cost_us)
                     beside[name][mode].append(share)
-                    print(
-                        f"{name}, {mode}: {speed:,.0f} steps/s, {cost_us:.2f} µs each, {share:.2%} beside", flush=True
-                    )
+                    told = f"{speed:,.0f} steps/s, {cost_us:.2f} µs each, {share:.2%} beside training"
+                    print(f"{name}, {mode}: {told}", flush=True)
     slower = {name: {mode: 1.0 - _ratio(of_pod, mode) for mode in MODES[1:]} for name, of_pod in speeds.items()}
     dearer = {name: {mode: _ratio(of_pod, mode) - 1.0 for mode in MODES[1:]} for name, of_pod in costs.items()}
     others = {
@@ -116,8 +115,8 @@ def main() -> None:
     }
     for name in pods:
         print_table(
-            f"{TASK.title}, {name}: environment steps/s, learning included, and µs of processor time for each, and what "
-            "of that threads take which train nothing, %; median (least – greatest)",
+            f"{TASK.title}, {name}: environment steps/s, learning included, µs of processor time for each, and the part "
+            "of it in threads that train nothing, %; median (least – greatest)",
             ["telemetry", "steps/s", "slower by", "µs", "more by", "beside, %"],
             [
                 [
@@ -273,12 +272,8 @@ def _measure(pod: Pod, environment: Mapping[str, str], options: argparse.Namespa
         finished = measured.first("job_finished")
         if finished is None or finished[1]["state"] != "SUCCEEDED":
             raise SystemExit(f"a run has failed:\n{(folder / 'run.log').read_text()[-3000:]}")
-        span_of = _settled(measured, settle_s)
-        return (
-            steady_pace(measured, settle_s),
-            1e6 * _cpu_s_per_step(measured, span_of),
-            _share_beside(measured, span_of),
-        )
+        pace, settled = steady_pace(measured, settle_s), _settled(measured, settle_s)
+        return pace, 1e6 * _cpu_s_per_step(measured, settled), _share_beside(measured, settled)
 
 
 Settled = tuple[tuple[float, int], tuple[float, int]]
