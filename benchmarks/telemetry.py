@@ -115,8 +115,8 @@ def main() -> None:
     }
     for name in pods:
         print_table(
-            f"{TASK.title}, {name}: environment steps/s, learning included, µs of processor time for each, and the part "
-            "of it in threads that train nothing, %; median (least – greatest)",
+            f"{TASK.title}, {name}: environment steps/s, learning included, µs of processor time for each, and the "
+            "part of it in threads that train nothing, %; median (least – greatest)",
             ["telemetry", "steps/s", "slower by", "µs", "more by", "beside, %"],
             [
                 [
