@@ -2,10 +2,10 @@
 years that nobody has seen.
 
 Each year is a season: everything before the year before it trains, the year before it selects, and the year itself is
-played once, by the policy that was selected. Fills at the next open, 0.1 % of purchases and 0.2 % of sales. Everybody
-has the same market, the same wall time for training, snapshots as often, and the same selection: the largest lower
-bound of the validation's Sharpe ratio, by a stationary bootstrap. Ours has evaluations inside that time; the peers'
-clocks stand still while they are looked at.
+played once, by the policy that was selected (before 2017 half a year trains, and half a year selects). Fills at the
+next open, 0.1 % of purchases and 0.2 % of sales. Everybody has the same market, the same wall time for training,
+snapshots as often, and the same selection: the largest lower bound of the validation's Sharpe ratio, by a stationary
+bootstrap. Ours has evaluations inside that time; the peers' clocks stand still while they are looked at.
 
     tournament   ours: PPO, SAC and TD3 compete (`podracer run`, then `podracer backtest` of the best)
     single       the paper's ablation: one PPO agent of ours with its default hyperparameters

@@ -14,6 +14,10 @@ from numpy.typing import NDArray
 Returns = Mapping[str, NDArray[np.float64]]
 """By method, daily ones of the test year: [seeds, D]; the same days of all."""
 
+HALF_YEARS = {2017}
+"""Test years before which half a year selects, and the other one trains: the prices begin in 2015, and the first year
+goes into indicators."""
+
 
 @dataclass(frozen=True)
 class Season:
@@ -34,10 +38,11 @@ class Season:
 
     def arguments(self, columns: Mapping[str, str], max_stock: int) -> dict[str, Any]:
         """Of StockTrading-v0, in training and selection: the year before the test selects, all before that trains."""
+        train_end = f"{self.year - 2}-12-31" if self.year not in HALF_YEARS else f"{self.year - 1}-06-30"
         return {
             "columns": dict(columns),
             "gaps": "forward_fill",
-            "train_end": f"{self.year - 2}-12-31",
+            "train_end": train_end,
             "validation_end": f"{self.year - 1}-12-31",
             "score": "sharpe_ratio",
             "adjust": self.adjust,

@@ -38,6 +38,7 @@ def test_a_season_trains_before_the_year_before_it() -> None:
         "2018-12-31",
         "2019-12-31",
     )
+    assert Season(2017, "auto").arguments({}, 1)["train_end"] == "2016-06-30", "there is not a year before that"
     assert (arguments["buy_cost"], arguments["sell_cost"], arguments["score"]) == (0.001, 0.002, "sharpe_ratio")
 
 
