@@ -47,7 +47,7 @@ def is_checkpoint_name(text: str) -> bool:
 
 
 def best_checkpoint_name(job: str) -> str:
-    """The name under which ArtifactService gives the best candidate's checkpoint of a job."""
+    """The name under which ArtifactService gives the checkpoint of what a job has come to."""
     return f"{job}/checkpoints/best"
 
 

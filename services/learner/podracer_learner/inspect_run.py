@@ -10,7 +10,7 @@ from podracer.common.v1 import environment_pb2
 from podracer.evaluator.v1 import evaluator_service_pb2
 from podracer.orchestrator.v1 import pod_service_pb2
 from podracer_core.catalogue.messages import environment_from_message
-from podracer_core.errors import InvalidInput, PodracerError
+from podracer_core.errors import InvalidInput, PodracerError, UserCodeFailed
 from podracer_core.jobs.messages import seconds_from_duration
 from podracer_core.training.inspection import inspected
 from podracer_learner.config import LearnerConfig
@@ -36,6 +36,9 @@ def inspect_environment_for(
             later = _inspect(work, work.retrain_environment, config, peers, files)
         except InvalidInput as error:
             raise InvalidInput(f"retrain.kwargs: {error.message}", reason=error.reason) from error
+        except UserCodeFailed as error:
+            message = f"retrain.kwargs: {error.message}"
+            raise UserCodeFailed(message, user_traceback=error.user_traceback, reason=error.reason) from error
         if (later.observation_space, later.action_space) != (found.observation_space, found.action_space):
             raise InvalidInput("retrain.kwargs: with these the environment has other observations or actions")
     return found

@@ -267,4 +267,4 @@ def envs_per_member(work: pod_service_pb2.TrainWork, spec: EnvironmentSpec, devi
     is_physics = bool(spec.id) and find_environment(spec.id).backend == "mujoco"
     if batched_class(spec) is None or (is_physics and device == "cpu"):
         return _SINGLE_ENVS
-    return max(_SINGLE_ENVS, _BATCHED_ENVS // len(work.cohort.members))
+    return max(_SINGLE_ENVS, _BATCHED_ENVS // (work.sized_for or len(work.cohort.members)))

@@ -119,6 +119,7 @@ def train_work(session: Session, job: JobRow, work: WorkRow, lease: LeaseRow) ->
         follower_count=followers,
         fusion=fusion_spec(spec.pod.fusion) if followers else None,
         unjudged=is_last,
+        sized_for=work.places if is_last else 0,
     )
 
 

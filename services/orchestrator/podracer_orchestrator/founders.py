@@ -59,18 +59,22 @@ def fits(session: Session, description: environment_pb2.EnvironmentDescription, 
 def of_checkpoint(session: Session, agent: str, prefix: str) -> evolution_pb2.Founder | None:
     """An agent as a founder; None where its checkpoint is gone or damaged, or nobody knows what it was trained with."""
     row = session.get(CheckpointRow, prefix)
-    if row is None or row.refused:
-        return None
+    cohort = None if row is None or row.refused else cohort_of(session, row)
+    for spec in cohort or ():
+        if row is not None and spec.name == agent:
+            return _founder(spec, checkpoint_reference(row))
+    return None
+
+
+def cohort_of(session: Session, row: CheckpointRow) -> list[agent_pb2.AgentSpec]:
+    """The cohort in which the agent of a checkpoint was trained last; empty where nobody knows."""
     query = (
         select(WorkRow)
         .join(MemberRow, MemberRow.work_id == WorkRow.id)
-        .where(WorkRow.job_uid == row.job_uid, MemberRow.agent == agent)
+        .where(WorkRow.job_uid == row.job_uid, MemberRow.agent == row.agent)
     )
-    for work in session.scalars(query.order_by(WorkRow.create_time.desc()).limit(1)):
-        for proposal in proposal_of(work).proposals:
-            if proposal.agent.name == agent:
-                return _founder(proposal.agent, checkpoint_reference(row))
-    return None
+    work = session.scalar(query.order_by(WorkRow.create_time.desc()).limit(1))
+    return [] if work is None else [each.agent for each in proposal_of(work).proposals]
 
 
 def needed(session: Session) -> dict[str, JobRow]:

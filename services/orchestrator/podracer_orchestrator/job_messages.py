@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from sqlalchemy.orm import Session
 
@@ -10,7 +10,7 @@ from podracer.common.v1 import agent_pb2, cohort_pb2
 from podracer.orchestrator.v1 import job_pb2
 from podracer.orchestrator.v1 import job_service_pb2 as service_pb2
 from podracer_core.jobs.messages import seconds_to_duration
-from podracer_orchestrator import jobs, leases, objective, promotions
+from podracer_orchestrator import jobs, leases, objective, promotions, retraining
 from podracer_orchestrator.cohorts import description_of
 from podracer_orchestrator.job_plan import read_spec
 from podracer_orchestrator.names import job_name, leaderboard_name
@@ -131,7 +131,11 @@ def _progress(session: Session, job: JobRow, terms: LeaseTerms, now: datetime) -
         progress.time_to_target.CopyFrom(seconds_to_duration(job.time_to_target_s))
     if job.best is not None:
         progress.best.CopyFrom(agent_pb2.Evaluation.FromString(job.best))
-    eta = objective.expected_end(job, used, len(held), speed)
+    left = retraining.env_steps_left(session, job) if read_spec(job.spec).HasField("retrain") else None
+    if left is None:
+        eta = objective.expected_end(job, used, len(held), speed)
+    else:
+        eta = timedelta(seconds=max(0, left - live) / speed) if speed > 0.0 else None
     if eta is not None:
         progress.eta.FromTimedelta(eta)
     return progress

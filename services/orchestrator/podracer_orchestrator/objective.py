@@ -164,7 +164,7 @@ def finish_if_due(session: Session, job: JobRow, now: datetime) -> None:
         message = f"budget used: {job.env_steps:,} steps in {leases.active_time_s(job, now):.1f} s"
         limit, selected = plan_of(job).budget.env_steps, job.env_steps - retraining.env_steps(session, job)
         if selected < job.env_steps:
-            message += f", {job.env_steps - selected:,} of them to train the best once more"
+            message += f", {job.env_steps - selected:,} of the steps to train the best once more"
         if limit is not None and selected > limit:
             message += f"; rollouts are finished, so that is {selected - limit:,} more than max_env_steps"
     else:

@@ -206,8 +206,9 @@ class PoolKeeper(PodObserver):
             return False
         concerned = _concerned(session, row)
         pods.note_restart(session, row, concerned, why, now)
-        if any(lease.kind in (WorkKind.EVALUATE, WorkKind.FOLLOW) for lease in leases.held(session, pod=pod)):
-            return True  # these fail nothing but themselves; an evaluation's attempts are counted
+        kinds = {lease.kind for lease in leases.held(session, pod=pod)}
+        if kinds & {WorkKind.EVALUATE, WorkKind.RETRAIN, WorkKind.FOLLOW}:
+            return True  # these fail nothing but themselves; attempts of the first two are counted
         stand = {(job.uid, job.env_steps) for job in concerned}
         deaths, former = self._deaths.get(pod, (0, stand))
         deaths = deaths + 1 if stand == former else 1

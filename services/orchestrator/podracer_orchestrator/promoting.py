@@ -33,6 +33,8 @@ async def find_policy(transactions: Transactions, board: LeaderboardClient, job:
     if name.kind != "agent":
         return await transactions.read(lambda session: _checkpoint(session, name))
     owner = await transactions.read(lambda session: jobs.get(session, name.project, name.job))
+    if owner.retrained is not None and agent_pb2.Parent.FromString(owner.retrained).agent == text:
+        return _retrained(owner.retrained)
     leaderboard = outbox.board_of(owner)
     for candidate in (await board.get(leaderboard)).candidates:
         if candidate.agent.name == text:
@@ -46,9 +48,13 @@ def _best(session: Session, job: JobRow) -> Policy:
         what = "none of its generations has a candidate yet" if job.is_continuous else "it has no candidate yet"
         raise PreconditionFailed(f"nothing of {job.job_id} can be promoted: {what}", reason="NO_CANDIDATE")
     if best.retrained is not None:
-        retrained = agent_pb2.Parent.FromString(best.retrained)
-        return Policy(retrained.agent, retrained.checkpoint.prefix)
+        return _retrained(best.retrained)
     return _policy(agent_pb2.Evaluation.FromString(best.best))
+
+
+def _retrained(stored: bytes) -> Policy:
+    policy = agent_pb2.Parent.FromString(stored)
+    return Policy(policy.agent, policy.checkpoint.prefix)
 
 
 def _checkpoint(session: Session, name: Name) -> Policy:

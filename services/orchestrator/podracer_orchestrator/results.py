@@ -89,7 +89,8 @@ def complete_train(session: Session, lease: LeaseRow, result: pod_pb2.TrainResul
     session.flush()
     if lease.kind == WorkKind.RETRAIN:
         leases.end(session, job, lease, LeaseState.COMPLETED, now)
-        retraining.complete(session, job, work, result.members[0], now)
+        if JobState(job.state) in LIVE_STATES:
+            retraining.complete(session, job, work, result.members[0], now)
         finish_if_due(session, job, now)
         return
     stand = [member.checkpoint for member in members if member.checkpoint is not None]
@@ -188,7 +189,7 @@ def complete_with_problem(
     job = session.get_one(JobRow, lease.job_uid)
     work = session.get_one(WorkRow, lease.work_id)
     leases.end(session, job, lease, LeaseState.COMPLETED, now)
-    if refused_checkpoints.refuse(session, job, work, problem, now) and work.kind != WorkKind.EVALUATE:
+    if refused_checkpoints.refuse(session, job, work, problem, now) and _can_go_on(session, work):
         works.free(session, job, work, now)
     else:
         works.fail(session, job, work, problem, now)
@@ -222,6 +223,13 @@ def record_evaluations(
     for lease, evaluations in received:
         for evaluation in evaluations:
             consider(session, job, lease, evaluation, now)
+
+
+def _can_go_on(session: Session, work: WorkRow) -> bool:
+    """Whether a work can, one of whose checkpoints is damaged: from the one before it."""
+    if work.kind == WorkKind.RETRAIN:
+        return not retraining.has_lost_its_candidate(session, work)
+    return work.kind == WorkKind.TRAIN
 
 
 def _check_result(member: MemberRow, result: pod_pb2.MemberResult) -> None:

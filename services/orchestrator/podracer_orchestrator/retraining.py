@@ -6,7 +6,7 @@ Whatever becomes of it, the job ends afterwards; where it fails, with the candid
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 
 from sqlalchemy import select
@@ -17,7 +17,9 @@ from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
 from podracer.orchestrator.v1 import pod_service_pb2 as pod_pb2
 from podracer_orchestrator import events, founders, jobs
 from podracer_orchestrator.changes import WORK, touch
+from podracer_orchestrator.cohorts import proposal_of
 from podracer_orchestrator.job_plan import read_spec
+from podracer_orchestrator.names import last_part
 from podracer_orchestrator.progress import checkpoint_reference, members_of
 from podracer_orchestrator.seeds import fresh_seeds
 from podracer_orchestrator.tables import CheckpointRow, JobRow, MemberRow, WorkKind, WorkRow, WorkState
@@ -44,8 +46,10 @@ def begin(session: Session, job: JobRow, now: datetime) -> None:
     jobs.drop_waiting(session, job, now)
     job.rounds_over = True
     best = agent_pb2.Evaluation.FromString(job.best or b"")
-    work = jobs.add_work(session, job, WorkKind.RETRAIN, WorkState.READY, now, places=1)
-    agent = _agent(session, job, best, work)
+    row = session.get(CheckpointRow, best.checkpoint.prefix)
+    cohort = [] if row is None else founders.cohort_of(session, row)
+    work = jobs.add_work(session, job, WorkKind.RETRAIN, WorkState.READY, now, places=len(cohort))
+    agent = _agent(session, job, best)
     if agent is None:
         give_up(session, job, work, cohort_pb2.Problem(message=f"{best.agent} has no checkpoint any more"), now)
         return
@@ -85,6 +89,26 @@ def give_up(session: Session, job: JobRow, work: WorkRow, problem: cohort_pb2.Pr
     events.record(session, job, "RETRAINING_FAILED", message, now=now, work=work.id)
 
 
+def has_lost_its_candidate(session: Session, work: WorkRow) -> bool:
+    """Whether it would have to begin with other weights than those that were selected, which are damaged."""
+    (member,) = members_of(session, work.id)
+    if member.checkpoint is not None:
+        return False
+    (proposal,) = proposal_of(work).proposals
+    prefixes = [parent.checkpoint.prefix for parent in proposal.agent.initialization.parents]
+    rows = [session.get(CheckpointRow, prefix) for prefix in prefixes]
+    return any(row is None or row.refused for row in rows)
+
+
+def env_steps_left(session: Session, job: JobRow) -> int | None:
+    """What is to be trained still; None where it is not at that."""
+    for work in _works(session, job):
+        if work.state in (WorkState.READY, WorkState.LEASED):
+            done = sum(member.env_steps for member in members_of(session, work.id))
+            return max(0, proposal_of(work).round_env_steps - done)
+    return None
+
+
 def final_policy(job: JobRow) -> agent_pb2.Parent | None:
     """What a job has come to: its best candidate, trained once more where that was asked for and is done."""
     if job.retrained is not None:
@@ -95,17 +119,28 @@ def final_policy(job: JobRow) -> agent_pb2.Parent | None:
     return agent_pb2.Parent(agent=best.agent, checkpoint=best.checkpoint)
 
 
+def candidates(generations: Iterable[JobRow]) -> dict[tuple[str, str], tuple[str, str]]:
+    """Which candidates the retrained policies of jobs come from, each by agent and checkpoint."""
+    found = {}
+    for job in generations:
+        if job.retrained is not None and job.best is not None:
+            retrained = agent_pb2.Parent.FromString(job.retrained)
+            best = agent_pb2.Evaluation.FromString(job.best)
+            found[retrained.agent, retrained.checkpoint.prefix] = (best.agent, best.checkpoint.prefix)
+    return found
+
+
 def env_steps(session: Session, job: JobRow) -> int:
     """Committed environment steps that come on top of the objective's limit."""
     return sum(member.env_steps for work in _works(session, job) for member in members_of(session, work.id))
 
 
-def _agent(session: Session, job: JobRow, best: agent_pb2.Evaluation, work: WorkRow) -> agent_pb2.AgentSpec | None:
+def _agent(session: Session, job: JobRow, best: agent_pb2.Evaluation) -> agent_pb2.AgentSpec | None:
     """A new agent: what becomes of it is told apart from what was selected."""
     founder = founders.of_checkpoint(session, best.agent, best.checkpoint.prefix)
     if founder is None:
         return None
-    (seed,) = fresh_seeds(read_spec(job.spec).seed, work.id, 1)
+    (seed,) = fresh_seeds(read_spec(job.spec).seed, f"{last_part(best.agent)}{_ENDING}", 1)
     agent = agent_pb2.AgentSpec(
         name=f"{best.agent}{_ENDING}",
         algorithm=founder.algorithm,

@@ -173,14 +173,18 @@ def _evaluation(child: JobRow) -> agent_pb2.Evaluation | None:
 
 def _founders(session: Session, job: JobRow) -> list[evolution_pb2.Founder]:
     """The champion, and the best of the newest generation that has one; none that was rolled back from, or is of an
-    algorithm that the job does not search: the generation's leaderboard would refuse it."""
+    algorithm that the job does not search: the generation's leaderboard would refuse it.
+
+    Of who was trained once more it is what was selected: the other one has trained on what selects, the next time too.
+    """
     found, avoided = [], promotions.rolled_back(session, job)
     present, newest = promotions.champion(session, job), newest_best(session, job)
     if present is not None:
         found.append((present.agent, present.prefix))
     if newest is not None and (final := retraining.final_policy(newest)) is not None:
         found.append((final.agent, final.checkpoint.prefix))
-    unique = [each for each in dict.fromkeys(found) if each[1] not in avoided]
+    selected = retraining.candidates(jobs.children(session, job))
+    unique = [selected.get(each, each) for each in dict.fromkeys(found) if each[1] not in avoided]
     known = [founder for each in unique if (founder := founders.of_checkpoint(session, *each)) is not None]
     return [founder for founder in known if founder.algorithm in _searched(job)]
 

@@ -158,6 +158,7 @@ class WorkRow(Base):
     kind: Mapped[str]
     state: Mapped[str] = mapped_column(index=True)
     places: Mapped[int] = mapped_column(default=0)
+    """Agents of its cohort; for RETRAIN, of the one in which the candidate was trained."""
     proposal: Mapped[bytes | None]
     attempts: Mapped[int] = mapped_column(default=0)
     """Leases that were lost since the last commit."""

@@ -139,7 +139,8 @@ def fail(session: Session, job: JobRow, work: WorkRow, problem: cohort_pb2.Probl
     work.problem = problem.SerializeToString(deterministic=True)
     events.record(session, job, "WORK_FAILED", f"{work.kind} failed: {problem.message}", now=now, work=work.id)
     if work.kind == WorkKind.RETRAIN:
-        retraining.give_up(session, job, work, problem, now)
+        if JobState(job.state) in LIVE_STATES:
+            retraining.give_up(session, job, work, problem, now)
         return
     for member in members_of(session, work.id):
         request = leaderboard_pb2.SubmitCandidateRequest(

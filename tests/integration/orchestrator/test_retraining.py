@@ -61,6 +61,7 @@ async def test_the_best_is_trained_once_more_and_is_what_the_job_ends_with(site)
     assert (member.initialization.kind, member.env_steps) == (COPY, best.checkpoint.env_steps)
     assert [each.checkpoint.prefix for each in member.initialization.parents] == [best.checkpoint.prefix]
     assert work.cohort.environment.kwargs["sutton_barto_reward"]
+    assert work.sized_for == 1
     assert (work.unjudged, work.follower_count, work.budget.env_steps_per_member) == (True, 0, 10)
     assert not work.budget.HasField("time")
     assert await learner.renew(3) == pod_pb2.LEASE_ACTION_CONTINUE
@@ -134,6 +135,36 @@ async def test_where_it_fails_the_job_ends_with_its_candidate(site, how):
     assert (done.outcome, done.HasField("retrained")) == (job_pb2.JOB_OUTCOME_BUDGET_USED, False)
     assert "RETRAINING_FAILED" in await kinds(site, job)
     assert all("retrained" not in call.agent for call in site.board.submissions.values())
+
+
+async def test_other_weights_than_those_that_were_selected_are_not_trained(site):
+    job, learner, work = await last(site)
+    (parent,) = work.cohort.members[0].initialization.parents
+    site.store.put(f"{parent.checkpoint.prefix}manifest.json", b"junk")
+    problem = {"reason": "DATA_CORRUPTED", "message": "it is damaged", "subject": f"{parent.checkpoint.prefix}actor"}
+    await learner.complete(problem=problem)
+    done = await site.ended(job)
+    assert not done.HasField("retrained")
+    assert "RETRAINING_FAILED" in await kinds(site, job)
+
+
+async def test_what_comes_after_a_cancellation_changes_nothing(site):
+    job, learner, _ = await last(site)
+    await site.client.jobs.CancelJob(job_service_pb2.CancelJobRequest(name=job.name))
+    await learner.complete(train=learner.train_result(steps=10))
+    found = await site.job(job.name)
+    assert (found.state, found.HasField("retrained")) == (job_pb2.JOB_STATE_CANCELLED, False)
+    assert (await kinds(site, job))[-1] == "JOB_CANCELLED"
+
+
+async def test_it_can_be_promoted_by_its_name_and_by_the_jobs(site):
+    job, learner, work = await last(site)
+    await learner.complete(train=learner.train_result(steps=10))
+    retrained = (await site.ended(job)).retrained
+    for policy in ("", work.cohort.members[0].name):
+        request = job_service_pb2.PromotePolicyRequest(job=job.name, policy=policy)
+        promotion = (await site.client.jobs.PromotePolicy(request)).promotion
+        assert promotion.policy.checkpoint.prefix == retrained.checkpoint.prefix
 
 
 async def test_time_that_is_used_up_does_not_end_it(site):

@@ -56,3 +56,9 @@ def test_how_many_environments_a_member_has(
     assert envs_per_member(work, EnvironmentSpec(environment), device) == envs
     work.cohort.envs_per_member = 5
     assert envs_per_member(work, EnvironmentSpec(environment), device) == 5
+
+
+def test_who_is_trained_once_more_has_as_many_as_in_its_cohort() -> None:
+    work = pod_service_pb2.TrainWork(cohort=cohort_pb2.CohortSpec(algorithm="ppo"), sized_for=8)
+    work.cohort.members.add()
+    assert envs_per_member(work, EnvironmentSpec("CartPole-v1"), "cpu") == 32

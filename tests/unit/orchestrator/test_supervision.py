@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 
 from podracer.common.v1 import agent_pb2, cohort_pb2, environment_pb2, evolution_pb2
 from podracer.orchestrator.v1 import job_pb2
-from podracer_orchestrator import contests, jobs, promotions, submission, supervision
+from podracer_orchestrator import contests, founders, jobs, promotions, submission, supervision
 from podracer_orchestrator.job_state import JobOutcome, JobState
 from podracer_orchestrator.jobs import NewJob
 from podracer_orchestrator.tables import Base, CheckpointRow, Decision, JobRow, OutboxRow, WorkRow, WorkState
@@ -147,6 +147,34 @@ def test_a_champion_that_was_changed_by_hand_during_the_contest_stays(session: S
     assert step(session, job, START + DAY)
     newest = session.scalars(select(promotions.PromotionRow)).all()[-1]
     assert (newest.decision, newest.reason) == (Decision.KEPT, "the champion has been changed by hand meanwhile")
+
+
+def test_what_was_trained_once_more_is_promoted_and_what_was_selected_founds(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def founder(_: Session, agent: str, prefix: str) -> None:
+        asked.append(prefix)
+
+    monkeypatch.setattr(founders, "of_checkpoint", founder)
+    job = make(session)
+    step(session, job, START)
+    first = child_of(session, job)
+    end_well(session, first, 5.0, START)
+    best = agent_pb2.Evaluation.FromString(first.best or b"")
+    retrained = agent_pb2.Parent(agent=f"{best.agent}-retrained", checkpoint=best.checkpoint)
+    retrained.checkpoint.prefix = best.checkpoint.prefix.replace("/a1/", "/a1-retrained/")
+    row = {"checkpoint_id": "18-2", "manifest_sha256": "0" * 64, "size_bytes": 1, "env_steps": 18, "fence": 2}
+    place = {"prefix": retrained.checkpoint.prefix, "job_uid": first.uid, "agent": retrained.agent}
+    session.add(CheckpointRow(create_time=START, **place, **row))
+    first.retrained = retrained.SerializeToString()
+    session.commit()
+    step(session, job, START)
+    newest = session.scalars(select(promotions.PromotionRow)).all()[-1]
+    assert (newest.decision, newest.prefix) == (Decision.PROMOTED, retrained.checkpoint.prefix)
+    step(session, job, START + DAY)
+    assert set(asked) == {best.checkpoint.prefix}
 
 
 def test_a_cancelled_job_begins_nothing(session: Session) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from podracer_client.command.options import EnsembleRule, EnsembleSize, Json, Policies, ServerOptions, with_server
+from podracer_core.errors import InvalidInput
 
 if TYPE_CHECKING:
     from podracer.common.v1 import agent_pb2, environment_pb2
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from podracer_client.ensembles import EnsembleEvaluation
 
 _TIMEOUT_S = 3600.0
+_EPISODES = 100
+"""Fresh ones of a policy that nobody has evaluated so far."""
 _SHOWN_EPISODES = 8
 _TOLERANCE = 1e-4
 
@@ -72,7 +75,13 @@ def evaluate(
         request = evaluator_service_pb2.EvaluateCheckpointRequest(
             checkpoints=sources(folders), ensemble=rule, episodes=episodes, environment=changed
         )
-        response = evaluator.EvaluateCheckpoint(request, timeout=_TIMEOUT_S)
+        try:
+            response = evaluator.EvaluateCheckpoint(request, timeout=_TIMEOUT_S)
+        except InvalidInput as error:
+            if error.reason != "NO_STORED_EVALUATION":  # nobody has judged what was trained once more
+                raise
+            request.episodes = _EPISODES
+            response = evaluator.EvaluateCheckpoint(request, timeout=_TIMEOUT_S)
     if json:
         _write_json(response, arguments)
     else:

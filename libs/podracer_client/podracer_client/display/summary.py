@@ -60,6 +60,10 @@ class JobSummary:
             *(f"  {line}" for line in problem.detail.splitlines()),
         ]
 
+    @property
+    def _has_ended_well(self) -> bool:
+        return self.job.state == job_pb2.JOB_STATE_SUCCEEDED
+
     def lines(self) -> list[str]:
         """For people."""
         progress = self.job.progress
@@ -83,7 +87,7 @@ class JobSummary:
             lines.append(f"{title}  {_evaluation_text(best)}, agent {short_name(best.agent)}{confirmed}")
         if self.job.HasField("retrained"):
             lines.append(f"retrained    {_retrained_text(self.job)}")
-        elif self.job.spec.HasField("retrain") and self.job.state == job_pb2.JOB_STATE_SUCCEEDED:
+        elif self._has_ended_well and self.job.spec.HasField("retrain") and progress.HasField("best"):
             lines.append("retrained    no, that has failed: its events say why")
         if self.job.HasField("ensemble"):
             lines.append(f"ensemble     {_ensemble_text(self.job.ensemble)}")

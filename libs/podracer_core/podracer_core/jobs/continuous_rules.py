@@ -64,6 +64,9 @@ def check_retrain(check: Checks, spec: JobSpec) -> None:
         return
     check.positive(spec.retrain.env_steps, MAX_COUNT, "retrain.env_steps")
     _check_arguments(check, spec, spec.retrain.kwargs, "retrain.kwargs")
+    contest_is_apart = spec.continuous is None or not spec.retrain.kwargs or bool(spec.continuous.contest)
+    message = "is needed beside retrain.kwargs: a challenger would meet the champion where it has been trained"
+    check.that(contest_is_apart, "continuous.contest", message)
 
 
 def _check_arguments(check: Checks, spec: JobSpec, arguments: Mapping[str, Any], field: str) -> None:

@@ -247,11 +247,14 @@ def test_an_evaluation_that_would_be_impossible_is_refused_at_once(table: Path) 
 
 
 def test_who_has_no_validation_is_evaluated_where_training_trades(table: Path) -> None:
-    ends = {"train_end": DAYS[80], "validation_end": DAYS[80]}
-    environment = made(table, 1, **ends)
-    evaluation = make_vec_environment(spec(table, **ends), 1, evaluation=True)
-    assert isinstance(evaluation, StockTrading)
-    assert (evaluation.split, evaluation.bars) == ("train", environment.bars)
+    for ends in (
+        {"train_end": DAYS[80], "validation_end": DAYS[80]},
+        {"train_fraction": 0.8, "validation_fraction": 0.0},
+    ):
+        environment = made(table, 1, **ends)
+        evaluation = make_vec_environment(spec(table, **ends), 1, evaluation=True)
+        assert isinstance(evaluation, StockTrading)
+        assert (evaluation.split, evaluation.bars) == ("train", environment.bars)
 
 
 def _outcome(environment: StockTrading, steps: int) -> list[torch.Tensor]:

@@ -253,8 +253,8 @@ class DownloadRequest(_message.Message):
     NAME_FIELD_NUMBER: _builtins.int
     PATHS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
-    """Resource name. `projects/p/jobs/j/checkpoints/best` is the checkpoint of the best candidate, of a continuous job
-    that of its champion. Required.
+    """Resource name. `projects/p/jobs/j/checkpoints/best` is the checkpoint of what the job has come to: its best
+    candidate, or what that became where `retrain` trained it once more; of a continuous job its champion. Required.
     """
     @_builtins.property
     def paths(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:

@@ -327,6 +327,7 @@ class TrainWork(_message.Message):
     KEEP_REPLAY_FIELD_NUMBER: _builtins.int
     DETERMINISTIC_FIELD_NUMBER: _builtins.int
     UNJUDGED_FIELD_NUMBER: _builtins.int
+    SIZED_FOR_FIELD_NUMBER: _builtins.int
     admission_score: _builtins.float
     """Score that a candidate has to reach to enter the leaderboard: evaluation goes on only while it is open. Unset: none."""
     follower_count: _builtins.int
@@ -337,6 +338,8 @@ class TrainWork(_message.Message):
     """Lock-step between collection and training."""
     unjudged: _builtins.bool
     """Train to the end of the budget without any evaluation: there will be no candidate."""
+    sized_for: _builtins.int
+    """Sizes that the learner chooses are those for a cohort of so many. 0: as many as there are."""
     @_builtins.property
     def cohort(self) -> _cohort_pb2.CohortSpec:
         """Whom to train, on what."""
@@ -375,10 +378,11 @@ class TrainWork(_message.Message):
         keep_replay: _builtins.bool = ...,
         deterministic: _builtins.bool = ...,
         unjudged: _builtins.bool = ...,
+        sized_for: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_admission_score", b"_admission_score", "admission_score", b"admission_score", "budget", b"budget", "checkpoint_interval", b"checkpoint_interval", "cohort", b"cohort", "evaluation", b"evaluation", "fusion", b"fusion", "objective", b"objective"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_admission_score", b"_admission_score", "admission_score", b"admission_score", "budget", b"budget", "checkpoint_interval", b"checkpoint_interval", "cohort", b"cohort", "deterministic", b"deterministic", "evaluation", b"evaluation", "follower_count", b"follower_count", "fusion", b"fusion", "keep_replay", b"keep_replay", "objective", b"objective", "unjudged", b"unjudged"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_admission_score", b"_admission_score", "admission_score", b"admission_score", "budget", b"budget", "checkpoint_interval", b"checkpoint_interval", "cohort", b"cohort", "deterministic", b"deterministic", "evaluation", b"evaluation", "follower_count", b"follower_count", "fusion", b"fusion", "keep_replay", b"keep_replay", "objective", b"objective", "sized_for", b"sized_for", "unjudged", b"unjudged"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__admission_score: _TypeAlias = _typing.Literal["admission_score"]  # noqa: Y015
     _WhichOneofArgType__admission_score: _TypeAlias = _typing.Literal["_admission_score", b"_admission_score"]  # noqa: Y015

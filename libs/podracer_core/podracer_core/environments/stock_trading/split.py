@@ -36,11 +36,11 @@ def split_bars(times: NDArray[np.datetime64], first: int, config: StockTradingCo
 def traded_splits(config: StockTradingConfig) -> tuple[Split, Split]:
     """What training and what evaluation trades. Who has validation end where training does has none: an evaluation then
     trades the training bars."""
-    has_validation = (
-        config.train_end is None
-        or config.validation_end is None
-        or _end_of("validation_end", config.validation_end) != _end_of("train_end", config.train_end)
-    )
+    if config.train_end is None:
+        has_validation = config.validation_fraction > 0
+    else:
+        last = config.validation_end
+        has_validation = last is None or _end_of("validation_end", last) != _end_of("train_end", config.train_end)
     default: Split = "validation" if config.split == "train" and has_validation else config.split
     return config.split, config.evaluation_split or default
 
