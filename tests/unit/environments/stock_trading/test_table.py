@@ -345,7 +345,11 @@ def test_bad_options(options: dict[str, Any], field: str, complaint: str) -> Non
             "validation_end",
             r"the test split has 0 bars",
         ),
-        ({"validation_fraction": 0}, "validation_fraction", r"the validation split has 0 bars"),
+        (
+            {"validation_fraction": 0, "evaluation_split": "validation"},
+            "validation_fraction",
+            r"the validation split has 0 bars",
+        ),
         (
             {"indicators": ["turbulence"]},
             "table",
