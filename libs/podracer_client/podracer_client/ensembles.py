@@ -11,10 +11,10 @@ from podracer.common.v1 import agent_pb2, environment_pb2
 from podracer.evaluator.v1 import evaluator_service_pb2
 from podracer.evaluator.v1.evaluator_service_pb2_grpc import EvaluatorServiceStub
 
-__all__ = ["EnsembleEvaluation", "evaluate_together", "rule_text", "sources"]
+__all__ = ["FRESH_EPISODES", "EnsembleEvaluation", "evaluate_together", "rule_text", "sources"]
 
 _TIMEOUT_S = 3600.0
-_EPISODES = 100
+FRESH_EPISODES = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ def evaluate_together(
     InvalidInput for policies that cannot act together.
     """
     request = evaluator_service_pb2.EvaluateCheckpointRequest(
-        checkpoints=sources(folders), ensemble=rule, episodes=episodes or _EPISODES, environment=environment
+        checkpoints=sources(folders), ensemble=rule, episodes=episodes or FRESH_EPISODES, environment=environment
     )
     together = evaluator.EvaluateCheckpoint(request, timeout=_TIMEOUT_S)
     alone = []

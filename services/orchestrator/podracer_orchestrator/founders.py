@@ -59,11 +59,10 @@ def fits(session: Session, description: environment_pb2.EnvironmentDescription, 
 def of_checkpoint(session: Session, agent: str, prefix: str) -> evolution_pb2.Founder | None:
     """An agent as a founder; None where its checkpoint is gone or damaged, or nobody knows what it was trained with."""
     row = session.get(CheckpointRow, prefix)
-    cohort = None if row is None or row.refused else cohort_of(session, row)
-    for spec in cohort or ():
-        if row is not None and spec.name == agent:
-            return _founder(spec, checkpoint_reference(row))
-    return None
+    if row is None or row.refused:
+        return None
+    specs = (spec for spec in cohort_of(session, row) if spec.name == agent)
+    return next((_founder(spec, checkpoint_reference(row)) for spec in specs), None)
 
 
 def cohort_of(session: Session, row: CheckpointRow) -> list[agent_pb2.AgentSpec]:

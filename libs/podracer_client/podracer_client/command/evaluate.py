@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from podracer_client.ensembles import EnsembleEvaluation
 
 _TIMEOUT_S = 3600.0
-_EPISODES = 100
-"""Fresh ones of a policy that nobody has evaluated so far."""
 _SHOWN_EPISODES = 8
 _TOLERANCE = 1e-4
 
@@ -53,7 +51,7 @@ def evaluate(
     together, beside each of them alone."""
     from podracer.evaluator.v1 import evaluator_service_pb2
     from podracer_client.command.other_arguments import parsed_arguments, with_arguments
-    from podracer_client.ensembles import evaluate_together, sources
+    from podracer_client.ensembles import FRESH_EPISODES, evaluate_together, sources
     from podracer_client.environment_files import bring_files, trained_environment
     from podracer_client.local.evaluator import private_evaluator
     from podracer_client.policies import policy_folders
@@ -80,7 +78,7 @@ def evaluate(
         except InvalidInput as error:
             if error.reason != "NO_STORED_EVALUATION":  # nobody has judged what was trained once more
                 raise
-            request.episodes = _EPISODES
+            request.episodes = FRESH_EPISODES
             response = evaluator.EvaluateCheckpoint(request, timeout=_TIMEOUT_S)
     if json:
         _write_json(response, arguments)
