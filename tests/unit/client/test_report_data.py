@@ -20,6 +20,8 @@ from podracer_client.report.records import Agent, Event
 from podracer_client.report.request import request_rows, searched_names
 from podracer_client.report.thinning import Thinning
 from podracer_client.report.throughput import job_steps, throughput
+from podracer_core.jobs.messages import spec_to_message
+from podracer_core.jobs.spec import Continuous, EnvironmentSpec, Founder, JobSpec, Objective, Retrain
 from support.reports import empty_report, made_up_report
 
 ORIGIN = Timestamp(seconds=1000, nanos=500_000_000)
@@ -163,6 +165,30 @@ def test_what_was_asked_is_said_in_the_words_of_a_job_file() -> None:
     assert rows["algorithms"] == "ppo (share 2)"
     assert rows["learning_rate"] == "0.0001 to 0.01, in the logarithm"
     assert searched_names(message) == {"learning_rate": True}
+
+
+def test_what_is_to_happen_besides_training_is_said_too() -> None:
+    spec = JobSpec(
+        name="x",
+        environment=EnvironmentSpec("StockTrading-v0", kwargs={"evaluation_split": "validation"}),
+        objective=Objective(max_duration=600.0),
+        warm_start=(
+            Founder("projects/default/jobs/old/agents/a0003", "agents/a0003/checkpoints/1-1/", "0" * 64, "ppo"),
+        ),
+        retrain=Retrain({"train_end": "2018-12-28"}, env_steps=500_000, scratch=True),
+    )
+    rows = dict(request_rows(spec_to_message(spec)))
+    assert rows["arguments"] == "evaluation_split: validation"
+    assert rows["warm start"] == "old/a0003"
+    assert rows["retrain"] == "the best from new weights, 500,000 environment steps, train_end: 2018-12-28"
+    assert "continuous" not in rows
+    watching = Continuous(interval=3600.0, contest={"evaluation_split": "test"}, margin=0.1)
+    rows = dict(request_rows(spec_to_message(replace(spec, warm_start=(), retrain=Retrain(), continuous=watching))))
+    assert "warm start" not in rows
+    assert rows["retrain"] == "the best from its weights"
+    assert rows["continuous"] == (
+        "a generation every 1 h 00 min, the champion is called champion, contest in evaluation_split: test, margin 0.1"
+    )
 
 
 def test_jobs_are_grouped_over_seeds_and_ordered_by_size() -> None:

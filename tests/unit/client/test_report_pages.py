@@ -58,7 +58,16 @@ def infested_report() -> JobReport:
     )
     events = (*report.events, Event(99, evil, evil, "pods", evil, 3.0, {}))
     pods = (Pod(evil, "IDLE", "FUSED", evil, 0.0, 1, evil),)
-    return replace(report, name=evil, agents=agents, events=events, pods=pods, ensemble=Ensemble((evil,), evil, None))
+    return replace(
+        report,
+        name=evil,
+        agents=agents,
+        events=events,
+        pods=pods,
+        ensemble=Ensemble((evil,), evil, None),
+        retrained=evil,
+        standing=(("champion", evil),),
+    )
 
 
 PAGES: dict[str, Callable[[], str]] = {
@@ -163,6 +172,8 @@ def test_what_users_wrote_is_shown_as_they_wrote_it(pages: dict[str, str]) -> No
         assert text in shown
     infested = " ".join(Reader(pages["infested"]).texts)
     assert "<svg onload=alert(1)>$x^2$ & \"'" in infested
+    assert "it is the policy that the job ends with" in infested
+    assert "Continuous training" in infested
 
 
 def test_a_page_says_what_came_out(pages: dict[str, str]) -> None:

@@ -86,7 +86,7 @@ class JobSummary:
             title = f"best {score_name(self.job.spec.environment)}"
             lines.append(f"{title}  {_evaluation_text(best)}, agent {short_name(best.agent)}{confirmed}")
         if self.job.HasField("retrained"):
-            lines.append(f"retrained    {_retrained_text(self.job)}")
+            lines.append(f"retrained    {retrained_text(self.job)}")
         elif self._has_ended_well and self.job.spec.HasField("retrain") and progress.HasField("best"):
             lines.append("retrained    no, that has failed: its events say why")
         if self.job.HasField("ensemble"):
@@ -101,7 +101,7 @@ def _evaluation_text(evaluation: agent_pb2.Evaluation) -> str:
     return f"{return_text(evaluation.mean)} (95 % interval {low} to {high}, {len(evaluation.returns)} episodes)"
 
 
-def _retrained_text(job: job_pb2.Job) -> str:
+def retrained_text(job: job_pb2.Job) -> str:
     """Whom the job ends with, and what it was trained on that the job's agents were not."""
     policy, changes = job.retrained, job.spec.retrain.kwargs
     others = ", ".join(f"{name} {value}" for name, value in sorted(arguments_from_message(changes, "").items()))

@@ -37,6 +37,8 @@ def job_page(report: JobReport, plans: Iterable[FigurePlan], rendered: Mapping[s
             section("Pods and throughput", figure[figures.PODS], _pods(report)),
             section("Budget", _budget(report)),
             section("Ensemble", _ensemble(report)),
+            section("Trained once more", _retrained(report)),
+            section("Continuous training", definitions(report.standing)),
             section("Population", population_table(report, colors), everybody(report, colors)),
             section("Environment", definitions(report.environment)),
             section("Events", _events(report.events)),
@@ -153,6 +155,13 @@ def _ensemble(report: JobReport) -> Markup:
     if ranked:
         rows.append(("their own means", ", ".join(map(number, ranked))))
     return definitions(rows)
+
+
+def _retrained(report: JobReport) -> Markup:
+    """Whom the job ends with, where that is not its best candidate."""
+    if not report.retrained:
+        return Markup()
+    return element("p", f"{report.retrained}. Nobody has judged it; it is the policy that the job ends with.")
 
 
 def _events(events: Iterable[Event]) -> Markup:

@@ -162,6 +162,8 @@ class JobReport:
     train_s           active time, without pauses
     cost_s            device seconds, evaluation included; `evaluation_cost_s` of them for evaluation
     evaluations       oldest first; of a long history an even choice
+    retrained         whom the job ends with, where that is not its best
+    standing          of a continuous job: generation, champion, what it waits for
     environment       what is known of the environment
     score_name        what the numbers of evaluations are called
     versions          of what has taken part
@@ -191,6 +193,8 @@ class JobReport:
     completed_rounds: int
     best: Evaluation | None
     ensemble: Ensemble | None
+    retrained: str = ""
+    standing: tuple[tuple[str, str], ...] = ()
     candidates: tuple[Candidate, ...] = ()
     agents: tuple[Agent, ...] = ()
     evaluations: tuple[Evaluation, ...] = ()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from podracer.orchestrator.v1 import job_pb2
 from podracer_client.display.catalogue import value_text
@@ -11,7 +12,9 @@ from podracer_client.display.score import score_name
 from podracer_core.errors import InvalidInput
 from podracer_core.jobs.messages import spec_from_message
 from podracer_core.jobs.spec import (
+    Beginnings,
     Choice,
+    Continuous,
     Dimension,
     Evolution,
     Fixed,
@@ -21,7 +24,9 @@ from podracer_core.jobs.spec import (
     LogUniform,
     Objective,
     Pod,
+    Retrain,
     Uniform,
+    WarmStart,
 )
 
 __all__ = ["request_rows", "searched_names"]
@@ -59,7 +64,7 @@ def _is_logarithmic(dimension: Dimension) -> bool:
 
 def _rows(spec: JobSpec, called: str) -> Iterator[tuple[str, str]]:
     yield "environment", spec.environment.name
-    yield "arguments", ", ".join(f"{name}: {value}" for name, value in spec.environment.kwargs.items())
+    yield "arguments", _arguments(spec.environment.kwargs)
     yield "objective", _objective(spec.objective, called)
     yield "algorithms", ", ".join(_share(each.algorithm, each.share) for each in spec.search.algorithms) or "auto"
     for dimension in spec.search.space:
@@ -71,6 +76,9 @@ def _rows(spec: JobSpec, called: str) -> Iterator[tuple[str, str]]:
     yield "evaluation", f"{spec.evaluation.episodes} episodes"
     yield "seed", str(spec.seed)
     yield "weight", f"{spec.weight:g}" if spec.weight != 1.0 else ""
+    yield "warm start", _founders(spec.warm_start)
+    yield "retrain", _retrain(spec.retrain) if spec.retrain else ""
+    yield "continuous", _continuous(spec.continuous, bool(spec.data)) if spec.continuous else ""
     yield "data", ", ".join(f"{name}: {getattr(file, 'name', file)}" for name, file in spec.data.items())
     yield "labels", ", ".join(f"{name}: {value}" for name, value in sorted(spec.labels.items()))
 
@@ -86,6 +94,36 @@ def _objective(objective: Objective, called: str) -> str:
         words.append(f"at most {duration_text(objective.max_duration)}")
     if objective.max_cost is not None:
         words.append(f"at most {objective.max_cost:,g} device seconds")
+    return ", ".join(words)
+
+
+def _arguments(kwargs: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name}: {value}" for name, value in kwargs.items())
+
+
+def _founders(warm_start: Beginnings) -> str:
+    """`old/a0003, old/a0001`."""
+    founders = () if isinstance(warm_start, WarmStart) else warm_start  # in a message they have been looked up
+    return ", ".join(founder.agent.partition("/jobs/")[2].replace("/agents/", "/") for founder in founders)
+
+
+def _retrain(retrain: Retrain) -> str:
+    words = ["the best from new weights" if retrain.scratch else "the best from its weights"]
+    if retrain.env_steps is not None:
+        words.append(f"{retrain.env_steps:,} environment steps")
+    words.append(_arguments(retrain.kwargs))
+    return ", ".join(filter(None, words))
+
+
+def _continuous(continuous: Continuous, is_watching: bool) -> str:
+    words = [f"watches {continuous.data_set or 'all data sets'}"] if is_watching else []
+    if continuous.interval is not None:
+        words.append(f"a generation {'at least ' if is_watching else ''}every {duration_text(continuous.interval)}")
+    words.append(f"the champion is called {continuous.alias}")
+    if continuous.contest:
+        words.append(f"contest in {_arguments(continuous.contest)}")
+    if continuous.margin:
+        words.append(f"margin {continuous.margin:g}")
     return ", ".join(words)
 
 
