@@ -8,6 +8,7 @@ snapshots as often, and the same selection: the largest lower bound of the valid
 bootstrap. Ours has evaluations inside that time; the peers' clocks stand still while they are looked at.
 
     tournament   ours: PPO, SAC and TD3 compete (`podracer run`, then `podracer backtest` of the best)
+    ensemble     the four best of the same tournament act together (`podracer backtest --ensemble 4`)
     single       the paper's ablation: one PPO agent of ours with its default hyperparameters
     sb3_ppo, sb3_sac, rllib_ppo   with their own defaults
     buy_and_hold, equal_weight    without learning
@@ -26,13 +27,14 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from measured_process import run_measured
-from peers.trading_report import OURS, draw, report
+from peers.trading_report import ENSEMBLE, OURS, draw, report
 from peers.trading_results import Results, Returns, Season
 from peers.trading_seasons import SeasonOrder
 from peers.virtual_environment import PLACE, installed, python_of, set_up
@@ -46,13 +48,14 @@ ROOT = Path(__file__).resolve().parent.parent
 SCRIPTS = ROOT / "benchmarks" / "peers"
 RESULTS = ROOT / "runs" / "benchmarks" / "trading.jsonl"
 SINGLE, RLLIB = "single", "rllib_ppo"
+PLACES = 4
 PEERS = {
     "sb3_ppo": ("trading_season_baselines.py", "ppo", 8),
     "sb3_sac": ("trading_season_baselines.py", "sac", 1),
     RLLIB: ("trading_season_rllib.py", "ppo", 8),
 }
 BASELINES = {"buy_and_hold": "buy_and_hold", "equal_weight": "equal_weight_monthly"}
-METHODS = (OURS, SINGLE, *PEERS, *BASELINES)
+METHODS = (OURS, ENSEMBLE, SINGLE, *PEERS, *BASELINES)
 START_S, END_S = 120.0, 120.0
 
 
@@ -80,7 +83,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="trading-") as scratch:
         if options.quick:
             options.seeds, options.seconds, options.snapshots, options.data = 1, 6.0, 3, None
-            options.methods = [OURS, "sb3_ppo", *BASELINES]
+            options.methods = [OURS, ENSEMBLE, "sb3_ppo", *BASELINES]
             options.results = Path(scratch, "results.jsonl")
         if options.data is None:
             options.data = invented(Path(scratch, "prices.csv"))
@@ -117,29 +120,32 @@ def gathered(season: Season, options: argparse.Namespace, scratch: Path) -> Retu
                 key |= {"seconds": options.seconds, "snapshots": options.snapshots}
             row = results.find(key)
             if row is None:
-                row = _run(name, seed, season, options, scratch)
-                results.add(key, row)
+                made = _run(name, seed, season, options, scratch)
+                row = made[name]
+                for which, returns in made.items():
+                    results.add({**key, "method": which}, returns)
             rows[name].append(row)
             ratio = float(sharpe_ratio(np.array(row)))
             print(f"{season.title}, {name}, seed {seed}: Sharpe {ratio:.2f}", flush=True)
     return {name: np.array(of_seeds) for name, of_seeds in rows.items()}
 
 
-def _run(name: str, seed: int, season: Season, options: argparse.Namespace, scratch: Path) -> list[float]:
-    """Daily returns of the test year."""
+def _run(name: str, seed: int, season: Season, options: argparse.Namespace, scratch: Path) -> dict[str, list[float]]:
+    """Daily returns of the test year, by method: a tournament's of its best and of its ensemble."""
     columns = dict(pair.split("=", 1) for pair in options.columns.split(",") if pair)
     arguments = season.arguments(columns, options.max_stock)
     if name in BASELINES:
         last = {"evaluation_split": "test", "evaluation_end": season.end}
         market = StockTrading(1, evaluation=True, table=str(options.data), **arguments, **last)
         record = play_baseline(BASELINES[name], market)
-        return [float(each) for each in daily_returns(record.times, record.value)]
+        return {name: [float(each) for each in daily_returns(record.times, record.value)]}
     if name in PEERS:
         script, algorithm, envs = PEERS[name]
         whole, threads = {**arguments, "table": str(options.data)}, os.cpu_count() or 1
         order = SeasonOrder(algorithm, envs, threads, seed, options.seconds, options.snapshots, season.end, whole)
-        return _peer(name, script, order, options, scratch)
-    job = our_job(name, seed, arguments, options.data, options.seconds, options.snapshots)
+        return {name: _peer(name, script, order, options, scratch)}
+    method = SINGLE if name == SINGLE else OURS
+    job = our_job(method, seed, arguments, options.data, options.seconds, options.snapshots)
     return _ours(job, season.end, options, scratch)
 
 
@@ -159,8 +165,8 @@ def _peer(name: str, script: str, order: SeasonOrder, options: argparse.Namespac
     return [float(each) for each in told[1]["returns"]]
 
 
-def _ours(job: dict[str, Any], test_end: str, options: argparse.Namespace, scratch: Path) -> list[float]:
-    """A job, and the back-test of its best policy, by the commands that a user has."""
+def _ours(job: dict[str, Any], test_end: str, options: argparse.Namespace, scratch: Path) -> dict[str, list[float]]:
+    """A job, and back-tests of its best policy and of a tournament's ensemble, by the commands that a user has."""
     folder = Path(tempfile.mkdtemp(dir=scratch))
     log, podracer = folder / "run.log", [sys.executable, "-m", "podracer_client"]
     (folder / "job.json").write_text(json.dumps(job))  # JSON is YAML, too
@@ -172,12 +178,21 @@ def _ours(job: dict[str, Any], test_end: str, options: argparse.Namespace, scrat
     finished = run.first("job_finished")
     if finished is None or not finished[1]["checkpoint"]:
         raise SystemExit(f"{job['name']} has no policy: {finished}\n{log.read_text(errors='replace')[-3000:]}")
-    command = [*podracer, "backtest", finished[1]["checkpoint"], "--to", test_end, "--against", "cash"]
-    command += ["-o", str(folder / "out"), "--dir", str(folder / "runs")]
+    progress = run.last("progress")
+    assert progress is not None, "a job that has finished has told how it goes"
+    policies = {job["name"]: [progress[1]["job"]]}
+    if job["name"] == OURS:
+        policies[ENSEMBLE] = [progress[1]["job"], "--ensemble", str(PLACES)]
+    return {name: _back_tested(policy, test_end, folder / name, folder / "runs") for name, policy in policies.items()}
+
+
+def _back_tested(policy: Sequence[str], test_end: str, out: Path, state: Path) -> list[float]:
+    command = [sys.executable, "-m", "podracer_client", "backtest", *policy, "--to", test_end, "--against", "cash"]
+    command += ["-o", str(out), "--dir", str(state)]
     tested = subprocess.run(command, check=False, capture_output=True, text=True, timeout=300)
     if tested.returncode:
         raise SystemExit(f"{' '.join(command)}\n{tested.stderr[-3000:]}")
-    with (folder / "out" / "equity.csv").open() as file:
+    with (out / "equity.csv").open() as file:
         rows = list(csv.DictReader(file))
     times = np.array([row["time"] for row in rows], "datetime64[us]")
     return [float(each) for each in daily_returns(times, np.array([float(row["value"]) for row in rows]))]
@@ -201,7 +216,7 @@ def our_job(
         job["pod"] = {"count": 1, "layout": "fused", "members": 1}
     else:
         job["search"] = {"algorithms": ["ppo", "sac", "td3"]}
-        job["evolution"] = {"population": 8, "leaderboard_size": 4}
+        job["evolution"] = {"population": 8, "leaderboard_size": PLACES}
     job["evolution"]["round"] = {"seconds": seconds / snapshots}
     return job
 

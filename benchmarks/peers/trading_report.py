@@ -15,7 +15,7 @@ from report import Target, finish, print_table
 from podracer_core.backtest.bootstrap import mean_block_length, resamples
 from podracer_core.backtest.performance import DAYS_A_YEAR, largest_drawdown, sharpe_ratio
 
-OURS = "tournament"
+OURS, ENSEMBLE = "tournament", "ensemble"
 Array = NDArray[np.float64]
 Statistic = Callable[[Array], Array]
 
@@ -49,7 +49,7 @@ def above(returns: Array, others: Array, statistic: Statistic) -> tuple[float, f
 
 def report(found: Mapping[Season, Returns], seconds: float) -> None:
     """Every season's table, walks forward, and the closing line, whose targets are about the first season: a positive
-    distance of ours from the best other one is the first place."""
+    distance of the tournament from the best that is not made of it is the first place."""
     for season, returns in found.items():
         _print_season(season, returns, seconds)
     _print_walks(found)
@@ -63,7 +63,7 @@ def report(found: Mapping[Season, Returns], seconds: float) -> None:
 
 
 def _lead(values: Mapping[str, float]) -> float | None:
-    others = [value for name, value in values.items() if name != OURS]
+    others = [value for name, value in values.items() if name not in (OURS, ENSEMBLE)]
     return values[OURS] - max(others) if OURS in values and others else None
 
 

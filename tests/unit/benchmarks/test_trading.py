@@ -84,7 +84,12 @@ def test_targets_are_the_distance_from_the_best_other(capsys: pytest.CaptureFixt
     days = np.random.default_rng(0).normal(0, 0.01, (1, 100))
     years = [Season(2019, "auto"), Season(2018, "auto")]
     found = {
-        season: {"tournament": days + 0.001, "single": np.concatenate([days, days]), "buy_and_hold": days + 0.002}
+        season: {
+            "tournament": days + 0.001,
+            "ensemble": days + 0.003,
+            "single": np.concatenate([days, days]),
+            "buy_and_hold": days + 0.002,
+        }
         for season in years
     }
     report(found, 60.0)
