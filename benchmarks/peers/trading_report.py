@@ -71,20 +71,26 @@ def _print_season(season: Season, found: Returns, seconds: float) -> None:
     rows = []
     for name, returns in found.items():
         falls = [largest_drawdown(np.concatenate([[1.0], np.cumprod(1 + each)])).depth for each in returns]
-        beside = ["–", "–"]
-        if OURS in found and name != OURS:
-            beside = [
-                _distance(above(found[OURS], returns, sharpe_ratio)),
-                _distance(above(100 * found[OURS], 100 * returns, yearly_mean)),
-            ]
-        rows.append(
-            [name, *map(_shown, (100 * growth(returns), sharpe_ratio(returns), 100 * np.array(falls))), *beside]
-        )
+        rows.append([name, *map(_shown, (100 * growth(returns), sharpe_ratio(returns), 100 * np.array(falls)))])
     seeds = max(len(returns) for returns in found.values())
     title = f"Test year {season.title}: {seconds:g} s of training, {seeds} seed(s), median (least – greatest)"
-    header = ["method", "return, %", "Sharpe", "largest fall, %"]
-    print_table(title, [*header, f"Sharpe of {OURS} above it", "its yearly mean return above it, %"], rows)
-    print("  above: difference of the seeds' means (95 % interval, paired over days)")
+    print_table(title, ["method", "return, %", "Sharpe", "largest fall, %"], rows)
+    _print_distances(found)
+
+
+def _print_distances(found: Returns) -> None:
+    """How far ours are above each other method in the seeds' means, and how sure that is."""
+    ours = [name for name in (OURS, ENSEMBLE) if name in found]
+    rows = []
+    for name in (name for name in found if name not in ours):
+        distances = []
+        for mine in ours:
+            distances.append(_distance(above(found[mine], found[name], sharpe_ratio)))
+            distances.append(_distance(above(100 * found[mine], 100 * found[name], yearly_mean)))
+        rows.append([name, *distances])
+    header = [text for mine in ours for text in (f"{mine}: Sharpe", f"{mine}: yearly mean, %")]
+    if ours and rows:
+        print_table("Above them by (95 % interval, paired over days)", ["method", *header], rows)
 
 
 def _print_walks(found: Mapping[Season, Returns]) -> None:
