@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session
 
 from podracer.common.v1 import agent_pb2
 from podracer_core.jobs.messages import seconds_from_duration
-from podracer_orchestrator import contests, ensembles, evaluation_works, events, jobs, retraining
+from podracer_orchestrator import evaluation_works, events, jobs, last_stages
 from podracer_orchestrator.changes import WORK, touch
 from podracer_orchestrator.job_plan import plan_of
 from podracer_orchestrator.job_state import TRAINING_STATES, JobState
@@ -45,7 +45,7 @@ def make(session: Session, job: JobRow, claim: Claim, now: datetime) -> bool:
         return False
     if JobState(job.state) not in TRAINING_STATES | {JobState.SUSPENDED} or job.time_to_target_s is not None:
         return False
-    if any(stage.has_begun(session, job) for stage in (ensembles, retraining, contests)):
+    if last_stages.has_begun(session, job):
         return False  # who takes part is chosen: whoever is confirmed now would come too late
     checkpoint = claim.evaluation.checkpoint
     if session.get(CheckpointRow, checkpoint.prefix) is None or _was_challenged(session, checkpoint.prefix):

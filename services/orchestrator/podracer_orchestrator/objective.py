@@ -13,11 +13,10 @@ from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
 from podracer_core.jobs.messages import seconds_from_duration
 from podracer_orchestrator import (
     challenges,
-    contests,
-    ensembles,
     evaluation_works,
     events,
     jobs,
+    last_stages,
     leases,
     outbox,
     retraining,
@@ -29,8 +28,6 @@ from podracer_orchestrator.job_plan import JobPlan, plan_of
 from podracer_orchestrator.job_state import ACTIVE_STATES, TRAINING_STATES, JobOutcome, JobState
 from podracer_orchestrator.tables import CheckpointRow, JobRow, LeaseRow, WorkRow, WorkState
 
-LAST_STAGES = (ensembles, retraining, contests)
-"""What a job may have to do between its training and its end, in this order."""
 _LONGEST_S = 100 * 365 * 86400.0
 _JUDGING = (agent_pb2.EVALUATION_PURPOSE_CANDIDATE, agent_pb2.EVALUATION_PURPOSE_CHALLENGE)
 
@@ -95,7 +92,7 @@ def reconsider(session: Session, job: JobRow, now: datetime) -> None:
 
 def reopen(session: Session, job: JobRow) -> None:
     """The budget has changed: another round may fit into it, unless the job is at work on what comes last already."""
-    if not any(stage.has_begun(session, job) for stage in LAST_STAGES):
+    if not last_stages.has_begun(session, job):
         job.rounds_over = False
 
 
@@ -151,7 +148,7 @@ def finish_if_due(session: Session, job: JobRow, now: datetime) -> None:
     """End the job where its target is reached, or where its budget is used and neither a lease nor a challenge is out.
 
     The leaderboard has heard by then how the last challenge went, and has named whoever claims more now. Where the job
-    has a last stage still to go through (`LAST_STAGES`), that comes before the end.
+    has a last stage still to go through (`last_stages`), that comes before the end.
     """
     if job.is_continuous:
         return  # it ends when its user says so
@@ -169,7 +166,7 @@ def finish_if_due(session: Session, job: JobRow, now: datetime) -> None:
             message += f"; rollouts are finished, so that is {selected - limit:,} more than max_env_steps"
     else:
         return
-    last = next((stage for stage in LAST_STAGES if stage.is_wanted(session, job)), None)
+    last = next((stage for stage in last_stages.STAGES if stage.is_wanted(session, job)), None)
     if last is None:
         jobs.succeed(session, job, outcome, message, now)
     elif not leases.held(session, job_uid=job.uid):  # who trains still may bring a candidate for it
