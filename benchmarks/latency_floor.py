@@ -107,6 +107,8 @@ def measured(rate: float, work_ms: float, seconds: float, seed: int) -> list[flo
                     time.sleep(wait)
                 connection.sendall(NUMBER.pack(place))
             listening.join()
+    if len(latencies) < len(dues):
+        raise SystemExit(f"{len(dues) - len(latencies)} of {len(dues)} requests were not answered within 60 s")
     return latencies
 
 

@@ -123,7 +123,8 @@ def gathered(season: Season, options: argparse.Namespace, scratch: Path) -> Retu
                 made = _run(name, seed, season, options, scratch)
                 row = made[name]
                 for which, returns in made.items():
-                    results.add({**key, "method": which}, returns)
+                    if results.find({**key, "method": which}) is None:
+                        results.add({**key, "method": which}, returns)
             rows[name].append(row)
             ratio = float(sharpe_ratio(np.array(row)))
             print(f"{season.title}, {name}, seed {seed}: Sharpe {ratio:.2f}", flush=True)
