@@ -233,11 +233,11 @@ class CollectSession(Session):
         for chunk in chunks:
             responses.append(worker_service_pb2.CollectResponse())
             responses[-1].chunk.CopyFrom(chunk)  # as an argument it would be serialized and parsed
+        self._meter.add(valid)  # before it leaves: a status that is asked for after a rollout counts it
+        WORKER_STEPS.add(valid)
         for response in responses[:-1]:
             self.outbox.put(response)
         self.outbox.put(responses[-1], self._is_out)
-        self._meter.add(valid)
-        WORKER_STEPS.add(valid)
 
     def _is_out(self) -> None:
         """A rollout has left; called in one thread only."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -76,12 +77,23 @@ async def test_what_was_written_is_there(url: str) -> None:
         assert await get(database, "a") == b"1"
 
 
-async def test_a_second_process_is_refused(server: PostgresServer, url: str) -> None:
+async def test_a_second_process_is_refused(server: PostgresServer, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("podracer_core.database.instance_lock.PATIENCE_S", 0.0)
     async with open_database(url, ORCHESTRATOR):
         with pytest.raises(InvalidInput, match="in use"):
             open_database(url, ORCHESTRATOR)
         async with open_database(server.create_database("leaderboard"), LEADERBOARD):
             pass  # another service has a database of its own
+
+
+async def test_a_former_process_whose_session_ends_late_is_waited_for(url: str) -> None:
+    """Its connection is closed while the next process asks for the lock: as after a kill -9 on a busy server."""
+    former = open_database(url, ORCHESTRATOR)
+    ending = threading.Timer(0.3, lambda: asyncio.run(former.close()))
+    ending.start()
+    async with open_database(url, ORCHESTRATOR) as database:
+        await put(database, "a", b"1")
+    ending.join()
 
 
 async def test_a_server_that_was_killed_comes_back_with_everything_that_was_acknowledged(

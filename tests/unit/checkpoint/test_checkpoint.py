@@ -61,7 +61,7 @@ def test_round_trip_of_every_kind_of_tensor(store: ObjectStore) -> None:
     loaded = load_checkpoint(store, PREFIX, reference.manifest_sha256)
     assert _equal(loaded.groups, GROUPS)
     assert loaded.metadata == METADATA
-    assert loaded.libraries["torch"] == torch.__version__
+    assert torch.__version__.startswith(loaded.libraries["torch"])  # which says no "+cu130"
     assert reference.prefix == PREFIX
     assert reference.size_bytes == sum(info.size_bytes for info in store.list(PREFIX))
     assert all(not tensor.requires_grad for group in loaded.groups.values() for tensor in group.values())

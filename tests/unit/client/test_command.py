@@ -171,7 +171,11 @@ def test_a_taken_port(tmp_path: Path, podracer: Callable[..., Result]) -> None:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         result = podracer("up", "--listen", address)
     assert result.returncode == 2
-    assert result.stderr == f"podracer: cannot listen at {address}: Address already in use; choose another --listen\n"
+    begin, _, free = result.stderr.partition("; these are free: ")
+    assert begin == f"podracer: cannot listen at {address}: Address already in use by process {os.getpid()} (python)"
+    options = free.split()
+    assert options[::2] == ["--listen", "--leaderboard-listen"]
+    assert options[1] != options[3]
     assert list(tmp_path.iterdir()) == []
 
 

@@ -16,9 +16,10 @@ from podracer.leaderboard.v1 import leaderboard_service_pb2
 from podracer_client.client import Client
 from podracer_client.display.summary import path_text
 from podracer_client.local.interrupts import INTERRUPTED, Interrupts
+from podracer_client.local.ports import FixedAddress
 from podracer_client.local.process import ManagedProcess, ProcessNews, ProcessPlan
 from podracer_client.local.run_folder import RunFolder
-from podracer_client.local.services import READY_TIMEOUT_S, fixed_port, inherited_environment
+from podracer_client.local.services import READY_TIMEOUT_S, inherited_environment
 from podracer_client.names import leaderboard_name
 from podracer_client.policies import policy_folders
 from podracer_client.served import Wanted, wanted_policies
@@ -61,9 +62,10 @@ def keep_serving(
     inbox: SimpleQueue[_Message] = SimpleQueue()
     with ExitStack() as stack:
         run_folder = stack.enter_context(RunFolder())
+        listen = FixedAddress(options.listen)
         environment = {
             **inherited_environment(),
-            "PODRACER_LISTEN": fixed_port(options.listen),
+            "PODRACER_LISTEN": listen.address,
             "PODRACER_TOKENS": str(options.tokens),
             "PODRACER_POLICIES": ",".join(_entries(wanted, ensemble, connect, state_folder, stack)),
             "PODRACER_RULE": options.rule,

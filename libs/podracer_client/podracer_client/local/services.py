@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import sys
 import time
 from collections.abc import Callable
@@ -11,10 +10,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from podracer_client.connection import Connection, ConnectionFile
+from podracer_client.local.ports import FixedAddress
 from podracer_client.local.process import ManagedProcess, ProcessNews, ProcessPlan
 from podracer_client.local.run_folder import RunFolder
 from podracer_client.local.state_folder import StateFolder
-from podracer_core.rpc.address import parse_address
 from podracer_core.rpc.tokens import FileToken, Role, create_tokens
 
 if TYPE_CHECKING:
@@ -56,11 +55,12 @@ class LocalServices:
         options = options or ServiceOptions()
         self._state = state
         self._client_token = create_tokens(state.tokens)[Role.CLIENT]
-        orchestrator_listen = fixed_port(options.orchestrator_listen) or run_folder.socket("orchestrator")
-        leaderboard_listen = fixed_port(options.leaderboard_listen) or run_folder.socket("leaderboard")
+        self._orchestrator_at = FixedAddress(options.orchestrator_listen or run_folder.socket("orchestrator"))
+        self._leaderboard_at = FixedAddress(options.leaderboard_listen or run_folder.socket("leaderboard"))
+        listen, leaderboard_listen = self._orchestrator_at.address, self._leaderboard_at.address
         self.leaderboard = ManagedProcess(leaderboard_plan(state, leaderboard_listen), on_news)
         self.orchestrator = ManagedProcess(
-            orchestrator_plan(state, run_folder, orchestrator_listen, leaderboard_listen, options), on_news
+            orchestrator_plan(state, run_folder, listen, leaderboard_listen, options), on_news
         )
 
     def start(self) -> None:
@@ -147,16 +147,3 @@ def inherited_environment() -> dict[str, str]:
 def _with_traces(environment: dict[str, str], state: StateFolder) -> dict[str, str]:
     """Spans go to the state folder, unless the user says where, or that there be none (an empty PODRACER_TRACE_DIR)."""
     return {"PODRACER_TRACE_DIR": str(state.traces), **environment}
-
-
-def fixed_port(address: str) -> str:
-    """`address` with a free port in place of port 0: a service that is started again must be found where it was."""
-    if not address:
-        return ""
-    parsed = parse_address(address)
-    if parsed.is_unix or parsed.port:
-        return address
-    family = socket.AF_INET6 if ":" in parsed.host else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as probe:
-        probe.bind((parsed.host, 0))
-        return str(parsed.with_port(probe.getsockname()[1]))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 import threading
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from queue import SimpleQueue
@@ -12,11 +13,13 @@ from queue import SimpleQueue
 from podracer_client.connection import DEFAULT_FOLDER, Connection
 from podracer_client.display.summary import path_text, program_words
 from podracer_client.local.interrupts import INTERRUPTED, Interrupts, leave_at_once
+from podracer_client.local.ports import free_ports, listener_of
 from podracer_client.local.process import ProcessNews
 from podracer_client.local.run_folder import RunFolder
 from podracer_client.local.services import LocalServices, ServiceOptions
 from podracer_client.local.state_folder import StateFolder
 from podracer_core.errors import InvalidInput, PodracerError, Unavailable
+from podracer_core.rpc.address import parse_address
 from podracer_core.rpc.binding import prepare_address
 
 
@@ -52,14 +55,27 @@ def keep_up(folder: Path, options: ServiceOptions) -> int:
 
 def _check_addresses(options: ServiceOptions) -> None:
     """Before anything is made: both addresses can be had."""
-    listen = (("--listen", options.orchestrator_listen), ("--leaderboard-listen", options.leaderboard_listen))
-    if listen[0][1] == listen[1][1] and not listen[0][1].endswith(":0"):
-        raise InvalidInput(f"--listen and --leaderboard-listen are both {listen[0][1]}; they must differ")
-    for option, address in listen:
+    listen = {"--listen": options.orchestrator_listen, "--leaderboard-listen": options.leaderboard_listen}
+    if len(set(listen.values())) == 1 and not options.orchestrator_listen.endswith(":0"):
+        raise InvalidInput(
+            f"--listen and --leaderboard-listen are both {options.orchestrator_listen}; they must differ"
+        )
+    for option, address in listen.items():
         try:
             prepare_address(address, allow_insecure=False)
         except InvalidInput as error:
-            raise InvalidInput(f"{error.message}; choose another {option}", reason=error.reason) from error
+            taken = error.reason == "ADDRESS_IN_USE" and parse_address(address).port
+            advice = _way_out(taken, listen) if taken else f"; choose another {option}"
+            raise InvalidInput(f"{error.message}{advice}", reason=error.reason) from error
+
+
+def _way_out(port: int, listen: Mapping[str, str]) -> str:
+    """Who has the port, and options that would work instead."""
+    owner = listener_of(port)
+    highest = max((parse_address(address) for address in listen.values()), key=lambda address: address.port)
+    free = zip(listen, free_ports(highest, len(listen)), strict=False)
+    options = " ".join(f"{option} {address}" for option, address in free)
+    return f"{f' by {owner}' if owner else ''}; these are free: {options}"
 
 
 def _wait_ready(services: LocalServices, inbox: SimpleQueue[ProcessNews | Connection | PodracerError | None]) -> None:

@@ -4,21 +4,28 @@ from __future__ import annotations
 
 import fcntl
 import os
+import time
 import zlib
+from contextlib import suppress
 from pathlib import Path
 
 from sqlalchemy import URL, Connection, create_engine, text
-from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import DBAPIError, OperationalError
 
 from podracer_core.database.location import unwritable
 from podracer_core.errors import FieldViolation, InvalidInput, Unavailable
+
+PATIENCE_S = 10.0
+"""How long a PostgreSQL server may take to notice that the former holder of the lock has gone."""
+_POLL_S = 0.1
 
 
 class InstanceLock:
     """Held from construction to `release`, or until the process ends, however it ends.
 
     A lock on `<file>.lock` for SQLite, an advisory lock named after `purpose` for PostgreSQL.
-    Raises InvalidInput (DATABASE_IN_USE) when another process has it.
+    Raises InvalidInput (DATABASE_IN_USE) when another process has it: at once for SQLite, after PATIENCE_S for
+    PostgreSQL, where a session outlives its process by a moment.
     """
 
     def __init__(self, url: URL, purpose: str) -> None:
@@ -35,6 +42,8 @@ class InstanceLock:
         if self._descriptor is not None:
             os.close(self._descriptor)
         if self._connection is not None:
+            with suppress(DBAPIError):  # the server is away, and has let the lock go
+                self._connection.execute(text("SELECT pg_advisory_unlock_all()"))  # closing alone is noticed later
             self._connection.close()
             self._connection.engine.dispose()
         self._descriptor = self._connection = None
@@ -61,7 +70,10 @@ def _lock_server(url: URL, purpose: str) -> Connection:
     try:
         connection = create_engine(url, pool_size=1, isolation_level="AUTOCOMMIT").connect()
         key = zlib.crc32(purpose.encode())
-        locked = connection.execute(text("SELECT pg_try_advisory_lock(:key)"), {"key": key}).scalar_one()
+        locked, deadline = _try_lock(connection, key), time.monotonic() + PATIENCE_S
+        while not locked and time.monotonic() < deadline:
+            time.sleep(_POLL_S)
+            locked = _try_lock(connection, key)
     except OperationalError as error:
         reason = " ".join(str(error.orig).split())
         raise Unavailable(f"the database {name} cannot be reached: {reason}", database=name) from error
@@ -69,6 +81,10 @@ def _lock_server(url: URL, purpose: str) -> Connection:
         connection.close()
         raise _in_use(name, "another process")
     return connection
+
+
+def _try_lock(connection: Connection, key: int) -> bool:
+    return bool(connection.execute(text("SELECT pg_try_advisory_lock(:key)"), {"key": key}).scalar_one())
 
 
 def _in_use(name: str, holder: str) -> InvalidInput:

@@ -126,9 +126,12 @@ class LocalPool(PoolBackend):
             self._gpus[plan.name] = free[: plan.kind.gpus]
         sockets = self._settings.run_dir / hashlib.sha256(plan.name.encode()).hexdigest()[:8]
         _make_folder(sockets)
+        gpus = self._gpus.get(plan.name, ())
         processes = {
-            role: PodProcess(module, environment, self._logs / f"{last_part(plan.name)}-{role}.log")
-            for role, module, environment in _commands(plan, self._settings, sockets, self._gpus.get(plan.name, ()))
+            role: PodProcess(
+                module, environment, self._logs / f"{last_part(plan.name)}-{role}.log", has_gpus=bool(gpus)
+            )
+            for role, module, environment in _commands(plan, self._settings, sockets, gpus)
         }
         pod = LocalPod(PodProcesses(plan.name, processes), self._observer)
         self._pods[plan.name] = pod

@@ -10,6 +10,8 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from podracer_core import warm_start
+from podracer_core.errors import Unavailable
 from podracer_core.lifetime import PARENT_VARIABLE
 
 TAIL_BYTES = 4000
@@ -17,13 +19,18 @@ _MAX_LOG_BYTES = 16 << 20
 
 
 class PodProcess:
-    """`python -m <module>`: started by `start`, ended by `terminate` or by itself."""
+    """`python -m <module>`: started by `start`, ended by `terminate` or by itself.
 
-    def __init__(self, module: str, environment: Mapping[str, str], log: Path) -> None:
+    Where this process has a fork server it is forked from that, unless it has GPUs of its own: CUDA's libraries are
+    then loaded with the devices that it may see.
+    """
+
+    def __init__(self, module: str, environment: Mapping[str, str], log: Path, *, has_gpus: bool = False) -> None:
         self._module = module
         self._environment = environment
         self._log = log
-        self._process: asyncio.subprocess.Process | None = None
+        self._has_gpus = has_gpus
+        self._process: asyncio.subprocess.Process | warm_start.WarmProcess | None = None
 
     @property
     def pid(self) -> int | None:
@@ -31,14 +38,20 @@ class PodProcess:
         return self._process.pid if self._process is not None else None
 
     async def start(self) -> None:
-        """Start it. It dies with this process (PODRACER_PARENT_PID), however this one ends.
+        """Start it. It dies with this process, however this one ends.
 
         Raises OSError where the log cannot be written or the system has no room for a process.
         """
-        environment = {**self._environment, PARENT_VARIABLE: str(os.getpid())}
         if self._log.exists() and self._log.stat().st_size > _MAX_LOG_BYTES:
             self._log.replace(self._log.with_suffix(".log.1"))
         with self._log.open("ab") as log:
+            if warm_start.is_running() and not self._has_gpus:
+                with contextlib.suppress(Unavailable):
+                    self._process = await asyncio.to_thread(
+                        warm_start.WarmProcess, self._module, self._environment, log.fileno(), log.fileno()
+                    )
+                    return
+            environment = {**self._environment, PARENT_VARIABLE: str(os.getpid())}
             self._process = await asyncio.create_subprocess_exec(
                 sys.executable, "-P", "-m", self._module,
                 env=environment, stdin=asyncio.subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
@@ -74,7 +87,11 @@ class PodProcess:
     def _signal_session(self, number: signal.Signals) -> None:
         assert self._process is not None, "only of a process that was started"
         with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._process.pid, number)
+            try:
+                os.killpg(self._process.pid, number)
+            except ProcessLookupError:  # it has no session yet
+                if self._process.returncode is None:
+                    os.kill(self._process.pid, number)
 
 
 def describe_exit(code: int) -> str:
