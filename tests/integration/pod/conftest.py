@@ -6,7 +6,6 @@ import contextlib
 import itertools
 import queue
 import shutil
-import subprocess
 import tempfile
 import threading
 import time
@@ -36,7 +35,7 @@ from podracer_core.rpc.server import RpcServer, create_server
 from podracer_core.rpc.tokens import FileToken, LeaseTokens, Role, TokenFiles, create_tokens
 from podracer_core.storage.object_store import open_store
 from support.code import store_code
-from support.services import ServiceProcesses
+from support.services import Service, ServiceProcesses
 
 _SERVICE = "/podracer.orchestrator.v1.PodService"
 JOB = "projects/p/jobs/j"
@@ -175,7 +174,7 @@ class PodLab(ServiceProcesses):
         assert self._server is not None
         self._server.drain(0.0)
 
-    def start(self, role: str, name: str = "", **settings: str) -> subprocess.Popen[str]:
+    def start(self, role: str, name: str = "", **settings: str) -> Service:
         """Start a worker, evaluator or learner as `name`, and wait until it listens."""
         name = name or role
         common = {
@@ -187,7 +186,7 @@ class PodLab(ServiceProcesses):
         }
         return self.launch(role, name, **(common | settings))
 
-    def start_learner(self, layout: str = "fused", **settings: str) -> subprocess.Popen[str]:
+    def start_learner(self, layout: str = "fused", **settings: str) -> Service:
         workers = ",".join(address for name, address in self.addresses.items() if name.startswith("worker"))
         evaluators = ",".join(address for name, address in self.addresses.items() if name.startswith("evaluator"))
         return self.start(
@@ -200,7 +199,7 @@ class PodLab(ServiceProcesses):
             **settings,
         )
 
-    def start_split(self, workers: int = 1, **settings: str) -> subprocess.Popen[str]:
+    def start_split(self, workers: int = 1, **settings: str) -> Service:
         for index in range(workers):
             self.start("worker", f"worker{index}")
         self.start("evaluator")
