@@ -4,11 +4,13 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
 PACKAGES = libs/podracer_core libs/podracer_client services/orchestrator services/leaderboard services/worker services/learner services/evaluator services/policy
+PYTEST = $(BIN)/python -m pytest -n 2 --dist loadgroup
+QUICK = not slow and not gpu and not compose
 STUBS = libs/podracer_core/podracer
 RUN_FLAGS ?=
 BENCHMARKS = $(filter-out $(addprefix benchmarks/,report.py measured_process.py open_load.py open_load_bare.py),$(wildcard benchmarks/*.py))
 
-.PHONY: help setup run test test-slow test-gpu images e2e-compose check-manifests chaos fuzz lint format types imports protos check-protos protos-baseline bench bench-gpu bench-quick clean
+.PHONY: help setup run test test-thorough test-all test-slow test-gpu images e2e-compose check-manifests chaos fuzz lint format types imports protos check-protos protos-baseline bench bench-gpu bench-quick clean
 
 help:  ## show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -29,8 +31,14 @@ $(VENV)/.ready: constraints.txt requirements-dev.txt libs/*/pyproject.toml servi
 run: setup  ## train a tournament on Pendulum-v1: examples/pendulum.yaml
 	@$(BIN)/podracer run examples/pendulum.yaml $(RUN_FLAGS)
 
-test: setup  ## every test but the slow ones
-	@$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not slow and not gpu and not compose"
+test: setup  ## every capability, in ten minutes at most on two cores
+	@$(PYTEST) -m "$(QUICK) and not thorough"
+
+test-thorough: setup  ## what test-all has beyond test: every command of the documents, every fault, learning, chaos
+	@$(PYTEST) -m "$(QUICK) and thorough"
+
+test-all: setup  ## test and test-thorough, in twenty minutes at most on two cores
+	@$(PYTEST) -m "$(QUICK)"
 
 test-slow: setup  ## the tests that take minutes
 	@$(BIN)/python -m pytest -m slow --timeout 3600

@@ -17,6 +17,7 @@ import sys
 import threading
 from collections.abc import Mapping
 from multiprocessing import forkserver, reduction
+from pathlib import Path
 from typing import Any
 
 from podracer_core.errors import Unavailable
@@ -33,6 +34,8 @@ _MODULES = (
 _THREADS = {"OPENBLAS_NUM_THREADS": "1"}
 """numpy's library starts its threads when it is imported, and a process with threads must not be forked."""
 _PR_SET_NAME = 15
+_ARG_START, _ARG_END = 48, 49
+"""Fields of /proc/<pid>/stat (proc_pid_stat(5)): where the command line lies in the process's memory."""
 
 _context = multiprocessing.get_context("forkserver")
 _lock = threading.Lock()
@@ -141,9 +144,19 @@ def _become(module: str, environment: Mapping[str, str], stdout: int, stderr: in
     for number, own in enumerate((nothing, stdout, stderr)):
         os.dup2(own, number)
         os.close(own)
-    ctypes.CDLL(None).prctl(_PR_SET_NAME, module.encode(), 0, 0, 0)
+    _show_as(module)
     sys.argv = [module]
     runpy.run_module(module, run_name="__main__", alter_sys=True)
+
+
+def _show_as(module: str) -> None:
+    """Have `ps`, `top` and `pgrep -f` show `python -P -m module` instead of the server's command line."""
+    ctypes.CDLL(None).prctl(_PR_SET_NAME, module.encode(), 0, 0, 0)
+    fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+    start, end = (int(fields[number - 3]) for number in (_ARG_START, _ARG_END))
+    words = "\0".join([sys.executable, "-P", "-m", module]).encode()[: end - start - 1]
+    ctypes.memset(start, 0, end - start)
+    ctypes.memmove(start, words, len(words))
 
 
 def _replace_environment(environment: Mapping[str, str]) -> None:
