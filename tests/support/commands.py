@@ -26,9 +26,18 @@ class Result:
     stderr: str
 
     @property
+    def process(self) -> Result:
+        """As a `Command` has it."""
+        return self
+
+    @property
+    def lines(self) -> list[str]:
+        return self.stdout.splitlines()
+
+    @property
     def events(self) -> list[dict[str, Any]]:
         """The JSON objects that it printed, one a line."""
-        return [json.loads(line) for line in self.stdout.splitlines() if line.startswith("{")]
+        return [json.loads(line) for line in self.lines if line.startswith("{")]
 
 
 def run_here(*arguments: object, cwd: Path, **variables: str) -> Result:

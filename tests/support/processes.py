@@ -61,6 +61,10 @@ class Command:
         return [json.loads(line) for line in list(self.lines) if line.startswith("{")]
 
     @property
+    def returncode(self) -> int | None:
+        return self.process.poll()
+
+    @property
     def stderr(self) -> str:
         return "\n".join(self.errors)
 
@@ -81,7 +85,7 @@ class Command:
     def wait(self, timeout_s: float) -> int:
         code = self.process.wait(timeout_s)
         for reader in self._readers:
-            reader.join(5)
+            reader.join(60)
         return code
 
 
