@@ -40,7 +40,7 @@ search: {algorithms: [ppo], space: {horizon: 32}}
 evolution: {population: 2, leaderboard_size: 2, round: {env_steps: 2_048}}
 pod: {count: 1, members: 2, envs_per_member: 16, layout: fused}
 evaluation: {episodes: 8}
-continuous: {interval: 3s}
+continuous: {interval: 1s}
 """
 PROMOTED, KEPT, ROLLED_BACK = 1, 2, 4
 
@@ -67,9 +67,9 @@ class Site:
 
     def kill_orchestrator(self) -> None:
         """As a power cut would; `podracer up` starts it again."""
-        (orchestrator,) = wait_until(lambda: self.up.services("podracer_orchestrator"), 30, "the orchestrator")
+        (orchestrator,) = wait_until(lambda: self.up.services("podracer_orchestrator"), 60, "the orchestrator")
         orchestrator.send_signal(signal.SIGKILL)
-        orchestrator.wait(10)
+        orchestrator.wait(60)
 
     def ask(self, what: Callable[[Client], Any]) -> Any:
         """What the server says; None while it is being started again."""
@@ -107,30 +107,27 @@ class Site:
 
 
 @pytest.fixture
-def site(podracer: Callable[..., Command], tmp_path: Path) -> Any:
-    state = tmp_path / "runs"
-    up = podracer("up", "--max-pods", "1")
-    connection = state / "connection.json"
-    wait_until(lambda: connection.exists() or up.process.poll() is not None, 120, "the services")
-    assert connection.exists(), up.stderr
-    with Client.connect(folder=state) as client:
-        yield Site(up, client, state)
+def site(up: Callable[..., Command], tmp_path: Path) -> Any:
+    server = up("--max-pods", "1")
+    with Client.connect(folder=tmp_path / "runs") as client:
+        yield Site(server, client, tmp_path / "runs")
 
 
+@pytest.mark.thorough
 def test_agents_keep_learning_whatever_dies(site: Site, run: Callable[..., Command], tmp_path: Path) -> None:
     """Two jobs watch one data set: `trader` takes whoever is better, `careful` nobody."""
 
     def fine(*words: str) -> Command:
         command = run(*words)
-        assert command.process.returncode == 0, (words, command.stderr)
+        assert command.returncode == 0, (words, command.stderr)
         return command
 
     for name, margin in (("trader", 0), ("careful", 1_000_000)):
         (tmp_path / f"{name}.yaml").write_text(JOB.format(name=name, margin=margin))
     refused = run("run", "trader.yaml")
-    assert refused.process.returncode != 0 and "such a job never ends; start a server" in refused.stderr
+    assert refused.returncode != 0 and "such a job never ends; start a server" in refused.stderr
     missing = run("submit", "trader.yaml")
-    assert missing.process.returncode != 0 and "has no data set 'market'" in missing.stderr
+    assert missing.returncode != 0 and "has no data set 'market'" in missing.stderr
     rows = turning_market(bars=280, turn=90)
     days = days_of(rows)
     write_csv(tmp_path / "first.csv", [row for row in rows if row["time"] < days[90]])
@@ -180,7 +177,7 @@ def test_agents_keep_learning_whatever_dies(site: Site, run: Callable[..., Comma
     assert (won.decision, won.policy.agent) == (PROMOTED, won.challenger.agent), won.reason
     assert (kept.decision, kept.policy.agent) == (KEPT, kept.champion.agent), kept.reason
     assert "it takes more than 1e+06 above" in kept.reason
-    wait_until(lambda: site.champion("trader").agent == won.policy.agent, 30, "the alias")
+    wait_until(lambda: site.champion("trader").agent == won.policy.agent, 60, "the alias")
     assert site.champion("careful").agent == first["careful"].policy.agent
 
     # A rollback that is acknowledged is heard of, whatever dies right afterwards.
@@ -194,10 +191,10 @@ def test_agents_keep_learning_whatever_dies(site: Site, run: Callable[..., Comma
     assert site.champion("trader").checkpoint.prefix == first["trader"].policy.checkpoint.prefix
     wait_until(lambda: site.ask(lambda client: client.job("trader")), 60, "the orchestrator")
     again = run("rollback", "trader")
-    assert again.process.returncode != 0 and "has pointed at one policy only" in again.stderr
+    assert again.returncode != 0 and "has pointed at one policy only" in again.stderr
     (promoted,) = fine("promote", "trader", "--reason", "by hand", "--json").events
     assert promoted["policy"].startswith(won.policy.agent)
-    wait_until(lambda: site.champion("trader").agent == won.policy.agent, 30, "the alias")
+    wait_until(lambda: site.champion("trader").agent == won.policy.agent, 60, "the alias")
     listed = [json.loads(line) for line in fine("history", "trader", "--json").lines]
     assert [each["decision"] for each in listed] == ["PROMOTED", "ROLLED_BACK", "PROMOTED", "PROMOTED"]
     shown = "\n".join(fine("job", "trader").lines)
@@ -212,11 +209,11 @@ def test_agents_keep_learning_whatever_dies(site: Site, run: Callable[..., Comma
     ):
         fine(*words)
     refused = run("data", "delete", "market")
-    assert refused.process.returncode != 0 and "is needed by projects/default/jobs/" in refused.stderr
+    assert refused.returncode != 0 and "is needed by projects/default/jobs/" in refused.stderr
     refused = run("delete", "trader")
-    assert refused.process.returncode != 0 and "the job is RUNNING: cancel it before it is deleted" in refused.stderr
+    assert refused.returncode != 0 and "the job is RUNNING: cancel it before it is deleted" in refused.stderr
     refused = run("delete", "trader-1")
-    assert refused.process.returncode != 0 and "needs the checkpoint" in refused.stderr
+    assert refused.returncode != 0 and "needs the checkpoint" in refused.stderr
     for name in first:
         fine("cancel", name)
     assert len(site.client.jobs()) == 6, "nothing began again after the rollback"
@@ -229,12 +226,12 @@ def test_agents_keep_learning_whatever_dies(site: Site, run: Callable[..., Comma
 def test_a_schedule_begins_generations(site: Site, run: Callable[..., Command], tmp_path: Path) -> None:
     (tmp_path / "clock.yaml").write_text(SCHEDULED)
     submitted = run("submit", "clock.yaml", "--id", "clock")
-    assert submitted.process.returncode == 0, submitted.stderr
+    assert submitted.returncode == 0, submitted.stderr
     wait_until(lambda: site.decisions("clock"), 120, "the first champion")
     site.wait_for_event("clock-2", "JOB_CREATED")
     site.kill_orchestrator()
     wait_until(lambda: len(site.decisions("clock")) >= 3, 180, "the third generation")
-    assert run("cancel", "clock").process.returncode == 0
+    assert run("cancel", "clock").returncode == 0
     decisions = site.decisions("clock")[::-1]
     assert [each.generation for each in decisions] == list(range(1, len(decisions) + 1)), "each once"
     assert decisions[0].decision == PROMOTED

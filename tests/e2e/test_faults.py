@@ -139,7 +139,7 @@ def freeze_under_a_lease(learner: psutil.Process, folder: Path) -> int:
     while True:
         learner.suspend()
         fence = max(lease_states(folder))
-        wait_until(lambda: lease_states(folder)[fence] != "HELD", 120, "the lease to end")
+        wait_until(lambda: "HELD" not in lease_states(folder).values(), 120, "the lease to end")
         if lease_states(folder)[fence] == "EXPIRED":
             return fence
         learner.resume()  # its last word was under way: once more

@@ -19,6 +19,7 @@ from support.kubernetes_store import Store
 from support.pod_template import write_template
 from support.processes import wait_until
 
+pytestmark = pytest.mark.thorough
 PATIENCE_S = 240.0
 JOB = {
     "environment": {"id": "CartPole-v1"},

@@ -15,6 +15,7 @@ from podracer_core.rpc import probe
 from support.overlay_site import OverlaySite
 from support.processes import wait_until
 
+pytestmark = pytest.mark.thorough
 PATIENCE_S = 240.0
 JOB = {
     "name": "overlay",

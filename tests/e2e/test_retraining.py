@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
+from support.commands import one_evaluator
 from support.processes import Command
 from support.stock_market import days_of, market_rows, write_csv
 
@@ -31,21 +32,22 @@ def test_a_back_test_plays_the_retrained_policy(run: Callable[..., Command], tmp
     write_csv(tmp_path / "prices.csv", rows)
     (tmp_path / "job.yaml").write_text(JOB.format(train_end=days[90], validation_end=days[120]))
     command = run("run", "job.yaml", "--json")
-    assert command.process.returncode == 0, command.stderr
+    assert command.returncode == 0, command.stderr
     assert command.events[-1]["env_steps"] == 6_144
     checkpoint = Path(command.events[-1]["checkpoint"])
     assert checkpoint.parent.parent.name == "a0001-retrained"
     found = json.loads((tmp_path / checkpoint / "manifest.json").read_text())["metadata"]
     assert found["environment"]["kwargs"]["train_end"] == days[120]
     job = next(event["job"] for event in command.events if event["event"] == "progress")
-    for policy in (job, checkpoint):
-        tested = run("backtest", policy, "--json", "--against", "cash")
-        assert tested.process.returncode == 0, tested.stderr
+    with one_evaluator():
+        tests = [run("backtest", policy, "--json", "--against", "cash") for policy in (job, checkpoint)]
+        evaluated = run("evaluate", checkpoint, "--json")
+    for tested in tests:
+        assert tested.returncode == 0, tested.stderr
         values = tested.events[-1]
         assert values["agent"].endswith("/a0001-retrained")
         assert (values["trained_bars"], values["selected_bars"], values["from"][:10]) == (0, 0, days[121])
-    evaluated = run("evaluate", checkpoint, "--json")
-    assert evaluated.process.returncode == 0, "nobody has evaluated it so far"
+    assert evaluated.returncode == 0, "nobody has evaluated it so far"
     shown = run("job", job)
     line = rf"retrained    a0001-retrained, [\d,]+ environment steps, train_end {days[120]}"
     assert re.search(line, "\n".join(shown.lines)), "the best snapshot's steps, and those of the last training"

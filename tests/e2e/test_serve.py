@@ -13,14 +13,14 @@ from podracer_client import Client, PolicyClient
 from podracer_core.errors import Unavailable
 from podracer_core.rpc.channel import open_channel
 from podracer_core.rpc.tokens import FileToken
-from support.processes import Command, free_port, wait_until
+from support.processes import Command, wait_until
 
 JOB = """\
 name: served
 environment: {id: Pendulum-v1}
-objective: {max_env_steps: 60_000}
+objective: {max_env_steps: 8_192}
 search: {algorithms: [ppo]}
-evolution: {population: 4, leaderboard_size: 4, round: {env_steps: 5_000}}
+evolution: {population: 4, leaderboard_size: 4, round: {env_steps: 2_048}}
 pod: {count: {min: 1, max: 1}, members: 4, envs_per_member: 8, layout: fused}
 evaluation: {episodes: 8}
 seed: 0
@@ -29,13 +29,12 @@ OBSERVATIONS = np.random.default_rng(0).normal(size=(3, 3)).astype(np.float32)
 
 
 def test_an_alias_is_followed_and_what_is_served_stays(
-    podracer: Callable[..., Command], run: Callable[..., Command], tmp_path: Path
+    podracer: Callable[..., Command], up: Callable[..., Command], run: Callable[..., Command], tmp_path: Path
 ) -> None:
     (tmp_path / "served.yaml").write_text(JOB)
     trained = run("run", "served.yaml", "--json", timeout_s=240)
     job = next(event["job"] for event in trained.events if event["event"] == "progress")
-    up = podracer("up", "--listen", f"127.0.0.1:{free_port()}", "--leaderboard-listen", f"127.0.0.1:{free_port()}")
-    wait_until((tmp_path / "runs" / "connection.json").exists, 60, "the services")
+    server = up()
     tokens, board = tmp_path / "runs" / "tokens", job.replace("/jobs/", "/leaderboards/")
     with Client.connect(folder=tmp_path / "runs") as client:
         first, second = client.leaderboard(board).candidates[:2]
@@ -47,12 +46,13 @@ def test_an_alias_is_followed_and_what_is_served_stays(
             stub.SetAlias(leaderboard_service_pb2.SetAliasRequest(leaderboard=board, alias="champion", agent=agent))
 
     refused = run("serve", f"{job}@champion")
-    assert refused.process.returncode == 2
+    assert refused.returncode == 2
     assert "no alias champion" in refused.stderr
     point_at(first.agent.name)
-    listen = f"127.0.0.1:{free_port()}"
-    serve = podracer("serve", f"live={job}@champion", f"best={job}", "--listen", listen, "--follow-interval", "0.2")
-    wait_until(lambda: any(line.startswith("stop") for line in serve.lines), 90, "the policy server")
+    policies = (f"live={job}@champion", f"best={job}")
+    serve = podracer("serve", *policies, "--listen", "127.0.0.1:0", "--follow-interval", "0.2")
+    wait_until(lambda: any(line.startswith("stop") for line in serve.lines), 120, "the policy server")
+    listen = next(line.split()[-1] for line in serve.lines if line.startswith("policy server"))
     with PolicyClient(listen, token_file=tokens / "client") as policies:
         before = policies.answer(OBSERVATIONS, policy="live")
         assert before.version.startswith(first.agent.name.rpartition("/")[2])
@@ -65,8 +65,8 @@ def test_an_alias_is_followed_and_what_is_served_stays(
         point_at(first.agent.name)
         wait_until(lambda: policies.policy("live").version == before.version, 60, "the champion that is back")
 
-        (server,) = serve.services("podracer_policy")
-        server.send_signal(signal.SIGKILL)
+        (policy_server,) = serve.services("podracer_policy")
+        policy_server.send_signal(signal.SIGKILL)
 
         def acts_again() -> bool:
             try:
@@ -75,8 +75,8 @@ def test_an_alias_is_followed_and_what_is_served_stays(
                 return False
 
         wait_until(acts_again, 60, "the policy server that is started again")
-        up.interrupt()
-        up.wait(30)
+        server.interrupt()
+        server.wait(60)
         assert policies.answer(OBSERVATIONS, policy="live").version == before.version
     serve.interrupt()
-    assert serve.wait(30) == 130
+    assert serve.wait(60) == 130

@@ -14,6 +14,7 @@ from support.deployment import Deployment
 from support.otlp_collector import Collector, ReceivedSpan, otlp_collector
 from support.processes import Command, wait_until
 
+pytestmark = pytest.mark.thorough
 JOB = {
     "name": "traced",
     "environment": {"id": "CartPole-v1"},
@@ -79,7 +80,7 @@ def test_one_trace_from_the_client_to_a_gradient_step(
     options += ["--leaderboard", deployment.addresses["leaderboard"]]
     options += ["--token-file", str(deployment.secrets / "tokens" / "client")]
     command = run("submit", "job.json", "--watch", "--json", *options, timeout_s=240)
-    assert command.process.returncode == 0, command.stderr
+    assert command.returncode == 0, command.stderr
     job = next(event["job"] for event in command.events if "job" in event)
 
     def missing() -> list[list[str]]:
@@ -101,7 +102,7 @@ def test_one_trace_from_the_client_to_a_gradient_step(
     check_metrics(deployment, collector, created.attributes["job"])
     check_logs(deployment, created.trace_id)
     traced = run("trace", job.rpartition("/")[2], "page.html", "--traces", str(tmp_path / "traces"))
-    assert traced.process.returncode == 0, traced.stderr
+    assert traced.returncode == 0, traced.stderr
     assert all(service in "\n".join(traced.lines) for service in SERVICES)
     assert "gradient steps" in (tmp_path / "page.html").read_text()
 

@@ -13,6 +13,7 @@ from podracer_core.rpc.channel import open_channel
 from support.deployment import Deployment
 from support.processes import Command, wait_until
 
+pytestmark = pytest.mark.thorough
 JOB = {
     "name": "tls",
     "environment": {"id": "CartPole-v1"},
@@ -46,10 +47,10 @@ def test_a_job_is_trained_by_services_that_speak_only_tls(
     command = run(
         "submit", "job.json", "--watch", "--json", *options, "--tls", str(deployment.secrets / "tls" / "client")
     )
-    assert command.process.returncode == 0, command.stderr
+    assert command.returncode == 0, command.stderr
     assert any("SUCCEEDED" in line for line in command.lines)
     plain = run("jobs", *options)
-    assert plain.process.returncode == 1
+    assert plain.returncode == 1
     assert "failed to connect" in plain.stderr
     for address in deployment.addresses.values():
         with open_channel(address, "token") as channel, pytest.raises(PodracerError):

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+from support.commands import run_here
 
 GOOD = """
 name: job
@@ -100,34 +101,34 @@ BAD_FILES = {
 
 
 @pytest.mark.parametrize("case", BAD_FILES)
-def test_a_bad_job_file(case: str, run: Callable, tmp_path: Path) -> None:
+def test_a_bad_job_file(case: str, tmp_path: Path) -> None:
     text, expected = BAD_FILES[case]
     (tmp_path / "job.yaml").write_text(text)
-    command = run("run", "job.yaml", "--plain")
-    assert command.process.returncode == 2, command.stderr
+    command = run_here("run", "job.yaml", "--plain", cwd=tmp_path)
+    assert command.returncode == 2, command.stderr
     for part in expected:
         assert part in command.stderr, command.stderr
     assert "Traceback" not in command.stderr
     assert sorted(path.name for path in tmp_path.iterdir()) == ["job.yaml"]
 
 
-def test_a_file_that_cannot_be_read(run: Callable, tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
     (tmp_path / "binary.yaml").write_bytes(bytes(range(256)))
     (tmp_path / "folder.yaml").mkdir()
     with (tmp_path / "huge.yaml").open("wb") as file:
         file.truncate(100 << 20)
     for name in ("missing.yaml", "binary.yaml", "folder.yaml", "huge.yaml"):
-        command = run("run", name, "--plain")
-        assert command.process.returncode == 2
+        command = run_here("run", name, "--plain", cwd=tmp_path)
+        assert command.returncode == 2
         assert name in command.stderr
         assert "Traceback" not in command.stderr
     assert not (tmp_path / "runs").exists()
 
 
-def test_a_folder_that_cannot_be_written(run: Callable, tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "job.yaml").write_text(GOOD)
     (tmp_path / "file").write_text("in the way")
-    command = run("run", "job.yaml", "--plain", "--dir", tmp_path / "file" / "runs")
-    assert command.process.returncode == 2
+    command = run_here("run", "job.yaml", "--plain", "--dir", tmp_path / "file" / "runs", cwd=tmp_path)
+    assert command.returncode == 2
     assert str(tmp_path / "file") in command.stderr
     assert "Traceback" not in command.stderr
