@@ -94,9 +94,13 @@ async def history(site: Any, count: int, job: str = TRADER) -> list[service_pb2.
 
 
 async def aliases(site: Any, count: int) -> list[leaderboard_pb2.SetAliasRequest]:
-    """What the leaderboard was told, once it has heard of `count` changes."""
-    for _ in range(500):
-        found = site.board.heard(leaderboard_pb2.SetAliasRequest)
+    """What the leaderboard was told, once it has heard of `count` changes.
+
+    After a crash the outbox may tell one again, with the same request id: the leaderboard changes nothing then.
+    """
+    for _ in range(3000):
+        heard = site.board.heard(leaderboard_pb2.SetAliasRequest)
+        found = list({request.request_id: request for request in heard}.values())
         if len(found) >= count:
             return found
         await asyncio.sleep(0.02)
