@@ -87,7 +87,7 @@ class Faults:
 
     def _kill(self, name: str, chance: random.Random) -> None:
         self._deployment.kill(name)
-        self._deployment.processes[name].wait(10)
+        self._deployment.processes[name].wait(60)
         time.sleep(chance.uniform(0.0, 3.0))
         self._deployment.restart(name)
 
@@ -99,7 +99,7 @@ class Faults:
 
     def _terminate(self, name: str, chance: random.Random) -> None:
         self._deployment.kill(name, signal.SIGTERM)
-        self._deployment.processes[name].wait(40)
+        self._deployment.processes[name].wait(60)
         time.sleep(chance.uniform(0.0, 1.0))
         self._deployment.restart(name)
 

@@ -176,7 +176,7 @@ def test_nothing_acknowledged_is_lost(
     await_deliveries(deployment)
     for name in list(deployment.processes):
         deployment.kill(name, 15)
-        assert deployment.processes[name].wait(40) == 0, deployment.log(name)[-2000:]
+        assert deployment.processes[name].wait(60) == 0, deployment.log(name)[-2000:]
     found = audit(deployment, s3)
     found += [f"left in shared memory: {path.name}" for path in (folder / "shm").iterdir()]
     found += [f"left in the spool: {path}" for path in (folder / "spool").rglob("*") if path.name != ".lock"]

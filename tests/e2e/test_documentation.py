@@ -91,7 +91,7 @@ def test_the_commands_of_several_jobs_at_once(
         _, *arguments = shlex.split(line, comments=True)
         if arguments[0] == "submit":
             podracer("up")
-            wait_until((tmp_path / "runs" / "connection.json").exists, 30, "the services")
+            wait_until((tmp_path / "runs" / "connection.json").exists, 60, "the services")
         command = run(*arguments, timeout_s=240)
         assert command.process.returncode == 0, (line, command.stderr)
         names = [f"experiment-{number}-" for number in (1, 2, 3, 4)]
@@ -106,7 +106,7 @@ def test_the_commands_of_as_a_service(podracer: Callable[..., Command], run: Cal
         _, *arguments = shlex.split(line, comments=True)
         if arguments[-1] == "&":
             podracer(*arguments[:-1])
-            wait_until((tmp_path / "runs" / "connection.json").exists, 30, "the services")
+            wait_until((tmp_path / "runs" / "connection.json").exists, 60, "the services")
         else:
             command = run(*arguments)
             assert command.process.returncode == 0, (line, command.stderr)
@@ -191,7 +191,7 @@ def test_the_commands_of_market_data(
         _, *arguments = shlex.split(line, comments=True)
         if arguments[-1] == "&":
             podracer(*arguments[:-1])
-            wait_until((tmp_path / "runs" / "connection.json").exists, 30, "the services")
+            wait_until((tmp_path / "runs" / "connection.json").exists, 60, "the services")
         else:
             command = run(*arguments)
             assert command.process.returncode == 0, (line, command.stderr)
@@ -214,7 +214,7 @@ def test_the_commands_of_continuous_training(
             continue
         if arguments[-1] == "&":
             podracer(*arguments[:-1])
-            wait_until((tmp_path / "runs" / "connection.json").exists, 30, "the services")
+            wait_until((tmp_path / "runs" / "connection.json").exists, 60, "the services")
             continue
         command = run(*arguments)
         assert command.process.returncode == 0, (line, command.stderr)
@@ -249,7 +249,7 @@ def test_the_commands_of_serving(podracer: Callable[..., Command], run: Callable
     assert served[1:3] == [f"[{served[0]}]", "cartpole"]
     assert onnx.split() == served[1:2], "the file acts as the server does"
     serve.interrupt()
-    assert serve.wait(30) == 130
+    assert serve.wait(60) == 130
 
 
 def _python(program: str, folder: Path) -> str:

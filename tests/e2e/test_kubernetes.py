@@ -96,7 +96,7 @@ def test_a_team_of_pods_trains_on_while_the_orchestrator_is_killed_and_comes_aga
         wait_until(lambda: job.refresh().progress.env_steps > 0, PATIENCE_S, "the first steps")
         made = {name: each["metadata"]["uid"] for name, each in cluster.jobs().items()}
         site.kill("orchestrator")
-        site.processes["orchestrator"].wait(10)
+        site.processes["orchestrator"].wait(60)
         site.restart("orchestrator")
     with site.client() as client:
         job = client.job(job.name)

@@ -87,7 +87,7 @@ def test_one_trace_from_the_client_to_a_gradient_step(
         there = lineages(collector.spans)
         return [line for line in LINES if line not in there]
 
-    wait_until(lambda: not missing(), 30, f"the spans {missing()}")
+    wait_until(lambda: not missing(), 60, f"the spans {missing()}")
     spans = collector.spans
     (created,) = [one for one in spans if f"{one.service} {one.name}" == ROOT]
     assert created.parent_id == ""
@@ -149,8 +149,8 @@ def check_metrics(deployment: Deployment, collector: Collector, job: str) -> Non
             assert job.rpartition("/")[2] not in text
             return [one for one in patterns if not re.search(one.replace("{", r"\{").replace("}", r"\}"), text)]
 
-        wait_until(lambda missing=missing: not missing(), 30, f"{missing()} of {name}")
-    wait_until(lambda: {service for service, _ in collector.metrics} == SERVICES, 30, "metrics of all services")
+        wait_until(lambda missing=missing: not missing(), 60, f"{missing()} of {name}")
+    wait_until(lambda: {service for service, _ in collector.metrics} == SERVICES, 60, "metrics of all services")
 
 
 def check_logs(deployment: Deployment, trace_id: str) -> None:

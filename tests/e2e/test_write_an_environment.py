@@ -138,7 +138,7 @@ def test_what_the_environment_itself_refuses_ends_the_job_with_its_own_words(run
 def test_a_server_says_what_is_wrong_with_code(podracer: Callable, run: Callable, maze: Path, tmp_path: Path) -> None:
     """With that of `podracer submit`, and with that of whoever does not pack with our client."""
     podracer("up", "--listen", "127.0.0.1:0", "--leaderboard-listen", "localhost:0")
-    wait_until((tmp_path / "runs" / "connection.json").exists, 30, "the services")
+    wait_until((tmp_path / "runs" / "connection.json").exists, 60, "the services")
     broken = shutil.copytree(maze, tmp_path / "broken")
     (broken / "maze" / "environment.py").write_text("import mase\n")
     submitted = run("submit", broken / "maze.yaml")

@@ -79,7 +79,7 @@ class Cluster:
 
     def stop(self) -> None:
         self._stopping.set()
-        self._thread.join(20)
+        self._thread.join(60)
         if self.runner is not None:
             for pod in self.store.find("pods"):
                 self.runner.stop(pod)

@@ -97,7 +97,7 @@ class Processes:
         for known in self._pods.values():
             self._signal(known, signal.SIGKILL)
             for process in known.processes.values():
-                process.wait(10)
+                process.wait(60)
             shutil.rmtree(known.folder, ignore_errors=True)
 
     @staticmethod

@@ -103,6 +103,6 @@ class ServiceProcesses:
         if process.poll() is None:
             process.send_signal(signal.SIGCONT)
             process.kill()
-        process.wait(10)
+        process.wait(60)
         assert process.stdout is not None
         process.stdout.close()

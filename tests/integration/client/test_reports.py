@@ -96,7 +96,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for seed in (0, 1):
             client.submit(parse_job(JOB.format(seed=seed)), job_id=f"grid-{seed}")
         board = client.job("grid-0").message.leaderboard
-        wait_until(lambda: leaderboard_is_there(client, board), 20, "the leaderboard")
+        wait_until(lambda: leaderboard_is_there(client, board), 60, "the leaderboard")
         populate(client, folder, board)
     return folder
 

@@ -20,7 +20,7 @@ ONE_AGENT = job_pb2.PodShape(members=1, max_count=4)
 OPEN_END = evolution_pb2.Objective(target_return=475.0)
 
 
-async def until(condition, timeout_s=5.0):
+async def until(condition, timeout_s=60):
     for _ in range(int(timeout_s / 0.02)):
         if await condition():
             return

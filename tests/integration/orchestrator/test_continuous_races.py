@@ -313,7 +313,7 @@ async def test_what_is_being_deleted_cannot_be_promoted_meanwhile(site, monkeypa
 
     def slowly(prefix: str) -> None:
         deleting.set()
-        assert may_go_on.wait(10)
+        assert may_go_on.wait(60)
         delete_prefix(prefix)
 
     monkeypatch.setattr(store, "delete_prefix", slowly)

@@ -14,7 +14,7 @@ from podracer_core.errors import InvalidInput, Unavailable
 from podracer_orchestrator.server import create_server
 
 
-async def until(condition, timeout_s=5.0):
+async def until(condition, timeout_s=60):
     for _ in range(int(timeout_s / 0.02)):
         if condition():
             return

@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
+import tempfile
 
 import pytest
 
 from podracer_core.rpc.probe import probe
 from podracer_core.rpc.tokens import create_tokens
 from support.pod_template import write_template
-from support.processes import free_port
 
 
 @pytest.fixture
@@ -34,7 +33,7 @@ def fail(environment, **changes) -> str:
         env={**environment, **changes},
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=60,
         check=False,
     )
     assert result.returncode == 2, result.stderr
@@ -49,10 +48,8 @@ def test_it_says_where_it_listens_and_ends_on_sigterm(environment):
         [sys.executable, "-m", "podracer_orchestrator"], env=environment, stdout=subprocess.PIPE, text=True
     ) as process:
         assert process.stdout.readline().startswith("listening on 127.0.0.1:")
-        begun = time.monotonic()
         process.terminate()
-        assert process.wait(5) == 0
-        assert time.monotonic() - begun < 8
+        assert process.wait(60) == 0
         assert process.stdout.read() == ""
 
 
@@ -89,16 +86,19 @@ def test_outside_of_a_cluster_the_kubernetes_pool_says_so(environment, tmp_path)
 
 
 def test_its_health_is_told_to_everybody(environment):
-    with subprocess.Popen(
-        [sys.executable, "-m", "podracer_orchestrator"],
-        env={**environment, "PODRACER_HEALTH_LISTEN": (address := f"127.0.0.1:{free_port()}")},
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as process:
+    with (
+        tempfile.TemporaryDirectory() as folder,  # the path of a socket has to be short
+        subprocess.Popen(
+            [sys.executable, "-m", "podracer_orchestrator"],
+            env={**environment, "PODRACER_HEALTH_LISTEN": (address := f"unix://{folder}/health")},
+            stdout=subprocess.PIPE,
+            text=True,
+        ) as process,
+    ):
         assert process.stdout.readline().startswith("listening on 127.0.0.1:")
         assert (probe(address), probe(address, "liveness")) == ("SERVING", "SERVING")
         process.terminate()
-        assert process.wait(10) == 0
+        assert process.wait(60) == 0
 
 
 def test_a_folder_that_cannot_be_written_is_told(environment, tmp_path):

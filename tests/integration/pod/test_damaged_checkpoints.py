@@ -48,7 +48,7 @@ def test_a_damaged_checkpoint_is_refused_by_name(
     fused: Any, train_work: MakeWork, damage: Callable[[Path, Path], None], file: str
 ) -> None:
     first = fused.orchestrator.offer(train=train_work(steps=128))
-    assert first.over.wait(30)
+    assert first.over.wait(60)
     references = [member.final.checkpoint for member in first.completed.train.members]
     damaged, other = (fused.store_folder / reference.prefix / file for reference in references)
     damage(damaged, other)
@@ -56,7 +56,7 @@ def test_a_damaged_checkpoint_is_refused_by_name(
     for agent, reference in zip(work.cohort.members, references, strict=True):
         agent.resume.CopyFrom(reference)
     granted = fused.orchestrator.offer(train=work)
-    assert granted.over.wait(30)
+    assert granted.over.wait(60)
     problem = granted.completed.problem
     assert problem.reason == "DATA_CORRUPTED"
     assert problem.subject == f"{references[0].prefix}{file}"

@@ -25,7 +25,7 @@ PENDULUM = EnvironmentSpec(id="Pendulum-v1")
 SEEDS = list(range(300, 340))  # more than a block of rows
 
 
-def finished(granted: Any, within_s: float = 40.0) -> pod_service_pb2.CompleteWorkRequest:
+def finished(granted: Any, within_s: float = 60) -> pod_service_pb2.CompleteWorkRequest:
     assert granted.over.wait(within_s), "the lease was not ended"
     assert granted.completed is not None, granted.released
     return granted.completed
@@ -197,15 +197,15 @@ class TestUserCode:
         assert finished(granted).problem.reason == "EVALUATION_TOO_LONG"
         work.ClearField("timeout")
         granted = lab.orchestrator.offer(evaluate=work, term_s=1.0)
-        wait_until(lambda: len(granted.renewals) >= 2, 20, "renewals")
+        wait_until(lambda: len(granted.renewals) >= 2, 60, "renewals")
         stub = learner_service_pb2_grpc.LearnerServiceStub(lab.channel("learner"))
         status = stub.GetStatus(learner_service_pb2.GetStatusRequest())
         assert status.state == learner_service_pb2.LEARNER_STATE_BUSY
         assert (status.fence, list(status.agents)) == (granted.lease.fence, [work.policies[0].agent])
         process.send_signal(signal.SIGTERM)
-        assert granted.over.wait(20)
+        assert granted.over.wait(60)
         assert granted.released.reason.reason == "DRAINING"
-        assert process.wait(30) == 0
+        assert process.wait(60) == 0
 
     def test_a_lost_evaluator_is_waited_for(self, lab: Any, policy: Callable[..., Any]) -> None:
         lab.start("worker")
@@ -214,7 +214,7 @@ class TestUserCode:
         work = policy()
         work.environment.kwargs.update({"length": 1000, "pause": 0.001})
         granted = lab.orchestrator.offer(evaluate=work, term_s=1.0)
-        wait_until(lambda: len(granted.renewals) >= 2, 20, "renewals")
+        wait_until(lambda: len(granted.renewals) >= 2, 60, "renewals")
         lab.kill("evaluator")
         time.sleep(1.5)
         assert not granted.over.is_set()

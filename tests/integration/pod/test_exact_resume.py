@@ -68,7 +68,7 @@ def killed_and_resumed(lab: Any, train_work: MakeWork, name: str, steps: int, la
         assert not granted.over.is_set(), "the round was over before anything was committed"
         time.sleep(0.005)
     lab.kill("learner")
-    lab.processes["learner"].wait(5)
+    lab.processes["learner"].wait(60)
     assert granted.completed is None, "the round was over before it was interrupted"
     committed = {member.progress.agent: member.checkpoint for member in granted.commits[-1].members}
     (done,) = {checkpoint.env_steps for checkpoint in committed.values()}

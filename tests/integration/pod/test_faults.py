@@ -31,7 +31,7 @@ def wait_until(condition: Callable[[], bool], within_s: float = 90.0) -> None:
 
 def restart(lab: Any, role: str, name: str) -> None:
     """Start a killed process again at its old address."""
-    lab.processes[name].wait(5)
+    lab.processes[name].wait(60)
     lab.start(role, name)
 
 
@@ -58,13 +58,13 @@ def test_a_worker_that_stays_away_ends_the_lease_in_bounded_time(lab: Any, train
     wait_until(lambda: progress(granted) > 0)
     lab.kill("worker0")
     start = time.monotonic()
-    assert granted.over.wait(15)
+    assert granted.over.wait(60)
     assert time.monotonic() - start < 10
     assert granted.released.reason.reason == "WORKER_LOST"
     assert granted.commits[-1].members[0].progress.env_steps > 0
     restart(lab, "worker", "worker0")
     after = lab.orchestrator.offer(train=train_work(steps=128))
-    assert after.over.wait(30)
+    assert after.over.wait(60)
     assert after.completed is not None
 
 
@@ -73,13 +73,13 @@ def test_training_goes_on_without_an_evaluator_and_waits_for_it_at_the_end(lab: 
     granted = lab.orchestrator.offer(train=train_work(seconds=4), term_s=1.0)
     wait_until(lambda: progress(granted) > 0)
     lab.kill("evaluator")
-    lab.processes["evaluator"].wait(5)
+    lab.processes["evaluator"].wait(60)
     before = progress(granted)
     wait_until(lambda: progress(granted) > before)
     time.sleep(4)
     assert not granted.over.is_set(), "candidates cannot be judged yet"
     restart(lab, "evaluator", "evaluator")
-    assert granted.over.wait(30)
+    assert granted.over.wait(60)
     assert all(member.HasField("candidate") for member in granted.completed.train.members)
 
 
@@ -112,14 +112,14 @@ def test_a_killed_learner_starts_again_from_what_was_committed(lab: Any, train_w
     granted = lab.orchestrator.offer(train=work, term_s=1.0)
     wait_until(lambda: len(granted.commits) >= 2)
     lab.kill("learner")
-    lab.processes["learner"].wait(5)
+    lab.processes["learner"].wait(60)
     committed = {member.progress.agent: member for commit in granted.commits for member in commit.members}
     rest = train_work(steps=128)
     for agent in rest.cohort.members:
         agent.resume.CopyFrom(committed[agent.name].checkpoint)
     after = lab.orchestrator.offer(train=rest)
     lab.start_learner("split")
-    assert after.over.wait(30)
+    assert after.over.wait(60)
     for member in after.completed.train.members:
         base = committed[member.final.progress.agent].checkpoint.env_steps
         assert member.final.progress.env_steps == 128
@@ -141,7 +141,7 @@ def test_a_learner_frozen_past_its_term_can_write_nothing_and_leases_again(lab: 
     counts = len(granted.commits), len(granted.renewals), len(granted.evaluations)
     after = lab.orchestrator.offer(train=train_work(steps=128))
     lab.kill("learner", signal.SIGCONT)
-    assert after.over.wait(30)
+    assert after.over.wait(60)
     assert after.completed is not None
     assert (len(granted.commits), len(granted.renewals), len(granted.evaluations)) == counts
     assert granted.completed is None
@@ -175,7 +175,7 @@ def test_sigterm_commits_releases_and_ends(lab: Any, train_work: MakeWork, layou
     wait_until(lambda: progress(granted) > 0)
     start = time.monotonic()
     lab.kill("learner", signal.SIGTERM)
-    assert process.wait(10) == 0
+    assert process.wait(60) == 0
     assert time.monotonic() - start < 10  # 3 s on a machine with nothing else to do
     assert granted.released.reason.reason == "DRAINING"
     assert len(granted.commits) == 1
@@ -191,7 +191,7 @@ def test_sigterm_while_idle_ends_at_once(lab: Any) -> None:
     wait_until(lambda: bool(lab.orchestrator.requests))
     start = time.monotonic()
     lab.kill("learner", signal.SIGTERM)
-    assert process.wait(3) == 0
+    assert process.wait(60) == 0
     assert time.monotonic() - start < 8
 
 
@@ -203,7 +203,7 @@ def test_sigterm_while_a_worker_is_awaited_ends_in_time(lab: Any, train_work: Ma
     time.sleep(1.0)
     start = time.monotonic()
     lab.kill("learner", signal.SIGTERM)
-    assert process.wait(10) == 0
+    assert process.wait(60) == 0
     assert time.monotonic() - start < 10  # 3 s on a machine with nothing else to do
     assert granted.commits
 
@@ -218,7 +218,7 @@ def test_an_orchestrator_that_is_away_for_a_while_loses_nothing(lab: Any, train_
     time.sleep(2.0)
     lab.start_orchestrator()
     granted.deadline = time.monotonic() + 6.0  # a restart gives every lease one full term
-    assert granted.over.wait(30)
+    assert granted.over.wait(60)
     assert granted.completed is not None
     steps = [commit.members[0].progress.env_steps for commit in granted.commits]
     assert steps == sorted(steps)
@@ -232,6 +232,6 @@ def test_an_orchestrator_that_is_away_for_longer_than_a_term_costs_the_lease(lab
     time.sleep(3.0)
     lab.start_orchestrator()
     after = lab.orchestrator.offer(train=train_work(steps=128))
-    assert after.over.wait(30)
+    assert after.over.wait(60)
     assert after.completed is not None
     assert granted.completed is None

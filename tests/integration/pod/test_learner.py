@@ -28,13 +28,13 @@ def load(lab: Any, reference: agent_pb2.CheckpointReference) -> Checkpoint:
     return load_checkpoint(open_store(lab.store), reference.prefix, reference.manifest_sha256)
 
 
-def finished(granted: Any, within_s: float = 40.0) -> pod_service_pb2.CompleteWorkRequest:
+def finished(granted: Any, within_s: float = 60) -> pod_service_pb2.CompleteWorkRequest:
     assert granted.over.wait(within_s), "the lease was not ended"
     assert granted.completed is not None, granted.released
     return granted.completed
 
 
-def wait_for_steps(granted: Any, within_s: float = 20.0) -> None:
+def wait_for_steps(granted: Any, within_s: float = 60) -> None:
     """Until the learner has told of environment steps."""
     deadline = time.monotonic() + within_s
     while not any(member.env_steps for renewal in granted.renewals for member in renewal.members):
@@ -209,17 +209,17 @@ def test_drain_commits_releases_and_stops(lab: Any, train_work: MakeWork) -> Non
     granted = lab.orchestrator.offer(train=train_work(seconds=300), term_s=1.0)
     wait_for_steps(granted)
     granted.action = pod_service_pb2.LEASE_ACTION_DRAIN
-    assert granted.over.wait(10)
+    assert granted.over.wait(60)
     assert granted.released.reason.reason == "DRAINING"
     assert granted.commits[-1].members[0].progress.env_steps > 0
-    assert process.wait(5) == 0
+    assert process.wait(60) == 0
 
 
 def test_release_commits_hands_back_and_goes_on_with_other_work(fused: Any, train_work: MakeWork) -> None:
     granted = fused.orchestrator.offer(train=train_work(seconds=300), term_s=1.0)
     wait_for_steps(granted)
     granted.action = pod_service_pb2.LEASE_ACTION_RELEASE
-    assert granted.over.wait(10)
+    assert granted.over.wait(60)
     assert granted.released.reason.reason == "DRAINING"
     assert granted.commits[-1].members[0].progress.env_steps > 0
     finished(fused.orchestrator.offer(train=train_work(steps=128)))
@@ -229,7 +229,7 @@ def test_release_commits_hands_back_and_goes_on_with_other_work(fused: Any, trai
 def test_exit_stops_the_process(lab: Any) -> None:
     process = lab.start_learner()
     lab.orchestrator.offer(exit=pod_service_pb2.ExitWork(reason="too many"))
-    assert process.wait(20) == 0
+    assert process.wait(60) == 0
 
 
 def test_the_same_pod_works_on_and_on(fused: Any, train_work: MakeWork) -> None:
@@ -365,7 +365,7 @@ def test_a_learner_tells_its_state_policy_and_checkpoints_while_it_trains(fused:
     with pytest.raises(PreconditionFailed):
         stub.Checkpoint(learner_service_pb2.CheckpointRequest())
     granted = fused.orchestrator.offer(train=train_work(members=2, seconds=300), term_s=1.0)
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while (status := stub.GetStatus(learner_service_pb2.GetStatusRequest())).updates == 0:
         assert time.monotonic() < deadline
         time.sleep(0.1)

@@ -86,7 +86,7 @@ def test_workers_leave_and_come_in_the_middle_of_a_round(lab: Any, work: pod_ser
     training = Round(lab, work)
     training.wait_for("live_environments", 2 * ENVS)
     lab.kill("worker0")
-    lab.processes["worker0"].wait(5)
+    lab.processes["worker0"].wait(60)
     training.trains_on()
     wait_until(lambda: training.status.worker_count == 1, "a dead worker is counted")
     training.wait_for("live_environments", 2 * ENVS)  # the other one has taken over its part
@@ -95,7 +95,7 @@ def test_workers_leave_and_come_in_the_middle_of_a_round(lab: Any, work: pod_ser
     training.wait_for("live_environments", 2 * ENVS)
     for name in ("worker0", "worker1"):
         lab.kill(name)
-        lab.processes[name].wait(5)
+        lab.processes[name].wait(60)
     for name in ("worker1", "worker0"):
         lab.start("worker", name)
     training.trains_on()

@@ -212,7 +212,7 @@ def test_one_learner_at_a_time_and_the_place_is_free_once_it_has_gone(
         second.read()
     assert refused.value.metadata["max_sessions"] == "1"
     first.close()
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 60
     while True:
         third = converse()
         third.open(cohort)
@@ -341,7 +341,7 @@ def test_a_long_rollout_is_given_up_when_its_learner_leaves(
     time.sleep(0.2)
     conversation.close()
     stub = worker_service_pb2_grpc.WorkerServiceStub(worker.channel("worker"))
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 60
     while stub.GetStatus(worker_service_pb2.GetStatusRequest()).session_count:
         assert time.monotonic() < deadline
         time.sleep(0.05)
@@ -389,7 +389,7 @@ def test_sigterm_tells_open_sessions_and_ends_within_three_seconds(lab: Any, tra
     assert conversation.read().HasField("draining")
     with pytest.raises((StopIteration, Unavailable)):
         conversation.read()
-    assert process.wait(8) == 0
+    assert process.wait(60) == 0
     assert time.monotonic() - start < 8
 
 
@@ -409,6 +409,6 @@ def test_it_dies_with_its_parent(lab: Any) -> None:
     child = psutil.Process(int(parent.stdout.readline()))
     assert parent.stdout.readline().startswith("listening on")
     parent.kill()
-    parent.wait(5)
-    child.wait(5)
+    parent.wait(60)
+    child.wait(60)
     parent.stdout.close()

@@ -79,12 +79,12 @@ class Worker:
     @classmethod
     def wait_here(cls) -> None:
         """In a worker's own thread, in the middle of its work."""
-        cls.by_thread[threading.get_ident()]._may_send.wait(30.0)
+        cls.by_thread[threading.get_ident()]._may_send.wait(60)
 
     def end(self) -> None:
         self._stop.set()
         self._may_send.set()
-        self._thread.join(5.0)
+        self._thread.join(60)
         self._server.drain(0.0)
 
     def _run(self) -> None:

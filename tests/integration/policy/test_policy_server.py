@@ -87,7 +87,7 @@ def test_a_stream_answers_in_order_and_goes_on_after_a_refusal(site: Site) -> No
         site.processes["policy"].terminate()
         assert next(stream).draining
         forever.set()
-        assert site.processes["policy"].wait(20) == 0
+        assert site.processes["policy"].wait(60) == 0
 
 
 def tensor(
@@ -231,7 +231,7 @@ def test_killed_and_started_again_it_is_found_again(site: Site) -> None:
     with site.client() as client:
         before = client.act(OBSERVATIONS)
         site.kill("policy")
-        site.processes["policy"].wait(20)
+        site.processes["policy"].wait(60)
         site.serve(**settings)
         np.testing.assert_array_equal(client.act(OBSERVATIONS, timeout_s=20), before)
     with grpc.insecure_channel(site.addresses["policy"]) as channel:

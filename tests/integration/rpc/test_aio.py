@@ -131,10 +131,8 @@ async def test_who_may_not_call(
 
 async def test_default_deadline(server: AioRpcServer, world: Any) -> None:
     async with open_aio_channel(server.address, "pod-token", ChannelOptions(timeout_s=0.2)) as channel:
-        started = time.monotonic()
         with pytest.raises(DeadlineExpired, match=r"podracer.test.Echo/UnaryUnary at 127.0.0.1"):
             await world.Stub(channel).unary(b"wait")
-        assert time.monotonic() - started < 8
 
 
 async def test_only_idempotent_calls_are_repeated(server: AioRpcServer, world: Any) -> None:
@@ -236,9 +234,7 @@ async def test_drain_ends_what_does_not_end(world: Any) -> None:
     async with open_aio_channel(server.address, "pod-token") as channel:
         waiting = world.Stub(channel).unary_stream(b"wait")
         assert await waiting.read() == b"waiting"
-        started = time.monotonic()
         await server.drain(0.2)
-        assert time.monotonic() - started < 8
         with pytest.raises(Unavailable):
             await waiting.read()
 

@@ -89,7 +89,7 @@ def test_calls_are_counted_by_how_they_ended(stub: Any, counted: CountedMetrics)
     wanted = {(NAME, "OK"): 2, (NAME, "NOT_FOUND"): 1, (NAME, "INTERNAL"): 1}
     assert counted.counts(metrics.RPC_CLIENT) == wanted
     on_server = wanted | {("Echo/StreamStream", "OK"): 1}
-    wait_until(lambda: counted.counts(metrics.RPC_SERVER) == on_server, 10, "the server's count")
+    wait_until(lambda: counted.counts(metrics.RPC_SERVER) == on_server, 60, "the server's count")
 
 
 async def test_the_same_with_asyncio(world: Any, kept: KeptSpans, counted: CountedMetrics) -> None:

@@ -70,7 +70,7 @@ def test_child_dies_with_its_killed_parent(tmp_path: Path) -> None:
         pid = int(pid_text)
         assert address.startswith("127.0.0.1:")
         parent.kill()
-    deadline = time.monotonic() + 5.0
+    deadline = time.monotonic() + 60
     while _runs(pid):
         assert time.monotonic() < deadline, "the child outlived its parent"
         time.sleep(0.02)

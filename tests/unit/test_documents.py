@@ -1,0 +1,86 @@
+"""What the documents show: job files are valid, links lead somewhere, files of examples are shown as they are.
+
+The commands of the documents are run by tests/e2e/test_documentation.py.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from podracer_core.jobs.experiment import load_experiment, parse_experiment
+from support.documents import DOCUMENTS, blocks
+from support.examples import ALGORITHM, FUSION, GENERATOR, HOVER, MAZE
+from support.processes import EXAMPLES, ROOT
+
+# page -> the files that it shows in full, and those of which it shows an excerpt; each below the folder of its example
+EXTENSION_PAGES: dict[str, tuple[dict[str, Path], dict[str, Path]]] = {
+    "write-an-algorithm.md": (
+        dict.fromkeys(("pyproject.toml", "munchausen_dqn/catalogue.py", "munchausen_dqn/algorithm.py"), ALGORITHM),
+        dict.fromkeys(("cartpole.yaml", "tests/test_munchausen_dqn.py"), ALGORITHM),
+    ),
+    "write-a-fusion.md": (
+        dict.fromkeys(("pyproject.toml", "median_fusion/fusion.py"), FUSION),
+        dict.fromkeys(("cartpole.yaml", "tests/test_median_fusion.py"), FUSION),
+    ),
+    "write-a-generator.md": (
+        dict.fromkeys(("pyproject.toml", "median_stopping/generator.py"), GENERATOR),
+        dict.fromkeys(("cartpole.yaml", "tests/test_median_stopping.py"), GENERATOR),
+    ),
+    "write-an-environment.md": (
+        dict.fromkeys(("maze/environment.py", "maze.yaml", "pyproject.toml"), MAZE)
+        | dict.fromkeys(("hover/environment.py", "hover.yaml"), HOVER),
+        dict.fromkeys(("installed.yaml", "tests/test_maze.py"), MAZE),
+    ),
+}
+
+
+def job_files() -> list[tuple[str, str]]:
+    return [
+        (f"{path.relative_to(ROOT)}-{index}", block)
+        for path in DOCUMENTS
+        for index, block in enumerate(blocks(path.read_text(), "yaml"))
+        if "\nobjective:" in block
+    ]
+
+
+@pytest.mark.parametrize(("name", "text"), job_files(), ids=[name for name, _ in job_files()])
+def test_a_job_file_in_a_document_is_valid(name: str, text: str, tmp_path: Path) -> None:
+    for package in re.findall(r"^  code: (\S+)", text, re.MULTILINE):
+        (tmp_path / package).mkdir()
+        (tmp_path / package / "__init__.py").touch()
+    for data_set in re.findall(r"^data: \{\w+: (\S+)\}", text, re.MULTILINE):
+        (tmp_path / data_set).touch()
+    assert parse_experiment(text, name, tmp_path).jobs
+
+
+@pytest.mark.parametrize("name", ["auto", "experiment", "trading"])
+def test_a_job_file_that_is_shown_is_the_example(name: str, tmp_path: Path) -> None:
+    folder = shutil.copytree(EXAMPLES, tmp_path / "examples")
+    (folder / "prices.csv").touch()
+    shown = [parse_experiment(text, "job.yaml", folder) for _, text in job_files() if f"name: {name}\n" in text]
+    assert load_experiment(folder / f"{name}.yaml") in shown
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_links_lead_somewhere_and_make_targets_exist(document: Path) -> None:
+    text = document.read_text()
+    for link in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text):
+        assert (document.parent / link).exists(), link
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    for target in re.findall(r"`make ([a-z-]+)`|^make ([a-z-]+)(?: |$)(?=\s*(?:#|$))", text, re.MULTILINE):
+        assert set(target) & targets, target
+
+
+@pytest.mark.parametrize("page", EXTENSION_PAGES)
+def test_a_page_shows_the_files_of_its_example(page: str) -> None:
+    """Above each block stands the name of its file."""
+    in_full, in_part = EXTENSION_PAGES[page]
+    shown = re.findall(r"`([\w./]+)`[^\n]*\n\n```\w+\n(.*?)```", (ROOT / "docs" / page).read_text(), re.DOTALL)
+    assert {name for name, _ in shown} == in_full.keys() | in_part.keys()
+    for name, text in shown:
+        file = ((in_full | in_part)[name] / name).read_text()
+        assert text == file if name in in_full else text in file, name

@@ -1,0 +1,151 @@
+"""The examples of docs/write-a-*.md, installed beside us: found by their names, their mistakes refused.
+
+tests/e2e/test_extensions.py trains with them in real services.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from podracer_core.errors import InvalidInput
+from podracer_core.fusion.registry import fusion_class
+from podracer_core.jobs.job_file import load_job_file
+from podracer_leaderboard.extensions import load_extension
+from podracer_leaderboard.generator import Generator
+from support.commands import Result, run_here
+from support.examples import ALGORITHM, FUSION, GENERATOR, HOVER, MAZE, Packages
+
+
+@pytest.fixture
+def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Packages]:
+    packages = Packages(tmp_path / "packages", monkeypatch)
+    yield packages
+    packages.forget()
+
+
+def refused(job: Path, good: str, bad: str) -> Result:
+    """What `podracer run` says of a job file with a mistake. It has not started anything."""
+    text = job.read_text()
+    assert good in text
+    job.write_text(text.replace(good, bad))
+    result = run_here("run", job, "--plain", cwd=job.parent)
+    assert result.returncode == 2
+    assert "Traceback" not in result.stderr
+    assert not (job.parent / "runs").exists()
+    return result
+
+
+def test_an_algorithm_is_listed(packages: Packages, tmp_path: Path) -> None:
+    packages.install(ALGORITHM)
+    result = run_here("algorithms", cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert result.lines[-1].startswith("munchausen_dqn ")
+    assert result.lines[-1].endswith("munchausen-dqn 0.1.0")
+    assert not result.stderr
+    assert "munchausen_weight: 0.9" in run_here("algorithms", "munchausen_dqn", cwd=tmp_path).lines
+
+
+@pytest.mark.parametrize(
+    ("good", "bad", "message"),
+    [
+        ("munchausen_weight:", "munchhausen_weight:", "'munchhausen_weight'; did you mean munchausen_weight?"),
+        ("uniform: [0.5, 0.9]", "uniform: [0.5, 1.9]", "munchausen_weight: must be a number from 0 to 1, not 1.9"),
+        ("horizon: 16", "n_step: 3", "search.space.n_step: must be a whole number from 1 to 1, not 3"),
+        ("[munchausen_dqn]", "[munchhausen_dqn]", "unknown algorithm 'munchhausen_dqn'; did you mean munchausen_dqn"),
+    ],
+)
+def test_a_mistake_with_an_algorithm_is_refused(packages: Packages, good: str, bad: str, message: str) -> None:
+    result = refused(packages.install(ALGORITHM) / "cartpole.yaml", good, bad)
+    assert message in result.stderr
+    assert "cartpole.yaml:" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("good", "bad", "message"),
+    [
+        ("code: ./maze ", "code: ./mase ", "maze.yaml:4: environment.code: expected a folder; there is none at "),
+        (
+            "code: ./maze ",
+            "code: ./tests ",
+            "does not hold the module maze of maze.environment:Maze: expected maze/ or",
+        ),
+        ("./plan.txt", "./plain.txt", "maze.yaml:6: data.plan: expected a file; there is nothing at "),
+        ("data: {plan: ", "data: {a plan: ", "data.a plan: is not the name of an argument"),
+    ],
+)
+def test_a_mistake_with_an_environment_is_refused(tmp_path: Path, good: str, bad: str, message: str) -> None:
+    maze = shutil.copytree(MAZE, tmp_path / "maze")
+    assert message in refused(maze / "maze.yaml", good, bad).stderr
+
+
+def test_a_generator_is_found_and_named_by_a_name(packages: Packages) -> None:
+    job = packages.install(GENERATOR) / "cartpole.yaml"
+    found = load_extension("podracer.generators", "median_stopping", Generator, "generator")
+    assert found.__name__ == "MedianStopping"
+    result = refused(job, "generator: median_stopping", "generator: [median_stopping]")
+    assert "evolution.generator" in result.stderr
+
+
+def test_a_fusion_is_found_by_its_name_and_so_are_the_built_in_ones(packages: Packages) -> None:
+    packages.install(FUSION)
+    found = {name: fusion_class(name).__name__ for name in ("median", "mean", "weighted", "outer")}
+    assert found == {"median": "Median", "mean": "Mean", "weighted": "Weighted", "outer": "Outer"}
+    with pytest.raises(InvalidInput, match="no fusion 'medain' is installed; there are: mean, median, outer, weighted"):
+        fusion_class("medain")
+
+
+def test_a_job_file_with_a_fusion_is_valid(packages: Packages) -> None:
+    pod = load_job_file(packages.install(FUSION) / "cartpole.yaml").pod
+    assert pod.learners == 3
+    assert pod.fusion is not None
+    assert pod.fusion.name == "median"
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("import a_package_that_is_not_there\n", "cannot be imported: ModuleNotFoundError"),
+        ("class Median:\n    pass\n", "is no podracer_core.fusion.fusion.Fusion"),
+    ],
+)
+def test_a_package_with_a_broken_fusion_is_named(packages: Packages, text: str, problem: str) -> None:
+    (packages.install(FUSION) / "median_fusion" / "fusion.py").write_text(text)
+    with pytest.raises(InvalidInput, match=problem) as raised:
+        fusion_class("median")
+    assert "fusion 'median' of package median-fusion 0.1.0" in raised.value.message
+
+
+def test_the_name_of_a_built_in_fusion_cannot_be_taken(packages: Packages) -> None:
+    packages.install(FUSION)
+    packages.add("another", "2.0", {"podracer.fusions": {"mean": "median_fusion.fusion:Median"}})
+    with pytest.raises(InvalidInput, match=r"fusion 'mean' is offered by another 2.0, podracer-core .*; remove all"):
+        fusion_class("mean")
+
+
+@pytest.mark.thorough
+def test_the_tests_that_the_examples_bring_pass(packages: Packages, tmp_path: Path) -> None:
+    """Those of maze and hover without anything installed, as their page says."""
+    copies = [packages.install(example) for example in (ALGORITHM, FUSION, GENERATOR)]
+    copies += [shutil.copytree(example, tmp_path / example.name) for example in (MAZE, HOVER)]
+    paths = ":".join([os.environ["PYTHONPATH"], *map(str, copies)])
+    folders = [copy / "tests" for copy in copies]
+    result = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--import-mode=importlib", *folders],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": paths},
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    for folder in folders:
+        assert len(list(folder.glob("test_*.py"))) == 1
+    assert " passed" in result.stdout
