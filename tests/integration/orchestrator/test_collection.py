@@ -146,7 +146,7 @@ async def test_it_is_done_now_and_then_by_itself_and_goes_on_where_it_died(site:
     await asyncio.sleep(1.5)
     assert len(stored(site)) == 4, "forgotten, and still there"
     monkeypatch.undo()
-    for _ in range(100):
+    for _ in range(3000):
         if len(stored(site)) == 2:
             break
         await asyncio.sleep(0.05)

@@ -1,4 +1,4 @@
-"""`podracer data` as a process of its own against an orchestrator."""
+"""`podracer data` against an orchestrator."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ import pytest
 from podracer.common.v1 import environment_pb2, tensor_pb2
 from podracer_core.market_data.reading import read_table
 from podracer_core.market_data.table import checked
+from support.commands import run_here
 from support.stock_market import Row, days_of, market_rows, split_shares, write_csv
 
 
@@ -25,24 +26,31 @@ def rows() -> list[Row]:
     return split_shares(rows, "AAB", days_of(rows)[50], 1.3)
 
 
+def words_for(site: Any, *words: str) -> list[str]:
+    server = ["--orchestrator", site.server.address, "--leaderboard", site.board_address]
+    return ["data", *words, *server, "--token-file", str(site.folder / "tokens" / "client")]
+
+
 async def data(site: Any, *words: str) -> tuple[int, str, str]:
     """Exit code, output and messages of the command, in the site's folder."""
-    server = ["--orchestrator", site.server.address, "--leaderboard", site.board_address]
-    server += ["--token-file", str(site.folder / "tokens" / "client")]
+    result = await asyncio.to_thread(run_here, *words_for(site, *words), cwd=site.folder)
+    return result.returncode, result.stdout, result.stderr
+
+
+async def started(site: Any, *words: str) -> int:
+    """The exit code of the command in a process of its own."""
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-P", "-m", "podracer_client", "data", *words, *server),
+        *(sys.executable, "-P", "-m", "podracer_client", *words_for(site, *words)),
         cwd=site.folder,
         env={name: value for name, value in os.environ.items() if not name.startswith("PODRACER_")},
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.DEVNULL,
     )
     try:
-        out, told = await asyncio.wait_for(process.communicate(), 60)
+        return await asyncio.wait_for(process.wait(), 120)
     finally:
         if process.returncode is None:
             process.kill()
             await process.wait()
-    return process.returncode or 0, out.decode(), told.decode()
 
 
 async def fine(site: Any, *words: str) -> str:
@@ -98,8 +106,8 @@ async def test_several_who_add_at_once_lose_nothing(site: Any, rows: list[Row]) 
     for ticker in ("AAA", "AAB"):
         newer = [row for row in rows if row["time"] >= days[20] and row["ticker"] == ticker]
         write_csv(site.folder / f"{ticker}.csv", newer)
-        imports.append(fine(site, "import", f"{ticker}.csv", "--name", "prices", "--append", "--adjust", "none"))
-    await asyncio.gather(*imports)
+        imports.append(started(site, "import", f"{ticker}.csv", "--name", "prices", "--append", "--adjust", "none"))
+    assert await asyncio.gather(*imports) == [0, 0]
     assert (await shown(site, "prices"))["rows"] == 120
 
 

@@ -72,7 +72,7 @@ async def test_a_round_that_ends_opens_a_barrier_at_once(site, monkeypatch):
     await first.ask()
     site.board.has_nothing = True
     waiting = asyncio.create_task(second.ask(wait_s=20.0))
-    for _ in range(200):
+    for _ in range(3000):
         asked = len(site.board.heard(leaderboard_pb2.ProposeCohortRequest))
         if asked == 2:
             break

@@ -209,7 +209,7 @@ async def test_delete_removes_everything_of_an_ended_job_and_its_leaderboard(sit
     with pytest.raises(NotFound):
         await site.job(job.name)
     assert not list(site.store.list(f"projects/default/jobs/{job.uid}/"))
-    for _ in range(50):
+    for _ in range(3000):
         if not site.board.boards:
             break
         await asyncio.sleep(0.05)

@@ -140,6 +140,7 @@ async def test_the_next_orchestrator_adopts_what_runs_and_doubles_nothing(site, 
     assert set(await pods(site)) == set(before)
 
 
+@pytest.mark.thorough
 async def test_what_went_away_meanwhile_is_made_again_or_forgotten(site, cluster):
     job = await site.create(pod=shape(2))
     await until(lambda: len(cluster.pods("Running")) == 2, "two pods")
@@ -172,6 +173,7 @@ def template(site: Any) -> Any:
     return yaml.safe_load(site.settings["pod_template"].read_text())
 
 
+@pytest.mark.thorough
 async def test_a_job_whose_making_was_not_heard_of_is_adopted(site, cluster):
     watched = {("watch", "jobs"), ("watch", "pods")}
     await until(lambda: watched <= set(cluster.api.calls), "the first copy of everything")
@@ -189,6 +191,7 @@ async def test_a_job_whose_making_was_not_heard_of_is_adopted(site, cluster):
     assert ("delete", "jobs") not in cluster.api.calls
 
 
+@pytest.mark.thorough
 async def test_a_name_that_somebody_else_has_is_told(site, cluster):
     owner = cluster.store.create("configmaps", NAMESPACE, owner_body("podracer", "podracer-pool"))
     body = JobMaker("another").make(plan("fused-0"), template(site), owner)
@@ -199,6 +202,7 @@ async def test_a_name_that_somebody_else_has_is_told(site, cluster):
     assert set(cluster.jobs()) == {"fused-0"}
 
 
+@pytest.mark.thorough
 async def test_a_forgotten_resource_version_is_listed_anew(site, cluster):
     await site.create(pod=shape(2))
     await until(lambda: len(cluster.pods("Running")) == 2, "two pods")
@@ -209,6 +213,7 @@ async def test_a_forgotten_resource_version_is_listed_anew(site, cluster):
     await until(lambda: len(cluster.pods("Running")) == 2, "two pods again")
 
 
+@pytest.mark.thorough
 async def test_an_api_server_that_is_away_ends_nothing(site, cluster):
     job = await site.create(pod=shape(2))
     await until(lambda: len(cluster.pods("Running")) == 2, "two pods")
@@ -240,6 +245,7 @@ async def test_a_quota_that_is_used_up_is_told_once_and_limits_growth(site, clus
     assert len(await events(site, job, "POD_QUOTA")) == 1
 
 
+@pytest.mark.thorough
 async def test_without_leave_it_says_which_verb_lacks_and_is_not_ready(site, cluster):
     granted = {"apiGroups": ["batch"], "resources": ["jobs"], "verbs": ["get", "list", "watch", "delete"]}
     core = {
@@ -277,6 +283,7 @@ async def until_checked(site: Any, expected: str) -> str:
     raise AssertionError(f"waited for {expected!r}, it says {said!r}")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("play", "kind", "expected"),
     [
@@ -306,6 +313,7 @@ async def test_a_sidecar_that_keeps_crashing_is_told_and_ends_the_job_in_the_end
     await until(lambda: not cluster.jobs(), "the end of its Job")
 
 
+@pytest.mark.thorough
 async def test_a_learner_that_keeps_dying_ends_the_job_with_its_log(site, cluster, monkeypatch):
     monkeypatch.setattr(pool_keeping, "MAX_DEATHS", 3)
     cluster.play = lambda pod: Play("crash", 1, "the learner crashes on purpose")
@@ -318,6 +326,7 @@ async def test_a_learner_that_keeps_dying_ends_the_job_with_its_log(site, cluste
     await until(lambda: not cluster.jobs(), "the end of its Job")
 
 
+@pytest.mark.thorough
 async def test_a_disrupted_pod_comes_again_and_nothing_is_held_against_anybody(site, cluster):
     job = await site.create()
     (pod,) = await until(lambda: cluster.pods("Running"), "the pod")
@@ -334,6 +343,7 @@ async def test_a_disrupted_pod_comes_again_and_nothing_is_held_against_anybody(s
     assert not await events(site, job, "POD_CRASHES")
 
 
+@pytest.mark.thorough
 async def test_a_job_that_has_ended_though_its_pod_is_wanted_is_made_again(site, cluster):
     seen: list[str] = []
 
@@ -367,6 +377,7 @@ async def test_it_grows_while_there_is_room_and_one_pod_waits_for_more(site, clu
     assert len(await events(site, job, "POD_UNSCHEDULABLE")) == 1
 
 
+@pytest.mark.thorough
 async def test_a_gpu_where_no_node_has_one_is_told_and_others_grow(site, cluster):
     greedy = await site.create(pod=shape(4, resources={"cpu": 0.1, "gpu": 1}))
     said = await until_event(site, greedy, "POD_UNSCHEDULABLE")
@@ -380,6 +391,7 @@ async def test_a_gpu_where_no_node_has_one_is_told_and_others_grow(site, cluster
     await until(lambda: len(cluster.jobs()) == 6, "one alone that waits for a GPU")
 
 
+@pytest.mark.thorough
 async def test_a_pod_with_less_memory_than_a_job_asks_for_is_replaced(site, cluster):
     await site.create(pod=shape(1, resources={"memory_bytes": 1 << 30}))
     await until(lambda: cluster.pods("Running"), "the pod")
@@ -418,6 +430,7 @@ async def test_with_kueue_pods_wait_for_their_turn(site, cluster):
     assert not {kind for kind in kinds if kind.startswith("POD_")}
 
 
+@pytest.mark.thorough
 async def test_who_deletes_the_owner_begins_anew(site, cluster):
     job = await site.create(pod=shape(3))
     await until(lambda: len(cluster.pods("Running")) == 3, "three pods")
@@ -431,6 +444,7 @@ async def test_who_deletes_the_owner_begins_anew(site, cluster):
     await until(lambda: not cluster.jobs(), "no pod")
 
 
+@pytest.mark.thorough
 async def test_a_learner_that_is_lost_for_long_is_started_again(site, cluster, monkeypatch):
     monkeypatch.setattr(pool_keeping, "FROZEN_S", 0.3)
     monkeypatch.setattr(pool, "FRESH_S", 0.3)
@@ -443,6 +457,7 @@ async def test_a_learner_that_is_lost_for_long_is_started_again(site, cluster, m
     await until(lambda: cluster.pods("Running") and uids(cluster).get("fused-0") not in (None, first), "another one")
 
 
+@pytest.mark.thorough
 async def test_two_hundred_jobs(site, cluster):
     await site.stop()
     site.settings["max_pods"] = 250
@@ -481,6 +496,7 @@ async def test_the_role_grants_exactly_what_the_pool_does(site, cluster):
     assert set(cluster.api.calls) == granted
 
 
+@pytest.mark.thorough
 async def test_kubectl_sees_and_deletes_them(site, cluster, tmp_path):
     config = cluster.api.kubeconfig(tmp_path / "admin", ADMIN)
 

@@ -153,7 +153,7 @@ async def test_a_pod_that_keeps_dying_fails_its_job_with_the_end_of_its_log(pool
     monkeypatch.setattr(pool_keeping, "MAX_DEATHS", 3)
     (fakes / "mode").write_text("crash")
     job = await pool.create()
-    for _ in range(300):
+    for _ in range(3000):
         found = await pool.job(job.name)
         if found.state == job_pb2.JOB_STATE_FAILED:
             break
@@ -187,7 +187,7 @@ async def test_suspending_stops_the_pods_and_resuming_starts_them_again(pool, fa
     assert second.isdisjoint(first)
     await pool.client.jobs.CancelJob(service_pb2.CancelJobRequest(name=job.name))
     await until(lambda: not alive(started(fakes)))
-    for _ in range(1200):
+    for _ in range(3000):
         if not (await pool.client.jobs.ListPods(service_pb2.ListPodsRequest())).pods:
             break
         await asyncio.sleep(0.02)
@@ -338,7 +338,7 @@ async def test_what_a_pod_uses_is_told(pool, fakes, monkeypatch):
     monkeypatch.setattr(pool_keeping, "_TICK_S", 0.05)
     await pool.create()
     await until(lambda: pods_of(fakes))
-    for _ in range(1200):
+    for _ in range(3000):
         (pod,) = (await pool.client.jobs.ListPods(service_pb2.ListPodsRequest())).pods
         if pod.used.memory_bytes > 1 << 20:
             break

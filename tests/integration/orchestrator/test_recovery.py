@@ -106,7 +106,7 @@ async def test_a_delivery_that_is_forgotten_before_it_is_noted_is_made_again_wit
 async def test_a_leaderboard_that_refuses_the_job_fails_it_with_its_reason(site):
     site.board.refusal = InvalidInput("no such generator", reason="UNKNOWN_GENERATOR")
     job = await site.create()
-    for _ in range(100):
+    for _ in range(3000):
         found = await site.job(job.name)
         if found.state == job_pb2.JOB_STATE_FAILED:
             break

@@ -9,8 +9,11 @@ import tempfile
 
 import pytest
 
+from podracer_core.process import run_service
 from podracer_core.rpc.probe import probe
 from podracer_core.rpc.tokens import create_tokens
+from podracer_orchestrator.config import OrchestratorConfig
+from podracer_orchestrator.server import serve
 from support.pod_template import write_template
 
 
@@ -27,20 +30,26 @@ def environment(tmp_path):
     }
 
 
-def fail(environment, **changes) -> str:
-    result = subprocess.run(
-        [sys.executable, "-m", "podracer_orchestrator"],
-        env={**environment, **changes},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert result.returncode == 2, result.stderr
-    assert result.stdout == ""
-    (line,) = [line for line in result.stderr.splitlines() if line.startswith("podracer_orchestrator: ")]
-    assert "Traceback" not in result.stderr
-    return line
+@pytest.fixture
+def fail(environment, monkeypatch, capsys):
+    """What the service says that cannot start with such settings; it runs in this process."""
+
+    def fail(**changes) -> str:
+        for name in os.environ:
+            if name.startswith(("PODRACER_", "KUBERNETES_")):
+                monkeypatch.delenv(name)
+        for name, value in {**environment, **changes}.items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.setattr(sys, "argv", ["podracer_orchestrator"])
+        monkeypatch.setattr("podracer_core.process.configure_logging", lambda *_: None)
+        assert run_service("orchestrator", OrchestratorConfig, serve) == 2
+        captured = capsys.readouterr()
+        assert captured.out == ""
+        (line,) = captured.err.splitlines()
+        assert line.startswith("podracer_orchestrator: ")
+        return line
+
+    return fail
 
 
 def test_it_says_where_it_listens_and_ends_on_sigterm(environment):
@@ -72,17 +81,17 @@ def test_it_says_where_it_listens_and_ends_on_sigterm(environment):
         ({"PODRACER_TOKENS": "/nowhere"}, "no token"),
     ],
 )
-def test_a_wrong_setting_is_told_in_one_line(environment, changes, expected):
-    assert expected in fail(environment, **changes)
+def test_a_wrong_setting_is_told_in_one_line(fail, changes, expected):
+    assert expected in fail(**changes)
 
 
-def test_outside_of_a_cluster_the_kubernetes_pool_says_so(environment, tmp_path):
+def test_outside_of_a_cluster_the_kubernetes_pool_says_so(fail, tmp_path):
     template = str(write_template(tmp_path / "template.yaml"))
     kubernetes = {"PODRACER_POOL": "kubernetes", "PODRACER_POD_TEMPLATE": template}
-    outside = {key: value for key, value in environment.items() if not key.startswith("KUBERNETES_")}
-    assert "this process is in no cluster" in fail(outside, **kubernetes)
+    other = {"PODRACER_DATABASE": f"sqlite:///{tmp_path}/other.sqlite"}  # a process that could not start holds its own
+    assert "this process is in no cluster" in fail(**kubernetes)
     (tmp_path / "template.yaml").write_text("kind: Deployment")
-    assert "expected one object with metadata and spec" in fail(outside, **kubernetes)
+    assert "expected one object with metadata and spec" in fail(**kubernetes, **other)
 
 
 def test_its_health_is_told_to_everybody(environment):
@@ -101,11 +110,10 @@ def test_its_health_is_told_to_everybody(environment):
         assert process.wait(60) == 0
 
 
-def test_a_folder_that_cannot_be_written_is_told(environment, tmp_path):
+def test_a_folder_that_cannot_be_written_is_told(fail, tmp_path):
     (tmp_path / "file").touch()
-    assert "cannot be written" in fail(environment, PODRACER_DATABASE=f"sqlite:///{tmp_path}/file/o.sqlite")
+    assert "cannot be written" in fail(PODRACER_DATABASE=f"sqlite:///{tmp_path}/file/o.sqlite")
     line = fail(
-        environment,
         PODRACER_POOL="local",
         PODRACER_STATE_DIR=f"{tmp_path}/file/state",
         PODRACER_RUN_DIR=str(tmp_path / "run"),
