@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import logging
 import multiprocessing
 import multiprocessing.connection
 import os
 import runpy
 import sys
+import tempfile
 import threading
 from collections.abc import Mapping
 from multiprocessing import forkserver, reduction
@@ -23,6 +25,8 @@ from typing import Any
 from podracer_core.errors import Unavailable
 from podracer_core.lifetime import PARENT_VARIABLE, exit_with_parent
 from podracer_core.native_settings import NATIVE_SETTINGS
+
+logger = logging.getLogger(__name__)
 
 _SERVER = "podracer_core.warm_start_server"
 _MODULES = (
@@ -42,11 +46,12 @@ _lock = threading.Lock()
 _running = False
 
 
-def start_server() -> None:
-    """Start this process's fork server, which imports torch while the caller goes on. Does nothing but on Linux.
+def start_server(folder: str | None = None) -> None:
+    """Start this process's fork server, which imports torch while the caller goes on.
 
-    Only from the main thread, with which the server ends, and before there are other threads: this process's
-    environment is the server's for a moment.
+    `folder` is where its socket lies: one that is removed also where this process is killed. Only from the main
+    thread, with which the server ends, and before there are other threads: this process's environment is the server's
+    for a moment. Without a server (only Linux has one) `is_running` stays false.
     """
     global _running  # noqa: PLW0603 - the standard library has one fork server a process
     if sys.platform != "linux" or _running:
@@ -55,11 +60,15 @@ def start_server() -> None:
     own = dict(os.environ)
     others = {name: value for name, value in own.items() if not name.startswith("PODRACER_")}
     _replace_environment(NATIVE_SETTINGS | others | _THREADS | {PARENT_VARIABLE: str(os.getpid())})
+    own_folder, tempfile.tempdir = tempfile.tempdir, folder
     try:
         forkserver.ensure_running()
         _running = True
+    except OSError as error:  # the folder is not there, or its path too long for a socket
+        logger.warning("each process of a pod imports torch by itself: %s", error)
     finally:
         _replace_environment(own)
+        tempfile.tempdir = own_folder
 
 
 def is_running() -> bool:

@@ -7,7 +7,8 @@ from podracer_core import warm_start
 
 if __name__ == "__main__":
     if os.environ.get("PODRACER_POOL") == "local" and sys.argv[1:] == []:
-        warm_start.start_server()  # imports torch for the pods beside what is imported below
+        # It imports torch for the pods while this process imports what follows.
+        warm_start.start_server(os.environ.get("PODRACER_RUN_DIR"))
 
     from podracer_core.process import run_service
     from podracer_orchestrator.config import OrchestratorConfig
