@@ -1,4 +1,4 @@
-"""`podracer backtest` and the evaluator's Backtest, with real processes."""
+"""`podracer backtest` and the Backtest of a real evaluator."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 from podracer_core.backtest.record import replay
 from podracer_core.catalogue.environments import EnvironmentSpec
 from support.stock_market import days_of, market_rows, write_csv
-from tests.integration.client.test_policies import podracer, stored_policy
+from tests.integration.client.test_policies import evaluator, podracer, stored_policy  # noqa: F401 - a fixture
 
 ROWS = market_rows(3, 160, seed=4)
 DAYS = days_of(ROWS)

@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,7 @@ from podracer_core.errors import NotFound, PodracerError
 from podracer_core.evaluate import Evaluator
 from podracer_core.evaluate.messages import result_to_json
 from podracer_core.storage.object_store import open_store
+from support.commands import Result, one_evaluator, run_here
 from support.stock_market import market_rows, write_csv
 
 SEEDS = list(range(100, 108))
@@ -81,10 +83,25 @@ def stored_policy(spec: EnvironmentSpec, folder: Path, number: int = 1, hidden_s
     return folder / prefix
 
 
-def podracer(*arguments: object, cwd: Path) -> subprocess.CompletedProcess[str]:
+def podracer(*arguments: object, cwd: Path) -> Result:
+    """What a command gives that runs in this process."""
+    return run_here(*arguments, cwd=cwd)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def evaluator() -> Iterator[None]:
+    with one_evaluator():
+        yield
+
+
+def test_a_process_of_its_own_starts_an_evaluator_of_its_own(checkpoint: Path, tmp_path: Path) -> None:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PODRACER_")}
-    command = [sys.executable, "-m", "podracer_client", *map(str, arguments)]
-    return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    command = [sys.executable, "-m", "podracer_client", "evaluate", str(checkpoint), "--json"]
+    result = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=240, check=False
+    )
+    assert result.returncode == 0, result.stderr
+    assert json.loads(result.stdout)["seeds"] == SEEDS
 
 
 def test_the_stored_returns_come_again(checkpoint: Path, tmp_path: Path) -> None:
