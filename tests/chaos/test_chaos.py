@@ -147,6 +147,7 @@ def leaked(deployment: Deployment) -> list[str]:
     ]
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(3600)
 def test_nothing_acknowledged_is_lost(
     deployment: Deployment, s3: S3Server, folder: Path, disk: Path | None, database: PostgresServer | None

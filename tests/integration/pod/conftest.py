@@ -72,6 +72,8 @@ class ScriptedOrchestrator(pod_service_pb2_grpc.PodServiceServicer):
         self.grants: dict[int, Granted] = {}
         self.answered: dict[str, pod_service_pb2.LeaseWorkResponse] = {}
         self.requests: list[pod_service_pb2.LeaseWorkRequest] = []
+        self.on_commit: Callable[[], None] = lambda: None
+        """Called once a commit is stored, before it is acknowledged."""
 
     def offer(self, term_s: float = 10.0, **work: Any) -> Granted:
         """Put work into the queue: inspect=, train= or exit=."""
@@ -108,6 +110,7 @@ class ScriptedOrchestrator(pod_service_pb2_grpc.PodServiceServicer):
     def CommitCheckpoint(self, request, context):  # noqa: N802
         with self._held(request) as granted:
             granted.commits.append(request)
+            self.on_commit()
             return pod_service_pb2.CommitCheckpointResponse()
 
     def CompleteWork(self, request, context):  # noqa: N802

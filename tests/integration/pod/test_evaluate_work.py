@@ -207,6 +207,7 @@ class TestUserCode:
         assert granted.released.reason.reason == "DRAINING"
         assert process.wait(60) == 0
 
+    @pytest.mark.thorough
     def test_a_lost_evaluator_is_waited_for(self, lab: Any, policy: Callable[..., Any]) -> None:
         lab.start("worker")
         lab.start("evaluator", store="")

@@ -69,6 +69,7 @@ def often(work: pod_service_pb2.TrainWork) -> pod_service_pb2.TrainWork:
     return work
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("fault", ["killed", "frozen"])
 def test_training_goes_on_while_the_store_is_away_and_everything_arrives(
     s3_lab: Any, s3: S3Server, train_work: MakeWork, fault: str
@@ -129,6 +130,7 @@ def test_patience_with_the_store_has_an_end(lab: Any, s3: S3Server, train_work: 
     nothing_waits(lab)
 
 
+@pytest.mark.thorough
 def test_sigterm_while_the_store_is_away_ends_in_time(s3_lab: Any, s3: S3Server, train_work: MakeWork) -> None:
     granted = s3_lab.orchestrator.offer(train=often(train_work(seconds=300)), term_s=2.0)
     wait_until(lambda: len(granted.commits) >= 1)

@@ -15,6 +15,7 @@ from podracer_core.environments.classic_control.pendulum import Pendulum
 from podracer_core.environments.vec_environment import VecEnvironment
 from support.learning import best_bounds
 
+pytestmark = pytest.mark.thorough
 SMALL = {"hidden_sizes": (64, 64)}
 CARTPOLE = SMALL | {
     "batch_size": 64,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from podracer_core.catalogue.environments import EnvironmentSpec
 from podracer_core.environments.classic_control.cartpole import CartPole
 from podracer_core.environments.classic_control.pendulum import Pendulum
@@ -26,6 +28,7 @@ def test_ppo_brings_pendulum_to_minus_200_with_95_percent_confidence() -> None:
     assert all(agent.reached_at for agent in best), best
 
 
+@pytest.mark.thorough
 def test_ppo_brings_gymnasiums_acrobot_to_minus_100() -> None:
     def acrobot(num_envs: int) -> PreprocessVecEnv:
         return PreprocessVecEnv(EnvironmentSpec(id="Acrobot-v1"), num_envs, processes=1)
@@ -34,6 +37,7 @@ def test_ppo_brings_gymnasiums_acrobot_to_minus_100() -> None:
     assert all(agent.reached_at for agent in best), best
 
 
+@pytest.mark.thorough
 def test_a2c_brings_cartpole_to_475() -> None:
     best = best_bounds("a2c", CartPole, 8, A2C_CARTPOLE, target=475.0, env_steps=500_000, every=20_000)
     assert all(agent.reached_at for agent in best), best

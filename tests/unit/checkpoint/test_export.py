@@ -63,7 +63,10 @@ assert not any(name.startswith(("podracer", "gymnasium", "torch")) for name in s
 """
 
 
-@pytest.fixture(params=list(ACTIONS))
+FIRST, *OTHERS = ACTIONS
+
+
+@pytest.fixture(params=[FIRST, *(pytest.param(name, marks=pytest.mark.thorough) for name in OTHERS)])
 def checkpoint(request: pytest.FixtureRequest, tmp_path: Path) -> Checkpoint:
     """Of an agent with weights that matter and a normalizer that has seen something, through a store and back."""
     torch.set_num_threads(1)

@@ -188,6 +188,7 @@ def test_a_page_says_what_came_out(pages: dict[str, str]) -> None:
     assert "as it was after" in " ".join(Reader(pages["running"]).texts)
 
 
+@pytest.mark.thorough
 def test_five_hundred_agents_make_a_page_of_bounded_size() -> None:
     report = made_up_report(500, 40)
     assert len(report.evaluations) > 15_000

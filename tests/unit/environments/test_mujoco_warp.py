@@ -70,7 +70,7 @@ def assert_same(one: dict[str, Tensor], other: dict[str, Tensor], rows: slice | 
 @pytest.mark.parametrize(
     "xml_file",
     [
-        ANT,
+        pytest.param(ANT, marks=pytest.mark.thorough),
         CHEETAH,
         pytest.param("humanoid.xml", marks=slow),
         pytest.param("hopper.xml", marks=slow),

@@ -46,6 +46,7 @@ async def gains(database: Database, seeds: int, rounds: int, population: int) ->
     return found
 
 
+@pytest.mark.thorough
 async def test_every_generator_beats_random_search(database: Database) -> None:
     for generator, gained in (await gains(database, seeds=2, rounds=40, population=4)).items():
         assert statistics.median(gained) > 0, (generator, gained)
