@@ -1,161 +1,226 @@
-"""What the documents show is what works: job files are loaded, commands are run in the order in which they stand."""
+"""What the documents show is what works: their commands are run in the order in which they stand, and their programs.
+
+The commands are the documents' own, but jobs are given a smaller budget, servers ports of the system's choice.
+Documents share one server where they talk to a server, and one finished job where they look at its results.
+What needs no running is in tests/unit/test_documents.py.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import re
+import runpy
 import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
-from podracer_core.jobs.experiment import load_experiment, parse_experiment
-from support.processes import EXAMPLES, ROOT, Command, free_port, wait_until
+from support.commands import Result, one_evaluator, run_here
+from support.documents import blocks
+from support.processes import EXAMPLES, ROOT, Command, wait_until
+from tests.e2e.conftest import commands_in, start_up
 
-DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+pytestmark = [pytest.mark.thorough, pytest.mark.processes]
 README = (ROOT / "README.md").read_text()
+SMALL_PODS = "pod: {count: 1, layout: fused, members: 2, envs_per_member: 16}\nevaluation: {episodes: 8}\n"
+SMALL_JOB = "evolution: {population: 2, leaderboard_size: 2, round: {env_steps: 2_048}}\n" + SMALL_PODS
+TRADING = """\
+evolution: {population: 3, leaderboard_size: 3, round: {env_steps: 1_024}}
+pod: {count: 1, layout: fused, envs_per_member: 16}
+evaluation: {episodes: 8}
+"""
 
 
-def blocks(text: str, language: str) -> list[str]:
-    """The fenced blocks of a document."""
-    return re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)
+def smaller(text: str, objective: str, rest: str = SMALL_JOB) -> str:
+    """A job file with another end; `rest` stands for its sections `evolution`, `pod` and `evaluation`."""
+    lines = re.sub(r"^objective: .*$", f"objective: {objective}", text, flags=re.MULTILINE)
+    kept = [line for line in lines.splitlines() if not line.startswith(("evolution:", "pod:", "evaluation:"))]
+    return "\n".join(kept) + "\n" + rest
 
 
-def job_files() -> list[tuple[str, str]]:
-    return [
-        (f"{path.relative_to(ROOT)}-{index}", block)
-        for path in DOCUMENTS
-        for index, block in enumerate(blocks(path.read_text(), "yaml"))
-        if "\nobjective:" in block
-    ]
+def write_examples(folder: Path) -> None:
+    """The examples of the repository, with small jobs."""
+    copy = shutil.copytree(EXAMPLES, folder / "examples")
+    objectives = {
+        "cartpole": "{target_return: 475, statistic: mean, max_env_steps: 8_192, max_duration: 2m}",
+        "experiment": "{target_return: 475, statistic: mean, max_env_steps: 2_048}",
+        "trading": "{max_env_steps: 3_072}",
+    }
+    for name, objective in objectives.items():
+        file = copy / f"{name}.yaml"
+        file.write_text(smaller(file.read_text(), objective, TRADING if name == "trading" else SMALL_JOB))
 
 
-@pytest.mark.parametrize(("name", "text"), job_files(), ids=[name for name, _ in job_files()])
-def test_a_job_file_in_a_document_is_valid(name: str, text: str, tmp_path: Path) -> None:
-    for package in re.findall(r"^  code: (\S+)", text, re.MULTILINE):
-        (tmp_path / package).mkdir()
-        (tmp_path / package / "__init__.py").touch()
-    for data_set in re.findall(r"^data: \{\w+: (\S+)\}", text, re.MULTILINE):
-        (tmp_path / data_set).touch()
-    assert parse_experiment(text, name, tmp_path).jobs
+@pytest.fixture(scope="module", autouse=True)
+def evaluator() -> Iterator[None]:
+    with one_evaluator():
+        yield
 
 
-@pytest.mark.parametrize("name", ["auto", "experiment", "trading"])
-def test_a_job_file_that_is_shown_is_the_example(name: str, tmp_path: Path) -> None:
-    folder = shutil.copytree(EXAMPLES, tmp_path / "examples")
-    (folder / "prices.csv").touch()
-    shown = [parse_experiment(text, "job.yaml", folder) for _, text in job_files() if f"name: {name}\n" in text]
-    assert load_experiment(folder / f"{name}.yaml") in shown
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The folder in which `podracer up` has been called."""
+    folder = tmp_path_factory.mktemp("server")
+    write_examples(folder)
+    with commands_in(folder) as start:
+        start_up(start, folder)
+        yield folder
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
-def test_links_lead_somewhere_and_make_targets_exist(document: Path) -> None:
-    text = document.read_text()
-    for link in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text):
-        assert (document.parent / link).exists(), link
-    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
-    for target in re.findall(r"`make ([a-z-]+)`|^make ([a-z-]+)(?: |$)(?=\s*(?:#|$))", text, re.MULTILINE):
-        assert set(target) & targets, target
+@pytest.fixture(scope="module")
+def cartpole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder in which `podracer run examples/cartpole.yaml` has ended."""
+    folder = tmp_path_factory.mktemp("cartpole")
+    write_examples(folder)
+    with commands_in(folder) as start:
+        command = start("run", "examples/cartpole.yaml")
+        assert command.wait(240) == 0, command.stderr
+    return folder
 
 
-def test_the_commands_of_your_own_job(run: Callable[..., Command], tmp_path: Path) -> None:
-    section = README.split("## Your own job")[1].split("\n## ")[0]
-    (tmp_path / "pendulum.yaml").write_text(blocks(section, "yaml")[0])
-    placeholders: dict[str, str] = {}
-    (commands,) = blocks(section, "sh")
-    for line in commands.splitlines():
-        program, *arguments = shlex.split(line, comments=True)
-        assert program == "podracer"
-        command = run(*(placeholders.get(argument, argument) for argument in arguments), timeout_s=240)
-        if "--ensemble" in arguments and "candidate" in command.stderr:  # it met its target before more were judged
-            continue
-        assert command.process.returncode == 0, (line, command.stderr)
-        if "--json" in arguments and arguments[0] == "run":
-            job = next(event["job"] for event in command.events if event["event"] == "progress")
-            placeholders = {"CHECKPOINT": command.events[-1]["checkpoint"], "JOB": job}
-            assert command.events[-1]["best_return"] > -200
+@pytest.fixture
+def after_cartpole(cartpole: Path, tmp_path: Path) -> Path:
+    """A folder as that of `cartpole`, for one test."""
+    return shutil.copytree(cartpole, tmp_path, dirs_exist_ok=True)
+
+
+def newest_job(folder: Path) -> str:
+    """By its name as a user would write it."""
+    jobs = run_here("jobs", "--json", cwd=folder).events
+    newest = max(jobs, key=lambda job: job["create_time"])
+    return str(newest["name"]).rpartition("/")[2]
+
+
+class Terminal:
+    """Executes what a document shows, in a folder: each command to its end, but those that end with & until they serve.
+
+    job      what stands for JOB
+    ended    what has ended, by its line
+    """
+
+    def __init__(self, folder: Path, podracer: Callable[..., Command]) -> None:
+        self.folder, self._podracer = folder, podracer
+        self.job = ""
+        self.address = ""
+        self.serving: Command | None = None
+        self.ended: dict[str, Command | Result] = {}
+
+    def execute(self, line: str) -> Command | Result | None:
+        program, *arguments = [word.replace("JOB", self.job) for word in shlex.split(line, comments=True)]
+        assert program == "podracer", line
+        if arguments[-1] != "&":
+            ended = self._run(arguments) if arguments[0] == "run" else run_here(*arguments, cwd=self.folder)
+            assert ended.returncode == 0, (line, ended.stderr)
+            self.ended[line] = ended
+            return ended
+        if arguments[0] == "up":
+            assert arguments[1:-1] in ([], ["--dir", "runs"]), "the server that is there"
+            assert (self.folder / "runs" / "connection.json").exists()
+            return None
+        assert arguments[0] == "serve"
+        self.serving = serving = self._podracer(*arguments[:-1], "--listen", "127.0.0.1:0")
+        wait_until(lambda: told(serving, "stop") or serving.returncode is not None, 120, line)
+        self.address = told(serving, "policy server")
+        assert self.address, serving.stderr
+        return None
+
+    def _run(self, arguments: list[str]) -> Command:
+        command = self._podracer(*arguments)
+        if command.wait(240) == 0:
+            self.job = newest_job(self.folder)
+        return command
+
+    def program(self, program: str) -> str:
+        """What a program in Python prints, which asks the policy server if any."""
+        if self.address:
+            program = program.replace("127.0.0.1:7710", self.address)
+        return printed(lambda: exec(program, {"__name__": "__main__"}), self.folder)
+
+
+def told(command: Command, title: str) -> str:
+    """What a command has said beside a title so far."""
+    return next((line.removeprefix(title).strip() for line in list(command.lines) if line.startswith(title)), "")
+
+
+def printed(call: Callable[[], object], folder: Path) -> str:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PODRACER_")}
+    with (
+        contextlib.chdir(folder),
+        mock.patch.dict(os.environ, environment, clear=True),
+        contextlib.redirect_stdout(io.StringIO()) as stdout,
+    ):
+        call()
+    return stdout.getvalue()
+
+
+def commands_of(document: str, section: str = "") -> list[str]:
+    """The lines of the one block of commands of a document, or of its section."""
+    text = (ROOT / document).read_text()
+    (commands,) = blocks(text.split(f"## {section}\n")[1].split("\n## ")[0] if section else text, "sh")
+    return commands.splitlines()
+
+
+def test_the_commands_of_your_own_job(podracer: Callable[..., Command], tmp_path: Path) -> None:
+    (shown,) = blocks(README.split("## Your own job")[1].split("\n## ")[0], "yaml")
+    assert "{target_return: -200, max_duration: 10m}" in shown
+    rest = SMALL_JOB.replace("population: 2, leaderboard_size: 2", "population: 4, leaderboard_size: 4")
+    text = smaller(shown, "{target_return: -200, max_env_steps: 12_800}", rest.replace("members: 2", "members: 4"))
+    (tmp_path / "pendulum.yaml").write_text(text)
+    terminal = Terminal(tmp_path, podracer)
+    checkpoint = ""
+    for line in commands_of("README.md", "Your own job"):
+        ended = terminal.execute(line.replace("CHECKPOINT", checkpoint))
+        if line.startswith("podracer run ") and "--json" in line:
+            assert isinstance(ended, Command)
+            assert ended.events[-1]["state"] == "SUCCEEDED"
+            checkpoint = ended.events[-1]["checkpoint"]
+    assert checkpoint
     assert (tmp_path / "policy.pt2").stat().st_size > 0
 
 
-def test_the_commands_of_several_jobs_at_once(
-    podracer: Callable[..., Command], run: Callable[..., Command], tmp_path: Path
-) -> None:
-    section = (ROOT / "docs" / "job-file.md").read_text().split("## Several jobs at once")[1].split("\n## ")[0]
-    shutil.copytree(EXAMPLES, tmp_path / "examples")
-    (commands,) = blocks(section, "sh")
-    for line in commands.splitlines():
-        _, *arguments = shlex.split(line, comments=True)
-        if arguments[0] == "submit":
-            podracer("up")
-            wait_until((tmp_path / "runs" / "connection.json").exists, 60, "the services")
-        command = run(*arguments, timeout_s=240)
-        assert command.process.returncode == 0, (line, command.stderr)
+def test_the_commands_of_several_jobs_at_once(podracer: Callable[..., Command], tmp_path: Path, server: Path) -> None:
+    write_examples(tmp_path)
+    alone, at_server = Terminal(tmp_path, podracer), Terminal(server, podracer)
+    for line in commands_of("docs/job-file.md", "Several jobs at once"):
+        ended = (alone if line.startswith("podracer run ") else at_server).execute(line)
+        assert ended is not None
         names = [f"experiment-{number}-" for number in (1, 2, 3, 4)]
-        assert all(name in "\n".join(command.lines) for name in names), (line, command.lines)
+        assert all(name in "\n".join(ended.lines) for name in names), (line, ended.lines)
 
 
-def test_the_commands_of_as_a_service(podracer: Callable[..., Command], run: Callable, tmp_path: Path) -> None:
-    section = README.split("## As a service")[1].split("\n## ")[0]
-    shutil.copytree(EXAMPLES, tmp_path / "examples")
-    (commands,) = blocks(section, "sh")
-    for line in commands.splitlines():
-        _, *arguments = shlex.split(line, comments=True)
-        if arguments[-1] == "&":
-            podracer(*arguments[:-1])
-            wait_until((tmp_path / "runs" / "connection.json").exists, 60, "the services")
-        else:
-            command = run(*arguments)
-            assert command.process.returncode == 0, (line, command.stderr)
-    (program,) = blocks(section, "python")
-    _python(program, tmp_path)
-    assert (tmp_path / "best" / "manifest.json").exists()
+def test_the_commands_of_as_a_service(podracer: Callable[..., Command], server: Path) -> None:
+    terminal = Terminal(server, podracer)
+    for line in commands_of("README.md", "As a service"):
+        terminal.execute(line)
+    (program,) = blocks(README.split("## As a service")[1].split("\n## ")[0], "python")
+    terminal.program(program)
+    assert (server / "best" / "manifest.json").exists()
 
 
-def run_commands(document: str, run: Callable[..., Command]) -> tuple[str, dict[str, Command]]:
-    """Run the one block of commands of a document, in which JOB is the job of its `run`. Returns the job and, by line,
-    what has run."""
-    (commands,) = blocks((ROOT / "docs" / document).read_text(), "sh")
-    job, ended = "", {}
-    for line in commands.splitlines():
-        _, *arguments = shlex.split(line, comments=True)
-        json = ["--json"] if arguments[0] == "run" else []
-        command = run(*(job if argument == "JOB" else argument for argument in arguments), *json, timeout_s=120)
-        assert command.process.returncode == 0, (line, command.stderr)
-        if json:
-            job = next(event["job"] for event in command.events if event["event"] == "progress").rpartition("/")[2]
-        ended[line] = command
-    return job, ended
-
-
-def test_the_commands_of_trading(podracer: Callable[..., Command], run: Callable[..., Command], tmp_path: Path) -> None:
-    text = (ROOT / "docs" / "trading.md").read_text()
-    shutil.copytree(EXAMPLES, tmp_path / "examples")
-    (commands,), (program,) = blocks(text, "sh"), blocks(text, "python")
-    job, listen = "", f"127.0.0.1:{free_port()}"
-    for line in commands.splitlines():
-        program_name, *arguments = [job if word == "JOB" else word for word in shlex.split(line, comments=True)]
-        if program_name == "python":
-            command_line = [sys.executable, *arguments, "--address", listen]
-            told = subprocess.run(command_line, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=True)
-            value = float(told.stdout.splitlines()[-1].split()[2].replace(",", ""))
+def test_the_commands_of_trading(podracer: Callable[..., Command], tmp_path: Path) -> None:
+    write_examples(tmp_path)
+    terminal = Terminal(tmp_path, podracer)
+    value = 0.0
+    for line in commands_of("docs/trading.md"):
+        program, *arguments = shlex.split(line, comments=True)
+        if program != "python":
+            terminal.execute(line)
             continue
-        if arguments[-1] == "&":
-            serve = podracer(*arguments[:-1], "--listen", listen)
-            wait_until(lambda: any(line.startswith("stop") for line in serve.lines), 90, "the policy server")  # noqa: B023
-            continue
-        command = run(*arguments, *(["--json"] if arguments[0] == "run" else []), timeout_s=240)
-        assert command.process.returncode == 0, (line, command.stderr)
-        if arguments[0] == "run":
-            job = next(event["job"] for event in command.events if event["event"] == "progress").rpartition("/")[2]
-    shown = _python(program.replace("127.0.0.1:7710", listen), tmp_path)
-    assert len(shown.strip("[]\n").split()) == 10, "an action for each ticker"
-    page = (tmp_path / f"{job}-backtest" / "index.html").read_text()
+        with mock.patch.object(sys, "argv", [*arguments, "--address", terminal.address]):
+            account = printed(lambda: runpy.run_path(arguments[0], run_name="__main__"), tmp_path)  # noqa: B023
+        value = float(account.splitlines()[-1].split()[2].replace(",", ""))
+    (program,) = blocks((ROOT / "docs" / "trading.md").read_text(), "python")
+    assert len(terminal.program(program).strip("[]\n").split()) == 10, "an action for each ticker"
+    page = (tmp_path / f"{terminal.job}-backtest" / "index.html").read_text()
     assert "equal weight, monthly" in page
-    equity = (tmp_path / f"{job}-backtest" / "equity.csv").read_text().splitlines()
+    equity = (tmp_path / f"{terminal.job}-backtest" / "equity.csv").read_text().splitlines()
     assert value == pytest.approx(float(equity[-1].split(",")[1]), rel=1e-6), "on paper as in the back-test"
     assert {path.name for path in (tmp_path / "spring").iterdir()} == {
         "index.html", "trades.csv", "equity.csv", "holdings.csv"
@@ -165,99 +230,77 @@ def test_the_commands_of_trading(podracer: Callable[..., Command], run: Callable
     assert (tmp_path / "trader.pt2").stat().st_size > 0
 
 
-def test_the_commands_of_telemetry(run: Callable[..., Command], tmp_path: Path) -> None:
-    shutil.copytree(EXAMPLES, tmp_path / "examples")
-    job, ended = run_commands("telemetry.md", run)
-    (tree,) = ["\n".join(command.lines) for line, command in ended.items() if line.startswith("podracer trace JOB  ")]
-    assert all(name in tree for name in ("JobService/CreateJob", "train", "gradient steps"))
-    assert "</html>" in (tmp_path / f"{job}-trace.html").read_text()
-    assert "</html>" in (tmp_path / "page.html").read_text()
+def look_at_cartpole(document: str, folder: Path, podracer: Callable[..., Command]) -> Terminal:
+    """Execute the commands of a document that begin with the job that `folder` holds."""
+    first, *others = commands_of(document)
+    assert shlex.split(first, comments=True) in (
+        ["podracer", "run", "examples/cartpole.yaml"],
+        ["podracer", "run", "examples/cartpole.yaml", "--dir", "runs"],
+    )
+    terminal = Terminal(folder, podracer)
+    terminal.job = newest_job(folder)
+    for line in others:
+        terminal.execute(line)
+    return terminal
 
 
-def test_the_commands_of_results(run: Callable[..., Command], tmp_path: Path) -> None:
-    shutil.copytree(EXAMPLES, tmp_path / "examples")
-    job, ended = run_commands("results.md", run)
-    (ranking,) = [command for line, command in ended.items() if line.startswith("podracer leaderboard ")]
+def test_the_commands_of_telemetry(podracer: Callable[..., Command], after_cartpole: Path) -> None:
+    terminal = look_at_cartpole("docs/telemetry.md", after_cartpole, podracer)
+    (tree,) = [ended.lines for line, ended in terminal.ended.items() if line.startswith("podracer trace JOB  ")]
+    assert all(name in "\n".join(tree) for name in ("JobService/CreateJob", "train", "gradient steps"))
+    assert "</html>" in (after_cartpole / f"{terminal.job}-trace.html").read_text()
+    assert "</html>" in (after_cartpole / "page.html").read_text()
+
+
+def test_the_commands_of_results(podracer: Callable[..., Command], after_cartpole: Path) -> None:
+    terminal = look_at_cartpole("docs/results.md", after_cartpole, podracer)
+    (ranking,) = [ended for line, ended in terminal.ended.items() if line.startswith("podracer leaderboard ")]
     assert any(line.split()[:2] == ["rank", "agent"] for line in ranking.lines)
-    assert "</html>" in (tmp_path / f"{job}-report.html").read_text()
-    assert (tmp_path / "figures" / "lineage.svg").stat().st_size > 0
+    assert "</html>" in (after_cartpole / f"{terminal.job}-report.html").read_text()
+    assert (after_cartpole / "figures" / "lineage.svg").stat().st_size > 0
 
 
-def test_the_commands_of_market_data(
-    podracer: Callable[..., Command], run: Callable[..., Command], tmp_path: Path
-) -> None:
-    (commands,) = blocks((ROOT / "docs" / "market-data.md").read_text(), "sh")
-    for line in commands.splitlines():
-        _, *arguments = shlex.split(line, comments=True)
-        if arguments[-1] == "&":
-            podracer(*arguments[:-1])
-            wait_until((tmp_path / "runs" / "connection.json").exists, 60, "the services")
-        else:
-            command = run(*arguments)
-            assert command.process.returncode == 0, (line, command.stderr)
-    assert (tmp_path / "copy.parquet").stat().st_size > 0
-
-
-def test_the_commands_of_continuous_training(
-    podracer: Callable[..., Command], run: Callable[..., Command], tmp_path: Path
-) -> None:
-    document = (ROOT / "docs" / "continuous-training.md").read_text()
-    shown = blocks(document, "yaml")[0]
-    assert "{max_duration: 20m}" in shown
-    (tmp_path / "trader.yaml").write_text(shown.replace("{max_duration: 20m}", "{max_duration: 6s}"))
-    decisions = 0
-    (commands,) = blocks(document, "sh")
-    for line in commands.splitlines():
-        program, *arguments = shlex.split(line, comments=True)
-        if program != "podracer":
-            subprocess.run(line, shell=True, cwd=tmp_path, check=True, timeout=30)
-            continue
-        if arguments[-1] == "&":
-            podracer(*arguments[:-1])
-            wait_until((tmp_path / "runs" / "connection.json").exists, 60, "the services")
-            continue
-        command = run(*arguments)
-        assert command.process.returncode == 0, (line, command.stderr)
-        if arguments[0] == "submit" or "--append" in arguments:
-            decisions += 1
-            wait_until(lambda count=decisions: len(run("history", "trader", "--json").events) == count, 180, line)
-        if arguments[0] == "promote":
-            assert "/trader-2/agents/" in "\n".join(command.lines)
-        if arguments[0] == "rollback":
-            assert "/trader-" in "\n".join(command.lines)
-    assert decisions == 2
-
-
-def test_the_commands_of_serving(podracer: Callable[..., Command], run: Callable[..., Command], tmp_path: Path) -> None:
-    text = (ROOT / "docs" / "serving.md").read_text()
-    shutil.copytree(EXAMPLES, tmp_path / "examples")
-    (commands,) = blocks(text, "sh")
-    job, listen = "", f"127.0.0.1:{free_port()}"
-    for line in commands.splitlines():
-        _, *arguments = [word.replace("JOB", job) for word in shlex.split(line, comments=True)]
-        if arguments[-1] == "&":
-            serve = podracer(*arguments[:-1], "--listen", listen)
-            wait_until(lambda: any(line.startswith("stop") for line in serve.lines), 90, "the policy server")  # noqa: B023
-        else:
-            command = run(*arguments, *(["--json"] if arguments[0] == "run" else []))
-            assert command.process.returncode == 0, (line, command.stderr)
-        if arguments[0] == "run":
-            job = next(event["job"] for event in command.events if event["event"] == "progress").rpartition("/")[2]
-    client, onnx = (_python(program.replace("127.0.0.1:7710", listen), tmp_path) for program in blocks(text, "python"))
+def test_the_commands_of_serving(podracer: Callable[..., Command], after_cartpole: Path) -> None:
+    terminal = look_at_cartpole("docs/serving.md", after_cartpole, podracer)
+    programs = blocks((ROOT / "docs" / "serving.md").read_text(), "python")
+    client, onnx = (terminal.program(program) for program in programs)
     served = client.split()
     assert served[0] in ("0", "1")
     assert served[1:3] == [f"[{served[0]}]", "cartpole"]
     assert onnx.split() == served[1:2], "the file acts as the server does"
-    serve.interrupt()
-    assert serve.wait(60) == 130
+    assert terminal.serving is not None
+    terminal.serving.interrupt()
+    assert terminal.serving.wait(60) == 130
 
 
-def _python(program: str, folder: Path) -> str:
-    """What a program of a document prints."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("PODRACER_")}
-    command = [sys.executable, "-c", program]
-    done = subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+def test_the_commands_of_market_data(podracer: Callable[..., Command], server: Path) -> None:
+    terminal = Terminal(server, podracer)
+    for line in commands_of("docs/market-data.md"):
+        terminal.execute(line)
+    assert (server / "copy.parquet").stat().st_size > 0
+
+
+def test_the_commands_of_continuous_training(podracer: Callable[..., Command], server: Path) -> None:
+    shown = blocks((ROOT / "docs" / "continuous-training.md").read_text(), "yaml")[0]
+    assert "{max_duration: 20m}" in shown
+    (server / "trader.yaml").write_text(smaller(shown, "{max_env_steps: 4_096}"))
+    terminal = Terminal(server, podracer)
+
+    def history() -> list[dict]:
+        return run_here("history", "trader", "--json", cwd=server).events
+
+    decisions = 0
+    for line in commands_of("docs/continuous-training.md"):
+        if not line.startswith("podracer "):
+            subprocess.run(line, shell=True, cwd=server, check=True, timeout=60)
+            continue
+        ended = terminal.execute(line)
+        words = line.split()
+        if words[1] == "submit" or "--append" in words:
+            decisions += 1
+            wait_until(lambda count=decisions: len(history()) == count, 240, line)
+        if words[1] == "promote":
+            assert "/trader-2/agents/" in "\n".join(ended.lines)
+        if words[1] == "rollback":
+            assert "/trader-" in "\n".join(ended.lines)
+    assert decisions == 2

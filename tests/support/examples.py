@@ -40,7 +40,7 @@ class Packages:
         return copy
 
     def install_variant(self, example: Path, module: str, name: str, old: str, new: str) -> None:
-        """An example under another name and with another text in `module`; its entry points are called `name`."""
+        """An example under another name and with another text in `module`; its one entry point is called `name`."""
         copy = self.folder / name
         shutil.copytree(example / example.name, copy / name)
         file = copy / name / f"{module}.py"
@@ -48,11 +48,9 @@ class Packages:
         assert old in text
         file.write_text(text.replace(old, new))
         project = tomllib.loads((example / "pyproject.toml").read_text())["project"]
-        entries = {
-            group: {name: value.replace(example.name, name) for value in values.values()}
-            for group, values in project["entry-points"].items()
-        }
-        self.add(name, "0.1.0", entries)
+        ((group, entries),) = project["entry-points"].items()
+        (value,) = entries.values()
+        self.add(name, "0.1.0", {group: {name: value.replace(example.name, name)}})
         self._see(copy)
 
     def add(self, distribution: str, version: str, entry_points: dict[str, dict[str, str]]) -> None:

@@ -85,7 +85,7 @@ async def contest(site: Any, child: str, champion: float, challenger: float) -> 
 
 async def history(site: Any, count: int, job: str = TRADER) -> list[service_pb2.Promotion]:
     """The decisions once there are `count`, newest first."""
-    for _ in range(500):
+    for _ in range(3000):
         answer = await site.client.jobs.ListPromotions(service_pb2.ListPromotionsRequest(job=job))
         if len(answer.promotions) >= count:
             return list(answer.promotions)

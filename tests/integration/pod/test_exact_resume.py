@@ -96,7 +96,7 @@ def check_exact(lab: Any, train_work: MakeWork, name: str, layout: str) -> None:
 def _quick(quick: str, thorough: tuple[str, ...]) -> list[Any]:
     """Every algorithm; those that are not named here only among the slow tests."""
     rest = set(BUILT_IN) - {quick, *thorough}
-    marks = dict.fromkeys(thorough, [pytest.mark.thorough]) | dict.fromkeys(rest, [pytest.mark.slow])
+    marks = {key: [pytest.mark.thorough] for key in thorough} | {key: [pytest.mark.slow] for key in rest}
     return [pytest.param(name, marks=marks.get(name, [])) for name in BUILT_IN]
 
 

@@ -188,7 +188,7 @@ async def test_cancelled_calls_end_the_handler(stub: Any, world: Any, caplog: py
     await call.write(b"one")
     assert await call.read() == b"one"
     call.cancel()
-    for _ in range(200):
+    for _ in range(3000):
         if world.aio_echo.ended:
             break
         await asyncio.sleep(0.01)
