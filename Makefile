@@ -8,9 +8,11 @@ PYTEST = $(BIN)/python -m pytest -n 2 --dist loadgroup
 QUICK = not slow and not gpu and not compose
 STUBS = libs/podracer_core/podracer
 RUN_FLAGS ?=
+ROUNDS ?= 10
+FRESH ?=
 BENCHMARKS = $(filter-out $(addprefix benchmarks/,report.py measured_process.py open_load.py open_load_bare.py),$(wildcard benchmarks/*.py))
 
-.PHONY: help setup run test test-thorough test-all test-slow test-gpu images e2e-compose check-manifests chaos fuzz lint format types imports protos check-protos protos-baseline bench bench-gpu bench-quick clean
+.PHONY: help setup run test test-thorough test-all test-slow test-stress test-gpu images e2e-compose check-manifests chaos fuzz lint format types imports protos check-protos protos-baseline bench bench-gpu bench-quick clean
 
 help:  ## show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -42,6 +44,9 @@ test-all: setup  ## test and test-thorough, in twenty minutes at most on two cor
 
 test-slow: setup  ## the tests that take minutes
 	@$(BIN)/python -m pytest -m slow --timeout 3600
+
+test-stress: setup  ## the tests of our processes on busy cores, with delays between them: ROUNDS=10, FRESH=1 begins anew
+	@$(BIN)/python tests/stress/run.py --rounds $(ROUNDS) $(if $(FRESH),--fresh)
 
 test-gpu: setup  ## the tests that need a CUDA device
 	@$(BIN)/python -m pytest -m gpu

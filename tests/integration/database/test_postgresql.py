@@ -96,6 +96,7 @@ async def test_a_former_process_whose_session_ends_late_is_waited_for(url: str) 
     ending.join()
 
 
+@pytest.mark.thorough
 async def test_a_server_that_was_killed_comes_back_with_everything_that_was_acknowledged(
     server: PostgresServer, url: str
 ) -> None:

@@ -16,6 +16,7 @@ from podracer_core.rpc.tokens import create_tokens
 from support.deployment import Deployment
 from support.s3_server import S3Server
 
+pytestmark = pytest.mark.thorough
 ENDS_WITHIN_S = 120
 Attempt = Callable[..., str]
 

@@ -9,13 +9,17 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from support.processes import ROOT
+
+pytestmark = [pytest.mark.thorough, pytest.mark.processes]
 
 
 def run_group(size: int, folder: Path, *what: str) -> list[list[dict[str, Any]]]:
     """What every rank prints, for each WHAT."""
     environment = os.environ | {
-        "PYTHONPATH": str(ROOT / "tests"),
+        "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT / "tests"), os.environ.get("PYTHONPATH")])),
         "GLOO_SOCKET_IFNAME": "lo",
         "OMP_NUM_THREADS": "1",
     }

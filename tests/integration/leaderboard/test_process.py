@@ -19,6 +19,8 @@ from podracer_core.errors import Unavailable
 from podracer_core.rpc.channel import open_aio_channel
 from podracer_core.rpc.tokens import FileToken, Role, create_tokens
 
+pytestmark = pytest.mark.processes
+
 
 class Process:
     """Leaderboards in one state folder, one after another."""

@@ -16,6 +16,7 @@ from podracer.leaderboard.v1 import leaderboard_service_pb2 as pb
 from podracer_core.errors import DeadlineExpired, PodracerError
 from support.random_messages import RandomMessages
 
+pytestmark = pytest.mark.thorough
 COUNT = int(os.environ.get("PODRACER_FUZZ", "300"))
 
 

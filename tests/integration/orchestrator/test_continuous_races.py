@@ -136,6 +136,7 @@ async def work(site: Any, description: Any) -> list[Any]:
     return found
 
 
+@pytest.mark.thorough
 async def test_two_jobs_watch_one_data_set(site, description):
     """Each makes its own generations; what one of them leaves, or has deleted, is the other's no less."""
     await restart(site, collect_after=0.0)
@@ -176,6 +177,7 @@ async def test_a_generation_that_is_cancelled_in_its_contest_leaves_the_champion
     assert (await begin(site, description)).lease.job == f"{TRADER}-3"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("side", ["champion", "challenger"])
 async def test_a_side_that_cannot_be_evaluated_leaves_the_champion(site, description, side):
     await upload(site, b"1")
@@ -197,6 +199,7 @@ async def test_a_side_that_cannot_be_evaluated_leaves_the_champion(site, descrip
     assert (await site.job(f"{TRADER}-2")).state == job_pb2.JOB_STATE_SUCCEEDED
 
 
+@pytest.mark.thorough
 async def test_a_contest_waits_while_its_job_is_suspended(site, description):
     await upload(site, b"1")
     await create(site)

@@ -41,6 +41,7 @@ def test_a_random_history_counts_everything_once(tmp_path, seed):
     assert len(repeated & set(history.done)) >= 4
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("seed", range(3))
 def test_a_random_history_of_teams_counts_everything_once(tmp_path, seed):
     history = History(tmp_path, random.Random(seed), learners=3)

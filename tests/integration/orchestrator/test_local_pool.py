@@ -20,6 +20,8 @@ from podracer_core.errors import InvalidInput, PreconditionFailed
 from podracer_orchestrator import pool_keeping
 from podracer_orchestrator.pool import machine
 
+pytestmark = pytest.mark.processes
+
 POD_PROGRAM = """
 import os, pathlib, signal, subprocess, sys, time
 from podracer_core.lifetime import exit_with_parent_if_asked
@@ -49,7 +51,7 @@ def fakes(tmp_path, monkeypatch):
         (folder / package).mkdir(parents=True)
         (folder / package / "__init__.py").touch()
         (folder / package / "__main__.py").write_text(POD_PROGRAM)
-    monkeypatch.setenv("PYTHONPATH", str(folder))
+    monkeypatch.setenv("PYTHONPATH", str(folder), prepend=os.pathsep)
     monkeypatch.setenv("FAKE_PODS", str(folder))
     monkeypatch.setenv("PODRACER_SECRET_OF_MINE", "must not reach a pod")
     return folder

@@ -44,6 +44,8 @@ from podracer_learner.policy_stream import PolicyStream
 from podracer_learner.user_files import FetchedFiles
 from podracer_learner.worker_link import LinkTerms, Weights, WorkerLink
 
+pytestmark = pytest.mark.processes
+
 MakeWork = Callable[..., pod_service_pb2.TrainWork]
 CollectRequest = worker_service_pb2.CollectRequest
 INLINE, SHARED = tensor_pb2.CARRIER_KIND_INLINE, tensor_pb2.CARRIER_KIND_SHARED_MEMORY

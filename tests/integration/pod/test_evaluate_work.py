@@ -20,6 +20,8 @@ from podracer_core.jobs.messages import seconds_from_duration
 from podracer_core.storage.object_store import open_store
 from support.processes import wait_until
 
+pytestmark = pytest.mark.processes
+
 MakeWork = Callable[..., pod_service_pb2.TrainWork]
 PENDULUM = EnvironmentSpec(id="Pendulum-v1")
 SEEDS = list(range(300, 340))  # more than a block of rows

@@ -14,6 +14,8 @@ from podracer.orchestrator.v1 import pod_service_pb2
 from podracer_core.checkpoint import load_checkpoint
 from podracer_core.storage.object_store import open_store
 
+pytestmark = pytest.mark.processes
+
 MakeWork = Callable[..., pod_service_pb2.TrainWork]
 
 
@@ -68,6 +70,7 @@ def test_a_worker_that_stays_away_ends_the_lease_in_bounded_time(lab: Any, train
     assert after.completed is not None
 
 
+@pytest.mark.thorough
 def test_training_goes_on_without_an_evaluator_and_waits_for_it_at_the_end(lab: Any, train_work: MakeWork) -> None:
     lab.start_split()
     granted = lab.orchestrator.offer(train=train_work(seconds=4), term_s=1.0)
@@ -83,6 +86,7 @@ def test_training_goes_on_without_an_evaluator_and_waits_for_it_at_the_end(lab: 
     assert all(member.HasField("candidate") for member in granted.completed.train.members)
 
 
+@pytest.mark.thorough
 def test_an_evaluator_that_stays_away_ends_the_lease_with_everything_committed(lab: Any, train_work: MakeWork) -> None:
     lab.start_split(peer_patience="2")
     granted = lab.orchestrator.offer(train=train_work(steps=16 * 8 * 100), term_s=1.0)
@@ -93,6 +97,7 @@ def test_an_evaluator_that_stays_away_ends_the_lease_with_everything_committed(l
     assert granted.commits[-1].members[0].progress.env_steps == 16 * 8 * 100
 
 
+@pytest.mark.thorough
 def test_an_evaluator_that_is_killed_while_it_judges_is_asked_again(lab: Any, train_work: MakeWork) -> None:
     lab.start_split()
     granted = lab.orchestrator.offer(train=train_work("Pendulum-v1", seconds=5, episodes=200), term_s=1.0)
@@ -154,6 +159,7 @@ def test_a_learner_frozen_past_its_term_can_write_nothing_and_leases_again(lab: 
     assert "abandoned" in lab.log("learner")
 
 
+@pytest.mark.thorough
 def test_a_learner_frozen_at_the_very_end_cannot_complete(lab: Any, train_work: MakeWork) -> None:
     lab.start_learner()
     granted = lab.orchestrator.offer(train=train_work("Pendulum-v1", steps=256, episodes=2000), term_s=1.0)
@@ -224,6 +230,7 @@ def test_an_orchestrator_that_is_away_for_a_while_loses_nothing(lab: Any, train_
     assert steps == sorted(steps)
 
 
+@pytest.mark.thorough
 def test_an_orchestrator_that_is_away_for_longer_than_a_term_costs_the_lease(lab: Any, train_work: MakeWork) -> None:
     lab.start_learner()
     granted = lab.orchestrator.offer(train=train_work(seconds=300), term_s=1.5)

@@ -21,6 +21,8 @@ from podracer_core.errors import NotFound, PreconditionFailed
 from podracer_core.evaluate import Evaluator
 from podracer_core.storage.object_store import open_store
 
+pytestmark = pytest.mark.processes
+
 MakeWork = Callable[..., pod_service_pb2.TrainWork]
 
 

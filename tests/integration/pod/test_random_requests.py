@@ -49,7 +49,7 @@ FENCE = 1_000_000
 
 MakeWork = Callable[..., pod_service_pb2.TrainWork]
 
-pytestmark = pytest.mark.timeout(7200)
+pytestmark = [pytest.mark.thorough, pytest.mark.timeout(7200)]
 
 
 @pytest.fixture(scope="module")

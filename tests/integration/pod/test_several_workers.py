@@ -15,6 +15,8 @@ from podracer.orchestrator.v1 import pod_service_pb2
 from podracer_core.checkpoint import load_checkpoint
 from podracer_core.storage.object_store import open_store
 
+pytestmark = pytest.mark.processes
+
 MakeWork = Callable[..., pod_service_pb2.TrainWork]
 
 ENVS, HORIZON = 16, 16

@@ -15,6 +15,8 @@ from podracer_core.checkpoint import load_checkpoint
 from podracer_core.storage.object_store import ObjectStore, open_store
 from support.s3_server import S3Server
 
+pytestmark = pytest.mark.processes
+
 MakeWork = Callable[..., pod_service_pb2.TrainWork]
 
 

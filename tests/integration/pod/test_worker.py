@@ -40,6 +40,8 @@ from podracer_core.rpc.channel import open_channel
 from podracer_core.training.messages import cohort_from_message
 from support.code import bring_file
 
+pytestmark = pytest.mark.processes
+
 MakeWork = Callable[..., pod_service_pb2.TrainWork]
 Request = worker_service_pb2.CollectRequest
 

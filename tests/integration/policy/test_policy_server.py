@@ -30,6 +30,8 @@ from support.policies import random_policy
 
 from .conftest import BOX, CHOICE, Site, torque_policy
 
+pytestmark = pytest.mark.processes
+
 OBSERVATIONS = np.random.default_rng(0).normal(size=(5, 3)).astype(np.float32)
 
 

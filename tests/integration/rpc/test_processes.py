@@ -13,6 +13,8 @@ import pytest
 
 from podracer_core.rpc.channel import open_channel
 
+pytestmark = pytest.mark.processes
+
 SERVER = """
 import asyncio, sys
 from pathlib import Path

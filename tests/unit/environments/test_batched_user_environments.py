@@ -92,6 +92,7 @@ def test_what_the_class_says_of_itself_is_passed_on(start: Start) -> None:
         BatchedRows(Walk, 1, {}, None).frame()
 
 
+@pytest.mark.thorough
 def test_one_without_our_frame_that_ignores_out(start: Start) -> None:
     environment = start(user_spec("Cards"), 4, processes=2)
     assert environment.has_action_mask
@@ -159,6 +160,7 @@ def test_what_cannot_be_right_is_refused(kind: type[VecEnvironment], kwargs: dic
         os.close(memory)
 
 
+@pytest.mark.thorough
 def test_an_exception_arrives_with_its_own_traceback(start: Start) -> None:
     with pytest.raises(UserCodeFailed, match="Walk: construction raised ValueError: no map for this maze"):
         start(user_spec("Walk", trouble="construction"), 2, processes=1)

@@ -364,6 +364,7 @@ def test_seeds_of_a_wrong_form(case: Case, shared: Shared) -> None:
             shared(case, 2, None).reset(wrong)
 
 
+@pytest.mark.thorough
 @every_case
 def test_a_great_many(case: Case) -> None:
     environment = case.make(case.many, 3)
@@ -375,6 +376,7 @@ def test_a_great_many(case: Case) -> None:
     environment.close()
 
 
+@pytest.mark.thorough
 @every_case
 def test_none_are_refused(case: Case) -> None:
     with pytest.raises(InvalidInput, match="num_envs"):
