@@ -4,6 +4,8 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
 PACKAGES = libs/podracer_core libs/podracer_client services/orchestrator services/leaderboard services/worker services/learner services/evaluator services/policy
+PIP = $(BIN)/python -m pip install --disable-pip-version-check --constraint constraints.txt
+LOGGED = >> $(VENV)/setup.log 2>&1 || { tail -n 20 $(VENV)/setup.log >&2; echo "make: pip failed; all it said: $(VENV)/setup.log" >&2; exit 1; }
 PYTEST = $(BIN)/python -m pytest -n 2 --dist loadgroup
 QUICK = not slow and not gpu and not compose
 STUBS = libs/podracer_core/podracer
@@ -24,9 +26,9 @@ $(VENV)/.ready: constraints.txt requirements-dev.txt libs/*/pyproject.toml servi
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "make: $(PYTHON) is older than 3.11; set PYTHON to a newer one" >&2; exit 2; }
 	@echo "Setting up $(VENV) (once; a few minutes at most) …"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt torch setuptools
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --requirement requirements-dev.txt
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --no-build-isolation $(addprefix --editable ,libs/podracer_core[torch,mujoco,mujoco-warp,trading,onnx,video] $(filter-out libs/podracer_core,$(PACKAGES)))
+	@$(PIP) torch setuptools $(LOGGED)
+	@$(PIP) --requirement requirements-dev.txt $(LOGGED)
+	@$(PIP) --no-build-isolation $(addprefix --editable ,libs/podracer_core[torch,mujoco,mujoco-warp,trading,onnx,video] $(filter-out libs/podracer_core,$(PACKAGES))) $(LOGGED)
 	@touch $@
 	@echo "Ready."
 
@@ -108,7 +110,7 @@ protos-baseline: setup  ## at a release: from now on this is what must not break
 	@cd protos && $(abspath $(BIN))/buf build --output baseline.binpb
 
 $(VENV)/.bench-ready: $(VENV)/.ready requirements-bench.txt
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --requirement requirements-bench.txt
+	@$(PIP) --requirement requirements-bench.txt $(LOGGED)
 	@touch $@
 
 bench: $(VENV)/.bench-ready  ## every benchmark, in full, beside its peers
