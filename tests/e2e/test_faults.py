@@ -80,11 +80,9 @@ def test_interrupted_then_resumed(start: Callable[[], Command], tmp_path: Path) 
     command = start()
     wait_for_rounds(tmp_path, 1, "the first round")
     processes = psutil.Process(command.process.pid).children(recursive=True)
-    segments = set(Path("/dev/shm").glob("podracer*")) if Path("/dev/shm").is_dir() else set()
     command.interrupt()
     assert command.wait(60) == 130
     assert not [process for process in processes if process.is_running() and process.status() != psutil.STATUS_ZOMBIE]
-    assert set(Path("/dev/shm").glob("podracer*")) <= segments
     assert not list(command.shm.iterdir())
     final = command.events[-1]
     assert (final["event"], final["state"]) == ("job_finished", "SUSPENDED")

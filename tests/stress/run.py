@@ -136,4 +136,7 @@ def _tell_all(results: Path) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit("interrupted: what has run is kept, the same command goes on")

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import grpc
 
@@ -24,15 +24,12 @@ from podracer_client import promotions
 from podracer_client.connection import Connection, find_connection
 from podracer_client.job import Job
 from podracer_client.names import DEFAULT_PROJECT, job_name
-from podracer_client.uploads import upload_files
-from podracer_client.warm_starts import look_up_founders
-from podracer_core.attachments.artifacts import receive_artifact
 from podracer_core.errors import InvalidInput
-from podracer_core.jobs.job_file import load_job_file
-from podracer_core.jobs.messages import spec_to_message
-from podracer_core.jobs.spec import JobSpec
 from podracer_core.rpc.channel import ChannelOptions, open_channel
 from podracer_core.rpc.tls import TlsFolder
+
+if TYPE_CHECKING:
+    from podracer_core.jobs.spec import JobSpec
 
 _JOBS = "/podracer.orchestrator.v1.JobService/"
 _ARTIFACTS = "/podracer.orchestrator.v1.ArtifactService/"
@@ -148,7 +145,11 @@ class Client:
         Its code and data are uploaded before. Raises InvalidInput with every bad field, AlreadyExists for a taken
         `job_id`.
         """
-        spec = self.upload_files(job if isinstance(job, JobSpec) else load_job_file(Path(job)))
+        from podracer_client.warm_starts import look_up_founders  # late: those who only read need none of it
+        from podracer_core.jobs.job_file import load_job_file
+        from podracer_core.jobs.messages import spec_to_message
+
+        spec = self.upload_files(load_job_file(Path(job)) if isinstance(job, str | Path) else job)
         spec = look_up_founders(self.leaderboard, spec)
         request = job_service_pb2.CreateJobRequest(
             job_id=job_id, spec=spec_to_message(spec), request_id=request_id or secrets.token_hex(16)
@@ -160,6 +161,8 @@ class Client:
 
         Raises InvalidInput where one of them cannot be sent.
         """
+        from podracer_client.uploads import upload_files
+
         return upload_files(self.artifact_service, spec)
 
     def job(self, name: str) -> Job:
@@ -261,4 +264,6 @@ class Client:
         Raises NotFound, AlreadyExists when `target` holds something, DataCorrupted.
         """
         request = artifact_service_pb2.DownloadRequest(name=artifact)
+        from podracer_core.attachments.artifacts import receive_artifact
+
         return receive_artifact(self.artifact_service.Download(request), Path(target))

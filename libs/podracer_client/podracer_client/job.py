@@ -10,7 +10,6 @@ from podracer.orchestrator.v1 import artifact_service_pb2, job_pb2, job_service_
 from podracer_client.names import best_checkpoint_name
 from podracer_client.watching import FINAL_STATES, JobWatch
 from podracer_core.errors import FieldViolation, InvalidInput, PreconditionFailed
-from podracer_core.jobs.validation import MAX_PODS
 
 if TYPE_CHECKING:
     from podracer_client.client import Client
@@ -90,6 +89,8 @@ class Job:
 
         Raises InvalidInput for a number that cannot be, PreconditionFailed where it has ended.
         """
+        from podracer_core.jobs.validation import MAX_PODS
+
         request = job_service_pb2.UpdateJobRequest(name=self.name)
         for field, option, count in (("min_count", "min", least), ("max_count", "max", most)):
             if count is None:

@@ -54,7 +54,7 @@ class Process:
     def refusal(self, **environment: str) -> tuple[int, str]:
         """Exit status and the last line of stderr of one that does not start."""
         process = self.start(**environment)
-        _, errors = process.communicate(timeout=20)
+        _, errors = process.communicate(timeout=60)
         return process.returncode, errors.strip().splitlines()[-1]
 
 
@@ -121,7 +121,7 @@ async def test_acknowledged_is_durable_whenever_it_is_killed(process: Process, d
                     try:
                         address, token = addresses[-1], FileToken(process.tokens[Role.CONTROL])
                         async with open_aio_channel(address, token) as channel:
-                            return await getattr(LeaderboardServiceStub(channel), method)(request, timeout=5)
+                            return await getattr(LeaderboardServiceStub(channel), method)(request, timeout=60)
                     except (Unavailable, IndexError):
                         await asyncio.sleep(0.01)
 

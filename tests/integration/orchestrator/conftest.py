@@ -178,7 +178,7 @@ class FakeLearner:
         )
 
     async def ask(self, wait_s: float = 5.0, request_id: str = "") -> pod_pb2.Lease | None:
-        response = await self.pods.LeaseWork(self.lease_request(wait_s, request_id), timeout=wait_s + 5)
+        response = await self.pods.LeaseWork(self.lease_request(wait_s, request_id), timeout=wait_s + 60)
         self.lease = response.lease if response.HasField("lease") else None
         return self.lease
 

@@ -16,6 +16,7 @@ import pytest
 from podracer.orchestrator.v1 import job_pb2
 from podracer.orchestrator.v1 import job_service_pb2 as service_pb2
 from podracer.orchestrator.v1 import pod_service_pb2 as pod_pb2
+from podracer_core import warm_start
 from podracer_core.errors import InvalidInput, PreconditionFailed
 from podracer_orchestrator import pool_keeping
 from podracer_orchestrator.pool import machine
@@ -54,6 +55,8 @@ def fakes(tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(folder), prepend=os.pathsep)
     monkeypatch.setenv("FAKE_PODS", str(folder))
     monkeypatch.setenv("PODRACER_SECRET_OF_MINE", "must not reach a pod")
+    # A fork server that earlier tests have started in this process has the real packages.
+    monkeypatch.setattr(warm_start, "is_running", lambda: False)
     return folder
 
 
@@ -270,7 +273,8 @@ async def test_an_ended_job_is_not_scaled(pool, fakes):
         await scale(pool, job, max_count=2)
 
 
-async def test_the_next_job_finds_the_pod_of_the_one_before(pool, fakes):
+async def test_the_next_job_finds_the_pod_of_the_one_before(pool, fakes, monkeypatch):
+    monkeypatch.setattr(pool_keeping, "SPARE_S", 600.0)
     first = await pool.create()
     (pid,) = (await until(lambda: pods_of(fakes))).values()
     learner = pool.learner("projects/default/pods/fused-0")
@@ -284,7 +288,7 @@ async def test_the_next_job_finds_the_pod_of_the_one_before(pool, fakes):
     assert (await learner.ask()).job == second.name
     await learner.release()
     await pool.client.jobs.CancelJob(service_pb2.CancelJobRequest(name=second.name))
-    asking = asyncio.create_task(learner.ask(wait_s=5))
+    asking = asyncio.create_task(learner.ask(wait_s=30))
     await asyncio.sleep(0.3)
     third = await pool.create()  # nobody needed the pod, but it was kept for a while
     assert (await asking).job == third.name
@@ -323,7 +327,10 @@ async def test_gpu_pods_get_gpus_of_their_own(pool, fakes, monkeypatch):
     gpus = tuple(machine.Gpu(f"GPU-{letter}", is_in_use=letter == "b") for letter in "abc")
     monkeypatch.setattr(machine.Gpus, "read", lambda self: gpus)
     monkeypatch.setattr(pool_keeping, "_TICK_S", 0.05)
-    await asyncio.sleep(0.2)
+    for _ in range(3000):
+        if (await pool.client.jobs.GetCapacity(service_pb2.GetCapacityRequest())).total.gpu:
+            break
+        await asyncio.sleep(0.02)
     await pool.create(pod=job_pb2.PodShape(max_count=3, resources={"cpu": 0.1, "gpu": 1}))
     found = await until(lambda: (all_ := started(fakes)) and len(all_) == 2 and all_)
     lines = [line for text in found.values() for line in text.splitlines()]

@@ -27,11 +27,12 @@ def jobs(
     from podracer_client.display.listing import columns
     from podracer_client.display.numbers import count_text, return_text, time_text
     from podracer_client.names import short_name
-    from podracer_core.jobs.experiment import EXPERIMENT_LABEL
 
     with server.read() as client:
         found = [job.message for job in client.jobs([_state(text) for text in state or ()])]
     if experiment:
+        from podracer_core.jobs.experiment import EXPERIMENT_LABEL
+
         found = [message for message in found if message.spec.labels.get(EXPERIMENT_LABEL) == experiment]
     if json:
         for message in found:
