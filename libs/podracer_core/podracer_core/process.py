@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
+import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import NoReturn, TypeVar
 
 from podracer_core.build import describe_build
 from podracer_core.config import ByteSize, load_settings
@@ -18,7 +20,7 @@ from podracer_core.rpc.tls import TlsFolder
 from podracer_core.telemetry.logging import configure_logging
 from podracer_core.telemetry.start import TelemetryOptions, telemetry
 
-__all__ = ["ServiceSettings", "announce", "run_service"]
+__all__ = ["ServiceSettings", "announce", "main", "run_service"]
 
 
 @dataclass(frozen=True)
@@ -72,6 +74,15 @@ class ServiceSettings:
 
 
 Settings = TypeVar("Settings", bound=ServiceSettings)
+
+
+def main(name: str, settings: type[Settings], serve: Callable[[Settings], int]) -> NoReturn:
+    """`run_service`, and the end of this process: at once, for Python takes 0.2 s to take a service's modules apart."""
+    code = run_service(name, settings, serve)
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def run_service(name: str, settings: type[Settings], serve: Callable[[Settings], int]) -> int:

@@ -10,8 +10,8 @@ if __name__ == "__main__":
         # It imports torch for the pods while this process imports what follows.
         warm_start.start_server(os.environ.get("PODRACER_RUN_DIR"))
 
-    from podracer_core.process import run_service
+    from podracer_core.process import main
     from podracer_orchestrator.config import OrchestratorConfig
     from podracer_orchestrator.server import serve
 
-    sys.exit(run_service("orchestrator", OrchestratorConfig, serve))
+    main("orchestrator", OrchestratorConfig, serve)
