@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 from collections import defaultdict
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,11 @@ def read_lines(file: Path) -> list[dict[str, Any]]:
     """The whole lines of a file of results; a line that a killed process left unfinished does not count."""
     if not file.exists():
         return []
-    return [json.loads(line) for line in file.read_text().splitlines(keepends=True) if line.endswith("}\n")]
+    found = []
+    for line in file.read_text().splitlines():
+        with suppress(ValueError):
+            found.append(json.loads(line))
+    return found
 
 
 class _Results:

@@ -72,6 +72,7 @@ class ManagedProcess:
         self._failure = ""
         self._process: subprocess.Popen[str] | None = None
         self._stopping = False
+        self._after_s = 0.0
         self._wake = threading.Event()
         self._thread = threading.Thread(target=self._keep_running, name=f"process-{plan.name}", daemon=True)
 
@@ -85,7 +86,9 @@ class ManagedProcess:
         process = self._process
         return process.pid if process is not None and process.returncode is None else None
 
-    def start(self) -> None:
+    def start(self, after_s: float = 0.0) -> None:
+        """Start it in `after_s` seconds. Returns at once."""
+        self._after_s = after_s
         self._thread.start()
 
     def wait_ready(self, timeout_s: float) -> str:
@@ -132,6 +135,7 @@ class ManagedProcess:
     def _keep_running(self) -> None:
         backoff = Backoff(_RESTART_INITIAL_S, _RESTART_MAXIMUM_S, jitter=0.5)
         young_deaths = 0
+        self._wake.wait(self._after_s)
         while not self._is_stopping():
             started = time.monotonic()
             end = self._run_once()

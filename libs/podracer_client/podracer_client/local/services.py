@@ -24,6 +24,7 @@ STOP_S = 4.6
 """From SIGTERM until the last process is gone; the user was promised 5 s."""
 
 _LEADERBOARD_SHARE_S = 0.6
+_LEADERBOARD_AFTER_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +65,9 @@ class LocalServices:
         )
 
     def start(self) -> None:
-        """Start both. Returns at once."""
-        self.leaderboard.start()
+        """Start both. Returns at once. The leaderboard is the lighter one, and leaves the cores to the other first."""
         self.orchestrator.start()
+        self.leaderboard.start(after_s=_LEADERBOARD_AFTER_S)
 
     def wait_ready(self, timeout_s: float = READY_TIMEOUT_S) -> Connection:
         """Wait until both serve; other terminals find them by the state folder's connection.json from then on.
