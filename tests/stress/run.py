@@ -35,13 +35,13 @@ def main() -> int:
         for file in (results, results.with_suffix(".txt"), results.with_suffix(".log")):
             file.unlink(missing_ok=True)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    begun, longest_s = time.monotonic(), 0.0
+    begun = time.monotonic()
     with _busy_cores():
         for number in range(1, arguments.rounds + 1):
             if any(line.get("complete") == number for line in read_lines(results)):
                 continue
             left_s = arguments.limit_min * 60 - (time.monotonic() - begun)
-            if left_s <= longest_s:
+            if left_s <= _longest_round_s(results):
                 print(f"stopped before round {number}: {left_s / 60:.0f} min are left, a round takes more", flush=True)
                 break
             round_begun = time.monotonic()
@@ -49,10 +49,9 @@ def main() -> int:
             if code not in (0, 1, 5):  # good, failures, nothing left to run
                 print(f"pytest ended with {code} in round {number}: see {results.with_suffix('.log')}")
                 return code
+            took_s = round(time.monotonic() - round_begun, 1)
             with results.open("a") as lines:
-                lines.write(json.dumps({"complete": number}) + "\n")
-            took_s = time.monotonic() - round_begun
-            longest_s = max(longest_s, took_s)
+                lines.write(json.dumps({"complete": number, "took_s": took_s}) + "\n")
             _tell_round(number, arguments.rounds, results, took_s)
     return _tell_all(results)
 
@@ -115,10 +114,15 @@ def _fork_busy_process() -> int:
     os._exit(0)
 
 
+def _longest_round_s(results: Path) -> float:
+    """Of all rounds so far; 0 before the first one is complete."""
+    return max((line["took_s"] for line in read_lines(results) if "complete" in line), default=0.0)
+
+
 def _tell_round(number: int, rounds: int, results: Path, took_s: float) -> None:
     outcomes = Counter(line["outcome"] for line in read_lines(results) if line.get("round") == number)
     counts = ", ".join(f"{count} {outcome}" for outcome, count in sorted(outcomes.items()))
-    rest_min = (rounds - number) * took_s / 60
+    rest_min = (rounds - number) * _longest_round_s(results) / 60
     print(f"round {number} of {rounds}: {counts}, {took_s / 60:.1f} min; about {rest_min:.0f} min to go", flush=True)
 
 

@@ -195,10 +195,10 @@ class TestUserCode:
 
         work.environment.kwargs.update({"break_after": 0, "length": 2000, "pause": 0.02})
         work.timeout.FromMilliseconds(700)
-        granted = lab.orchestrator.offer(evaluate=work, term_s=3.0)
+        granted = lab.orchestrator.offer(evaluate=work, term_s=5.0)
         assert finished(granted).problem.reason == "EVALUATION_TOO_LONG"
         work.ClearField("timeout")
-        granted = lab.orchestrator.offer(evaluate=work, term_s=3.0)
+        granted = lab.orchestrator.offer(evaluate=work, term_s=5.0)
         wait_until(lambda: len(granted.renewals) >= 2, 60, "renewals")
         stub = learner_service_pb2_grpc.LearnerServiceStub(lab.channel("learner"))
         status = stub.GetStatus(learner_service_pb2.GetStatusRequest())
@@ -216,7 +216,7 @@ class TestUserCode:
         lab.start_learner("split")
         work = policy()
         work.environment.kwargs.update({"length": 1000, "pause": 0.001})
-        granted = lab.orchestrator.offer(evaluate=work, term_s=3.0)
+        granted = lab.orchestrator.offer(evaluate=work, term_s=5.0)
         wait_until(lambda: len(granted.renewals) >= 2, 60, "renewals")
         lab.kill("evaluator")
         time.sleep(1.5)

@@ -40,7 +40,7 @@ def restart(lab: Any, role: str, name: str) -> None:
 @pytest.mark.parametrize("lock_step", [False, True], ids=["pipelined", "lock-step"])
 def test_a_killed_worker_comes_back_and_no_step_counts_twice(lab: Any, train_work: MakeWork, lock_step: bool) -> None:
     lab.start_split()
-    granted = lab.orchestrator.offer(train=train_work(steps=16 * 8 * 150, deterministic=lock_step), term_s=3.0)
+    granted = lab.orchestrator.offer(train=train_work(steps=16 * 8 * 150, deterministic=lock_step), term_s=5.0)
     wait_until(lambda: progress(granted) > 0)
     for _ in range(2):
         lab.kill("worker0")
@@ -56,7 +56,7 @@ def test_a_killed_worker_comes_back_and_no_step_counts_twice(lab: Any, train_wor
 
 def test_a_worker_that_stays_away_ends_the_lease_in_bounded_time(lab: Any, train_work: MakeWork) -> None:
     lab.start_split(peer_patience="2")
-    granted = lab.orchestrator.offer(train=train_work(seconds=300), term_s=3.0)
+    granted = lab.orchestrator.offer(train=train_work(seconds=300), term_s=5.0)
     wait_until(lambda: progress(granted) > 0)
     lab.kill("worker0")
     assert granted.over.wait(60)
@@ -71,7 +71,7 @@ def test_a_worker_that_stays_away_ends_the_lease_in_bounded_time(lab: Any, train
 @pytest.mark.thorough
 def test_training_goes_on_without_an_evaluator_and_waits_for_it_at_the_end(lab: Any, train_work: MakeWork) -> None:
     lab.start_split()
-    granted = lab.orchestrator.offer(train=train_work(seconds=4), term_s=3.0)
+    granted = lab.orchestrator.offer(train=train_work(seconds=4), term_s=5.0)
     wait_until(lambda: progress(granted) > 0)
     lab.kill("evaluator")
     lab.processes["evaluator"].wait(60)
@@ -87,7 +87,7 @@ def test_training_goes_on_without_an_evaluator_and_waits_for_it_at_the_end(lab: 
 @pytest.mark.thorough
 def test_an_evaluator_that_stays_away_ends_the_lease_with_everything_committed(lab: Any, train_work: MakeWork) -> None:
     lab.start_split(peer_patience="2")
-    granted = lab.orchestrator.offer(train=train_work(steps=16 * 8 * 100), term_s=3.0)
+    granted = lab.orchestrator.offer(train=train_work(steps=16 * 8 * 100), term_s=5.0)
     wait_until(lambda: progress(granted) > 0)
     lab.kill("evaluator")
     assert granted.over.wait(60)
@@ -98,7 +98,7 @@ def test_an_evaluator_that_stays_away_ends_the_lease_with_everything_committed(l
 @pytest.mark.thorough
 def test_an_evaluator_that_is_killed_while_it_judges_is_asked_again(lab: Any, train_work: MakeWork) -> None:
     lab.start_split()
-    granted = lab.orchestrator.offer(train=train_work("Pendulum-v1", seconds=5, episodes=200), term_s=3.0)
+    granted = lab.orchestrator.offer(train=train_work("Pendulum-v1", seconds=5, episodes=200), term_s=5.0)
     for sessions in (1, 2):
         wait_until(lambda sessions=sessions: lab.log("learner").count("policies go to the evaluator") == sessions)
         lab.kill("evaluator")
@@ -112,7 +112,7 @@ def test_a_killed_learner_starts_again_from_what_was_committed(lab: Any, train_w
     lab.start_split()
     work = train_work(seconds=300)
     work.checkpoint_interval.FromMilliseconds(300)
-    granted = lab.orchestrator.offer(train=work, term_s=3.0)
+    granted = lab.orchestrator.offer(train=work, term_s=5.0)
     wait_until(lambda: len(granted.commits) >= 2)
     lab.kill("learner")
     lab.processes["learner"].wait(60)
@@ -134,7 +134,7 @@ def test_a_learner_frozen_past_its_term_can_write_nothing_and_leases_again(lab: 
     lab.start_learner()
     work = train_work(members=2, envs=8, seconds=300)
     work.checkpoint_interval.FromMilliseconds(1)
-    granted = lab.orchestrator.offer(train=work, term_s=3.0)
+    granted = lab.orchestrator.offer(train=work, term_s=5.0)
     wait_until(lambda: len(granted.commits) >= 2)
     lab.kill("learner", signal.SIGSTOP)
     wait_until(lambda: time.monotonic() > granted.deadline + 1.0)
@@ -160,7 +160,7 @@ def test_a_learner_frozen_past_its_term_can_write_nothing_and_leases_again(lab: 
 @pytest.mark.thorough
 def test_a_learner_frozen_at_the_very_end_cannot_complete(lab: Any, train_work: MakeWork) -> None:
     lab.start_learner()
-    granted = lab.orchestrator.offer(train=train_work("Pendulum-v1", steps=256, episodes=2000), term_s=3.0)
+    granted = lab.orchestrator.offer(train=train_work("Pendulum-v1", steps=256, episodes=2000), term_s=5.0)
     wait_until(lambda: any(one.purpose == agent_pb2.EVALUATION_PURPOSE_PROGRESS for one in granted.evaluations))
     lab.kill("learner", signal.SIGSTOP)
     wait_until(lambda: time.monotonic() > granted.deadline + 1.0)
@@ -175,7 +175,7 @@ def test_a_learner_frozen_at_the_very_end_cannot_complete(lab: Any, train_work: 
 @pytest.mark.parametrize("layout", ["fused", "split"])
 def test_sigterm_commits_releases_and_ends(lab: Any, train_work: MakeWork, layout: str) -> None:
     process = lab.start_learner() if layout == "fused" else lab.start_split()
-    granted = lab.orchestrator.offer(train=train_work(members=8, envs=32, seconds=300), term_s=3.0)
+    granted = lab.orchestrator.offer(train=train_work(members=8, envs=32, seconds=300), term_s=5.0)
     wait_until(lambda: progress(granted) > 0)
     lab.kill("learner", signal.SIGTERM)
     assert process.wait(60) == 0
@@ -197,7 +197,7 @@ def test_sigterm_while_idle_ends_it(lab: Any) -> None:
 
 def test_sigterm_while_a_worker_is_awaited_ends_the_wait(lab: Any, train_work: MakeWork) -> None:
     process = lab.start_split(peer_patience="600")
-    granted = lab.orchestrator.offer(train=train_work(seconds=300), term_s=3.0)
+    granted = lab.orchestrator.offer(train=train_work(seconds=300), term_s=5.0)
     wait_until(lambda: progress(granted) > 0)
     lab.kill("worker0", signal.SIGSTOP)
     time.sleep(1.0)
@@ -228,7 +228,7 @@ def test_an_orchestrator_that_is_away_for_a_while_loses_nothing(lab: Any, train_
 @pytest.mark.thorough
 def test_an_orchestrator_that_is_away_for_longer_than_a_term_costs_the_lease(lab: Any, train_work: MakeWork) -> None:
     lab.start_learner()
-    granted = lab.orchestrator.offer(train=train_work(seconds=300), term_s=3.0)
+    granted = lab.orchestrator.offer(train=train_work(seconds=300), term_s=5.0)
     wait_until(lambda: progress(granted) > 0)
     lab.stop_orchestrator()
     wait_until(lambda: time.monotonic() > granted.deadline + 1.0)

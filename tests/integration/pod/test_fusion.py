@@ -16,6 +16,8 @@ MakeWork = Callable[..., pod_service_pb2.TrainWork]
 
 ENVS, HORIZON = 8, 16
 
+pytestmark = pytest.mark.processes
+
 
 def start(lab: Any, name: str) -> None:
     lab.start("learner", name, orchestrator=lab.addresses["orchestrator"], pod=f"projects/p/pods/{name}")

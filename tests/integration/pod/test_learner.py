@@ -184,7 +184,7 @@ def test_agents_learn_and_a_target_ends_the_round_with_the_winner_committed_firs
 def test_checkpoints_are_committed_while_training_goes_on(pod: Any, train_work: MakeWork) -> None:
     work = train_work(seconds=300)
     work.checkpoint_interval.FromMilliseconds(300)
-    granted = pod.orchestrator.offer(train=work, term_s=3.0)
+    granted = pod.orchestrator.offer(train=work, term_s=5.0)
     wait_until(lambda: len(granted.commits) >= 3, 60, "commits")
     wait_until(lambda: any(map(tells_a_return, granted.renewals)), 60, "a renewal that tells a return")
     granted.action = pod_service_pb2.LEASE_ACTION_FINISH
@@ -203,7 +203,7 @@ def test_checkpoints_are_committed_while_training_goes_on(pod: Any, train_work: 
 
 
 def test_finish_ends_the_round_early_with_its_result(fused: Any, train_work: MakeWork) -> None:
-    granted = fused.orchestrator.offer(train=train_work(seconds=300), term_s=3.0)
+    granted = fused.orchestrator.offer(train=train_work(seconds=300), term_s=5.0)
     wait_for_steps(granted)
     granted.action = pod_service_pb2.LEASE_ACTION_FINISH
     result = finished(granted).train
@@ -212,7 +212,7 @@ def test_finish_ends_the_round_early_with_its_result(fused: Any, train_work: Mak
 
 def test_drain_commits_releases_and_stops(lab: Any, train_work: MakeWork) -> None:
     process = lab.start_learner()
-    granted = lab.orchestrator.offer(train=train_work(seconds=300), term_s=3.0)
+    granted = lab.orchestrator.offer(train=train_work(seconds=300), term_s=5.0)
     wait_for_steps(granted)
     granted.action = pod_service_pb2.LEASE_ACTION_DRAIN
     assert granted.over.wait(60)
@@ -222,7 +222,7 @@ def test_drain_commits_releases_and_stops(lab: Any, train_work: MakeWork) -> Non
 
 
 def test_release_commits_hands_back_and_goes_on_with_other_work(fused: Any, train_work: MakeWork) -> None:
-    granted = fused.orchestrator.offer(train=train_work(seconds=300), term_s=3.0)
+    granted = fused.orchestrator.offer(train=train_work(seconds=300), term_s=5.0)
     wait_for_steps(granted)
     granted.action = pod_service_pb2.LEASE_ACTION_RELEASE
     assert granted.over.wait(60)
@@ -370,7 +370,7 @@ def test_a_learner_tells_its_state_policy_and_checkpoints_while_it_trains(fused:
         time.sleep(0.1)
     with pytest.raises(PreconditionFailed):
         stub.Checkpoint(learner_service_pb2.CheckpointRequest())
-    granted = fused.orchestrator.offer(train=train_work(members=2, seconds=300), term_s=3.0)
+    granted = fused.orchestrator.offer(train=train_work(members=2, seconds=300), term_s=5.0)
     deadline = time.monotonic() + 60
     while (status := stub.GetStatus(learner_service_pb2.GetStatusRequest())).updates == 0:
         assert time.monotonic() < deadline

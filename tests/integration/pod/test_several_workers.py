@@ -34,7 +34,7 @@ class Round:
 
     def __init__(self, lab: Any, work: pod_service_pb2.TrainWork) -> None:
         self.lab = lab
-        self.granted = lab.orchestrator.offer(train=work, term_s=3.0)
+        self.granted = lab.orchestrator.offer(train=work, term_s=5.0)
         self._stub = learner_service_pb2_grpc.LearnerServiceStub(lab.channel("learner"))
 
     @property

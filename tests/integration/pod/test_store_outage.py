@@ -76,7 +76,7 @@ def often(work: pod_service_pb2.TrainWork) -> pod_service_pb2.TrainWork:
 def test_training_goes_on_while_the_store_is_away_and_everything_arrives(
     s3_lab: Any, s3: S3Server, train_work: MakeWork, fault: str
 ) -> None:
-    granted = s3_lab.orchestrator.offer(train=often(train_work(seconds=25)), term_s=3.0)
+    granted = s3_lab.orchestrator.offer(train=often(train_work(seconds=25)), term_s=5.0)
     wait_until(lambda: len(granted.commits) >= 2)
     s3.stop() if fault == "killed" else s3.freeze()
     time.sleep(1.0)
@@ -97,7 +97,7 @@ def test_training_goes_on_while_the_store_is_away_and_everything_arrives(
 
 
 def test_the_end_of_a_round_waits_for_the_store(s3_lab: Any, s3: S3Server, train_work: MakeWork) -> None:
-    granted = s3_lab.orchestrator.offer(train=train_work(seconds=300), term_s=3.0)
+    granted = s3_lab.orchestrator.offer(train=train_work(seconds=300), term_s=5.0)
     wait_until(lambda: steps(granted) > 0)
     s3.stop()
     granted.action = pod_service_pb2.LEASE_ACTION_FINISH
@@ -112,7 +112,7 @@ def test_the_end_of_a_round_waits_for_the_store(s3_lab: Any, s3: S3Server, train
     for agent, member in zip(rest.cohort.members, granted.completed.train.members, strict=True):
         agent.resume.CopyFrom(member.final.checkpoint)
     s3.stop()
-    after = s3_lab.orchestrator.offer(train=rest, term_s=3.0)
+    after = s3_lab.orchestrator.offer(train=rest, term_s=5.0)
     time.sleep(4.0)
     assert not after.over.is_set(), "whoever goes on from a checkpoint has to have it"
     s3.start()
@@ -125,7 +125,7 @@ def test_patience_with_the_store_has_an_end(lab: Any, s3: S3Server, train_work: 
     lab.store = "s3://podracer"
     keys = {name.removeprefix("PODRACER_").lower(): value for name, value in s3.variables.items()}
     lab.start_learner(**keys, s3_attempts="1", store_patience="1s", spool_dir=str(lab.folder / "spool"))
-    granted = lab.orchestrator.offer(train=train_work(seconds=300), term_s=3.0)
+    granted = lab.orchestrator.offer(train=train_work(seconds=300), term_s=5.0)
     wait_until(lambda: steps(granted) > 0)
     s3.stop()
     granted.action = pod_service_pb2.LEASE_ACTION_FINISH
@@ -137,7 +137,7 @@ def test_patience_with_the_store_has_an_end(lab: Any, s3: S3Server, train_work: 
 
 @pytest.mark.thorough
 def test_sigterm_while_the_store_is_away_ends_the_wait(s3_lab: Any, s3: S3Server, train_work: MakeWork) -> None:
-    granted = s3_lab.orchestrator.offer(train=often(train_work(seconds=300)), term_s=3.0)
+    granted = s3_lab.orchestrator.offer(train=often(train_work(seconds=300)), term_s=5.0)
     wait_until(lambda: len(granted.commits) >= 1)
     s3.stop()
     time.sleep(1.0)
@@ -150,7 +150,7 @@ def test_sigterm_while_the_store_is_away_ends_the_wait(s3_lab: Any, s3: S3Server
 
 
 def test_a_killed_pod_leaves_a_spool_that_the_next_one_sweeps(s3_lab: Any, s3: S3Server, train_work: MakeWork) -> None:
-    granted = s3_lab.orchestrator.offer(train=often(train_work(seconds=300)), term_s=3.0)
+    granted = s3_lab.orchestrator.offer(train=often(train_work(seconds=300)), term_s=5.0)
     wait_until(lambda: len(granted.commits) >= 1)
     s3.stop()
     time.sleep(1.0)

@@ -161,7 +161,7 @@ def test_a_learner_that_is_killed_while_it_fetches_leaves_nothing_behind(lab: An
     drafts = Path(f"{lab.folder}/learner.cache/.drafts")
 
     lab.start_learner()
-    lab.orchestrator.offer(inspect=pod_service_pb2.InspectWork(environment=environment), term_s=2.0)
+    lab.orchestrator.offer(inspect=pod_service_pb2.InspectWork(environment=environment), term_s=5.0)
     deadline = time.monotonic() + 60
     while not (drafts.exists() and list(drafts.iterdir())):
         assert time.monotonic() < deadline
