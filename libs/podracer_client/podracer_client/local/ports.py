@@ -5,10 +5,13 @@ from __future__ import annotations
 import socket
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from podracer_core.rpc.address import Address, parse_address
 
-_LISTENING = "0A"  # the state in /proc/net/tcp
+if TYPE_CHECKING:
+    import psutil
+
 _HIGHEST = 65535
 
 
@@ -48,22 +51,15 @@ def free_ports(address: Address, count: int) -> list[Address]:
 def listener_of(port: int) -> str:
     """The process that listens on a port, for a message: `process 4242, the Podracer of /home/a/runs`.
 
-    Empty where the system does not tell: another user's process, or no Linux.
+    Empty where the system does not tell: another user's process, or macOS.
     """
-    with suppress(OSError):
-        inodes = _listening_inodes(port)
-        for folder in Path("/proc").glob("[0-9]*"):
-            with suppress(OSError):
-                if any(_target(link) in inodes for link in (folder / "fd").iterdir()):
-                    return _describe(folder)
+    import psutil  # late: only this message needs it
+
+    with suppress(psutil.Error):
+        for connection in psutil.net_connections("tcp"):
+            if connection.status == psutil.CONN_LISTEN and connection.laddr.port == port and connection.pid:
+                return _describe(psutil.Process(connection.pid))
     return ""
-
-
-def _target(link: Path) -> str:
-    try:
-        return str(link.readlink())
-    except OSError:  # closed meanwhile
-        return ""
 
 
 def _bound(address: Address) -> socket.socket:
@@ -78,26 +74,9 @@ def _bound(address: Address) -> socket.socket:
     return probe
 
 
-def _listening_inodes(port: int) -> set[str]:
-    """What /proc/<pid>/fd says of the sockets that listen on a port."""
-    inodes = set()
-    for table in ("tcp", "tcp6"):
-        for line in (Path("/proc/net") / table).read_text().splitlines()[1:]:
-            fields = line.split()
-            if fields[3] == _LISTENING and int(fields[1].rpartition(":")[2], 16) == port:
-                inodes.add(f"socket:[{fields[9]}]")
-    return inodes
-
-
-def _describe(folder: Path) -> str:
-    command = (folder / "cmdline").read_bytes().decode(errors="replace").split("\0")
-    process = f"process {folder.name}"
-    if not any(word.startswith("podracer_") for word in command):
-        return f"{process} ({Path(command[0]).name})"
-    variables = dict(
-        entry.split("=", 1) for entry in (folder / "environ").read_text(errors="replace").split("\0") if "=" in entry
-    )
-    database = variables.get("PODRACER_DATABASE", "").removeprefix("sqlite:///")
-    return (
-        f"{process}, the Podracer of {Path(database).parent}" if database.startswith("/") else f"{process} (Podracer)"
-    )
+def _describe(process: psutil.Process) -> str:
+    if not any(word.startswith("podracer_") for word in process.cmdline()):
+        return f"process {process.pid} ({process.name()})"
+    database = Path(process.environ().get("PODRACER_DATABASE", "").removeprefix("sqlite:///"))
+    folder = f", the Podracer of {database.parent}" if database.is_absolute() else " (Podracer)"
+    return f"process {process.pid}{folder}"

@@ -70,7 +70,7 @@ def _check_addresses(options: ServiceOptions) -> None:
 
 
 def _way_out(port: int, listen: Mapping[str, str]) -> str:
-    """Who has the port, and options that would work instead."""
+    """Which process has the port, and options that would work instead."""
     owner = listener_of(port)
     highest = max((parse_address(address) for address in listen.values()), key=lambda address: address.port)
     free = zip(listen, free_ports(highest, len(listen)), strict=False)
