@@ -7,14 +7,14 @@ PACKAGES = libs/podracer_core libs/podracer_client services/orchestrator service
 PIP = $(BIN)/python -m pip install --disable-pip-version-check --constraint constraints.txt
 LOGGED = >> $(VENV)/setup.log 2>&1 || { tail -n 20 $(VENV)/setup.log >&2; echo "make: pip failed; all it said: $(VENV)/setup.log" >&2; exit 1; }
 PYTEST = $(BIN)/python -m pytest -n 2 --dist loadgroup
-QUICK = not slow and not gpu and not compose
+QUICK = not slow and not gpu and not compose and not cluster
 STUBS = libs/podracer_core/podracer
 RUN_FLAGS ?=
 ROUNDS ?= 10
 FRESH ?=
 BENCHMARKS = $(filter-out $(addprefix benchmarks/,report.py measured_process.py open_load.py open_load_bare.py),$(wildcard benchmarks/*.py))
 
-.PHONY: help setup run test test-thorough test-all test-slow test-stress test-gpu images e2e-compose check-manifests chaos fuzz lint format types imports protos check-protos protos-baseline bench bench-gpu bench-quick clean
+.PHONY: help setup run test test-thorough test-all test-slow test-stress test-gpu images e2e-compose e2e-cluster check-manifests chaos fuzz lint format types imports protos check-protos protos-baseline bench bench-gpu bench-quick clean
 
 help:  ## show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -59,6 +59,10 @@ images:  ## build the images of the six services (PODRACER_TORCH_INDEX, PODRACER
 
 e2e-compose: setup  ## docker compose up for real, a job that survives kills, down and up again; needs Docker, minutes
 	@PODRACER_REVISION=$${PODRACER_REVISION:-$$(git rev-parse HEAD)} $(BIN)/python -m pytest -s -m compose tests/compose
+
+e2e-cluster: setup  ## what users and clusters do, on the Kubernetes that KUBECONFIG names, with images that it has
+	@test -n "$$KUBECONFIG" || { echo "make: KUBECONFIG is not set: it names the cluster; tests/cluster/test_cluster.py tells the other variables" >&2; exit 2; }
+	@$(BIN)/python -m pytest -s -m cluster tests/cluster
 
 $(VENV)-manifests/.ready: requirements-manifests.txt
 	@$(PYTHON) -m venv $(VENV)-manifests

@@ -17,12 +17,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from chaos.audit import audit, await_deliveries
 from chaos.faults import Faults
 
 from podracer_client.job import Job
 from podracer_core.errors import PodracerError
 from podracer_core.jobs.job_file import parse_job
+from podracer_core.storage.object_store import open_store
+from support.audit import Audit
 from support.deployment import Deployment
 from support.postgresql import PostgresServer
 from support.s3_server import SECRET_KEY, S3Server
@@ -174,11 +175,14 @@ def test_nothing_acknowledged_is_lost(
             assert time.monotonic() < deadline, "the jobs have not ended"
             time.sleep(0.5)
         assert {job.state for job in jobs} == {"SUCCEEDED"}, [job.message.problem for job in jobs]
-    await_deliveries(deployment)
+    audit = Audit(**deployment.databases)
+    audit.await_deliveries()
     for name in list(deployment.processes):
         deployment.kill(name, 15)
         assert deployment.processes[name].wait(60) == 0, deployment.log(name)[-2000:]
-    found = audit(deployment, s3)
+    store = open_store(deployment.common["store"], s3.settings)
+    found = audit.at_rest(store)
+    store.close()
     found += [f"left in shared memory: {path.name}" for path in (folder / "shm").iterdir()]
     found += [f"left in the spool: {path}" for path in (folder / "spool").rglob("*") if path.name != ".lock"]
     found += leaked(deployment)

@@ -11,33 +11,36 @@ from podracer.common.v1 import agent_pb2
 from podracer_core.checkpoint import load_checkpoint
 from podracer_core.database.location import make_engine, parse_url
 from podracer_core.errors import PodracerError
-from podracer_core.storage.object_store import open_store
-from support.deployment import Deployment
-from support.s3_server import S3Server
+from podracer_core.storage.object_store import ObjectStore
 
 DELIVERED_S = 30.0
 """A job may end before the leaderboard has heard of its last rounds; it hears of them within this time."""
 
 
-def await_deliveries(deployment: Deployment) -> None:
-    """Until the leaderboard has heard of everything, or should have; the audit says what it has not heard of."""
-    own = _rows(deployment.databases["orchestrator"])
-    deadline = time.monotonic() + DELIVERED_S
-    while own("SELECT count(*) FROM outbox")[0][0] and time.monotonic() < deadline:
-        time.sleep(0.2)
+class Audit:
+    """Of the databases with these URLs. Everything that is not as it should be is a line."""
 
+    def __init__(self, orchestrator: str, leaderboard: str) -> None:
+        self._own, self._board = _rows(orchestrator), _rows(leaderboard)
 
-def audit(deployment: Deployment, s3: S3Server) -> list[str]:
-    """Everything that is not as it should be, a line each. No service runs any more: what nothing needs is deleted
-    while one does."""
-    own, board = (_rows(deployment.databases[role]) for role in ("orchestrator", "leaderboard"))
-    return [
-        *_counters(own),
-        *_deliveries(own, board),
-        *_events(own),
-        *_checkpoints(own, deployment, s3),
-        *_needed(own, board),
-    ]
+    def await_deliveries(self) -> None:
+        """Until the leaderboard has heard of everything, or should have; the audit says what it has not heard of."""
+        deadline = time.monotonic() + DELIVERED_S
+        while self._own("SELECT count(*) FROM outbox")[0][0] and time.monotonic() < deadline:
+            time.sleep(0.2)
+
+    def running(self) -> list[str]:
+        """What holds at any moment, of copies that were made while jobs run."""
+        return [*_counters(self._own), *_events(self._own)]
+
+    def at_rest(self, store: ObjectStore) -> list[str]:
+        """What holds once every job has ended. While a service runs, what nothing needs is deleted, so none may."""
+        return [
+            *self.running(),
+            *_deliveries(self._own, self._board),
+            *_checkpoints(self._own, store),
+            *_needed(self._own, self._board),
+        ]
 
 
 def _counters(own: Any) -> list[str]:
@@ -80,15 +83,14 @@ def _events(own: Any) -> list[str]:
     return [f"events of {uid} have gaps" for uid, count, first, last in rows if (first, last) != (1, count)]
 
 
-def _checkpoints(own: Any, deployment: Deployment, s3: S3Server) -> list[str]:
+def _checkpoints(own: Any, store: ObjectStore) -> list[str]:
     """Every checkpoint that counts can be read and is what was committed."""
-    store, found = open_store(deployment.common["store"], s3.settings), []
+    found = []
     for prefix, sha256 in own("SELECT prefix, manifest_sha256 FROM checkpoints"):
         try:
             load_checkpoint(store, prefix, sha256)
         except PodracerError as error:
             found.append(f"{prefix}: {error.message}")
-    store.close()
     return found
 
 

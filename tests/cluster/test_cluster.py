@@ -1,0 +1,484 @@
+"""What users and clusters do, on a real Kubernetes: `make e2e-cluster` with KUBECONFIG.
+
+The tests are scenarios of one installation and run in their order. A job without an end trains through all faults;
+then it is given a budget, which it meets exactly. The variables:
+
+KUBECONFIG                the cluster; two nodes or more, three for the loss of one
+PODRACER_CLUSTER_TAG      tag of the images, where it is not that of `.env`
+PODRACER_CLUSTER_FORMER   tag of the images of the version before, for the upgrade
+PODRACER_CLUSTER_FAULTS   a program that takes power away: `PROGRAM lose NODE`, `PROGRAM start NODE` (or `api`)
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cluster.installation import ALL, CONTROL_PLANE, Installation, Pulse
+from rich.console import Console
+from rich.table import Table
+
+from podracer_client import Job
+from podracer_core.jobs.job_file import parse_job
+from support.endless_job import end_after
+from support.processes import EXAMPLES, wait_until
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
+
+NAMESPACE = "team-rl"
+FAULTS = os.environ.get("PODRACER_CLUSTER_FAULTS", "")
+FORMER = os.environ.get("PODRACER_CLUSTER_FORMER", "")
+needs_faults = pytest.mark.skipif(not FAULTS, reason="PODRACER_CLUSTER_FAULTS names no program that cuts the power")
+PATIENCE_S = 300.0
+POWER_S = 75.0
+AWAY_S = 60.0
+ENDLESS = """
+name: endless
+environment: {id: CartPole-v1}
+objective: {max_env_steps: 1_000_000_000_000}
+search: {algorithms: [ppo], space: {horizon: 32, minibatch_size: 256, epochs: 2}}
+evolution: {population: 4, leaderboard_size: 2, round: {env_steps: 262_144}}
+pod: {count: 2, members: 2, envs_per_member: 32, layout: split, resources: {cpu: 0.2, memory: 1Gi}}
+evaluation: {episodes: 8}
+"""
+
+
+class Scenarios:
+    """Times every scenario and audits the counters after it."""
+
+    def __init__(self, installation: Installation) -> None:
+        self.installation = installation
+        self.pulse: Pulse | None = None
+        self._rows: list[tuple[str, str, str, str]] = []
+
+    @contextmanager
+    def run(self, name: str) -> Iterator[list[str]]:
+        """What is appended to the list stands beside the figures."""
+        notes: list[str] = []
+        if self.pulse is not None:
+            self.pulse.reset()
+        begun = time.monotonic()
+        yield notes
+        took_s = time.monotonic() - begun
+        gap = "" if self.pulse is None else f"{self.pulse.longest_gap_s:.0f}"
+        self._rows.append((name, f"{took_s:.0f}", gap, ", ".join(notes)))
+        assert self.installation.audit() == []
+        assert self.pulse is None or self.pulse.went_back == []
+
+    def print(self) -> None:
+        table = Table("scenario", "seconds", "without training, s", "seen", title="a real cluster")
+        for row in self._rows:
+            table.add_row(*row)
+        Console(width=160).print(table)
+
+
+@pytest.fixture(scope="module")
+def installation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
+    if not os.environ.get("KUBECONFIG"):
+        pytest.fail("KUBECONFIG is not set: it names the cluster that these tests install into", pytrace=False)
+    installation = Installation(tmp_path_factory.mktemp("overlay"), NAMESPACE)
+    yield installation
+    if not os.environ.get("PODRACER_CLUSTER_KEEP"):
+        installation.kubectl("delete", "namespace", NAMESPACE, "--ignore-not-found", timeout_s=300)
+
+
+@pytest.fixture(scope="module")
+def scenarios(installation: Installation) -> Iterator[Scenarios]:
+    scenarios = Scenarios(installation)
+    yield scenarios
+    scenarios.print()
+
+
+@pytest.fixture(scope="module")
+def pulse(installation: Installation, scenarios: Scenarios) -> Iterator[Pulse]:
+    """Of the endless job, which begins with the first test that asks for it."""
+    with installation.client() as client:
+        name = client.submit(parse_job(ENDLESS)).name
+    with Pulse(installation, name) as pulse:
+        pulse.wait_for_steps()
+        scenarios.pulse = pulse
+        yield pulse
+        scenarios.pulse = None
+
+
+def finish(installation: Installation, job: Job, limit_s: float = PATIENCE_S) -> Job:
+    wait_until(lambda: job.refresh().ended, limit_s, f"{job.name} to end")
+    assert job.state == "SUCCEEDED", (job.message.problem, installation.kubectl("get", "pods"))
+    return job
+
+
+def test_an_empty_cluster_trains_within_a_minute(installation: Installation, scenarios: Scenarios) -> None:
+    with scenarios.run("apply -k; CartPole, fused, to 475") as notes:
+        begun = time.monotonic()
+        installation.apply()
+        installation.kubectl.wait_ready(*ALL)
+        notes += [f"ready after {time.monotonic() - begun:.0f} s"]
+        with installation.client() as client:
+            finish(installation, client.submit(EXAMPLES / "cartpole.yaml"))
+        notes += [f"the first job after {time.monotonic() - begun:.0f} s"]
+
+
+def test_a_split_tournament_reaches_its_target(installation: Installation, scenarios: Scenarios) -> None:
+    with scenarios.run("Pendulum, split, to -200") as notes, installation.client() as client:
+        job = client.submit(EXAMPLES / "pendulum.yaml")
+        finish(installation, job)
+        kinds = {event.kind for event in job.latest_events(200)}
+        assert "CHALLENGE_PASSED" in kinds, kinds
+        notes += [f"{job.progress.env_steps:,} steps"]
+
+
+ROUNDS = {
+    "LunarLander, one round": """
+name: lander
+environment: {id: LunarLander-v3}
+objective: {max_env_steps: 32_768}
+search: {algorithms: [ppo]}
+evolution: {population: 2, round: {env_steps: 16_384}}
+pod: {count: 1, members: 2, envs_per_member: 16, layout: split, resources: {cpu: 0.5}}
+evaluation: {episodes: 8}
+""",
+    "a team of two learners": """
+name: team
+environment: {id: CartPole-v1}
+objective: {max_env_steps: 98_304}
+search: {algorithms: [ppo], space: {horizon: 32, minibatch_size: 256}}
+evolution: {population: 2, leaderboard_size: 2, round: {env_steps: 16_384}}
+pod: {count: 1, learners: 2, layout: fused, members: 2, envs_per_member: 16, resources: {cpu: 0.5}}
+evaluation: {episodes: 8}
+""",
+}
+
+
+@pytest.mark.parametrize("name", ROUNDS)
+def test_other_jobs(installation: Installation, scenarios: Scenarios, name: str) -> None:
+    with scenarios.run(name), installation.client() as client:
+        finish(installation, client.submit(parse_job(ROUNDS[name])))
+
+
+@pytest.mark.parametrize(
+    ("component", "container", "module"),
+    [
+        ("pod", "learner", "podracer_learner"),
+        ("pod", "worker-0", "podracer_worker"),
+        ("orchestrator", "orchestrator", "podracer_orchestrator"),
+    ],
+)
+def test_kill_9(
+    installation: Installation, scenarios: Scenarios, pulse: Pulse, component: str, container: str, module: str
+) -> None:
+    with scenarios.run(f"kill -9 of the {container}"):
+        pod = installation.kubectl.pods(component)[0]["metadata"]["name"]
+        installation.kubectl.kill_process(pod, container, module)
+        pulse.wait_for_steps()
+
+
+def test_a_pod_is_deleted(installation: Installation, scenarios: Scenarios, pulse: Pulse) -> None:
+    with scenarios.run("kubectl delete pod of a training pod"):
+        pod = installation.kubectl.pods("pod")[0]["metadata"]["name"]
+        installation.kubectl("delete", "pod", pod, timeout_s=180)
+        pulse.wait_for_steps()
+        wait_until(lambda: len(installation.kubectl.pods("pod")) == 2, PATIENCE_S, "two training pods")
+
+
+def test_nothing_changes_by_a_second_apply(installation: Installation, scenarios: Scenarios, pulse: Pulse) -> None:
+    with scenarios.run("apply -k again, with --server-side, and diff -k"):
+        before = identities(installation)
+        assert "configured" not in installation.apply() + installation.apply(
+            "overlays/dev", "--server-side", "--force-conflicts"
+        )
+        changes = installation.kubectl.attempt("diff", "-k", str(installation.overlay()))
+        assert changes.returncode == 0, changes.stdout.decode()
+        pulse.wait_for_steps()
+        assert identities(installation) == before
+
+
+def identities(installation: Installation) -> set[str]:
+    """Of the pods of the control plane."""
+    return {
+        pod["metadata"]["uid"] for role in ("orchestrator", "leaderboard") for pod in installation.kubectl.pods(role)
+    }
+
+
+def test_an_upgrade_and_its_rollback(installation: Installation, scenarios: Scenarios, pulse: Pulse) -> None:
+    if not FORMER:
+        pytest.skip("PODRACER_CLUSTER_FORMER names no images of the version before")
+    for name, tag in (("rollback to the version before", FORMER), ("upgrade from it", "")):
+        with scenarios.run(name):
+            installation.apply(tag=tag)
+            installation.kubectl.wait_ready(*ALL)
+            pulse.wait_for_steps()
+
+
+def test_suspend_and_resume(installation: Installation, scenarios: Scenarios, pulse: Pulse) -> None:
+    with scenarios.run("suspend, resume"), installation.client() as client:
+        job = client.job(pulse.job).suspend()
+        wait_until(lambda: job.refresh().state == "SUSPENDED", PATIENCE_S, "the job to be suspended")
+        wait_until(lambda: not installation.kubectl.pods("pod"), PATIENCE_S, "its pods to end")
+        job.resume()
+        pulse.wait_for_steps()
+
+
+def test_a_drained_node(installation: Installation, scenarios: Scenarios, pulse: Pulse) -> None:
+    with scenarios.run("drain a node, uncordon it") as notes:
+        node = free_node(installation)
+        begun = time.monotonic()
+        words = ("--ignore-daemonsets", "--delete-emptydir-data", "--force", "--timeout=180s")
+        installation.kubectl("drain", node, *words, timeout_s=200)
+        notes += [f"drained in {time.monotonic() - begun:.0f} s"]
+        pulse.wait_for_steps()
+        installation.kubectl("uncordon", node)
+        wait_until(lambda: len(installation.kubectl.pods("pod")) == 2, PATIENCE_S, "two training pods")
+
+
+def free_node(installation: Installation) -> str:
+    """A node without the control plane, on which a training pod is."""
+    claimed = {
+        pod["spec"]["nodeName"]
+        for role in ("orchestrator", "leaderboard", "minio", "secrets")
+        for pod in installation.kubectl.pods(role)
+    }
+
+    def found() -> str:
+        nodes = {pod["spec"]["nodeName"] for pod in installation.kubectl.pods("pod")}
+        return next(iter(nodes - claimed), "")
+
+    return str(wait_until(found, PATIENCE_S, "a training pod on a node without our volumes"))
+
+
+@pytest.fixture
+def power() -> Iterator[Callable[[str, str], None]]:
+    """Takes it away and gives it back; whatever is still off at the end comes back."""
+    off: set[str] = set()
+
+    def switch(verb: str, what: str) -> None:
+        subprocess.run([FAULTS, verb, what], check=True, timeout=180, stdout=subprocess.DEVNULL)
+        (off.add if verb == "lose" else off.discard)(what)
+
+    yield switch
+    for what in tuple(off):
+        switch("start", what)
+
+
+@needs_faults
+def test_a_node_without_power(
+    installation: Installation, scenarios: Scenarios, pulse: Pulse, power: Callable[[str, str], None]
+) -> None:
+    node = free_node(installation)
+    with scenarios.run(f"a node without power for {POWER_S:.0f} s"):
+        power("lose", node)
+        pulse.wait_for_steps()
+        time.sleep(POWER_S)
+        power("start", node)
+        wait_until(lambda: len(installation.kubectl.pods("pod")) == 2, PATIENCE_S, "two training pods")
+
+
+@needs_faults
+@pytest.mark.parametrize("end", ["its taint out-of-service", "the deletion of the Node"])
+def test_a_node_that_is_lost(
+    installation: Installation, scenarios: Scenarios, pulse: Pulse, power: Callable[[str, str], None], end: str
+) -> None:
+    node, kubectl = free_node(installation), installation.kubectl
+    taint = "node.kubernetes.io/out-of-service=nodeshutdown"
+    with scenarios.run(f"a node lost for good, ended by {end}"):
+        power("lose", node)
+        wait_until(lambda: not is_ready(installation, node), PATIENCE_S, f"{node} to be NotReady")
+        if "taint" in end:
+            kubectl("taint", "node", node, f"{taint}:NoExecute")
+        else:
+            kubectl("delete", "node", node)
+        wait_until(lambda: not pods_on(installation, node), PATIENCE_S, f"no pod to be left on {node}")
+        wait_until(lambda: len(kubectl.pods("pod")) == 2, PATIENCE_S, "two training pods")
+        pulse.wait_for_steps()
+    power("start", node)
+    kubectl.attempt("taint", "node", node, f"{taint}:NoExecute-")
+
+
+@needs_faults
+def test_nobody_ends_the_lost_node(
+    installation: Installation, scenarios: Scenarios, pulse: Pulse, power: Callable[[str, str], None]
+) -> None:
+    node = free_node(installation)
+    with scenarios.run("a node lost, and nothing done about it"):
+        power("lose", node)
+        wait_until(lambda: not is_ready(installation, node), PATIENCE_S, f"{node} to be NotReady")
+        wait_until(lambda: count_elsewhere(installation, node) == 2, PATIENCE_S, "two training pods on other nodes")
+        pulse.wait_for_steps()
+    power("start", node)
+
+
+def count_elsewhere(installation: Installation, node: str) -> int:
+    """Training pods that are on other nodes."""
+    return sum(pod["spec"]["nodeName"] != node for pod in installation.kubectl.pods("pod"))
+
+
+def is_ready(installation: Installation, node: str) -> bool:
+    conditions = installation.kubectl.get("node", node)["status"]["conditions"]
+    return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
+
+
+def pods_on(installation: Installation, node: str) -> list[str]:
+    pods = installation.kubectl.get("pods", "--field-selector", f"spec.nodeName={node}")
+    return [pod["metadata"]["name"] for pod in pods]
+
+
+@needs_faults
+def test_the_api_server_is_away(
+    installation: Installation, scenarios: Scenarios, pulse: Pulse, power: Callable[[str, str], None]
+) -> None:
+    with scenarios.run(f"the API server away for {AWAY_S:.0f} s"):
+        power("lose", "api")
+        time.sleep(AWAY_S)
+        power("start", "api")
+        pulse.wait_for_steps()
+
+
+def test_the_object_store_is_away(installation: Installation, scenarios: Scenarios, pulse: Pulse) -> None:
+    kubectl = installation.kubectl
+    restarts = restart_count(installation)
+    with scenarios.run(f"MinIO away for {AWAY_S:.0f} s"):
+        kubectl("scale", "statefulset/podracer-minio", "--replicas=0")
+        time.sleep(AWAY_S)
+        kubectl("scale", "statefulset/podracer-minio", "--replicas=1")
+        kubectl.wait_ready("statefulset/podracer-minio")
+        pulse.wait_for_steps()
+    assert restart_count(installation) == restarts
+
+
+def restart_count(installation: Installation) -> int:
+    pods = [pod for role in ("orchestrator", "pod") for pod in installation.kubectl.pods(role)]
+    return sum(each["restartCount"] for pod in pods for each in pod["status"]["containerStatuses"])
+
+
+def test_a_quota(installation: Installation, scenarios: Scenarios, pulse: Pulse) -> None:
+    with scenarios.run("the quota of the namespace is used up"):
+        quota = {
+            "apiVersion": "v1",
+            "kind": "ResourceQuota",
+            "metadata": {"name": "no-more"},
+            "spec": {"hard": {"count/jobs.batch": "2"}},
+        }
+        installation.kubectl.apply(quota)
+        with installation.client() as client:
+            job = client.job(pulse.job).scale(most=3)
+            wait_until(lambda: "POD_QUOTA" in installation.events(job.name), PATIENCE_S, "an event of the quota")
+            installation.kubectl("delete", "resourcequota", "no-more")
+            wait_until(lambda: len(installation.kubectl.pods("pod")) == 3, PATIENCE_S, "the third pod")
+            job.scale(most=2)
+        wait_until(lambda: len(installation.kubectl.pods("pod")) == 2, PATIENCE_S, "two pods")
+        pulse.wait_for_steps()
+
+
+def template_patch(*operations: str) -> dict[str, Any]:
+    return {"target": {"kind": "PodTemplate"}, "patch": f"[{', '.join(operations)}]"}
+
+
+BAD_TEMPLATES = {
+    "an image that does not exist": (
+        template_patch("{op: replace, path: /template/spec/containers/0/image, value: 'localhost:1/no/such:image'}"),
+        "POD_IMAGE",
+    ),
+    "a template of another version": (
+        template_patch("{op: replace, path: /metadata/annotations/podracer.dev~1version, value: 9.9.9}"),
+        "POD_TEMPLATE",
+    ),
+    "a template that admission refuses": (
+        template_patch("{op: add, path: /template/spec/hostNetwork, value: true}"),
+        "POD_REFUSED",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BAD_TEMPLATES)
+def test_a_bad_template(installation: Installation, scenarios: Scenarios, pulse: Pulse, name: str) -> None:
+    """The training pods that run go on; the new one's trouble is an event, and the orchestrator stays Ready."""
+    patch, kind = BAD_TEMPLATES[name]
+    kubectl = installation.kubectl
+    with scenarios.run(name), installation.client() as client:
+        installation.apply(patches=[patch])
+        before = restart_count(installation)
+        job = client.job(pulse.job).scale(most=3)
+        wait_until(lambda: kind in installation.events(job.name), PATIENCE_S, f"the event {kind}")
+        assert len(kubectl.pods("orchestrator")) == 1
+        kubectl.wait_ready(*CONTROL_PLANE)
+        assert restart_count(installation) == before
+        job.scale(most=2)
+        installation.apply()
+        pulse.wait_for_steps()
+
+
+def test_a_secret_that_is_missing(installation: Installation, scenarios: Scenarios, pulse: Pulse) -> None:
+    """A token is for life: one that is deleted is another one afterwards, and its pods have to begin anew."""
+    kubectl = installation.kubectl
+    with scenarios.run("a Secret is deleted"):
+        kubectl("delete", "secret", "podracer-tls-leaderboard")
+        wait_until(
+            lambda: kubectl.attempt("get", "secret", "podracer-tls-leaderboard").returncode == 0,
+            PATIENCE_S,
+            "the Secret to be made again",
+        )
+        kubectl("delete", "pod", "podracer-leaderboard-0")
+        kubectl.wait_ready("statefulset/podracer-leaderboard")
+        pulse.wait_for_steps()
+
+
+def test_certificates_and_tokens_are_renewed(installation: Installation, scenarios: Scenarios, pulse: Pulse) -> None:
+    kubectl = installation.kubectl
+    with scenarios.run("new certificates and a second token while a job trains"):
+        kubectl("exec", "deployment/podracer-secrets", "--", "podracer", "secrets", "--kubernetes", "--once", "--renew")
+        pulse.wait_for_steps()
+        for component in ("orchestrator", "leaderboard"):
+            kubectl("delete", "pod", f"podracer-{component}-0")
+        kubectl.wait_ready(*CONTROL_PLANE)
+        pulse.wait_for_steps()
+
+
+def test_delete_and_apply_again(installation: Installation, scenarios: Scenarios, pulse: Pulse) -> None:
+    kubectl = installation.kubectl
+    with scenarios.run("delete -k, apply -k again"):
+        tokens = kubectl.get("secret", "podracer-tokens-orchestrator")["data"]
+        installation.delete()
+        wait_until(lambda: not kubectl.get("pods"), PATIENCE_S, "every pod to go")
+        assert kubectl.get("jobs") == []
+        installation.apply()
+        kubectl.wait_ready(*ALL)
+        pulse.wait_for_steps()
+        assert kubectl.get("secret", "podracer-tokens-orchestrator")["data"] == tokens
+
+
+def test_the_job_ends_exactly_at_its_budget(installation: Installation, scenarios: Scenarios, pulse: Pulse) -> None:
+    with scenarios.run("the job is given a budget and ends"), installation.client() as client:
+        job = client.job(pulse.job)
+        limit = end_after(job, 8)
+        finish(installation, job)
+        assert job.progress.env_steps >= limit
+    scenarios.pulse = None
+    assert installation.audit(at_rest=True) == []
+
+
+def test_a_backup_is_restored_into_a_new_namespace(
+    installation: Installation, scenarios: Scenarios, tmp_path: Path
+) -> None:
+    with scenarios.run("a backup, restored into a new namespace"):
+        with installation.client() as client:
+            names = sorted(job.name for job in client.jobs())
+            best = client.job(names[0]).leaderboard().candidates[0].agent.name
+        other = Installation(tmp_path / "restored", f"{NAMESPACE}-restored")
+        try:
+            installation.back_up("save", tmp_path / "backup.tar")
+            other.make_namespace()
+            other.apply()
+            other.kubectl.wait_ready(*ALL)
+            other.back_up("restore", tmp_path / "backup.tar")
+            with other.client() as client:
+                assert sorted(job.name for job in client.jobs()) == names
+                job = client.job(names[0])
+                assert job.leaderboard().candidates[0].agent.name == best
+                job.download_best(tmp_path / "best")
+        finally:
+            other.kubectl("delete", "namespace", other.namespace, "--ignore-not-found", timeout_s=300)
