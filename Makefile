@@ -9,12 +9,16 @@ LOGGED = >> $(VENV)/setup.log 2>&1 || { tail -n 20 $(VENV)/setup.log >&2; echo "
 PYTEST = $(BIN)/python -m pytest -n 2 --dist loadgroup
 QUICK = not slow and not gpu and not compose and not cluster
 STUBS = libs/podracer_core/podracer
+DESCRIPTORS = dist/podracer.binpb
+# In protos/, with its own plugins; google/api comes with googleapis-common-protos.
+PROTOC = cd protos && PATH="$(abspath $(BIN)):$$PATH" $(abspath $(BIN))/python -m grpc_tools.protoc --proto_path=. \
+	--proto_path=$$($(abspath $(BIN))/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
 RUN_FLAGS ?=
 ROUNDS ?= 10
 FRESH ?=
 BENCHMARKS = $(filter-out $(addprefix benchmarks/,report.py measured_process.py open_load.py open_load_bare.py),$(wildcard benchmarks/*.py))
 
-.PHONY: help setup run test test-thorough test-all test-slow test-stress test-gpu images e2e-compose e2e-cluster check-manifests chaos fuzz lint format types imports protos check-protos protos-baseline bench bench-gpu bench-quick clean
+.PHONY: help setup run test test-thorough test-all test-slow test-stress test-gpu images e2e-compose e2e-cluster check-manifests chaos fuzz lint format types imports protos descriptors check-protos protos-baseline bench bench-gpu bench-quick clean
 
 help:  ## show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -99,19 +103,24 @@ imports: setup  ## the import rules of the house
 
 protos: setup  ## generate the gRPC stubs
 	@rm -rf $(STUBS) && mkdir -p $(STUBS)
-	@cd protos && PATH="$(abspath $(BIN)):$$PATH" $(abspath $(BIN))/python -m grpc_tools.protoc --proto_path=. \
-		--python_out=$(abspath libs/podracer_core) --mypy_out=quiet:$(abspath libs/podracer_core) \
+	@$(PROTOC) --python_out=$(abspath libs/podracer_core) --mypy_out=quiet:$(abspath libs/podracer_core) \
 		--grpc_python_out=$(abspath libs/podracer_core) --mypy_grpc_out=quiet:$(abspath libs/podracer_core) \
 		$$(find podracer -name '*.proto' | sort)
 	@touch $(STUBS)/py.typed
 
-check-protos: setup  ## lint the protos, refuse breaking changes, and compare the stubs with them
-	@cd protos && $(abspath $(BIN))/buf lint && $(abspath $(BIN))/buf breaking --against baseline.binpb
+descriptors: setup  ## dist/podracer.binpb: the protos with their comments and all that they import, for other languages
+	@mkdir -p dist
+	@$(PROTOC) --include_imports --include_source_info --descriptor_set_out=$(abspath $(DESCRIPTORS)) \
+		$$(find podracer -name '*.proto' | sort)
+
+check-protos: descriptors  ## lint the protos, refuse breaking changes, and compare the stubs with them
+	@cd protos && $(abspath $(BIN))/buf lint $(abspath $(DESCRIPTORS)) --path podracer
+	@cd protos && $(abspath $(BIN))/buf breaking $(abspath $(DESCRIPTORS)) --path podracer --against baseline.binpb
 	@$(MAKE) --no-print-directory protos
 	@git diff --exit-code -- $(STUBS) && test -z "$$(git status --porcelain -- $(STUBS))" || { echo "make: the stubs are not what the protos give; run 'make protos' and commit" >&2; exit 1; }
 
-protos-baseline: setup  ## at a release: from now on this is what must not break
-	@cd protos && $(abspath $(BIN))/buf build --output baseline.binpb
+protos-baseline: descriptors  ## at a release: from now on this is what must not break
+	@$(BIN)/buf build $(DESCRIPTORS) --exclude-source-info --output protos/baseline.binpb
 
 $(VENV)/.bench-ready: $(VENV)/.ready requirements-bench.txt
 	@$(PIP) --requirement requirements-bench.txt $(LOGGED)

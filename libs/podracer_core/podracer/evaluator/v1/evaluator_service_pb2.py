@@ -22,6 +22,7 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from google.api import field_behavior_pb2 as google_dot_api_dot_field__behavior__pb2
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 from podracer.common.v1 import agent_pb2 as podracer_dot_common_dot_v1_dot_agent__pb2
 from podracer.common.v1 import cohort_pb2 as podracer_dot_common_dot_v1_dot_cohort__pb2
@@ -30,71 +31,76 @@ from podracer.common.v1 import file_pb2 as podracer_dot_common_dot_v1_dot_file__
 from podracer.common.v1 import tensor_pb2 as podracer_dot_common_dot_v1_dot_tensor__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n-podracer/evaluator/v1/evaluator_service.proto\x12\x15podracer.evaluator.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1epodracer/common/v1/agent.proto\x1a\x1fpodracer/common/v1/cohort.proto\x1a$podracer/common/v1/environment.proto\x1a\x1dpodracer/common/v1/file.proto\x1a\x1fpodracer/common/v1/tensor.proto\"\xf3\x01\n\x0f\x45valuateRequest\x12\x33\n\x04open\x18\x01 \x01(\x0b\x32#.podracer.evaluator.v1.OpenEvaluateH\x00\x12\x37\n\x05order\x18\x02 \x01(\x0b\x32&.podracer.evaluator.v1.EvaluationOrderH\x00\x12\x30\n\x05\x63hunk\x18\x03 \x01(\x0b\x32\x1f.podracer.common.v1.TensorChunkH\x00\x12\x35\n\x0bslot_return\x18\x04 \x01(\x0b\x32\x1e.podracer.common.v1.SlotReturnH\x00\x42\t\n\x07message\"\xc5\x01\n\x0cOpenEvaluate\x12,\n\x05\x62uild\x18\x01 \x01(\x0b\x32\x1d.podracer.common.v1.BuildInfo\x12.\n\x06\x63ohort\x18\x02 \x01(\x0b\x32\x1e.podracer.common.v1.CohortSpec\x12\x32\n\x08\x63\x61rriers\x18\x03 \x01(\x0b\x32 .podracer.common.v1.CarrierOffer\x12\x0e\n\x06\x64\x65vice\x18\x04 \x01(\t\x12\x13\n\x0btraceparent\x18\x05 \x01(\t\"\xb3\x03\n\x0f\x45valuationOrder\x12\x10\n\x08order_id\x18\x01 \x01(\x03\x12\x0e\n\x06\x61gents\x18\x02 \x03(\t\x12\x16\n\x0epolicy_version\x18\x03 \x01(\x03\x12\x44\n\x07tensors\x18\x04 \x03(\x0b\x32\x33.podracer.evaluator.v1.EvaluationOrder.TensorsEntry\x12\x36\n\x07purpose\x18\x05 \x01(\x0e\x32%.podracer.common.v1.EvaluationPurpose\x12\r\n\x05seeds\x18\x06 \x03(\x03\x12\x16\n\x0e\x66irst_episodes\x18\x07 \x01(\x05\x12\x1c\n\x0f\x61\x64mission_score\x18\x08 \x01(\x01H\x00\x88\x01\x01\x12\x13\n\x0btraceparent\x18\t \x01(\t\x12\x1b\n\x0erequired_score\x18\n \x01(\x01H\x01\x88\x01\x01\x1aJ\n\x0cTensorsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12)\n\x05value\x18\x02 \x01(\x0b\x32\x1a.podracer.common.v1.Tensor:\x02\x38\x01\x42\x12\n\x10_admission_scoreB\x11\n\x0f_required_score\"\x85\x02\n\x10\x45valuateResponse\x12\x37\n\x06opened\x18\x01 \x01(\x0b\x32%.podracer.evaluator.v1.EvaluateOpenedH\x00\x12\x39\n\x06\x61nswer\x18\x02 \x01(\x0b\x32\'.podracer.evaluator.v1.EvaluationAnswerH\x00\x12\x35\n\x0bslot_return\x18\x03 \x01(\x0b\x32\x1e.podracer.common.v1.SlotReturnH\x00\x12;\n\x08\x64raining\x18\x04 \x01(\x0b\x32\'.podracer.evaluator.v1.EvaluateDrainingH\x00\x42\t\n\x07message\"r\n\x0e\x45valuateOpened\x12,\n\x05\x62uild\x18\x01 \x01(\x0b\x32\x1d.podracer.common.v1.BuildInfo\x12\x32\n\x07\x63\x61rrier\x18\x02 \x01(\x0b\x32!.podracer.common.v1.CarrierChoice\"m\n\x10\x45valuationAnswer\x12\x10\n\x08order_id\x18\x01 \x01(\x03\x12\x33\n\x0b\x65valuations\x18\x02 \x03(\x0b\x32\x1e.podracer.common.v1.Evaluation\x12\x12\n\nsuperseded\x18\x03 \x01(\x08\"\"\n\x10\x45valuateDraining\x12\x0e\n\x06reason\x18\x01 \x01(\t\"\x84\x01\n\x10\x43heckpointSource\x12=\n\ncheckpoint\x18\x01 \x01(\x0b\x32\'.podracer.common.v1.CheckpointReferenceH\x00\x12\x10\n\x06\x66older\x18\x02 \x01(\tH\x00\x12\x15\n\x0b\x66ile_sha256\x18\x03 \x01(\tH\x00\x42\x08\n\x06source\"\xfe\x01\n\x19\x45valuateCheckpointRequest\x12<\n\x0b\x63heckpoints\x18\x01 \x03(\x0b\x32\'.podracer.evaluator.v1.CheckpointSource\x12\x10\n\x08\x65nsemble\x18\x02 \x01(\t\x12\x38\n\x0b\x65nvironment\x18\x03 \x01(\x0b\x32#.podracer.common.v1.EnvironmentSpec\x12\r\n\x05seeds\x18\x04 \x03(\x03\x12\x10\n\x08\x65pisodes\x18\x05 \x01(\x05\x12\x36\n\x07purpose\x18\x06 \x01(\x0e\x32%.podracer.common.v1.EvaluationPurpose\"\xfb\x01\n\x1a\x45valuateCheckpointResponse\x12\x32\n\nevaluation\x18\x01 \x01(\x0b\x32\x1e.podracer.common.v1.Evaluation\x12.\n\x06stored\x18\x02 \x01(\x0b\x32\x1e.podracer.common.v1.Evaluation\x12\x1f\n\x12largest_difference\x18\x03 \x01(\x01H\x00\x88\x01\x01\x12\x41\n\x0b\x64\x65scription\x18\x04 \x01(\x0b\x32,.podracer.evaluator.v1.CheckpointDescriptionB\x15\n\x13_largest_difference\"\x90\x03\n\x15\x43heckpointDescription\x12\r\n\x05\x61gent\x18\x01 \x01(\t\x12\x11\n\talgorithm\x18\x02 \x01(\t\x12\x38\n\x0b\x65nvironment\x18\x03 \x01(\x0b\x32#.podracer.common.v1.EnvironmentSpec\x12K\n\x17\x65nvironment_description\x18\x04 \x01(\x0b\x32*.podracer.common.v1.EnvironmentDescription\x12\x11\n\tenv_steps\x18\x05 \x01(\x03\x12Z\n\x0fhyperparameters\x18\x06 \x03(\x0b\x32\x41.podracer.evaluator.v1.CheckpointDescription.HyperparametersEntry\x1a_\n\x14HyperparametersEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x36\n\x05value\x18\x02 \x01(\x0b\x32\'.podracer.common.v1.HyperparameterValue:\x02\x38\x01\"\x80\x02\n\x0f\x42\x61\x63ktestRequest\x12<\n\x0b\x63heckpoints\x18\x01 \x03(\x0b\x32\'.podracer.evaluator.v1.CheckpointSource\x12\x10\n\x08\x65nsemble\x18\x02 \x01(\t\x12\x38\n\x0b\x65nvironment\x18\x03 \x01(\x0b\x32#.podracer.common.v1.EnvironmentSpec\x12\x11\n\tbaselines\x18\x04 \x03(\t\x12\x14\n\x0cindex_column\x18\x05 \x01(\t\x12:\n\rtrained_table\x18\x06 \x01(\x0b\x32#.podracer.common.v1.ObjectReference\"\x88\x01\n\x10\x42\x61\x63ktestResponse\x12\x37\n\x06header\x18\x01 \x01(\x0b\x32%.podracer.evaluator.v1.BacktestHeaderH\x00\x12\x33\n\x04\x62\x61rs\x18\x02 \x01(\x0b\x32#.podracer.evaluator.v1.BacktestBarsH\x00\x42\x06\n\x04part\"\xce\x02\n\x0e\x42\x61\x63ktestHeader\x12\x41\n\x0b\x64\x65scription\x18\x01 \x01(\x0b\x32,.podracer.evaluator.v1.CheckpointDescription\x12\x0f\n\x07tickers\x18\x02 \x03(\t\x12\x10\n\x08\x61\x63\x63ounts\x18\x03 \x03(\t\x12\x11\n\tbar_count\x18\x04 \x01(\x03\x12\x16\n\x0etrain_start_us\x18\x05 \x01(\x03\x12\x14\n\x0ctrain_end_us\x18\x06 \x01(\x03\x12\x38\n\x0b\x65nvironment\x18\x07 \x01(\x0b\x32#.podracer.common.v1.EnvironmentSpec\x12\x13\n\x0bpreparation\x18\x08 \x01(\t\x12\x10\n\x08\x65nsemble\x18\t \x01(\t\x12\x1a\n\x12selection_start_us\x18\n \x01(\x03\x12\x18\n\x10selection_end_us\x18\x0b \x01(\x03\"\xbc\x01\n\x0c\x42\x61\x63ktestBars\x12\x0f\n\x07\x61\x63\x63ount\x18\x01 \x01(\x05\x12\x0f\n\x07time_us\x18\x02 \x03(\x10\x12\r\n\x05value\x18\x03 \x03(\x01\x12\x0c\n\x04\x63\x61sh\x18\x04 \x03(\x01\x12\x0e\n\x06shares\x18\x05 \x03(\x01\x12\r\n\x05\x63lose\x18\x06 \x03(\x01\x12\x11\n\tfilled_us\x18\x07 \x03(\x10\x12\x0e\n\x06orders\x18\x08 \x03(\x01\x12\x0e\n\x06traded\x18\t \x03(\x01\x12\r\n\x05price\x18\n \x03(\x01\x12\x0c\n\x04\x63ost\x18\x0b \x03(\x01\"v\n\x0eInspectRequest\x12\x38\n\x0b\x65nvironment\x18\x01 \x01(\x0b\x32#.podracer.common.v1.EnvironmentSpec\x12*\n\x07timeout\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\"R\n\x0fInspectResponse\x12?\n\x0b\x64\x65scription\x18\x01 \x01(\x0b\x32*.podracer.common.v1.EnvironmentDescription\"\x9a\x01\n\x13\x45xportPolicyRequest\x12<\n\x0b\x63heckpoints\x18\x01 \x03(\x0b\x32\'.podracer.evaluator.v1.CheckpointSource\x12\x33\n\x06\x66ormat\x18\x02 \x01(\x0e\x32#.podracer.evaluator.v1.ExportFormat\x12\x10\n\x08\x65nsemble\x18\x03 \x01(\t\"e\n\x14\x45xportPolicyResponse\x12\x35\n\x06header\x18\x01 \x01(\x0b\x32#.podracer.evaluator.v1.ExportHeaderH\x00\x12\x0e\n\x04\x64\x61ta\x18\x02 \x01(\x0cH\x00\x42\x06\n\x04part\"\xbf\x01\n\x0c\x45xportHeader\x12\x12\n\nsize_bytes\x18\x01 \x01(\x03\x12\x0e\n\x06sha256\x18\x02 \x01(\t\x12\x1a\n\x12largest_difference\x18\x03 \x01(\x01\x12\x41\n\x0b\x64\x65scription\x18\x04 \x01(\x0b\x32,.podracer.evaluator.v1.CheckpointDescription\x12\x16\n\x0e\x63ompared_count\x18\x05 \x01(\x05\x12\x14\n\x0cplayed_count\x18\x06 \x01(\x05\"Z\n\x0ePutFileRequest\x12\x30\n\x06header\x18\x01 \x01(\x0b\x32\x1e.podracer.common.v1.FileHeaderH\x00\x12\x0e\n\x04\x64\x61ta\x18\x02 \x01(\x0cH\x00\x42\x06\n\x04part\"(\n\x0fPutFileResponse\x12\x15\n\ralready_there\x18\x01 \x01(\x08\"\x12\n\x10GetStatusRequest\"\x80\x01\n\x11GetStatusResponse\x12,\n\x05\x62uild\x18\x01 \x01(\x0b\x32\x1d.podracer.common.v1.BuildInfo\x12\x15\n\rsession_count\x18\x02 \x01(\x05\x12\x14\n\x0cmax_sessions\x18\x03 \x01(\x05\x12\x10\n\x08\x65pisodes\x18\x04 \x01(\x03*\x84\x01\n\x0c\x45xportFormat\x12\x1d\n\x19\x45XPORT_FORMAT_UNSPECIFIED\x10\x00\x12\x1e\n\x1a\x45XPORT_FORMAT_TORCH_EXPORT\x10\x01\x12\x1d\n\x19\x45XPORT_FORMAT_TORCHSCRIPT\x10\x02\x12\x16\n\x12\x45XPORT_FORMAT_ONNX\x10\x03\x32\xce\x05\n\x10\x45valuatorService\x12_\n\x08\x45valuate\x12&.podracer.evaluator.v1.EvaluateRequest\x1a\'.podracer.evaluator.v1.EvaluateResponse(\x01\x30\x01\x12y\n\x12\x45valuateCheckpoint\x12\x30.podracer.evaluator.v1.EvaluateCheckpointRequest\x1a\x31.podracer.evaluator.v1.EvaluateCheckpointResponse\x12]\n\x08\x42\x61\x63ktest\x12&.podracer.evaluator.v1.BacktestRequest\x1a\'.podracer.evaluator.v1.BacktestResponse0\x01\x12X\n\x07Inspect\x12%.podracer.evaluator.v1.InspectRequest\x1a&.podracer.evaluator.v1.InspectResponse\x12i\n\x0c\x45xportPolicy\x12*.podracer.evaluator.v1.ExportPolicyRequest\x1a+.podracer.evaluator.v1.ExportPolicyResponse0\x01\x12Z\n\x07PutFile\x12%.podracer.evaluator.v1.PutFileRequest\x1a&.podracer.evaluator.v1.PutFileResponse(\x01\x12^\n\tGetStatus\x12\'.podracer.evaluator.v1.GetStatusRequest\x1a(.podracer.evaluator.v1.GetStatusResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n-podracer/evaluator/v1/evaluator_service.proto\x12\x15podracer.evaluator.v1\x1a\x1fgoogle/api/field_behavior.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1epodracer/common/v1/agent.proto\x1a\x1fpodracer/common/v1/cohort.proto\x1a$podracer/common/v1/environment.proto\x1a\x1dpodracer/common/v1/file.proto\x1a\x1fpodracer/common/v1/tensor.proto\"\xf3\x01\n\x0f\x45valuateRequest\x12\x33\n\x04open\x18\x01 \x01(\x0b\x32#.podracer.evaluator.v1.OpenEvaluateH\x00\x12\x37\n\x05order\x18\x02 \x01(\x0b\x32&.podracer.evaluator.v1.EvaluationOrderH\x00\x12\x30\n\x05\x63hunk\x18\x03 \x01(\x0b\x32\x1f.podracer.common.v1.TensorChunkH\x00\x12\x35\n\x0bslot_return\x18\x04 \x01(\x0b\x32\x1e.podracer.common.v1.SlotReturnH\x00\x42\t\n\x07message\"\xc5\x01\n\x0cOpenEvaluate\x12,\n\x05\x62uild\x18\x01 \x01(\x0b\x32\x1d.podracer.common.v1.BuildInfo\x12.\n\x06\x63ohort\x18\x02 \x01(\x0b\x32\x1e.podracer.common.v1.CohortSpec\x12\x32\n\x08\x63\x61rriers\x18\x03 \x01(\x0b\x32 .podracer.common.v1.CarrierOffer\x12\x0e\n\x06\x64\x65vice\x18\x04 \x01(\t\x12\x13\n\x0btraceparent\x18\x05 \x01(\t\"\xb9\x03\n\x0f\x45valuationOrder\x12\x10\n\x08order_id\x18\x01 \x01(\x03\x12\x0e\n\x06\x61gents\x18\x02 \x03(\t\x12\x16\n\x0epolicy_version\x18\x03 \x01(\x03\x12\x44\n\x07tensors\x18\x04 \x03(\x0b\x32\x33.podracer.evaluator.v1.EvaluationOrder.TensorsEntry\x12<\n\x07purpose\x18\x05 \x01(\x0e\x32%.podracer.common.v1.EvaluationPurposeB\x04\xe2\x41\x01\x02\x12\r\n\x05seeds\x18\x06 \x03(\x03\x12\x16\n\x0e\x66irst_episodes\x18\x07 \x01(\x05\x12\x1c\n\x0f\x61\x64mission_score\x18\x08 \x01(\x01H\x00\x88\x01\x01\x12\x13\n\x0btraceparent\x18\t \x01(\t\x12\x1b\n\x0erequired_score\x18\n \x01(\x01H\x01\x88\x01\x01\x1aJ\n\x0cTensorsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12)\n\x05value\x18\x02 \x01(\x0b\x32\x1a.podracer.common.v1.Tensor:\x02\x38\x01\x42\x12\n\x10_admission_scoreB\x11\n\x0f_required_score\"\x85\x02\n\x10\x45valuateResponse\x12\x37\n\x06opened\x18\x01 \x01(\x0b\x32%.podracer.evaluator.v1.EvaluateOpenedH\x00\x12\x39\n\x06\x61nswer\x18\x02 \x01(\x0b\x32\'.podracer.evaluator.v1.EvaluationAnswerH\x00\x12\x35\n\x0bslot_return\x18\x03 \x01(\x0b\x32\x1e.podracer.common.v1.SlotReturnH\x00\x12;\n\x08\x64raining\x18\x04 \x01(\x0b\x32\'.podracer.evaluator.v1.EvaluateDrainingH\x00\x42\t\n\x07message\"r\n\x0e\x45valuateOpened\x12,\n\x05\x62uild\x18\x01 \x01(\x0b\x32\x1d.podracer.common.v1.BuildInfo\x12\x32\n\x07\x63\x61rrier\x18\x02 \x01(\x0b\x32!.podracer.common.v1.CarrierChoice\"m\n\x10\x45valuationAnswer\x12\x10\n\x08order_id\x18\x01 \x01(\x03\x12\x33\n\x0b\x65valuations\x18\x02 \x03(\x0b\x32\x1e.podracer.common.v1.Evaluation\x12\x12\n\nsuperseded\x18\x03 \x01(\x08\"\"\n\x10\x45valuateDraining\x12\x0e\n\x06reason\x18\x01 \x01(\t\"\x84\x01\n\x10\x43heckpointSource\x12=\n\ncheckpoint\x18\x01 \x01(\x0b\x32\'.podracer.common.v1.CheckpointReferenceH\x00\x12\x10\n\x06\x66older\x18\x02 \x01(\tH\x00\x12\x15\n\x0b\x66ile_sha256\x18\x03 \x01(\tH\x00\x42\x08\n\x06source\"\xfe\x01\n\x19\x45valuateCheckpointRequest\x12<\n\x0b\x63heckpoints\x18\x01 \x03(\x0b\x32\'.podracer.evaluator.v1.CheckpointSource\x12\x10\n\x08\x65nsemble\x18\x02 \x01(\t\x12\x38\n\x0b\x65nvironment\x18\x03 \x01(\x0b\x32#.podracer.common.v1.EnvironmentSpec\x12\r\n\x05seeds\x18\x04 \x03(\x03\x12\x10\n\x08\x65pisodes\x18\x05 \x01(\x05\x12\x36\n\x07purpose\x18\x06 \x01(\x0e\x32%.podracer.common.v1.EvaluationPurpose\"\xfb\x01\n\x1a\x45valuateCheckpointResponse\x12\x32\n\nevaluation\x18\x01 \x01(\x0b\x32\x1e.podracer.common.v1.Evaluation\x12.\n\x06stored\x18\x02 \x01(\x0b\x32\x1e.podracer.common.v1.Evaluation\x12\x1f\n\x12largest_difference\x18\x03 \x01(\x01H\x00\x88\x01\x01\x12\x41\n\x0b\x64\x65scription\x18\x04 \x01(\x0b\x32,.podracer.evaluator.v1.CheckpointDescriptionB\x15\n\x13_largest_difference\"\x90\x03\n\x15\x43heckpointDescription\x12\r\n\x05\x61gent\x18\x01 \x01(\t\x12\x11\n\talgorithm\x18\x02 \x01(\t\x12\x38\n\x0b\x65nvironment\x18\x03 \x01(\x0b\x32#.podracer.common.v1.EnvironmentSpec\x12K\n\x17\x65nvironment_description\x18\x04 \x01(\x0b\x32*.podracer.common.v1.EnvironmentDescription\x12\x11\n\tenv_steps\x18\x05 \x01(\x03\x12Z\n\x0fhyperparameters\x18\x06 \x03(\x0b\x32\x41.podracer.evaluator.v1.CheckpointDescription.HyperparametersEntry\x1a_\n\x14HyperparametersEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x36\n\x05value\x18\x02 \x01(\x0b\x32\'.podracer.common.v1.HyperparameterValue:\x02\x38\x01\"\x80\x02\n\x0f\x42\x61\x63ktestRequest\x12<\n\x0b\x63heckpoints\x18\x01 \x03(\x0b\x32\'.podracer.evaluator.v1.CheckpointSource\x12\x10\n\x08\x65nsemble\x18\x02 \x01(\t\x12\x38\n\x0b\x65nvironment\x18\x03 \x01(\x0b\x32#.podracer.common.v1.EnvironmentSpec\x12\x11\n\tbaselines\x18\x04 \x03(\t\x12\x14\n\x0cindex_column\x18\x05 \x01(\t\x12:\n\rtrained_table\x18\x06 \x01(\x0b\x32#.podracer.common.v1.ObjectReference\"\x88\x01\n\x10\x42\x61\x63ktestResponse\x12\x37\n\x06header\x18\x01 \x01(\x0b\x32%.podracer.evaluator.v1.BacktestHeaderH\x00\x12\x33\n\x04\x62\x61rs\x18\x02 \x01(\x0b\x32#.podracer.evaluator.v1.BacktestBarsH\x00\x42\x06\n\x04part\"\xce\x02\n\x0e\x42\x61\x63ktestHeader\x12\x41\n\x0b\x64\x65scription\x18\x01 \x01(\x0b\x32,.podracer.evaluator.v1.CheckpointDescription\x12\x0f\n\x07tickers\x18\x02 \x03(\t\x12\x10\n\x08\x61\x63\x63ounts\x18\x03 \x03(\t\x12\x11\n\tbar_count\x18\x04 \x01(\x03\x12\x16\n\x0etrain_start_us\x18\x05 \x01(\x03\x12\x14\n\x0ctrain_end_us\x18\x06 \x01(\x03\x12\x38\n\x0b\x65nvironment\x18\x07 \x01(\x0b\x32#.podracer.common.v1.EnvironmentSpec\x12\x13\n\x0bpreparation\x18\x08 \x01(\t\x12\x10\n\x08\x65nsemble\x18\t \x01(\t\x12\x1a\n\x12selection_start_us\x18\n \x01(\x03\x12\x18\n\x10selection_end_us\x18\x0b \x01(\x03\"\xbc\x01\n\x0c\x42\x61\x63ktestBars\x12\x0f\n\x07\x61\x63\x63ount\x18\x01 \x01(\x05\x12\x0f\n\x07time_us\x18\x02 \x03(\x10\x12\r\n\x05value\x18\x03 \x03(\x01\x12\x0c\n\x04\x63\x61sh\x18\x04 \x03(\x01\x12\x0e\n\x06shares\x18\x05 \x03(\x01\x12\r\n\x05\x63lose\x18\x06 \x03(\x01\x12\x11\n\tfilled_us\x18\x07 \x03(\x10\x12\x0e\n\x06orders\x18\x08 \x03(\x01\x12\x0e\n\x06traded\x18\t \x03(\x01\x12\r\n\x05price\x18\n \x03(\x01\x12\x0c\n\x04\x63ost\x18\x0b \x03(\x01\"|\n\x0eInspectRequest\x12>\n\x0b\x65nvironment\x18\x01 \x01(\x0b\x32#.podracer.common.v1.EnvironmentSpecB\x04\xe2\x41\x01\x02\x12*\n\x07timeout\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\"R\n\x0fInspectResponse\x12?\n\x0b\x64\x65scription\x18\x01 \x01(\x0b\x32*.podracer.common.v1.EnvironmentDescription\"\x9a\x01\n\x13\x45xportPolicyRequest\x12<\n\x0b\x63heckpoints\x18\x01 \x03(\x0b\x32\'.podracer.evaluator.v1.CheckpointSource\x12\x33\n\x06\x66ormat\x18\x02 \x01(\x0e\x32#.podracer.evaluator.v1.ExportFormat\x12\x10\n\x08\x65nsemble\x18\x03 \x01(\t\"e\n\x14\x45xportPolicyResponse\x12\x35\n\x06header\x18\x01 \x01(\x0b\x32#.podracer.evaluator.v1.ExportHeaderH\x00\x12\x0e\n\x04\x64\x61ta\x18\x02 \x01(\x0cH\x00\x42\x06\n\x04part\"\xbf\x01\n\x0c\x45xportHeader\x12\x12\n\nsize_bytes\x18\x01 \x01(\x03\x12\x0e\n\x06sha256\x18\x02 \x01(\t\x12\x1a\n\x12largest_difference\x18\x03 \x01(\x01\x12\x41\n\x0b\x64\x65scription\x18\x04 \x01(\x0b\x32,.podracer.evaluator.v1.CheckpointDescription\x12\x16\n\x0e\x63ompared_count\x18\x05 \x01(\x05\x12\x14\n\x0cplayed_count\x18\x06 \x01(\x05\"Z\n\x0ePutFileRequest\x12\x30\n\x06header\x18\x01 \x01(\x0b\x32\x1e.podracer.common.v1.FileHeaderH\x00\x12\x0e\n\x04\x64\x61ta\x18\x02 \x01(\x0cH\x00\x42\x06\n\x04part\"(\n\x0fPutFileResponse\x12\x15\n\ralready_there\x18\x01 \x01(\x08\"\x12\n\x10GetStatusRequest\"\x80\x01\n\x11GetStatusResponse\x12,\n\x05\x62uild\x18\x01 \x01(\x0b\x32\x1d.podracer.common.v1.BuildInfo\x12\x15\n\rsession_count\x18\x02 \x01(\x05\x12\x14\n\x0cmax_sessions\x18\x03 \x01(\x05\x12\x10\n\x08\x65pisodes\x18\x04 \x01(\x03*\x84\x01\n\x0c\x45xportFormat\x12\x1d\n\x19\x45XPORT_FORMAT_UNSPECIFIED\x10\x00\x12\x1e\n\x1a\x45XPORT_FORMAT_TORCH_EXPORT\x10\x01\x12\x1d\n\x19\x45XPORT_FORMAT_TORCHSCRIPT\x10\x02\x12\x16\n\x12\x45XPORT_FORMAT_ONNX\x10\x03\x32\xce\x05\n\x10\x45valuatorService\x12_\n\x08\x45valuate\x12&.podracer.evaluator.v1.EvaluateRequest\x1a\'.podracer.evaluator.v1.EvaluateResponse(\x01\x30\x01\x12y\n\x12\x45valuateCheckpoint\x12\x30.podracer.evaluator.v1.EvaluateCheckpointRequest\x1a\x31.podracer.evaluator.v1.EvaluateCheckpointResponse\x12]\n\x08\x42\x61\x63ktest\x12&.podracer.evaluator.v1.BacktestRequest\x1a\'.podracer.evaluator.v1.BacktestResponse0\x01\x12X\n\x07Inspect\x12%.podracer.evaluator.v1.InspectRequest\x1a&.podracer.evaluator.v1.InspectResponse\x12i\n\x0c\x45xportPolicy\x12*.podracer.evaluator.v1.ExportPolicyRequest\x1a+.podracer.evaluator.v1.ExportPolicyResponse0\x01\x12Z\n\x07PutFile\x12%.podracer.evaluator.v1.PutFileRequest\x1a&.podracer.evaluator.v1.PutFileResponse(\x01\x12^\n\tGetStatus\x12\'.podracer.evaluator.v1.GetStatusRequest\x1a(.podracer.evaluator.v1.GetStatusResponseB=Z;github.com/podracer-rl/podracer/go/evaluator/v1;evaluatorv1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'podracer.evaluator.v1.evaluator_service_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
-  DESCRIPTOR._loaded_options = None
+  _globals['DESCRIPTOR']._loaded_options = None
+  _globals['DESCRIPTOR']._serialized_options = b'Z;github.com/podracer-rl/podracer/go/evaluator/v1;evaluatorv1'
   _globals['_EVALUATIONORDER_TENSORSENTRY']._loaded_options = None
   _globals['_EVALUATIONORDER_TENSORSENTRY']._serialized_options = b'8\001'
+  _globals['_EVALUATIONORDER'].fields_by_name['purpose']._loaded_options = None
+  _globals['_EVALUATIONORDER'].fields_by_name['purpose']._serialized_options = b'\342A\001\002'
   _globals['_CHECKPOINTDESCRIPTION_HYPERPARAMETERSENTRY']._loaded_options = None
   _globals['_CHECKPOINTDESCRIPTION_HYPERPARAMETERSENTRY']._serialized_options = b'8\001'
-  _globals['_EXPORTFORMAT']._serialized_start=4601
-  _globals['_EXPORTFORMAT']._serialized_end=4733
-  _globals['_EVALUATEREQUEST']._serialized_start=272
-  _globals['_EVALUATEREQUEST']._serialized_end=515
-  _globals['_OPENEVALUATE']._serialized_start=518
-  _globals['_OPENEVALUATE']._serialized_end=715
-  _globals['_EVALUATIONORDER']._serialized_start=718
-  _globals['_EVALUATIONORDER']._serialized_end=1153
-  _globals['_EVALUATIONORDER_TENSORSENTRY']._serialized_start=1040
-  _globals['_EVALUATIONORDER_TENSORSENTRY']._serialized_end=1114
-  _globals['_EVALUATERESPONSE']._serialized_start=1156
-  _globals['_EVALUATERESPONSE']._serialized_end=1417
-  _globals['_EVALUATEOPENED']._serialized_start=1419
-  _globals['_EVALUATEOPENED']._serialized_end=1533
-  _globals['_EVALUATIONANSWER']._serialized_start=1535
-  _globals['_EVALUATIONANSWER']._serialized_end=1644
-  _globals['_EVALUATEDRAINING']._serialized_start=1646
-  _globals['_EVALUATEDRAINING']._serialized_end=1680
-  _globals['_CHECKPOINTSOURCE']._serialized_start=1683
-  _globals['_CHECKPOINTSOURCE']._serialized_end=1815
-  _globals['_EVALUATECHECKPOINTREQUEST']._serialized_start=1818
-  _globals['_EVALUATECHECKPOINTREQUEST']._serialized_end=2072
-  _globals['_EVALUATECHECKPOINTRESPONSE']._serialized_start=2075
-  _globals['_EVALUATECHECKPOINTRESPONSE']._serialized_end=2326
-  _globals['_CHECKPOINTDESCRIPTION']._serialized_start=2329
-  _globals['_CHECKPOINTDESCRIPTION']._serialized_end=2729
-  _globals['_CHECKPOINTDESCRIPTION_HYPERPARAMETERSENTRY']._serialized_start=2634
-  _globals['_CHECKPOINTDESCRIPTION_HYPERPARAMETERSENTRY']._serialized_end=2729
-  _globals['_BACKTESTREQUEST']._serialized_start=2732
-  _globals['_BACKTESTREQUEST']._serialized_end=2988
-  _globals['_BACKTESTRESPONSE']._serialized_start=2991
-  _globals['_BACKTESTRESPONSE']._serialized_end=3127
-  _globals['_BACKTESTHEADER']._serialized_start=3130
-  _globals['_BACKTESTHEADER']._serialized_end=3464
-  _globals['_BACKTESTBARS']._serialized_start=3467
-  _globals['_BACKTESTBARS']._serialized_end=3655
-  _globals['_INSPECTREQUEST']._serialized_start=3657
-  _globals['_INSPECTREQUEST']._serialized_end=3775
-  _globals['_INSPECTRESPONSE']._serialized_start=3777
-  _globals['_INSPECTRESPONSE']._serialized_end=3859
-  _globals['_EXPORTPOLICYREQUEST']._serialized_start=3862
-  _globals['_EXPORTPOLICYREQUEST']._serialized_end=4016
-  _globals['_EXPORTPOLICYRESPONSE']._serialized_start=4018
-  _globals['_EXPORTPOLICYRESPONSE']._serialized_end=4119
-  _globals['_EXPORTHEADER']._serialized_start=4122
-  _globals['_EXPORTHEADER']._serialized_end=4313
-  _globals['_PUTFILEREQUEST']._serialized_start=4315
-  _globals['_PUTFILEREQUEST']._serialized_end=4405
-  _globals['_PUTFILERESPONSE']._serialized_start=4407
-  _globals['_PUTFILERESPONSE']._serialized_end=4447
-  _globals['_GETSTATUSREQUEST']._serialized_start=4449
-  _globals['_GETSTATUSREQUEST']._serialized_end=4467
-  _globals['_GETSTATUSRESPONSE']._serialized_start=4470
-  _globals['_GETSTATUSRESPONSE']._serialized_end=4598
-  _globals['_EVALUATORSERVICE']._serialized_start=4736
-  _globals['_EVALUATORSERVICE']._serialized_end=5454
+  _globals['_INSPECTREQUEST'].fields_by_name['environment']._loaded_options = None
+  _globals['_INSPECTREQUEST'].fields_by_name['environment']._serialized_options = b'\342A\001\002'
+  _globals['_EXPORTFORMAT']._serialized_start=4646
+  _globals['_EXPORTFORMAT']._serialized_end=4778
+  _globals['_EVALUATEREQUEST']._serialized_start=305
+  _globals['_EVALUATEREQUEST']._serialized_end=548
+  _globals['_OPENEVALUATE']._serialized_start=551
+  _globals['_OPENEVALUATE']._serialized_end=748
+  _globals['_EVALUATIONORDER']._serialized_start=751
+  _globals['_EVALUATIONORDER']._serialized_end=1192
+  _globals['_EVALUATIONORDER_TENSORSENTRY']._serialized_start=1079
+  _globals['_EVALUATIONORDER_TENSORSENTRY']._serialized_end=1153
+  _globals['_EVALUATERESPONSE']._serialized_start=1195
+  _globals['_EVALUATERESPONSE']._serialized_end=1456
+  _globals['_EVALUATEOPENED']._serialized_start=1458
+  _globals['_EVALUATEOPENED']._serialized_end=1572
+  _globals['_EVALUATIONANSWER']._serialized_start=1574
+  _globals['_EVALUATIONANSWER']._serialized_end=1683
+  _globals['_EVALUATEDRAINING']._serialized_start=1685
+  _globals['_EVALUATEDRAINING']._serialized_end=1719
+  _globals['_CHECKPOINTSOURCE']._serialized_start=1722
+  _globals['_CHECKPOINTSOURCE']._serialized_end=1854
+  _globals['_EVALUATECHECKPOINTREQUEST']._serialized_start=1857
+  _globals['_EVALUATECHECKPOINTREQUEST']._serialized_end=2111
+  _globals['_EVALUATECHECKPOINTRESPONSE']._serialized_start=2114
+  _globals['_EVALUATECHECKPOINTRESPONSE']._serialized_end=2365
+  _globals['_CHECKPOINTDESCRIPTION']._serialized_start=2368
+  _globals['_CHECKPOINTDESCRIPTION']._serialized_end=2768
+  _globals['_CHECKPOINTDESCRIPTION_HYPERPARAMETERSENTRY']._serialized_start=2673
+  _globals['_CHECKPOINTDESCRIPTION_HYPERPARAMETERSENTRY']._serialized_end=2768
+  _globals['_BACKTESTREQUEST']._serialized_start=2771
+  _globals['_BACKTESTREQUEST']._serialized_end=3027
+  _globals['_BACKTESTRESPONSE']._serialized_start=3030
+  _globals['_BACKTESTRESPONSE']._serialized_end=3166
+  _globals['_BACKTESTHEADER']._serialized_start=3169
+  _globals['_BACKTESTHEADER']._serialized_end=3503
+  _globals['_BACKTESTBARS']._serialized_start=3506
+  _globals['_BACKTESTBARS']._serialized_end=3694
+  _globals['_INSPECTREQUEST']._serialized_start=3696
+  _globals['_INSPECTREQUEST']._serialized_end=3820
+  _globals['_INSPECTRESPONSE']._serialized_start=3822
+  _globals['_INSPECTRESPONSE']._serialized_end=3904
+  _globals['_EXPORTPOLICYREQUEST']._serialized_start=3907
+  _globals['_EXPORTPOLICYREQUEST']._serialized_end=4061
+  _globals['_EXPORTPOLICYRESPONSE']._serialized_start=4063
+  _globals['_EXPORTPOLICYRESPONSE']._serialized_end=4164
+  _globals['_EXPORTHEADER']._serialized_start=4167
+  _globals['_EXPORTHEADER']._serialized_end=4358
+  _globals['_PUTFILEREQUEST']._serialized_start=4360
+  _globals['_PUTFILEREQUEST']._serialized_end=4450
+  _globals['_PUTFILERESPONSE']._serialized_start=4452
+  _globals['_PUTFILERESPONSE']._serialized_end=4492
+  _globals['_GETSTATUSREQUEST']._serialized_start=4494
+  _globals['_GETSTATUSREQUEST']._serialized_end=4512
+  _globals['_GETSTATUSRESPONSE']._serialized_start=4515
+  _globals['_GETSTATUSRESPONSE']._serialized_end=4643
+  _globals['_EVALUATORSERVICE']._serialized_start=4781
+  _globals['_EVALUATORSERVICE']._serialized_end=5499
 # @@protoc_insertion_point(module_scope)

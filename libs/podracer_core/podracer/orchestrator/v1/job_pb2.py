@@ -22,6 +22,8 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from google.api import field_behavior_pb2 as google_dot_api_dot_field__behavior__pb2
+from google.api import resource_pb2 as google_dot_api_dot_resource__pb2
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 from google.protobuf import struct_pb2 as google_dot_protobuf_dot_struct__pb2
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
@@ -32,61 +34,116 @@ from podracer.common.v1 import evolution_pb2 as podracer_dot_common_dot_v1_dot_e
 from podracer.common.v1 import tensor_pb2 as podracer_dot_common_dot_v1_dot_tensor__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"podracer/orchestrator/v1/job.proto\x12\x18podracer.orchestrator.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1epodracer/common/v1/agent.proto\x1a\x1fpodracer/common/v1/cohort.proto\x1a$podracer/common/v1/environment.proto\x1a\"podracer/common/v1/evolution.proto\x1a\x1fpodracer/common/v1/tensor.proto\"\x89\x06\n\x03Job\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0b\n\x03uid\x18\x02 \x01(\t\x12/\n\x04spec\x18\x03 \x01(\x0b\x32!.podracer.orchestrator.v1.JobSpec\x12\x31\n\x05state\x18\x04 \x01(\x0e\x32\".podracer.orchestrator.v1.JobState\x12\x35\n\x07outcome\x18\x05 \x01(\x0e\x32$.podracer.orchestrator.v1.JobOutcome\x12,\n\x07problem\x18\x06 \x01(\x0b\x32\x1b.podracer.common.v1.Problem\x12\x37\n\x08progress\x18\x07 \x01(\x0b\x32%.podracer.orchestrator.v1.JobProgress\x12K\n\x17\x65nvironment_description\x18\x08 \x01(\x0b\x32*.podracer.common.v1.EnvironmentDescription\x12/\n\x0b\x63reate_time\x18\t \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12.\n\nstart_time\x18\n \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12,\n\x08\x65nd_time\x18\x0b \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0c\n\x04\x65tag\x18\x0c \x01(\t\x12\x13\n\x0bleaderboard\x18\r \x01(\t\x12\x16\n\x0e\x65vent_position\x18\x0e \x01(\x03\x12\x34\n\x08\x65nsemble\x18\x0f \x01(\x0b\x32\".podracer.orchestrator.v1.Ensemble\x12\x0e\n\x06parent\x18\x10 \x01(\t\x12\x12\n\ngeneration\x18\x11 \x01(\x05\x12\x45\n\x11\x63ontinuous_status\x18\x12 \x01(\x0b\x32*.podracer.orchestrator.v1.ContinuousStatus\x12-\n\tretrained\x18\x13 \x01(\x0b\x32\x1a.podracer.common.v1.Parent\"\xca\x01\n\x10\x43ontinuousStatus\x12\x12\n\ngeneration\x18\x01 \x01(\x05\x12\x13\n\x0b\x63urrent_job\x18\x02 \x01(\t\x12,\n\x08\x63hampion\x18\x03 \x01(\x0b\x32\x1a.podracer.common.v1.Parent\x12\x1b\n\x13\x63hampion_generation\x18\x04 \x01(\x05\x12-\n\tnext_time\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x13\n\x0b\x64\x61ta_sha256\x18\x06 \x01(\t\"z\n\x08\x45nsemble\x12,\n\x08policies\x18\x01 \x03(\x0b\x32\x1a.podracer.common.v1.Parent\x12\x0c\n\x04rule\x18\x02 \x01(\t\x12\x32\n\nevaluation\x18\x03 \x01(\x0b\x32\x1e.podracer.common.v1.Evaluation\"\xc9\x03\n\x0bJobProgress\x12\x11\n\tenv_steps\x18\x01 \x01(\x03\x12\x16\n\x0elive_env_steps\x18\x02 \x01(\x03\x12\x1c\n\x14\x65nv_steps_per_second\x18\x03 \x01(\x01\x12-\n\ntrain_time\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x31\n\x0etime_to_target\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\'\n\x04\x63ost\x18\x06 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x32\n\x0f\x65valuation_cost\x18\x07 \x01(\x0b\x32\x19.google.protobuf.Duration\x12,\n\x04\x62\x65st\x18\x08 \x01(\x0b\x32\x1e.podracer.common.v1.Evaluation\x12\x13\n\x0b\x61gent_count\x18\t \x01(\x05\x12\x11\n\tpod_count\x18\n \x01(\x05\x12\x18\n\x10\x63ompleted_rounds\x18\x0b \x01(\x05\x12&\n\x03\x65ta\x18\x0c \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x1a\n\x12reserved_env_steps\x18\r \x01(\x03\"\x83\x07\n\x07JobSpec\x12\x14\n\x0c\x64isplay_name\x18\x01 \x01(\t\x12\x38\n\x0b\x65nvironment\x18\x02 \x01(\x0b\x32#.podracer.common.v1.EnvironmentSpec\x12\x30\n\tobjective\x18\x03 \x01(\x0b\x32\x1d.podracer.common.v1.Objective\x12*\n\x06search\x18\x04 \x01(\x0b\x32\x1a.podracer.common.v1.Search\x12\x30\n\tevolution\x18\x05 \x01(\x0b\x32\x1d.podracer.common.v1.Evolution\x12/\n\x03pod\x18\x06 \x01(\x0b\x32\".podracer.orchestrator.v1.PodShape\x12<\n\nevaluation\x18\x07 \x01(\x0b\x32(.podracer.orchestrator.v1.EvaluationSpec\x12\x0c\n\x04seed\x18\x08 \x01(\x03\x12\x0e\n\x06weight\x18\t \x01(\x01\x12\x38\n\ncontinuous\x18\n \x01(\x0b\x32$.podracer.orchestrator.v1.Continuous\x12\x39\n\x04\x64\x61ta\x18\x0b \x03(\x0b\x32+.podracer.orchestrator.v1.JobSpec.DataEntry\x12=\n\x06labels\x18\x0c \x03(\x0b\x32-.podracer.orchestrator.v1.JobSpec.LabelsEntry\x12\x42\n\tdata_sets\x18\r \x03(\x0b\x32/.podracer.orchestrator.v1.JobSpec.DataSetsEntry\x12-\n\x08\x66ounders\x18\x0e \x03(\x0b\x32\x1b.podracer.common.v1.Founder\x12\x32\n\x07retrain\x18\x0f \x01(\x0b\x32!.podracer.orchestrator.v1.Retrain\x1aP\n\tDataEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x32\n\x05value\x18\x02 \x01(\x0b\x32#.podracer.common.v1.ObjectReference:\x02\x38\x01\x1a-\n\x0bLabelsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x1a/\n\rDataSetsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\xb3\x02\n\x08PodShape\x12\x11\n\tmin_count\x18\x01 \x01(\x05\x12\x11\n\tmax_count\x18\x02 \x01(\x05\x12\x0f\n\x07members\x18\x03 \x01(\x05\x12\x17\n\x0f\x65nvs_per_member\x18\x04 \x01(\x05\x12\x10\n\x08learners\x18\x05 \x01(\x05\x12\x0f\n\x07workers\x18\x06 \x01(\x05\x12\x33\n\x06layout\x18\x07 \x01(\x0e\x32#.podracer.orchestrator.v1.PodLayout\x12\x36\n\tresources\x18\x08 \x01(\x0b\x32#.podracer.orchestrator.v1.Resources\x12\x15\n\rdeterministic\x18\t \x01(\x08\x12\x30\n\x06\x66usion\x18\n \x01(\x0b\x32 .podracer.orchestrator.v1.Fusion\"\xbf\x01\n\x06\x46usion\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x18\n\x10interval_updates\x18\x02 \x01(\x05\x12\x0e\n\x06quorum\x18\x03 \x01(\x05\x12+\n\x08\x64\x65\x61\x64line\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x1a\n\rlearning_rate\x18\x05 \x01(\x01H\x00\x88\x01\x01\x12\x15\n\x08momentum\x18\x06 \x01(\x01H\x01\x88\x01\x01\x42\x10\n\x0e_learning_rateB\x0b\n\t_momentum\";\n\tResources\x12\x0b\n\x03\x63pu\x18\x01 \x01(\x01\x12\x14\n\x0cmemory_bytes\x18\x02 \x01(\x03\x12\x0b\n\x03gpu\x18\x03 \x01(\x05\"5\n\x0e\x45valuationSpec\x12\x10\n\x08\x65pisodes\x18\x01 \x01(\x05\x12\x11\n\tevaluator\x18\x02 \x01(\t\"\x94\x01\n\nContinuous\x12\x10\n\x08\x64\x61ta_set\x18\x01 \x01(\t\x12+\n\x08interval\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\r\n\x05\x61lias\x18\x03 \x01(\t\x12(\n\x07\x63ontest\x18\x04 \x01(\x0b\x32\x17.google.protobuf.Struct\x12\x0e\n\x06margin\x18\x05 \x01(\x01\"V\n\x07Retrain\x12\'\n\x06kwargs\x18\x01 \x01(\x0b\x32\x17.google.protobuf.Struct\x12\x11\n\tenv_steps\x18\x02 \x01(\x03\x12\x0f\n\x07scratch\x18\x03 \x01(\x08\"\xe2\x01\n\x05\x45vent\x12\x10\n\x08position\x18\x01 \x01(\x03\x12\x0c\n\x04kind\x18\x02 \x01(\t\x12\x0f\n\x07message\x18\x03 \x01(\t\x12\x0f\n\x07subject\x18\x04 \x01(\t\x12(\n\x04time\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12=\n\x07\x64\x65tails\x18\x06 \x03(\x0b\x32,.podracer.orchestrator.v1.Event.DetailsEntry\x1a.\n\x0c\x44\x65tailsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\xd5\x03\n\x03Pod\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x31\n\x05state\x18\x02 \x01(\x0e\x32\".podracer.orchestrator.v1.PodState\x12\x0b\n\x03job\x18\x03 \x01(\t\x12\x0f\n\x07\x62\x61\x63kend\x18\x04 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x05 \x01(\t\x12,\n\x05\x62uild\x18\x06 \x01(\x0b\x32\x1d.podracer.common.v1.BuildInfo\x12\r\n\x05\x66\x65nce\x18\x07 \x01(\x03\x12\x0e\n\x06\x61gents\x18\x08 \x03(\t\x12\x1c\n\x14\x65nv_steps_per_second\x18\t \x01(\x01\x12\x15\n\rrestart_count\x18\n \x01(\x05\x12\x32\n\x0elast_seen_time\x18\x0b \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12/\n\x0b\x63reate_time\x18\x0c \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0f\n\x07message\x18\r \x01(\t\x12\x33\n\x06layout\x18\x0e \x01(\x0e\x32#.podracer.orchestrator.v1.PodLayout\x12\x31\n\x04used\x18\x0f \x01(\x0b\x32#.podracer.orchestrator.v1.Resources*\xce\x01\n\x08JobState\x12\x19\n\x15JOB_STATE_UNSPECIFIED\x10\x00\x12\x18\n\x14JOB_STATE_VALIDATING\x10\x01\x12\x15\n\x11JOB_STATE_PENDING\x10\x02\x12\x15\n\x11JOB_STATE_RUNNING\x10\x03\x12\x17\n\x13JOB_STATE_SUSPENDED\x10\x04\x12\x17\n\x13JOB_STATE_SUCCEEDED\x10\x05\x12\x14\n\x10JOB_STATE_FAILED\x10\x06\x12\x17\n\x13JOB_STATE_CANCELLED\x10\x07*f\n\nJobOutcome\x12\x1b\n\x17JOB_OUTCOME_UNSPECIFIED\x10\x00\x12\x1e\n\x1aJOB_OUTCOME_TARGET_REACHED\x10\x01\x12\x1b\n\x17JOB_OUTCOME_BUDGET_USED\x10\x02*S\n\tPodLayout\x12\x1a\n\x16POD_LAYOUT_UNSPECIFIED\x10\x00\x12\x14\n\x10POD_LAYOUT_SPLIT\x10\x01\x12\x14\n\x10POD_LAYOUT_FUSED\x10\x02*\xab\x01\n\x08PodState\x12\x19\n\x15POD_STATE_UNSPECIFIED\x10\x00\x12\x16\n\x12POD_STATE_STARTING\x10\x01\x12\x12\n\x0ePOD_STATE_IDLE\x10\x02\x12\x15\n\x11POD_STATE_WORKING\x10\x03\x12\x16\n\x12POD_STATE_DRAINING\x10\x04\x12\x12\n\x0ePOD_STATE_LOST\x10\x05\x12\x15\n\x11POD_STATE_STOPPED\x10\x06\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"podracer/orchestrator/v1/job.proto\x12\x18podracer.orchestrator.v1\x1a\x1fgoogle/api/field_behavior.proto\x1a\x19google/api/resource.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1epodracer/common/v1/agent.proto\x1a\x1fpodracer/common/v1/cohort.proto\x1a$podracer/common/v1/environment.proto\x1a\"podracer/common/v1/evolution.proto\x1a\x1fpodracer/common/v1/tensor.proto\"\xdd\x07\n\x03Job\x12\x12\n\x04name\x18\x01 \x01(\tB\x04\xe2\x41\x01\x08\x12\x11\n\x03uid\x18\x02 \x01(\tB\x04\xe2\x41\x01\x03\x12/\n\x04spec\x18\x03 \x01(\x0b\x32!.podracer.orchestrator.v1.JobSpec\x12\x37\n\x05state\x18\x04 \x01(\x0e\x32\".podracer.orchestrator.v1.JobStateB\x04\xe2\x41\x01\x03\x12;\n\x07outcome\x18\x05 \x01(\x0e\x32$.podracer.orchestrator.v1.JobOutcomeB\x04\xe2\x41\x01\x03\x12\x32\n\x07problem\x18\x06 \x01(\x0b\x32\x1b.podracer.common.v1.ProblemB\x04\xe2\x41\x01\x03\x12=\n\x08progress\x18\x07 \x01(\x0b\x32%.podracer.orchestrator.v1.JobProgressB\x04\xe2\x41\x01\x03\x12Q\n\x17\x65nvironment_description\x18\x08 \x01(\x0b\x32*.podracer.common.v1.EnvironmentDescriptionB\x04\xe2\x41\x01\x03\x12\x35\n\x0b\x63reate_time\x18\t \x01(\x0b\x32\x1a.google.protobuf.TimestampB\x04\xe2\x41\x01\x03\x12\x34\n\nstart_time\x18\n \x01(\x0b\x32\x1a.google.protobuf.TimestampB\x04\xe2\x41\x01\x03\x12\x32\n\x08\x65nd_time\x18\x0b \x01(\x0b\x32\x1a.google.protobuf.TimestampB\x04\xe2\x41\x01\x03\x12\x12\n\x04\x65tag\x18\x0c \x01(\tB\x04\xe2\x41\x01\x03\x12\x36\n\x0bleaderboard\x18\r \x01(\tB!\xe2\x41\x01\x03\xfa\x41\x1a\n\x18podracer.dev/Leaderboard\x12\x1c\n\x0e\x65vent_position\x18\x0e \x01(\x03\x42\x04\xe2\x41\x01\x03\x12:\n\x08\x65nsemble\x18\x0f \x01(\x0b\x32\".podracer.orchestrator.v1.EnsembleB\x04\xe2\x41\x01\x03\x12)\n\x06parent\x18\x10 \x01(\tB\x19\xe2\x41\x01\x03\xfa\x41\x12\n\x10podracer.dev/Job\x12\x18\n\ngeneration\x18\x11 \x01(\x05\x42\x04\xe2\x41\x01\x03\x12K\n\x11\x63ontinuous_status\x18\x12 \x01(\x0b\x32*.podracer.orchestrator.v1.ContinuousStatusB\x04\xe2\x41\x01\x03\x12\x33\n\tretrained\x18\x13 \x01(\x0b\x32\x1a.podracer.common.v1.ParentB\x04\xe2\x41\x01\x03:4\xea\x41\x31\n\x10podracer.dev/Job\x12\x1dprojects/{project}/jobs/{job}\"\xe1\x01\n\x10\x43ontinuousStatus\x12\x12\n\ngeneration\x18\x01 \x01(\x05\x12*\n\x0b\x63urrent_job\x18\x02 \x01(\tB\x15\xfa\x41\x12\n\x10podracer.dev/Job\x12,\n\x08\x63hampion\x18\x03 \x01(\x0b\x32\x1a.podracer.common.v1.Parent\x12\x1b\n\x13\x63hampion_generation\x18\x04 \x01(\x05\x12-\n\tnext_time\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x13\n\x0b\x64\x61ta_sha256\x18\x06 \x01(\t\"z\n\x08\x45nsemble\x12,\n\x08policies\x18\x01 \x03(\x0b\x32\x1a.podracer.common.v1.Parent\x12\x0c\n\x04rule\x18\x02 \x01(\t\x12\x32\n\nevaluation\x18\x03 \x01(\x0b\x32\x1e.podracer.common.v1.Evaluation\"\xc9\x03\n\x0bJobProgress\x12\x11\n\tenv_steps\x18\x01 \x01(\x03\x12\x16\n\x0elive_env_steps\x18\x02 \x01(\x03\x12\x1c\n\x14\x65nv_steps_per_second\x18\x03 \x01(\x01\x12-\n\ntrain_time\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x31\n\x0etime_to_target\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\'\n\x04\x63ost\x18\x06 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x32\n\x0f\x65valuation_cost\x18\x07 \x01(\x0b\x32\x19.google.protobuf.Duration\x12,\n\x04\x62\x65st\x18\x08 \x01(\x0b\x32\x1e.podracer.common.v1.Evaluation\x12\x13\n\x0b\x61gent_count\x18\t \x01(\x05\x12\x11\n\tpod_count\x18\n \x01(\x05\x12\x18\n\x10\x63ompleted_rounds\x18\x0b \x01(\x05\x12&\n\x03\x65ta\x18\x0c \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x1a\n\x12reserved_env_steps\x18\r \x01(\x03\"\x95\x07\n\x07JobSpec\x12\x1a\n\x0c\x64isplay_name\x18\x01 \x01(\tB\x04\xe2\x41\x01\x02\x12>\n\x0b\x65nvironment\x18\x02 \x01(\x0b\x32#.podracer.common.v1.EnvironmentSpecB\x04\xe2\x41\x01\x02\x12\x36\n\tobjective\x18\x03 \x01(\x0b\x32\x1d.podracer.common.v1.ObjectiveB\x04\xe2\x41\x01\x02\x12*\n\x06search\x18\x04 \x01(\x0b\x32\x1a.podracer.common.v1.Search\x12\x30\n\tevolution\x18\x05 \x01(\x0b\x32\x1d.podracer.common.v1.Evolution\x12/\n\x03pod\x18\x06 \x01(\x0b\x32\".podracer.orchestrator.v1.PodShape\x12<\n\nevaluation\x18\x07 \x01(\x0b\x32(.podracer.orchestrator.v1.EvaluationSpec\x12\x0c\n\x04seed\x18\x08 \x01(\x03\x12\x0e\n\x06weight\x18\t \x01(\x01\x12\x38\n\ncontinuous\x18\n \x01(\x0b\x32$.podracer.orchestrator.v1.Continuous\x12\x39\n\x04\x64\x61ta\x18\x0b \x03(\x0b\x32+.podracer.orchestrator.v1.JobSpec.DataEntry\x12=\n\x06labels\x18\x0c \x03(\x0b\x32-.podracer.orchestrator.v1.JobSpec.LabelsEntry\x12\x42\n\tdata_sets\x18\r \x03(\x0b\x32/.podracer.orchestrator.v1.JobSpec.DataSetsEntry\x12-\n\x08\x66ounders\x18\x0e \x03(\x0b\x32\x1b.podracer.common.v1.Founder\x12\x32\n\x07retrain\x18\x0f \x01(\x0b\x32!.podracer.orchestrator.v1.Retrain\x1aP\n\tDataEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x32\n\x05value\x18\x02 \x01(\x0b\x32#.podracer.common.v1.ObjectReference:\x02\x38\x01\x1a-\n\x0bLabelsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x1a/\n\rDataSetsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\xb3\x02\n\x08PodShape\x12\x11\n\tmin_count\x18\x01 \x01(\x05\x12\x11\n\tmax_count\x18\x02 \x01(\x05\x12\x0f\n\x07members\x18\x03 \x01(\x05\x12\x17\n\x0f\x65nvs_per_member\x18\x04 \x01(\x05\x12\x10\n\x08learners\x18\x05 \x01(\x05\x12\x0f\n\x07workers\x18\x06 \x01(\x05\x12\x33\n\x06layout\x18\x07 \x01(\x0e\x32#.podracer.orchestrator.v1.PodLayout\x12\x36\n\tresources\x18\x08 \x01(\x0b\x32#.podracer.orchestrator.v1.Resources\x12\x15\n\rdeterministic\x18\t \x01(\x08\x12\x30\n\x06\x66usion\x18\n \x01(\x0b\x32 .podracer.orchestrator.v1.Fusion\"\xbf\x01\n\x06\x46usion\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x18\n\x10interval_updates\x18\x02 \x01(\x05\x12\x0e\n\x06quorum\x18\x03 \x01(\x05\x12+\n\x08\x64\x65\x61\x64line\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x1a\n\rlearning_rate\x18\x05 \x01(\x01H\x00\x88\x01\x01\x12\x15\n\x08momentum\x18\x06 \x01(\x01H\x01\x88\x01\x01\x42\x10\n\x0e_learning_rateB\x0b\n\t_momentum\";\n\tResources\x12\x0b\n\x03\x63pu\x18\x01 \x01(\x01\x12\x14\n\x0cmemory_bytes\x18\x02 \x01(\x03\x12\x0b\n\x03gpu\x18\x03 \x01(\x05\"5\n\x0e\x45valuationSpec\x12\x10\n\x08\x65pisodes\x18\x01 \x01(\x05\x12\x11\n\tevaluator\x18\x02 \x01(\t\"\x94\x01\n\nContinuous\x12\x10\n\x08\x64\x61ta_set\x18\x01 \x01(\t\x12+\n\x08interval\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\r\n\x05\x61lias\x18\x03 \x01(\t\x12(\n\x07\x63ontest\x18\x04 \x01(\x0b\x32\x17.google.protobuf.Struct\x12\x0e\n\x06margin\x18\x05 \x01(\x01\"V\n\x07Retrain\x12\'\n\x06kwargs\x18\x01 \x01(\x0b\x32\x17.google.protobuf.Struct\x12\x11\n\tenv_steps\x18\x02 \x01(\x03\x12\x0f\n\x07scratch\x18\x03 \x01(\x08\"\xe2\x01\n\x05\x45vent\x12\x10\n\x08position\x18\x01 \x01(\x03\x12\x0c\n\x04kind\x18\x02 \x01(\t\x12\x0f\n\x07message\x18\x03 \x01(\t\x12\x0f\n\x07subject\x18\x04 \x01(\t\x12(\n\x04time\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12=\n\x07\x64\x65tails\x18\x06 \x03(\x0b\x32,.podracer.orchestrator.v1.Event.DetailsEntry\x1a.\n\x0c\x44\x65tailsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\xc1\x04\n\x03Pod\x12\x12\n\x04name\x18\x01 \x01(\tB\x04\xe2\x41\x01\x08\x12\x31\n\x05state\x18\x02 \x01(\x0e\x32\".podracer.orchestrator.v1.PodState\x12\"\n\x03job\x18\x03 \x01(\tB\x15\xfa\x41\x12\n\x10podracer.dev/Job\x12\x0f\n\x07\x62\x61\x63kend\x18\x04 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x05 \x01(\t\x12,\n\x05\x62uild\x18\x06 \x01(\x0b\x32\x1d.podracer.common.v1.BuildInfo\x12\r\n\x05\x66\x65nce\x18\x07 \x01(\x03\x12\'\n\x06\x61gents\x18\x08 \x03(\tB\x17\xfa\x41\x14\n\x12podracer.dev/Agent\x12\x1c\n\x14\x65nv_steps_per_second\x18\t \x01(\x01\x12\x15\n\rrestart_count\x18\n \x01(\x05\x12\x32\n\x0elast_seen_time\x18\x0b \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12/\n\x0b\x63reate_time\x18\x0c \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0f\n\x07message\x18\r \x01(\t\x12\x33\n\x06layout\x18\x0e \x01(\x0e\x32#.podracer.orchestrator.v1.PodLayout\x12\x31\n\x04used\x18\x0f \x01(\x0b\x32#.podracer.orchestrator.v1.Resources:4\xea\x41\x31\n\x10podracer.dev/Pod\x12\x1dprojects/{project}/pods/{pod}*\xce\x01\n\x08JobState\x12\x19\n\x15JOB_STATE_UNSPECIFIED\x10\x00\x12\x18\n\x14JOB_STATE_VALIDATING\x10\x01\x12\x15\n\x11JOB_STATE_PENDING\x10\x02\x12\x15\n\x11JOB_STATE_RUNNING\x10\x03\x12\x17\n\x13JOB_STATE_SUSPENDED\x10\x04\x12\x17\n\x13JOB_STATE_SUCCEEDED\x10\x05\x12\x14\n\x10JOB_STATE_FAILED\x10\x06\x12\x17\n\x13JOB_STATE_CANCELLED\x10\x07*f\n\nJobOutcome\x12\x1b\n\x17JOB_OUTCOME_UNSPECIFIED\x10\x00\x12\x1e\n\x1aJOB_OUTCOME_TARGET_REACHED\x10\x01\x12\x1b\n\x17JOB_OUTCOME_BUDGET_USED\x10\x02*S\n\tPodLayout\x12\x1a\n\x16POD_LAYOUT_UNSPECIFIED\x10\x00\x12\x14\n\x10POD_LAYOUT_SPLIT\x10\x01\x12\x14\n\x10POD_LAYOUT_FUSED\x10\x02*\xab\x01\n\x08PodState\x12\x19\n\x15POD_STATE_UNSPECIFIED\x10\x00\x12\x16\n\x12POD_STATE_STARTING\x10\x01\x12\x12\n\x0ePOD_STATE_IDLE\x10\x02\x12\x15\n\x11POD_STATE_WORKING\x10\x03\x12\x16\n\x12POD_STATE_DRAINING\x10\x04\x12\x12\n\x0ePOD_STATE_LOST\x10\x05\x12\x15\n\x11POD_STATE_STOPPED\x10\x06\x42pZAgithub.com/podracer-rl/podracer/go/orchestrator/v1;orchestratorv1\xea\x41*\n\x14podracer.dev/Project\x12\x12projects/{project}b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'podracer.orchestrator.v1.job_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
-  DESCRIPTOR._loaded_options = None
+  _globals['DESCRIPTOR']._loaded_options = None
+  _globals['DESCRIPTOR']._serialized_options = b'ZAgithub.com/podracer-rl/podracer/go/orchestrator/v1;orchestratorv1\352A*\n\024podracer.dev/Project\022\022projects/{project}'
+  _globals['_JOB'].fields_by_name['name']._loaded_options = None
+  _globals['_JOB'].fields_by_name['name']._serialized_options = b'\342A\001\010'
+  _globals['_JOB'].fields_by_name['uid']._loaded_options = None
+  _globals['_JOB'].fields_by_name['uid']._serialized_options = b'\342A\001\003'
+  _globals['_JOB'].fields_by_name['state']._loaded_options = None
+  _globals['_JOB'].fields_by_name['state']._serialized_options = b'\342A\001\003'
+  _globals['_JOB'].fields_by_name['outcome']._loaded_options = None
+  _globals['_JOB'].fields_by_name['outcome']._serialized_options = b'\342A\001\003'
+  _globals['_JOB'].fields_by_name['problem']._loaded_options = None
+  _globals['_JOB'].fields_by_name['problem']._serialized_options = b'\342A\001\003'
+  _globals['_JOB'].fields_by_name['progress']._loaded_options = None
+  _globals['_JOB'].fields_by_name['progress']._serialized_options = b'\342A\001\003'
+  _globals['_JOB'].fields_by_name['environment_description']._loaded_options = None
+  _globals['_JOB'].fields_by_name['environment_description']._serialized_options = b'\342A\001\003'
+  _globals['_JOB'].fields_by_name['create_time']._loaded_options = None
+  _globals['_JOB'].fields_by_name['create_time']._serialized_options = b'\342A\001\003'
+  _globals['_JOB'].fields_by_name['start_time']._loaded_options = None
+  _globals['_JOB'].fields_by_name['start_time']._serialized_options = b'\342A\001\003'
+  _globals['_JOB'].fields_by_name['end_time']._loaded_options = None
+  _globals['_JOB'].fields_by_name['end_time']._serialized_options = b'\342A\001\003'
+  _globals['_JOB'].fields_by_name['etag']._loaded_options = None
+  _globals['_JOB'].fields_by_name['etag']._serialized_options = b'\342A\001\003'
+  _globals['_JOB'].fields_by_name['leaderboard']._loaded_options = None
+  _globals['_JOB'].fields_by_name['leaderboard']._serialized_options = b'\342A\001\003\372A\032\n\030podracer.dev/Leaderboard'
+  _globals['_JOB'].fields_by_name['event_position']._loaded_options = None
+  _globals['_JOB'].fields_by_name['event_position']._serialized_options = b'\342A\001\003'
+  _globals['_JOB'].fields_by_name['ensemble']._loaded_options = None
+  _globals['_JOB'].fields_by_name['ensemble']._serialized_options = b'\342A\001\003'
+  _globals['_JOB'].fields_by_name['parent']._loaded_options = None
+  _globals['_JOB'].fields_by_name['parent']._serialized_options = b'\342A\001\003\372A\022\n\020podracer.dev/Job'
+  _globals['_JOB'].fields_by_name['generation']._loaded_options = None
+  _globals['_JOB'].fields_by_name['generation']._serialized_options = b'\342A\001\003'
+  _globals['_JOB'].fields_by_name['continuous_status']._loaded_options = None
+  _globals['_JOB'].fields_by_name['continuous_status']._serialized_options = b'\342A\001\003'
+  _globals['_JOB'].fields_by_name['retrained']._loaded_options = None
+  _globals['_JOB'].fields_by_name['retrained']._serialized_options = b'\342A\001\003'
+  _globals['_JOB']._loaded_options = None
+  _globals['_JOB']._serialized_options = b'\352A1\n\020podracer.dev/Job\022\035projects/{project}/jobs/{job}'
+  _globals['_CONTINUOUSSTATUS'].fields_by_name['current_job']._loaded_options = None
+  _globals['_CONTINUOUSSTATUS'].fields_by_name['current_job']._serialized_options = b'\372A\022\n\020podracer.dev/Job'
   _globals['_JOBSPEC_DATAENTRY']._loaded_options = None
   _globals['_JOBSPEC_DATAENTRY']._serialized_options = b'8\001'
   _globals['_JOBSPEC_LABELSENTRY']._loaded_options = None
   _globals['_JOBSPEC_LABELSENTRY']._serialized_options = b'8\001'
   _globals['_JOBSPEC_DATASETSENTRY']._loaded_options = None
   _globals['_JOBSPEC_DATASETSENTRY']._serialized_options = b'8\001'
+  _globals['_JOBSPEC'].fields_by_name['display_name']._loaded_options = None
+  _globals['_JOBSPEC'].fields_by_name['display_name']._serialized_options = b'\342A\001\002'
+  _globals['_JOBSPEC'].fields_by_name['environment']._loaded_options = None
+  _globals['_JOBSPEC'].fields_by_name['environment']._serialized_options = b'\342A\001\002'
+  _globals['_JOBSPEC'].fields_by_name['objective']._loaded_options = None
+  _globals['_JOBSPEC'].fields_by_name['objective']._serialized_options = b'\342A\001\002'
   _globals['_EVENT_DETAILSENTRY']._loaded_options = None
   _globals['_EVENT_DETAILSENTRY']._serialized_options = b'8\001'
-  _globals['_JOBSTATE']._serialized_start=4363
-  _globals['_JOBSTATE']._serialized_end=4569
-  _globals['_JOBOUTCOME']._serialized_start=4571
-  _globals['_JOBOUTCOME']._serialized_end=4673
-  _globals['_PODLAYOUT']._serialized_start=4675
-  _globals['_PODLAYOUT']._serialized_end=4758
-  _globals['_PODSTATE']._serialized_start=4761
-  _globals['_PODSTATE']._serialized_end=4932
-  _globals['_JOB']._serialized_start=332
-  _globals['_JOB']._serialized_end=1109
-  _globals['_CONTINUOUSSTATUS']._serialized_start=1112
-  _globals['_CONTINUOUSSTATUS']._serialized_end=1314
-  _globals['_ENSEMBLE']._serialized_start=1316
-  _globals['_ENSEMBLE']._serialized_end=1438
-  _globals['_JOBPROGRESS']._serialized_start=1441
-  _globals['_JOBPROGRESS']._serialized_end=1898
-  _globals['_JOBSPEC']._serialized_start=1901
-  _globals['_JOBSPEC']._serialized_end=2800
-  _globals['_JOBSPEC_DATAENTRY']._serialized_start=2624
-  _globals['_JOBSPEC_DATAENTRY']._serialized_end=2704
-  _globals['_JOBSPEC_LABELSENTRY']._serialized_start=2706
-  _globals['_JOBSPEC_LABELSENTRY']._serialized_end=2751
-  _globals['_JOBSPEC_DATASETSENTRY']._serialized_start=2753
-  _globals['_JOBSPEC_DATASETSENTRY']._serialized_end=2800
-  _globals['_PODSHAPE']._serialized_start=2803
-  _globals['_PODSHAPE']._serialized_end=3110
-  _globals['_FUSION']._serialized_start=3113
-  _globals['_FUSION']._serialized_end=3304
-  _globals['_RESOURCES']._serialized_start=3306
-  _globals['_RESOURCES']._serialized_end=3365
-  _globals['_EVALUATIONSPEC']._serialized_start=3367
-  _globals['_EVALUATIONSPEC']._serialized_end=3420
-  _globals['_CONTINUOUS']._serialized_start=3423
-  _globals['_CONTINUOUS']._serialized_end=3571
-  _globals['_RETRAIN']._serialized_start=3573
-  _globals['_RETRAIN']._serialized_end=3659
-  _globals['_EVENT']._serialized_start=3662
-  _globals['_EVENT']._serialized_end=3888
-  _globals['_EVENT_DETAILSENTRY']._serialized_start=3842
-  _globals['_EVENT_DETAILSENTRY']._serialized_end=3888
-  _globals['_POD']._serialized_start=3891
-  _globals['_POD']._serialized_end=4360
+  _globals['_POD'].fields_by_name['name']._loaded_options = None
+  _globals['_POD'].fields_by_name['name']._serialized_options = b'\342A\001\010'
+  _globals['_POD'].fields_by_name['job']._loaded_options = None
+  _globals['_POD'].fields_by_name['job']._serialized_options = b'\372A\022\n\020podracer.dev/Job'
+  _globals['_POD'].fields_by_name['agents']._loaded_options = None
+  _globals['_POD'].fields_by_name['agents']._serialized_options = b'\372A\024\n\022podracer.dev/Agent'
+  _globals['_POD']._loaded_options = None
+  _globals['_POD']._serialized_options = b'\352A1\n\020podracer.dev/Pod\022\035projects/{project}/pods/{pod}'
+  _globals['_JOBSTATE']._serialized_start=4784
+  _globals['_JOBSTATE']._serialized_end=4990
+  _globals['_JOBOUTCOME']._serialized_start=4992
+  _globals['_JOBOUTCOME']._serialized_end=5094
+  _globals['_PODLAYOUT']._serialized_start=5096
+  _globals['_PODLAYOUT']._serialized_end=5179
+  _globals['_PODSTATE']._serialized_start=5182
+  _globals['_PODSTATE']._serialized_end=5353
+  _globals['_JOB']._serialized_start=392
+  _globals['_JOB']._serialized_end=1381
+  _globals['_CONTINUOUSSTATUS']._serialized_start=1384
+  _globals['_CONTINUOUSSTATUS']._serialized_end=1609
+  _globals['_ENSEMBLE']._serialized_start=1611
+  _globals['_ENSEMBLE']._serialized_end=1733
+  _globals['_JOBPROGRESS']._serialized_start=1736
+  _globals['_JOBPROGRESS']._serialized_end=2193
+  _globals['_JOBSPEC']._serialized_start=2196
+  _globals['_JOBSPEC']._serialized_end=3113
+  _globals['_JOBSPEC_DATAENTRY']._serialized_start=2937
+  _globals['_JOBSPEC_DATAENTRY']._serialized_end=3017
+  _globals['_JOBSPEC_LABELSENTRY']._serialized_start=3019
+  _globals['_JOBSPEC_LABELSENTRY']._serialized_end=3064
+  _globals['_JOBSPEC_DATASETSENTRY']._serialized_start=3066
+  _globals['_JOBSPEC_DATASETSENTRY']._serialized_end=3113
+  _globals['_PODSHAPE']._serialized_start=3116
+  _globals['_PODSHAPE']._serialized_end=3423
+  _globals['_FUSION']._serialized_start=3426
+  _globals['_FUSION']._serialized_end=3617
+  _globals['_RESOURCES']._serialized_start=3619
+  _globals['_RESOURCES']._serialized_end=3678
+  _globals['_EVALUATIONSPEC']._serialized_start=3680
+  _globals['_EVALUATIONSPEC']._serialized_end=3733
+  _globals['_CONTINUOUS']._serialized_start=3736
+  _globals['_CONTINUOUS']._serialized_end=3884
+  _globals['_RETRAIN']._serialized_start=3886
+  _globals['_RETRAIN']._serialized_end=3972
+  _globals['_EVENT']._serialized_start=3975
+  _globals['_EVENT']._serialized_end=4201
+  _globals['_EVENT_DETAILSENTRY']._serialized_start=4155
+  _globals['_EVENT_DETAILSENTRY']._serialized_end=4201
+  _globals['_POD']._serialized_start=4204
+  _globals['_POD']._serialized_end=4781
 # @@protoc_insertion_point(module_scope)

@@ -176,12 +176,20 @@ class ListJobsRequest(_message.Message):
     PAGE_SIZE_FIELD_NUMBER: _builtins.int
     PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     STATES_FIELD_NUMBER: _builtins.int
+    FILTER_FIELD_NUMBER: _builtins.int
     parent: _builtins.str
     """Project. Unset: `projects/default`."""
     page_size: _builtins.int
     """At most this many, 1 to 1,000. 0: 100."""
     page_token: _builtins.str
     """From a former response. Unset: from the start."""
+    filter: _builtins.str
+    """Only jobs for which all of this is so: restrictions joined by AND, a part of https://google.aip.dev/160, at most 1,000 characters.
+    `state`, `display_name`, `environment` (its id) and `labels.KEY` are compared by = and !=, `create_time` (RFC 3339) by <, <=, > and >=.
+    A key or a value with other characters than letters, digits and _-.:/+ stands in double quotes. A label that a job does not have is "".
+    Errors: INVALID_ARGUMENT, which names the place. Unset: all.
+    `state=RUNNING AND environment="CartPole-v1" AND labels.team!=vision AND create_time>=2026-01-31T00:00:00Z`
+    """
     @_builtins.property
     def states(self) -> _containers.RepeatedScalarFieldContainer[_job_pb2.JobState.ValueType]:
         """Only jobs in these states. Empty: all."""
@@ -193,10 +201,11 @@ class ListJobsRequest(_message.Message):
         page_size: _builtins.int = ...,
         page_token: _builtins.str = ...,
         states: _abc.Iterable[_job_pb2.JobState.ValueType] | None = ...,
+        filter: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["page_size", b"page_size", "page_token", b"page_token", "parent", b"parent", "states", b"states"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["filter", b"filter", "page_size", b"page_size", "page_token", b"page_token", "parent", b"parent", "states", b"states"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -456,6 +465,101 @@ class WatchJobResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___WatchJobResponse: _TypeAlias = WatchJobResponse  # noqa: Y015
+
+@_typing.final
+class WatchJobsRequest(_message.Message):
+    """Asks for the news of a project's jobs."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class AfterPositionsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.int
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.int = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    PARENT_FIELD_NUMBER: _builtins.int
+    AFTER_POSITIONS_FIELD_NUMBER: _builtins.int
+    MIN_INTERVAL_FIELD_NUMBER: _builtins.int
+    parent: _builtins.str
+    """Project. Unset: `projects/default`."""
+    @_builtins.property
+    def after_positions(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
+        """What is known already, to go on after a reconnection: by the uid of each job the position of the newest event received. Then only jobs that
+        are not named or have later events are sent, with these events, and named ones that are gone come as `deleted`. Empty: all jobs as they
+        are now, without their former events.
+        """
+
+    @_builtins.property
+    def min_interval(self) -> _duration_pb2.Duration:
+        """Least time between two messages about a job without a new event. Unset: 5 s; at least 1 s."""
+
+    def __init__(
+        self,
+        *,
+        parent: _builtins.str = ...,
+        after_positions: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
+        min_interval: _duration_pb2.Duration | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["min_interval", b"min_interval"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_positions", b"after_positions", "min_interval", b"min_interval", "parent", b"parent"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WatchJobsRequest: _TypeAlias = WatchJobsRequest  # noqa: Y015
+
+@_typing.final
+class WatchJobsResponse(_message.Message):
+    """One piece of news: a job, or a deletion."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_FIELD_NUMBER: _builtins.int
+    EVENTS_FIELD_NUMBER: _builtins.int
+    DELETED_FIELD_NUMBER: _builtins.int
+    DRAINING_FIELD_NUMBER: _builtins.int
+    deleted: _builtins.str
+    """Uid of a job that was deleted."""
+    draining: _builtins.bool
+    """Set in the last message of a stream that the server is about to end: reconnect, from the last positions on."""
+    @_builtins.property
+    def job(self) -> _job_pb2.Job:
+        """The job as it is now. Unset where `deleted` or `draining` is set."""
+
+    @_builtins.property
+    def events(self) -> _containers.RepeatedCompositeFieldContainer[_job_pb2.Event]:
+        """Its events since the last message about it, oldest first; may be empty."""
+
+    def __init__(
+        self,
+        *,
+        job: _job_pb2.Job | None = ...,
+        events: _abc.Iterable[_job_pb2.Event] | None = ...,
+        deleted: _builtins.str = ...,
+        draining: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["job", b"job"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["deleted", b"deleted", "draining", b"draining", "events", b"events", "job", b"job"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WatchJobsResponse: _TypeAlias = WatchJobsResponse  # noqa: Y015
 
 @_typing.final
 class ListPodsRequest(_message.Message):

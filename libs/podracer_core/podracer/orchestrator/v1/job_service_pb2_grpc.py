@@ -70,6 +70,11 @@ class JobServiceStub:
                 request_serializer=podracer_dot_orchestrator_dot_v1_dot_job__service__pb2.WatchJobRequest.SerializeToString,
                 response_deserializer=podracer_dot_orchestrator_dot_v1_dot_job__service__pb2.WatchJobResponse.FromString,
                 _registered_method=True)
+        self.WatchJobs = channel.unary_stream(
+                '/podracer.orchestrator.v1.JobService/WatchJobs',
+                request_serializer=podracer_dot_orchestrator_dot_v1_dot_job__service__pb2.WatchJobsRequest.SerializeToString,
+                response_deserializer=podracer_dot_orchestrator_dot_v1_dot_job__service__pb2.WatchJobsResponse.FromString,
+                _registered_method=True)
         self.ListPods = channel.unary_unary(
                 '/podracer.orchestrator.v1.JobService/ListPods',
                 request_serializer=podracer_dot_orchestrator_dot_v1_dot_job__service__pb2.ListPodsRequest.SerializeToString,
@@ -157,6 +162,14 @@ class JobServiceServicer:
 
     def WatchJob(self, request, context):
         """Streams the job's state and events until it has ended, from a position on: nothing is missed across reconnections.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def WatchJobs(self, request, context):
+        """Streams the jobs of a project without an end: first every job, oldest first, then each that changes, with its events. From positions on
+        nothing is missed across reconnections.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -250,6 +263,11 @@ def add_JobServiceServicer_to_server(servicer, server):
                     servicer.WatchJob,
                     request_deserializer=podracer_dot_orchestrator_dot_v1_dot_job__service__pb2.WatchJobRequest.FromString,
                     response_serializer=podracer_dot_orchestrator_dot_v1_dot_job__service__pb2.WatchJobResponse.SerializeToString,
+            ),
+            'WatchJobs': grpc.unary_stream_rpc_method_handler(
+                    servicer.WatchJobs,
+                    request_deserializer=podracer_dot_orchestrator_dot_v1_dot_job__service__pb2.WatchJobsRequest.FromString,
+                    response_serializer=podracer_dot_orchestrator_dot_v1_dot_job__service__pb2.WatchJobsResponse.SerializeToString,
             ),
             'ListPods': grpc.unary_unary_rpc_method_handler(
                     servicer.ListPods,
@@ -477,6 +495,33 @@ class JobService:
             '/podracer.orchestrator.v1.JobService/WatchJob',
             podracer_dot_orchestrator_dot_v1_dot_job__service__pb2.WatchJobRequest.SerializeToString,
             podracer_dot_orchestrator_dot_v1_dot_job__service__pb2.WatchJobResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def WatchJobs(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/podracer.orchestrator.v1.JobService/WatchJobs',
+            podracer_dot_orchestrator_dot_v1_dot_job__service__pb2.WatchJobsRequest.SerializeToString,
+            podracer_dot_orchestrator_dot_v1_dot_job__service__pb2.WatchJobsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -51,6 +51,10 @@ class JobServiceStub:
     """Deletes an ended job with its leaderboard and its objects. Errors: FAILED_PRECONDITION while it has not ended."""
     WatchJob: _grpc.UnaryStreamMultiCallable[_job_service_pb2.WatchJobRequest, _job_service_pb2.WatchJobResponse]
     """Streams the job's state and events until it has ended, from a position on: nothing is missed across reconnections."""
+    WatchJobs: _grpc.UnaryStreamMultiCallable[_job_service_pb2.WatchJobsRequest, _job_service_pb2.WatchJobsResponse]
+    """Streams the jobs of a project without an end: first every job, oldest first, then each that changes, with its events. From positions on
+    nothing is missed across reconnections.
+    """
     ListPods: _grpc.UnaryUnaryMultiCallable[_job_service_pb2.ListPodsRequest, _job_service_pb2.ListPodsResponse]
     """The pods, of one job or of all."""
     ListEvents: _grpc.UnaryUnaryMultiCallable[_job_service_pb2.ListEventsRequest, _job_service_pb2.ListEventsResponse]
@@ -93,6 +97,10 @@ class JobServiceAsyncStub(JobServiceStub):
     """Deletes an ended job with its leaderboard and its objects. Errors: FAILED_PRECONDITION while it has not ended."""
     WatchJob: _aio.UnaryStreamMultiCallable[_job_service_pb2.WatchJobRequest, _job_service_pb2.WatchJobResponse]  # type: ignore[assignment]
     """Streams the job's state and events until it has ended, from a position on: nothing is missed across reconnections."""
+    WatchJobs: _aio.UnaryStreamMultiCallable[_job_service_pb2.WatchJobsRequest, _job_service_pb2.WatchJobsResponse]  # type: ignore[assignment]
+    """Streams the jobs of a project without an end: first every job, oldest first, then each that changes, with its events. From positions on
+    nothing is missed across reconnections.
+    """
     ListPods: _aio.UnaryUnaryMultiCallable[_job_service_pb2.ListPodsRequest, _job_service_pb2.ListPodsResponse]  # type: ignore[assignment]
     """The pods, of one job or of all."""
     ListEvents: _aio.UnaryUnaryMultiCallable[_job_service_pb2.ListEventsRequest, _job_service_pb2.ListEventsResponse]  # type: ignore[assignment]
@@ -174,6 +182,16 @@ class JobServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_job_service_pb2.WatchJobResponse], _abc.AsyncIterator[_job_service_pb2.WatchJobResponse]]:
         """Streams the job's state and events until it has ended, from a position on: nothing is missed across reconnections."""
+
+    @_abc_1.abstractmethod
+    def WatchJobs(
+        self,
+        request: _job_service_pb2.WatchJobsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_job_service_pb2.WatchJobsResponse], _abc.AsyncIterator[_job_service_pb2.WatchJobsResponse]]:
+        """Streams the jobs of a project without an end: first every job, oldest first, then each that changes, with its events. From positions on
+        nothing is missed across reconnections.
+        """
 
     @_abc_1.abstractmethod
     def ListPods(

@@ -22,6 +22,8 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from google.api import field_behavior_pb2 as google_dot_api_dot_field__behavior__pb2
+from google.api import resource_pb2 as google_dot_api_dot_resource__pb2
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 from podracer.common.v1 import agent_pb2 as podracer_dot_common_dot_v1_dot_agent__pb2
@@ -31,69 +33,100 @@ from podracer.common.v1 import evolution_pb2 as podracer_dot_common_dot_v1_dot_e
 from podracer.orchestrator.v1 import job_pb2 as podracer_dot_orchestrator_dot_v1_dot_job__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n*podracer/orchestrator/v1/pod_service.proto\x12\x18podracer.orchestrator.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1epodracer/common/v1/agent.proto\x1a\x1fpodracer/common/v1/cohort.proto\x1a$podracer/common/v1/environment.proto\x1a\"podracer/common/v1/evolution.proto\x1a\"podracer/orchestrator/v1/job.proto\"\xd5\x01\n\x0fPodCapabilities\x12\x33\n\x06layout\x18\x01 \x01(\x0e\x32#.podracer.orchestrator.v1.PodLayout\x12\x13\n\x0b\x63pu_threads\x18\x02 \x01(\x05\x12\x0c\n\x04gpus\x18\x03 \x03(\t\x12\x14\n\x0cmemory_bytes\x18\x04 \x01(\x03\x12\x12\n\nalgorithms\x18\x05 \x03(\t\x12\x14\n\x0cworker_count\x18\x06 \x01(\x05\x12\x18\n\x10\x61llows_user_code\x18\x07 \x01(\x08\x12\x10\n\x08\x63\x61n_fuse\x18\x08 \x01(\x08\"\x86\x02\n\x10LeaseWorkRequest\x12\x0b\n\x03pod\x18\x01 \x01(\t\x12\x13\n\x0binstance_id\x18\x02 \x01(\t\x12\x12\n\nrequest_id\x18\x03 \x01(\t\x12,\n\x05\x62uild\x18\x04 \x01(\x0b\x32\x1d.podracer.common.v1.BuildInfo\x12\x0f\n\x07\x61\x64\x64ress\x18\x05 \x01(\t\x12?\n\x0c\x63\x61pabilities\x18\x06 \x01(\x0b\x32).podracer.orchestrator.v1.PodCapabilities\x12\'\n\x04wait\x18\x07 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x13\n\x0bwarm_agents\x18\x08 \x03(\t\"C\n\x11LeaseWorkResponse\x12.\n\x05lease\x18\x01 \x01(\x0b\x32\x1f.podracer.orchestrator.v1.Lease\"\xaf\x03\n\x05Lease\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05\x66\x65nce\x18\x02 \x01(\x03\x12\r\n\x05token\x18\x03 \x01(\t\x12\'\n\x04term\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x0b\n\x03job\x18\x05 \x01(\t\x12\x0f\n\x07job_uid\x18\x06 \x01(\t\x12\x38\n\x07inspect\x18\x07 \x01(\x0b\x32%.podracer.orchestrator.v1.InspectWorkH\x00\x12\x34\n\x05train\x18\x08 \x01(\x0b\x32#.podracer.orchestrator.v1.TrainWorkH\x00\x12:\n\x08\x65valuate\x18\t \x01(\x0b\x32&.podracer.orchestrator.v1.EvaluateWorkH\x00\x12\x36\n\x06\x66ollow\x18\n \x01(\x0b\x32$.podracer.orchestrator.v1.FollowWorkH\x00\x12\x32\n\x04\x65xit\x18\x0b \x01(\x0b\x32\".podracer.orchestrator.v1.ExitWorkH\x00\x12\x13\n\x0btraceparent\x18\x0c \x01(\tB\x06\n\x04work\"\xb5\x01\n\x0bInspectWork\x12\x38\n\x0b\x65nvironment\x18\x01 \x01(\x0b\x32#.podracer.common.v1.EnvironmentSpec\x12*\n\x07timeout\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12@\n\x13retrain_environment\x18\x03 \x01(\x0b\x32#.podracer.common.v1.EnvironmentSpec\"\xeb\x03\n\tTrainWork\x12.\n\x06\x63ohort\x18\x01 \x01(\x0b\x32\x1e.podracer.common.v1.CohortSpec\x12\x35\n\x06\x62udget\x18\x02 \x01(\x0b\x32%.podracer.orchestrator.v1.RoundBudget\x12\x30\n\tobjective\x18\x03 \x01(\x0b\x32\x1d.podracer.common.v1.Objective\x12<\n\nevaluation\x18\x04 \x01(\x0b\x32(.podracer.orchestrator.v1.EvaluationSpec\x12\x36\n\x13\x63heckpoint_interval\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x1c\n\x0f\x61\x64mission_score\x18\x06 \x01(\x01H\x00\x88\x01\x01\x12\x16\n\x0e\x66ollower_count\x18\x07 \x01(\x05\x12\x34\n\x06\x66usion\x18\x08 \x01(\x0b\x32$.podracer.orchestrator.v1.FusionSpec\x12\x13\n\x0bkeep_replay\x18\t \x01(\x08\x12\x15\n\rdeterministic\x18\n \x01(\x08\x12\x10\n\x08unjudged\x18\x0b \x01(\x08\x12\x11\n\tsized_for\x18\x0c \x01(\x05\x42\x12\n\x10_admission_score\"q\n\x0bRoundBudget\x12\x1c\n\x14\x65nv_steps_per_member\x18\x01 \x01(\x03\x12\'\n\x04time\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x1b\n\x13\x65valuation_fraction\x18\x03 \x01(\x01\"\xdd\x01\n\nFusionSpec\x12\x0e\n\x06\x66usion\x18\x01 \x01(\t\x12\x18\n\x10interval_updates\x18\x02 \x01(\x05\x12\x0e\n\x06quorum\x18\x03 \x01(\x05\x12+\n\x08\x64\x65\x61\x64line\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\x12 \n\x13outer_learning_rate\x18\x05 \x01(\x01H\x00\x88\x01\x01\x12\x1b\n\x0eouter_momentum\x18\x06 \x01(\x01H\x01\x88\x01\x01\x42\x16\n\x14_outer_learning_rateB\x11\n\x0f_outer_momentum\"\xfb\x01\n\x0c\x45valuateWork\x12\x38\n\x0b\x65nvironment\x18\x01 \x01(\x0b\x32#.podracer.common.v1.EnvironmentSpec\x12,\n\x08policies\x18\x02 \x03(\x0b\x32\x1a.podracer.common.v1.Parent\x12\x10\n\x08\x65nsemble\x18\x03 \x01(\t\x12\r\n\x05seeds\x18\x04 \x03(\x03\x12\x36\n\x07purpose\x18\x05 \x01(\x0e\x32%.podracer.common.v1.EvaluationPurpose\x12*\n\x07timeout\x18\x06 \x01(\x0b\x32\x19.google.protobuf.Duration\"x\n\nFollowWork\x12\x14\n\x0clead_address\x18\x01 \x01(\t\x12\x0c\n\x04rank\x18\x02 \x01(\x05\x12\x12\n\nlead_fence\x18\x03 \x01(\x03\x12\x32\n\x05train\x18\x04 \x01(\x0b\x32#.podracer.orchestrator.v1.TrainWork\"\x1a\n\x08\x45xitWork\x12\x0e\n\x06reason\x18\x01 \x01(\t\"\xc9\x02\n\x0eMemberProgress\x12\r\n\x05\x61gent\x18\x01 \x01(\t\x12\x11\n\tenv_steps\x18\x02 \x01(\x03\x12\'\n\x04\x63ost\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x32\n\x0f\x65valuation_cost\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x1c\n\x0ftraining_return\x18\x05 \x01(\x01H\x00\x88\x01\x01\x12\x46\n\x07metrics\x18\x06 \x03(\x0b\x32\x35.podracer.orchestrator.v1.MemberProgress.MetricsEntry\x12\x0e\n\x06\x66\x61iled\x18\x07 \x01(\x08\x1a.\n\x0cMetricsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x42\x12\n\x10_training_return\"\xee\x01\n\x11RenewLeaseRequest\x12\r\n\x05lease\x18\x01 \x01(\t\x12\r\n\x05\x66\x65nce\x18\x02 \x01(\x03\x12\x39\n\x07members\x18\x03 \x03(\x0b\x32(.podracer.orchestrator.v1.MemberProgress\x12\x33\n\x0b\x65valuations\x18\x04 \x03(\x0b\x32\x1e.podracer.common.v1.Evaluation\x12\x1c\n\x14\x65nv_steps_per_second\x18\x05 \x01(\x01\x12-\n\ntrain_time\x18\x06 \x01(\x0b\x32\x19.google.protobuf.Duration\"\xa6\x01\n\x12RenewLeaseResponse\x12\x35\n\x06\x61\x63tion\x18\x01 \x01(\x0e\x32%.podracer.orchestrator.v1.LeaseAction\x12\'\n\x04term\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x1c\n\x0f\x61\x64mission_score\x18\x03 \x01(\x01H\x00\x88\x01\x01\x42\x12\n\x10_admission_score\"\x8b\x01\n\x10MemberCheckpoint\x12:\n\x08progress\x18\x01 \x01(\x0b\x32(.podracer.orchestrator.v1.MemberProgress\x12;\n\ncheckpoint\x18\x02 \x01(\x0b\x32\'.podracer.common.v1.CheckpointReference\"t\n\x17\x43ommitCheckpointRequest\x12\r\n\x05lease\x18\x01 \x01(\t\x12\r\n\x05\x66\x65nce\x18\x02 \x01(\x03\x12;\n\x07members\x18\x03 \x03(\x0b\x32*.podracer.orchestrator.v1.MemberCheckpoint\"K\n\x18\x43ommitCheckpointResponse\x12/\n\x0b\x63ommit_time\x18\x01 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"\xdf\x01\n\x0cMemberResult\x12\x39\n\x05\x66inal\x18\x01 \x01(\x0b\x32*.podracer.orchestrator.v1.MemberCheckpoint\x12\x31\n\tcandidate\x18\x02 \x01(\x0b\x32\x1e.podracer.common.v1.Evaluation\x12\x33\n\x0b\x65valuations\x18\x03 \x03(\x0b\x32\x1e.podracer.common.v1.Evaluation\x12,\n\x07problem\x18\x04 \x01(\x0b\x32\x1b.podracer.common.v1.Problem\"\x93\x01\n\x0bTrainResult\x12\x37\n\x07members\x18\x01 \x03(\x0b\x32&.podracer.orchestrator.v1.MemberResult\x12-\n\ntrain_time\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x1c\n\x14\x65nv_steps_per_second\x18\x03 \x01(\x01\"\x7f\n\x0e\x45valuateResult\x12\x32\n\nevaluation\x18\x01 \x01(\x0b\x32\x1e.podracer.common.v1.Evaluation\x12\'\n\x04\x63ost\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x10\n\x08\x65nsemble\x18\x03 \x01(\t\"P\n\rInspectResult\x12?\n\x0b\x64\x65scription\x18\x01 \x01(\x0b\x32*.podracer.common.v1.EnvironmentDescription\"\xd9\x02\n\x13\x43ompleteWorkRequest\x12\r\n\x05lease\x18\x01 \x01(\t\x12\r\n\x05\x66\x65nce\x18\x02 \x01(\x03\x12\x36\n\x05train\x18\x03 \x01(\x0b\x32%.podracer.orchestrator.v1.TrainResultH\x00\x12<\n\x08\x65valuate\x18\x04 \x01(\x0b\x32(.podracer.orchestrator.v1.EvaluateResultH\x00\x12:\n\x07inspect\x18\x05 \x01(\x0b\x32\'.podracer.orchestrator.v1.InspectResultH\x00\x12.\n\x07problem\x18\x06 \x01(\x0b\x32\x1b.podracer.common.v1.ProblemH\x00\x12\x38\n\x04next\x18\x07 \x01(\x0b\x32*.podracer.orchestrator.v1.LeaseWorkRequestB\x08\n\x06result\"E\n\x14\x43ompleteWorkResponse\x12-\n\x04next\x18\x01 \x01(\x0b\x32\x1f.podracer.orchestrator.v1.Lease\"`\n\x13ReleaseLeaseRequest\x12\r\n\x05lease\x18\x01 \x01(\t\x12\r\n\x05\x66\x65nce\x18\x02 \x01(\x03\x12+\n\x06reason\x18\x03 \x01(\x0b\x32\x1b.podracer.common.v1.Problem\"\x16\n\x14ReleaseLeaseResponse*\x91\x01\n\x0bLeaseAction\x12\x1c\n\x18LEASE_ACTION_UNSPECIFIED\x10\x00\x12\x19\n\x15LEASE_ACTION_CONTINUE\x10\x01\x12\x17\n\x13LEASE_ACTION_FINISH\x10\x02\x12\x16\n\x12LEASE_ACTION_DRAIN\x10\x03\x12\x18\n\x14LEASE_ACTION_RELEASE\x10\x04\x32\xb4\x04\n\nPodService\x12\x64\n\tLeaseWork\x12*.podracer.orchestrator.v1.LeaseWorkRequest\x1a+.podracer.orchestrator.v1.LeaseWorkResponse\x12g\n\nRenewLease\x12+.podracer.orchestrator.v1.RenewLeaseRequest\x1a,.podracer.orchestrator.v1.RenewLeaseResponse\x12y\n\x10\x43ommitCheckpoint\x12\x31.podracer.orchestrator.v1.CommitCheckpointRequest\x1a\x32.podracer.orchestrator.v1.CommitCheckpointResponse\x12m\n\x0c\x43ompleteWork\x12-.podracer.orchestrator.v1.CompleteWorkRequest\x1a..podracer.orchestrator.v1.CompleteWorkResponse\x12m\n\x0cReleaseLease\x12-.podracer.orchestrator.v1.ReleaseLeaseRequest\x1a..podracer.orchestrator.v1.ReleaseLeaseResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n*podracer/orchestrator/v1/pod_service.proto\x12\x18podracer.orchestrator.v1\x1a\x1fgoogle/api/field_behavior.proto\x1a\x19google/api/resource.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1epodracer/common/v1/agent.proto\x1a\x1fpodracer/common/v1/cohort.proto\x1a$podracer/common/v1/environment.proto\x1a\"podracer/common/v1/evolution.proto\x1a\"podracer/orchestrator/v1/job.proto\"\xd5\x01\n\x0fPodCapabilities\x12\x33\n\x06layout\x18\x01 \x01(\x0e\x32#.podracer.orchestrator.v1.PodLayout\x12\x13\n\x0b\x63pu_threads\x18\x02 \x01(\x05\x12\x0c\n\x04gpus\x18\x03 \x03(\t\x12\x14\n\x0cmemory_bytes\x18\x04 \x01(\x03\x12\x12\n\nalgorithms\x18\x05 \x03(\t\x12\x14\n\x0cworker_count\x18\x06 \x01(\x05\x12\x18\n\x10\x61llows_user_code\x18\x07 \x01(\x08\x12\x10\n\x08\x63\x61n_fuse\x18\x08 \x01(\x08\"\xba\x02\n\x10LeaseWorkRequest\x12&\n\x03pod\x18\x01 \x01(\tB\x19\xe2\x41\x01\x02\xfa\x41\x12\n\x10podracer.dev/Pod\x12\x13\n\x0binstance_id\x18\x02 \x01(\t\x12\x12\n\nrequest_id\x18\x03 \x01(\t\x12,\n\x05\x62uild\x18\x04 \x01(\x0b\x32\x1d.podracer.common.v1.BuildInfo\x12\x0f\n\x07\x61\x64\x64ress\x18\x05 \x01(\t\x12?\n\x0c\x63\x61pabilities\x18\x06 \x01(\x0b\x32).podracer.orchestrator.v1.PodCapabilities\x12\'\n\x04wait\x18\x07 \x01(\x0b\x32\x19.google.protobuf.Duration\x12,\n\x0bwarm_agents\x18\x08 \x03(\tB\x17\xfa\x41\x14\n\x12podracer.dev/Agent\"C\n\x11LeaseWorkResponse\x12.\n\x05lease\x18\x01 \x01(\x0b\x32\x1f.podracer.orchestrator.v1.Lease\"\x88\x04\n\x05Lease\x12\x12\n\x04name\x18\x01 \x01(\tB\x04\xe2\x41\x01\x08\x12\r\n\x05\x66\x65nce\x18\x02 \x01(\x03\x12\r\n\x05token\x18\x03 \x01(\t\x12\'\n\x04term\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\"\n\x03job\x18\x05 \x01(\tB\x15\xfa\x41\x12\n\x10podracer.dev/Job\x12\x0f\n\x07job_uid\x18\x06 \x01(\t\x12\x38\n\x07inspect\x18\x07 \x01(\x0b\x32%.podracer.orchestrator.v1.InspectWorkH\x00\x12\x34\n\x05train\x18\x08 \x01(\x0b\x32#.podracer.orchestrator.v1.TrainWorkH\x00\x12:\n\x08\x65valuate\x18\t \x01(\x0b\x32&.podracer.orchestrator.v1.EvaluateWorkH\x00\x12\x36\n\x06\x66ollow\x18\n \x01(\x0b\x32$.podracer.orchestrator.v1.FollowWorkH\x00\x12\x32\n\x04\x65xit\x18\x0b \x01(\x0b\x32\".podracer.orchestrator.v1.ExitWorkH\x00\x12\x13\n\x0btraceparent\x18\x0c \x01(\t::\xea\x41\x37\n\x12podracer.dev/Lease\x12!projects/{project}/leases/{lease}B\x06\n\x04work\"\xb5\x01\n\x0bInspectWork\x12\x38\n\x0b\x65nvironment\x18\x01 \x01(\x0b\x32#.podracer.common.v1.EnvironmentSpec\x12*\n\x07timeout\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12@\n\x13retrain_environment\x18\x03 \x01(\x0b\x32#.podracer.common.v1.EnvironmentSpec\"\xeb\x03\n\tTrainWork\x12.\n\x06\x63ohort\x18\x01 \x01(\x0b\x32\x1e.podracer.common.v1.CohortSpec\x12\x35\n\x06\x62udget\x18\x02 \x01(\x0b\x32%.podracer.orchestrator.v1.RoundBudget\x12\x30\n\tobjective\x18\x03 \x01(\x0b\x32\x1d.podracer.common.v1.Objective\x12<\n\nevaluation\x18\x04 \x01(\x0b\x32(.podracer.orchestrator.v1.EvaluationSpec\x12\x36\n\x13\x63heckpoint_interval\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x1c\n\x0f\x61\x64mission_score\x18\x06 \x01(\x01H\x00\x88\x01\x01\x12\x16\n\x0e\x66ollower_count\x18\x07 \x01(\x05\x12\x34\n\x06\x66usion\x18\x08 \x01(\x0b\x32$.podracer.orchestrator.v1.FusionSpec\x12\x13\n\x0bkeep_replay\x18\t \x01(\x08\x12\x15\n\rdeterministic\x18\n \x01(\x08\x12\x10\n\x08unjudged\x18\x0b \x01(\x08\x12\x11\n\tsized_for\x18\x0c \x01(\x05\x42\x12\n\x10_admission_score\"q\n\x0bRoundBudget\x12\x1c\n\x14\x65nv_steps_per_member\x18\x01 \x01(\x03\x12\'\n\x04time\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x1b\n\x13\x65valuation_fraction\x18\x03 \x01(\x01\"\xdd\x01\n\nFusionSpec\x12\x0e\n\x06\x66usion\x18\x01 \x01(\t\x12\x18\n\x10interval_updates\x18\x02 \x01(\x05\x12\x0e\n\x06quorum\x18\x03 \x01(\x05\x12+\n\x08\x64\x65\x61\x64line\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\x12 \n\x13outer_learning_rate\x18\x05 \x01(\x01H\x00\x88\x01\x01\x12\x1b\n\x0eouter_momentum\x18\x06 \x01(\x01H\x01\x88\x01\x01\x42\x16\n\x14_outer_learning_rateB\x11\n\x0f_outer_momentum\"\xfb\x01\n\x0c\x45valuateWork\x12\x38\n\x0b\x65nvironment\x18\x01 \x01(\x0b\x32#.podracer.common.v1.EnvironmentSpec\x12,\n\x08policies\x18\x02 \x03(\x0b\x32\x1a.podracer.common.v1.Parent\x12\x10\n\x08\x65nsemble\x18\x03 \x01(\t\x12\r\n\x05seeds\x18\x04 \x03(\x03\x12\x36\n\x07purpose\x18\x05 \x01(\x0e\x32%.podracer.common.v1.EvaluationPurpose\x12*\n\x07timeout\x18\x06 \x01(\x0b\x32\x19.google.protobuf.Duration\"x\n\nFollowWork\x12\x14\n\x0clead_address\x18\x01 \x01(\t\x12\x0c\n\x04rank\x18\x02 \x01(\x05\x12\x12\n\nlead_fence\x18\x03 \x01(\x03\x12\x32\n\x05train\x18\x04 \x01(\x0b\x32#.podracer.orchestrator.v1.TrainWork\"\x1a\n\x08\x45xitWork\x12\x0e\n\x06reason\x18\x01 \x01(\t\"\xe2\x02\n\x0eMemberProgress\x12&\n\x05\x61gent\x18\x01 \x01(\tB\x17\xfa\x41\x14\n\x12podracer.dev/Agent\x12\x11\n\tenv_steps\x18\x02 \x01(\x03\x12\'\n\x04\x63ost\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x32\n\x0f\x65valuation_cost\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x1c\n\x0ftraining_return\x18\x05 \x01(\x01H\x00\x88\x01\x01\x12\x46\n\x07metrics\x18\x06 \x03(\x0b\x32\x35.podracer.orchestrator.v1.MemberProgress.MetricsEntry\x12\x0e\n\x06\x66\x61iled\x18\x07 \x01(\x08\x1a.\n\x0cMetricsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x42\x12\n\x10_training_return\"\x91\x02\n\x11RenewLeaseRequest\x12*\n\x05lease\x18\x01 \x01(\tB\x1b\xe2\x41\x01\x02\xfa\x41\x14\n\x12podracer.dev/Lease\x12\x13\n\x05\x66\x65nce\x18\x02 \x01(\x03\x42\x04\xe2\x41\x01\x02\x12\x39\n\x07members\x18\x03 \x03(\x0b\x32(.podracer.orchestrator.v1.MemberProgress\x12\x33\n\x0b\x65valuations\x18\x04 \x03(\x0b\x32\x1e.podracer.common.v1.Evaluation\x12\x1c\n\x14\x65nv_steps_per_second\x18\x05 \x01(\x01\x12-\n\ntrain_time\x18\x06 \x01(\x0b\x32\x19.google.protobuf.Duration\"\xa6\x01\n\x12RenewLeaseResponse\x12\x35\n\x06\x61\x63tion\x18\x01 \x01(\x0e\x32%.podracer.orchestrator.v1.LeaseAction\x12\'\n\x04term\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x1c\n\x0f\x61\x64mission_score\x18\x03 \x01(\x01H\x00\x88\x01\x01\x42\x12\n\x10_admission_score\"\x91\x01\n\x10MemberCheckpoint\x12:\n\x08progress\x18\x01 \x01(\x0b\x32(.podracer.orchestrator.v1.MemberProgress\x12\x41\n\ncheckpoint\x18\x02 \x01(\x0b\x32\'.podracer.common.v1.CheckpointReferenceB\x04\xe2\x41\x01\x02\"\x97\x01\n\x17\x43ommitCheckpointRequest\x12*\n\x05lease\x18\x01 \x01(\tB\x1b\xe2\x41\x01\x02\xfa\x41\x14\n\x12podracer.dev/Lease\x12\x13\n\x05\x66\x65nce\x18\x02 \x01(\x03\x42\x04\xe2\x41\x01\x02\x12;\n\x07members\x18\x03 \x03(\x0b\x32*.podracer.orchestrator.v1.MemberCheckpoint\"K\n\x18\x43ommitCheckpointResponse\x12/\n\x0b\x63ommit_time\x18\x01 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"\xdf\x01\n\x0cMemberResult\x12\x39\n\x05\x66inal\x18\x01 \x01(\x0b\x32*.podracer.orchestrator.v1.MemberCheckpoint\x12\x31\n\tcandidate\x18\x02 \x01(\x0b\x32\x1e.podracer.common.v1.Evaluation\x12\x33\n\x0b\x65valuations\x18\x03 \x03(\x0b\x32\x1e.podracer.common.v1.Evaluation\x12,\n\x07problem\x18\x04 \x01(\x0b\x32\x1b.podracer.common.v1.Problem\"\x93\x01\n\x0bTrainResult\x12\x37\n\x07members\x18\x01 \x03(\x0b\x32&.podracer.orchestrator.v1.MemberResult\x12-\n\ntrain_time\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x1c\n\x14\x65nv_steps_per_second\x18\x03 \x01(\x01\"\x7f\n\x0e\x45valuateResult\x12\x32\n\nevaluation\x18\x01 \x01(\x0b\x32\x1e.podracer.common.v1.Evaluation\x12\'\n\x04\x63ost\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x10\n\x08\x65nsemble\x18\x03 \x01(\t\"P\n\rInspectResult\x12?\n\x0b\x64\x65scription\x18\x01 \x01(\x0b\x32*.podracer.common.v1.EnvironmentDescription\"\xfc\x02\n\x13\x43ompleteWorkRequest\x12*\n\x05lease\x18\x01 \x01(\tB\x1b\xe2\x41\x01\x02\xfa\x41\x14\n\x12podracer.dev/Lease\x12\x13\n\x05\x66\x65nce\x18\x02 \x01(\x03\x42\x04\xe2\x41\x01\x02\x12\x36\n\x05train\x18\x03 \x01(\x0b\x32%.podracer.orchestrator.v1.TrainResultH\x00\x12<\n\x08\x65valuate\x18\x04 \x01(\x0b\x32(.podracer.orchestrator.v1.EvaluateResultH\x00\x12:\n\x07inspect\x18\x05 \x01(\x0b\x32\'.podracer.orchestrator.v1.InspectResultH\x00\x12.\n\x07problem\x18\x06 \x01(\x0b\x32\x1b.podracer.common.v1.ProblemH\x00\x12\x38\n\x04next\x18\x07 \x01(\x0b\x32*.podracer.orchestrator.v1.LeaseWorkRequestB\x08\n\x06result\"E\n\x14\x43ompleteWorkResponse\x12-\n\x04next\x18\x01 \x01(\x0b\x32\x1f.podracer.orchestrator.v1.Lease\"\x83\x01\n\x13ReleaseLeaseRequest\x12*\n\x05lease\x18\x01 \x01(\tB\x1b\xe2\x41\x01\x02\xfa\x41\x14\n\x12podracer.dev/Lease\x12\x13\n\x05\x66\x65nce\x18\x02 \x01(\x03\x42\x04\xe2\x41\x01\x02\x12+\n\x06reason\x18\x03 \x01(\x0b\x32\x1b.podracer.common.v1.Problem\"\x16\n\x14ReleaseLeaseResponse*\x91\x01\n\x0bLeaseAction\x12\x1c\n\x18LEASE_ACTION_UNSPECIFIED\x10\x00\x12\x19\n\x15LEASE_ACTION_CONTINUE\x10\x01\x12\x17\n\x13LEASE_ACTION_FINISH\x10\x02\x12\x16\n\x12LEASE_ACTION_DRAIN\x10\x03\x12\x18\n\x14LEASE_ACTION_RELEASE\x10\x04\x32\xb4\x04\n\nPodService\x12\x64\n\tLeaseWork\x12*.podracer.orchestrator.v1.LeaseWorkRequest\x1a+.podracer.orchestrator.v1.LeaseWorkResponse\x12g\n\nRenewLease\x12+.podracer.orchestrator.v1.RenewLeaseRequest\x1a,.podracer.orchestrator.v1.RenewLeaseResponse\x12y\n\x10\x43ommitCheckpoint\x12\x31.podracer.orchestrator.v1.CommitCheckpointRequest\x1a\x32.podracer.orchestrator.v1.CommitCheckpointResponse\x12m\n\x0c\x43ompleteWork\x12-.podracer.orchestrator.v1.CompleteWorkRequest\x1a..podracer.orchestrator.v1.CompleteWorkResponse\x12m\n\x0cReleaseLease\x12-.podracer.orchestrator.v1.ReleaseLeaseRequest\x1a..podracer.orchestrator.v1.ReleaseLeaseResponseBCZAgithub.com/podracer-rl/podracer/go/orchestrator/v1;orchestratorv1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'podracer.orchestrator.v1.pod_service_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
-  DESCRIPTOR._loaded_options = None
+  _globals['DESCRIPTOR']._loaded_options = None
+  _globals['DESCRIPTOR']._serialized_options = b'ZAgithub.com/podracer-rl/podracer/go/orchestrator/v1;orchestratorv1'
+  _globals['_LEASEWORKREQUEST'].fields_by_name['pod']._loaded_options = None
+  _globals['_LEASEWORKREQUEST'].fields_by_name['pod']._serialized_options = b'\342A\001\002\372A\022\n\020podracer.dev/Pod'
+  _globals['_LEASEWORKREQUEST'].fields_by_name['warm_agents']._loaded_options = None
+  _globals['_LEASEWORKREQUEST'].fields_by_name['warm_agents']._serialized_options = b'\372A\024\n\022podracer.dev/Agent'
+  _globals['_LEASE'].fields_by_name['name']._loaded_options = None
+  _globals['_LEASE'].fields_by_name['name']._serialized_options = b'\342A\001\010'
+  _globals['_LEASE'].fields_by_name['job']._loaded_options = None
+  _globals['_LEASE'].fields_by_name['job']._serialized_options = b'\372A\022\n\020podracer.dev/Job'
+  _globals['_LEASE']._loaded_options = None
+  _globals['_LEASE']._serialized_options = b'\352A7\n\022podracer.dev/Lease\022!projects/{project}/leases/{lease}'
   _globals['_MEMBERPROGRESS_METRICSENTRY']._loaded_options = None
   _globals['_MEMBERPROGRESS_METRICSENTRY']._serialized_options = b'8\001'
-  _globals['_LEASEACTION']._serialized_start=4925
-  _globals['_LEASEACTION']._serialized_end=5070
-  _globals['_PODCAPABILITIES']._serialized_start=313
-  _globals['_PODCAPABILITIES']._serialized_end=526
-  _globals['_LEASEWORKREQUEST']._serialized_start=529
-  _globals['_LEASEWORKREQUEST']._serialized_end=791
-  _globals['_LEASEWORKRESPONSE']._serialized_start=793
-  _globals['_LEASEWORKRESPONSE']._serialized_end=860
-  _globals['_LEASE']._serialized_start=863
-  _globals['_LEASE']._serialized_end=1294
-  _globals['_INSPECTWORK']._serialized_start=1297
-  _globals['_INSPECTWORK']._serialized_end=1478
-  _globals['_TRAINWORK']._serialized_start=1481
-  _globals['_TRAINWORK']._serialized_end=1972
-  _globals['_ROUNDBUDGET']._serialized_start=1974
-  _globals['_ROUNDBUDGET']._serialized_end=2087
-  _globals['_FUSIONSPEC']._serialized_start=2090
-  _globals['_FUSIONSPEC']._serialized_end=2311
-  _globals['_EVALUATEWORK']._serialized_start=2314
-  _globals['_EVALUATEWORK']._serialized_end=2565
-  _globals['_FOLLOWWORK']._serialized_start=2567
-  _globals['_FOLLOWWORK']._serialized_end=2687
-  _globals['_EXITWORK']._serialized_start=2689
-  _globals['_EXITWORK']._serialized_end=2715
-  _globals['_MEMBERPROGRESS']._serialized_start=2718
-  _globals['_MEMBERPROGRESS']._serialized_end=3047
-  _globals['_MEMBERPROGRESS_METRICSENTRY']._serialized_start=2981
-  _globals['_MEMBERPROGRESS_METRICSENTRY']._serialized_end=3027
-  _globals['_RENEWLEASEREQUEST']._serialized_start=3050
-  _globals['_RENEWLEASEREQUEST']._serialized_end=3288
-  _globals['_RENEWLEASERESPONSE']._serialized_start=3291
-  _globals['_RENEWLEASERESPONSE']._serialized_end=3457
-  _globals['_MEMBERCHECKPOINT']._serialized_start=3460
-  _globals['_MEMBERCHECKPOINT']._serialized_end=3599
-  _globals['_COMMITCHECKPOINTREQUEST']._serialized_start=3601
-  _globals['_COMMITCHECKPOINTREQUEST']._serialized_end=3717
-  _globals['_COMMITCHECKPOINTRESPONSE']._serialized_start=3719
-  _globals['_COMMITCHECKPOINTRESPONSE']._serialized_end=3794
-  _globals['_MEMBERRESULT']._serialized_start=3797
-  _globals['_MEMBERRESULT']._serialized_end=4020
-  _globals['_TRAINRESULT']._serialized_start=4023
-  _globals['_TRAINRESULT']._serialized_end=4170
-  _globals['_EVALUATERESULT']._serialized_start=4172
-  _globals['_EVALUATERESULT']._serialized_end=4299
-  _globals['_INSPECTRESULT']._serialized_start=4301
-  _globals['_INSPECTRESULT']._serialized_end=4381
-  _globals['_COMPLETEWORKREQUEST']._serialized_start=4384
-  _globals['_COMPLETEWORKREQUEST']._serialized_end=4729
-  _globals['_COMPLETEWORKRESPONSE']._serialized_start=4731
-  _globals['_COMPLETEWORKRESPONSE']._serialized_end=4800
-  _globals['_RELEASELEASEREQUEST']._serialized_start=4802
-  _globals['_RELEASELEASEREQUEST']._serialized_end=4898
-  _globals['_RELEASELEASERESPONSE']._serialized_start=4900
-  _globals['_RELEASELEASERESPONSE']._serialized_end=4922
-  _globals['_PODSERVICE']._serialized_start=5073
-  _globals['_PODSERVICE']._serialized_end=5637
+  _globals['_MEMBERPROGRESS'].fields_by_name['agent']._loaded_options = None
+  _globals['_MEMBERPROGRESS'].fields_by_name['agent']._serialized_options = b'\372A\024\n\022podracer.dev/Agent'
+  _globals['_RENEWLEASEREQUEST'].fields_by_name['lease']._loaded_options = None
+  _globals['_RENEWLEASEREQUEST'].fields_by_name['lease']._serialized_options = b'\342A\001\002\372A\024\n\022podracer.dev/Lease'
+  _globals['_RENEWLEASEREQUEST'].fields_by_name['fence']._loaded_options = None
+  _globals['_RENEWLEASEREQUEST'].fields_by_name['fence']._serialized_options = b'\342A\001\002'
+  _globals['_MEMBERCHECKPOINT'].fields_by_name['checkpoint']._loaded_options = None
+  _globals['_MEMBERCHECKPOINT'].fields_by_name['checkpoint']._serialized_options = b'\342A\001\002'
+  _globals['_COMMITCHECKPOINTREQUEST'].fields_by_name['lease']._loaded_options = None
+  _globals['_COMMITCHECKPOINTREQUEST'].fields_by_name['lease']._serialized_options = b'\342A\001\002\372A\024\n\022podracer.dev/Lease'
+  _globals['_COMMITCHECKPOINTREQUEST'].fields_by_name['fence']._loaded_options = None
+  _globals['_COMMITCHECKPOINTREQUEST'].fields_by_name['fence']._serialized_options = b'\342A\001\002'
+  _globals['_COMPLETEWORKREQUEST'].fields_by_name['lease']._loaded_options = None
+  _globals['_COMPLETEWORKREQUEST'].fields_by_name['lease']._serialized_options = b'\342A\001\002\372A\024\n\022podracer.dev/Lease'
+  _globals['_COMPLETEWORKREQUEST'].fields_by_name['fence']._loaded_options = None
+  _globals['_COMPLETEWORKREQUEST'].fields_by_name['fence']._serialized_options = b'\342A\001\002'
+  _globals['_RELEASELEASEREQUEST'].fields_by_name['lease']._loaded_options = None
+  _globals['_RELEASELEASEREQUEST'].fields_by_name['lease']._serialized_options = b'\342A\001\002\372A\024\n\022podracer.dev/Lease'
+  _globals['_RELEASELEASEREQUEST'].fields_by_name['fence']._loaded_options = None
+  _globals['_RELEASELEASEREQUEST'].fields_by_name['fence']._serialized_options = b'\342A\001\002'
+  _globals['_LEASEACTION']._serialized_start=5299
+  _globals['_LEASEACTION']._serialized_end=5444
+  _globals['_PODCAPABILITIES']._serialized_start=373
+  _globals['_PODCAPABILITIES']._serialized_end=586
+  _globals['_LEASEWORKREQUEST']._serialized_start=589
+  _globals['_LEASEWORKREQUEST']._serialized_end=903
+  _globals['_LEASEWORKRESPONSE']._serialized_start=905
+  _globals['_LEASEWORKRESPONSE']._serialized_end=972
+  _globals['_LEASE']._serialized_start=975
+  _globals['_LEASE']._serialized_end=1495
+  _globals['_INSPECTWORK']._serialized_start=1498
+  _globals['_INSPECTWORK']._serialized_end=1679
+  _globals['_TRAINWORK']._serialized_start=1682
+  _globals['_TRAINWORK']._serialized_end=2173
+  _globals['_ROUNDBUDGET']._serialized_start=2175
+  _globals['_ROUNDBUDGET']._serialized_end=2288
+  _globals['_FUSIONSPEC']._serialized_start=2291
+  _globals['_FUSIONSPEC']._serialized_end=2512
+  _globals['_EVALUATEWORK']._serialized_start=2515
+  _globals['_EVALUATEWORK']._serialized_end=2766
+  _globals['_FOLLOWWORK']._serialized_start=2768
+  _globals['_FOLLOWWORK']._serialized_end=2888
+  _globals['_EXITWORK']._serialized_start=2890
+  _globals['_EXITWORK']._serialized_end=2916
+  _globals['_MEMBERPROGRESS']._serialized_start=2919
+  _globals['_MEMBERPROGRESS']._serialized_end=3273
+  _globals['_MEMBERPROGRESS_METRICSENTRY']._serialized_start=3207
+  _globals['_MEMBERPROGRESS_METRICSENTRY']._serialized_end=3253
+  _globals['_RENEWLEASEREQUEST']._serialized_start=3276
+  _globals['_RENEWLEASEREQUEST']._serialized_end=3549
+  _globals['_RENEWLEASERESPONSE']._serialized_start=3552
+  _globals['_RENEWLEASERESPONSE']._serialized_end=3718
+  _globals['_MEMBERCHECKPOINT']._serialized_start=3721
+  _globals['_MEMBERCHECKPOINT']._serialized_end=3866
+  _globals['_COMMITCHECKPOINTREQUEST']._serialized_start=3869
+  _globals['_COMMITCHECKPOINTREQUEST']._serialized_end=4020
+  _globals['_COMMITCHECKPOINTRESPONSE']._serialized_start=4022
+  _globals['_COMMITCHECKPOINTRESPONSE']._serialized_end=4097
+  _globals['_MEMBERRESULT']._serialized_start=4100
+  _globals['_MEMBERRESULT']._serialized_end=4323
+  _globals['_TRAINRESULT']._serialized_start=4326
+  _globals['_TRAINRESULT']._serialized_end=4473
+  _globals['_EVALUATERESULT']._serialized_start=4475
+  _globals['_EVALUATERESULT']._serialized_end=4602
+  _globals['_INSPECTRESULT']._serialized_start=4604
+  _globals['_INSPECTRESULT']._serialized_end=4684
+  _globals['_COMPLETEWORKREQUEST']._serialized_start=4687
+  _globals['_COMPLETEWORKREQUEST']._serialized_end=5067
+  _globals['_COMPLETEWORKRESPONSE']._serialized_start=5069
+  _globals['_COMPLETEWORKRESPONSE']._serialized_end=5138
+  _globals['_RELEASELEASEREQUEST']._serialized_start=5141
+  _globals['_RELEASELEASEREQUEST']._serialized_end=5272
+  _globals['_RELEASELEASERESPONSE']._serialized_start=5274
+  _globals['_RELEASELEASERESPONSE']._serialized_end=5296
+  _globals['_PODSERVICE']._serialized_start=5447
+  _globals['_PODSERVICE']._serialized_end=6011
 # @@protoc_insertion_point(module_scope)
