@@ -169,9 +169,18 @@ class Client:
         """The job of that name or id. Raises NotFound."""
         return Job(self, self.job_service.GetJob(job_service_pb2.GetJobRequest(name=job_name(name))).job)
 
-    def jobs(self, states: Sequence[job_pb2.JobState.ValueType] = (), *, parent: str = DEFAULT_PROJECT) -> list[Job]:
-        """The jobs of a project, newest first; only those in `states`, where given."""
-        request = job_service_pb2.ListJobsRequest(parent=parent, page_size=_PAGE_SIZE, states=states)
+    def jobs(
+        self,
+        states: Sequence[job_pb2.JobState.ValueType] = (),
+        *,
+        matching: str = "",
+        parent: str = DEFAULT_PROJECT,
+    ) -> list[Job]:
+        """The jobs of a project, newest first; only those in `states`, and `matching` a filter, where given.
+
+        `matching` is the filter of ListJobs: `state=RUNNING AND labels.team=vision`. Raises InvalidInput for a bad one.
+        """
+        request = job_service_pb2.ListJobsRequest(parent=parent, page_size=_PAGE_SIZE, states=states, filter=matching)
         found: list[Job] = []
         while True:
             response = self.job_service.ListJobs(request)

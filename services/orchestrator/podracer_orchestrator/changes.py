@@ -26,6 +26,11 @@ def job_topic(job_uid: str) -> str:
     return f"job/{job_uid}"
 
 
+def project_topic(project: str) -> str:
+    """A job of this project has a new event, or was deleted."""
+    return f"project/{project}"
+
+
 def touch(session: Session, *topics: str) -> None:
     """Have `topics` notified once the transaction of `session` is durable."""
     session.info.setdefault(_TOPICS, set()).update(topics)

@@ -8,7 +8,7 @@ from datetime import datetime
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from podracer_orchestrator.changes import job_topic, touch
+from podracer_orchestrator.changes import job_topic, project_topic, touch
 from podracer_orchestrator.tables import EventRow, JobRow
 
 
@@ -28,7 +28,7 @@ def record(
             details={key: str(value) for key, value in details.items()},
         )
     )
-    touch(session, job_topic(job.uid))
+    touch(session, job_topic(job.uid), project_topic(job.project))
 
 
 def after(session: Session, job_uid: str, position: int, limit: int) -> Sequence[EventRow]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import islice
 
 from sqlalchemy import delete, or_, select, update
 from sqlalchemy.orm import Session
@@ -13,7 +15,8 @@ from podracer.orchestrator.v1 import job_pb2
 from podracer_core.errors import Fenced, FieldViolation, InvalidInput, PreconditionFailed
 from podracer_core.storage.layout import CheckpointPlace, job_prefix
 from podracer_orchestrator import events, founders, jobs, objective, outbox, promotions
-from podracer_orchestrator.changes import POOL, WORK, job_topic, touch
+from podracer_orchestrator.changes import POOL, WORK, job_topic, project_topic, touch
+from podracer_orchestrator.job_filters import JobFilter
 from podracer_orchestrator.job_plan import read_spec
 from podracer_orchestrator.job_state import FINAL_STATES, JobSignal, JobState
 from podracer_orchestrator.names import job_name
@@ -67,9 +70,11 @@ def change(session: Session, job: JobRow, wanted: JobChange, now: datetime) -> N
     touch(session, POOL, WORK, job_topic(job.uid))
 
 
-def page(session: Session, project: str, states: Sequence[str], token: str, size: int) -> tuple[Sequence[JobRow], str]:
+def page(
+    session: Session, project: str, states: Sequence[str], wanted: JobFilter, token: str, size: int
+) -> tuple[Sequence[JobRow], str]:
     """Jobs of a project, newest first, and the token of the next page (empty on the last one)."""
-    query = select(JobRow).where(JobRow.project == project)
+    query = select(JobRow).where(JobRow.project == project, *wanted.columns)
     if states:
         query = query.where(JobRow.state.in_(states))
     if token:
@@ -81,7 +86,11 @@ def page(session: Session, project: str, states: Sequence[str], token: str, size
             )
         earlier = (JobRow.create_time == last.create_time) & (JobRow.uid < last.uid)
         query = query.where(or_(JobRow.create_time < last.create_time, earlier))
-    found = session.scalars(query.order_by(JobRow.create_time.desc(), JobRow.uid.desc()).limit(size + 1)).all()
+    query = query.order_by(JobRow.create_time.desc(), JobRow.uid.desc())
+    if not wanted.checks:
+        query = query.limit(size + 1)
+    with closing(session.scalars(query.execution_options(yield_per=size + 1))) as jobs_found:
+        found = list(islice(filter(wanted.takes, jobs_found), size + 1))
     return found[:size], found[size - 1].uid if len(found) > size else ""
 
 
@@ -137,7 +146,7 @@ def _remove(session: Session, job: JobRow) -> None:
     for table in (LeaseRow, WorkRow, CheckpointRow, EventRow, JobFileRow, ContinuationRow, PromotionRow):
         session.execute(delete(table).where(table.job_uid == job.uid))
     session.delete(job)
-    touch(session, job_topic(job.uid), WORK, POOL)
+    touch(session, job_topic(job.uid), project_topic(job.project), WORK, POOL)
 
 
 def _is_of_pod(path: str) -> bool:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from sqlalchemy.orm import Session
@@ -35,7 +36,7 @@ MOST_LOAD = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class _Moment:
+class Moment:
     """When a job was read, how often it had changed and its pods had reported before, and what the reading cost."""
 
     version: int
@@ -48,7 +49,7 @@ class _Moment:
 class _Snapshot:
     """A job as it stood then; and what that is for watchers, by the position that they know already."""
 
-    moment: _Moment
+    moment: Moment
     job: job_pb2.Job
     pods: Sequence[job_pb2.Pod]
     responses: dict[int, service_pb2.WatchJobResponse] = field(default_factory=dict)
@@ -89,15 +90,24 @@ class Watcher:
         Events come at once, unless snapshots have to become rarer; snapshots without an event at most every
         `min_interval_s`. Raises NotFound where the job is deleted meanwhile.
         """
-        self._watched[job_uid] += 1
-        try:
+        with self._keeping(job_uid):
             async for message in self._watch(job_uid, after_position, min_interval_s):
                 yield message
-        finally:
-            self._watched[job_uid] -= 1
-            if not self._watched[job_uid]:
-                for known in (self._watched, self._snapshots, self._reading):
-                    known.pop(job_uid, None)
+
+    async def look(self, job_uid: str, after_position: int) -> tuple[Moment, service_pb2.WatchJobResponse]:
+        """A job as it is now, with the first of its events after a position. Raises NotFound where it is deleted."""
+        with self._keeping(job_uid):
+            snapshot = await self._look(job_uid)
+            return snapshot.moment, await self._response(snapshot, after_position)
+
+    def has_changed(self, job_uid: str, since: Moment) -> bool:
+        """Whether a job would look different now."""
+        now = (self._changes.version(job_topic(job_uid)), self._terms.reports(job_uid))
+        return now != (since.version, since.reports)
+
+    @property
+    def is_draining(self) -> bool:
+        return self._draining
 
     def drain(self) -> None:
         """End every stream, after a last message that says so."""
@@ -129,6 +139,18 @@ class Watcher:
             if not has_more:
                 await asyncio.sleep(self._pause_s)
                 await self._await_news(snapshot, sent_at + min_interval_s, sent_at + HEARTBEAT_S)
+
+    @contextmanager
+    def _keeping(self, job_uid: str) -> Iterator[None]:
+        """What is read of a job meanwhile is kept for others who look at it at the same time."""
+        self._watched[job_uid] += 1
+        try:
+            yield
+        finally:
+            self._watched[job_uid] -= 1
+            if not self._watched[job_uid]:
+                for known in (self._watched, self._snapshots, self._reading):
+                    known.pop(job_uid, None)
 
     @property
     def _pause_s(self) -> float:
@@ -175,7 +197,7 @@ class Watcher:
         job = jobs.get_by_uid(session, job_uid)
         message = job_message(session, job, self._terms, self._clock.now())
         found = pod_messages(session, pods.of_job(session, job), self._terms, self._uses())
-        return _Snapshot(_Moment(version, reports, at, time.thread_time() - began), message, found)
+        return _Snapshot(Moment(version, reports, at, time.thread_time() - began), message, found)
 
 
 def _events(session: Session, snapshot: _Snapshot, after: int) -> list[job_pb2.Event]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 
 import pytest
 from google.protobuf import field_mask_pb2
@@ -88,6 +89,42 @@ async def test_jobs_are_listed_newest_first_in_pages(site, make_spec):
     assert seen == ["j4", "j3", "j2", "j1", "j0"]
     request = service_pb2.ListJobsRequest(states=[job_pb2.JOB_STATE_CANCELLED])
     assert [job.name for job in (await site.client.jobs.ListJobs(request)).jobs] == ["projects/default/jobs/j2"]
+
+
+async def test_a_filter_selects_by_the_row_and_by_the_spec_and_says_where_it_is_wrong(site, make_spec):
+    async def listed(text: str, **fields) -> list[str]:
+        names, token = [], ""
+        while True:
+            request = service_pb2.ListJobsRequest(filter=text, page_size=1, page_token=token, **fields)
+            page = await site.client.jobs.ListJobs(request)
+            names += [job.name.rpartition("/")[2] for job in page.jobs]
+            if not (token := page.next_page_token):
+                return names
+
+    for index, team in enumerate(["vision", "night shift", ""]):
+        labels = {"team": team, "axis of search": str(index)} if team else {}
+        spec = make_spec(display_name=f"name{index}", labels=labels)
+        await site.client.jobs.CreateJob(service_pb2.CreateJobRequest(spec=spec, job_id=f"j{index}"))
+    await site.client.jobs.CancelJob(service_pb2.CancelJobRequest(name="projects/default/jobs/j1"))
+    created = (await site.job("projects/default/jobs/j1")).create_time.ToJsonString()
+    assert await listed("") == ["j2", "j1", "j0"]
+    assert await listed('environment="CartPole-v1" AND state!=CANCELLED') == ["j2", "j0"]
+    assert await listed(f"create_time<={created} AND labels.team!=vision") == ["j1"]
+    assert await listed(r'labels."axis of search"=1 AND labels.team="night s\hift"') == ["j1"]
+    assert await listed('labels.team=""') == ["j2"]
+    assert await listed("display_name=name0", states=[job_pb2.JOB_STATE_CANCELLED]) == []
+    for text, problem in {
+        "stat=RUNNING": "at character 1: 'stat' is no field to filter by; expected state, display_name, environment, ",
+        "state=RUNING": "at character 7: 'RUNING' is no state; expected one of VALIDATING, PENDING, ",
+        "state<RUNNING": "at character 6: expected one of = !=, not '<RUNNING'",
+        "state=RUNNING environment=x": "at character 15: expected AND, not 'environment=x'",
+        "state=RUNNING AND": "at character 18: expected state, display_name, environment, labels.KEY or create_time",
+        "create_time>2026-01-31": "at character 13: '2026-01-31' is no time; expected one such as 2026-01-31T00:00:00Z",
+        'environment="x': "at character 13: expected a value, not '\"x'",
+    }.items():
+        with pytest.raises(InvalidInput, match=re.escape(problem)) as refused:
+            await listed(text)
+        assert [violation.field for violation in refused.value.violations] == ["filter"]
 
 
 async def test_a_users_environment_is_inspected_before_any_agent_exists(site):
@@ -278,6 +315,61 @@ async def test_a_watch_of_a_running_job_gets_live_news_and_is_told_when_the_serv
     await site.stop()
     await asyncio.wait_for(watching, 3)
     assert messages[-1].draining
+
+
+async def test_a_watcher_of_a_project_misses_nothing_across_reconnections(site, make_spec):
+    """It mirrors the project: what it has heard is what is there, whatever happens while nobody listens."""
+    mirror: dict[str, job_pb2.Job] = {}
+    heard: dict[str, list[int]] = {}
+
+    async def watch(until) -> None:
+        positions = {uid: job.event_position for uid, job in mirror.items()}
+        async with asyncio.timeout(60):
+            request = service_pb2.WatchJobsRequest(after_positions=positions, min_interval={"seconds": 1})
+            stream = site.client.jobs.WatchJobs(request)
+            async for news in stream:
+                if news.deleted:
+                    del mirror[news.deleted]
+                elif news.HasField("job"):
+                    mirror[news.job.uid] = news.job
+                    heard.setdefault(news.job.uid, []).extend(event.position for event in news.events)
+                if until(news):
+                    break
+            stream.cancel()
+
+    async def cancel(job: job_pb2.Job) -> None:
+        await site.client.jobs.CancelJob(service_pb2.CancelJobRequest(name=job.name))
+
+    old, gone = await site.create(), await site.create()
+    other = service_pb2.CreateJobRequest(parent="projects/other", spec=make_spec())
+    other_uid = (await site.client.jobs.CreateJob(other)).job.uid
+    await watch(lambda news: len(mirror) == 2)
+    assert list(mirror) == [old.uid, gone.uid]
+    known = mirror[old.uid].event_position
+    assert heard == {old.uid: [], gone.uid: []}
+
+    await cancel(gone)
+    await site.client.jobs.DeleteJob(service_pb2.DeleteJobRequest(name=gone.name))
+    await cancel(old)
+    new = await site.create()
+    await site.stop()
+    await site.start()
+    await watch(lambda news: set(mirror) == {old.uid, new.uid} and mirror[old.uid].state == job_pb2.JOB_STATE_CANCELLED)
+    assert heard[old.uid] == list(range(known + 1, mirror[old.uid].event_position + 1))
+    assert heard[new.uid] == list(range(1, mirror[new.uid].event_position + 1))
+
+    watching = asyncio.create_task(watch(lambda news: news.draining))
+    newer = await site.create()
+    learner = site.learner()
+    lease = await learner.ask()
+    await learner.renew(steps=77)
+    async with asyncio.timeout(60):
+        while newer.uid not in mirror or not mirror[lease.job_uid].progress.live_env_steps:
+            await asyncio.sleep(0.02)
+    await site.stop()
+    await watching
+    assert other_uid not in heard
+    assert all(positions == sorted(set(positions)) for positions in heard.values())
 
 
 async def test_events_are_listed_in_pages(site):

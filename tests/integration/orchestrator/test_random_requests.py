@@ -23,8 +23,8 @@ from support.random_messages import RandomMessages
 
 COUNT = int(os.environ.get("PODRACER_FUZZ", "300"))
 LONG = evolution_pb2.Objective(max_env_steps=1_000_000_000)
-WAITS = ("WatchJob", "CreateJob")
-"""Calls that may take longer than this test waits: a watcher of a job in which nothing happens, imports."""
+WAITS = ("WatchJob", "WatchJobs", "CreateJob")
+"""Calls that may take longer than this test waits: watchers of jobs in which nothing happens, imports."""
 SERVICES = {
     "jobs": job_service_pb2.DESCRIPTOR.services_by_name["JobService"],
     "artifacts": artifact_service_pb2.DESCRIPTOR.services_by_name["ArtifactService"],

@@ -30,8 +30,8 @@ TABLES |= EVALUATOR
 
 MATRIX = {
     "orchestrator.v1.JobService": ("client", [
-        "CreateJob", "GetJob", "ListJobs", "UpdateJob", "CancelJob", "DeleteJob", "WatchJob", "ListPods", "ListEvents",
-        "GetCapacity", "CollectCheckpoints", "PromotePolicy", "RollbackPolicy", "ListPromotions",
+        "CreateJob", "GetJob", "ListJobs", "UpdateJob", "CancelJob", "DeleteJob", "WatchJob", "WatchJobs", "ListPods",
+        "ListEvents", "GetCapacity", "CollectCheckpoints", "PromotePolicy", "RollbackPolicy", "ListPromotions",
     ]),
     "orchestrator.v1.ArtifactService": ("client", [
         "Upload", "Download", "GetArtifact", "ListArtifacts", "DeleteArtifact",

@@ -20,6 +20,15 @@ def jobs(
         list[str] | None, typer.Option("--state", metavar="STATE", help="Only jobs in this state; may be repeated.")
     ] = None,
     experiment: Annotated[str, typer.Option(metavar="NAME", help="Only jobs of this experiment.")] = "",
+    matching: Annotated[
+        str,
+        typer.Option(
+            "--filter",
+            metavar="TEXT",
+            help="Only jobs for which this is so: 'state=RUNNING AND environment=CartPole-v1 AND labels.team!=vision "
+            "AND create_time>=2026-01-31T00:00:00Z'.",
+        ),
+    ] = "",
     json: Json = False,
 ) -> None:
     """List jobs, newest first; of a state folder also when nothing runs there."""
@@ -29,7 +38,7 @@ def jobs(
     from podracer_client.names import short_name
 
     with server.read() as client:
-        found = [job.message for job in client.jobs([_state(text) for text in state or ()])]
+        found = [job.message for job in client.jobs([_state(text) for text in state or ()], matching=matching)]
     if experiment:
         from podracer_core.jobs.experiment import EXPERIMENT_LABEL
 
