@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import subprocess
@@ -17,7 +18,7 @@ from podracer.orchestrator.v1 import job_pb2
 from podracer.orchestrator.v1 import job_service_pb2 as service_pb2
 from podracer.orchestrator.v1 import pod_service_pb2 as pod_pb2
 from podracer_core import warm_start
-from podracer_core.errors import InvalidInput, PreconditionFailed
+from podracer_core.errors import Fenced, InvalidInput, PreconditionFailed
 from podracer_orchestrator import pool_keeping
 from podracer_orchestrator.pool import machine
 
@@ -230,9 +231,10 @@ async def test_pods_come_and_go_with_the_count_and_the_oldest_stays(pool, fakes)
     for learner in learners:
         await learner.commit(steps=10)
     await scale(pool, job, max_count=1)  # below the number of leases that are out
-    first, *others = [await learner.renew() for learner in learners]
-    assert first == pod_pb2.LEASE_ACTION_CONTINUE
-    assert set(others) <= {pod_pb2.LEASE_ACTION_RELEASE, pod_pb2.LEASE_ACTION_DRAIN}
+    assert await learners[0].renew() == pod_pb2.LEASE_ACTION_CONTINUE
+    for learner in learners[1:]:
+        with contextlib.suppress(Fenced):  # its process may have ended already
+            assert await learner.renew() in (pod_pb2.LEASE_ACTION_RELEASE, pod_pb2.LEASE_ACTION_DRAIN)
     await until(lambda: len(pods_of(fakes)) == 1)
     assert pods_of(fakes) == {"fused-threads1-0": before["fused-threads1-0"]}
     await learners[0].complete(train=learners[0].train_result(steps=20))
@@ -318,7 +320,8 @@ async def test_a_spare_pod_that_dies_is_there_for_the_next_job(pool, fakes):
     asking = asyncio.create_task(learner.ask(wait_s=1))
     await asyncio.sleep(0.1)
     os.kill(pid, signal.SIGKILL)
-    assert await asking is None
+    answer = await asking  # the pool may have heard of the death before the time was up
+    assert answer is None or answer.HasField("exit")
     await pool.create()
     assert (await until(lambda: pods_of(fakes)))["fused-0"] != pid
 
