@@ -1,7 +1,8 @@
 """A tournament goes on while everything that it consists of is killed and frozen at random: nothing is lost.
 
 PODRACER_CHAOS_FAULTS and PODRACER_CHAOS_SEED say how many faults, and which; PODRACER_CHAOS_DATABASE where the control
-plane's state is (sqlite, postgresql). `make chaos` has a hundred.
+plane's state is (sqlite, postgresql); PODRACER_CHAOS_STORE which S3 server holds the objects (minio, versitygw, rclone).
+`make chaos` has a hundred.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from podracer_core.storage.object_store import open_store
 from support.audit import Audit
 from support.deployment import Deployment
 from support.postgresql import PostgresServer
-from support.s3_server import SECRET_KEY, S3Server
+from support.s3_server import SECRET_KEY, S3Server, default_program
 
 FAULTS = int(os.environ.get("PODRACER_CHAOS_FAULTS", "12"))
 SEED = int(os.environ.get("PODRACER_CHAOS_SEED", "1"))
@@ -67,7 +68,7 @@ def folder() -> Iterator[Path]:
 
 @pytest.fixture
 def s3(folder: Path) -> Iterator[S3Server]:
-    server = S3Server(folder / "buckets")
+    server = S3Server(folder / "buckets", program=os.environ.get("PODRACER_CHAOS_STORE") or default_program())
     server.start()
     yield server
     server.stop()

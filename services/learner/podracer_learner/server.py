@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import threading
 from functools import partial
 
 from podracer.learner.v1 import learner_service_pb2_grpc
 from podracer.orchestrator.v1 import job_pb2, pod_service_pb2
-from podracer_core.errors import FieldViolation, InvalidInput
+from podracer_core.errors import FieldViolation, InvalidInput, Unavailable
 from podracer_core.lifetime import stop_event_on_signals
 from podracer_core.process import announce
 from podracer_core.rpc.auth import Authorizer
+from podracer_core.rpc.backoff import Backoff
 from podracer_core.rpc.limits import SERVER_THREADS
 from podracer_core.rpc.server import RpcServer, create_server
 from podracer_core.rpc.tokens import Role, TokenFiles
-from podracer_core.storage.object_store import open_store
+from podracer_core.storage.object_store import ObjectStore, open_store
 from podracer_learner.commands import Commands
 from podracer_learner.config import LearnerConfig
 from podracer_learner.control import work_request
@@ -25,6 +28,9 @@ from podracer_learner.status import LearnerStatus
 
 __all__ = ["METHODS", "create_learner_server", "serve"]
 
+logger = logging.getLogger(__name__)
+
+_STORE_AWAY_S = (0.2, 5.0)
 _SERVICE = "/podracer.learner.v1.LearnerService"
 METHODS = {
     f"{_SERVICE}/GetStatus": (Role.POD, Role.CLIENT, Role.CONTROL),
@@ -71,11 +77,32 @@ def serve(config: LearnerConfig) -> int:
             require_device(config.device)
         address = config.reachable_address(server.address)
         request = work_request(config.pod_name(), address, _capabilities(config))
-        LeaseLoop(config, peers, open_store(config.store), status, commands, desk, request).run(stop)
+        store = open_store(config.store)
+        _await_store(store, server, stop)
+        LeaseLoop(config, peers, store, status, commands, desk, request).run(stop)
     finally:
         peers.close()
         server.drain(0.5)
     return 0
+
+
+def _await_store(store: ObjectStore, server: RpcServer, stop: threading.Event) -> None:
+    """Not ready while the store is away: work leased meanwhile could only be handed back."""
+    waits, problem = Backoff(*_STORE_AWAY_S), ""
+    while not stop.is_set():
+        try:
+            store.check()
+        except Unavailable as error:
+            if error.message != problem:
+                logger.warning("not ready: the object store: %s", error.message)
+            problem = error.message
+            server.set_ready(False)
+            stop.wait(next(waits))
+        else:
+            if problem:
+                logger.info("ready")
+            server.set_ready(True)
+            return
 
 
 def _check(config: LearnerConfig) -> None:

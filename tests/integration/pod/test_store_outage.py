@@ -12,17 +12,20 @@ import pytest
 
 from podracer.orchestrator.v1 import pod_service_pb2
 from podracer_core.checkpoint import load_checkpoint
+from podracer_core.rpc.probe import probe
 from podracer_core.storage.object_store import ObjectStore, open_store
-from support.s3_server import S3Server
+from support.s3_server import PROGRAMS, S3Server, default_program, each_program
 
 pytestmark = pytest.mark.processes
 
 MakeWork = Callable[..., pod_service_pb2.TrainWork]
 
+LASTING = each_program(*(name for name, program in PROGRAMS.items() if program.keeps))
+
 
 @pytest.fixture
-def s3(tmp_path: Path) -> Iterator[S3Server]:
-    server = S3Server(tmp_path / "buckets")
+def s3(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[S3Server]:
+    server = S3Server(tmp_path / "buckets", program=getattr(request, "param", default_program()))
     server.start()
     yield server
     server.stop()
@@ -71,6 +74,24 @@ def often(work: pod_service_pb2.TrainWork) -> pod_service_pb2.TrainWork:
     return work
 
 
+def test_a_pod_waits_for_the_store_before_it_leases(lab: Any, s3: S3Server, train_work: MakeWork) -> None:
+    s3.stop()
+    lab.store = "s3://podracer"
+    keys = {name.removeprefix("PODRACER_").lower(): value for name, value in s3.variables.items()}
+    health = f"unix://{lab.folder}/health"
+    lab.start_learner(**keys, health_listen=health, spool_dir=str(lab.folder / "spool"))
+    granted = lab.orchestrator.offer(train=train_work(steps=128))
+    place = f"not ready: the object store: s3://podracer at {s3.endpoint} is away: "
+    wait_until(lambda: place in lab.log("learner") and probe(health) == "NOT_SERVING")
+    assert probe(health, "liveness") == "SERVING"
+    assert lab.orchestrator.requests == []
+    s3.start()
+    assert granted.over.wait(60)
+    assert granted.completed is not None
+    assert probe(health) == "SERVING"
+    assert lab.log("learner").count("not ready") == 1
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize("fault", ["killed", "frozen"])
 def test_training_goes_on_while_the_store_is_away_and_everything_arrives(
@@ -96,6 +117,7 @@ def test_training_goes_on_while_the_store_is_away_and_everything_arrives(
     nothing_waits(s3_lab)
 
 
+@pytest.mark.parametrize("s3", LASTING, indirect=True)
 def test_the_end_of_a_round_waits_for_the_store(s3_lab: Any, s3: S3Server, train_work: MakeWork) -> None:
     granted = s3_lab.orchestrator.offer(train=train_work(seconds=300), term_s=5.0)
     wait_until(lambda: steps(granted) > 0)

@@ -44,6 +44,10 @@ class RpcServer:
         self._server.start()
         self._health.set_ready(True)
 
+    def set_ready(self, ready: bool) -> None:
+        """Have health say whether it can work."""
+        self._health.set_ready(ready)
+
     def on_drain(self, callback: Callable[[], None]) -> None:
         """Call `callback` when draining begins: a service then tells its open streams and ends them."""
         self._on_drain.append(callback)

@@ -155,11 +155,12 @@ def open_source(data: bytes | Path) -> BinaryIO:
 
 
 def open_store(url: str, s3: S3Settings | None = None, *, create: bool = True) -> ObjectStore:
-    """The store at `file:///absolute/path` or `s3://bucket/prefix`, checked to be there and usable.
+    """The store at `file:///absolute/path` or `s3://bucket/prefix`, checked to be usable.
 
     A folder or a bucket that is missing is made, unless `create` is false (then NotFound). `s3` says where the S3
-    server is and with which keys; by default the environment does (PODRACER_S3_ENDPOINT, …).
-    Raises InvalidInput, NotFound, PermissionRefused or Unavailable, each naming the url.
+    server is and with which keys; by default the environment does (PODRACER_S3_ENDPOINT, …). A server that is away is
+    no error: `check` tells it, and the store works once the server is back.
+    Raises InvalidInput, NotFound, PermissionRefused or PreconditionFailed, each naming the url.
     """
     parts = urlsplit(url)
     if parts.scheme == "file" and not parts.netloc and parts.path.startswith("/"):

@@ -8,7 +8,7 @@ import os
 import re
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from pathlib import Path
@@ -18,8 +18,16 @@ from urllib.parse import urlsplit
 import certifi
 import urllib3
 from minio import Minio
+from minio.credentials import (
+    AWSConfigProvider,
+    Credentials,
+    EnvAWSProvider,
+    IamAwsProvider,
+    Provider,
+    StaticProvider,
+)
 from minio.error import InvalidResponseError, MinioException, S3Error, ServerError
-from urllib3.exceptions import HTTPError
+from urllib3.exceptions import HTTPError, MaxRetryError
 from urllib3.util import Retry, Timeout
 
 from podracer_core.config import Seconds, Secret, format_seconds, load_settings
@@ -42,7 +50,9 @@ from podracer_core.storage.object_store import (
 )
 
 _PART_BYTES = 16 << 20  # larger objects are stored in parts of this size
-_MISSING = ("NoSuchKey", "NoSuchBucket", "NoSuchUpload")
+_CHECK_ATTEMPTS, _CHECK_TIMEOUT_S = 2, 5.0  # a broken connection that was kept open is no outage
+_MISSING = ("NoSuchKey", "NoSuchBucket")
+_AGAIN = ("NoSuchUpload",)  # a server that was restarted may have forgotten an upload of several parts
 _HINTS = {
     "AccessDenied": "these keys may not do that, or the server wants some",
     "ExpiredToken": "the session token has expired",
@@ -64,7 +74,8 @@ class S3Settings:
     """Where the S3 server is, and who we are there.
 
     endpoint        https://host or http://host:port
-    access_key, secret_key   leave both out for anonymous access
+    access_key, secret_key   leave both out to be who AWS says this machine is: its variables, its file of keys, or the
+                    role of the service account (web identity), of the container or of the instance
     session_token   that goes with temporary keys
     region          of the bucket; most servers of one's own do not care
     addressing      path: https://host/bucket, virtual: https://bucket.host, auto: virtual for the public clouds that
@@ -98,23 +109,42 @@ class S3Store(ObjectStore):
     """Keys below a prefix of a bucket. Requests are signed over their content, so the server refuses altered bytes."""
 
     def __init__(self, bucket: str, prefix: str, settings: S3Settings, *, create: bool = True) -> None:
-        """Raises NotFound for a missing bucket that is not to be made, and the errors of a first request."""
+        """Raises what waiting does not mend: NotFound for a missing bucket that is not to be made, wrong keys or
+        settings. A server that is away is no error here: requests raise Unavailable until it is back."""
         self._bucket = bucket
         self._prefix = f"{check_key(prefix)}/" if prefix else ""
         self.url = f"s3://{bucket}/{prefix}".rstrip("/")
+        self._place = f"{self.url} at {settings.endpoint}"
         self._attempts = settings.attempts
-        self._http = _make_http_client(settings)
-        what = f"object store {self.url} at {settings.endpoint}"
-        with _mapped_errors(what):
-            self._client = _make_client(settings, self._http)
-            if not self._client.bucket_exists(bucket):
-                if not (create and settings.create_bucket):
-                    raise NotFound(f"{what}: there is no bucket {bucket!r}", bucket=bucket)
-                self._make_bucket(settings.region)
+        self._region = settings.region
+        self._create = create and settings.create_bucket
+        self._found = False
+        self._http, self._quick_http = _make_http_client(settings), _make_http_client(_quick(settings))
+        with _mapped_errors(self._place):
+            identity = _make_identity(settings, self._quick_http)
+            self._client = _make_client(settings, identity, self._http)
+            self._quick_client = _make_client(settings, identity, self._quick_http)
+        with contextlib.suppress(Unavailable):
+            self.check()
+
+    def check(self) -> None:
+        """Raise unless the store answers and has the bucket, which is made where it may be; soon in any case."""
+        try:
+            with _mapped_errors(self._place):
+                next(iter(self._quick_client.list_objects(self._bucket, f"{self._prefix}check/")), None)
+        except NotFound as error:
+            if not self._create:
+                raise NotFound(f"{self._place}: there is no bucket {self._bucket!r}", bucket=self._bucket) from error
+            with _mapped_errors(self._place):
+                self._make_bucket()
+        except Unavailable as error:
+            raise Unavailable(error.message.replace(self._place, f"{self._place} is away", 1)) from error
+        self._found = True
 
     def put(self, key: str, data: bytes | Path) -> None:
         name = self._prefix + check_key(key)
         what = f"{self.url}: cannot store {key!r}"
+        self._require_bucket()
         with open_source(data) as stream, _mapped_errors(what):
             size_bytes = stream.seek(0, io.SEEK_END)
             stream.seek(0)
@@ -165,12 +195,18 @@ class S3Store(ObjectStore):
 
     def close(self) -> None:
         self._http.clear()
+        self._quick_http.clear()
 
-    def _make_bucket(self, region: str) -> None:
+    def _require_bucket(self) -> None:
+        """Where the server was away when the store was opened, its bucket may still have to be made."""
+        if not self._found:
+            self.check()
+
+    def _make_bucket(self) -> None:
         try:
-            self._client.make_bucket(self._bucket, location=region)
+            self._quick_client.make_bucket(self._bucket, location=self._region)
         except MinioException:
-            if not self._client.bucket_exists(self._bucket):  # else another process was first
+            if not self._quick_client.bucket_exists(self._bucket):  # else another process was first
                 raise
 
 
@@ -182,6 +218,7 @@ def _make_http_client(settings: S3Settings) -> urllib3.PoolManager:
         backoff_jitter=0.2,
         backoff_max=5.0,
         status_forcelist=[429, 500, 502, 503, 504],
+        raise_on_status=False,  # the last answer says what is wrong
     )
     return urllib3.PoolManager(
         maxsize=10,
@@ -192,22 +229,54 @@ def _make_http_client(settings: S3Settings) -> urllib3.PoolManager:
     )
 
 
-def _make_client(settings: S3Settings, http: urllib3.PoolManager) -> Minio:
+def _quick(settings: S3Settings) -> S3Settings:
+    """Of checks, which are repeated by those that make them."""
+    return replace(
+        settings,
+        connect_timeout=min(settings.connect_timeout, _CHECK_TIMEOUT_S),
+        read_timeout=min(settings.read_timeout, _CHECK_TIMEOUT_S),
+        attempts=min(settings.attempts, _CHECK_ATTEMPTS),
+    )
+
+
+class _AwsIdentity(Provider):
+    """Who AWS says this machine is. Its keys are fetched again before they end."""
+
+    def __init__(self, http: urllib3.PoolManager) -> None:
+        self._role = IamAwsProvider(http_client=http)
+
+    def retrieve(self) -> Credentials:
+        """As an outage where there are none: AWS may have them later."""
+        for keys in (EnvAWSProvider(), AWSConfigProvider()):
+            with contextlib.suppress(ValueError):
+                return keys.retrieve()
+        try:
+            return self._role.retrieve()
+        except (HTTPError, OSError, ValueError) as error:
+            raise HTTPError(f"no keys are set (PODRACER_S3_ACCESS_KEY), and AWS gives none here: {error}") from error
+
+
+def _make_identity(settings: S3Settings, http: urllib3.PoolManager) -> Provider:
+    if (settings.access_key is None) != (settings.secret_key is None):
+        raise InvalidInput("the S3 access key and secret key go together; only one is set", reason="INVALID_S3_KEYS")
+    if settings.access_key is not None and settings.secret_key is not None:
+        token = settings.session_token and settings.session_token.reveal()
+        return StaticProvider(settings.access_key.reveal(), settings.secret_key.reveal(), token)
+    if settings.session_token is not None:
+        raise InvalidInput("an S3 session token needs the keys that it belongs to", reason="INVALID_S3_KEYS")
+    return _AwsIdentity(http)
+
+
+def _make_client(settings: S3Settings, identity: Provider, http: urllib3.PoolManager) -> Minio:
     parts = urlsplit(settings.endpoint)
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.username or parts.path.strip("/"):
         raise InvalidInput(
             "the S3 endpoint must be of the form https://host or http://host:port, without a path or a user",
             reason="INVALID_S3_ENDPOINT",
         )
-    if (settings.access_key is None) != (settings.secret_key is None):
-        raise InvalidInput("the S3 access key and secret key go together; only one is set", reason="INVALID_S3_KEYS")
-    if settings.session_token is not None and settings.access_key is None:
-        raise InvalidInput("an S3 session token needs the keys that it belongs to", reason="INVALID_S3_KEYS")
     client = Minio(
         parts.netloc,
-        access_key=_revealed(settings.access_key),
-        secret_key=_revealed(settings.secret_key),
-        session_token=_revealed(settings.session_token),
+        credentials=identity,
         secure=parts.scheme == "https",
         region=settings.region,
         http_client=http,
@@ -217,10 +286,6 @@ def _make_client(settings: S3Settings, http: urllib3.PoolManager) -> Minio:
     elif settings.addressing == "virtual":
         client.enable_virtual_style_endpoint()  # type: ignore[no-untyped-call]
     return client
-
-
-def _revealed(secret: Secret | None) -> str | None:
-    return None if secret is None else secret.reveal()
 
 
 def _utc(moment: datetime | None) -> datetime:
@@ -244,7 +309,8 @@ def _mapped_errors(what: str) -> Iterator[None]:
     except HTTPError as error:
         if "CERTIFICATE_VERIFY_FAILED" in str(error):
             raise PreconditionFailed(f"{what}: {_UNTRUSTED}", reason="UNTRUSTED_SERVER") from error
-        raise Unavailable(f"{what}: {error}") from error
+        reason = error.reason if isinstance(error, MaxRetryError) else None
+        raise Unavailable(f"{what}: {reason or error}") from error
     except ValueError as error:  # what the client says of bucket names and the like
         raise InvalidInput(f"{what}: {error}") from error
 
@@ -265,9 +331,11 @@ def _error(what: str, status: int, code: str, message: str, date: str = "") -> P
     hint = _clock_hint(date) if status in (401, 403) else ""
     said = hint or _HINTS.get(code) or message or code or "the server refused"
     text = f"{what}: {said} (HTTP {status}{f', {code}' if code and said != code else ''})"
+    if code in _AGAIN:
+        return Unavailable(text)
     if code in _MISSING or status == 404:
         return NotFound(text)
-    if status in (401, 403):
+    if status in (401, 403) or (code in _HINTS and status < 500):  # some say 400
         return PermissionRefused(text)
     if status in (408, 409, 412, 429) or status >= 500 or status < 400:  # 412: altered while it was being read
         return Unavailable(text)

@@ -1,0 +1,15 @@
+"""The S3 servers of these tests."""
+
+from __future__ import annotations
+
+import pytest
+
+from support.s3_server import PROGRAMS
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_is_on_path(name: str) -> None:
+    """Elsewhere a missing server is left out in silence."""
+    program = PROGRAMS[name]
+    if program.path is None:
+        pytest.skip(f"nothing runs against {program.command}, which is not on PATH; to get it: {program.had_by}")
