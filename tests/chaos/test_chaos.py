@@ -1,7 +1,7 @@
 """A tournament goes on while everything that it consists of is killed and frozen at random: nothing is lost.
 
 PODRACER_CHAOS_FAULTS and PODRACER_CHAOS_SEED say how many faults, and which; PODRACER_CHAOS_DATABASE where the control
-plane's state is (sqlite, postgresql); PODRACER_CHAOS_STORE which S3 server holds the objects (minio, versitygw, rclone).
+plane's state is (sqlite, postgresql); PODRACER_CHAOS_STORE which S3 server has the objects (minio, versitygw, rclone).
 `make chaos` has a hundred.
 """
 
