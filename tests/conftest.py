@@ -1,8 +1,13 @@
-"""For all tests: what needs a CUDA device is skipped where there is none."""
+"""For all tests: none uses its user's contexts (`podracer context`); what needs a CUDA device is skipped without."""
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import pytest
+
+os.environ["XDG_CONFIG_HOME"] = str(Path(__file__).parent / "no-contexts")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -65,7 +65,7 @@ class Client:
 
     def __init__(self, connection: Connection, *, allow_insecure: bool = False) -> None:
         """Connects at the first call. Raises InvalidInput for a bad address, or one that plaintext may not go to."""
-        tls = TlsFolder(connection.tls) if connection.tls is not None else None
+        tls = TlsFolder(connection.tls) if isinstance(connection.tls, Path) else connection.tls
         options = ChannelOptions(idempotent_methods=_IDEMPOTENT, allow_insecure=allow_insecure, tls=tls)
         self.connection = connection
         self._channels: list[grpc.Channel] = []
@@ -91,9 +91,11 @@ class Client:
         token_file: str | Path | None = None,
         tls: str | Path | None = None,
         folder: str | Path | None = None,
+        context: str | None = None,
         allow_insecure: bool = False,
     ) -> Self:
-        """A client of the given servers, a state folder's, those that PODRACER_ORCHESTRATOR … name, or ./runs's.
+        """A client of the given servers, of a state folder, of a context (`podracer context`), of what PODRACER_CONTEXT
+        or PODRACER_ORCHESTRATOR … name, of ./runs, or of the current context.
 
         `tls` is a folder with ca.pem, cert.pem and key.pem, for servers that speak TLS (PODRACER_TLS).
         Raises NotFound where no server is known, InvalidInput for an unreadable token or certificate.
@@ -105,8 +107,13 @@ class Client:
             token_file=Path(token_file) if token_file is not None else None,
             tls=Path(tls) if tls is not None else None,
             folder=Path(folder) if folder is not None else None,
+            context=context,
         )
-        return cls(connection, allow_insecure=allow_insecure)
+        try:
+            return cls(connection, allow_insecure=allow_insecure)
+        except BaseException:
+            connection.close()
+            raise
 
     def __enter__(self) -> Self:
         return self
@@ -120,6 +127,7 @@ class Client:
         """Ends the calls that are under way."""
         for channel in self._channels:
             channel.close()
+        self.connection.close()
 
     @property
     def job_service(self) -> job_service_pb2_grpc.JobServiceStub:

@@ -1,16 +1,23 @@
-"""Where the servers are and with which token: given, from the environment, or from a state folder's connection.json."""
+"""Where the servers are and with which token: given, in the environment, in a state folder or in a context."""
 
 from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from podracer_client.contexts import Contexts
 from podracer_core.errors import InvalidInput, NotFound
 from podracer_core.rpc.tokens import FileToken, TokenSource
 
+if TYPE_CHECKING:
+    from podracer_core.rpc.tls import TlsMaterial
+
+CONTEXT_VARIABLE = "PODRACER_CONTEXT"
 ORCHESTRATOR_VARIABLE = "PODRACER_ORCHESTRATOR"
 LEADERBOARD_VARIABLE = "PODRACER_LEADERBOARD"
 TOKEN_VARIABLE = "PODRACER_TOKEN"  # noqa: S105 - the name of a variable
@@ -22,13 +29,14 @@ FILE_NAME = "connection.json"
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """Addresses of orchestrator and leaderboard (empty where it is not known), the client's token, and the folder with
-    its certificate where they speak TLS."""
+    """Addresses of orchestrator and leaderboard (empty where it is not known), the client's token, and its certificate,
+    or the folder with it, where they speak TLS. `close` ends what keeps them reachable."""
 
     orchestrator: str
     leaderboard: str
     token: TokenSource
-    tls: Path | None = None
+    tls: Path | TlsMaterial | None = None
+    close: Callable[[], None] = lambda: None
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +87,7 @@ def _no_server(folder: Path) -> NotFound:
     option = "" if folder == DEFAULT_FOLDER else f" --dir {folder}"
     return NotFound(
         f"no server runs for the state folder {folder}; start one with `podracer up{option}`, or say where one is with "
-        f"--orchestrator or {ORCHESTRATOR_VARIABLE}",
+        f"--orchestrator, {ORCHESTRATOR_VARIABLE} or `podracer context add`",
         reason="NO_SERVER",
         folder=folder,
     )
@@ -96,17 +104,28 @@ def find_connection(
     token_file: Path | None = None,
     tls: Path | None = None,
     folder: Path | None = None,
+    context: str | None = None,
 ) -> Connection:
-    """The servers to talk to: what is given wins, then a given `folder`, then PODRACER_*, then ./runs.
+    """The servers to talk to: what is given wins, then a given `folder`, then PODRACER_*, then what runs in ./runs,
+    then the current context.
 
-    Raises InvalidInput for a token that cannot be read, NotFound where no server is known.
+    Raises InvalidInput for a token that cannot be read, NotFound where no server is known, Unavailable for a cluster
+    that cannot be reached.
     """
     environment = {} if folder is not None else os.environ
+    if not orchestrator and not leaderboard and (context := context or environment.get(CONTEXT_VARIABLE)):
+        return _of_context(Contexts.read(), context, token_source(token, token_file))
     orchestrator = orchestrator or environment.get(ORCHESTRATOR_VARIABLE, "")
     leaderboard = leaderboard or environment.get(LEADERBOARD_VARIABLE, "")
     source = token_source(token, token_file)
     if not orchestrator and not leaderboard:
-        found = ConnectionFile.connection(folder or DEFAULT_FOLDER)
+        try:
+            found = ConnectionFile.connection(folder or DEFAULT_FOLDER)
+        except NotFound:
+            contexts = Contexts.read()
+            if folder is not None or not contexts.current:
+                raise
+            return _of_context(contexts, contexts.current, source)
         return Connection(found.orchestrator, found.leaderboard, source or found.token, tls)
     if tls is None and (set_tls := environment.get(TLS_VARIABLE)):
         tls = Path(set_tls)
@@ -121,6 +140,13 @@ def find_connection(
             reason="NO_TOKEN",
         )
     return Connection(orchestrator, leaderboard, source, tls)
+
+
+def _of_context(contexts: Contexts, name: str, source: TokenSource | None) -> Connection:
+    from podracer_client import cluster  # late: most commands need none
+
+    found = cluster.connect(contexts.get(name))
+    return found if source is None else replace(found, token=source)
 
 
 def token_source(token: str | None, token_file: str | Path | None) -> TokenSource | None:

@@ -24,7 +24,9 @@ from podracer_client.client import Client
 from podracer_client.connection import Connection
 from podracer_core.errors import InvalidInput, NotFound
 from podracer_core.rpc.auth import Authorizer
-from podracer_core.rpc.server import create_server
+from podracer_core.rpc.binding import ServerOptions
+from podracer_core.rpc.server import RpcServer, create_server
+from podracer_core.rpc.tls import TlsFolder
 from podracer_core.rpc.tokens import FileToken, Role, TokenFiles, create_tokens
 
 FINAL = (job_pb2.JOB_STATE_SUCCEEDED, job_pb2.JOB_STATE_FAILED, job_pb2.JOB_STATE_CANCELLED)
@@ -43,6 +45,7 @@ class ControlPlane(
         self.pods: list[job_pb2.Pod] = []
         self.news: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self.requests: list[Any] = []
+        self.filters: set[str] = set()
         self.uploads: dict[str, bytes] = {}
         self.page_size = 2
         self.created: dict[str, job_pb2.Job] = {}  # by request id
@@ -75,6 +78,7 @@ class ControlPlane(
         return job_service_pb2.GetJobResponse(job=self.jobs[request.name])
 
     def ListJobs(self, request: Any, context: Any) -> Any:  # noqa: N802
+        self.filters.add(request.filter)
         found = [job for job in reversed(self.jobs.values()) if not request.states or job.state in request.states]
         start = int(request.page_token or 0)
         end = start + self.page_size
@@ -170,17 +174,23 @@ def control_plane() -> ControlPlane:
     return ControlPlane()
 
 
-@pytest.fixture
-def connection(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Connection]:
-    tokens: Path = tmp_path_factory.mktemp("control") / "tokens"
-    token = create_tokens(tokens)[Role.CLIENT]
+def start_server(control_plane: ControlPlane, tokens: Path, tls: TlsFolder | None = None) -> RpcServer:
+    """A server that is orchestrator and leaderboard in one."""
     services = [
         partial(job_service_pb2_grpc.add_JobServiceServicer_to_server, control_plane),
         partial(artifact_service_pb2_grpc.add_ArtifactServiceServicer_to_server, control_plane),
         partial(leaderboard_service_pb2_grpc.add_LeaderboardServiceServicer_to_server, control_plane),
     ]
-    server = create_server("127.0.0.1:0", services, Authorizer(METHODS, TokenFiles(tokens)))
+    server = create_server("127.0.0.1:0", services, Authorizer(METHODS, TokenFiles(tokens)), ServerOptions(tls=tls))
     server.start()
+    return server
+
+
+@pytest.fixture
+def connection(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Connection]:
+    tokens: Path = tmp_path_factory.mktemp("control") / "tokens"
+    token = create_tokens(tokens)[Role.CLIENT]
+    server = start_server(control_plane, tokens)
     yield Connection(server.address, server.address, FileToken(token))
     server.drain(0)
 

@@ -11,6 +11,7 @@ from podracer_client.command import (
     backtest,
     cancel,
     capacity,
+    context,
     data,
     delete,
     environments,
@@ -72,6 +73,7 @@ application.command("environments", rich_help_panel=_HERE)(environments.environm
 application.command("secrets", rich_help_panel=_HERE)(secrets.secrets)
 application.command("token", rich_help_panel=_HERE)(token.token)
 application.command("trace", rich_help_panel=_HERE)(trace.trace)
+application.add_typer(context.application, name="context", rich_help_panel=_HERE)
 application.add_typer(data.application, name="data", rich_help_panel=_HERE)
 application.command("submit", rich_help_panel=_SERVER)(submit.submit)
 application.command("jobs", rich_help_panel=_SERVER)(jobs.jobs)

@@ -53,6 +53,7 @@ class ServerOptions:
     leaderboard: str | None = None
     token_file: Path | None = None
     tls: Path | None = None
+    context: str | None = None
     insecure: bool = False
 
     def arguments(self) -> list[str]:
@@ -63,6 +64,7 @@ class ServerOptions:
             "--leaderboard": self.leaderboard,
             "--token-file": self.token_file,
             "--tls": self.tls,
+            "--context": self.context,
         }
         words = [word for name, value in values.items() if value is not None for word in (name, str(value))]
         return [*words, "--insecure"] if self.insecure else words
@@ -77,6 +79,7 @@ class ServerOptions:
             token_file=self.token_file,
             tls=self.tls,
             folder=self.folder,
+            context=self.context,
             allow_insecure=self.insecure,
         )
 
@@ -109,6 +112,10 @@ _SERVER_PARAMETERS: dict[str, Any] = {
         typer.Option(
             metavar="DIR", help="Folder with ca.pem, cert.pem, key.pem: talk TLS.", show_default="$PODRACER_TLS"
         ),
+    ],
+    "context": Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="A server of `podracer context`.", show_default="$PODRACER_CONTEXT"),
     ],
     "insecure": Annotated[
         bool,

@@ -33,6 +33,11 @@ class FixedAddress:
         if not Path("/proc/net/tcp").exists():
             self._reservation.close()
 
+    def close(self) -> None:
+        """Give the port back."""
+        if self._reservation is not None:
+            self._reservation.close()
+
 
 def free_ports(address: Address, count: int) -> list[Address]:
     """Addresses of the same host, with the first free ports above its own."""

@@ -32,7 +32,7 @@ class ProcessPlan:
     """What to start.
 
     `restarts` is how often in a row it may die young before we give it up. `log_lasts` is false where the log goes
-    away with its folder: then no message sends the user there.
+    away with its folder: then no message sends the user there. `ready` is what it prints to stdout before its address.
     """
 
     name: str
@@ -41,6 +41,7 @@ class ProcessPlan:
     log: Path
     restarts: int = 10
     log_lasts: bool = True
+    ready: str = LISTENING
 
     @property
     def log_hint(self) -> str:
@@ -182,9 +183,9 @@ class ManagedProcess:
     def _read(self, stdout: IO[str]) -> None:
         with stdout, self._plan.log.open("a", encoding="utf-8") as log:
             for line in stdout:
-                if line.startswith(LISTENING):
+                if line.startswith(self._plan.ready):
                     with self._changed:
-                        self._address = line.removeprefix(LISTENING).strip()
+                        self._address = line.removeprefix(self._plan.ready).strip()
                         self._changed.notify_all()
                 else:
                     log.write(line)

@@ -19,7 +19,7 @@ from podracer_core.rpc import limits
 from podracer_core.rpc.address import Address, parse_address
 from podracer_core.rpc.interceptors import CallInterceptor, CallPolicy
 from podracer_core.rpc.interceptors_aio import aio_interceptors
-from podracer_core.rpc.tls import TlsFolder, role_name
+from podracer_core.rpc.tls import TlsFolder, TlsMaterial, role_name
 from podracer_core.rpc.tokens import TokenSource
 
 logger = logging.getLogger(__name__)
@@ -38,7 +38,7 @@ class ChannelOptions:
     timeout_s: float = limits.UNARY_TIMEOUT_S
     message_bytes: int = limits.MESSAGE_BYTES
     allow_insecure: bool = False
-    tls: TlsFolder | None = None
+    tls: TlsFolder | TlsMaterial | None = None
     server: str = ""
 
     def grpc_options(self, address: Address) -> list[tuple[str, Any]]:

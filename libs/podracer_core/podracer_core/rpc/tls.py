@@ -6,13 +6,14 @@ A name in a certificate is a role (`learner.podracer`), not an address: pods com
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import grpc
 
 from podracer_core.errors import InvalidInput
 
-__all__ = ["CA", "CERTIFICATE", "KEY", "TlsFolder", "role_name"]
+__all__ = ["CA", "CERTIFICATE", "KEY", "TlsFolder", "TlsMaterial", "role_name"]
 
 logger = logging.getLogger(__name__)
 
@@ -22,6 +23,19 @@ CA, CERTIFICATE, KEY = "ca.pem", "cert.pem", "key.pem"
 def role_name(role: str) -> str:
     """The name in the certificate of a role: learner -> learner.podracer."""
     return f"{role}.podracer"
+
+
+@dataclass(frozen=True, slots=True)
+class TlsMaterial:
+    """A client's certificates as PEM, for a key that is to lie in no file."""
+
+    authority: bytes
+    certificate: bytes
+    key: bytes = field(repr=False)
+
+    def channel_credentials(self) -> grpc.ChannelCredentials:
+        """For a channel that shows this certificate and believes those of the authority."""
+        return grpc.ssl_channel_credentials(self.authority, self.key, self.certificate)
 
 
 class TlsFolder:
@@ -67,8 +81,7 @@ class TlsFolder:
 
     def channel_credentials(self) -> grpc.ChannelCredentials:
         """For a channel that shows its own certificate and believes those of the authority."""
-        authority, certificate, key = self._read()
-        return grpc.ssl_channel_credentials(authority, key, certificate)
+        return TlsMaterial(*self._read()).channel_credentials()
 
     def _configuration(self) -> grpc.ServerCertificateConfiguration:
         authority, certificate, key = self._read()

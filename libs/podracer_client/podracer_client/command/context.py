@@ -1,0 +1,72 @@
+"""`podracer context`: servers by name."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+application = typer.Typer(no_args_is_help=True, help="Servers by name: where the commands go, and how they get there.")
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="The context's name.", show_default=False)]
+
+
+@application.command()
+def add(
+    name: Name,
+    kubernetes: Annotated[
+        bool, typer.Option("--kubernetes", help="A cluster, reached by kubectl with your own kubeconfig.")
+    ] = False,
+    namespace: Annotated[str, typer.Option(metavar="NAMESPACE", help="Where Podracer runs there.")] = "podracer",
+    kube_context: Annotated[
+        str, typer.Option(metavar="NAME", help="The context of kubectl.", show_default="kubectl's current one")
+    ] = "",
+) -> None:
+    """Add a context, or replace the one of that name, and use it from now on.
+
+    Each command then reads a client's token and certificate from the cluster's Secrets, and keeps a
+    `kubectl port-forward` open while it runs.
+    """
+    from podracer_client.cluster import current_kube_context
+    from podracer_client.contexts import ClusterPlace, Contexts
+
+    if not kubernetes:
+        raise typer.BadParameter("say of what kind it is: --kubernetes", param_hint="--kubernetes")
+    place = ClusterPlace(namespace, kube_context or current_kube_context())
+    path = Contexts.read().with_context(name, place).write()
+    sys.stdout.write(f"{name}: the namespace {namespace}{_of(place.kube_context)}, used from now on; kept in {path}\n")
+
+
+@application.command()
+def use(name: Name) -> None:
+    """Use a context wherever no server is named and none runs in ./runs."""
+    from podracer_client.contexts import Contexts
+
+    Contexts.read().using(name).write()
+
+
+@application.command("list")
+def list_contexts() -> None:
+    """List the contexts; a star marks the one in use."""
+    from podracer_client.contexts import Contexts
+    from podracer_client.display.listing import columns
+
+    contexts = Contexts.read()
+    rows = [
+        ("*" if name == contexts.current else "", name, place.namespace, place.kube_context)
+        for name, place in sorted(contexts.known.items())
+    ]
+    sys.stdout.write(columns(("", "name", "namespace", "kube context"), rows) + "\n")
+
+
+@application.command()
+def remove(name: Name) -> None:
+    """Forget a context; what it stands for stays as it is."""
+    from podracer_client.contexts import Contexts
+
+    Contexts.read().without(name).write()
+
+
+def _of(kube_context: str) -> str:
+    return f" of {kube_context}" if kube_context else ""
