@@ -24,13 +24,18 @@ MIB = 1 << 20
 
 
 @pytest.fixture
-def root(tmp_path: Path) -> Path:
+def folder(tmp_path: Path) -> Path:
     return tmp_path / "deep" / "cache"
 
 
 @pytest.fixture
-def cache(root: Path) -> FileCache:
-    return FileCache(root, 10 * MIB)
+def root(folder: Path) -> Path:
+    return folder / f"podracer-{os.geteuid()}"
+
+
+@pytest.fixture
+def cache(folder: Path) -> FileCache:
+    return FileCache(folder, 10 * MIB)
 
 
 def content(letter: str, size_bytes: int = MIB) -> bytes:
@@ -164,10 +169,31 @@ def test_a_folder_that_others_may_write_is_refused(cache: FileCache, root: Path)
             use()
 
 
-def test_a_link_in_place_of_the_folder_is_refused(cache: FileCache, root: Path, tmp_path: Path) -> None:
+def test_a_volume_that_is_open_to_a_group_holds_a_folder_of_ours(cache: FileCache, folder: Path, root: Path) -> None:
+    """As an emptyDir under fsGroup is: root's, and 2777."""
+    folder.mkdir(parents=True)
+    folder.chmod(0o2777)
+    assert has(cache, add(cache, b"abc"))
+    assert root.stat().st_mode & 0o777 == 0o700
+    assert list(folder.iterdir()) == [root]
+
+
+def test_another_users_folder_is_refused(cache: FileCache, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder.mkdir(parents=True)
+    owner = folder.stat().st_uid
+    monkeypatch.setattr(os, "geteuid", lambda: owner + 1)
+    with pytest.raises(PermissionRefused, match="nobody else may write"):
+        add(cache, b"abc")
+
+
+@pytest.mark.parametrize("place", ["folder", "root"])
+def test_a_link_in_place_of_a_folder_is_refused(
+    cache: FileCache, place: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
     (tmp_path / "elsewhere").mkdir()
-    root.parent.mkdir()
-    root.symlink_to(tmp_path / "elsewhere")
+    link = request.getfixturevalue(place)
+    link.parent.mkdir(parents=True)
+    link.symlink_to(tmp_path / "elsewhere")
     with pytest.raises(PermissionRefused):
         add(cache, b"abc")
 
@@ -197,9 +223,9 @@ def test_what_user_code_has_shut_can_be_removed(cache: FileCache, root: Path, mo
     assert root.parent.stat().st_mode == before
 
 
-def test_a_disk_that_fails_is_told(cache: FileCache, root: Path) -> None:
-    root.parent.mkdir()
-    root.write_text("a file where the folder should be")
+def test_a_disk_that_fails_is_told(cache: FileCache, folder: Path) -> None:
+    folder.parent.mkdir()
+    folder.write_text("a file where the folder should be")
     with pytest.raises(Unavailable, match=r"the cache .*File exists"):
         add(cache, b"abc")
 
@@ -278,7 +304,7 @@ def killed(running: subprocess.Popen[str]) -> None:
 
 
 def test_a_writer_that_is_killed_half_way_leaves_nothing_that_counts(cache: FileCache, root: Path) -> None:
-    running = process(WRITER, root)
+    running = process(WRITER, root.parent)
     assert running.stdout is not None
     assert running.stdout.readline() == "writing\n"
     file = stored(b"x" * 2000)
@@ -294,7 +320,7 @@ def test_a_writer_that_is_killed_half_way_leaves_nothing_that_counts(cache: File
 
 def test_what_another_process_holds_stays_until_it_ends(cache: FileCache, root: Path) -> None:
     file = add(cache, content("a", 6 * MIB))
-    running = process(HOLDER, root)
+    running = process(HOLDER, root.parent)
     assert running.stdout is not None
     assert running.stdout.readline() == "holding\n"
     with pytest.raises(Exhausted):
@@ -305,7 +331,7 @@ def test_what_another_process_holds_stays_until_it_ends(cache: FileCache, root: 
 
 
 def test_several_processes_at_once(root: Path) -> None:
-    running = [process(HAMMER, root, str(seed)) for seed in range(3)]
+    running = [process(HAMMER, root.parent, str(seed)) for seed in range(3)]
     deadline = time.monotonic() + 60
     for each in running:
         assert each.stdout is not None

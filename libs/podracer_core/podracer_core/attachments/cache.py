@@ -1,5 +1,7 @@
 """Files by hash in a bounded folder of this machine, which several processes use at the same time.
 
+    <root>                  `podracer-<user id>` in the given folder, of ours alone: a volume of a cluster is root's,
+                            and open to a group
     <root>/<sha256>.csv     a data set, <sha256>.zip a code archive: verified when it came, then never written again
     <root>/<sha256>-code/   an archive's files
     <root>/.drafts/         what is being written, or removed
@@ -20,7 +22,7 @@ import os
 import shutil
 import stat
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -62,10 +64,11 @@ class FileCache:
     """See the module. Every method raises Exhausted where there is no room, Unavailable where the disk fails, and
     PermissionRefused where the folder is not only ours to write. Safe in any thread."""
 
-    def __init__(self, root: Path, limit_bytes: int) -> None:
-        """The folder is made when it is first used; it holds at most `limit_bytes`."""
-        self._root, self._limit_bytes = root, limit_bytes
-        self._drafts = root / _DRAFTS
+    def __init__(self, folder: Path, limit_bytes: int) -> None:
+        """A folder of ours in `folder` is made when it is first used; it holds at most `limit_bytes`."""
+        self._folder, self._limit_bytes = folder, limit_bytes
+        self._root = folder / f"podracer-{os.geteuid()}"
+        self._drafts = self._root / _DRAFTS
 
     def hold(self, file: StoredFile) -> Held | None:
         """The file, or None where it is not here."""
@@ -168,16 +171,21 @@ class FileCache:
             os.close(descriptor)
 
     def _open_root(self) -> None:
-        """Code is run from here: nobody else may be able to put any."""
-        self._root.mkdir(0o700, parents=True, exist_ok=True)
-        status = self._root.lstat()
-        if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o022:
-            raise PermissionRefused(
-                f"the cache {self._root} must be a folder of this user's own that nobody else may write; choose "
-                "another (PODRACER_CACHE_DIR)",
-                folder=self._root,
-            )
+        """Code is run from here: no other user may be able to put any."""
+        self._folder.mkdir(0o700, parents=True, exist_ok=True)
+        self._require(self._folder, {0, os.geteuid()}, 0)
+        self._root.mkdir(0o700, exist_ok=True)
+        self._require(self._root, {os.geteuid()}, 0o022)
         self._drafts.mkdir(0o700, exist_ok=True)
+
+    def _require(self, folder: Path, owners: Collection[int], closed: int) -> None:
+        status = folder.lstat()
+        if not stat.S_ISDIR(status.st_mode) or status.st_uid not in owners or status.st_mode & closed:
+            raise PermissionRefused(
+                f"the cache {folder} must be a folder of this user's own that nobody else may write, or a volume of "
+                "root's with such a folder in it; choose another (PODRACER_CACHE_DIR)",
+                folder=folder,
+            )
 
     def _make_room(self, needed_bytes: int) -> None:
         entries = [path for path in self._root.iterdir() if not path.name.startswith(".")]
