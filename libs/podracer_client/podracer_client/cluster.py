@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 from podracer_client.connection import Connection
@@ -31,35 +31,24 @@ _END_WITH_PARENT = (
 
 
 def connect(place: ClusterPlace) -> Connection:
-    """The servers of a namespace, reachable until the connection is closed; keys are held in memory only.
+    """The servers of a namespace, reachable until the connection is closed; the key is held in memory only.
 
-    A forward that ends, as its pod or the API server is gone, is started again at the same local port.
     Raises InvalidInput without kubectl, Unavailable with kubectl's words where it is refused or finds nothing.
     """
     if shutil.which("kubectl") is None:
-        message = "kubectl is not on PATH: a context of a cluster needs it, and the rights that it has there"
-        raise InvalidInput(message, reason="NO_KUBECTL")
+        raise InvalidInput("kubectl is not on PATH: a cluster is reached by it", reason="NO_KUBECTL")
     context = ["--context", place.kube_context] if place.kube_context else []
     kubectl = ["kubectl", *context, "--namespace", place.namespace]
     secrets = _read_secrets(kubectl, place)
-    token, authority, certificate, key = (
-        _entry(secrets, *where)
-        for where in (
-            (TOKENS, "client"),
-            (CERTIFICATES, "ca.crt"),
-            (CERTIFICATES, "tls.crt"),
-            (CERTIFICATES, "tls.key"),
-        )
-    )
-    word = token.decode().split()[0]
+    token = _entry(secrets, TOKENS, "client").decode().split()[0]
+    tls = TlsMaterial(*(_entry(secrets, CERTIFICATES, key) for key in ("ca.crt", "tls.crt", "tls.key")))
     with ExitStack() as stack:
-        log_folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="podracer-kubectl-")))
-        ready = [_forward(kubectl, service, log_folder, stack) for service in ("orchestrator", "leaderboard")]
-        addresses = []
-        for process, address in ready:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="podracer-kubectl-")))
+        forwards = [_forward(kubectl, service, folder, stack) for service in ("orchestrator", "leaderboard")]
+        for process, _ in forwards:
             process.wait_ready(_READY_TIMEOUT_S)
-            addresses.append(address)
-        return Connection(*addresses, lambda: word, TlsMaterial(authority, certificate, key), stack.pop_all().close)
+        (_, orchestrator), (_, leaderboard) = forwards
+        return Connection(orchestrator, leaderboard, lambda: token, tls, stack.pop_all().close)
 
 
 def current_kube_context() -> str:
@@ -67,8 +56,7 @@ def current_kube_context() -> str:
     if shutil.which("kubectl") is None:
         return ""
     command = ["kubectl", "config", "current-context"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    return done.stdout.strip() if done.returncode == 0 else ""
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
 
 
 def _read_secrets(kubectl: Sequence[str], place: ClusterPlace) -> Mapping[str, Mapping[str, str]]:
@@ -76,29 +64,31 @@ def _read_secrets(kubectl: Sequence[str], place: ClusterPlace) -> Mapping[str, M
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         where = f" of {place.kube_context}" if place.kube_context else ""
-        words = "; ".join(line for line in done.stderr.splitlines() if line)
-        message = f"cannot read a client's Secrets in the namespace {place.namespace}{where}: {words}"
+        message = f"cannot read a client's Secrets in the namespace {place.namespace}{where}: {done.stderr.strip()}"
         raise Unavailable(message, reason="KUBECTL_FAILED")
     return {item["metadata"]["name"]: item.get("data", {}) for item in json.loads(done.stdout)["items"]}
 
 
 def _entry(secrets: Mapping[str, Mapping[str, str]], name: str, key: str) -> bytes:
-    try:
-        return base64.b64decode(secrets[name][key])
-    except (KeyError, ValueError) as error:
-        raise InvalidInput(f"the Secret {name} holds no {key}", reason="BAD_SECRET") from error
+    content = base64.b64decode(secrets[name].get(key, ""))
+    if not content.strip():
+        raise InvalidInput(f"the Secret {name} holds no {key}", reason="BAD_SECRET")
+    return content
 
 
-def _forward(kubectl: Sequence[str], service: str, log_folder: Path, stack: ExitStack) -> tuple[ManagedProcess, str]:
-    """Start to forward a port of this machine, which stays the same, to a service; ended by `stack`."""
-    fixed = FixedAddress("127.0.0.1:0")
+def _forward(kubectl: Sequence[str], service: str, folder: Path, stack: ExitStack) -> tuple[ManagedProcess, str]:
+    """Forward a port of this machine to a service until `stack` ends it; returns the port's address, too.
+
+    Where kubectl ends, as its pod or the API server is gone, it is started again with the same port.
+    """
+    fixed = stack.enter_context(closing(FixedAddress("127.0.0.1:0")))
     port = fixed.address.rpartition(":")[2]
     command = [*kubectl, "port-forward", "--address", "127.0.0.1", f"service/podracer-{service}", f"{port}:grpc"]
     plan = ProcessPlan(
         name=f"kubectl port-forward to the {service}",
         command=(sys.executable, "-P", "-c", _END_WITH_PARENT, *command),
         environment=os.environ,
-        log=log_folder / service,
+        log=folder / service,
         restarts=sys.maxsize,
         log_lasts=False,
         ready="Forwarding from ",
@@ -106,5 +96,4 @@ def _forward(kubectl: Sequence[str], service: str, log_folder: Path, stack: Exit
     process = ManagedProcess(plan)
     process.start()
     stack.callback(process.stop, _STOP_S)
-    stack.callback(fixed.close)
     return process, fixed.address

@@ -145,7 +145,7 @@ def find_connection(
 def _of_context(contexts: Contexts, name: str, source: TokenSource | None) -> Connection:
     from podracer_client import cluster  # late: most commands need none
 
-    found = cluster.connect(contexts.get(name))
+    found = cluster.connect(contexts[name])
     return found if source is None else replace(found, token=source)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, NoReturn
@@ -18,22 +18,14 @@ from podracer_orchestrator.job_state import JobState
 from podracer_orchestrator.tables import JobRow
 
 MAX_LENGTH = 1000
-_TOKEN = re.compile(r'\s*(?:(?P<quoted>"(?:[^"\\]|\\.)*")|(?P<operator>[<>!]=|[<>=])|(?P<word>[\w\-.:/+]+))')
-_COMPARISONS: Mapping[str, Callable[[Any, Any], Any]] = {
-    "=": operator.eq,
-    "!=": operator.ne,
-    "<": operator.lt,
-    "<=": operator.le,
-    ">": operator.gt,
-    ">=": operator.ge,
-}
-_EQUALITY, _ORDER = ("=", "!="), ("<", "<=", ">", ">=")
-_OF_SPEC: Mapping[str, Callable[[job_pb2.JobSpec], str]] = {
-    "display_name": lambda spec: spec.display_name,
-    "environment": lambda spec: spec.environment.id,
-}
-_LABEL = "labels."
-_FIELDS = f"state, {', '.join(_OF_SPEC)}, {_LABEL}KEY or create_time"
+_WORD = r'"(?:[^"\\]|\\.)*"|[\w\-.:/+]+'
+_RESTRICTION = re.compile(
+    rf"\s*(?P<field>[a-z_]+)(?:\.(?P<key>{_WORD}))?\s*(?P<operator>[<>!]=|[<>=])\s*(?P<value>{_WORD})\s*(?P<and>AND\b)?"
+)
+_EQUALITY = {"=": operator.eq, "!=": operator.ne}
+_ORDER = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
+_FIELDS = dict.fromkeys(("state", "display_name", "environment", "labels"), _EQUALITY) | {"create_time": _ORDER}
+_EXPECTED = "state, display_name, environment, labels.KEY or create_time"
 
 
 @dataclass(slots=True)
@@ -53,76 +45,52 @@ class JobFilter:
 
 def parse_filter(text: str) -> JobFilter:
     """Raises InvalidInput for anything that is not such a filter, with the place and what would be right there."""
-    found = JobFilter()
+    found, place, goes_on = JobFilter(), 0, bool(text.strip())
     if len(text) > MAX_LENGTH:
         _refuse(MAX_LENGTH, f"expected at most {MAX_LENGTH:,} characters")
-    words = _Words(text)
-    while not words.at_end:
-        if found.columns or found.checks:
-            words.take("AND", lambda kind, word: kind == "word" and word == "AND")
-        _read_restriction(words, found)
+    while goes_on:
+        match = _RESTRICTION.match(text, place)
+        if match is None:
+            _refuse(place, f"expected a field, an operator and a value, as in state=RUNNING, not {text[place:][:30]!r}")
+        _add(found, match)
+        place, goes_on = match.end(), match["and"] is not None
+    if text[place:].strip():
+        _refuse(place, f"expected AND, not {text[place:][:30]!r}")
     return found
 
 
-class _Words:
-    """Walks over a filter's words."""
-
-    def __init__(self, text: str) -> None:
-        self._text = text.rstrip()
-        self._place = 0
-        self.place = 0
-        """Where the word that was taken last began."""
-
-    @property
-    def at_end(self) -> bool:
-        return self._place >= len(self._text)
-
-    def take(self, expected: str, fits: Callable[[str, str], bool]) -> str:
-        """The next word, without quotes. Raises InvalidInput unless it `fits`, by its kind and itself."""
-        match = _TOKEN.match(self._text, self._place)
-        kind = (match.lastgroup or "") if match else ""
-        if match is None or not fits(kind, match[kind]):
-            rest = self._text[self._place :].lstrip()
-            _refuse(len(self._text) - len(rest), f"expected {expected}, not {rest[:30]!r}")
-        self.place, self._place = match.start(kind), match.end()
-        return re.sub(r"\\(.)", r"\1", match[kind][1:-1]) if kind == "quoted" else match[kind]
-
-    def take_value(self, expected: str = "a value") -> str:
-        return self.take(expected, lambda kind, _: kind in ("quoted", "word"))
-
-    def take_operator(self, allowed: tuple[str, ...]) -> str:
-        return self.take(f"one of {' '.join(allowed)}", lambda _, word: word in allowed)
-
-
-def _read_restriction(words: _Words, found: JobFilter) -> None:
-    name = words.take(_FIELDS, lambda kind, _: kind == "word")
-    place = words.place
+def _add(found: JobFilter, match: re.Match[str]) -> None:
+    name, key, value = match["field"], _plain(match["key"] or ""), _plain(match["value"])
+    if name not in _FIELDS or (name == "labels") != (match["key"] is not None):
+        _refuse(match.start("field"), f"expected {_EXPECTED}, not {name[:30]!r}")
+    if match["operator"] not in _FIELDS[name]:
+        _refuse(match.start("operator"), f"expected one of {' '.join(_FIELDS[name])} for {name}")
+    compare: Callable[[Any, Any], Any] = _FIELDS[name][match["operator"]]
     if name == "create_time":
-        compare = _COMPARISONS[words.take_operator(_ORDER)]
-        found.columns.append(compare(JobRow.create_time, _time(words)))
+        found.columns.append(compare(JobRow.create_time, _time(value, match.start("value"))))
     elif name == "state":
-        compare = _COMPARISONS[words.take_operator(_EQUALITY)]
-        state = words.take_value()
-        if state not in list(JobState):
-            _refuse(words.place, f"{state[:30]!r} is no state; expected one of {', '.join(JobState)}")
-        found.columns.append(compare(JobRow.state, state))
-    elif name in _OF_SPEC or name.startswith(_LABEL):
-        key = name.removeprefix(_LABEL) or words.take_value("a label's key")
-        read = _OF_SPEC.get(name) or (lambda spec: spec.labels.get(key, ""))
-        compare, value = _COMPARISONS[words.take_operator(_EQUALITY)], words.take_value()
-        found.checks.append(lambda spec: compare(read(spec), value))
+        if value not in list(JobState):
+            _refuse(match.start("value"), f"expected one of {', '.join(JobState)}, not {value[:30]!r}")
+        found.columns.append(compare(JobRow.state, value))
+    elif name == "labels":
+        found.checks.append(lambda spec: compare(spec.labels.get(key, ""), value))
+    elif name == "environment":
+        found.checks.append(lambda spec: compare(spec.environment.id, value))
     else:
-        _refuse(place, f"{name[:30]!r} is no field to filter by; expected {_FIELDS}")
+        found.checks.append(lambda spec: compare(spec.display_name, value))
 
 
-def _time(words: _Words) -> datetime:
-    text = words.take_value()
+def _plain(word: str) -> str:
+    return re.sub(r"\\(.)", r"\1", word[1:-1]) if word.startswith('"') else word
+
+
+def _time(text: str, place: int) -> datetime:
     try:
         time = datetime.fromisoformat(text)
     except ValueError:
         time = None
     if time is None or time.tzinfo is None:
-        _refuse(words.place, f"{text[:30]!r} is no time; expected one such as 2026-01-31T00:00:00Z")
+        _refuse(place, f"expected a time such as 2026-01-31T00:00:00Z, not {text[:30]!r}")
     return time
 
 

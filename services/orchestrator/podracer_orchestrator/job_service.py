@@ -24,7 +24,6 @@ from podracer_orchestrator.job_filters import parse_filter
 from podracer_orchestrator.job_messages import event_message, job_message, promotion_message
 from podracer_orchestrator.lease_messages import pod_messages
 from podracer_orchestrator.orchestrator import Orchestrator
-from podracer_orchestrator.project_watching import ProjectWatcher
 from podracer_orchestrator.promoting import find_policy
 from podracer_orchestrator.tables import JobRow
 from podracer_orchestrator.watching import Watcher
@@ -35,7 +34,6 @@ METHODS: Mapping[str, set[Role]] = {
 }
 DEFAULT_PAGE, MAX_PAGE = 100, 1000
 DEFAULT_INTERVAL_S, MIN_INTERVAL_S = 0.5, 0.1
-DEFAULT_PROJECT_INTERVAL_S, MIN_PROJECT_INTERVAL_S = 5.0, 1.0
 
 Context = grpc.aio.ServicerContext[Any, Any]
 Result = TypeVar("Result")
@@ -55,7 +53,6 @@ class JobServicer(job_service_pb2_grpc.JobServiceServicer):
             self._clock,
             lambda: pod_uses(orchestrator.pool_shares),
         )
-        self._projects = ProjectWatcher(orchestrator.transactions, orchestrator.changes, self._clock, self._watcher)
 
     async def drain(self) -> None:
         """End the watchers' streams."""
@@ -120,7 +117,8 @@ class JobServicer(job_service_pb2_grpc.JobServiceServicer):
     async def WatchJob(
         self, request: service_pb2.WatchJobRequest, context: Context
     ) -> AsyncIterator[service_pb2.WatchJobResponse]:
-        interval_s = _interval_s(request, DEFAULT_INTERVAL_S, MIN_INTERVAL_S)
+        interval_s = seconds_from_duration(request.min_interval) if request.HasField("min_interval") else None
+        interval_s = DEFAULT_INTERVAL_S if interval_s is None else max(MIN_INTERVAL_S, interval_s)
         job_uid = await self._transactions.read(lambda session: _named(session, request.name).uid)
         async for news in self._watcher.watch(job_uid, max(0, request.after_position), interval_s):
             yield news
@@ -129,8 +127,7 @@ class JobServicer(job_service_pb2_grpc.JobServiceServicer):
         self, request: service_pb2.WatchJobsRequest, context: Context
     ) -> AsyncIterator[service_pb2.WatchJobsResponse]:
         project = names.parse_parent(request.parent)
-        interval_s = _interval_s(request, DEFAULT_PROJECT_INTERVAL_S, MIN_PROJECT_INTERVAL_S)
-        async for news in self._projects.watch(project, request.after_positions, interval_s):
+        async for news in self._watcher.watch_project(project, request.after_positions):
             yield news
 
     async def ListPods(self, request: service_pb2.ListPodsRequest, context: Context) -> service_pb2.ListPodsResponse:
@@ -265,13 +262,6 @@ def _alias_request(request: service_pb2.PromotePolicyRequest | service_pb2.Rollb
     submission.check_length(request.request_id, "request_id", submission.MAX_REQUEST_ID)
     submission.check_length(request.reason, "reason", promotions.MAX_REASON)
     return names.parse("job", request.job, "job")
-
-
-def _interval_s(
-    request: service_pb2.WatchJobRequest | service_pb2.WatchJobsRequest, default_s: float, least_s: float
-) -> float:
-    asked_s = seconds_from_duration(request.min_interval) if request.HasField("min_interval") else None
-    return default_s if asked_s is None else max(least_s, asked_s)
 
 
 def _page_size(asked: int) -> int:

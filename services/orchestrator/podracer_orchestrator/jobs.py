@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -138,6 +138,12 @@ def get_by_uid(session: Session, uid: str) -> JobRow:
 def load(session: Session, uids: Collection[str]) -> Sequence[JobRow]:
     """Several at once."""
     return session.scalars(select(JobRow).where(JobRow.uid.in_(uids))).all()
+
+
+def event_positions(session: Session, project: str) -> Mapping[str, int]:
+    """The newest event of each job of a project by the job's uid, oldest job first."""
+    query = select(JobRow.uid, JobRow.event_position).where(JobRow.project == project)
+    return dict(session.execute(query.order_by(JobRow.create_time, JobRow.uid)).all())
 
 
 def in_states(session: Session, states: Collection[JobState]) -> Sequence[JobRow]:

@@ -1,4 +1,4 @@
-"""WatchJob: a job's snapshots and events, without a gap."""
+"""WatchJob and WatchJobs: snapshots and events of a job, or of all jobs of a project, without a gap."""
 
 from __future__ import annotations
 
@@ -6,15 +6,16 @@ import asyncio
 import time
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
 from sqlalchemy.orm import Session
 
 from podracer.orchestrator.v1 import job_pb2
 from podracer.orchestrator.v1 import job_service_pb2 as service_pb2
+from podracer_core.errors import NotFound
 from podracer_orchestrator import events, jobs, pods
-from podracer_orchestrator.changes import ChangeFeed, job_topic
+from podracer_orchestrator.changes import ChangeFeed, job_topic, project_topic
 from podracer_orchestrator.clock import Clock
 from podracer_orchestrator.job_messages import event_message, job_message
 from podracer_orchestrator.job_state import FINAL_STATES
@@ -30,13 +31,17 @@ FRESH_S = 1.0
 """So long a snapshot in which nothing has changed but the time is as good as a new one."""
 REPORTS_S = 0.25
 """How often a watcher looks whether a pod has reported."""
+DRAINING = "draining"
+"""A topic that only `drain` touches."""
+PROJECT_PAUSE_S = 0.25
+"""Between two looks at all jobs of a project."""
 LEAST_PAUSE_S, MOST_PAUSE_S = 0.05, 2.0
 MOST_LOAD = 0.1
 """Of one core that all snapshots together may take: where they would take more, they become rarer."""
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
+class _Moment:
     """When a job was read, how often it had changed and its pods had reported before, and what the reading cost."""
 
     version: int
@@ -49,7 +54,7 @@ class Moment:
 class _Snapshot:
     """A job as it stood then; and what that is for watchers, by the position that they know already."""
 
-    moment: Moment
+    moment: _Moment
     job: job_pb2.Job
     pods: Sequence[job_pb2.Pod]
     responses: dict[int, service_pb2.WatchJobResponse] = field(default_factory=dict)
@@ -94,20 +99,34 @@ class Watcher:
             async for message in self._watch(job_uid, after_position, min_interval_s):
                 yield message
 
-    async def look(self, job_uid: str, after_position: int) -> tuple[Moment, service_pb2.WatchJobResponse]:
-        """A job as it is now, with the first of its events after a position. Raises NotFound where it is deleted."""
-        with self._keeping(job_uid):
-            snapshot = await self._look(job_uid)
-            return snapshot.moment, await self._response(snapshot, after_position)
+    async def watch_project(
+        self, project: str, after_positions: Mapping[str, int]
+    ) -> AsyncIterator[service_pb2.WatchJobsResponse]:
+        """Each job of a project whenever it has a new event, from these positions on, by uid, until this server drains.
 
-    def has_changed(self, job_uid: str, since: Moment) -> bool:
-        """Whether a job would look different now."""
-        now = (self._changes.version(job_topic(job_uid)), self._terms.reports(job_uid))
-        return now != (since.version, since.reports)
-
-    @property
-    def is_draining(self) -> bool:
-        return self._draining
+        Without positions every job comes first as it is now, without its former events.
+        """
+        positions, is_new_here = dict(after_positions), not after_positions
+        while not self._draining:
+            version = self._changes.version(project_topic(project))
+            newest = await self._transactions.read(lambda session: jobs.event_positions(session, project))
+            for uid in positions.keys() - newest.keys():
+                del positions[uid]
+                yield service_pb2.WatchJobsResponse(deleted=uid)
+            for uid, position in newest.items():
+                is_known = uid in positions
+                after = positions.setdefault(uid, position if is_new_here else 0)
+                if is_known and after >= position:
+                    continue
+                with self._keeping(uid), suppress(NotFound):  # it is deleted meanwhile
+                    found = await self._response(await self._look(uid), after)
+                    positions[uid] = max([after, *(event.position for event in found.events)])
+                    yield service_pb2.WatchJobsResponse(job=found.job, events=found.events)
+            is_new_here = False
+            await self._changes.wait(DRAINING, self._changes.version(DRAINING), PROJECT_PAUSE_S)
+            if all(positions[uid] >= position for uid, position in newest.items()):
+                await self._changes.wait(project_topic(project), version, HEARTBEAT_S)
+        yield service_pb2.WatchJobsResponse(draining=True)
 
     def drain(self) -> None:
         """End every stream, after a last message that says so."""
@@ -142,7 +161,7 @@ class Watcher:
 
     @contextmanager
     def _keeping(self, job_uid: str) -> Iterator[None]:
-        """What is read of a job meanwhile is kept for others who look at it at the same time."""
+        """What is read of a job meanwhile is kept, for all who look at it at that time."""
         self._watched[job_uid] += 1
         try:
             yield
@@ -197,7 +216,7 @@ class Watcher:
         job = jobs.get_by_uid(session, job_uid)
         message = job_message(session, job, self._terms, self._clock.now())
         found = pod_messages(session, pods.of_job(session, job), self._terms, self._uses())
-        return _Snapshot(Moment(version, reports, at, time.thread_time() - began), message, found)
+        return _Snapshot(_Moment(version, reports, at, time.thread_time() - began), message, found)
 
 
 def _events(session: Session, snapshot: _Snapshot, after: int) -> list[job_pb2.Event]:

@@ -16,7 +16,7 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="The context's name.",
 def add(
     name: Name,
     kubernetes: Annotated[
-        bool, typer.Option("--kubernetes", help="A cluster, reached by kubectl with your own kubeconfig.")
+        bool, typer.Option("--kubernetes", help="A cluster, reached by kubectl with your own kubeconfig. Required.")
     ] = False,
     namespace: Annotated[str, typer.Option(metavar="NAMESPACE", help="Where Podracer runs there.")] = "podracer",
     kube_context: Annotated[
@@ -32,10 +32,12 @@ def add(
     from podracer_client.contexts import ClusterPlace, Contexts
 
     if not kubernetes:
-        raise typer.BadParameter("say of what kind it is: --kubernetes", param_hint="--kubernetes")
-    place = ClusterPlace(namespace, kube_context or current_kube_context())
-    path = Contexts.read().with_context(name, place).write()
-    sys.stdout.write(f"{name}: the namespace {namespace}{_of(place.kube_context)}, used from now on; kept in {path}\n")
+        raise typer.BadParameter("say of what kind it is", param_hint="--kubernetes")
+    contexts = Contexts.read()
+    contexts.known[name] = place = ClusterPlace(namespace, kube_context or current_kube_context())
+    contexts.current = name
+    where = f"the namespace {namespace} of {place.kube_context or 'the cluster that kubectl finds'}"
+    sys.stdout.write(f"{name}: {where}, used from now on; kept in {contexts.write()}\n")
 
 
 @application.command()
@@ -43,7 +45,10 @@ def use(name: Name) -> None:
     """Use a context wherever no server is named and none runs in ./runs."""
     from podracer_client.contexts import Contexts
 
-    Contexts.read().using(name).write()
+    contexts = Contexts.read()
+    _ = contexts[name]
+    contexts.current = name
+    contexts.write()
 
 
 @application.command("list")
@@ -53,10 +58,8 @@ def list_contexts() -> None:
     from podracer_client.display.listing import columns
 
     contexts = Contexts.read()
-    rows = [
-        ("*" if name == contexts.current else "", name, place.namespace, place.kube_context)
-        for name, place in sorted(contexts.known.items())
-    ]
+    known = sorted(contexts.known.items())
+    rows = [("*" * (name == contexts.current), name, place.namespace, place.kube_context) for name, place in known]
     sys.stdout.write(columns(("", "name", "namespace", "kube context"), rows) + "\n")
 
 
@@ -65,8 +68,8 @@ def remove(name: Name) -> None:
     """Forget a context; what it stands for stays as it is."""
     from podracer_client.contexts import Contexts
 
-    Contexts.read().without(name).write()
-
-
-def _of(kube_context: str) -> str:
-    return f" of {kube_context}" if kube_context else ""
+    contexts = Contexts.read()
+    _ = contexts[name]
+    del contexts.known[name]
+    contexts.current = contexts.current if contexts.current != name else ""
+    contexts.write()

@@ -494,7 +494,6 @@ class WatchJobsRequest(_message.Message):
 
     PARENT_FIELD_NUMBER: _builtins.int
     AFTER_POSITIONS_FIELD_NUMBER: _builtins.int
-    MIN_INTERVAL_FIELD_NUMBER: _builtins.int
     parent: _builtins.str
     """Project. Unset: `projects/default`."""
     @_builtins.property
@@ -504,20 +503,15 @@ class WatchJobsRequest(_message.Message):
         are now, without their former events.
         """
 
-    @_builtins.property
-    def min_interval(self) -> _duration_pb2.Duration:
-        """Least time between two messages about a job without a new event. Unset: 5 s; at least 1 s."""
-
     def __init__(
         self,
         *,
         parent: _builtins.str = ...,
         after_positions: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
-        min_interval: _duration_pb2.Duration | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["min_interval", b"min_interval"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_positions", b"after_positions", "min_interval", b"min_interval", "parent", b"parent"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_positions", b"after_positions", "parent", b"parent"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

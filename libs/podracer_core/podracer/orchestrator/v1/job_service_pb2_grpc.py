@@ -168,8 +168,8 @@ class JobServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def WatchJobs(self, request, context):
-        """Streams the jobs of a project without an end: first every job, oldest first, then each that changes, with its events. From positions on
-        nothing is missed across reconnections.
+        """Streams the jobs of a project without an end: first every job, oldest first, then each that has new events, with these. From positions on
+        nothing is missed across reconnections. Figures change in between, too: WatchJob tells them of one job.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

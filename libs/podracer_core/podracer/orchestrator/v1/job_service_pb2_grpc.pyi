@@ -52,8 +52,8 @@ class JobServiceStub:
     WatchJob: _grpc.UnaryStreamMultiCallable[_job_service_pb2.WatchJobRequest, _job_service_pb2.WatchJobResponse]
     """Streams the job's state and events until it has ended, from a position on: nothing is missed across reconnections."""
     WatchJobs: _grpc.UnaryStreamMultiCallable[_job_service_pb2.WatchJobsRequest, _job_service_pb2.WatchJobsResponse]
-    """Streams the jobs of a project without an end: first every job, oldest first, then each that changes, with its events. From positions on
-    nothing is missed across reconnections.
+    """Streams the jobs of a project without an end: first every job, oldest first, then each that has new events, with these. From positions on
+    nothing is missed across reconnections. Figures change in between, too: WatchJob tells them of one job.
     """
     ListPods: _grpc.UnaryUnaryMultiCallable[_job_service_pb2.ListPodsRequest, _job_service_pb2.ListPodsResponse]
     """The pods, of one job or of all."""
@@ -98,8 +98,8 @@ class JobServiceAsyncStub(JobServiceStub):
     WatchJob: _aio.UnaryStreamMultiCallable[_job_service_pb2.WatchJobRequest, _job_service_pb2.WatchJobResponse]  # type: ignore[assignment]
     """Streams the job's state and events until it has ended, from a position on: nothing is missed across reconnections."""
     WatchJobs: _aio.UnaryStreamMultiCallable[_job_service_pb2.WatchJobsRequest, _job_service_pb2.WatchJobsResponse]  # type: ignore[assignment]
-    """Streams the jobs of a project without an end: first every job, oldest first, then each that changes, with its events. From positions on
-    nothing is missed across reconnections.
+    """Streams the jobs of a project without an end: first every job, oldest first, then each that has new events, with these. From positions on
+    nothing is missed across reconnections. Figures change in between, too: WatchJob tells them of one job.
     """
     ListPods: _aio.UnaryUnaryMultiCallable[_job_service_pb2.ListPodsRequest, _job_service_pb2.ListPodsResponse]  # type: ignore[assignment]
     """The pods, of one job or of all."""
@@ -189,8 +189,8 @@ class JobServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _job_service_pb2.WatchJobsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_job_service_pb2.WatchJobsResponse], _abc.AsyncIterator[_job_service_pb2.WatchJobsResponse]]:
-        """Streams the jobs of a project without an end: first every job, oldest first, then each that changes, with its events. From positions on
-        nothing is missed across reconnections.
+        """Streams the jobs of a project without an end: first every job, oldest first, then each that has new events, with these. From positions on
+        nothing is missed across reconnections. Figures change in between, too: WatchJob tells them of one job.
         """
 
     @_abc_1.abstractmethod
