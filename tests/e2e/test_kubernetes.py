@@ -16,7 +16,7 @@ from support.kubernetes_api import Api
 from support.kubernetes_cluster import Cluster
 from support.kubernetes_kubelet import Processes
 from support.kubernetes_store import Store
-from support.pod_template import write_template
+from support.pod_template import apply
 from support.processes import wait_until
 
 pytestmark = pytest.mark.thorough
@@ -40,10 +40,8 @@ class Site(Deployment):
         super().__init__(folder, (folder / "store").as_uri())
         self._socket = f"unix://{folder}/orchestrator.sock"
         variables = self.common | {"orchestrator": self._socket, "shm_dir": "/dev/shm"}  # a volume of each pod
-        self._kubernetes = {
-            "kubeconfig": str(cluster.api.kubeconfig(folder / "kubeconfig")),
-            "pod_template": str(write_template(folder / "template.yaml", **variables)),
-        }
+        apply(cluster.store, **variables)
+        self._kubernetes = {"kubeconfig": str(cluster.api.kubeconfig(folder / "kubeconfig"))}
 
     def start_control_plane(self) -> None:
         self.start_leaderboard()

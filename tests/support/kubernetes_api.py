@@ -90,7 +90,7 @@ class Api:
         path.write_text(yaml.safe_dump(config))
         return path
 
-    def authorize(self, token: str, verb: str, resource: str) -> None:
+    def authorize(self, token: str, verb: str, resource: str, name: str) -> None:
         """Raises ApiError: 401, or 403 where the Role does not grant it."""
         if token == ADMIN:
             return
@@ -102,6 +102,7 @@ class Api:
                 ({group, "*"}, rule["apiGroups"]),
                 ({resource, "*"}, rule["resources"]),
                 ({verb, "*"}, rule["verbs"]),
+                ({name}, rule.get("resourceNames") or [name]),
             )
             if all(wanted & set(given) for wanted, given in granted):
                 self.calls.append((verb, resource))
@@ -131,6 +132,7 @@ class _Server(ThreadingHTTPServer):
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
     api: Api
 
     def setup(self) -> None:
@@ -177,7 +179,8 @@ class _Handler(BaseHTTPRequestHandler):
         verb = {"GET": "get" if name else "watch" if is_watch else "list", "POST": "create", "PUT": "update"}.get(
             self.command, self.command.lower()
         )
-        api.authorize(token, verb, resource)
+        named = query.get("fieldSelector", "").removeprefix("metadata.name=")  # as the real one does
+        api.authorize(token, verb, resource, name or named)
         if faults := api.faults.get((verb, resource)):
             raise faults.pop(0)
         if verb == "watch":
@@ -274,6 +277,9 @@ def delete(store: Store, resource: str, name: str, options: Item) -> Item:
         if resource == "pods" or options.get("propagationPolicy") == "Foreground":
             if not item["metadata"].get("deletionTimestamp"):
                 item["metadata"]["deletionTimestamp"] = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+                if resource == "pods":
+                    grace_s = item["spec"].get("terminationGracePeriodSeconds", 30)
+                    item["metadata"]["deletionGracePeriodSeconds"] = grace_s
                 item["metadata"]["finalizers"] = ["foregroundDeletion"] if resource != "pods" else []
                 item = store.update(resource, item)
             return item

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
-from support.kubernetes_api import NAMESPACE, Api
+from support.kubernetes_api import NAMESPACE, Api, delete
 from support.kubernetes_store import ApiError, Item, Store, now
 
 TICK_S = 0.03
@@ -48,6 +48,8 @@ class Node:
     cpu: float = 64.0
     memory: float = 256 * 2.0**30
     gpus: int = 0
+    is_dead: bool = False
+    """Without power: its pods neither run nor end, whatever is asked of them."""
 
 
 @dataclass
@@ -91,6 +93,12 @@ class Cluster:
 
     def pods(self, phase: str = "") -> list[Item]:
         return [pod for pod in self.store.find("pods") if not phase or pod["status"]["phase"] == phase]
+
+    def lose(self, node: Node) -> None:
+        """Without power for good: its taint evicts its pods, of which it confirms nothing."""
+        node.is_dead = True
+        for pod in self.store.find("pods", "", f"spec.nodeName={node.name}"):
+            delete(self.store, "pods", pod["metadata"]["name"], {})
 
     def disrupt(self, pod: str) -> None:
         """As a drained node does: the pod fails by no fault of its own."""
@@ -268,6 +276,8 @@ class Cluster:
         wanted = requests(pod)
         lacking: dict[str, int] = {}
         for node in self.nodes:
+            if node.is_dead:
+                continue
             used = [requests(each) for each in placed if each["spec"]["nodeName"] == node.name]
             has = {"cpu": node.cpu, "memory": node.memory, "nvidia.com/gpu": float(node.gpus)}
             short = [
@@ -281,8 +291,11 @@ class Cluster:
         return None, f"0/{len(self.nodes)} nodes are available: {words}."
 
     def _run_pods(self) -> None:
+        dead = {node.name for node in self.nodes if node.is_dead}
         for pod in self.store.find("pods"):
             name = pod["metadata"]["name"]
+            if pod["spec"].get("nodeName") in dead:
+                continue
             if pod["metadata"].get("deletionTimestamp"):
                 if self.runner is None or self.runner.stop(pod):
                     self.store.remove("pods", name)

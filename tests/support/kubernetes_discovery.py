@@ -6,6 +6,7 @@ from typing import Any
 
 _VERBS = ["create", "delete", "get", "list", "patch", "update", "watch"]
 _CORE = {"pods": ("Pod", ["po"]), "configmaps": ("ConfigMap", ["cm"]), "events": ("Event", ["ev"]),
+         "secrets": ("Secret", []), "podtemplates": ("PodTemplate", []),
          "resourcequotas": ("ResourceQuota", ["quota"])}  # fmt: skip
 
 

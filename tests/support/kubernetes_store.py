@@ -19,7 +19,9 @@ Item = dict[str, Any]
 KINDS = {
     "jobs": ("batch/v1", "Job"),
     "pods": ("v1", "Pod"),
+    "podtemplates": ("v1", "PodTemplate"),
     "configmaps": ("v1", "ConfigMap"),
+    "secrets": ("v1", "Secret"),
     "events": ("v1", "Event"),
     "resourcequotas": ("v1", "ResourceQuota"),
 }

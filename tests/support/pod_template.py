@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
-import yaml
+from podracer_core.build import own_build
+from support.kubernetes_api import NAMESPACE
+from support.kubernetes_store import Store
 
 RUN_DIR = "/run/podracer"
 
@@ -23,7 +24,10 @@ def pod_template(**variables: str) -> dict[str, Any]:
         }  # fmt: skip
 
     learner = container("learner", terminationMessagePolicy="FallbackToLogsOnError")
-    learner["env"] += [{"name": "PODRACER_RUN_DIR", "value": RUN_DIR}]
+    learner["env"] += [
+        {"name": "PODRACER_RUN_DIR", "value": RUN_DIR},
+        {"name": "PODRACER_LISTEN", "value": "0.0.0.0:50051"},
+    ]
     return {
         "metadata": {"labels": {"app.kubernetes.io/name": "podracer"}, "annotations": {"example.org/team": "research"}},
         "spec": {
@@ -37,6 +41,13 @@ def pod_template(**variables: str) -> dict[str, Any]:
     }
 
 
-def write_template(path: Path, **variables: str) -> Path:
-    path.write_text(yaml.safe_dump(pod_template(**variables)))
-    return path
+def template_object(**variables: str) -> dict[str, Any]:
+    """The same as what is applied to a cluster."""
+    metadata = {"name": "podracer-pod-template", "annotations": {"podracer.dev/version": own_build().version}}
+    return {"metadata": metadata, "template": pod_template(**variables)}
+
+
+def apply(store: Store, **variables: str) -> None:
+    """What the pool needs of the manifests: the template, and the owner of its Jobs."""
+    store.create("podtemplates", NAMESPACE, template_object(**variables))
+    store.create("configmaps", NAMESPACE, {"metadata": {"name": "podracer-pool"}})

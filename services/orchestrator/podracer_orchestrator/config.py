@@ -15,6 +15,7 @@ __all__ = ["OrchestratorConfig"]
 
 
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,48}[a-z0-9])?")
+_RESOURCE = re.compile(r"[a-z0-9][-a-z0-9.]*/[A-Za-z0-9][-A-Za-z0-9._]*")
 _MOST = 1_000_000_000  # seconds, thirty years
 
 
@@ -32,7 +33,8 @@ class OrchestratorConfig(ServiceSettings):
     max_pods        pods that the pool makes at most, whatever else there is room for
     pool_name       of the kubernetes pool, in the label podracer.dev/pool of its Jobs; another for each orchestrator of
                     a namespace
-    pod_template    YAML file with metadata and spec of the pods of the kubernetes pool
+    pod_template    name of the PodTemplate of the kubernetes pool's pods, in its namespace
+    gpu_resource    what a GPU is called in the cluster
     kubeconfig      where the cluster is, for an orchestrator outside of it; unset: the one that this process runs in
     kueue_queue     local queue of Kueue that admits the kubernetes pool's pods; unset: they start at once
     quotas          file that says how much each project may have (`quotas.py`); unset: no limits
@@ -51,7 +53,8 @@ class OrchestratorConfig(ServiceSettings):
     run_dir: Path | None = None
     max_pods: int = 64
     pool_name: str = "podracer"
-    pod_template: Path | None = None
+    pod_template: str = "podracer-pod-template"
+    gpu_resource: str = "nvidia.com/gpu"
     kubeconfig: Path | None = None
     kueue_queue: str = ""
     quotas: Path | None = None
@@ -76,10 +79,11 @@ class OrchestratorConfig(ServiceSettings):
         if self.pool == "local":
             missing = [name for name in ("state_dir", "run_dir") if getattr(self, name) is None]
             violations += [FieldViolation(f"PODRACER_{name.upper()}", "the local pool needs it") for name in missing]
-        if self.pool == "kubernetes" and self.pod_template is None:
-            violations.append(FieldViolation("PODRACER_POD_TEMPLATE", "the kubernetes pool needs it"))
-        for name in ("pool_name", "kueue_queue"):
-            if not _LABEL.fullmatch(getattr(self, name)) and (getattr(self, name) or name == "pool_name"):
+        if not _RESOURCE.fullmatch(self.gpu_resource):
+            found = f"is {self.gpu_resource!r}, expected a name such as nvidia.com/gpu or amd.com/gpu"
+            violations.append(FieldViolation("PODRACER_GPU_RESOURCE", found))
+        for name in ("pool_name", "pod_template", "kueue_queue"):
+            if not _LABEL.fullmatch(getattr(self, name)) and (getattr(self, name) or name != "kueue_queue"):
                 found = f"is {getattr(self, name)!r}, expected lower-case letters, digits and '-', at most 50"
                 violations.append(FieldViolation(f"PODRACER_{name.upper()}", found))
         if violations:

@@ -152,7 +152,7 @@ class Orchestrator:
 
     def _make_pool(self, address: str) -> PoolBackend:
         config = self._config
-        if config.pool == "kubernetes" and config.pod_template is not None:
+        if config.pool == "kubernetes":
             from podracer_orchestrator.pool.kubernetes.pool import KubernetesPool, KubernetesPoolSettings
 
             return KubernetesPool(
@@ -162,6 +162,7 @@ class Orchestrator:
                     max_pods=config.max_pods,
                     name=config.pool_name,
                     queue=config.kueue_queue,
+                    gpu_resource=config.gpu_resource,
                 ),
                 self.pool_keeper,
             )

@@ -129,6 +129,10 @@ class PoolKeeper(PodObserver):
         logger.info("pod %s: %s", pod, why)
         await self._keeper.lose_pod(pod, None, why)
 
+    async def pod_stranded(self, pod: str, why: str) -> None:
+        await self._transactions.write(lambda session: pods.set_state(session, pod, PodState.DRAINING, why))
+        self._changes.notify([POOL])
+
     async def pods_troubled(self, troubles: Mapping[str, Trouble | None]) -> None:
         await self._transactions.write(lambda session: pod_troubles.note(session, troubles, self._clock.now()))
 

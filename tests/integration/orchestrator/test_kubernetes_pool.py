@@ -16,16 +16,17 @@ from podracer.orchestrator.v1 import job_service_pb2 as service_pb2
 from podracer_client.deployment_secrets import create_secrets
 from podracer_core.errors import PermissionRefused
 from podracer_orchestrator import pool_keeping
-from podracer_orchestrator.pool.kubernetes import growth, pool, warnings
-from podracer_orchestrator.pool.kubernetes.job import JobMaker, owner_body
+from podracer_orchestrator.pool.kubernetes import deaths, growth, pool, warnings
+from podracer_orchestrator.pool.kubernetes.job import JobMaker
 from support import manifests
 from support.kubernetes_api import ADMIN, NAMESPACE, Api, delete
 from support.kubernetes_cluster import Cluster, Node, Play
 from support.kubernetes_store import ApiError, Store
-from support.pod_template import write_template
+from support.pod_template import apply, pod_template, template_object
 
 ROOT = Path(__file__).parents[3]
 PATIENCE_S = 120.0
+TEMPLATE = "podracer-pod-template"
 
 
 @pytest.fixture(scope="module")
@@ -52,10 +53,10 @@ async def site(site, cluster, tmp_path, monkeypatch) -> Any:
     monkeypatch.setattr(pool, "_PAUSE_S", 0.02)
     monkeypatch.setattr(pool, "DRAIN_S", 0.5)
     monkeypatch.setattr(warnings, "SLOW_S", 0.2)
+    apply(cluster.store, tokens="/etc/podracer/tokens")
     await site.stop()
     site.settings = {
         "pool": "kubernetes",
-        "pod_template": write_template(tmp_path / "template.yaml", tokens="/etc/podracer/tokens"),
         "kubeconfig": cluster.api.kubeconfig(tmp_path / "kubeconfig"),
         "lease_term": 60.0,
     }
@@ -130,7 +131,7 @@ async def test_the_next_orchestrator_adopts_what_runs_and_doubles_nothing(site, 
     await until(lambda: len(cluster.pods("Running")) == 4, "four pods")
     before, made = uids(cluster), cluster.api.calls.count(("create", "jobs"))
     await site.stop()
-    stray = JobMaker("podracer").make(plan("fused-99"), template(site), cluster.store.find("configmaps")[0])
+    stray = JobMaker("podracer").make(plan("fused-99"), pod_template(), cluster.store.find("configmaps")[0])
     cluster.store.create("jobs", NAMESPACE, stray)
     assert len(cluster.jobs()) == 5  # nothing ends with the orchestrator
     await site.start()
@@ -169,13 +170,9 @@ def plan(name: str) -> Any:
     return PodPlan(f"projects/default/pods/{name}", PodKind(), 1)
 
 
-def template(site: Any) -> Any:
-    return yaml.safe_load(site.settings["pod_template"].read_text())
-
-
 @pytest.mark.thorough
 async def test_a_job_whose_making_was_not_heard_of_is_adopted(site, cluster):
-    watched = {("watch", "jobs"), ("watch", "pods")}
+    watched = {("watch", "jobs"), ("watch", "pods"), ("watch", "podtemplates")}
     await until(lambda: watched <= set(cluster.api.calls), "the first copy of everything")
     away = ApiError(500, "InternalError", "not now")
     cluster.api.faults["list", "jobs"] = [away] * 100  # the copy does not tell either
@@ -193,8 +190,7 @@ async def test_a_job_whose_making_was_not_heard_of_is_adopted(site, cluster):
 
 @pytest.mark.thorough
 async def test_a_name_that_somebody_else_has_is_told(site, cluster):
-    owner = cluster.store.create("configmaps", NAMESPACE, owner_body("podracer", "podracer-pool"))
-    body = JobMaker("another").make(plan("fused-0"), template(site), owner)
+    body = JobMaker("another").make(plan("fused-0"), pod_template(), cluster.store.get("configmaps", "podracer-pool"))
     cluster.store.create("jobs", NAMESPACE, body)
     job = await site.create()
     said = await until_event(site, job, "POD_NAME_TAKEN")
@@ -250,7 +246,7 @@ async def test_without_leave_it_says_which_verb_lacks_and_is_not_ready(site, clu
     granted = {"apiGroups": ["batch"], "resources": ["jobs"], "verbs": ["get", "list", "watch", "delete"]}
     core = {
         "apiGroups": [""],
-        "resources": ["pods", "configmaps", "events"],
+        "resources": ["pods", "podtemplates", "configmaps", "events"],
         "verbs": ["get", "list", "watch", "create"],
     }
     cluster.api.role = {"rules": [granted, core]}
@@ -381,10 +377,7 @@ async def test_it_grows_while_there_is_room_and_one_pod_waits_for_more(site, clu
 async def test_a_gpu_where_no_node_has_one_is_told_and_others_grow(site, cluster):
     greedy = await site.create(pod=shape(4, resources={"cpu": 0.1, "gpu": 1}))
     said = await until_event(site, greedy, "POD_UNSCHEDULABLE")
-    assert said == (
-        "no node has room for a pod with 1 GPU (nvidia.com/gpu): "
-        "0/1 nodes are available: 1 Insufficient nvidia.com/gpu."
-    )
+    assert said == ("no node has room for a pod with 1 GPU: 0/1 nodes are available: 1 Insufficient nvidia.com/gpu.")
     modest = await site.create(pod=shape(5, resources={"cpu": 0.1}))
     await until(lambda: len(cluster.pods("Running")) == 5, "five pods without")
     assert not await events(site, modest, "POD_UNSCHEDULABLE")
@@ -431,17 +424,75 @@ async def test_with_kueue_pods_wait_for_their_turn(site, cluster):
 
 
 @pytest.mark.thorough
-async def test_who_deletes_the_owner_begins_anew(site, cluster):
+async def test_without_their_owner_no_pods_are_made_until_it_is_applied_again(site, cluster):
     job = await site.create(pod=shape(3))
     await until(lambda: len(cluster.pods("Running")) == 3, "three pods")
-    before = uids(cluster)
     delete(cluster.store, "configmaps", "podracer-pool", {})
-    await until(
-        lambda: len(cluster.pods("Running")) == 3 and not set(before.values()) & set(uids(cluster).values()),
-        "three others",
+    said = await until_event(site, job, "POD_OWNER")
+    assert "the ConfigMap podracer-pool in the namespace podracer is missing" in said
+    assert not cluster.jobs()
+    assert not cluster.store.find("configmaps")
+    await site.server.orchestrator.pool_keeper.check()
+    cluster.store.create("configmaps", NAMESPACE, {"metadata": {"name": "podracer-pool"}})
+    await until(lambda: len(cluster.pods("Running")) == 3, "three others")
+
+
+async def test_pods_are_made_of_a_template_of_its_own_version_only(site, cluster, caplog):
+    cluster.store.change("podtemplates", TEMPLATE, lambda each: each["metadata"].pop("annotations"))
+    cluster.store.create("podtemplates", NAMESPACE, template_object() | {"metadata": {"name": "another"}})
+    job = await site.create(pod=shape(2))
+    said = await until_event(site, job, "POD_TEMPLATE")
+    assert f"the pod template {TEMPLATE} (PODRACER_POD_TEMPLATE) cannot be used: it is of the version unknown" in said
+    await site.server.orchestrator.pool_keeper.check()  # it is Ready
+    assert not cluster.jobs()
+    cluster.store.remove("podtemplates", TEMPLATE)
+    await until(lambda: "there is no PodTemplate of that name" in caplog.text, "the end of the template")
+    cluster.store.create("podtemplates", NAMESPACE, template_object(tokens="/another"))
+    await until(lambda: len(cluster.pods("Running")) == 2, "two pods of the new template")
+    variables = {entry["name"]: entry.get("value") for entry in cluster.pods()[0]["spec"]["containers"][0]["env"]}
+    assert variables["PODRACER_TOKENS"] == "/another"
+    assert caplog.text.count("it is of the version unknown") == 1  # in the log: the events are in the database
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        'admission webhook "validate.kyverno.svc-fail" denied the request: no label "team"',
+        'pods "fused-0" is forbidden: violates PodSecurity "restricted:latest": host namespaces (hostNetwork=true)',
+    ],
+)
+async def test_what_admission_refuses_is_told_in_its_words(site, cluster, said):
+    cluster.api.faults["create", "jobs"] = [ApiError(403, "Forbidden", said)]
+    job = await site.create()
+    found = await until_event(site, job, "POD_REFUSED")
+    assert found.endswith(said)
+    assert "may not" not in found
+    await site.server.orchestrator.pool_keeper.check()
+    await until(lambda: cluster.pods("Running"), "the pod, now that it is let in")
+
+
+async def test_a_pod_on_a_dead_node_is_left_behind(site, cluster, monkeypatch):
+    """Its Job would wait for its end for ever, and so would the deletion of its Job."""
+    monkeypatch.setattr(deaths, "MARGIN_S", 0.3)
+    monkeypatch.setattr(pool, "_SEEN_S", 0.3)
+    cluster.store.change(
+        "podtemplates", TEMPLATE, lambda each: each["template"]["spec"].update(terminationGracePeriodSeconds=0)
     )
+    cluster.nodes[:] = [dead, node] = [Node("node-0", cpu=1.0), Node("node-1", cpu=2.0)]
+    job = await site.create(pod=shape(2, resources={"cpu": 1.0}))
+    await until(lambda: len(cluster.pods("Running")) == 2, "two pods")
+    (lost,) = cluster.store.find("pods", "", f"spec.nodeName={dead.name}")
+    left = lost["metadata"]["labels"]["podracer.dev/pod"]
+    cluster.lose(dead)
+    await until(lambda: len(cluster.store.find("pods", "", f"spec.nodeName={node.name}")) == 2, "another pod")
+    assert left not in cluster.jobs()
+    while left in await pods(site):
+        await asyncio.sleep(0.02)
+    cluster.nodes.append(Node("node-2"))
+    cluster.lose(node)
     await site.client.jobs.CancelJob(service_pb2.CancelJobRequest(name=job.name))
-    await until(lambda: not cluster.jobs(), "no pod")
+    await until(lambda: not cluster.jobs(), "the end of Jobs whose pods never end")
+    assert len(cluster.pods()) == 3
 
 
 @pytest.mark.thorough
@@ -477,14 +528,15 @@ async def test_two_hundred_jobs(site, cluster):
 
 async def test_the_role_grants_exactly_what_the_pool_does(site, cluster):
     """Every call that it ever makes, under the Role of the deployment."""
-    path = ROOT / "deploy" / "k8s" / "base" / "orchestrator-rbac.yaml"
+    path = ROOT / "deploy" / "k8s" / "base" / "roles.yaml"
     documents = list(yaml.safe_load_all(path.read_text()))
-    role = next(each for each in documents if each["kind"] == "Role")
+    name = ("Role", "podracer-orchestrator")
+    role = next(each for each in documents if (each["kind"], each["metadata"]["name"]) == name)
     cluster.api.role = role
     cluster.api.calls.clear()
     await site.stop()
-    owner = cluster.store.create("configmaps", NAMESPACE, owner_body("other", "x"))
-    cluster.store.create("jobs", NAMESPACE, JobMaker("other").make(plan("fused-0"), template(site), owner))
+    owner = cluster.store.get("configmaps", "podracer-pool")
+    cluster.store.create("jobs", NAMESPACE, JobMaker("other").make(plan("fused-0"), pod_template(), owner))
     cluster.store.create("resourcequotas", NAMESPACE, {"metadata": {"name": "q"}, "spec": {"hard": {"pods": "1"}}})
     await site.start()
     job = await site.create(pod=shape(3))

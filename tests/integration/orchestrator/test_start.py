@@ -14,7 +14,6 @@ from podracer_core.rpc.probe import probe
 from podracer_core.rpc.tokens import create_tokens
 from podracer_orchestrator.config import OrchestratorConfig
 from podracer_orchestrator.server import serve
-from support.pod_template import write_template
 
 
 @pytest.fixture
@@ -69,8 +68,9 @@ def test_it_says_where_it_listens_and_ends_on_sigterm(environment):
         ({"PODRACER_LEASE_TERM": "0.1s"}, "expected 0.5 s to 1 h"),
         ({"PODRACER_POOL": "magic"}, "local or static or kubernetes"),
         ({"PODRACER_POOL": "local"}, "PODRACER_STATE_DIR"),
-        ({"PODRACER_POOL": "kubernetes"}, "PODRACER_POD_TEMPLATE: the kubernetes pool needs it"),
-        ({"PODRACER_POOL": "kubernetes", "PODRACER_POD_TEMPLATE": "/nowhere.yaml"}, "/nowhere.yaml"),
+        ({"PODRACER_POD_TEMPLATE": "/etc/podracer/template.yaml"}, "PODRACER_POD_TEMPLATE"),
+        ({"PODRACER_GPU_RESOURCE": "gpu"}, "expected a name such as nvidia.com/gpu"),
+        ({"PODRACER_POOL": "kubernetes"}, "this process is in no cluster"),
         ({"PODRACER_KUEUE_QUEUE": "Not a name"}, "PODRACER_KUEUE_QUEUE"),
         ({"PODRACER_HEALTH_LISTEN": "nonsense"}, "nonsense"),
         ({"PODRACER_DATABASE": ""}, "PODRACER_DATABASE"),
@@ -83,15 +83,6 @@ def test_it_says_where_it_listens_and_ends_on_sigterm(environment):
 )
 def test_a_wrong_setting_is_told_in_one_line(fail, changes, expected):
     assert expected in fail(**changes)
-
-
-def test_outside_of_a_cluster_the_kubernetes_pool_says_so(fail, tmp_path):
-    template = str(write_template(tmp_path / "template.yaml"))
-    kubernetes = {"PODRACER_POOL": "kubernetes", "PODRACER_POD_TEMPLATE": template}
-    other = {"PODRACER_DATABASE": f"sqlite:///{tmp_path}/other.sqlite"}  # a process that could not start holds its own
-    assert "this process is in no cluster" in fail(**kubernetes)
-    (tmp_path / "template.yaml").write_text("kind: Deployment")
-    assert "expected one object with metadata and spec" in fail(**kubernetes, **other)
 
 
 def test_its_health_is_told_to_everybody(environment):

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import os
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from podracer_core.errors import InvalidInput
+from podracer_core.errors import InvalidInput, Unavailable
+from podracer_core.kubernetes.access import ClusterAccess, in_cluster, read_kubeconfig
 from podracer_orchestrator.pod_kind import PodKind
 from podracer_orchestrator.pool.backend import PodPlan
-from podracer_orchestrator.pool.kubernetes.access import in_cluster, read_kubeconfig
 from podracer_orchestrator.pool.kubernetes.job import JobMaker
 from podracer_orchestrator.pool.kubernetes.template import read_template
-from podracer_orchestrator.settings_file import SettingsFile
 from support.kubernetes_store import validate
-from support.pod_template import RUN_DIR, pod_template, write_template
+from support.pod_template import RUN_DIR, pod_template, template_object
 
 OWNER = {"metadata": {"name": "podracer-pool", "uid": "0f6c-1"}}
 FUSED = PodPlan("projects/default/pods/fused-0", PodKind(), 2)
@@ -144,44 +145,52 @@ def _without(path: str, template: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("path", "expected"),
     [
-        ("spec", "expected one object with metadata and spec"),
-        ("spec.containers", "expected one that is named learner, found none"),
-        ("spec.initContainers.1", "expected one that is named evaluator, found worker"),
-        ("spec.initContainers.0.restartPolicy", "worker needs restartPolicy: Always"),
-        ("spec.containers.0.env", "PODRACER_RUN_DIR is '', expected an absolute path"),
-        ("spec.initContainers.1.volumeMounts", "evaluator mounts nothing at /run/podracer"),
+        ("template.spec", "spec.containers: expected one that is named learner, found none"),
+        ("template.spec.containers", "expected one that is named learner, found none"),
+        ("template.spec.initContainers.1", "expected one that is named evaluator, found worker"),
+        ("template.spec.initContainers.0.restartPolicy", "worker needs restartPolicy: Always"),
+        ("template.spec.containers.0.env", "PODRACER_RUN_DIR is '', expected an absolute path"),
+        ("template.spec.initContainers.1.volumeMounts", "evaluator mounts nothing at /run/podracer"),
+        ("metadata.annotations", "it is of the version unknown (podracer.dev/version), this orchestrator is "),
     ],
 )
-def test_a_template_that_lacks_something_is_refused(tmp_path: Path, path: str, expected: str) -> None:
-    template = pod_template(tokens="/tokens")
+def test_a_template_that_lacks_something_is_refused(path: str, expected: str) -> None:
+    template = template_object(tokens="/tokens")
+    assert read_template("mine", template) == template["template"]
     _without(path, template)
-    (tmp_path / "t.yaml").write_text(yaml.safe_dump(template))
-    with pytest.raises(InvalidInput, match=r"t\.yaml") as refusal:
-        read_template(tmp_path / "t.yaml")
+    with pytest.raises(InvalidInput, match="the pod template mine") as refusal:
+        read_template("mine", template)
     assert expected in refusal.value.message
 
 
-@pytest.mark.parametrize(
-    "text", ["", "[1, 2]", "a: [", "spec: 3", "spec: {containers: 3}", "spec: {containers: [{name: learner, env: 3}]}"]
-)
-def test_a_file_that_is_no_template_is_refused(tmp_path: Path, text: str) -> None:
-    (tmp_path / "t.yaml").write_text(text)
-    with pytest.raises(InvalidInput, match="PODRACER_POD_TEMPLATE"):
-        read_template(tmp_path / "t.yaml")
+def test_a_gpu_has_the_name_that_the_cluster_gives_it() -> None:
+    plan = PodPlan("projects/default/pods/gpu-0", PodKind(gpus=1), 1)
+    job = JobMaker("podracer", gpu="amd.com/gpu").make(plan, pod_template(), OWNER)
+    assert spec_of(job)["containers"][0]["resources"]["limits"]["amd.com/gpu"] == "1"
+    assert "nvidia" not in str(job)
 
 
-def test_a_template_may_be_the_api_object_and_is_read_again_when_it_changes(tmp_path: Path, caplog: Any) -> None:
-    path = tmp_path / "t.yaml"
-    path.write_text(yaml.safe_dump({"apiVersion": "v1", "kind": "PodTemplate", "template": pod_template(tokens="/a")}))
-    template = SettingsFile(path, read_template)
-    assert variables(template.read()["spec"]["containers"][0])["PODRACER_TOKENS"] == "/a"
-    path.unlink()
-    assert template.read()["spec"]["containers"]  # as it was
-    write_template(path, tokens="/another")
-    assert variables(template.read()["spec"]["containers"][0])["PODRACER_TOKENS"] == "/another"
-    path.write_text("nonsense")
-    assert variables(template.read()["spec"]["containers"][0])["PODRACER_TOKENS"] == "/another"
-    assert f"{path} stays as it was: pod template {path}" in caplog.text
+def test_no_call_goes_out_without_the_token(tmp_path: Path) -> None:
+    """Two threads make the first calls; the token is read by one of them, which takes its time."""
+    file = tmp_path / "token"
+    os.mkfifo(file)
+    access = ClusterAccess("https://10.0.0.1", "podracer", token_file=file)
+    with ThreadPoolExecutor(2) as threads:
+        first = threads.submit(access.headers)
+        with file.open("w") as writer:  # which is open once the other end is
+            second = threads.submit(access.headers)
+            assert not wait([second], 0.1).done
+            writer.write("t\n")
+        assert first.result(60) == second.result(60) == {"Authorization": "Bearer t"}
+
+
+def test_an_empty_token_is_none(tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("\n")
+    access = ClusterAccess("https://10.0.0.1", "podracer", token_file=tmp_path / "token")
+    with pytest.raises(Unavailable, match="is empty"):
+        access.headers()
+    (tmp_path / "token").write_text("t\n")
+    assert access.headers() == {"Authorization": "Bearer t"}
 
 
 def test_outside_of_a_cluster_it_is_told_what_lacks(tmp_path: Path) -> None:
@@ -220,6 +229,6 @@ def test_a_kubeconfig_that_cannot_be_used_is_told(tmp_path: Path, change: dict[s
     path.write_text(yaml.safe_dump(config))
     assert read_kubeconfig(path).namespace == "default"
     path.write_text(yaml.safe_dump(config | change))
-    with pytest.raises(InvalidInput, match="PODRACER_POOL=kubernetes") as refusal:
+    with pytest.raises(InvalidInput, match="no cluster") as refusal:
         read_kubeconfig(path)
     assert expected in refusal.value.message

@@ -71,6 +71,10 @@ class PodObserver(ABC):
         """A pod's learner is gone, and nothing is wrong with it; it comes again."""
 
     @abstractmethod
+    async def pod_stranded(self, pod: str, why: str) -> None:
+        """A pod's node is gone, perhaps for good: another pod takes its place, and it may never come back."""
+
+    @abstractmethod
     async def pods_troubled(self, troubles: Mapping[str, Trouble | None]) -> None:
         """What keeps pods from working now, by name; None of those that nothing keeps any more."""
 

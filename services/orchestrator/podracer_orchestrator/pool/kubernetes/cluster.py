@@ -1,4 +1,5 @@
-"""A copy of the pool's Jobs and pods in the cluster, kept up to date by reflectors; used from the event loop alone."""
+"""A copy of the pool's Jobs, pods and pod template in the cluster, kept up to date by reflectors; used from the event
+loop alone."""
 
 from __future__ import annotations
 
@@ -9,22 +10,26 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from podracer_core.errors import PodracerError
+from podracer_core.kubernetes.api import ClusterApi, Item, Resource, Selector
 from podracer_orchestrator.pool.kubernetes import status
-from podracer_orchestrator.pool.kubernetes.api import ClusterApi, Item, Resource
 from podracer_orchestrator.pool.kubernetes.reflector import Reflector
 
 __all__ = ["ClusterCopy"]
 
 logger = logging.getLogger(__name__)
 
-_RESOURCES: tuple[Resource, ...] = ("jobs", "pods")
-
 
 class ClusterCopy:
     """`changed` is called on the event loop after each change."""
 
-    def __init__(self, api: ClusterApi, selector: str, changed: Callable[[], None]) -> None:
-        self._api, self._selector, self._changed = api, selector, changed
+    def __init__(self, api: ClusterApi, labels: str, template: str, changed: Callable[[], None]) -> None:
+        """`labels` select the Jobs and their pods; `template` is the name of the PodTemplate."""
+        self._api, self._template, self._changed = api, template, changed
+        self._selectors: Mapping[Resource, Selector] = {
+            "jobs": {"labelSelector": labels},
+            "pods": {"labelSelector": labels},
+            "podtemplates": {"fieldSelector": f"metadata.name={template}"},
+        }
         self._items: dict[str, dict[str, Item]] = {}  # by resource and name; a resource once it was listed
         self._problems: dict[str, PodracerError] = {}
         self._reflectors: list[Reflector] = []
@@ -32,7 +37,7 @@ class ClusterCopy:
     @property
     def is_complete(self) -> bool:
         """Whether everything was listed once."""
-        return len(self._items) == len(_RESOURCES)
+        return len(self._items) == len(self._selectors)
 
     @property
     def problem(self) -> PodracerError | None:
@@ -44,11 +49,18 @@ class ClusterCopy:
         """By name, which is the id of our pod."""
         return self._items.get("jobs", {})
 
+    @property
+    def template(self) -> Item | None:
+        """The PodTemplate; None where there is none."""
+        return self._items.get("podtemplates", {}).get(self._template)
+
     def pods(self) -> Mapping[str, Sequence[Item]]:
-        """The pods of each Job, by its name."""
+        """The pods of each Job, by its name; without those that a former Job of that name has left on a dead node."""
         found: dict[str, list[Item]] = defaultdict(list)
         for pod in self._items.get("pods", {}).values():
-            found[status.pod_id(pod)].append(pod)
+            job = self.jobs.get(status.pod_id(pod))
+            if job is not None and status.is_owned(pod, job):
+                found[status.pod_id(pod)].append(pod)
         return found
 
     def start(self) -> None:
@@ -60,11 +72,11 @@ class ClusterCopy:
             except RuntimeError:
                 return  # the loop has ended, and so does this process
 
-        for resource in _RESOURCES:
+        for resource, selector in self._selectors.items():
             reflector = Reflector(
                 self._api,
                 resource,
-                self._selector,
+                selector,
                 replace=partial(soon, self._replace, resource),
                 apply=partial(soon, self._apply, resource),
                 fail=partial(soon, self._fail, resource),

@@ -1,15 +1,19 @@
-"""Learners and sidecars that have ended, told once each."""
+"""Learners and sidecars that have ended, told once each, and pods whose nodes never tell."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from podracer_core.kubernetes.api import Item
 from podracer_orchestrator.pool.backend import PodObserver
 from podracer_orchestrator.pool.kubernetes import status, troubles
-from podracer_orchestrator.pool.kubernetes.api import Item
 from podracer_orchestrator.pool.kubernetes.template import LEARNER
 
 __all__ = ["Deaths"]
+
+MARGIN_S = 30.0
+"""How long a pod may outstay its grace before its node counts as dead: only the kubelet confirms that a pod has ended,
+so one on a node without power is Terminating until the node is back, deleted or tainted as out of service."""
 
 
 class Deaths:
@@ -20,15 +24,26 @@ class Deaths:
         self._told: set[str] = set()  # pods of the cluster, by uid
         self._restarts: dict[tuple[str, str], int] = {}  # of sidecars: pod, container
         self._running_since: dict[str, float] = {}
+        self._ending_since: dict[str, float] = {}
         self._has_looked = False
 
     def running_s(self, pod: Item, now: float) -> float:
         """How long we have known a pod's learner to run."""
         return now - self._running_since.get(status.uid_of(pod), now)
 
+    def is_stranded(self, pods: Sequence[Item], now: float) -> bool:
+        """Whether one of them has outstayed its grace, as far as we have seen: clocks differ."""
+        return any(
+            now - since >= float(pod["metadata"].get("deletionGracePeriodSeconds") or 0) + MARGIN_S
+            for pod in pods
+            if (since := self._ending_since.get(status.uid_of(pod))) is not None
+        )
+
     async def look(self, jobs: Mapping[str, Item], pods: Mapping[str, Sequence[Item]], now: float) -> None:
         """Tell what is new since the look before."""
         present = {status.uid_of(pod) for each in pods.values() for pod in each}
+        ending = {status.uid_of(pod) for each in pods.values() for pod in each if status.is_ending(pod)}
+        self._ending_since = {uid: self._ending_since.get(uid, now) for uid in ending}
         self._told &= present
         self._restarts = {key: count for key, count in self._restarts.items() if key[0] in present}
         self._running_since = {uid: since for uid, since in self._running_since.items() if uid in present}

@@ -9,23 +9,21 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from podracer_core.kubernetes.api import Item
 from podracer_orchestrator.names import last_part
 from podracer_orchestrator.pool.backend import PodPlan
-from podracer_orchestrator.pool.kubernetes.api import Item
 from podracer_orchestrator.pool.kubernetes.template import EVALUATOR, LEARNER, RUN_DIR, WORKER, container, value_of
 
 __all__ = [
-    "ASKED_MEMORY", "GPU", "KIND_LABEL", "POD_LABEL", "POD_NAME", "POOL_LABEL", "QUEUE_LABEL", "JobMaker", "owner_body",
-    "pool_selector",
+    "ASKED_MEMORY", "KIND_LABEL", "POD_LABEL", "POD_NAME", "POOL_LABEL", "QUEUE_LABEL", "JobMaker", "pool_selector",
 ]  # fmt: skip
 
 POOL_LABEL, POD_LABEL, KIND_LABEL = "podracer.dev/pool", "podracer.dev/pod", "podracer.dev/kind"
 POD_NAME, ASKED_MEMORY = "podracer.dev/pod-name", "podracer.dev/asked-memory-bytes"
 """Annotations: the pod's resource name; what its jobs had asked for when it was made, 0 where they say nothing."""
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
-GPU = "nvidia.com/gpu"
 LEARNER_PORT = 50051
-"""Where other learners of the same agent reach this one, at the address of its pod."""
+"""Where other learners of its agent reach a learner, at the address of its pod: the template has it listen there."""
 BACKOFF_LIMIT = 10
 """Failures of a pod's learner before the cluster gives its Job up; the pool then makes another one, later."""
 WRONG_SETTINGS = 2
@@ -42,23 +40,13 @@ def pool_selector(pool: str) -> str:
     return f"{POOL_LABEL}={pool}"
 
 
-def owner_body(pool: str, name: str) -> Item:
-    """The ConfigMap that owns all Jobs of a pool: who deletes it deletes them."""
-    text = f"Owns the Jobs of the pool {pool} of Podracer: they are deleted with it."
-    return {
-        "apiVersion": "v1",
-        "kind": "ConfigMap",
-        "metadata": {"name": name, "labels": _labels(pool)},
-        "data": {"README": text},
-    }
-
-
 @dataclass(frozen=True, slots=True)
 class JobMaker:
-    """What all Jobs of a pool have in common. `queue` of Kueue; "": there is none."""
+    """What all Jobs of a pool have in common. `queue` of Kueue; "": there is none. `gpu` is a GPU's resource name."""
 
     pool: str
     queue: str = ""
+    gpu: str = "nvidia.com/gpu"
 
     def make(self, plan: PodPlan, template: Mapping[str, Any], owner: Item) -> Item:
         """The Job of a pod, owned by the ConfigMap `owner`."""
@@ -93,7 +81,7 @@ class JobMaker:
                 "podFailurePolicy": {"rules": _FAILURE_RULES},
                 "ttlSecondsAfterFinished": TTL_S,
                 **({"suspend": True} if self.queue else {}),
-                "template": {"metadata": metadata, "spec": _pod_spec(plan, template["spec"])},
+                "template": {"metadata": metadata, "spec": _pod_spec(plan, template["spec"], self.gpu)},
             },
         }
 
@@ -114,7 +102,7 @@ def _labels(pool: str) -> dict[str, str]:
     }
 
 
-def _pod_spec(plan: PodPlan, template: Mapping[str, Any]) -> dict[str, Any]:
+def _pod_spec(plan: PodPlan, template: Mapping[str, Any], gpu: str) -> dict[str, Any]:
     spec: dict[str, Any] = copy.deepcopy(dict(template))
     spec["restartPolicy"] = "Never"  # podFailurePolicy needs it; the Job starts another pod
     learner, evaluator = container(spec, LEARNER), container(spec, EVALUATOR)
@@ -145,7 +133,6 @@ def _pod_spec(plan: PodPlan, template: Mapping[str, Any]) -> dict[str, Any]:
             "PODRACER_THREADS": threads,
             "PODRACER_WORKERS": ",".join(socket(each["name"]) for each in workers),
             "PODRACER_EVALUATORS": "" if plan.kind.is_fused else socket(EVALUATOR),
-            "PODRACER_LISTEN": f"0.0.0.0:{LEARNER_PORT}",
             "PODRACER_ADVERTISE": f"[$({_POD_IP})]:{LEARNER_PORT}",
         },
         [{"name": _POD_IP, "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}],
@@ -155,7 +142,7 @@ def _pod_spec(plan: PodPlan, template: Mapping[str, Any]) -> dict[str, Any]:
     if plan.kind.gpus:
         resources = learner.setdefault("resources", {})
         for part in ("requests", "limits"):
-            resources[part] = {**(resources.get(part) or {}), GPU: str(plan.kind.gpus)}
+            resources[part] = {**(resources.get(part) or {}), gpu: str(plan.kind.gpus)}
     return spec
 
 

@@ -12,21 +12,28 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from podracer_core.errors import AlreadyExists, NotFound, PermissionRefused, PodracerError, Unavailable
+from podracer_core.errors import (
+    AlreadyExists,
+    InvalidInput,
+    NotFound,
+    PermissionRefused,
+    PodracerError,
+    PreconditionFailed,
+    Unavailable,
+)
+from podracer_core.kubernetes.access import in_cluster, read_kubeconfig
+from podracer_core.kubernetes.api import CALLS, ClusterApi, Item
 from podracer_core.rpc.backoff import Backoff
 from podracer_orchestrator.names import last_part
 from podracer_orchestrator.pool.backend import Capacity, PodObserver, PodPlan, PoolBackend, Trouble
 from podracer_orchestrator.pool.kubernetes import status, troubles
-from podracer_orchestrator.pool.kubernetes.access import in_cluster, read_kubeconfig
-from podracer_orchestrator.pool.kubernetes.api import CALLS, ClusterApi, Item
 from podracer_orchestrator.pool.kubernetes.cluster import ClusterCopy
 from podracer_orchestrator.pool.kubernetes.deaths import Deaths
 from podracer_orchestrator.pool.kubernetes.growth import GrowthWatch
-from podracer_orchestrator.pool.kubernetes.job import ASKED_MEMORY, POOL_LABEL, JobMaker, owner_body, pool_selector
+from podracer_orchestrator.pool.kubernetes.job import ASKED_MEMORY, POOL_LABEL, JobMaker, pool_selector
 from podracer_orchestrator.pool.kubernetes.template import read_template
 from podracer_orchestrator.pool.kubernetes.waits import Waits
 from podracer_orchestrator.pool.kubernetes.warnings import ClusterWarnings
-from podracer_orchestrator.settings_file import SettingsFile
 
 __all__ = ["KubernetesPool", "KubernetesPoolSettings"]
 
@@ -50,11 +57,12 @@ Result = TypeVar("Result")
 class KubernetesPoolSettings:
     """`kubeconfig` None: the cluster that this process runs in; `queue` of Kueue, "" for none."""
 
-    pod_template: Path
+    pod_template: str
     kubeconfig: Path | None
     max_pods: int
     name: str
     queue: str
+    gpu_resource: str
 
 
 class KubernetesPool(PoolBackend):
@@ -63,16 +71,15 @@ class KubernetesPool(PoolBackend):
     name = "kubernetes"
 
     def __init__(self, settings: KubernetesPoolSettings, observer: PodObserver) -> None:
-        """Raises InvalidInput where there is no cluster to be seen, or the pod template is none."""
+        """Raises InvalidInput where there is no cluster to be seen."""
         self._settings = settings
         self._observer = observer
-        self._template = SettingsFile(settings.pod_template, read_template)
         access = in_cluster() if settings.kubeconfig is None else read_kubeconfig(settings.kubeconfig)
         self._api = ClusterApi(access)
-        self._maker = JobMaker(settings.name, settings.queue)
+        self._maker = JobMaker(settings.name, settings.queue, settings.gpu_resource)
         self._calls = ThreadPoolExecutor(CALLS, "cluster-call")
         self._changed = asyncio.Event()
-        self._cluster = ClusterCopy(self._api, pool_selector(settings.name), self._changed.set)
+        self._cluster = ClusterCopy(self._api, pool_selector(settings.name), settings.pod_template, self._changed.set)
         self._growth = GrowthWatch()
         self._deaths = Deaths(observer)
         self._warnings = ClusterWarnings()
@@ -84,6 +91,8 @@ class KubernetesPool(PoolBackend):
         self._deleted: dict[str, float] = {}  # uid of a Job: likewise
         self._waits = Waits()  # before a Job is made again that was refused, or whose pod has ended
         self._refusals: dict[str, PodracerError] = {}  # id: why its Job was not made
+        self._problem: PodracerError | None = None  # why none is made
+        self._template: Mapping[str, Any] = {}
         self._told: Mapping[str, Trouble] = {}  # by id
         self._restarts: set[asyncio.Task[None]] = set()
         self._capacity: Capacity | None = None  # replaced as a whole: transactions read it from their threads
@@ -162,6 +171,7 @@ class KubernetesPool(PoolBackend):
     async def _look(self) -> None:
         """At everything; then bring about what is wanted. Each step can be repeated at will."""
         jobs, pods, now = dict(self._cluster.jobs), self._cluster.pods(), time.monotonic()
+        problem = self._read_template()
         self._growth.look(jobs, pods, await self._tell_troubles(jobs, pods), now)
         await self._deaths.look(jobs, pods, now)  # they may end jobs, which hear nothing any more then
         self._capacity = self._measured()
@@ -170,7 +180,7 @@ class KubernetesPool(PoolBackend):
             return
         failures = await asyncio.gather(
             self._delete_surplus(jobs, pods, plans),
-            self._make_missing(jobs, plans),
+            self._make_missing(jobs, plans, problem),
             return_exceptions=True,
         )
         await self._tell_stopped(plans)
@@ -186,7 +196,16 @@ class KubernetesPool(PoolBackend):
         self._drain_since = {name: since for name, since in self._drain_since.items() if name in jobs}
         for name, job in jobs.items():
             outcome, newest = status.outcome(job), status.newest(pods.get(name, ()))
-            if status.is_deleting(job) or self._deleted.get(status.uid_of(job), 0.0) > now:
+            if self._deleted.get(status.uid_of(job), 0.0) > now:
+                continue
+            if self._deaths.is_stranded(pods.get(name, ()), now):
+                # It may still be alive there, so another of another name takes its place, before its own is free.
+                if name in plans:
+                    await self._observer.pod_stranded(plans[name].name, "its node does not confirm that it has ended")
+                else:
+                    ending.append(self._delete(job, "Background"))  # which waits for nothing
+                continue
+            if status.is_deleting(job):
                 continue
             if name in plans:
                 self._drain_since.pop(name, None)
@@ -202,7 +221,9 @@ class KubernetesPool(PoolBackend):
                 ending.append(self._delete(job, "Foreground"))  # of a pod without a row nobody tells it to end
         await _all(ending)
 
-    async def _make_missing(self, jobs: Mapping[str, Item], plans: Mapping[str, PodPlan]) -> None:
+    async def _make_missing(
+        self, jobs: Mapping[str, Item], plans: Mapping[str, PodPlan], problem: PodracerError | None
+    ) -> None:
         now = time.monotonic()
         self._made = {name: until for name, until in self._made.items() if until > now and name not in jobs}
         self._refusals = {name: error for name, error in self._refusals.items() if name in plans and name not in jobs}
@@ -212,9 +233,17 @@ class KubernetesPool(PoolBackend):
             for name, plan in plans.items()
             if name not in jobs and name not in self._made and self._waits.is_over(name, now)
         ]
-        if missing:
-            template, owner = self._template.read(), await self._owner()
-            await _all([self._make(plan, self._maker.make(plan, template, owner)) for plan in missing])
+        owner: Item = {}
+        if missing and problem is None:
+            try:
+                owner = await self._owner()
+            except PreconditionFailed as error:
+                problem = error
+            self._note_problem(problem)
+        if problem is not None:
+            self._refusals |= {last_part(plan.name): problem for plan in missing}
+            return
+        await _all([self._make(plan, self._maker.make(plan, self._template, owner)) for plan in missing])
 
     async def _make(self, plan: PodPlan, body: Item) -> None:
         name = status.name_of(body)
@@ -252,17 +281,40 @@ class KubernetesPool(PoolBackend):
         self._refusals[name] = error
         self._waits.prolong(name, time.monotonic())
 
+    def _read_template(self) -> PodracerError | None:
+        """Take the template as it is now; returns why no pod can be made of it."""
+        try:
+            self._template = read_template(self._settings.pod_template, self._cluster.template)
+        except InvalidInput as error:
+            self._note_problem(error)
+            return error
+        if isinstance(self._problem, InvalidInput):
+            self._note_problem(None)
+        return None
+
+    def _note_problem(self, problem: PodracerError | None) -> None:
+        """Say in the log what keeps every pod from being made, once until it changes."""
+        if problem is not None and (self._problem is None or self._problem.message != problem.message):
+            logger.error("%s", problem.message)
+        self._problem = problem
+
     async def _owner(self) -> Item:
-        """The ConfigMap that owns all Jobs: it is asked for each time, as whoever deletes it wants a new beginning."""
+        """The ConfigMap that owns all Jobs. It is applied with the manifests and never made here: whoever deletes it
+        wants the end of the pods. Raises PreconditionFailed where it is missing or about to go."""
         name = f"{self._settings.name}-pool"
+        problem = "is missing"
         try:
-            return await self._in_thread(partial(self._api.get, "configmaps", name))
+            owner = await self._in_thread(partial(self._api.get, "configmaps", name))
+            if not status.is_deleting(owner):
+                return owner
+            problem = "is being deleted"
         except NotFound:
-            body = owner_body(self._settings.name, name)
-        try:
-            return await self._in_thread(partial(self._api.create, "configmaps", body))
-        except AlreadyExists:
-            return await self._in_thread(partial(self._api.get, "configmaps", name))
+            pass
+        raise PreconditionFailed(
+            f"no pods are made, the ConfigMap {name} in the namespace {self._api.namespace} {problem}: it owns the "
+            "Jobs of all pods and comes with the manifests; apply them again",
+            reason="NO_POD_OWNER",
+        )
 
     async def _delete(self, job: Item, propagation: Literal["Foreground", "Background"]) -> None:
         name, uid = status.name_of(job), status.uid_of(job)

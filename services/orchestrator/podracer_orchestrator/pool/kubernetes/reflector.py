@@ -7,8 +7,8 @@ import threading
 from collections.abc import Callable, Sequence
 
 from podracer_core.errors import PodracerError, PreconditionFailed
+from podracer_core.kubernetes.api import EXPIRED, ClusterApi, Item, Resource, Selector, Watch
 from podracer_core.rpc.backoff import Backoff
-from podracer_orchestrator.pool.kubernetes.api import EXPIRED, ClusterApi, Item, Resource, Watch
 
 __all__ = ["Reflector"]
 
@@ -29,7 +29,7 @@ class Reflector:
         self,
         api: ClusterApi,
         resource: Resource,
-        selector: str,
+        selector: Selector,
         *,
         replace: Callable[[Sequence[Item]], None],
         apply: Callable[[str, Item], None],

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from podracer_orchestrator.pool.kubernetes.api import Item
+from podracer_core.kubernetes.api import Item
 from podracer_orchestrator.pool.kubernetes.job import POD_LABEL, POD_NAME
 from podracer_orchestrator.pool.kubernetes.template import LEARNER
 
@@ -16,6 +16,8 @@ __all__ = [
     "created",
     "is_deleting",
     "is_disrupted",
+    "is_ending",
+    "is_owned",
     "is_placed",
     "is_running",
     "is_suspended",
@@ -72,6 +74,11 @@ def is_deleting(item: Item) -> bool:
     return bool(item["metadata"].get("deletionTimestamp"))
 
 
+def is_owned(item: Item, by: Item) -> bool:
+    """Whether this object owns it, and not a former one of the same name."""
+    return any(owner.get("uid") == uid_of(by) for owner in item["metadata"].get("ownerReferences") or ())
+
+
 def is_suspended(job: Item) -> bool:
     return bool(job["spec"].get("suspend"))
 
@@ -105,6 +112,11 @@ def is_placed(pod: Item) -> bool:
 
 def is_running(pod: Item) -> bool:
     return phase(pod) == "Running" and not is_deleting(pod)
+
+
+def is_ending(pod: Item) -> bool:
+    """Whether it should end, and its node has not said yet that it has."""
+    return is_deleting(pod) and phase(pod) in ("Pending", "Running", "Unknown")
 
 
 def is_disrupted(pod: Item) -> bool:

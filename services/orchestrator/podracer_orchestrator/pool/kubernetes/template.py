@@ -1,6 +1,8 @@
-"""The pod template that the operator gives: a YAML file with the metadata and the spec of a pod.
+"""The pod template that the operator gives: an object of the kind PodTemplate, in the orchestrator's namespace.
 
-    container `learner`                     in PODRACER_RUN_DIR it says where the pod's sockets are
+    annotation podracer.dev/version         of the Podracer that it was made for
+    container `learner`                     in PODRACER_RUN_DIR it says where the pod's sockets are; PODRACER_LISTEN is
+                                            port 50051 of every address, of IPv4 or IPv6
     init containers `worker`, `evaluator`   with restartPolicy Always, so that they run beside it
 
 What is the same for every pod (images, addresses, tokens, keys, volumes, security) stands there; job.py adds the rest.
@@ -8,44 +10,43 @@ What is the same for every pod (images, addresses, tokens, keys, volumes, securi
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
-import yaml
-
+from podracer_core.build import own_build
 from podracer_core.errors import InvalidInput
+from podracer_core.kubernetes.api import Item
 
-__all__ = ["EVALUATOR", "LEARNER", "RUN_DIR", "WORKER", "container", "read_template", "value_of"]
+__all__ = [
+    "EVALUATOR", "INVALID_TEMPLATE", "LEARNER", "RUN_DIR", "WORKER", "container", "read_template", "value_of",
+]  # fmt: skip
 
 LEARNER, WORKER, EVALUATOR = "learner", "worker", "evaluator"
 RUN_DIR = "PODRACER_RUN_DIR"
+VERSION = "podracer.dev/version"
+INVALID_TEMPLATE = "INVALID_POD_TEMPLATE"
+"""Reason of the InvalidInput."""
 
 
-def read_template(path: Path) -> dict[str, Any]:
-    """A checked template. Raises InvalidInput, naming the place."""
-    try:
-        documents = [each for each in yaml.safe_load_all(path.read_text()) if each is not None]
-    except (OSError, UnicodeDecodeError) as error:
-        raise _wrong(path, f"cannot be read: {getattr(error, 'strerror', None) or error}") from error
-    except yaml.YAMLError as error:
-        raise _wrong(path, f"is no YAML: {' '.join(str(error).split())}") from error
-    if len(documents) != 1 or not isinstance(documents[0], dict):
-        raise _wrong(path, "expected one object with metadata and spec")
-    found = documents[0].get("template") if documents[0].get("kind") == "PodTemplate" else documents[0]
-    if not isinstance(found, dict) or not isinstance(found.get("spec"), dict):
-        raise _wrong(path, "expected one object with metadata and spec, as in the template of a Job")
-    spec = found["spec"]
-    learner = _require(path, spec, "containers", LEARNER)
-    for name in (WORKER, EVALUATOR):
-        if _require(path, spec, "initContainers", name).get("restartPolicy") != "Always":
-            raise _wrong(path, f"spec.initContainers: {name} needs restartPolicy: Always, or the learner never starts")
+def read_template(name: str, item: Item | None) -> dict[str, Any]:
+    """The checked metadata and spec of a PodTemplate; None: there is none. Raises InvalidInput, naming the place."""
+    if item is None:
+        raise _wrong(name, "there is no PodTemplate of that name in the orchestrator's namespace")
+    version, own = (item["metadata"].get("annotations") or {}).get(VERSION), own_build().version
+    if version != own:
+        raise _wrong(name, f"it is of the version {version or 'unknown'} ({VERSION}), this orchestrator is {own}")
+    found = item.get("template") or {}
+    spec = found.get("spec") or {}
+    learner = _require(name, spec, "containers", LEARNER)
+    for role in (WORKER, EVALUATOR):
+        if _require(name, spec, "initContainers", role).get("restartPolicy") != "Always":
+            raise _wrong(name, f"spec.initContainers: {role} needs restartPolicy: Always, or the learner never starts")
     folder = value_of(learner, RUN_DIR)
     if not folder.startswith("/") or len(folder) > 64:
-        raise _wrong(path, f"the learner's {RUN_DIR} is {folder!r}, expected an absolute path of at most 64 characters")
-    for each in (learner, *(container(spec, name) for name in (WORKER, EVALUATOR))):
+        raise _wrong(name, f"the learner's {RUN_DIR} is {folder!r}, expected an absolute path of at most 64 characters")
+    for each in (learner, *(container(spec, role) for role in (WORKER, EVALUATOR))):
         mounts = [mount.get("mountPath") for mount in each.get("volumeMounts") or ()]
         if folder not in mounts:
-            raise _wrong(path, f"{each['name']} mounts nothing at {folder}, where the sockets of the pod are")
+            raise _wrong(name, f"{each['name']} mounts nothing at {folder}, where the sockets of the pod are")
     return {"metadata": found.get("metadata") or {}, "spec": spec}
 
 
@@ -62,20 +63,14 @@ def value_of(of: dict[str, Any], variable: str) -> str:
     return str(found[-1] or "") if found else ""
 
 
-def _require(path: Path, spec: dict[str, Any], field: str, name: str) -> dict[str, Any]:
-    entries = spec.get(field) or []
-    if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
-        raise _wrong(path, f"spec.{field} is no list of containers")
-    found: list[dict[str, Any]] = [entry for entry in entries if entry.get("name") == name]
-    if len(found) != 1:
-        names = ", ".join(str(entry.get("name")) for entry in entries) or "none"
-        raise _wrong(path, f"spec.{field}: expected one that is named {name}, found {names}")
-    for part in ("env", "volumeMounts"):
-        value = found[0].get(part) or []
-        if not isinstance(value, list) or not all(isinstance(each, dict) for each in value):
-            raise _wrong(path, f"spec.{field}: {name}: {part} is no list of objects")
-    return found[0]
+def _require(template: str, spec: dict[str, Any], field: str, name: str) -> dict[str, Any]:
+    entries = {entry["name"]: entry for entry in spec.get(field) or ()}
+    if name not in entries:
+        raise _wrong(template, f"spec.{field}: expected one that is named {name}, found {', '.join(entries) or 'none'}")
+    found: dict[str, Any] = entries[name]
+    return found
 
 
-def _wrong(path: Path, problem: str) -> InvalidInput:
-    return InvalidInput(f"pod template {path} (PODRACER_POD_TEMPLATE): {problem}", reason="INVALID_POD_TEMPLATE")
+def _wrong(name: str, problem: str) -> InvalidInput:
+    message = f"no pods are made, the pod template {name} (PODRACER_POD_TEMPLATE) cannot be used: {problem}"
+    return InvalidInput(message, reason=INVALID_TEMPLATE)

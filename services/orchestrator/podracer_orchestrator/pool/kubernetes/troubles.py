@@ -4,13 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from podracer_core.errors import AlreadyExists, Exhausted, InvalidInput, PermissionRefused, PodracerError
+from podracer_core.errors import (
+    AlreadyExists,
+    Exhausted,
+    InvalidInput,
+    PermissionRefused,
+    PodracerError,
+    PreconditionFailed,
+)
+from podracer_core.kubernetes.api import Item
 from podracer_orchestrator.pod_kind import PodKind
 from podracer_orchestrator.pool.backend import Trouble
 from podracer_orchestrator.pool.kubernetes import status
-from podracer_orchestrator.pool.kubernetes.api import Item
-from podracer_orchestrator.pool.kubernetes.job import GPU, KIND_LABEL, QUEUE_LABEL
+from podracer_orchestrator.pool.kubernetes.job import KIND_LABEL, QUEUE_LABEL
 from podracer_orchestrator.pool.kubernetes.status import ContainerState
+from podracer_orchestrator.pool.kubernetes.template import INVALID_TEMPLATE
 from podracer_orchestrator.pool.process import describe_exit
 
 __all__ = ["describe_end", "of_job", "of_refusal", "of_warning"]
@@ -48,8 +56,12 @@ def of_refusal(error: PodracerError) -> Trouble | None:
         return Trouble("POD_FORBIDDEN", f"the orchestrator cannot make pods: {error.message}")
     if isinstance(error, AlreadyExists):
         return Trouble("POD_NAME_TAKEN", f"the name of the pod is taken: {error.message}")
+    if error.reason == INVALID_TEMPLATE:
+        return Trouble("POD_TEMPLATE", error.message)
     if isinstance(error, InvalidInput):
         return Trouble("POD_REFUSED", f"the cluster refuses the pod, see the pod template: {error.message}")
+    if isinstance(error, PreconditionFailed):
+        return Trouble("POD_OWNER", error.message)
     return None
 
 
@@ -90,7 +102,7 @@ def _tail(text: str) -> str:
 
 def _asked(job: Item) -> str:
     gpus = PodKind.parse(str((job["metadata"].get("labels") or {}).get(KIND_LABEL, ""))).gpus
-    return f" with {gpus} {'GPU' if gpus == 1 else 'GPUs'} ({GPU})" if gpus else ""
+    return f" with {gpus} {'GPU' if gpus == 1 else 'GPUs'}" if gpus else ""
 
 
 def _waiting(job: Item) -> str:

@@ -9,9 +9,9 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 
 from podracer_core.errors import PermissionRefused
+from podracer_core.kubernetes.api import Item
 from podracer_orchestrator.pool.backend import Trouble
 from podracer_orchestrator.pool.kubernetes import status, troubles
-from podracer_orchestrator.pool.kubernetes.api import Item
 
 __all__ = ["ClusterWarnings"]
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import base64
 import binascii
+import math
 import os
 import ssl
 import tempfile
+import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,7 +17,7 @@ from typing import Any
 
 import yaml
 
-from podracer_core.errors import InvalidInput
+from podracer_core.errors import InvalidInput, Unavailable
 
 __all__ = ["ClusterAccess", "in_cluster", "read_kubeconfig"]
 
@@ -33,18 +35,29 @@ class ClusterAccess:
     tls: ssl.SSLContext | None = None
     token: str = ""
     token_file: Path | None = None
-    _read_at: float = field(default=-_TOKEN_S, init=False)
+    _read_at: float = field(default=-math.inf, init=False)
+    _reading: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False)
 
     def headers(self) -> Mapping[str, str]:
-        """What shows who we are; the former token stays where its file cannot be read any more."""
-        if self.token_file is not None and time.monotonic() - self._read_at >= _TOKEN_S:
-            self._read_at = time.monotonic()
-            try:
-                self.token = self.token_file.read_text().strip()
-            except OSError:
-                if not self.token:
-                    raise
+        """What shows who we are; the former token stays where its file cannot be read any more.
+
+        Raises OSError or Unavailable while there is no token yet: no call goes out without it.
+        """
+        if self.token_file is not None:
+            with self._reading:  # a thread that comes meanwhile waits for the token of the first one
+                if time.monotonic() - self._read_at >= _TOKEN_S:
+                    self._read(self.token_file)
         return {"Authorization": f"Bearer {self.token}"} if self.token else {}
+
+    def _read(self, file: Path) -> None:
+        try:
+            self.token = file.read_text().strip() or self.token
+        except OSError:
+            if not self.token:
+                raise
+        if not self.token:
+            raise Unavailable(f"the token of the service account, {file}, is empty", reason="NO_CLUSTER")
+        self._read_at = time.monotonic()
 
 
 def in_cluster(account: Path = ACCOUNT, environment: Mapping[str, str] = os.environ) -> ClusterAccess:
@@ -134,4 +147,4 @@ def _present(path: Path, tls: ssl.SSLContext, pem: bytes) -> None:
 
 
 def _wrong(problem: str) -> InvalidInput:
-    return InvalidInput(f"PODRACER_POOL=kubernetes: {problem}", reason="NO_CLUSTER")
+    return InvalidInput(f"no cluster: {problem}", reason="NO_CLUSTER")

@@ -1,14 +1,17 @@
-"""The few calls of the Kubernetes API that the pool makes. They block; each has a deadline and is made once.
+"""The few calls of the Kubernetes API that Podracer makes. They block; each has a deadline and is made once.
 
-jobs.batch   list, watch, get, create, delete
-pods         list, watch
-configmaps   get, create
-events       list
+jobs.batch     list, watch, get, create, delete
+pods           list, watch
+podtemplates   list, watch
+configmaps     get
+events         list
+secrets        get, create, patch
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal, NoReturn
@@ -27,25 +30,31 @@ from podracer_core.errors import (
     PreconditionFailed,
     Unavailable,
 )
-from podracer_orchestrator.pool.kubernetes.access import ClusterAccess
+from podracer_core.kubernetes.access import ClusterAccess
 
-__all__ = ["EXPIRED", "ClusterApi", "Item", "Resource", "Watch"]
+__all__ = ["EXPIRED", "REFUSED", "ClusterApi", "Item", "Resource", "Selector", "Watch"]
 
 Item = dict[str, Any]
 """An object of the API, as JSON."""
-Resource = Literal["jobs", "pods", "configmaps", "events"]
+Resource = Literal["jobs", "pods", "podtemplates", "configmaps", "events", "secrets"]
+Selector = Mapping[str, str]
+"""`labelSelector` or `fieldSelector` of a list or a watch."""
 
 EXPIRED = "EXPIRED"
 """Reason of a PreconditionFailed: the server has forgotten what came after that resource version; list again."""
+REFUSED = "REFUSED_BY_CLUSTER"
+"""Reason of an InvalidInput: the server, or a policy that it asks, does not take the object."""
 
 WATCH_S = 60
 """How long the server goes on with a watch; the next one begins where it ended."""
 CALLS = 8
 """Calls at once, watches apart."""
-_WATCHES = 2
+_WATCHES = 3
 _CONNECT_S, _ANSWER_S = 5.0, 10.0
 _PAGE = 500
 _MAX_LINE_BYTES = 16 << 20
+_LACKS_A_VERB = re.compile(r"\bcannot \w+ (resource|path)\b")
+"""How authorizers refuse; any other 403 is of admission: a webhook, a policy, Pod Security, a quota."""
 
 
 class Watch:
@@ -86,10 +95,10 @@ class ClusterApi:
             num_pools=1, maxsize=CALLS + _WATCHES, block=False, retries=False, ssl_context=access.tls
         )
 
-    def list(self, resource: Resource, selector: str) -> tuple[list[Item], str]:
-        """The objects with these labels, and the resource version from which to watch."""
+    def list(self, resource: Resource, selector: Selector) -> tuple[list[Item], str]:
+        """The objects that it selects, and the resource version from which to watch."""
         items: list[Item] = []
-        query: dict[str, str] = {"labelSelector": selector, "limit": str(_PAGE)}
+        query = {**selector, "limit": str(_PAGE)}
         while True:
             found = self._call("GET", resource, query=query, verb="list")
             items += found.get("items") or []
@@ -98,10 +107,10 @@ class ClusterApi:
                 return items, str(metadata.get("resourceVersion", ""))
             query["continue"] = metadata["continue"]
 
-    def watch(self, resource: Resource, selector: str, version: str) -> Watch:
+    def watch(self, resource: Resource, selector: Selector, version: str) -> Watch:
         """What happens after a resource version, for WATCH_S at most."""
         query = {
-            "labelSelector": selector,
+            **selector,
             "resourceVersion": version,
             "watch": "true",
             "allowWatchBookmarks": "true",
@@ -120,8 +129,14 @@ class ClusterApi:
         """What the server has made of it. Raises AlreadyExists, Exhausted (a quota), InvalidInput."""
         return self._call("POST", resource, body["metadata"]["name"], body=body, verb="create")
 
+    def patch(self, resource: Resource, name: str, change: Item) -> Item:
+        """Change those fields of an object that `change` names. Raises AlreadyExists where it names a resourceVersion
+        and the object has another one by now."""
+        return self._call("PATCH", resource, name, body=change, verb="patch")
+
     def delete_job(self, name: str, uid: str, propagation: Literal["Foreground", "Background"]) -> None:
-        """Delete a Job and its pods: it is there until they are gone, or it goes first. Nothing where it is gone."""
+        """Delete a Job and its pods: it is there until they are gone, or it goes first, even if it waited for them
+        before. Nothing where it is gone."""
         body = {
             "kind": "DeleteOptions",
             "apiVersion": "v1",
@@ -176,12 +191,13 @@ class ClusterApi:
     ) -> urllib3.BaseHTTPResponse:
         group = "/apis/batch/v1" if resource == "jobs" else "/api/v1"
         url = f"{self._access.server}{group}/namespaces/{self.namespace}/{resource}{f'/{name}' if name else ''}"
+        form = "application/merge-patch+json" if method == "PATCH" else "application/json"
         with _mapped_failures(f"the API server {self._access.server}"):
             return self._http.request(
                 method,
                 f"{url}?{urlencode(query)}" if query else url,
                 body=None if body is None else json.dumps(body).encode(),
-                headers={"Content-Type": "application/json", "Accept": "application/json", **self._access.headers()},
+                headers={"Content-Type": form, "Accept": "application/json", **self._access.headers()},
                 timeout=urllib3.Timeout(connect=_CONNECT_S, read=answer_s),
                 preload_content="watch" not in query,
                 redirect=False,
@@ -211,10 +227,10 @@ def _refusal(what: str, code: int, status: Item) -> PodracerError:
         return Exhausted(said, reason="QUOTA_EXCEEDED")
     if code == 401:
         return PermissionRefused(f"{what}: the API server does not know our token: {said}")
-    if code == 403:
+    if code == 403 and (_LACKS_A_VERB.search(said) or not status):
         return PermissionRefused(f"we may not {what}: {said}")
-    if code in (400, 405, 413, 415, 422):
-        return InvalidInput(message, reason="REFUSED_BY_CLUSTER")
+    if code in (400, 403, 405, 413, 415, 422):
+        return InvalidInput(message, reason=REFUSED)
     return Unavailable(message)
 
 
