@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import datetime
 import ipaddress
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from cryptography import x509
@@ -26,7 +26,7 @@ from podracer_core.errors import InvalidInput
 from podracer_core.rpc.tls import CA, CERTIFICATE, KEY, role_name
 from podracer_core.rpc.tokens import create_secret_file, create_tokens
 
-__all__ = ["ROLES", "create_secrets"]
+__all__ = ["ROLES", "Authority", "create_secrets"]
 
 _AUTHORITY_DAYS = 3650
 _BEFORE = datetime.timedelta(hours=1)  # clocks differ
@@ -49,12 +49,14 @@ def create_secrets(folder: Path, hosts: Sequence[str] = (), days: int = 365, *, 
         pgpass = folder / "database" / "pgpass"
         if not pgpass.exists():
             write_secret(pgpass, b"*:*:*:*:" + (folder / "database" / "password").read_bytes())
-        authority = _Authority.load_or_create(folder / "tls" / "ca")
-        written = []
+        authority = _load_or_create(folder / "tls" / "ca")
+        written: list[Path] = []
         for role in ROLES:
             place = folder / "tls" / role
             if renew or not (place / CERTIFICATE).exists():
-                written += authority.write_certificate(place, role_name(role), hosts, days)
+                for name, content in authority.issue(role_name(role), hosts, days).items():
+                    write_secret(place / name, content)
+                    written.append(place / name)
         written += fill_role_folders(folder)
     except OSError as error:
         message = f"cannot write below {folder}: {error.strerror}"
@@ -63,16 +65,24 @@ def create_secrets(folder: Path, hosts: Sequence[str] = (), days: int = 365, *, 
     return sorted(new | set(written))
 
 
-class _Authority:
+def _load_or_create(folder: Path) -> Authority:
+    if (folder / CA).exists():
+        return Authority.parse((folder / CA).read_bytes(), (folder / KEY).read_bytes(), str(folder))
+    authority = Authority.create()
+    write_secret(folder / KEY, authority.key)
+    write_secret(folder / CA, authority.certificate)  # last: with it the authority is there
+    return authority
+
+
+class Authority:
     """Signs certificates."""
 
     def __init__(self, certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> None:
         self._certificate, self._key = certificate, key
 
     @classmethod
-    def load_or_create(cls, folder: Path) -> _Authority:
-        if (folder / CA).exists():
-            return cls._load(folder)
+    def create(cls) -> Authority:
+        """A new one."""
         key = ec.generate_private_key(ec.SECP256R1())
         name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "podracer authority")])
         certificate = (
@@ -82,25 +92,32 @@ class _Authority:
             .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
             .sign(key, hashes.SHA256())
         )
-        write_secret(folder / KEY, _pem_key(key))
-        write_secret(
-            folder / CA, certificate.public_bytes(serialization.Encoding.PEM)
-        )  # last: with it the authority is there
         return cls(certificate, key)
 
     @classmethod
-    def _load(cls, folder: Path) -> _Authority:
+    def parse(cls, certificate: bytes, key: bytes, place: str) -> Authority:
+        """One in PEM. Raises InvalidInput, naming the `place` where it lies."""
         try:
-            certificate = x509.load_pem_x509_certificate((folder / CA).read_bytes())
-            key = serialization.load_pem_private_key((folder / KEY).read_bytes(), None)
+            parsed = x509.load_pem_x509_certificate(certificate)
+            private = serialization.load_pem_private_key(key, None)
         except (ValueError, TypeError) as error:
-            raise InvalidInput(f"{folder} holds no authority: {error}", reason="BAD_TLS", path=folder) from error
-        if not isinstance(key, ec.EllipticCurvePrivateKey):
-            raise InvalidInput(f"{folder / KEY} is not a key that podracer has made", reason="BAD_TLS", path=folder)
-        return cls(certificate, key)
+            raise InvalidInput(f"{place} holds no authority: {error}", reason="BAD_TLS", path=place) from error
+        if not isinstance(private, ec.EllipticCurvePrivateKey):
+            raise InvalidInput(f"the key of {place} is not one that podracer has made", reason="BAD_TLS", path=place)
+        return cls(parsed, private)
 
-    def write_certificate(self, folder: Path, name: str, hosts: Sequence[str], days: int) -> list[Path]:
-        """A new key and certificate of a role, whole in place one after the other."""
+    @property
+    def certificate(self) -> bytes:
+        """In PEM."""
+        return self._certificate.public_bytes(serialization.Encoding.PEM)
+
+    @property
+    def key(self) -> bytes:
+        """In PEM."""
+        return _pem_key(self._key)
+
+    def issue(self, name: str, hosts: Sequence[str], days: int) -> Mapping[str, bytes]:
+        """A new key and certificate of a role, and this authority's certificate, by the names of their files."""
         key = ec.generate_private_key(ec.SECP256R1())
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
         certificate = (
@@ -115,15 +132,11 @@ class _Authority:
             )
             .sign(self._key, hashes.SHA256())
         )
-        pem = serialization.Encoding.PEM
-        files = {
-            CA: self._certificate.public_bytes(pem),
+        return {
+            CA: self.certificate,
             KEY: _pem_key(key),
-            CERTIFICATE: certificate.public_bytes(pem),
+            CERTIFICATE: certificate.public_bytes(serialization.Encoding.PEM),
         }
-        for file, content in files.items():
-            write_secret(folder / file, content)
-        return [folder / file for file in files]
 
 
 def _builder(

@@ -9,12 +9,13 @@ DIR/roles/<role>/database/… a file for PGPASSFILE
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 from podracer_core.rpc.tls import CA, CERTIFICATE, KEY
 from podracer_core.rpc.tokens import hash_tokens
 
-__all__ = ["ROLES", "fill_role_folders", "write_secret"]
+__all__ = ["ROLES", "fill_role_folders", "given", "write_secret"]
 
 ROLES = ("orchestrator", "leaderboard", "learner", "worker", "evaluator", "policy", "client")
 """Those that have a certificate."""
@@ -46,17 +47,21 @@ def fill_role_folders(folder: Path) -> list[Path]:
     """Bring the copies below `folder`/roles up to date; returns those that were written."""
     written = []
     for role, paths in _GIVEN.items():
-        sources = {path: folder / path for path in paths}
+        contents = given(role, {path: (folder / path).read_bytes() for path in paths})
         if role in ROLES:
-            sources |= {f"tls/{name}": folder / "tls" / role / name for name in (CA, KEY, CERTIFICATE)}
-        for path, source in sources.items():
-            copy, content = folder / "roles" / role / path, source.read_bytes()
-            if path in _KNOWN.get(role, ()):
-                content = hash_tokens(content.decode()).encode()
+            contents |= {f"tls/{name}": (folder / "tls" / role / name).read_bytes() for name in (CA, KEY, CERTIFICATE)}
+        for path, content in contents.items():
+            copy = folder / "roles" / role / path
             if not copy.exists() or copy.read_bytes() != content:
                 write_secret(copy, content)
                 written.append(copy)
     return written
+
+
+def given(role: str, contents: Mapping[str, bytes]) -> dict[str, bytes]:
+    """What a role is given of these, by path; its certificate is not among them."""
+    known, paths = _KNOWN.get(role, ()), [path for path in _GIVEN[role] if path in contents]
+    return {path: hash_tokens(contents[path].decode()).encode() if path in known else contents[path] for path in paths}
 
 
 def write_secret(path: Path, content: bytes) -> None:

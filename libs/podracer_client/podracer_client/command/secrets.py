@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -10,17 +11,56 @@ import typer
 
 
 def secrets(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where they are to lie.", show_default=False)],
+    folder: Annotated[
+        Path | None, typer.Argument(metavar="[DIR]", help="Where they are to lie.", show_default=False)
+    ] = None,
     host: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME", help="A host's name or address that the certificates are to bear as well."),
     ] = None,
     days: Annotated[int, typer.Option(min=1, metavar="N", help="How long the certificates are valid.")] = 365,
     renew: Annotated[bool, typer.Option("--renew", help="Make the certificates anew, by the same authority.")] = False,
+    kubernetes: Annotated[
+        bool,
+        typer.Option("--kubernetes", help="Instead of DIR: Secrets of this pod's namespace, looked after for ever."),
+    ] = False,
+    once: Annotated[bool, typer.Option("--once", help="With --kubernetes: end when none is missing.")] = False,
+    without: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="With --kubernetes: Secrets (or a pattern) that something else makes."),
+    ] = None,
+    kubeconfig: Annotated[
+        Path | None,
+        typer.Option(envvar="PODRACER_KUBECONFIG", metavar="FILE", help="With --kubernetes: from outside a cluster."),
+    ] = None,
 ) -> None:
     """Make the tokens, certificates and keys of a deployment, as far as they are missing; DIR/roles/ROLE has what each
     role is given."""
+    if kubernetes == (folder is not None):
+        raise typer.BadParameter("expected either DIR or --kubernetes")
+    if folder is None:
+        _keep_in_cluster(kubeconfig, without or (), host or (), days, once=once, renew=renew)
+        return
     from podracer_client.deployment_secrets import create_secrets
 
     written = create_secrets(folder, host or (), days, renew=renew)
     sys.stdout.write("".join(f"{path}\n" for path in written) or f"nothing is missing below {folder}\n")
+
+
+def _keep_in_cluster(
+    kubeconfig: Path | None, without: Sequence[str], hosts: Sequence[str], days: int, *, once: bool, renew: bool
+) -> None:
+    import signal
+    import threading
+
+    from podracer_client.cluster_secrets import ClusterSecrets, keep
+    from podracer_core.kubernetes.access import in_cluster, read_kubeconfig
+    from podracer_core.kubernetes.api import ClusterApi
+    from podracer_core.telemetry.logging import configure_logging
+
+    configure_logging("secrets")
+    stop = threading.Event()
+    if not once:  # the first process of a container hears no signal that it does not ask for
+        signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    api = ClusterApi(in_cluster() if kubeconfig is None else read_kubeconfig(kubeconfig))
+    keep(ClusterSecrets(api, without, hosts, days), stop, once=once, renew=renew)
