@@ -21,6 +21,8 @@ K8S = ROOT / "deploy" / "k8s"
 OVERLAYS = sorted(path.parent.name for path in K8S.glob("overlays/*/kustomization.yaml"))
 COMPONENTS = sorted(path.parent.name for path in K8S.glob("components/*/kustomization.yaml"))
 NAMESPACE = "podracer"
+"""Of the overlays that contain one."""
+WITH_NAMESPACE = ("dev", "serving")
 
 Object = Mapping[str, Any]
 
@@ -81,8 +83,7 @@ def pod_specs(objects: tuple[Object, ...]) -> Iterator[PodSpec]:
 
 def pod_template(objects: tuple[Object, ...]) -> Object:
     """What the orchestrator makes pods of: {metadata, spec}."""
-    text = of_kind(objects, "ConfigMap")["podracer-pod-template"]["data"]["pod-template.yaml"]
-    template: Object = yaml.safe_load(text)
+    template: Object = of_kind(objects, "PodTemplate")["podracer-pod-template"]["template"]
     return template
 
 

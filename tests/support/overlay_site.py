@@ -1,30 +1,45 @@
 """An overlay of deploy/k8s, run: its containers as processes, with the variables, Secrets and files that it gives them.
 
 What stands in for a cluster: addresses of the loopback interface for those of pods, folders for volumes, an S3 server
-for MinIO, and the API server and kubelet of the other tests, which hold the orchestrator to the overlay's Role.
+for MinIO, and the API server and kubelet of the other tests, which hold callers to the overlay's Roles.
 """
 
 from __future__ import annotations
 
 import copy
 import random
-import shutil
-from base64 import b64decode
+from base64 import b64decode, b64encode
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from podracer_client.client import Client
+from podracer_client.cluster_secrets import ClusterSecrets
 from podracer_client.connection import Connection
-from podracer_client.deployment_secrets import create_secrets
+from podracer_core.kubernetes.access import read_kubeconfig
+from podracer_core.kubernetes.api import ClusterApi
 from podracer_core.rpc.tokens import FileToken
-from support.kubernetes_api import Api
+from support.kubernetes_api import NAMESPACE, Api
 from support.kubernetes_cluster import Cluster
 from support.kubernetes_kubelet import Processes
 from support.kubernetes_store import Item, Store
-from support.manifests import K8S, PodSpec, environment, kustomize, mounted, of_kind, pod_specs, rendered
+from support.manifests import Object, PodSpec, environment, mounted, of_kind, pod_specs, rendered
 from support.s3_server import ACCESS_KEY, SECRET_KEY, S3Server
 from support.services import ServiceProcesses
+
+FILES_OF_TLS = {"ca.crt": "ca.pem", "tls.crt": "cert.pem", "tls.key": "key.pem"}
+
+
+def make_secrets(objects: tuple[Object, ...], store: Store, folder: Path) -> dict[str, Item]:
+    """What podracer-secrets makes of what is in `store`, held to its Role; all Secrets that are there then."""
+    api = Api(store, of_kind(objects, "Role")["podracer-secrets"])
+    api.start()
+    try:
+        access = read_kubeconfig(api.kubeconfig(folder / "secrets.kubeconfig"))
+        ClusterSecrets(ClusterApi(access), (), (), 365).ensure()
+    finally:
+        api.stop()
+    return {secret["metadata"]["name"]: secret for secret in store.find("secrets")}
 
 
 class Kubelet(Processes):
@@ -54,14 +69,16 @@ class OverlaySite(ServiceProcesses):
         super().__init__(folder)
         self.objects = rendered(overlay)
         self.store = S3Server(folder / "s3")
-        self.secrets = folder / "secrets"
         self._mounted = folder / "mounted"
         network = f"127.{random.randint(64, 250)}.{random.randint(0, 250)}"
         self._hosts = {"podracer-orchestrator": f"{network}.2", "podracer-leaderboard": f"{network}.3"}
-        self._mount_secrets()
         self.kubelet = Kubelet(self)
+        applied = Store()
+        applied.create("podtemplates", NAMESPACE, of_kind(self.objects, "PodTemplate")["podracer-pod-template"])
+        applied.create("configmaps", NAMESPACE, of_kind(self.objects, "ConfigMap")["podracer-pool"])
+        self._mount_secrets(applied)
         self.cluster = Cluster(
-            Api(Store(), of_kind(self.objects, "Role")["podracer-orchestrator"]), runner=self.kubelet
+            Api(applied, of_kind(self.objects, "Role")["podracer-orchestrator"]), runner=self.kubelet
         )
 
     def start(self) -> None:
@@ -93,14 +110,19 @@ class OverlaySite(ServiceProcesses):
         found = environment(plain, self.objects)
         for path, volume in mounted(container, spec).items():
             if "emptyDir" not in volume:  # those of pods are the kubelet's
-                found = {name: value.replace(path, str(self._volume(volume))) for name, value in found.items()}
+                found = {
+                    name: value.replace(path, str(self._volume(volume, spec.owner))) for name, value in found.items()
+                }
         for host, address in self._hosts.items():
             found = {name: value.replace(f"{host}:", f"{address}:") for name, value in found.items()}
         return {name: value.replace("http://podracer-minio:9000", self.store.endpoint) for name, value in found.items()}
 
     def client(self) -> Client:
         """To be closed by the caller."""
-        token, tls = FileToken(self.secrets / "tokens" / "client"), self.secrets / "tls" / "client"
+        token, tls = (
+            FileToken(self._mounted / "podracer-tokens-client" / "client"),
+            self._mounted / "podracer-tls-client",
+        )
         addresses = (f"{self._hosts[f'podracer-{role}']}:50051" for role in ("orchestrator", "leaderboard"))
         return Client(Connection(*addresses, token, tls))
 
@@ -108,38 +130,26 @@ class OverlaySite(ServiceProcesses):
         """The address of a service of the control plane."""
         return self._hosts[f"podracer-{role}"]
 
-    def _volume(self, volume: Mapping[str, Any]) -> Path:
-        """The folder of a Secret, a ConfigMap or a claim."""
-        if secret := volume.get("secret"):
-            return self._mounted / secret["secretName"]
-        if config := volume.get("configMap"):
-            folder = self._mounted / config["name"]
-            folder.mkdir(parents=True, exist_ok=True)
-            for name, text in of_kind(self.objects, "ConfigMap")[config["name"]]["data"].items():
-                (folder / name).write_text(text)
-            return folder
-        return self._mounted / volume["persistentVolumeClaim"]["claimName"]
+    def _volume(self, volume: Mapping[str, Any], owner: str) -> Path:
+        """The folder of a Secret, or of a claim of its owner."""
+        secret = volume.get("secret")
+        return self._mounted / (secret["secretName"] if secret else f"{volume['name']}-{owner}-0")
 
-    def _mount_secrets(self) -> None:
-        """The Secrets of deploy/k8s/secrets, as files with the names that the overlay's volumes give them."""
-        kustomization = self.folder / "kustomization"
-        shutil.copytree(K8S / "secrets", kustomization, ignore=shutil.ignore_patterns("files"))
-        for name, key in (("access_key", ACCESS_KEY), ("secret_key", SECRET_KEY)):  # a store that is there already
-            (kustomization / "files" / "store").mkdir(parents=True, exist_ok=True)
-            (kustomization / "files" / "store" / name).write_text(f"{key}\n")
-        create_secrets(kustomization / "files")
-        self.secrets = kustomization / "files"
+    def _mount_secrets(self, applied: Store) -> None:
+        """As files with the names that the overlay's volumes give them."""
+        keys = {"access-key": ACCESS_KEY, "secret-key": SECRET_KEY}  # of a store that is there already
+        data = {name: b64encode(key.encode()).decode() for name, key in keys.items()}
+        applied.create("secrets", NAMESPACE, {"metadata": {"name": "podracer-s3"}, "data": data})
         names = {
             volume["secret"]["secretName"]: {item["key"]: item["path"] for item in volume["secret"].get("items", ())}
             for spec in pod_specs(self.objects)
             for volume in spec.spec["volumes"]
             if "secret" in volume
         }
-        secrets = of_kind(kustomize(kustomization), "Secret")
-        for name in names.keys() & secrets.keys():  # a component's secrets are there for overlays without it too
+        for name, secret in make_secrets(self.objects, applied, self.folder).items():
             folder = self._mounted / name
             folder.mkdir(parents=True)
-            for key, content in secrets[name]["data"].items():
-                path = folder / names[name].get(key, key)
+            for key, content in secret["data"].items():
+                path = folder / names.get(name, FILES_OF_TLS).get(key, key)
                 path.write_bytes(b64decode(content))
                 path.chmod(0o440)

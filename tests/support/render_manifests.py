@@ -27,4 +27,6 @@ def make_job(overlay: str, plan: PodPlan) -> dict[str, Any]:
 if __name__ == "__main__":
     for name in OVERLAYS:
         objects = [*rendered(name), make_job(name, FUSED), make_job(name, SPLIT)]
+        for one in objects:  # as `kubectl apply --namespace` does
+            one["metadata"].setdefault("namespace", NAMESPACE)
         Path(sys.argv[1], f"{name}.yaml").write_text(yaml.safe_dump_all(objects))

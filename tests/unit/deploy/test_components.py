@@ -1,17 +1,30 @@
-"""Components go together in any combination that an operator may want."""
+"""Components go together in any combination that an operator may want, and each does what its head says."""
 
 from __future__ import annotations
 
+import json
 import os
+import re
 from pathlib import Path
 
+import kubernetes_validate
 import pytest
 import yaml
 
-from support.manifests import COMPONENTS, K8S, Object, environment, kustomize, pod_specs
+from support.manifests import COMPONENTS, K8S, Object, environment, kustomize, mounted, of_kind, pod_specs
 
-BESIDE = {"minio": {"external-s3"}, "external-s3": {"minio"}}
+STORES = ["minio", "external-s3"]
 """Two that say the same thing differently."""
+CHANGE_ALL = ["dual-stack", "image-pull-secret", "openshift", "priorities"]
+"""They change what the others bring, so they come after them."""
+SETTINGS = [
+    {
+        "name": "podracer-settings",
+        "literals": ["storage-class=fast"],
+        "options": {"annotations": {"config.kubernetes.io/local-config": "true"}},
+    },
+    {"name": "podracer-gpu", "literals": ["PODRACER_GPU_RESOURCE=amd.com/gpu"]},
+]
 
 
 def _render(folder: Path, **content: object) -> tuple[Object, ...]:
@@ -24,18 +37,84 @@ def _here(folder: Path, *parts: str) -> str:
     return os.path.relpath(K8S.joinpath(*parts), folder)
 
 
-@pytest.mark.parametrize("store", ["minio", "external-s3"])
-def test_all_components_go_together(store: str, tmp_path: Path) -> None:
-    names = [store, *(name for name in COMPONENTS if name not in {store} | BESIDE[store])]
-    parts = [_here(tmp_path, "components", name) for name in names]
-    objects = _render(tmp_path, resources=[_here(tmp_path, "base")], components=parts)
-    names_of_objects = [(one["kind"], one["metadata"]["name"]) for one in objects]
-    assert len(names_of_objects) == len(set(names_of_objects))
-    for pod in pod_specs(objects):
-        for container in pod.containers.values():
-            if container["image"].startswith("podracer/"):
-                variables = environment(container, objects)
+@pytest.fixture(scope="module", params=STORES)
+def everything(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Object, ...]:
+    """All components together, with one of the two stores."""
+    folder = tmp_path_factory.mktemp("everything")
+    names = [request.param, "storage-class"]  # before postgresql
+    names += [name for name in COMPONENTS if name not in STORES + CHANGE_ALL + names] + CHANGE_ALL
+    return _render(
+        folder,
+        resources=[_here(folder, "base")],
+        components=[_here(folder, "components", name) for name in names],
+        generatorOptions={"disableNameSuffixHash": True},
+        configMapGenerator=SETTINGS,
+    )
+
+
+def test_all_components_go_together(everything: tuple[Object, ...]) -> None:
+    names = [(one["kind"], one["metadata"]["name"]) for one in everything]
+    assert len(names) == len(set(names))
+    for one in everything:
+        if not one["apiVersion"].startswith(("cert-manager.io/", "cilium.io/", "kueue.x-k8s.io/")):
+            kubernetes_validate.validate(one, "1.37", strict=True)
+    services = of_kind(everything, "Service")
+    assert {service["spec"]["ipFamilyPolicy"] for service in services.values()} == {"PreferDualStack"}
+    for account in of_kind(everything, "ServiceAccount").values():
+        assert account["imagePullSecrets"] == [{"name": "podracer-registry"}]
+    for pod in pod_specs(everything):
+        assert not {"runAsUser", "runAsGroup", "fsGroup"} & set(pod.spec["securityContext"])
+        assert pod.spec["priorityClassName"] == f"podracer-{'pods' if pod.owner == 'podracer-pod' else 'control'}"
+        for name, container in pod.containers.items():
+            variables = environment(container, everything)
+            if name not in ("minio", "secrets"):
                 assert variables["OTEL_EXPORTER_OTLP_ENDPOINT"] == "http://otel-collector.observability:4317"
+            listening = [value for key, value in variables.items() if key.endswith("LISTEN")]
+            assert all(value.startswith("[::]:") for value in listening), name
+
+
+def test_settings_of_components(everything: tuple[Object, ...]) -> None:
+    assert "podracer-settings" not in json.dumps(everything)
+    for stateful in of_kind(everything, "StatefulSet").values():
+        for claim in stateful["spec"]["volumeClaimTemplates"]:
+            assert claim["spec"]["storageClassName"] == "fast"
+    (orchestrator,) = [pod for pod in pod_specs(everything) if pod.owner == "podracer-orchestrator"]
+    variables = environment(orchestrator.containers["orchestrator"], everything)
+    assert variables["PODRACER_GPU_RESOURCE"] == "amd.com/gpu"
+    assert variables["PODRACER_KUEUE_QUEUE"] in of_kind(everything, "LocalQueue")
+    policies = [
+        of_kind(everything, kind)["podracer-to-api-server"]["spec"] for kind in ("NetworkPolicy", "CiliumNetworkPolicy")
+    ]
+    assert policies[0]["podSelector"] == policies[1]["endpointSelector"]
+
+
+def test_an_identity_of_aws_is_the_learners_and_the_orchestrators_alone(everything: tuple[Object, ...]) -> None:
+    for pod in pod_specs(everything):
+        for name, container in pod.containers.items():
+            volumes = mounted(container, pod)
+            variables = environment(container, everything)
+            has_token = any("projected" in volume for volume in volumes.values())
+            assert has_token is (name in ("orchestrator", "learner")), name
+            if has_token:
+                assert Path(variables["AWS_WEB_IDENTITY_TOKEN_FILE"]).parent.as_posix() in volumes
+                assert not any(key.startswith("PODRACER_S3_") and key.endswith("_FILE") for key in variables)
+
+
+def test_the_cluster_is_asked_for_nothing_by_an_installation(tmp_path: Path) -> None:
+    """Two of them, side by side: what both need is applied once."""
+    shared = [*kustomize(K8S / "cluster"), *kustomize(K8S / "cluster" / "kueue")]
+    assert {one["kind"] for one in shared} == {"PriorityClass", "ClusterQueue", "ResourceFlavor"}
+    names = ("kueue", "cert-manager", "policy")
+    objects = _render(
+        tmp_path,
+        namespace="team-rl",
+        resources=[_here(tmp_path, "overlays", "dev")],
+        components=[_here(tmp_path, "components", name) for name in names],
+    )
+    assert [one["metadata"]["name"] for one in objects if one["metadata"].get("namespace") != "team-rl"] == ["team-rl"]
+    assert set(re.findall(r'"namespace": "([^"]*)"', json.dumps(objects))) == {"team-rl"}
+    for binding in of_kind(objects, "RoleBinding").values():
+        assert [subject["namespace"] for subject in binding["subjects"]] == ["team-rl"]
 
 
 @pytest.mark.parametrize("way", ["timeSlicing", "mps"])

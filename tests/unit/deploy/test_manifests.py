@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import importlib.metadata
 import json
 import re
@@ -11,10 +12,21 @@ from typing import Any
 import kubernetes_validate
 import pytest
 
-from support.manifests import NAMESPACE, OVERLAYS, of_kind, pod_specs, pod_template, quantity, rendered
+from support.manifests import (
+    K8S,
+    NAMESPACE,
+    OVERLAYS,
+    WITH_NAMESPACE,
+    kustomize,
+    of_kind,
+    pod_specs,
+    pod_template,
+    quantity,
+    rendered,
+)
+from support.processes import ROOT
 
 OLDEST, NEWEST = "1.31", "1.37"
-CLUSTER_WIDE = {"Namespace", "PriorityClass", "ClusterQueue", "ResourceFlavor"}
 SPEC_OF_CUSTOM = {
     ("cert-manager.io/v1", "Issuer"): [{"selfSigned"}, {"ca"}],
     ("cert-manager.io/v1", "Certificate"): [{"secretName", "issuerRef", "privateKey", "commonName", "duration"}],
@@ -23,6 +35,9 @@ SPEC_OF_CUSTOM = {
     ("kueue.x-k8s.io/v1beta2", "LocalQueue"): [{"clusterQueue"}],
 }
 """Kinds that a cluster knows by an operator's own definition, and what each must have at the least."""
+
+CALLERS = ("podracer-orchestrator", "podracer-secrets")
+"""Those that speak to the API server."""
 
 each_overlay = pytest.mark.parametrize("overlay", OVERLAYS)
 
@@ -34,26 +49,20 @@ def _containers(overlay: str) -> Iterator[tuple[str, Any]]:
             yield f"{pod.owner}/{name}", container
 
 
-def _added(overlay: str, prefix: str = "") -> set[str]:
-    """Names of what an overlay has besides the base and an object store."""
-    return {f"{prefix}policy"} if overlay == "serving" else set()
-
-
 def test_the_overlays_are_those_of_the_documentation() -> None:
     assert OVERLAYS == ["dev", "gpu", "kueue", "production", "serving"]
 
 
 @pytest.mark.parametrize(("version", "overlays"), [(OLDEST, ["dev"]), (NEWEST, OVERLAYS)], ids=["oldest", "newest"])
 def test_every_object_is_valid(version: str, overlays: list[str]) -> None:
-    different = {json.dumps(one, sort_keys=True): one for overlay in overlays for one in rendered(overlay)}
+    objects = [one for overlay in overlays for one in rendered(overlay)]
+    objects += [one for folder in ("cluster", "cluster/kueue") for one in kustomize(K8S / folder)]
+    different = {json.dumps(one, sort_keys=True): one for one in objects}
     for one in different.values():
         if (needed := SPEC_OF_CUSTOM.get((one["apiVersion"], one["kind"]))) is not None:
             assert any(keys <= set(one.get("spec", {})) for keys in needed), one
         else:
             kubernetes_validate.validate(one, version, strict=True)
-    for overlay in {"dev", "gpu"} & set(overlays):
-        as_object = {"apiVersion": "v1", "kind": "PodTemplate", "template": pod_template(rendered(overlay))}
-        kubernetes_validate.validate(as_object, version, strict=True)
 
 
 @each_overlay
@@ -61,11 +70,13 @@ def test_every_object_is_there_once_and_in_the_namespace(overlay: str) -> None:
     objects = rendered(overlay)
     names = [(one["kind"], one["metadata"]["name"]) for one in objects]
     assert len(names) == len(set(names))
+    namespace = NAMESPACE if overlay in WITH_NAMESPACE else None
     for one in objects:
-        expected = None if one["kind"] in CLUSTER_WIDE else NAMESPACE
-        assert one["metadata"].get("namespace") == expected, one["metadata"]
-    labels = of_kind(objects, "Namespace")[NAMESPACE]["metadata"]["labels"]
-    assert labels["pod-security.kubernetes.io/enforce"] == "restricted"
+        assert one["metadata"].get("namespace") == (None if one["kind"] == "Namespace" else namespace), one["metadata"]
+    namespaces = of_kind(objects, "Namespace")
+    assert list(namespaces) == ([NAMESPACE] if namespace else [])
+    for one in namespaces.values():
+        assert one["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == "restricted"
 
 
 @each_overlay
@@ -79,7 +90,11 @@ def test_pods_keep_to_the_restricted_standard(overlay: str) -> None:
         assert not {"hostNetwork", "hostPID", "hostIPC"} & set(pod.spec), pod.owner
         assert all(volumes & set(volume) for volume in pod.spec["volumes"]), pod.owner
         assert pod.spec["enableServiceLinks"] is False, pod.owner
-        assert pod.spec["automountServiceAccountToken"] is (pod.owner == "podracer-orchestrator"), pod.owner
+        assert pod.spec["automountServiceAccountToken"] is (pod.owner in CALLERS), pod.owner
+        assert {one["key"]: one["tolerationSeconds"] for one in pod.spec["tolerations"][:2]} == {
+            "node.kubernetes.io/not-ready": 30,
+            "node.kubernetes.io/unreachable": 30,
+        }
     for name, container in _containers(overlay):
         assert container["securityContext"] == {
             "allowPrivilegeEscalation": False,
@@ -122,30 +137,45 @@ def test_who_listens_is_probed(overlay: str) -> None:
 
 
 @each_overlay
-def test_images_are_all_of_this_version(overlay: str) -> None:
-    version = importlib.metadata.version("podracer-core")
-    images = {one["image"] for _, one in _containers(overlay)}
-    ours = {image.rpartition(":")[0]: image.rpartition(":")[2] for image in images if image.startswith("podracer/")}
-    roles = {"orchestrator", "leaderboard", "learner", "worker", "evaluator"} | _added(overlay)
-    assert set(ours) == {f"podracer/{role}" for role in roles}
-    cuda = {"learner"} if overlay == "gpu" else set()
-    for image, tag in ours.items():
-        assert tag == (f"{version}-cuda" if image.removeprefix("podracer/") in cuda else version)
-    for image in images:
-        assert re.fullmatch(r"[a-z]+/[a-z]+:(?!latest)[\w.-]+", image), image
+def test_images_are_those_of_this_version_in_our_registry(overlay: str) -> None:
+    settings = dict(line.split("=", 1) for line in (ROOT / ".env").read_text().splitlines() if re.match(r"\w+=", line))
+    assert settings["PODRACER_TAG"] == importlib.metadata.version("podracer-core")
+    ours = f"{settings['PODRACER_REGISTRY']}/podracer-"
+    for name, container in _containers(overlay):
+        role, tag = name.rpartition("/")[2], settings["PODRACER_TAG"]
+        if overlay == "gpu" and role == "learner":
+            tag += "-cuda"
+        assert container["image"] == f"{ours}{'orchestrator' if role == 'secrets' else role}:{tag}"
+    version = of_kind(rendered(overlay), "PodTemplate")["podracer-pod-template"]["metadata"]["annotations"]
+    assert version == {"podracer.dev/version": settings["PODRACER_TAG"]}
 
 
 @each_overlay
 def test_control_services_are_alone_and_never_two_at_a_time(overlay: str) -> None:
     objects = rendered(overlay)
-    deployments = of_kind(objects, "Deployment")
-    assert set(deployments) - _added(overlay, "podracer-") == {"podracer-orchestrator", "podracer-leaderboard"}
+    stateful, deployments = of_kind(objects, "StatefulSet"), of_kind(objects, "Deployment")
+    assert deployments["podracer-secrets"]["spec"]["strategy"] == {"type": "Recreate"}
     for name in ("podracer-orchestrator", "podracer-leaderboard"):
-        deployment = deployments[name]
-        assert deployment["spec"]["replicas"] == 1
-        assert deployment["spec"]["strategy"] == {"type": "Recreate"}
+        if overlay == "production":
+            assert deployments[name]["spec"]["strategy"] == {"type": "Recreate"}
+        assert (stateful | deployments)[name]["spec"]["replicas"] == 1
         assert of_kind(objects, "Service")[name]["spec"]["publishNotReadyAddresses"] is True
     assert not of_kind(objects, "PodDisruptionBudget")  # it would only keep nodes from being drained
+
+
+@each_overlay
+def test_volumes_outlive_what_is_deleted(overlay: str) -> None:
+    """A claim of a template is not applied, so `kubectl delete -k` leaves it."""
+    objects = rendered(overlay)
+    assert not of_kind(objects, "PersistentVolumeClaim")
+    names = {"podracer-orchestrator": "database", "podracer-leaderboard": "database", "podracer-minio": "objects"}
+    stateful = of_kind(objects, "StatefulSet")
+    assert set(stateful) == (set() if overlay == "production" else set(names))
+    for name, one in stateful.items():
+        (claim,) = one["spec"]["volumeClaimTemplates"]
+        assert claim["metadata"]["name"] == names[name]
+        assert set(one["spec"]["persistentVolumeClaimRetentionPolicy"].values()) == {"Retain"}
+        assert one["spec"]["serviceName"] in of_kind(objects, "Service")
 
 
 def test_policy_servers_take_over_from_one_another() -> None:
@@ -163,31 +193,27 @@ def test_the_template_has_the_containers_that_the_pool_knows() -> None:
     assert pod.spec["restartPolicy"] == "Never"
 
 
-@each_overlay
-def test_who_has_to_go_when_the_cluster_is_full(overlay: str) -> None:
-    objects = rendered(overlay)
-    classes = of_kind(objects, "PriorityClass")
+def test_who_has_to_go_when_the_cluster_is_full() -> None:
+    """Where the classes of the cluster are used (components/priorities); no overlay needs them."""
+    classes = of_kind(kustomize(K8S / "cluster"), "PriorityClass")
     assert classes["podracer-control"]["value"] > 0 > classes["podracer-pods"]["value"] > -10
-    for pod in pod_specs(objects):
-        if pod.labels["app.kubernetes.io/name"] == NAMESPACE:
-            expected = "podracer-pods" if pod.owner == "podracer-pod" else "podracer-control"
-            assert pod.spec["priorityClassName"] == expected
+    assert not any("priorityClassName" in pod.spec for overlay in OVERLAYS for pod in pod_specs(rendered(overlay)))
 
 
-def test_the_template_for_gpus_is_the_plain_one_but_for_an_image_and_a_toleration() -> None:
-    plain, gpu = pod_template(rendered("dev")), pod_template(rendered("gpu"))
-    assert gpu["spec"].pop("tolerations") == [{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}]
-    for template in (plain, gpu):
-        for container in (*template["spec"]["initContainers"], *template["spec"]["containers"]):
-            container["image"] = container["image"].removesuffix("-cuda")
+def test_the_template_for_gpus_is_the_plain_one_but_for_an_image_and_tolerations() -> None:
+    plain, gpu = (copy.deepcopy(pod_template(rendered(overlay))) for overlay in ("dev", "gpu"))
+    added = [one["key"] for one in gpu["spec"].pop("tolerations") if one not in plain["spec"]["tolerations"]]
+    assert added == ["nvidia.com/gpu", "amd.com/gpu"]
+    del plain["spec"]["tolerations"]
+    (learner,) = gpu["spec"]["containers"]
+    learner["image"] = learner["image"].removesuffix("-cuda")
     assert gpu == plain
 
 
 def test_production_keeps_nothing_on_disk_and_is_spread() -> None:
-    objects = rendered("production")
-    assert all(pod.spec["topologySpreadConstraints"] for pod in pod_specs(objects))
-    assert not of_kind(objects, "PersistentVolumeClaim")
-    assert not of_kind(objects, "StatefulSet")
+    for pod in pod_specs(rendered("production")):
+        assert pod.owner == "podracer-secrets" or pod.spec["topologySpreadConstraints"]
+        assert not any("persistentVolumeClaim" in volume for volume in pod.spec["volumes"])
 
 
 def test_certificates_bear_the_names_of_roles() -> None:
@@ -206,14 +232,14 @@ def test_certificates_bear_the_names_of_roles() -> None:
 
 
 def test_the_queue_covers_all_that_pods_ask_for() -> None:
-    objects = rendered("kueue")
-    (group,) = of_kind(objects, "ClusterQueue")[NAMESPACE]["spec"]["resourceGroups"]
+    objects = (*rendered("kueue"), *kustomize(K8S / "cluster" / "kueue"))
+    (group,) = of_kind(objects, "ClusterQueue")["podracer"]["spec"]["resourceGroups"]
     asked = {what for _, one in _containers("kueue") for what in one["resources"]["requests"]}
     assert asked | {"nvidia.com/gpu"} == set(group["coveredResources"])
     for flavor in group["flavors"]:
         assert flavor["name"] in of_kind(objects, "ResourceFlavor")
         assert [one["name"] for one in flavor["resources"]] == group["coveredResources"]
     queues = of_kind(objects, "LocalQueue")
-    assert queues[NAMESPACE]["spec"]["clusterQueue"] in of_kind(objects, "ClusterQueue")
+    assert queues["podracer"]["spec"]["clusterQueue"] in of_kind(objects, "ClusterQueue")
     orchestrator = dict(_containers("kueue"))["podracer-orchestrator/orchestrator"]
-    assert {"name": "PODRACER_KUEUE_QUEUE", "value": NAMESPACE} in orchestrator["env"]
+    assert {"name": "PODRACER_KUEUE_QUEUE", "value": "podracer"} in orchestrator["env"]

@@ -18,7 +18,8 @@ MINIO = {("orchestrator", "object-store", 9000), ("pod", "object-store", 9000)}
 SERVING = {("policy", "orchestrator", 50051), ("policy", "leaderboard", 50051)}
 CLIENTS = {("podracer.dev/clients", role, 50051) for role in ("orchestrator", "leaderboard")}
 METRICS = {("podracer.dev/metrics", role, 9464) for role in ("orchestrator", "leaderboard", "pod")}
-OUTSIDE = {("orchestrator", 443), ("orchestrator", 6443)}
+API_SERVER = {(role, port) for role in ("orchestrator", "secrets") for port in (443, 6443, 8443, 16443)}
+"""At any of these ports, whatever the cluster."""
 PRODUCTION = {("orchestrator", 5432), ("leaderboard", 5432), ("orchestrator", 443), ("pod", 443)}
 
 Rule = Mapping[str, Any]
@@ -67,17 +68,32 @@ def test_whom_other_namespaces_reach(overlay: str) -> None:
     assert found == CLIENTS | METRICS | (serving if overlay == "serving" else set())
 
 
+@pytest.mark.parametrize("cidr", ["0.0.0.0/0", "::/0"])
 @each_overlay
-def test_whom_the_world_is_open_to(overlay: str) -> None:
+def test_whom_the_world_is_open_to(overlay: str, cidr: str) -> None:
     found = {
         (_role(pod), port["port"])
         for pod in pod_specs(rendered(overlay))
         for rule in _rules(overlay, pod, "egress")
         for peer in rule["to"]
-        if peer.get("ipBlock", {}).get("cidr") == "0.0.0.0/0"
+        if peer.get("ipBlock", {}).get("cidr") == cidr
         for port in rule["ports"]
     }
-    assert found == OUTSIDE | (PRODUCTION if overlay == "production" else set())
+    assert found == API_SERVER | (PRODUCTION if overlay == "production" else set())
+
+
+@each_overlay
+def test_every_pod_may_ask_for_names(overlay: str) -> None:
+    for pod in pod_specs(rendered(overlay)):
+        (rule,) = [
+            rule
+            for rule in _rules(overlay, pod, "egress")
+            if any(
+                peer.get("namespaceSelector") == {"matchLabels": {"kubernetes.io/metadata.name": "kube-system"}}
+                for peer in rule["to"]
+            )
+        ]
+        assert rule["ports"] == [{"protocol": "UDP", "port": 53}, {"protocol": "TCP", "port": 53}]
 
 
 @each_overlay

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 from base64 import b64decode
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
 
-from podracer_client.deployment_secrets import create_secrets
 from podracer_core.attachments.settings import PodSettings
 from podracer_core.config import load_settings
 from podracer_core.rpc.tokens import FileToken, TokenFiles
@@ -25,18 +24,9 @@ from podracer_learner.config import LearnerConfig
 from podracer_orchestrator.config import OrchestratorConfig
 from podracer_policy.config import PolicyConfig
 from podracer_worker.config import WorkerConfig
-from support.manifests import (
-    K8S,
-    OVERLAYS,
-    PodSpec,
-    environment,
-    kustomize,
-    mounted,
-    of_kind,
-    pod_specs,
-    quantity,
-    rendered,
-)
+from support.kubernetes_store import Store
+from support.manifests import OVERLAYS, PodSpec, environment, mounted, of_kind, pod_specs, quantity, rendered
+from support.overlay_site import make_secrets
 
 SETTINGS: Mapping[str, type[Any]] = {
     "orchestrator": OrchestratorConfig,
@@ -58,12 +48,8 @@ each_overlay = pytest.mark.parametrize("overlay", OVERLAYS)
 
 @pytest.fixture(scope="module")
 def secrets(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Any]:
-    """The Secrets that deploy/k8s/secrets makes of what `podracer secrets` has made, by name."""
-    folder = tmp_path_factory.mktemp("k8s") / "secrets"
-    shutil.copytree(K8S / "secrets", folder, ignore=shutil.ignore_patterns("files"))
-    create_secrets(folder / "files")
-    objects = kustomize(folder)
-    return of_kind(objects, "Secret")
+    """What podracer-secrets makes, held to its Role, by name."""
+    return make_secrets(rendered("dev"), Store(), tmp_path_factory.mktemp("k8s"))
 
 
 def _containers(overlay: str) -> Iterator[tuple[PodSpec, Any]]:
@@ -84,7 +70,7 @@ def test_every_volume_is_there_and_mounted(overlay: str) -> None:
 def test_whatever_a_pod_needs_is_there(overlay: str, secrets: Mapping[str, Any]) -> None:
     objects = rendered(overlay)
     made = {name: set(secret["data"]) for name, secret in secrets.items()} | BY_OPERATORS
-    claims, maps = of_kind(objects, "PersistentVolumeClaim"), of_kind(objects, "ConfigMap")
+    maps = of_kind(objects, "ConfigMap")
     for pod in pod_specs(objects):
         assert pod.spec["serviceAccountName"] in of_kind(objects, "ServiceAccount")
         for volume in pod.spec["volumes"]:
@@ -92,8 +78,7 @@ def test_whatever_a_pod_needs_is_there(overlay: str, secrets: Mapping[str, Any])
                 keys = {item["key"] for item in secret.get("items", ())}
                 assert keys <= made[secret["secretName"]], secret
                 assert secret["defaultMode"] == 0o440
-            if claim := volume.get("persistentVolumeClaim"):
-                assert claim["claimName"] in claims
+            assert "persistentVolumeClaim" not in volume  # they are of templates
             if config := volume.get("configMap"):
                 assert config["name"] in maps
     for _, container in _containers(overlay):
@@ -110,7 +95,21 @@ def test_no_secret_is_made_that_nobody_needs(secrets: Mapping[str, Any]) -> None
         for volume in pod.spec["volumes"]
         if "secret" in volume
     }
-    assert set(secrets) == named
+    by_itself = {"podracer-tokens", "podracer-authority"}  # of which the others are made
+    of_clients = {"podracer-tokens-client", "podracer-tls-client"}
+    assert set(secrets) == named | by_itself | of_clients
+
+
+def test_what_others_make_is_left_to_them() -> None:
+    objects = rendered("production")
+    (pod,) = [pod for pod in pod_specs(objects) if pod.owner == "podracer-secrets"]
+    words = pod.containers["secrets"]["command"]
+    assert words[:3] == ["podracer", "secrets", "--kubernetes"]
+    patterns = [word.removeprefix("--without=") for word in words[3:]]
+    names = of_kind(objects, "Role")["podracer-secrets"]["rules"][1]["resourceNames"]
+    left = {name for name in names if any(fnmatch(name, pattern) for pattern in patterns)}
+    certificates = {one["spec"]["secretName"] for one in of_kind(objects, "Certificate").values()}
+    assert left == certificates - {"podracer-authority"} | {"podracer-s3"}
 
 
 @each_overlay
@@ -119,10 +118,6 @@ def test_no_secret_is_committed(overlay: str) -> None:
     text = json.dumps(rendered(overlay))
     assert "-----BEGIN" not in text
     assert not re.search(r"://[^/\s:@]+:[^/\s@]+@", text)  # a password in a URL
-
-
-def test_what_holds_secrets_is_ignored_by_git() -> None:
-    assert (K8S / "secrets" / ".gitignore").read_text().split() == ["/files/"]
 
 
 @each_overlay
@@ -140,6 +135,7 @@ def test_nobody_is_given_more_than_it_needs(overlay: str) -> None:
         "learner": {"podracer-tokens-learner", "podracer-tls-learner", "podracer-s3"},
         "worker": {"podracer-tokens-sidecar"},
         "evaluator": {"podracer-tokens-sidecar"},
+        "secrets": set(),
     } | {name: secrets for name, secrets in some.items() if name in given}
 
 
@@ -150,10 +146,11 @@ def test_the_tokens_are_those_of_the_role(secrets: Mapping[str, Any], tmp_path: 
         "learner": {"pod"},
         "sidecar": {"pod"},
         "policy": {"client", "control"},
+        "client": {"client"},
     }
     for role, names in expected.items():
         assert set(secrets[f"podracer-tokens-{role}"]["data"]) == names
-    for role in ("orchestrator", "leaderboard", "learner", "policy"):
+    for role in ("orchestrator", "leaderboard", "learner", "policy", "client"):
         assert set(secrets[f"podracer-tls-{role}"]["data"]) == {"ca.crt", "tls.crt", "tls.key"}
         assert secrets[f"podracer-tls-{role}"]["type"] == "kubernetes.io/tls"
 
@@ -235,15 +232,22 @@ def test_the_sockets_and_the_shared_memory_are_the_same_in_all_containers() -> N
         assert environment(container, rendered("dev"))["PODRACER_SHM_DIR"] == variables["PODRACER_SHM_DIR"]
 
 
-def test_only_the_orchestrator_may_call_the_api_server() -> None:
-    for overlay in OVERLAYS:
-        objects = rendered(overlay)
-        assert not of_kind(objects, "ClusterRole")
-        (binding,) = of_kind(objects, "RoleBinding").values()
-        assert [subject["name"] for subject in binding["subjects"]] == ["podracer-orchestrator"]
-        rules = of_kind(objects, "Role")[binding["roleRef"]["name"]]["rules"]
-        assert not any("*" in values for rule in rules for values in rule.values())
-        assert not any("secrets" in rule["resources"] for rule in rules)
+@each_overlay
+def test_each_caller_of_the_api_server_has_a_role_of_its_own(overlay: str, secrets: Mapping[str, Any]) -> None:
+    objects = rendered(overlay)
+    assert not of_kind(objects, "ClusterRole")
+    for name in ("podracer-orchestrator", "podracer-secrets"):
+        binding = of_kind(objects, "RoleBinding")[name]
+        assert [subject["name"] for subject in binding["subjects"]] == [binding["roleRef"]["name"]] == [name]
+    roles = of_kind(objects, "Role")
+    assert set(roles) == set(of_kind(objects, "RoleBinding"))
+    for name, role in roles.items():
+        assert not any("*" in values for rule in role["rules"] for values in rule.values())
+        assert any("secrets" in rule["resources"] for rule in role["rules"]) is (name == "podracer-secrets")
+    create, own = roles["podracer-secrets"]["rules"]
+    assert create["verbs"] == ["create"]
+    assert set(own["resourceNames"]) == set(secrets)
+    assert own["verbs"] == ["get", "patch"]
 
 
 def test_a_sidecar_cannot_use_the_token_that_it_knows(secrets: Mapping[str, Any], tmp_path: Path) -> None:
