@@ -18,7 +18,7 @@ import secrets
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from fnmatch import fnmatch
-from functools import partial
+from functools import cache, partial
 from threading import Event
 
 from cryptography import x509
@@ -26,7 +26,7 @@ from cryptography import x509
 from podracer_client.deployment_secrets import Authority
 from podracer_client.role_folders import given
 from podracer_core.errors import AlreadyExists, InvalidInput, NotFound, PodracerError, Unavailable
-from podracer_core.kubernetes.api import ClusterApi, Item
+from podracer_core.kubernetes.api import ClusterApi
 from podracer_core.rpc.backoff import Backoff
 from podracer_core.rpc.tls import CA, CERTIFICATE, KEY, role_name
 
@@ -36,20 +36,16 @@ logger = logging.getLogger(__name__)
 
 LOOK_S = 30.0
 """How often it looks whether something is missing."""
-_MANAGER = "podracer-secrets"
-_TOKENS, _AUTHORITY, _STORE = "podracer-tokens", "podracer-authority", "podracer-s3"
-_WITH_TOKENS = {
-    "orchestrator": "orchestrator", "leaderboard": "leaderboard", "learner": "learner", "sidecar": "worker",
-    "policy": "policy", "client": "client",
-}  # fmt: skip
-"""The role whose tokens a Secret `podracer-tokens-…` holds; evaluators are given what workers are."""
-_WITH_CERTIFICATE = ("orchestrator", "leaderboard", "learner", "policy", "client")
-_FORMER = {"client": "podracer-tokens-orchestrator", "control": "podracer-tokens-orchestrator",
-           "pod": "podracer-tokens-learner"}  # fmt: skip
-"""Where a deployment whose Secrets were made otherwise has its tokens."""
-_CERTIFICATE_KEYS = {"ca.crt": CA, "tls.crt": CERTIFICATE, "tls.key": KEY}
+_LABELS = {"app.kubernetes.io/part-of": "podracer", "app.kubernetes.io/managed-by": "podracer-secrets"}
+_AUTHORITY, _TLS = "podracer-authority", "kubernetes.io/tls"
+_ROLES = ("orchestrator", "leaderboard", "learner", "policy", "client")
+"""Those that have a certificate, and tokens; workers and evaluators have tokens alone, in `podracer-tokens-sidecar`."""
+_FORMER = {"client": "orchestrator", "control": "orchestrator", "pod": "learner"}
+"""Whose Secret has each token itself, where the Secrets were made otherwise."""
+_FILES = {"ca.crt": CA, "tls.crt": CERTIFICATE, "tls.key": KEY}
 
 Data = Mapping[str, bytes]
+_warn_once = cache(logger.warning)
 
 
 class ClusterSecrets:
@@ -57,90 +53,69 @@ class ClusterSecrets:
 
     def __init__(self, api: ClusterApi, without: Sequence[str], hosts: Sequence[str], days: int) -> None:
         self._api, self._without, self._hosts, self._days = api, without, hosts, days
-        self._told: set[str] = set()
 
     def ensure(self, *, renew: bool = False) -> None:
         """Make what is missing, renew what is to end (with `renew` every certificate). May be repeated at will."""
-        tokens = self._ensure(_TOKENS, self._make_tokens)
-        for name, role in _WITH_TOKENS.items() if tokens else ():
-            self._ensure(f"podracer-tokens-{name}", partial(_tokens_of, role, tokens))
-        self._ensure(_STORE, lambda: {"access-key": _random(), "secret-key": _random()})
-        authority = self._authority()
-        if authority is not None:
-            for role in _WITH_CERTIFICATE:
+        tokens = self._ensure("podracer-tokens", self._make_tokens)
+        for role in _ROLES if tokens else ():
+            self._ensure(f"podracer-tokens-{role}", partial(_tokens_of, role, tokens))
+        if tokens:
+            self._ensure("podracer-tokens-sidecar", partial(_tokens_of, "worker", tokens))
+        self._ensure("podracer-s3", lambda: {"access-key": _random(), "secret-key": _random()})
+        roles = [role for role in _ROLES if not self._is_left_out(f"podracer-tls-{role}")]
+        if roles and not self._get(_AUTHORITY) and any(self._get(f"podracer-tls-{role}") for role in roles):
+            _warn_once(
+                f"there are certificates, and no Secret {_AUTHORITY} with the authority that has signed them (tls.crt, "
+                "tls.key): none is made and none is renewed, as those of another authority would be refused"
+            )
+        elif roles:
+            found = self._ensure(_AUTHORITY, _make_authority, _TLS)
+            authority = Authority.parse(found.get("tls.crt", b""), found.get("tls.key", b""), f"Secret {_AUTHORITY}")
+            for role in roles:
                 self._ensure_certificate(role, authority, renew)
 
-    def _authority(self) -> Authority | None:
-        """None where the certificates are not ours to make."""
-        roles = [role for role in _WITH_CERTIFICATE if not self._is_left_out(f"podracer-tls-{role}")]
-        found = self._get(_AUTHORITY) if roles else {}
-        if found is None:
-            others = [role for role in roles if self._get(f"podracer-tls-{role}") is not None]
-            if others:
-                self._tell(
-                    f"there are certificates, and no Secret {_AUTHORITY} with the authority that signed them (tls.crt, "
-                    "tls.key): none is made and none is renewed; the certificates of another authority would be refused"
-                )
-                return None
-            found = self._ensure(_AUTHORITY, _make_authority, "kubernetes.io/tls")
-        if not found:
-            return None
-        return Authority.parse(found.get("tls.crt", b""), found.get("tls.key", b""), f"the Secret {_AUTHORITY}")
-
     def _ensure_certificate(self, role: str, authority: Authority, renew: bool) -> None:
-        name = f"podracer-tls-{role}"
-        if self._is_left_out(name):
-            return
-
         def make() -> Data:
             files = authority.issue(role_name(role), self._hosts, self._days)
-            return {key: files[file] for key, file in _CERTIFICATE_KEYS.items()}
+            return {key: files[file] for key, file in _FILES.items()}
 
-        found = self._ensure(name, make, "kubernetes.io/tls")
+        name = f"podracer-tls-{role}"
+        found = self._ensure(name, make, _TLS)
         if found.get("ca.crt", b"").strip() != authority.certificate.strip():
-            self._tell(f"the Secret {name} is of another authority than {_AUTHORITY}: it stays as it is")
+            _warn_once(f"the Secret {name} is of another authority than {_AUTHORITY}: it stays as it is")
         elif renew or _is_to_end(name, found.get("tls.crt", b"")):
             self._api.patch("secrets", name, {"data": _encoded(make())})
             logger.info("the certificate in the Secret %s is renewed for %d days", name, self._days)
 
     def _ensure(self, name: str, make: Callable[[], Data], kind: str = "Opaque") -> Data:
-        """What is in a Secret, which is made where it is missing."""
+        """What is in a Secret, which is made where it is missing; empty where it is left out."""
         if self._is_left_out(name):
             return {}
-        found = self._get(name)
-        if found is not None:
+        if found := self._get(name):
             return found
-        metadata = {
-            "name": name,
-            "labels": {"app.kubernetes.io/part-of": "podracer", "app.kubernetes.io/managed-by": _MANAGER},
-        }
+        metadata = {"name": name, "labels": _LABELS}
         body = {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "type": kind, "data": _encoded(make())}
         try:
-            made = self._api.create("secrets", body)
-        except AlreadyExists:  # somebody else was first: theirs stands
-            made = self._api.get("secrets", name)
-        else:
+            self._api.create("secrets", body)
             logger.info("the Secret %s is made", name)
-        return _decoded(made)
+        except AlreadyExists:
+            logger.info("the Secret %s was made by something else meanwhile", name)
+        return self._get(name)
 
-    def _get(self, name: str) -> Data | None:
+    def _get(self, name: str) -> Data:
+        """Empty where there is none."""
         try:
-            return _decoded(self._api.get("secrets", name))
+            data = self._api.get("secrets", name).get("data") or {}
         except NotFound:
-            return None
+            return {}
+        return {key: base64.b64decode(content) for key, content in data.items()}
 
     def _make_tokens(self) -> Data:
         """Those of the deployment as far as it has some."""
-        return {role: (self._get(name) or {}).get(role) or _random() for role, name in _FORMER.items()}
+        return {name: self._get(f"podracer-tokens-{role}").get(name) or _random() for name, role in _FORMER.items()}
 
     def _is_left_out(self, name: str) -> bool:
         return any(fnmatch(name, pattern) for pattern in self._without)
-
-    def _tell(self, problem: str) -> None:
-        """Once."""
-        if problem not in self._told:
-            self._told.add(problem)
-            logger.warning("%s", problem)
 
 
 def keep(deployment: ClusterSecrets, stop: Event, *, once: bool, renew: bool) -> None:
@@ -191,7 +166,3 @@ def _is_to_end(name: str, pem: bytes) -> bool:
 
 def _encoded(data: Data) -> dict[str, str]:
     return {key: base64.b64encode(content).decode() for key, content in data.items()}
-
-
-def _decoded(secret: Item) -> Data:
-    return {key: base64.b64decode(content) for key, content in (secret.get("data") or {}).items()}

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import signal
 import sys
-from collections.abc import Sequence
+import threading
 from pathlib import Path
 from typing import Annotated
 
@@ -39,28 +40,19 @@ def secrets(
     if kubernetes == (folder is not None):
         raise typer.BadParameter("expected either DIR or --kubernetes")
     if folder is None:
-        _keep_in_cluster(kubeconfig, without or (), host or (), days, once=once, renew=renew)
+        from podracer_client.cluster_secrets import ClusterSecrets, keep
+        from podracer_core.kubernetes.access import in_cluster, read_kubeconfig
+        from podracer_core.kubernetes.api import ClusterApi
+        from podracer_core.telemetry.logging import configure_logging
+
+        configure_logging("secrets")
+        stop = threading.Event()
+        if not once:  # the first process of a container hears no signal that it does not ask for
+            signal.signal(signal.SIGTERM, lambda *_: stop.set())
+        api = ClusterApi(in_cluster() if kubeconfig is None else read_kubeconfig(kubeconfig))
+        keep(ClusterSecrets(api, without or (), host or (), days), stop, once=once, renew=renew)
         return
     from podracer_client.deployment_secrets import create_secrets
 
     written = create_secrets(folder, host or (), days, renew=renew)
     sys.stdout.write("".join(f"{path}\n" for path in written) or f"nothing is missing below {folder}\n")
-
-
-def _keep_in_cluster(
-    kubeconfig: Path | None, without: Sequence[str], hosts: Sequence[str], days: int, *, once: bool, renew: bool
-) -> None:
-    import signal
-    import threading
-
-    from podracer_client.cluster_secrets import ClusterSecrets, keep
-    from podracer_core.kubernetes.access import in_cluster, read_kubeconfig
-    from podracer_core.kubernetes.api import ClusterApi
-    from podracer_core.telemetry.logging import configure_logging
-
-    configure_logging("secrets")
-    stop = threading.Event()
-    if not once:  # the first process of a container hears no signal that it does not ask for
-        signal.signal(signal.SIGTERM, lambda *_: stop.set())
-    api = ClusterApi(in_cluster() if kubeconfig is None else read_kubeconfig(kubeconfig))
-    keep(ClusterSecrets(api, without, hosts, days), stop, once=once, renew=renew)

@@ -32,7 +32,7 @@ from podracer_core.errors import (
 )
 from podracer_core.kubernetes.access import ClusterAccess
 
-__all__ = ["EXPIRED", "REFUSED", "ClusterApi", "Item", "Resource", "Selector", "Watch"]
+__all__ = ["EXPIRED", "ClusterApi", "Item", "Resource", "Selector", "Watch"]
 
 Item = dict[str, Any]
 """An object of the API, as JSON."""
@@ -42,8 +42,6 @@ Selector = Mapping[str, str]
 
 EXPIRED = "EXPIRED"
 """Reason of a PreconditionFailed: the server has forgotten what came after that resource version; list again."""
-REFUSED = "REFUSED_BY_CLUSTER"
-"""Reason of an InvalidInput: the server, or a policy that it asks, does not take the object."""
 
 WATCH_S = 60
 """How long the server goes on with a watch; the next one begins where it ended."""
@@ -230,7 +228,7 @@ def _refusal(what: str, code: int, status: Item) -> PodracerError:
     if code == 403 and (_LACKS_A_VERB.search(said) or not status):
         return PermissionRefused(f"we may not {what}: {said}")
     if code in (400, 403, 405, 413, 415, 422):
-        return InvalidInput(message, reason=REFUSED)
+        return InvalidInput(message, reason="REFUSED_BY_CLUSTER")
     return Unavailable(message)
 
 

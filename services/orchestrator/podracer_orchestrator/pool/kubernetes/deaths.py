@@ -42,7 +42,10 @@ class Deaths:
     async def look(self, jobs: Mapping[str, Item], pods: Mapping[str, Sequence[Item]], now: float) -> None:
         """Tell what is new since the look before."""
         present = {status.uid_of(pod) for each in pods.values() for pod in each}
-        ending = {status.uid_of(pod) for each in pods.values() for pod in each if status.is_ending(pod)}
+        unconfirmed = [
+            pod for each in pods.values() for pod in each if status.phase(pod) not in ("Failed", "Succeeded")
+        ]
+        ending = [status.uid_of(pod) for pod in unconfirmed if status.is_deleting(pod)]
         self._ending_since = {uid: self._ending_since.get(uid, now) for uid in ending}
         self._told &= present
         self._restarts = {key: count for key, count in self._restarts.items() if key[0] in present}

@@ -91,8 +91,6 @@ class KubernetesPool(PoolBackend):
         self._deleted: dict[str, float] = {}  # uid of a Job: likewise
         self._waits = Waits()  # before a Job is made again that was refused, or whose pod has ended
         self._refusals: dict[str, PodracerError] = {}  # id: why its Job was not made
-        self._problem: PodracerError | None = None  # why none is made
-        self._template: Mapping[str, Any] = {}
         self._told: Mapping[str, Trouble] = {}  # by id
         self._restarts: set[asyncio.Task[None]] = set()
         self._capacity: Capacity | None = None  # replaced as a whole: transactions read it from their threads
@@ -171,7 +169,6 @@ class KubernetesPool(PoolBackend):
     async def _look(self) -> None:
         """At everything; then bring about what is wanted. Each step can be repeated at will."""
         jobs, pods, now = dict(self._cluster.jobs), self._cluster.pods(), time.monotonic()
-        problem = self._read_template()
         self._growth.look(jobs, pods, await self._tell_troubles(jobs, pods), now)
         await self._deaths.look(jobs, pods, now)  # they may end jobs, which hear nothing any more then
         self._capacity = self._measured()
@@ -180,7 +177,7 @@ class KubernetesPool(PoolBackend):
             return
         failures = await asyncio.gather(
             self._delete_surplus(jobs, pods, plans),
-            self._make_missing(jobs, plans, problem),
+            self._make_missing(jobs, plans),
             return_exceptions=True,
         )
         await self._tell_stopped(plans)
@@ -221,9 +218,7 @@ class KubernetesPool(PoolBackend):
                 ending.append(self._delete(job, "Foreground"))  # of a pod without a row nobody tells it to end
         await _all(ending)
 
-    async def _make_missing(
-        self, jobs: Mapping[str, Item], plans: Mapping[str, PodPlan], problem: PodracerError | None
-    ) -> None:
+    async def _make_missing(self, jobs: Mapping[str, Item], plans: Mapping[str, PodPlan]) -> None:
         now = time.monotonic()
         self._made = {name: until for name, until in self._made.items() if until > now and name not in jobs}
         self._refusals = {name: error for name, error in self._refusals.items() if name in plans and name not in jobs}
@@ -233,17 +228,16 @@ class KubernetesPool(PoolBackend):
             for name, plan in plans.items()
             if name not in jobs and name not in self._made and self._waits.is_over(name, now)
         ]
-        owner: Item = {}
-        if missing and problem is None:
-            try:
-                owner = await self._owner()
-            except PreconditionFailed as error:
-                problem = error
-            self._note_problem(problem)
-        if problem is not None:
-            self._refusals |= {last_part(plan.name): problem for plan in missing}
+        if not missing:
             return
-        await _all([self._make(plan, self._maker.make(plan, self._template, owner)) for plan in missing])
+        try:
+            template = read_template(self._settings.pod_template, self._cluster.template)
+            owner = await self._owner()
+        except (InvalidInput, PermissionRefused, PreconditionFailed) as error:
+            for plan in missing:
+                self._refuse(last_part(plan.name), error)
+        else:
+            await _all([self._make(plan, self._maker.make(plan, template, owner)) for plan in missing])
 
     async def _make(self, plan: PodPlan, body: Item) -> None:
         name = status.name_of(body)
@@ -256,6 +250,7 @@ class KubernetesPool(PoolBackend):
             raise
         except PodracerError as error:
             self._refuse(name, error)
+            self._waits.prolong(name, time.monotonic())
             return
         else:
             logger.info("pod %s: its Job %s is made", plan.name, name)
@@ -273,48 +268,28 @@ class KubernetesPool(PoolBackend):
             return True
         whose = f"of the pool {pool}" if pool else "that is none of ours"
         self._refuse(name, AlreadyExists(f"there is a Job {name} {whose} in the namespace {self._api.namespace}"))
+        self._waits.prolong(name, time.monotonic())
         return False
 
     def _refuse(self, name: str, error: PodracerError) -> None:
-        if name not in self._refusals or self._refusals[name].message != error.message:
+        if error.message not in {each.message for each in self._refusals.values()}:
             logger.error("the Job %s cannot be made: %s", name, error.message)
         self._refusals[name] = error
-        self._waits.prolong(name, time.monotonic())
-
-    def _read_template(self) -> PodracerError | None:
-        """Take the template as it is now; returns why no pod can be made of it."""
-        try:
-            self._template = read_template(self._settings.pod_template, self._cluster.template)
-        except InvalidInput as error:
-            self._note_problem(error)
-            return error
-        if isinstance(self._problem, InvalidInput):
-            self._note_problem(None)
-        return None
-
-    def _note_problem(self, problem: PodracerError | None) -> None:
-        """Say in the log what keeps every pod from being made, once until it changes."""
-        if problem is not None and (self._problem is None or self._problem.message != problem.message):
-            logger.error("%s", problem.message)
-        self._problem = problem
 
     async def _owner(self) -> Item:
-        """The ConfigMap that owns all Jobs. It is applied with the manifests and never made here: whoever deletes it
-        wants the end of the pods. Raises PreconditionFailed where it is missing or about to go."""
+        """The ConfigMap that owns all Jobs. It is applied and never made here: whoever deletes it wants their end."""
         name = f"{self._settings.name}-pool"
-        problem = "is missing"
         try:
             owner = await self._in_thread(partial(self._api.get, "configmaps", name))
-            if not status.is_deleting(owner):
-                return owner
-            problem = "is being deleted"
         except NotFound:
-            pass
-        raise PreconditionFailed(
-            f"no pods are made, the ConfigMap {name} in the namespace {self._api.namespace} {problem}: it owns the "
-            "Jobs of all pods and comes with the manifests; apply them again",
-            reason="NO_POD_OWNER",
-        )
+            owner = {}
+        if not owner or status.is_deleting(owner):
+            raise PreconditionFailed(
+                f"no pods are made, the ConfigMap {name} in the namespace {self._api.namespace} is missing, or about "
+                "to be: it comes with the manifests and owns the Jobs of all pods",
+                reason="NO_POD_OWNER",
+            )
+        return owner
 
     async def _delete(self, job: Item, propagation: Literal["Foreground", "Background"]) -> None:
         name, uid = status.name_of(job), status.uid_of(job)

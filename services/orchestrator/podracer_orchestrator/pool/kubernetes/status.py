@@ -16,7 +16,6 @@ __all__ = [
     "created",
     "is_deleting",
     "is_disrupted",
-    "is_ending",
     "is_owned",
     "is_placed",
     "is_running",
@@ -112,11 +111,6 @@ def is_placed(pod: Item) -> bool:
 
 def is_running(pod: Item) -> bool:
     return phase(pod) == "Running" and not is_deleting(pod)
-
-
-def is_ending(pod: Item) -> bool:
-    """Whether it should end, and its node has not said yet that it has."""
-    return is_deleting(pod) and phase(pod) in ("Pending", "Running", "Unknown")
 
 
 def is_disrupted(pod: Item) -> bool:
