@@ -47,7 +47,7 @@ def template_object(**variables: str) -> dict[str, Any]:
     return {"metadata": metadata, "template": pod_template(**variables)}
 
 
-def apply(store: Store, **variables: str) -> None:
+def apply(store: Store, /, **variables: str) -> None:
     """What the pool needs of the manifests: the template, and the owner of its Jobs."""
     store.create("podtemplates", NAMESPACE, template_object(**variables))
     store.create("configmaps", NAMESPACE, {"metadata": {"name": "podracer-pool"}})
