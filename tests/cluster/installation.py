@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import base64
+import json
 import os
+import re
 import subprocess
 import threading
 import time
@@ -15,7 +17,8 @@ from typing import Any
 import yaml
 from cluster.kubectl import Kubectl
 
-from podracer_client import Client, Job
+from podracer_client import Client, Job, cluster
+from podracer_client.contexts import ClusterPlace
 from podracer_core.errors import PodracerError
 from podracer_core.storage.object_store import ObjectStore, open_store
 from podracer_core.storage.s3 import S3Settings
@@ -25,8 +28,15 @@ from support.processes import ROOT, wait_until
 CONTROL_PLANE = ("statefulset/podracer-leaderboard", "statefulset/podracer-orchestrator")
 ALL = ("statefulset/podracer-minio", *CONTROL_PLANE)
 RESTRICTED = {f"pod-security.kubernetes.io/{mode}": "restricted" for mode in ("enforce", "audit", "warn")}
+
+
+def json_patch(kind: str, name: str, *operations: Mapping[str, Any]) -> dict[str, Any]:
+    """A patch of a kustomization."""
+    return {"target": {"kind": kind, "name": name}, "patch": json.dumps(operations)}
+
+
 _SHARE_PROCESSES = [
-    {"target": {"kind": kind, "name": name}, "patch": f"[{{op: add, path: {path}/shareProcessNamespace, value: true}}]"}
+    json_patch(kind, name, {"op": "add", "path": f"{path}/shareProcessNamespace", "value": True})
     for kind, name, path in (
         ("PodTemplate", "podracer-pod-template", "/template/spec"),
         ("StatefulSet", "podracer-orchestrator", "/spec/template/spec"),
@@ -34,6 +44,11 @@ _SHARE_PROCESSES = [
 ]
 """So that a container of a pod can kill -9 what runs in another: the first process of a container cannot be killed from
 inside."""
+_NO_NAMESPACE = {
+    "target": {"kind": "Namespace"},
+    "patch": "{$patch: delete, apiVersion: v1, kind: Namespace, metadata: {name: podracer}}",
+}
+"""The overlay dev contains its own, which `kubectl delete -k` would take along with every volume."""
 
 
 class Installation:
@@ -62,7 +77,7 @@ class Installation:
             "namespace": self.namespace,
             "resources": [os.path.relpath(ROOT / "deploy" / "k8s" / base, self._folder)],
             "images": images,
-            "patches": [*_SHARE_PROCESSES, *patches],
+            "patches": [_NO_NAMESPACE, *_SHARE_PROCESSES, *patches],
         }
         (self._folder / "kustomization.yaml").write_text(yaml.safe_dump(content))
         return self._folder
@@ -71,14 +86,49 @@ class Installation:
         """`kubectl apply -k`; what it prints."""
         return self.kubectl("apply", "-k", str(self.overlay(base, **options)), *words)
 
+    def apply_former(self, tag: str) -> None:
+        """The control plane and pods by images of the version before, which read the pod template from a file."""
+        rendered = self.kubectl("kustomize", str(self.overlay()))
+        template = next(each for each in yaml.safe_load_all(rendered) if each["kind"] == "PodTemplate")
+        text = re.sub(r"(podracer-[a-z]+):[\w.-]+", rf"\1:{tag}", yaml.safe_dump(template))
+        text = text.replace("/var/cache/podracer\n", "/var/cache/podracer/own\n").replace(
+            "mountPath: /var/cache/podracer/own", "mountPath: /var/cache/podracer"
+        )  # it wants a folder of its own
+        metadata = {"name": "podracer-former-template"}
+        data = {"pod-template.yaml": text}
+        self.kubectl.apply({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data})
+        folder = "/etc/podracer/pod-template"
+        by_file = {
+            "env": [{"name": "PODRACER_POD_TEMPLATE", "value": f"{folder}/pod-template.yaml"}],
+            "volumeMounts": [{"name": "former-template", "mountPath": folder, "readOnly": True}],
+        }
+        volumes = [{"name": "former-template", "configMap": metadata}]
+        self.apply(
+            patches=[
+                self._former_service("orchestrator", tag, by_file, volumes),
+                self._former_service("leaderboard", tag, {}, []),
+            ]
+        )
+
+    def _former_service(self, role: str, tag: str, container: dict[str, Any], volumes: list[Any]) -> dict[str, Any]:
+        image = f"{_settings()['PODRACER_REGISTRY']}/podracer-{role}:{tag}"
+        pod = {"containers": [{"name": role, "image": image, **container}], "volumes": volumes}
+        patch = {
+            "apiVersion": "apps/v1",
+            "kind": "StatefulSet",
+            "metadata": {"name": f"podracer-{role}"},
+            "spec": {"template": {"spec": pod}},
+        }
+        return {"patch": yaml.safe_dump(patch)}
+
     def delete(self) -> None:
         """`kubectl delete -k` of what was applied last."""
         self.kubectl("delete", "-k", str(self._folder), "--ignore-not-found", timeout_s=300)
 
     @contextmanager
     def client(self) -> Iterator[Client]:
-        """As `podracer submit` reaches it from where kubectl works."""
-        with Client.connect_kubernetes(namespace=self.namespace) as client:
+        """As a context of `podracer context` reaches it, from where kubectl works."""
+        with Client(cluster.connect(ClusterPlace(self.namespace))) as client:
             yield client
 
     def copy_databases(self) -> dict[str, str]:

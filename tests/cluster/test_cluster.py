@@ -16,11 +16,11 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
-from cluster.installation import ALL, CONTROL_PLANE, Installation, Pulse
+from cluster.installation import ALL, CONTROL_PLANE, Installation, Pulse, json_patch
 from rich.console import Console
 from rich.table import Table
 
@@ -115,6 +115,7 @@ def finish(installation: Installation, job: Job, limit_s: float = PATIENCE_S) ->
 
 def test_an_empty_cluster_trains_within_a_minute(installation: Installation, scenarios: Scenarios) -> None:
     with scenarios.run("apply -k; CartPole, fused, to 475") as notes:
+        installation.make_namespace()
         begun = time.monotonic()
         installation.apply()
         installation.kubectl.wait_ready(*ALL)
@@ -208,10 +209,15 @@ def identities(installation: Installation) -> set[str]:
 def test_an_upgrade_and_its_rollback(installation: Installation, scenarios: Scenarios, pulse: Pulse) -> None:
     if not FORMER:
         pytest.skip("PODRACER_CLUSTER_FORMER names no images of the version before")
-    for name, tag in (("rollback to the version before", FORMER), ("upgrade from it", "")):
+    for name, apply in (
+        ("rollback to the images of the version before", partial(installation.apply_former, FORMER)),
+        ("upgrade from them", installation.apply),
+    ):
         with scenarios.run(name):
-            installation.apply(tag=tag)
+            apply()
             installation.kubectl.wait_ready(*ALL)
+            pulse.wait_for_steps()
+            installation.kubectl("delete", "jobs", "--all", "--wait=false")  # pods of the version that was
             pulse.wait_for_steps()
 
 
@@ -374,21 +380,17 @@ def test_a_quota(installation: Installation, scenarios: Scenarios, pulse: Pulse)
         pulse.wait_for_steps()
 
 
-def template_patch(*operations: str) -> dict[str, Any]:
-    return {"target": {"kind": "PodTemplate"}, "patch": f"[{', '.join(operations)}]"}
-
-
 BAD_TEMPLATES = {
     "an image that does not exist": (
-        template_patch("{op: replace, path: /template/spec/containers/0/image, value: 'localhost:1/no/such:image'}"),
+        {"op": "replace", "path": "/template/spec/containers/0/image", "value": "localhost:1/no/such:image"},
         "POD_IMAGE",
     ),
     "a template of another version": (
-        template_patch("{op: replace, path: /metadata/annotations/podracer.dev~1version, value: 9.9.9}"),
+        {"op": "replace", "path": "/metadata/annotations/podracer.dev~1version", "value": "9.9.9"},
         "POD_TEMPLATE",
     ),
     "a template that admission refuses": (
-        template_patch("{op: add, path: /template/spec/hostNetwork, value: true}"),
+        {"op": "add", "path": "/template/spec/hostNetwork", "value": True},
         "POD_REFUSED",
     ),
 }
@@ -397,10 +399,10 @@ BAD_TEMPLATES = {
 @pytest.mark.parametrize("name", BAD_TEMPLATES)
 def test_a_bad_template(installation: Installation, scenarios: Scenarios, pulse: Pulse, name: str) -> None:
     """The training pods that run go on; the new one's trouble is an event, and the orchestrator stays Ready."""
-    patch, kind = BAD_TEMPLATES[name]
+    operation, kind = BAD_TEMPLATES[name]
     kubectl = installation.kubectl
     with scenarios.run(name), installation.client() as client:
-        installation.apply(patches=[patch])
+        installation.apply(patches=[json_patch("PodTemplate", "podracer-pod-template", operation)])
         before = restart_count(installation)
         job = client.job(pulse.job).scale(most=3)
         wait_until(lambda: kind in installation.events(job.name), PATIENCE_S, f"the event {kind}")
