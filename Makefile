@@ -13,12 +13,18 @@ DESCRIPTORS = dist/podracer.binpb
 # In protos/, with its own plugins; google/api comes with googleapis-common-protos.
 PROTOC = cd protos && PATH="$(abspath $(BIN)):$$PATH" $(abspath $(BIN))/python -m grpc_tools.protoc --proto_path=. \
 	--proto_path=$$($(abspath $(BIN))/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+REGISTRY = $(or $(PODRACER_REGISTRY),$(shell sed -n 's/^PODRACER_REGISTRY=//p' .env))
+REVISION = PODRACER_REVISION=$${PODRACER_REVISION:-$$(git rev-parse HEAD)}
+PLATFORMS ?= linux/amd64,linux/arm64
+# Layers are found again in the registry: what has not changed since the last release keeps its hash, and is not pulled.
+CACHED = $(foreach image,$(1),--set $(image).cache-from=type=registry,ref=$(REGISTRY)/podracer-cache:$(image)$(2) --set $(image).cache-to=type=registry,ref=$(REGISTRY)/podracer-cache:$(image)$(2),mode=max)
+BAKE = docker buildx bake --file build/compose.yaml --push --provenance=mode=max --sbom=true --metadata-file build/images.json
 RUN_FLAGS ?=
 ROUNDS ?= 10
 FRESH ?=
 BENCHMARKS = $(filter-out $(addprefix benchmarks/,report.py measured_process.py open_load.py open_load_bare.py),$(wildcard benchmarks/*.py))
 
-.PHONY: help setup run test test-thorough test-all test-slow test-stress test-gpu images e2e-compose e2e-cluster check-manifests chaos fuzz lint format types imports protos descriptors check-protos protos-baseline bench bench-gpu bench-quick clean
+.PHONY: help setup run test test-thorough test-all test-slow test-stress test-gpu images e2e-compose e2e-cluster push-images push-cuda-image wheels publish-wheels check-manifests chaos fuzz lint format types imports protos descriptors check-protos protos-baseline bench bench-gpu bench-quick clean
 
 help:  ## show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -32,7 +38,7 @@ $(VENV)/.ready: constraints.txt requirements-dev.txt libs/*/pyproject.toml servi
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(PIP) torch setuptools $(LOGGED)
 	@$(PIP) --requirement requirements-dev.txt $(LOGGED)
-	@$(PIP) --no-build-isolation $(addprefix --editable ,libs/podracer_core[torch,mujoco,mujoco-warp,trading,onnx,video] $(filter-out libs/podracer_core,$(PACKAGES))) $(LOGGED)
+	@$(PIP) --no-build-isolation $(addprefix --editable ,libs/podracer_core[torch,mujoco,mujoco-warp,box2d,trading,onnx,video] $(filter-out libs/podracer_core,$(PACKAGES))) $(LOGGED)
 	@touch $@
 	@echo "Ready."
 
@@ -57,12 +63,29 @@ test-stress: setup  ## the tests of our processes on busy cores, with delays bet
 test-gpu: setup  ## the tests that need a CUDA device
 	@$(BIN)/python -m pytest -m gpu
 
-images:  ## build the images of the six services (PODRACER_TORCH_INDEX, PODRACER_TAG); needs Docker
-	@PODRACER_REVISION=$${PODRACER_REVISION:-$$(git rev-parse HEAD)} docker compose --profile policy build
-	@docker image ls --filter reference='podracer/*' --format 'table {{.Repository}}:{{.Tag}}\t{{.Size}}'
+images:  ## build the images of the six services and of MinIO (.env, PODRACER_TORCH_INDEX); needs Docker
+	@$(REVISION) docker compose --profile policy build
+	@docker image ls --filter reference='*/*/podracer-*' --format 'table {{.Repository}}:{{.Tag}}\t{{.Size}}'
+
+push-images:  ## build the images for amd64 and arm64 (PLATFORMS) and push them to the registry of .env, with SBOM and provenance
+	@mkdir -p build && $(REVISION) docker compose --profile policy config --output build/compose.yaml
+	@$(BAKE) --set '*.platform=$(PLATFORMS)' $(call CACHED,orchestrator leaderboard learner minio) orchestrator leaderboard learner worker evaluator policy minio
+
+push-cuda-image:  ## the same of the learner for GPUs, for amd64
+	@mkdir -p build && $(REVISION) docker compose --file docker-compose.yml --file compose.gpu.yaml config --output build/compose.yaml
+	@$(BAKE) --set learner.platform=linux/amd64 $(call CACHED,learner,-cuda) learner
+
+wheels: setup  ## the wheels of our packages, in dist/
+	@rm -f dist/*.whl
+	@$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist $(addprefix ./,$(PACKAGES))
+	@rm -rf $(addsuffix /build,$(PACKAGES))
+
+publish-wheels:  ## dist/ to PyPI, as its trusted publisher: in the release workflow
+	@$(PYTHON) -m pip install --quiet --disable-pip-version-check --constraint constraints.txt uv
+	@$(PYTHON) -m uv publish --trusted-publishing always dist/*.whl
 
 e2e-compose: setup  ## docker compose up for real, a job that survives kills, down and up again; needs Docker, minutes
-	@PODRACER_REVISION=$${PODRACER_REVISION:-$$(git rev-parse HEAD)} $(BIN)/python -m pytest -s -m compose tests/compose
+	@$(REVISION) $(BIN)/python -m pytest -s -m compose tests/compose
 
 e2e-cluster: setup  ## what users and clusters do, on the Kubernetes that KUBECONFIG names, with images that it has
 	@test -n "$$KUBECONFIG" || { echo "make: KUBECONFIG is not set: it names the cluster; tests/cluster/test_cluster.py tells the other variables" >&2; exit 2; }
@@ -73,12 +96,13 @@ $(VENV)-manifests/.ready: requirements-manifests.txt
 	@$(VENV)-manifests/bin/python -m pip install --quiet --disable-pip-version-check --requirement requirements-manifests.txt
 	@touch $@
 
-check-manifests: setup $(VENV)-manifests/.ready  ## deploy/k8s by its tests and by checkov, the workflows by their schema and by zizmor
+check-manifests: setup $(VENV)-manifests/.ready  ## deploy/k8s by its tests and by checkov, the workflows by their schema, actionlint and zizmor
 	@$(BIN)/python -m pytest tests/unit/deploy
 	@rm -rf build/manifests && mkdir -p build/manifests
 	@cd tests && $(abspath $(BIN))/python -m support.render_manifests $(abspath build/manifests)
 	@$(VENV)-manifests/bin/checkov --config-file deploy/k8s/checkov.yaml --directory build/manifests
 	@$(VENV)-manifests/bin/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
+	@$$(command -v actionlint || echo go run github.com/rhysd/actionlint/cmd/actionlint@v1.7.12)
 	@$(VENV)-manifests/bin/zizmor --offline .github/workflows
 
 chaos: setup  ## a tournament while everything is killed and frozen at random: a hundred faults, twenty minutes

@@ -35,8 +35,12 @@ ROOT = Path(__file__).parents[2]
 PROJECT = "podracer-e2e"
 SCALE = {"learner": 2, "worker": 4}
 RUNNING = {"minio": 1, "orchestrator": 1, "leaderboard": 1, "evaluator": 1, **SCALE}
+ENV = dict(line.split("=", 1) for line in (ROOT / ".env").read_text().splitlines() if not line.startswith("#"))
+IMAGES = f"{ENV['PODRACER_REGISTRY']}/podracer-"
 MOST_BYTES = 125_000_000
 """That an image of the control plane adds to its base, which has as many where it is the published one."""
+MOST_POD_BYTES = 350_000_000
+"""That an image of a pod has besides torch and the base."""
 BUDGET = 60 * 16_384
 JOB_AGENTS, ROLLOUT = 4, 16 * 32  # env steps of an agent
 JOB = {
@@ -133,8 +137,10 @@ def test_a_job_survives_on_compose(deployment: Deployment, tmp_path: Path) -> No
         deployment.compose("--profile", "policy", "build", timeout_s=3000.0)
         base = _image_bytes("python:3.11-slim")
         sizes = {
-            role: _image_bytes(f"podracer/{role}:0.1.0") - base for role in ("orchestrator", "leaderboard", "worker")
+            role: _image_bytes(f"{IMAGES}{role}:{ENV['PODRACER_TAG']}") - base
+            for role in ("orchestrator", "leaderboard", "worker", "minio")
         }
+        sizes["worker beside torch"] = _pod_bytes(f"{IMAGES}worker:{ENV['PODRACER_TAG']}")
         notes += [f"{role} {size / 1e6:.0f} MB" for role, size in sizes.items()]
         notes += [f"besides {base / 1e6:.0f} MB of the base"]
     with deployment.step("up, until all are healthy") as notes:
@@ -204,6 +210,7 @@ def test_a_job_survives_on_compose(deployment: Deployment, tmp_path: Path) -> No
         notes += [answer.version]
     for role in ("orchestrator", "leaderboard"):
         assert sizes[role] < MOST_BYTES, f"{role} adds {sizes[role] / 1e6:.0f} MB"
+    assert sizes["worker beside torch"] < MOST_POD_BYTES
 
 
 PATHS = {
@@ -257,6 +264,13 @@ def _await(what: str, seconds: float, condition: Callable[[], bool], found: Call
 def _image_bytes(name: str) -> int:
     command = ["docker", "image", "inspect", "--format", "{{.Size}}", name]
     return int(subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout)
+
+
+def _pod_bytes(image: str) -> int:
+    folders = [f"/opt/podracer/{name}" for name in ("dependencies", "code", "service")]
+    command = ["docker", "run", "--rm", "--entrypoint", "du", image, "--bytes", "--total", "--summarize", *folders]
+    *_, total = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout.splitlines()
+    return int(total.split()[0])
 
 
 def _free_port() -> int:

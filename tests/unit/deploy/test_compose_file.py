@@ -84,17 +84,49 @@ def test_the_bootstrap_gives_each_role_its_folder(services: Mapping[str, Any]) -
 
 
 def test_images_and_versions_agree(services: Mapping[str, Any]) -> None:
+    gpu = yaml.safe_load((ROOT / "compose.gpu.yaml").read_text())["services"]["learner"]["image"]
+    assert gpu == f"{services['learner']['image']}-cuda"
     for name, service in services.items():
-        if name in SETTINGS:
-            assert service["image"] == f"podracer/{name}:${{PODRACER_TAG:-{VERSION}}}"
-            assert service["build"]["target"] == name
-        assert not re.match(r"[^/]*\.[^/]*/", service["image"]), "images of a named registry"
+        if name in (*SETTINGS, "minio"):
+            assert service["image"] == f"${{PODRACER_REGISTRY}}/podracer-{name}:${{PODRACER_TAG}}"
+            assert name == "minio" or service["build"]["target"] == name
+        written = re.sub(r"\$\{[^}]*\}", "", service["image"])
+        assert not re.match(r"[^/]*\.[^/]*/", written), "images of a named registry"
         assert _plain(service["image"]).partition(":")[2] not in ("", "latest")
     dockerfile = (ROOT / "Dockerfile").read_text()
     assert set(re.findall(r"image\.version=(\S+)", dockerfile)) == {VERSION}
     assert "# syntax=" not in dockerfile
     native = " ".join(f"{name}={value}" for name, value in NATIVE_SETTINGS.items())
     assert f"ENV {native}" in dockerfile
+
+
+def test_one_file_names_what_is_published() -> None:
+    lines = [line for line in (ROOT / ".env").read_text().splitlines() if not line.startswith("#")]
+    named = {name: value.strip('"') for name, _, value in (line.partition("=") for line in lines)}
+    assert named["PODRACER_TAG"] == VERSION
+    projects = [tomllib.loads(path.read_text())["project"] for path in ROOT.glob("[ls]*/*/pyproject.toml")]
+    assert {project["name"] for project in projects} == set(named["PODRACER_DISTRIBUTIONS"].split())
+    assert {project["version"] for project in projects} == {VERSION}
+
+
+def test_the_object_store_is_built_from_what_its_labels_say() -> None:
+    folder = ROOT / "deploy" / "minio"
+    dockerfile = (folder / "Dockerfile").read_text()
+    (version,) = re.findall(r"^\tgithub\.com/minio/minio (\S+)", (folder / "go.mod").read_text(), re.MULTILINE)
+    assert f"github.com/minio/minio {version} h1:" in (folder / "go.sum").read_text()
+    labels = dict(re.findall(r"org\.opencontainers\.image\.(\w+)=(\S+)", dockerfile))
+    assert (labels["version"], labels["licenses"]) == (version, "AGPL-3.0-only")
+    assert labels["source"].endswith(f"/minio/minio/tree/{version.rpartition('-')[2]}")
+    assert re.findall(r"^FROM (?:--platform=\S+ )?(\S+)", dockerfile, re.MULTILINE) == ["${GOLANG}", "scratch"]
+
+
+def test_torch_is_the_cpu_build_but_on_gpus(services: Mapping[str, Any]) -> None:
+    index = services["worker"]["build"]["args"]["TORCH_INDEX"]
+    default = re.fullmatch(r"\$\{PODRACER_TORCH_INDEX-(.+)\}", index)
+    assert default is not None
+    assert f"ARG TORCH_INDEX={default[1]}" in (ROOT / "Dockerfile").read_text()
+    gpu = yaml.safe_load((ROOT / "compose.gpu.yaml").read_text())["services"]["learner"]["build"]["args"]
+    assert gpu == {"VARIANT": "cuda", "TORCH_INDEX": "${PODRACER_TORCH_INDEX-}"}
 
 
 def test_a_second_file_and_postgres_name_what_is_there(services: Mapping[str, Any]) -> None:
@@ -117,7 +149,7 @@ _OWN = {"PODRACER_TLS": "", "PODRACER_THREADS": "1", "PODRACER_MAX_WORKERS": "2"
     [
         [],
         ["--profile", "observability"],
-        ["--env-file", "deploy/compose/postgres.env"],
+        ["--env-file", ".env", "--env-file", "deploy/compose/postgres.env"],
         ["-f", "docker-compose.yml", "-f", "compose.gpu.yaml"],
     ],
 )

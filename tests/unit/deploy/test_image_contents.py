@@ -1,0 +1,108 @@
+"""What the images install: enough for every kind of environment, and wheels for both architectures."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+from support.processes import ROOT
+
+sys.path.insert(0, str(ROOT / "deploy" / "images"))
+from requirements import IMAGES, requirements_of
+
+ENVIRONMENTS = {
+    "batched": "CartPole-v1",
+    "gymnasium": "Acrobot-v1",
+    "box2d": "LunarLander-v3",
+    "mujoco": "InvertedPendulum-v5",
+    "gymnasium's mujoco": "Pusher-v5",
+}
+NOT_IN_THE_IMAGE = """
+import importlib.abc, os, sys
+
+class NotInTheImage(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name in os.environ["NOT_IN_THE_IMAGE"].split():
+            raise ModuleNotFoundError(f"{name} is not in the image", name=name)
+
+sys.meta_path.insert(0, NotInTheImage())
+"""
+STEP = """
+import sys
+
+import pyarrow.parquet, talib, torch
+from podracer_core.catalogue.environments import EnvironmentSpec
+from podracer_core.environments.registry import make_vec_environment
+
+if __name__ == "__main__":
+    for name in sys.argv[1:]:
+        environment = make_vec_environment(EnvironmentSpec(id=name), 2, processes=1)
+        environment.reset(torch.tensor([1, 2]))
+        environment.close()
+        print(name)
+"""
+
+
+def _normal(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def _installed_by(requirements: Iterable[str]) -> set[str]:
+    """Names of distributions: these, and what they need, of those that are installed here."""
+    waiting, found = [(Requirement(one), "") for one in requirements], set[tuple[str, str]]()
+    while waiting:
+        one, extra = waiting.pop()
+        if one.marker is not None and not one.marker.evaluate({"extra": extra}):
+            continue
+        name = _normal(one.name)
+        for wanted in {"", *one.extras}:
+            if (name, wanted) not in found:
+                found.add((name, wanted))
+                needs = importlib.metadata.requires(name) or ()
+                waiting += [(Requirement(text), wanted) for text in needs]
+    return {name for name, _ in found}
+
+
+def test_every_kind_of_environment_runs_with_what_an_image_has(tmp_path: Path) -> None:
+    inside = _installed_by(requirements_of("pod"))
+    missing = {
+        module
+        for module, distributions in importlib.metadata.packages_distributions().items()
+        if not any(_normal(name) in inside or name.startswith("podracer") for name in distributions)
+    }
+    assert {"pandas", "OpenGL", "matplotlib"} <= missing
+    (tmp_path / "sitecustomize.py").write_text(NOT_IN_THE_IMAGE)  # for the processes of the environments too
+    environment = os.environ | {"NOT_IN_THE_IMAGE": " ".join(missing), "PYTHONPATH": str(tmp_path)}
+    (script := tmp_path / "step.py").write_text(STEP)
+    command = [sys.executable, str(script), *ENVIRONMENTS.values()]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.split() == list(ENVIRONMENTS.values())
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("architecture", ["x86_64", "aarch64"])
+@pytest.mark.parametrize("image", IMAGES)
+def test_all_of_it_comes_as_wheels(image: str, architecture: str) -> None:
+    if (image, architecture) == (
+        "pod-cuda",
+        "aarch64",
+    ):  # published for x86-64 alone: Warp asks for a newer glibc there
+        return
+    platform = ["--python-version", "3.11", "--python-platform", f"{architecture}-manylinux_2_28"]
+    command = [sys.executable, "-m", "uv", "pip", "compile", "--quiet", *platform, "--only-binary", ":all:"]
+    command += ["--constraint", str(ROOT / "constraints.txt"), "-"]
+    wanted = "\n".join(requirements_of(image))
+    done = subprocess.run(command, input=wanted, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    found = set(re.findall(r"^([\w-]+)==", done.stdout, re.MULTILINE))
+    assert ("box2d" in found) == (image.startswith("pod") and architecture == "x86_64")
+    assert {"minio", "grpcio", "protobuf"} <= found
