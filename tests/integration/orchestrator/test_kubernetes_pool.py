@@ -455,14 +455,15 @@ async def test_pods_are_made_of_a_template_of_its_own_version_only(site, cluster
 
 
 @pytest.mark.parametrize(
-    "said",
+    ("code", "said"),
     [
-        'admission webhook "validate.kyverno.svc-fail" denied the request: no label "team"',
-        'pods "fused-0" is forbidden: violates PodSecurity "restricted:latest": host namespaces (hostNetwork=true)',
+        (403, 'admission webhook "validate.kyverno.svc-fail" denied the request: no label "team"'),
+        (422, 'jobs.batch "fused-0" is forbidden: ValidatingAdmissionPolicy "cost" denied request: too much memory'),
+        (500, 'Internal error occurred: failed calling webhook "x.example.org": connection refused'),
     ],
 )
-async def test_what_admission_refuses_is_told_in_its_words(site, cluster, said):
-    cluster.api.faults["create", "jobs"] = [ApiError(403, "Forbidden", said)]
+async def test_what_admission_refuses_is_told_in_its_words(site, cluster, code, said):
+    cluster.api.faults["create", "jobs"] = [ApiError(code, "Forbidden", said)]
     job = await site.create()
     found = await until_event(site, job, "POD_REFUSED")
     assert found.endswith(said)

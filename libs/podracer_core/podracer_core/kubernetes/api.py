@@ -227,7 +227,7 @@ def _refusal(what: str, code: int, status: Item) -> PodracerError:
         return PermissionRefused(f"{what}: the API server does not know our token: {said}")
     if code == 403 and (_LACKS_A_VERB.search(said) or not status):
         return PermissionRefused(f"we may not {what}: {said}")
-    if code in (400, 403, 405, 413, 415, 422):
+    if code in (400, 403, 405, 413, 415, 422) or "failed calling webhook" in said:
         return InvalidInput(message, reason="REFUSED_BY_CLUSTER")
     return Unavailable(message)
 
