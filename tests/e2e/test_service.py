@@ -35,10 +35,9 @@ def server(folder: Path) -> Iterator[Command]:
 
 @pytest.mark.usefixtures("server")
 def test_plain_grpc_the_sdk_and_the_command_see_one_service(folder: Path) -> None:
-    assert len((EXAMPLES / "clients" / "submit_job.py").read_text().splitlines()) < 90
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PODRACER_")}
     client = subprocess.run(
-        [sys.executable, EXAMPLES / "clients" / "submit_job.py"],
+        [sys.executable, EXAMPLES / "clients" / "python" / "submit_job.py"],
         check=False,
         cwd=folder,
         env=environment,

@@ -40,7 +40,7 @@ class Deployment(ServiceProcesses):
         self.links: dict[str, Link] = {}
         self.secrets = folder / "secrets"
         create_secrets(self.secrets)
-        self._tls = tls
+        self.has_tls = tls
         super().__init__(
             folder, store=store, tokens=str(self.secrets / "tokens"), threads="1", shm_dir=str(folder / "shm"), **common
         )
@@ -52,7 +52,7 @@ class Deployment(ServiceProcesses):
         name = name or role
         self._started[name] = role, settings
         settings = {"listen": self.addresses.get(name, "127.0.0.1:0")} | settings
-        if self._tls:
+        if self.has_tls:
             settings["tls"] = str(self.secrets / "tls" / role)
         self.launch(role, name, **settings)
 
@@ -120,5 +120,5 @@ class Deployment(ServiceProcesses):
     def client(self) -> Client:
         """To be closed by the caller."""
         token = FileToken(self.secrets / "tokens" / "client")
-        tls = self.secrets / "tls" / "client" if self._tls else None
+        tls = self.secrets / "tls" / "client" if self.has_tls else None
         return Client(Connection(self.addresses["orchestrator"], self.addresses["leaderboard"], token, tls))
