@@ -62,7 +62,8 @@ def listener_of(port: int) -> str:
 
     with suppress(psutil.Error):
         for connection in psutil.net_connections("tcp"):
-            if connection.status == psutil.CONN_LISTEN and connection.laddr.port == port and connection.pid:
+            is_at_port = connection.laddr and connection.laddr.port == port
+            if is_at_port and connection.status == psutil.CONN_LISTEN and connection.pid:
                 return _describe(psutil.Process(connection.pid))
     return ""
 
