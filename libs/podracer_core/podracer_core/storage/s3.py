@@ -18,14 +18,8 @@ from urllib.parse import urlsplit
 import certifi
 import urllib3
 from minio import Minio
-from minio.credentials import (
-    AWSConfigProvider,
-    Credentials,
-    EnvAWSProvider,
-    IamAwsProvider,
-    Provider,
-    StaticProvider,
-)
+from minio.credentials.credentials import Credentials
+from minio.credentials.providers import AWSConfigProvider, EnvAWSProvider, IamAwsProvider, Provider, StaticProvider
 from minio.error import InvalidResponseError, MinioException, S3Error, ServerError
 from urllib3.exceptions import HTTPError, MaxRetryError
 from urllib3.util import Retry, Timeout
@@ -260,7 +254,7 @@ def _make_identity(settings: S3Settings, http: urllib3.PoolManager) -> Provider:
     if (settings.access_key is None) != (settings.secret_key is None):
         raise InvalidInput("the S3 access key and secret key go together; only one is set", reason="INVALID_S3_KEYS")
     if settings.access_key is not None and settings.secret_key is not None:
-        token = settings.session_token and settings.session_token.reveal()
+        token = None if settings.session_token is None else settings.session_token.reveal()
         return StaticProvider(settings.access_key.reveal(), settings.secret_key.reveal(), token)
     if settings.session_token is not None:
         raise InvalidInput("an S3 session token needs the keys that it belongs to", reason="INVALID_S3_KEYS")
