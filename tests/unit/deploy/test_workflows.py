@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from support.processes import ROOT
+from support.s3_server import PROGRAMS
 
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 TARGETS = set(re.findall(r"^([a-z][a-z0-9-]*):", (ROOT / "Makefile").read_text(), re.MULTILINE))
@@ -61,6 +62,13 @@ def test_what_they_make_can_be_made(path: Path) -> None:
             made |= set(job["strategy"]["matrix"]["target"]) if target.startswith("$") else {target}
     assert made
     assert made <= TARGETS
+
+
+def test_the_servers_of_the_tests_are_those_that_the_tests_name() -> None:
+    for path in WORKFLOWS:
+        if path.stem in ("check", "slow"):
+            runs = " ".join(step.get("run", "") for _, step in _steps(path))
+            assert all(PROGRAMS[name].had_by in runs for name in ("minio", "versitygw"))
 
 
 def test_what_decides_here_decides_there() -> None:
