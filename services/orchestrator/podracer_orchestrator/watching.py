@@ -121,7 +121,8 @@ class Watcher:
                 with self._keeping(uid), suppress(NotFound):  # it is deleted meanwhile
                     found = await self._response(await self._look(uid), after)
                     positions[uid] = max([after, *(event.position for event in found.events)])
-                    yield service_pb2.WatchJobsResponse(job=found.job, events=found.events)
+                    if found.events or not is_known:  # else what somebody has read just before is not new enough
+                        yield service_pb2.WatchJobsResponse(job=found.job, events=found.events)
             is_new_here = False
             await self._changes.wait(DRAINING, self._changes.version(DRAINING), PROJECT_PAUSE_S)
             if all(positions[uid] >= position for uid, position in newest.items()):
