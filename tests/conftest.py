@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
+import tempfile
 
 import pytest
 
-os.environ["XDG_CONFIG_HOME"] = str(Path(__file__).parent / "no-contexts")
+os.environ["XDG_CONFIG_HOME"] = f"{tempfile.gettempdir()}/podracer-tests-config"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
