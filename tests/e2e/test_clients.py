@@ -21,7 +21,8 @@ NEEDED = {"go": ("go",), "typescript": ("node", "npm")}
 
 def run(*command: object, cwd: Path, **variables: str) -> str:
     """What a command prints; it has to succeed."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("PODRACER_")}
+    ours = ("PODRACER_", "XDG_CONFIG_HOME")  # Go's settings are their user's
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
     environment |= {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"} | variables
     done = subprocess.run(
         list(map(str, command)), cwd=cwd, env=environment, capture_output=True, text=True, timeout=240, check=False
