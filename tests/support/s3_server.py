@@ -37,7 +37,7 @@ def _minio(folder: Path, address: str, tls: Path | None) -> list[str]:
 
 def _versitygw(folder: Path, address: str, tls: Path | None) -> list[str]:
     certificates = [] if tls is None else ["--cert", str(tls / "cert.pem"), "--key", str(tls / "key.pem")]
-    about = folder.with_suffix(".about")  # not every file system has extended attributes
+    about = folder.parent / f"about-{folder.name}"  # not every file system has extended attributes
     about.mkdir(exist_ok=True)
     return ["--port", address, *certificates, "posix", "--sidecar", str(about), str(folder)]
 
