@@ -82,10 +82,11 @@ def test_every_kind_of_environment_runs_with_what_an_image_has(tmp_path: Path) -
     (tmp_path / "sitecustomize.py").write_text(NOT_IN_THE_IMAGE)  # for the processes of the environments too
     environment = os.environ | {"NOT_IN_THE_IMAGE": " ".join(missing), "PYTHONPATH": str(tmp_path)}
     (script := tmp_path / "step.py").write_text(STEP)
-    command = [sys.executable, str(script), *ENVIRONMENTS.values()]
+    wanted = [name for kind, name in ENVIRONMENTS.items() if kind != "box2d" or kind in inside]  # not on Linux on ARM
+    command = [sys.executable, str(script), *wanted]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
-    assert done.stdout.split() == list(ENVIRONMENTS.values())
+    assert done.stdout.split() == wanted
 
 
 @pytest.mark.thorough
