@@ -149,6 +149,13 @@ class TestS3:
             with pytest.raises(NotFound, match=r"s3://absent/p .*no bucket 'absent'"):
                 open_store("s3://absent/p", store_settings, create=create)
 
+    def test_makes_no_bucket_in_the_place_of_one_that_has_gone(self, s3_server: S3Server) -> None:
+        store = S3Store("gone", "", s3_server.settings)
+        store.check()
+        store._client.remove_bucket("gone")
+        with pytest.raises(NotFound, match="there is no bucket 'gone'"):
+            store.check()
+
     def test_reports_wrong_keys(self, s3_server: S3Server) -> None:
         if not s3_server.program.checks:
             return

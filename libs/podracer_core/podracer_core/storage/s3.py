@@ -122,12 +122,13 @@ class S3Store(ObjectStore):
             self.check()
 
     def check(self) -> None:
-        """Raise unless the store answers and has the bucket, which is made where it may be; soon in any case."""
+        """Raise unless the store answers and has the bucket, soon in any case. A bucket that was never seen is made
+        where it may be; one that has gone is not made again, for it had objects."""
         try:
             with _mapped_errors(self._place):
                 next(iter(self._quick_client.list_objects(self._bucket, f"{self._prefix}check/")), None)
         except NotFound as error:
-            if not self._create:
+            if self._found or not self._create:
                 raise NotFound(f"{self._place}: there is no bucket {self._bucket!r}", bucket=self._bucket) from error
             with _mapped_errors(self._place):
                 self._make_bucket()
