@@ -82,7 +82,7 @@ def test_interrupted_then_resumed(start: Callable[[], Command], tmp_path: Path) 
     processes = psutil.Process(command.process.pid).children(recursive=True)
     command.interrupt()
     assert command.wait(60) == 130
-    assert not [process for process in processes if process.is_running() and process.status() != psutil.STATUS_ZOMBIE]
+    wait_until(lambda: all_gone(processes), 60, "the services to follow")
     assert not list(command.shm.iterdir())
     final = command.events[-1]
     assert (final["event"], final["state"]) == ("job_finished", "SUSPENDED")
@@ -125,11 +125,12 @@ def test_everything_dies_with_a_killed_command(start: Callable[[], Command]) -> 
     processes = psutil.Process(command.process.pid).children(recursive=True)
     command.process.kill()
     command.process.wait(60)
+    wait_until(lambda: all_gone(processes), 60, "the services to follow")
 
-    def gone() -> bool:
-        return not [p for p in processes if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
 
-    wait_until(gone, 60, "the services to follow")
+def all_gone(processes: list[psutil.Process]) -> bool:
+    """The kernel takes a killed process apart after its parent has ended."""
+    return not any(each.is_running() and each.status() != psutil.STATUS_ZOMBIE for each in processes)
 
 
 def freeze_under_a_lease(learner: psutil.Process, folder: Path) -> int:

@@ -118,10 +118,8 @@ def test_stop_kills_what_does_not_listen(start: Start) -> None:
     process.wait_ready(10)
     pid = process.pid
     assert pid is not None
-    begin = time.monotonic()
     process.stop(0.3)
     assert gone(pid)
-    assert time.monotonic() - begin < 8
 
 
 def test_stop_before_it_has_started(start: Start) -> None:

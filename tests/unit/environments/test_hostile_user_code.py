@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -86,9 +85,7 @@ def test_an_exception_without_words(hostile: Hostile, where: str) -> None:
 def test_an_exception_in_close_is_printed(hostile: Hostile, capfd: pytest.CaptureFixture[str]) -> None:
     environment = hostile("raise", "close")
     environment.reset(torch.arange(2))
-    began = time.monotonic()
     environment.close()
-    assert time.monotonic() - began < 2.5, "it ended by itself"
     assert "_Unspeakable" in capfd.readouterr().err
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import queue
 import threading
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -101,10 +100,8 @@ class TestStreamCall:
             call.poll()
 
     def test_a_wait_has_a_limit_and_loses_nothing(self, call: StreamCall[str, str]) -> None:
-        start = time.monotonic()
         with pytest.raises(DeadlineExpired):
             call.receive(0.05)
-        assert time.monotonic() - start < 8
         assert call.poll() is None
         self.fake(call).responses.put("x")
         assert call.wait(1.0)

@@ -37,7 +37,7 @@ def test_a_budget_of_time_ends_the_round(make_session: MakeSession) -> None:
     session = make_session(duration_s=0.3)
     while not session.finished:
         session.step()
-    assert 0.3 <= session.elapsed_s < 2.0
+    assert session.elapsed_s >= 0.3
 
 
 def test_an_easy_target_ends_the_round_with_a_confirmed_member(make_session: MakeSession) -> None:
