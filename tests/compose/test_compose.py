@@ -28,6 +28,7 @@ from podracer_core.checkpoint.policy import POLICY_GROUPS, load_policy
 from podracer_core.errors import PodracerError, Unauthenticated
 from podracer_core.jobs.job_file import parse_job
 from podracer_core.storage.object_store import open_store
+from support.client_programs import LANGUAGES, build_client, check_output, copy_clients, run
 
 pytestmark = [pytest.mark.compose, pytest.mark.timeout(3600)]
 
@@ -153,6 +154,15 @@ def test_a_job_survives_on_compose(deployment: Deployment, tmp_path: Path) -> No
     with deployment.client() as client:
         with pytest.raises(Unauthenticated), Client.connect(deployment.orchestrator, token="wrong") as stranger:
             stranger.jobs()
+        clients = copy_clients(tmp_path)
+        for language in LANGUAGES:
+            with deployment.step(f"a job by the client in {language}") as notes:
+                variables = {
+                    "PODRACER_ORCHESTRATOR": deployment.orchestrator,
+                    "PODRACER_LEADERBOARD": deployment.leaderboard,
+                    "PODRACER_TOKEN": deployment.token(),
+                }
+                notes += [check_output(run(*build_client(language, clients), cwd=tmp_path, **variables))]
         with deployment.step("job from this machine, two learners at work") as notes:
             job = client.submit(parse_job(json.dumps(JOB)))
             _await("two pods work", 180.0, lambda: len(_busy(job)) == 2, lambda: [pod.name for pod in job.pods()])
