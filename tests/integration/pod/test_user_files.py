@@ -60,9 +60,14 @@ def inspected(lab: Any, environment: environment_pb2.EnvironmentSpec) -> pod_ser
     return granted.completed
 
 
+def own_cache(lab: Any, name: str) -> Path:
+    """The folder of its own that a process makes in the one it is given for its cache."""
+    return Path(f"{lab.folder}/{name}.cache/podracer-{os.geteuid()}")
+
+
 def entries(lab: Any, name: str) -> set[str]:
     """What a process has in its cache."""
-    folder = Path(f"{lab.folder}/{name}.cache")
+    folder = own_cache(lab, name)
     return {path.name for path in folder.iterdir() if not path.name.startswith(".")} if folder.exists() else set()
 
 
@@ -158,7 +163,7 @@ def test_a_learner_that_is_killed_while_it_fetches_leaves_nothing_behind(lab: An
     open_store(lab.store).put(table.key, b"")
     os.truncate(lab.store_folder / table.key, size_bytes)
     environment = environment_to_message(EnvironmentSpec(id="CartPole-v1", data={"table": table}))
-    drafts = Path(f"{lab.folder}/learner.cache/.drafts")
+    drafts = own_cache(lab, "learner") / ".drafts"
 
     lab.start_learner()
     lab.orchestrator.offer(inspect=pod_service_pb2.InspectWork(environment=environment), term_s=5.0)
@@ -186,7 +191,7 @@ def test_peers_that_lost_their_files_get_them_again(split: Any, train_work: Make
     peers = ("worker0", "evaluator")
     for name in peers:
         assert f"{environment.code.sha256}.zip" in entries(split, name)
-        shutil.rmtree(f"{split.folder}/{name}.cache")
+        shutil.rmtree(own_cache(split, name))
     work = train_work(members=1, envs=4, steps=32, user=environment)
     work.cohort.environment_description.CopyFrom(description)
     granted = split.orchestrator.offer(train=work)
@@ -211,7 +216,7 @@ def test_sigterm_ends_a_worker_that_is_being_brought_a_file(lab: Any) -> None:
     outcome = worker.PutFile.future(requests(), timeout=60)
     try:
         assert stalled.wait(60)
-        drafts = Path(f"{lab.folder}/worker.cache/.drafts")
+        drafts = own_cache(lab, "worker") / ".drafts"
         wait_until(lambda: drafts.exists() and list(drafts.iterdir()) != [], 60, "the draft")
         lab.kill("worker", signal.SIGTERM)
         assert process.wait(60) == 0
@@ -246,7 +251,7 @@ class TestPutFile:
         file = stored(content, "prices.csv")
         header = request(header=file_pb2.FileHeader(sha256=file.sha256, size_bytes=file.size_bytes, name=file.name))
         bring_file(stub.PutFile, request, content, "prices.csv")
-        assert Path(f"{shared_lab.folder}/{name}.cache/{file.local_name}").read_bytes() == content
+        assert (own_cache(shared_lab, name) / file.local_name).read_bytes() == content
         sent = []
 
         def requests() -> Any:
