@@ -16,7 +16,6 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -58,18 +57,22 @@ class Scenarios:
         self._rows: list[tuple[str, str, str, str]] = []
 
     @contextmanager
-    def run(self, name: str) -> Iterator[list[str]]:
-        """What is appended to the list stands beside the figures."""
+    def run(
+        self, name: str, installation: Installation | None = None, pulse: Pulse | None = None
+    ) -> Iterator[list[str]]:
+        """What is appended to the list stands beside the figures. Another installation has a pulse of its own."""
         notes: list[str] = []
-        if self.pulse is not None:
-            self.pulse.reset()
+        if installation is None:
+            installation, pulse = self.installation, self.pulse
+        if pulse is not None:
+            pulse.reset()
         begun = time.monotonic()
         yield notes
         took_s = time.monotonic() - begun
-        gap = "" if self.pulse is None else f"{self.pulse.longest_gap_s:.0f}"
+        gap = "" if pulse is None else f"{pulse.longest_gap_s:.0f}"
         self._rows.append((name, f"{took_s:.0f}", gap, ", ".join(notes)))
-        assert self.installation.audit() == []
-        assert self.pulse is None or self.pulse.went_back == []
+        assert installation.audit() == []
+        assert pulse is None or pulse.went_back == []
 
     def print(self) -> None:
         table = Table("scenario", "seconds", "without training, s", "seen", title="a real cluster")
@@ -95,13 +98,20 @@ def scenarios(installation: Installation) -> Iterator[Scenarios]:
     scenarios.print()
 
 
-@pytest.fixture(scope="module")
-def pulse(installation: Installation, scenarios: Scenarios) -> Iterator[Pulse]:
-    """Of the endless job, which begins with the first test that asks for it."""
+@contextmanager
+def endless_job(installation: Installation) -> Iterator[Pulse]:
+    """Trains already."""
     with installation.client() as client:
         name = client.submit(parse_job(ENDLESS)).name
     with Pulse(installation, name) as pulse:
         pulse.wait_for_steps()
+        yield pulse
+
+
+@pytest.fixture(scope="module")
+def pulse(installation: Installation, scenarios: Scenarios) -> Iterator[Pulse]:
+    """Of the endless job, which begins with the first test that asks for it."""
+    with endless_job(installation) as pulse:
         scenarios.pulse = pulse
         yield pulse
         scenarios.pulse = None
@@ -162,6 +172,35 @@ def test_other_jobs(installation: Installation, scenarios: Scenarios, name: str)
         finish(installation, client.submit(parse_job(ROUNDS[name])))
 
 
+@pytest.mark.skipif(not FORMER, reason="PODRACER_CLUSTER_FORMER names no images of the version before")
+def test_an_upgrade_and_its_rollback(scenarios: Scenarios, tmp_path: Path) -> None:
+    """In a namespace of its own. A rollback goes back to a backup, too, as a database may have been migrated."""
+    other = Installation(tmp_path / "overlay", f"{NAMESPACE}-former")
+    backup = tmp_path / "former.tar"
+    try:
+        other.make_namespace()
+        other.apply_former(FORMER)
+        other.kubectl.wait_ready(*ALL)
+        name = "upgrade from the version before, a job trains"
+        with endless_job(other) as pulse, scenarios.run(name, other, pulse) as notes:
+            other.back_up("save", backup)
+            pulse.wait_for_steps()
+            other.apply()
+            other.kubectl.wait_ready(*ALL)
+            pulse.wait_for_steps()
+            other.kubectl("delete", "jobs", "--all", "--wait=false")  # pods of the version that was
+            pulse.wait_for_steps()
+            notes += [f"{pulse.steps:,} steps"]
+        with scenarios.run("rollback to it, with its backup", other) as notes:
+            other.apply_former(FORMER)
+            other.back_up("restore", backup)
+            with Pulse(other, pulse.job) as again:
+                again.wait_for_steps()
+                notes += [f"{again.steps:,} steps"]
+    finally:
+        other.kubectl("delete", "namespace", other.namespace, "--ignore-not-found", timeout_s=300)
+
+
 @pytest.mark.parametrize(
     ("component", "container", "module"),
     [
@@ -204,21 +243,6 @@ def identities(installation: Installation) -> set[str]:
     return {
         pod["metadata"]["uid"] for role in ("orchestrator", "leaderboard") for pod in installation.kubectl.pods(role)
     }
-
-
-def test_an_upgrade_and_its_rollback(installation: Installation, scenarios: Scenarios, pulse: Pulse) -> None:
-    if not FORMER:
-        pytest.skip("PODRACER_CLUSTER_FORMER names no images of the version before")
-    for name, apply in (
-        ("rollback to the images of the version before", partial(installation.apply_former, FORMER)),
-        ("upgrade from them", installation.apply),
-    ):
-        with scenarios.run(name):
-            apply()
-            installation.kubectl.wait_ready(*ALL)
-            pulse.wait_for_steps()
-            installation.kubectl("delete", "jobs", "--all", "--wait=false")  # pods of the version that was
-            pulse.wait_for_steps()
 
 
 def test_suspend_and_resume(installation: Installation, scenarios: Scenarios, pulse: Pulse) -> None:
