@@ -348,7 +348,7 @@ class Site:
     async def job(self, name: str) -> job_pb2.Job:
         return (await self.client.jobs.GetJob(job_service_pb2.GetJobRequest(name=name))).job
 
-    async def ended(self, job: job_pb2.Job, timeout_s: float = 5.0) -> job_pb2.Job:
+    async def ended(self, job: job_pb2.Job, timeout_s: float = 60.0) -> job_pb2.Job:
         """The job once it has succeeded."""
         for _ in range(int(timeout_s / 0.02)):
             found = await self.job(job.name)

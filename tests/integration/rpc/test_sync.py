@@ -364,7 +364,7 @@ def _refused(stub: Any) -> bool:
     return False
 
 
-def _wait_until(condition: Any, timeout_s: float = 5.0) -> None:
+def _wait_until(condition: Any, timeout_s: float = 60.0) -> None:
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline, "it never came true"

@@ -23,6 +23,9 @@ from podracer_core.rpc.overload import CallLimit
 Registration = Callable[[grpc.Server], None]
 """Adds a service: `functools.partial(add_WorkerServiceServicer_to_server, servicer)`."""
 
+_CLEAR_UP_S = 0.5
+"""How long handlers have after their calls; one that hangs is left behind."""
+
 
 class RpcServer:
     """A bound server; `address` is what to call, `health_address` the port for health alone where there is one.
@@ -30,9 +33,10 @@ class RpcServer:
     It accepts calls from `start` until `drain`.
     """
 
-    def __init__(self, server: grpc.Server, address: str, health: Health) -> None:
+    def __init__(self, server: grpc.Server, threads: futures.Executor, address: str, health: Health) -> None:
         self.address = address
         self._server = server
+        self._threads = threads
         self._health = health
         self._on_drain: list[Callable[[], None]] = []
 
@@ -58,6 +62,10 @@ class RpcServer:
         for callback in self._on_drain:
             callback()
         self._server.stop(grace_s).wait()
+        # Calls have ended, their handlers may still be clearing up; the process ends without asking them.
+        clearing_up = threading.Thread(target=self._threads.shutdown, name="rpc-end", daemon=True)
+        clearing_up.start()
+        clearing_up.join(_CLEAR_UP_S)
         self._health.close()
 
     def __enter__(self) -> Self:
@@ -83,12 +91,13 @@ def create_server(
     options = options or ServerOptions()
     parsed = prepare_address(address, allow_insecure=options.allow_insecure, has_tls=options.tls is not None)
     calls = options.concurrent_calls or limits.SERVER_THREADS
-    threads = calls + limits.SPARE_CALLS
+    count = calls + limits.SPARE_CALLS
+    threads = futures.ThreadPoolExecutor(max_workers=count, thread_name_prefix="rpc")
     server = grpc.server(
-        futures.ThreadPoolExecutor(max_workers=threads, thread_name_prefix="rpc"),
+        threads,
         interceptors=[Guard(authorizer, CallLimit(calls))],
         options=options.grpc_options(),
-        maximum_concurrent_rpcs=threads,
+        maximum_concurrent_rpcs=count,
     )
     for register in services:
         register(server)
@@ -98,7 +107,7 @@ def create_server(
     bound = bind(server, parsed, options.tls)
     own_health = Health(authorizer.service_names, options.health)
     health_pb2_grpc.add_HealthServicer_to_server(own_health.servicer, server)
-    return RpcServer(server, bound, own_health)
+    return RpcServer(server, threads, bound, own_health)
 
 
 def serve_until_signal(
