@@ -1,8 +1,8 @@
 """Challenges: whoever claims the target or the first place is evaluated again, with fresh seeds, before it counts.
 
 The evaluation that a claim rests on has selected it, as the best of many by noisy numbers, so it promises too much. A
-job has one challenge out at a time. Claims of the target come first and each is heard; of the others only the best one
-waits, until it can be paid for.
+job has one challenge out at a time. Claims of the target come first and each is heard, at a level that leaves all of
+them together one chance of error; of the others only the best one waits, until it can be paid for.
 """
 
 from __future__ import annotations
@@ -11,20 +11,24 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import select
+from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from podracer.common.v1 import agent_pb2
 from podracer_core.jobs.messages import seconds_from_duration
+from podracer_core.student_t import student_t_quantile
 from podracer_orchestrator import evaluation_works, events, jobs, last_stages
 from podracer_orchestrator.changes import WORK, touch
-from podracer_orchestrator.job_plan import plan_of
+from podracer_orchestrator.job_plan import JobPlan, plan_of
 from podracer_orchestrator.job_state import TRAINING_STATES, JobState
 from podracer_orchestrator.names import last_part
 from podracer_orchestrator.tables import CheckpointRow, JobRow, WorkKind, WorkRow, WorkState
 
 COST_FRACTION = 0.2
 """Part of a job's cost that evaluation may take, a claim's challenge included; one of the target is always paid for."""
+FALSE_CLAIMS = 0.05
+"""Probability that a job whose agents all stay below the target is said to have reached it, however often it claims to:
+the levels α / (k (k + 1)) of its claims k = 1, 2, … add up to α."""
 MAX_WAITING = 4
 """Claims of the target that wait to be heard; in a job whose members all hover about it the best ones are enough."""
 
@@ -48,7 +52,7 @@ def make(session: Session, job: JobRow, claim: Claim, now: datetime) -> bool:
     if last_stages.has_begun(session, job):
         return False  # who takes part is chosen: whoever is confirmed now would come too late
     checkpoint = claim.evaluation.checkpoint
-    if session.get(CheckpointRow, checkpoint.prefix) is None or _was_challenged(session, checkpoint.prefix):
+    if session.get(CheckpointRow, checkpoint.prefix) is None or _was_challenged(session, checkpoint.prefix, claim):
         return False
     if not claim.claims_target and _is_outdone(job, claim.score):
         return False
@@ -89,6 +93,33 @@ def is_affordable(job: JobRow, work: WorkRow) -> bool:
     return work.claims_target or spent_s <= COST_FRACTION * (job.cost_s + work.expected_cost_s)
 
 
+def heard_claims(session: Session, job: JobRow) -> int:
+    """How many claims of the target have had their challenge, the one that is being answered included."""
+    heard = (WorkRow.job_uid == job.uid, WorkRow.state == WorkState.DONE, WorkRow.claims_target)
+    return session.scalars(select(func.count()).select_from(WorkRow).where(*heard)).one()
+
+
+def corrected_score(plan: JobPlan, evaluation: agent_pb2.Evaluation, number: int) -> float:
+    """What claim `number` of the target, from 1, is held against it by: the lower end of the mean's interval at the
+    level FALSE_CLAIMS / (k (k + 1)), for the first claim that of the two-sided 95 % interval.
+
+    An objective of the mean asks for no certainty, and a deterministic score has no error: theirs is as it stands.
+    """
+    if plan.target_is_mean:
+        return evaluation.mean
+    degrees = len(evaluation.returns) - 1
+    if evaluation.deterministic or degrees < 1:
+        return evaluation.lower_bound
+    tails = (level(number), level(1))
+    wide, usual = (student_t_quantile(1.0 - tail, degrees) for tail in tails)
+    return evaluation.mean - wide / usual * (evaluation.mean - evaluation.lower_bound)
+
+
+def level(number: int) -> float:
+    """The one-sided level at which claim `number` of the target is tested."""
+    return FALSE_CLAIMS / (number * (number + 1))
+
+
 def note_start(session: Session, job: JobRow, work: WorkRow, pod: str, now: datetime) -> None:
     """A pod has taken a challenge up."""
     (policy,) = evaluation_works.order_of(work).policies
@@ -117,6 +148,9 @@ def note_result(
         bar is None or (score >= bar if work.claims_target else score > bar)
     )
     against = "" if bar is None else f", {'target' if work.claims_target else 'best confirmed'} {bar:.6g}"
+    if work.claims_target and not plan.target_is_mean:
+        number = heard_claims(session, job)
+        against += f" (claim {number}, at the level {level(number):.2%})"
     message = (
         f"{last_part(evaluation.agent)} scores {score:.6g} after it claimed {work.claimed_score:.6g}{against}: "
         f"{evaluation_works.describe(evaluation)}"
@@ -130,8 +164,11 @@ def _is_outdone(job: JobRow, claimed: float) -> bool:
     return job.best_is_confirmed and job.best_score is not None and claimed <= job.best_score
 
 
-def _was_challenged(session: Session, prefix: str) -> bool:
+def _was_challenged(session: Session, prefix: str, claim: Claim) -> bool:
+    """Whether it was for what is claimed: whose first place was confirmed may still claim the target by that."""
     query = select(WorkRow.id).where(WorkRow.checkpoint == prefix, WorkRow.state != WorkState.DROPPED)
+    if claim.claims_target:
+        query = query.where(WorkRow.claims_target)
     return session.scalar(query.limit(1)) is not None
 
 

@@ -54,7 +54,8 @@ def consider(session: Session, job: JobRow, lease: LeaseRow, evaluation: agent_p
 
     Only one that judges (CANDIDATE, CHALLENGE), is a number and whose checkpoint has been committed counts: what counts
     can be downloaded and evaluated again. A CHALLENGE goes before all that are none, a full one before one that ended
-    early. A CANDIDATE that passes the target is challenged; a CHALLENGE that does has reached it.
+    early. Whatever passes the target is challenged, unless it is the challenge of such a claim: that has reached it where
+    its corrected score passes, too.
     """
     if evaluation.purpose not in _JUDGING or not evaluation.HasField("checkpoint"):
         return
@@ -71,10 +72,10 @@ def consider(session: Session, job: JobRow, lease: LeaseRow, evaluation: agent_p
         events.record(session, job, "NEW_BEST", message, now=now, subject=evaluation.agent, score=claim.score)
         touch(session, job_topic(job.uid))
     if claim.claims_target and job.time_to_target_s is None:
-        if is_confirmed:
-            _reach(session, job, claim, _target_time_s(job, lease, evaluation, now), now)
-        else:
+        if not is_confirmed or not session.get_one(WorkRow, lease.work_id).claims_target:
             challenges.make(session, job, claim, now)
+        elif _holds(plan, claim, challenges.heard_claims(session, job)):
+            _reach(session, job, claim, _target_time_s(job, lease, evaluation, now), now)
 
 
 def reconsider(session: Session, job: JobRow, now: datetime) -> None:
@@ -84,7 +85,8 @@ def reconsider(session: Session, job: JobRow, now: datetime) -> None:
     plan = plan_of(job)
     challenges.aim(session, job, plan.target_return)
     claim = claim_of(plan, agent_pb2.Evaluation.FromString(job.best))
-    if claim.claims_target and job.best_is_confirmed:
+    holds = job.best_is_confirmed and _holds(plan, claim, challenges.heard_claims(session, job) + 1)
+    if claim.claims_target and holds:
         _reach(session, job, claim, leases.active_time_s(job, now), now)
     elif claim.claims_target:
         challenges.make(session, job, claim, now)
@@ -203,6 +205,12 @@ def _reach(session: Session, job: JobRow, claim: Claim, time_s: float, now: date
     agent, target = claim.evaluation.agent, plan_of(job).target_return
     message = f"{agent} has reached the target: {claim.score:.6g}, target {target:.6g}"
     events.record(session, job, "TARGET_REACHED", message, now=now, subject=agent, score=claim.score)
+
+
+def _holds(plan: JobPlan, claim: Claim, number: int) -> bool:
+    """Whether a challenge passes the target as claim `number`."""
+    target = plan.target_return
+    return target is not None and challenges.corrected_score(plan, claim.evaluation, number) >= target
 
 
 def _precedence(work: WorkRow) -> tuple[bool, bool, float, str]:

@@ -163,7 +163,10 @@ def complete_evaluation(session: Session, lease: LeaseRow, result: pod_pb2.Evalu
         ensembles.complete(session, job, work, result, now)
     else:
         outbox.record_evaluations(session, job, [result.evaluation])
-        value = score(plan_of(job), result.evaluation)
+        plan = plan_of(job)
+        value = score(plan, result.evaluation)
+        if work.claims_target:
+            value = challenges.corrected_score(plan, result.evaluation, challenges.heard_claims(session, job))
         challenges.note_result(session, job, work, result.evaluation, value, now)
         consider(session, job, lease, result.evaluation, now)
         challenges.drop_outdone(session, job, now)

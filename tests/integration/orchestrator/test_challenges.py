@@ -84,6 +84,40 @@ async def test_a_claim_that_fails_is_no_end_and_is_not_heard_twice(site):
     assert len(await events(site, job, "CHALLENGE_STARTED")) == 1
 
 
+async def test_each_further_claim_of_the_target_has_to_be_surer(site):
+    """Worked by hand: t for 31 degrees is 2.040 at 2.5 %, 2.531 at 0.83 %, so 4.5 below the mean become 5.6."""
+    job = await site.create(pod=ONE_AGENT)
+    learner = site.learner()
+
+    async def claim(mean, lower_bound):
+        await train(learner, 480.0)
+        assert (await learner.ask()).WhichOneof("work") == "evaluate"
+        result = learner.evaluate_result(score=mean)
+        result.evaluation.lower_bound = lower_bound
+        await learner.complete(evaluate=result)
+        return (await site.job(job.name)).state == job_pb2.JOB_STATE_SUCCEEDED
+
+    assert not await claim(480.0, 470.0)
+    assert not await claim(480.0, 475.5)
+    assert "scores 474.4" in (await events(site, job, "CHALLENGE_FAILED"))[1].message
+    assert await claim(480.0, 477.0)
+
+
+async def test_a_first_place_that_is_confirmed_above_the_target_claims_that_too(site):
+    site.board.hears_claims = True
+    job = await site.create(pod=ONE_AGENT)
+    learner = site.learner()
+    candidate = await train(learner, 400.0)
+    first = await learner.ask()
+    await learner.complete(evaluate=learner.evaluate_result(score=480.0))
+    assert (await site.job(job.name)).state == job_pb2.JOB_STATE_RUNNING
+    again = await learner.ask()
+    assert again.evaluate.policies[0].checkpoint == candidate.checkpoint
+    assert set(again.evaluate.seeds).isdisjoint(first.evaluate.seeds)
+    await learner.complete(evaluate=learner.evaluate_result(score=480.0))
+    assert (await site.job(job.name)).outcome == job_pb2.JOB_OUTCOME_TARGET_REACHED
+
+
 @pytest.mark.parametrize("number", [float("nan"), float("inf")])
 async def test_what_is_no_number_reaches_nothing(site, number):
     job = await site.create(pod=ONE_AGENT)
