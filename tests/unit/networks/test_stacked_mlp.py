@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from podracer_core.errors import InvalidInput
-from podracer_core.networks import StackedMLP, StackedParameters, mlp_shapes
+from podracer_core.networks import StackedMLP, StackedParameters, mlp_shapes, stacked_mlp
 
 GROUPS, ROWS, SIZES = 3, 11, (5, 8, 6, 2)
 MODULES = {"tanh": nn.Tanh, "relu": nn.ReLU, "elu": nn.ELU}
@@ -81,6 +81,32 @@ def test_two_forward_passes_before_a_backward_pass_do_not_share_buffers() -> Non
 
     gradient(first)  # fills the pool of buffers
     torch.testing.assert_close(gradient(first, second), gradient(first) + gradient(second), rtol=1e-4, atol=1e-4)
+
+
+def free_buffers(pool: stacked_mlp._Buffers) -> list[torch.Tensor]:
+    return [buffer for shapes in (pool._free, pool._unused) for free in shapes.values() for buffer in free]
+
+
+def test_buffers_of_rows_that_do_not_come_any_more_are_released(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stacked_mlp, "_buffers", pool := stacked_mlp._Buffers())
+    monkeypatch.setattr(stacked_mlp, "_LIFETIME", 16)
+    _, network = stacked("tanh")
+    for rows in range(ROWS, ROWS + 9):
+        for _ in range(10):  # forward and backward take a buffer for each of two hidden layers
+            network(torch.randn(GROUPS, rows, SIZES[0])).sum().backward()
+    assert {buffer.shape[1] for buffer in free_buffers(pool)} == {ROWS + 8}
+    assert len(free_buffers(pool)) <= 4
+
+
+def test_buffers_are_kept_on_a_cpu_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stacked_mlp, "_buffers", pool := stacked_mlp._Buffers())
+    _, network = stacked("elu")
+    weights, biases = (
+        tuple(tensor.detach().to("meta").requires_grad_() for tensor in tensors)
+        for tensors in (network.weights, network.biases)
+    )
+    StackedMLP(weights, biases, "elu")(torch.randn(GROUPS, ROWS, SIZES[0], device="meta")).sum().backward()
+    assert not free_buffers(pool)
 
 
 def test_results_are_the_same_with_and_without_gradients() -> None:

@@ -102,15 +102,24 @@ def _inner_products(left: Tensor, right: Tensor) -> Tensor:
     return torch.bmm(right.transpose(1, 2), left).transpose(1, 2)
 
 
+# After so many buffers taken, those that lay free all the while are released.
+_LIFETIME = 1024
+
+
 class _Buffers(threading.local):
-    """Memory for hidden layers that the last gradient step no longer needs; one pool a thread.
+    """Memory for hidden layers that the last gradient step no longer needs; one pool a thread, and only on a CPU.
+
+    Elsewhere torch keeps memory itself, and runs backward in another thread than forward: what one thread took, the
+    other would gather.
 
     A buffer that is out belongs to one graph alone, so any number of forward passes may come before a backward pass.
     A graph that is dropped frees its buffers instead of giving them back.
     """
 
     def __init__(self) -> None:
-        self._free: dict[tuple[torch.Size, torch.dtype, torch.device], list[Tensor]] = {}
+        self._free: dict[tuple[torch.Size, torch.dtype], list[Tensor]] = {}
+        self._unused: dict[tuple[torch.Size, torch.dtype], list[Tensor]] = {}  # that lay free at the last release
+        self._taken = 0
 
     def take(self, bias: Tensor, rows: int) -> Tensor:
         """[G, rows, out] for a layer with `bias` [G, 1, out]; what it holds is undefined."""
@@ -118,12 +127,19 @@ class _Buffers(threading.local):
 
     def take_like(self, example: Tensor) -> Tensor:
         """Of the same shape."""
-        free = self._free.get((example.shape, example.dtype, example.device))
-        return free.pop() if free else torch.empty(example.shape, dtype=example.dtype, device=example.device)
+        if example.device.type == "cpu":
+            self._taken += 1
+            if self._taken % _LIFETIME == 0:
+                self._unused, self._free = self._free, {}
+            for pool in (self._free, self._unused):
+                if free := pool.get((example.shape, example.dtype)):
+                    return free.pop()
+        return torch.empty(example.shape, dtype=example.dtype, device=example.device)
 
     def give(self, buffer: Tensor) -> None:
         """Nobody reads it any more."""
-        self._free.setdefault((buffer.shape, buffer.dtype, buffer.device), []).append(buffer.detach())
+        if buffer.device.type == "cpu":
+            self._free.setdefault((buffer.shape, buffer.dtype), []).append(buffer.detach())
 
 
 _buffers = _Buffers()
