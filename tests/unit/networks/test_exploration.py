@@ -9,7 +9,9 @@ import pytest
 import torch
 
 from podracer_core.networks import Exploration
+from podracer_core.networks import exploration as exploration_module
 from podracer_core.networks.exploration import ExplorationKind
+from podracer_core.random_numbers import normal
 from podracer_core.random_streams import action_keys
 
 MEMBERS, ENVS, OBSERVATIONS, ACTIONS, PERIOD = 3, 4, 5, 2, 6
@@ -86,3 +88,26 @@ def test_the_same_state_gets_the_same_noise_within_a_period_and_another_one_afte
             assert same == (period[t] == period[t - 1])
     other = exploration.shape(noise[0], observation + 1.0)
     assert not torch.isclose(other, shaped[0]).any()
+
+
+def test_a_matrix_is_drawn_once_in_its_period(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many steps a rollout has; a horizon of one is the usual one."""
+    exploration, numbers = make("state_dependent"), []
+    matrix = ENVS * exploration.size
+    key, first = action_keys(torch.arange(2), ENVS), torch.tensor([4, 10])
+
+    def counted(key: torch.Tensor, counter: torch.Tensor) -> torch.Tensor:
+        numbers.append(normal(key, counter))
+        return numbers[-1]
+
+    monkeypatch.setattr(exploration_module, "normal", counted)
+    whole = exploration.draw(key, first, 2 * PERIOD)
+    assert sum(drawn.numel() for drawn in numbers) == 2 * 3 * matrix  # both members see parts of three periods
+    numbers.clear()
+    steps = torch.cat([exploration.draw(key, first + step, 1) for step in range(2 * PERIOD)])
+    assert sum(drawn.numel() for drawn in numbers) == 2 * 3 * matrix
+    assert torch.equal(steps, whole)
+    step = first.view(1, -1) + torch.arange(2 * PERIOD).view(-1, 1)
+    counter = step.div(PERIOD, rounding_mode="floor")[..., None, None] * exploration.size
+    assert torch.equal(whole, normal(key.unsqueeze(-1), counter + torch.arange(exploration.size)))
+    assert not torch.equal(exploration.draw(key + 1, first + 2 * PERIOD - 1, 1), whole[-1:])

@@ -37,19 +37,39 @@ class Exploration:
         weights = torch.tensor([decay**age for age in range(length)], dtype=torch.float64)
         self._weights = (weights / weights.square().sum().sqrt()).float()
         self._newest_last: dict[torch.device, Tensor] = {}  # the same, where it is used
+        self._kept: tuple[Tensor, Tensor, Tensor] | None = None  # keys, first period, and the matrices that they gave
 
     def draw(self, key: Tensor, first_step: Tensor, horizon: int) -> Tensor:
         """key int64 [M, E], first_step int64 [M] -> [T, M, E, size]."""
         past = len(self._weights) - 1
-        step = first_step.view(1, -1, 1, 1) + torch.arange(-past, horizon, device=key.device).view(-1, 1, 1, 1)
+        step = first_step + torch.arange(-past, horizon, device=key.device).view(-1, 1)  # [T, M]
         if self._kind == "state_dependent":
-            step = step.div(self._period, rounding_mode="floor")
-        noise = normal(key.unsqueeze(-1), step * self.size + torch.arange(self.size, device=key.device))
+            period = step.div(self._period, rounding_mode="floor")
+            most = (horizon + self._period - 2) // self._period + 1  # periods that so many steps can touch
+            matrices = self._matrices(key, period[0], most)
+            return matrices[period - period[0], torch.arange(step.shape[1], device=key.device)]
+        noise = self._normal(key, step)
         if self._kind != "correlated":
             return noise
         if key.device not in self._newest_last:
             self._newest_last[key.device] = self._weights.flip(0).to(key.device)
         return (noise.unfold(0, past + 1, 1) * self._newest_last[key.device]).sum(-1)
+
+    def _matrices(self, key: Tensor, first: Tensor, count: int) -> Tensor:
+        """Those of the periods first [M] … first + count - 1, [count, M, E, size]. A CPU keeps the last ones: a rollout
+        of one step would draw thousands of numbers that it had before. A look at what is kept would make a GPU wait."""
+        kept = self._kept if key.device.type == "cpu" else None
+        if kept and len(kept[2]) == count and torch.equal(kept[0], key) and torch.equal(kept[1], first):
+            return kept[2]
+        matrices = self._normal(key, first + torch.arange(count, device=key.device).view(-1, 1))
+        if key.device.type == "cpu":
+            self._kept = key.clone(), first, matrices
+        return matrices
+
+    def _normal(self, key: Tensor, index: Tensor) -> Tensor:
+        """key [M, E], index [T, M] of a block of `size` numbers -> [T, M, E, size]."""
+        counter = index[..., None, None] * self.size + torch.arange(self.size, device=key.device)
+        return normal(key.unsqueeze(-1), counter)
 
     def shape(self, noise: Tensor, observation: Tensor) -> Tensor:
         """What `draw` gave for a step [M, B, size], observation [M, B, obs] normalized -> noise [M, B, A]."""
