@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 import torch
@@ -11,8 +12,9 @@ from podracer_core.algorithms.algorithm import Algorithm
 from podracer_core.environments.registry import make_vec_environment
 from podracer_core.environments.vec_environment import VecEnvironment
 from podracer_core.evaluate import EvaluationResult
+from podracer_core.networks import Actor
 from podracer_core.training import judge as judge_module
-from podracer_core.training.judge import EvaluationOrder, InProcessJudge
+from podracer_core.training.judge import EvaluationOrder, InProcessJudge, evaluate_order
 from tests.unit.training.conftest import SPEC
 
 
@@ -69,3 +71,26 @@ def test_a_confirmation_is_given_up_once_its_first_episodes_show_that_it_fails(m
         (answer,) = judge.poll()
         assert [one.episodes for one in answer.results] == [episodes]
     judge.close()
+
+
+class FixedReturns:
+    """An evaluator in which member m of the first actor has returns around 10 m; it looks where policies lie."""
+
+    def __init__(self) -> None:
+        self.devices: list[str] = []
+
+    def evaluate(self, actor: Actor, seeds: Sequence[int], **options: Any) -> tuple[EvaluationResult, ...]:
+        self.devices += [actor.device.type, actor.network.weights[0].device.type]
+        return tuple(
+            EvaluationResult(tuple(10.0 * m + seed % 2 for seed in seeds), (1,) * len(seeds), tuple(seeds))
+            for m in range(actor.members)
+        )
+
+
+def test_policies_that_are_evaluated_further_stay_on_their_device(make_algorithm: Callable) -> None:
+    actor = make_algorithm().actor._map(lambda tensor: tensor.to("meta"), make_algorithm().actor.head)
+    evaluator = FixedReturns()
+    order = EvaluationOrder(1, (0, 1), actor, tuple(range(8)), first_episodes=4, admission_score=10.5)
+    results = evaluate_order(evaluator, order)  # type: ignore[arg-type]
+    assert [result.episodes for result in results] == [4, 8]
+    assert evaluator.devices == ["meta"] * 4

@@ -56,7 +56,11 @@ class Actor(ABC):
 
     @abstractmethod
     def member(self, member: int) -> Actor:
-        """A copy of one member on the CPU, as an actor of M = 1: a snapshot that goes on living as it is now."""
+        """A copy of one member, as an actor of M = 1 on the same device."""
+
+    @abstractmethod
+    def cpu(self) -> Actor:
+        """The same on the CPU; there already, it shares its tensors with this one."""
 
     @abstractmethod
     def repeat(self, times: int) -> Actor:
@@ -161,7 +165,10 @@ class NetworkActor(Actor):
         return self.head.to_environment(self.head.mode(output))
 
     def member(self, member: int) -> NetworkActor:
-        return self._map(lambda tensor: tensor[member : member + 1].cpu().clone(), self.head.cpu())
+        return self._map(lambda tensor: tensor[member : member + 1].clone(), self.head)
+
+    def cpu(self) -> NetworkActor:
+        return self._map(lambda tensor: tensor.cpu(), self.head.cpu())
 
     def repeat(self, times: int) -> NetworkActor:
         size_bytes = times * sum(tensor.nbytes for tensor in self._tensors().values())
