@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ import torch
 from podracer_core.buffers import Replay
 from podracer_core.errors import InvalidInput
 from podracer_core.random_streams import replay_keys
-from support.off_policy import CONTINUOUS, EVERY, VALUE_BASED, build, cut, history, pieces, train
+from support.off_policy import CONTINUOUS, EVERY, ROWS, VALUE_BASED, build, cut, history, pieces, train
 
 ALL = pytest.mark.parametrize("name", EVERY)
 QUICK = {"hidden_sizes": (4,), "batch_size": 3, "replay_capacity": 4000}
@@ -173,8 +174,7 @@ def test_priorities_are_the_members_errors_to_the_power_of_its_exponent() -> Non
     error = torch.rand(3, 20, generator=torch.Generator().manual_seed(0)) - 0.5
     error[:, 3] = 0.0
     with torch.no_grad():
-        batch = next(algorithm.batches(1))
-        batch = type(batch)(**{name: getattr(batch, name) for name in batch.__slots__ if name != "place"}, place=place)
+        batch = replace(next(algorithm.batches(1)), place=place, weight=torch.ones(3, 20))
         algorithm.set_priorities(batch, error)
     part = (torch.arange(4000) + 0.5) / 4000
     leaf, probability = replay.priorities.find(part.expand(3, -1))
@@ -189,6 +189,21 @@ def test_priorities_are_the_members_errors_to_the_power_of_its_exponent() -> Non
     leaf, probability = replay.priorities.find((torch.arange(20) + 0.5).expand(3, -1) / 20)
     torch.testing.assert_close(probability, torch.full((3, 20), 0.05))
     assert leaf.tolist() == [list(range(20))] * 3
+
+
+def test_transitions_without_weight_are_not_drawn_again() -> None:
+    """As where a window of n steps meets a row whose successor was lost."""
+    algorithm = build("sac", prioritized=True, learning_starts=1000)
+    algorithm.update(history(algorithm, 5))
+    with torch.no_grad():
+        batch = next(algorithm.batches(1))
+        lost = batch.place == batch.place[:, :1]
+        weight = torch.where(lost, 0.0, batch.weight)
+        algorithm.set_priorities(replace(batch, weight=weight), torch.full((3, ROWS), 9.0).where(lost, 1.0))
+    drawn = next(algorithm.batches(1)).place
+    assert not (drawn == batch.place[:, :1]).any()
+    greatest = algorithm.replay.priorities.member_state(0, drawn[0])["greatest_priority"]
+    assert greatest == pytest.approx(1.0, abs=1e-5)  # the error of what is lost does not count for new ones
 
 
 @ALL

@@ -190,6 +190,19 @@ def test_new_transitions_come_with_the_greatest_priority_and_old_ones_go() -> No
     torch.testing.assert_close(counts[:, 8:].float(), torch.full((MEMBERS, 16), 100.0), rtol=0, atol=1.001)
 
 
+def test_rows_whose_successor_a_lost_worker_took_with_it_are_not_drawn() -> None:
+    buffer = replay(capacity=40)
+    ended = rollout(4)
+    ended.terminated[-1, 0] = True
+    buffer.add(ended)
+    buffer.add(rollout(100))
+    drawn = draw(buffer, 2400)
+    last = drawn.observation[..., 0] == 7
+    assert (drawn.weight == 1).all()
+    assert last[0].any()  # of member 0, which had come to an end
+    assert not last[1:].any()
+
+
 def test_an_unfinished_buffer_gives_only_what_is_there() -> None:
     buffer = replay(capacity=9000)
     drawn = draw(buffer, 500)

@@ -126,12 +126,13 @@ class Experience:
 
     def set_priorities(self, batch: Batch, error: Tensor) -> None:
         """The temporal-difference errors [M, B] of this batch decide how often its transitions come again: p = |δ| + ε
-        (Schaul et al., 2016, section 3.3)."""
+        (Schaul et al., 2016, section 3.3). One without weight, whose successor is lost, is not drawn again."""
         if self.replay is not None and self.replay.priorities is not None:
             # What a broken member has to say must not poison the sums.
             size = error.abs().nan_to_num(nan=0.0, posinf=_GREATEST_ERROR).clamp(max=_GREATEST_ERROR)
             exponent = self._hyperparameters["priority_exponent"].unsqueeze(1)
-            self.replay.set_priorities(batch.place, (size + _LEAST_PRIORITY).pow(exponent))
+            priority = (size + _LEAST_PRIORITY).pow(exponent)
+            self.replay.set_priorities(batch.place, torch.where(batch.weight > 0, priority, 0.0))
 
     def _filled(self) -> Replay:
         if self.replay is None:

@@ -39,10 +39,9 @@ class PriorityTree:
         [M, B]."""
         self._write(leaf.expand(self._levels[0].shape[0], -1), torch.where(valid, self._greatest, 0.0))
 
-    def clear(self, leaf: Tensor) -> None:
-        """Leaves int64 [B] of every member are not drawn any more."""
-        everywhere = leaf.expand(self._levels[0].shape[0], -1)
-        self._write(everywhere, torch.zeros_like(everywhere, dtype=torch.float32))
+    def clear(self, leaf: Tensor, kept: Tensor | float = 0.0) -> None:
+        """Leaves int64 [B] of every member are not drawn any more, but for those that are `kept` [M, B]."""
+        self._write(leaf.expand(self._levels[0].shape[0], -1), self._levels[0][:, leaf] * kept)
 
     def member_state(self, member: int, leaf: Tensor) -> dict[str, Tensor]:
         """Copies of the priorities of `leaf` int64 [B], and of the greatest that the member ever had, []."""

@@ -273,9 +273,12 @@ class Replay:
         previous = (self._next_row - 1) % (self.rows + 1)
         newest = self._by_row(self._observation)[self._next_row]
         same = (newest == observation).flatten(2).all(2)
-        self._by_row(self._valid)[previous] &= (
+        joined = (
             same | self._by_row(self._terminated)[previous] | (self._by_row(self._cut_off)[previous] != _NOT_CUT_OFF)
         )
+        self._by_row(self._valid)[previous] &= joined
+        if self.priorities is not None:
+            self.priorities.clear(self._leaves(torch.arange(previous, previous + 1, device=self.device)), joined)
 
     def _store_cut_off(self, rollout: Rollout) -> Tensor:
         """Put the true successors of cut-off rows aside; returns their numbers [T, M, E]."""
