@@ -20,7 +20,8 @@ from podracer_leaderboard.seeds import stream
 from podracer_leaderboard.updater import LowerBoundUpdater
 
 LEARNING_RATE = Interval(1e-4, 1e-2, logarithmic=True)
-NARROW = SearchSpace({"ppo": 1.0}, {"ppo": {"learning_rate": LEARNING_RATE, "gamma": Interval(0.9, 0.999)}})
+GAMMA = Interval(0.9, 0.999, logarithmic=True, near_one=True)
+NARROW = SearchSpace({"ppo": 1.0}, {"ppo": {"learning_rate": LEARNING_RATE, "gamma": GAMMA}})
 """Only what each member has to itself."""
 
 WIDE_RANGES: dict[str, Range] = {

@@ -146,7 +146,7 @@ def _own_range(knob: Hyperparameter, search: SearchRange | SearchChoice) -> Rang
         case SearchRange(low, high, logarithmic) if knob.kind == "int":
             return IntegerInterval(int(low), int(high), logarithmic)
         case SearchRange(low, high, logarithmic):
-            return Interval(low, high, logarithmic)
+            return Interval(low, high, logarithmic, knob.near_one)
 
 
 def _range(dimension: Dimension, knob: Hyperparameter) -> Range:
@@ -156,9 +156,9 @@ def _range(dimension: Dimension, knob: Hyperparameter) -> Range:
         case ChoiceSpec(values):
             return Choice(tuple(_typed(knob, value) for value in values))
         case Uniform(low, high):
-            return Interval(low, high)
+            return Interval(low, high, near_one=knob.near_one)
         case LogUniform(low, high):
-            return Interval(low, high, logarithmic=True)
+            return Interval(low, high, True, knob.near_one)
         case IntegerUniform(low, high, log):
             return IntegerInterval(low, high, log)
 

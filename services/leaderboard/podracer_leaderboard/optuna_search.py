@@ -148,8 +148,8 @@ def _distribution(search: Range) -> BaseDistribution:
     from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
     match search:
-        case Interval(low, high, logarithmic):
-            return FloatDistribution(low, high, log=logarithmic)
+        case Interval(low, high):
+            return FloatDistribution(low, high, log=search.is_logarithmic)
         case IntegerInterval(low, high, logarithmic):
             return IntDistribution(low, high, log=logarithmic)
         case Choice(values):
@@ -167,8 +167,8 @@ def _parameter(search: Range, value: Value) -> float | int:
 
 def _suggested(trial: Trial, key: str, search: Range) -> Value:
     match search:
-        case Interval(low, high, logarithmic):
-            return trial.suggest_float(key, low, high, log=logarithmic)
+        case Interval(low, high):
+            return trial.suggest_float(key, low, high, log=search.is_logarithmic)
         case IntegerInterval(low, high, logarithmic):
             return trial.suggest_int(key, low, high, log=logarithmic)
         case Choice(values):

@@ -35,7 +35,7 @@ class Range(ABC):
 
     @abstractmethod
     def perturb(self, value: Value, random: Random) -> Value:
-        """A neighbour of `value`."""
+        """A neighbour of `value`, which may be outside: agents of another job may found this one's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +56,15 @@ class Fixed(Range):
 
 @dataclass(frozen=True, slots=True)
 class Interval(Range):
-    """Real numbers from `low` to `high`, even in themselves or in their logarithm."""
+    """Real numbers from `low` to `high`, even in themselves or in their logarithm.
+
+    near_one  the logarithm is of 1 − x, and that is what a perturbation multiplies, as of a discount; x ≤ 1
+    """
 
     low: float
     high: float
     logarithmic: bool = False
+    near_one: bool = False
 
     @property
     def is_continuous(self) -> bool:
@@ -68,19 +72,34 @@ class Interval(Range):
 
     @property
     def is_logarithmic(self) -> bool:
-        return self.logarithmic
+        return self.logarithmic and not self.near_one
 
     def contains(self, value: Value) -> bool:
         return isinstance(value, int | float) and not isinstance(value, bool) and self.low <= value <= self.high
 
     def sample(self, random: Random) -> float:
+        if self.logarithmic and self.near_one:
+            return self._clipped(1.0 - _between(self._least_distance, 1.0 - self.low, True, random))
         return _between(self.low, self.high, self.logarithmic, random)
 
     def perturb(self, value: Value, random: Random) -> float:
-        """`value` × 0.8 or × 1.2, whichever stays inside; drawn anew where neither does."""
+        """`value`, or its distance from 1, × 0.8 or × 1.2, whichever stays inside; clipped where neither does."""
         assert isinstance(value, int | float), "an interval holds numbers"
-        inside = [product for factor in FACTORS if self.contains(product := value * factor)]
-        return inside[_index(len(inside), random)] if inside else self.sample(random)
+        if self.near_one:
+            distance = max(1.0 - value, self._least_distance)
+            moved = [1.0 - distance * factor for factor in FACTORS]
+        else:
+            moved = [value * factor for factor in FACTORS]
+        candidates = list(filter(self.contains, moved)) or moved
+        return self._clipped(candidates[_index(len(candidates), random)])
+
+    @property
+    def _least_distance(self) -> float:
+        """From 1, whose own logarithm is infinite: a hundredth of the greatest stands for it."""
+        return max(1.0 - self.high, 0.0) or (1.0 - self.low) / 100.0
+
+    def _clipped(self, value: float) -> float:
+        return min(max(value, self.low), self.high)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +131,7 @@ class IntegerInterval(Range):
     def perturb(self, value: Value, random: Random) -> int:
         """`value` × 0.8 or × 1.2, at least one step, whichever stays inside; one step where neither does."""
         assert isinstance(value, int), "an integer interval holds whole numbers"
+        value = min(max(value, self.low), self.high)
         factors = tuple(round(value * factor) for factor in FACTORS)
         far = [number for number in factors if number != value and self.contains(number)]
         inside = far or [number for number in (value - 1, value + 1) if self.contains(number)]
@@ -131,7 +151,9 @@ class Choice(Range):
         return self.values[_index(len(self.values), random)]
 
     def perturb(self, value: Value, random: Random) -> Value:
-        """The value before or after it in the list."""
+        """The value before or after it in the list; drawn where it is not there."""
+        if value not in self.values:
+            return self.sample(random)
         place = self.values.index(value)
         beside = [self.values[index] for index in (place - 1, place + 1) if 0 <= index < len(self.values)]
         return beside[_index(len(beside), random)] if beside else value

@@ -67,8 +67,7 @@ class SearchSpace:
         values = dict(hyperparameters)
         for name in self.mutable(algorithm):
             search = self.ranges[algorithm][name]
-            resample = random.random() < RESAMPLE_PROBABILITY or not search.contains(values[name])  # a founder's own
-            values[name] = search.sample(random) if resample else search.perturb(values[name], random)
+            values[name] = _mutated(search, values[name], random)
         return values
 
     def vary(
@@ -77,10 +76,7 @@ class SearchSpace:
         """`hyperparameters` with one searched one of `scope` perturbed or drawn anew; there is one."""
         names = self.mutable(algorithm, scope)
         name = names[int(random.random() * len(names))]
-        search = self.ranges[algorithm][name]
-        resample = random.random() < RESAMPLE_PROBABILITY or not search.contains(hyperparameters[name])
-        value = search.sample(random) if resample else search.perturb(hyperparameters[name], random)
-        return {**hyperparameters, name: value}
+        return {**hyperparameters, name: _mutated(self.ranges[algorithm][name], hyperparameters[name], random)}
 
     def cross(self, parents: Sequence[Mapping[str, Value]], algorithm: str, random: Random) -> dict[str, Value]:
         """Each searched hyperparameter of a member from one of its parents, drawn for it; the others are alike.
@@ -122,3 +118,7 @@ class SearchSpace:
     def with_shape(self, hyperparameters: Mapping[str, Value], shape: Shape) -> dict[str, Value]:
         """`hyperparameters` with the shared ones of `shape`."""
         return {**hyperparameters, **dict(shape[1])}
+
+
+def _mutated(search: Range, value: Value, random: Random) -> Value:
+    return search.sample(random) if random.random() < RESAMPLE_PROBABILITY else search.perturb(value, random)

@@ -48,7 +48,7 @@ def test_one_is_shown_with_every_hyperparameter(capsys: pytest.CaptureFixture[st
         assert f"    source {knob.source}\n" in shown
     assert "\nreplay: member\n" in shown
     assert "    range member, shared, scope cohort\n" in shown
-    assert "    range 0 to 1, searched 0.97 to 0.999, scope member\n" in shown
+    assert "    range 0 to 1, searched 0.97 to 0.999 in the logarithm of 1 - x, scope member\n" in shown
     assert "    range 1 to 1_048_576, in a search 128, scope cohort\n" in shown
     assert "    range each 1 to 16_384, in a search [64, 64], scope network\n" in shown
 

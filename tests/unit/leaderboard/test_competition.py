@@ -124,6 +124,18 @@ def test_without_algorithms_all_that_can_act_and_without_a_space_their_own_range
     assert set(space.ranges["ppo"]) == searched
 
 
+def test_discounts_are_searched_by_their_distance_from_one() -> None:
+    for name, own in read_competition(spec()).space.ranges["ppo"].items():
+        if isinstance(own, Interval):
+            assert (own.near_one, own.logarithmic or not own.near_one) == (name in ("gamma", "gae_lambda"), True)
+    ranges = {"uniform": evolution_pb2.Interval(low=0.9, high=0.99)}
+    asked = ppo(Dimension(hyperparameter="gamma", **ranges), Dimension(hyperparameter="clip_range", **ranges))
+    assert read_competition(spec(search=asked)).space.ranges["ppo"] == {
+        "gamma": Interval(0.9, 0.99, near_one=True),
+        "clip_range": Interval(0.9, 0.99),
+    }
+
+
 def test_a_space_names_all_that_is_searched_and_a_range_for_one_algorithm_goes_first() -> None:
     search = ppo(
         Dimension(hyperparameter="gamma", algorithm="ppo", fixed=Value(integer=1)),

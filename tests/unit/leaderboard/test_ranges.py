@@ -21,6 +21,9 @@ VALUES = st.one_of(
 @st.composite
 def intervals(draw: st.DrawFn) -> Interval:
     logarithmic = draw(st.booleans())
+    if draw(st.booleans()):
+        low, high = sorted(draw(st.tuples(*[st.floats(0.0, 1.0)] * 2)))
+        return Interval(min(low, math.nextafter(high, 0.0)) if high else 0.0, high or 1.0, logarithmic, near_one=True)
     low, high = sorted(draw(st.tuples(*[positive if logarithmic else real] * 2)))
     return Interval(low, max(high, math.nextafter(low, math.inf)), logarithmic)
 
@@ -76,11 +79,35 @@ def test_at_an_end_it_moves_inwards() -> None:
     assert {search.perturb(1e-2, random) for _ in range(50)} == {1e-2 * 0.8}
 
 
-def test_where_both_neighbours_are_outside_it_is_drawn_anew() -> None:
-    search, random = Interval(0.95, 0.999), Random(0)
-    moved = {search.perturb(0.98, random) for _ in range(50)}
-    assert len(moved) == 50
-    assert all(search.contains(value) for value in moved)
+def test_where_both_neighbours_are_outside_they_are_clipped() -> None:
+    assert {Interval(0.95, 0.999).perturb(0.98, Random(seed)) for seed in range(50)} == {0.95, 0.999}
+    assert {Interval(1e-4, 1e-2).perturb(0.1, Random(seed)) for seed in range(50)} == {1e-2}, "a founder's own"
+    assert IntegerInterval(8, 64).perturb(1000, Random(0)) == round(64 * 0.8)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "value", "expected"),
+    [
+        (0.97, 0.999, 0.99, [0.988, 0.992]),  # 0.01 x 1.2 and x 0.8 away from 1
+        (0.9, 0.98, 0.95, [0.94, 0.96]),
+        (0.97, 0.999, 0.999, [0.9988]),  # 0.0008 away would be outside
+        (0.9, 1.0, 1.0, [0.9988, 0.9992]),  # a hundredth of 0.1 stands for no distance
+        (0.97, 0.999, 0.9, [0.97]),
+    ],
+)
+def test_near_one_the_distance_from_it_moves_by_a_fifth(
+    low: float, high: float, value: float, expected: list[float]
+) -> None:
+    search = Interval(low, high, logarithmic=True, near_one=True)
+    assert sorted({search.perturb(value, Random(seed)) for seed in range(50)}) == pytest.approx(expected)
+
+
+def test_near_one_every_decade_of_the_distance_has_its_share() -> None:
+    """Half of what is drawn from 0.9 to 0.999 is above 0.99; of an even range that would be an eleventh."""
+    search, random = Interval(0.9, 0.999, logarithmic=True, near_one=True), Random(0)
+    assert sum(search.sample(random) > 0.99 for _ in range(4000)) / 4000 == pytest.approx(0.5, abs=0.03)
+    even = Interval(0.9, 0.999, near_one=True)
+    assert sum(even.sample(random) > 0.99 for _ in range(4000)) / 4000 == pytest.approx(1 / 11, abs=0.03)
 
 
 def test_a_choice_moves_to_the_one_beside_it() -> None:
@@ -88,6 +115,7 @@ def test_a_choice_moves_to_the_one_beside_it() -> None:
     assert {search.perturb(0.9, random) for _ in range(50)} == {0.95}
     assert {search.perturb(0.95, random) for _ in range(50)} == {0.9, 0.99}
     assert Choice(("tanh",)).perturb("tanh", random) == "tanh"
+    assert {Choice((1, 2)).perturb(7, random) for _ in range(50)} == {1, 2}
 
 
 @pytest.mark.parametrize("logarithmic", [False, True])

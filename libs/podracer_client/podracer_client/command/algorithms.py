@@ -66,6 +66,7 @@ def _knobs_json(info: AlgorithmInfo) -> list[dict[str, Any]]:
             "bounds": knob.bounds,
             "choices": knob.choices or None,
             "search": _search_json(knob.search),
+            "near_one": knob.near_one,
             "scope": knob.scope,
             "meaning": knob.meaning,
             "source": knob.source,
@@ -109,7 +110,7 @@ def _show_one(info: AlgorithmInfo) -> None:
 
 def _knob_text(knob: Hyperparameter) -> str:
     lines = [f"{knob.name}: {value_text(knob.default)}", f"    {knob.meaning}"]
-    lines.append(f"    range {_range(knob)}{_searched(knob.search)}, scope {knob.scope}")
+    lines.append(f"    range {_range(knob)}{_searched(knob)}, scope {knob.scope}")
     lines += [f"    source {knob.source}"] if knob.source else []
     return "\n".join(lines) + "\n"
 
@@ -124,12 +125,13 @@ def _search_json(search: SearchRange | SearchChoice | None) -> dict[str, Any] | 
             return {"choice": list(values)}
 
 
-def _searched(search: SearchRange | SearchChoice | None) -> str:
-    match search:
+def _searched(knob: Hyperparameter) -> str:
+    match knob.search:
         case None:
             return ""
         case SearchRange(low, high, logarithmic):
-            return f", searched {value_text(low)} to {value_text(high)}{' in its logarithm' if logarithmic else ''}"
+            scale = " in the logarithm of 1 - x" if knob.near_one else " in its logarithm"
+            return f", searched {value_text(low)} to {value_text(high)}{scale if logarithmic else ''}"
         case SearchChoice((value,)):
             return f", in a search {value_text(value)}"
         case SearchChoice(values):

@@ -21,7 +21,10 @@ _MOST_SIZES = 64
 
 @dataclass(frozen=True, slots=True)
 class SearchRange:
-    """Where an automatic search looks: uniformly between `low` and `high`, or in their logarithm."""
+    """Where an automatic search looks: uniformly between `low` and `high`, or in their logarithm.
+
+    The logarithm is of 1 − x where the hyperparameter is `near_one`.
+    """
 
     low: float
     high: float
@@ -49,6 +52,7 @@ class Hyperparameter:
     bounds  inclusive; of every element where kind is "sizes"
     search  None: a search leaves the default unless the job says otherwise
     source  the paper or code that the default is from
+    near_one  what counts is how far it is from 1, as of a discount: logarithm and perturbation are of 1 − x
     """
 
     name: str
@@ -60,6 +64,7 @@ class Hyperparameter:
     bounds: tuple[float, float] | None = None
     search: SearchRange | SearchChoice | None = None
     choices: tuple[str, ...] = ()
+    near_one: bool = False
 
     def check(self, value: object) -> None:
         """InvalidInput unless `value` has the right type and lies in the range."""

@@ -19,7 +19,8 @@ _STUDY = "Andrychowicz et al. 2021, What Matters In On-Policy RL?, arXiv:2006.05
 _GAE_LAMBDA = Hyperparameter(
     "gae_lambda", "float", 0.95, "member",
     "0 trusts the critic, 1 the observed return",
-    source="Schulman et al. 2016, arXiv:1506.02438, eq. 16", bounds=(0.0, 1.0), search=SearchRange(0.9, 0.98),
+    source="Schulman et al. 2016, arXiv:1506.02438, eq. 16", bounds=(0.0, 1.0),
+    search=SearchRange(0.9, 0.98, logarithmic=True), near_one=True,
 )  # fmt: skip
 
 _SHARED = (
@@ -31,7 +32,8 @@ _SHARED = (
     Hyperparameter(
         "gamma", "float", 0.99, "member",
         "discount of a reward one step later",
-        source=_PPO_PAPER, bounds=(0.0, 1.0), search=SearchRange(0.97, 0.999),
+        source=_PPO_PAPER, bounds=(0.0, 1.0), search=SearchRange(0.97, 0.999, logarithmic=True),
+        near_one=True,
     ),
     Hyperparameter(
         "entropy_coefficient", "float", 0.0, "member",
@@ -146,7 +148,7 @@ _A2C = AlgorithmInfo(
             horizon=8,
             normalize_advantages=False,
         ),
-        replace(_GAE_LAMBDA, default=1.0, source=_A2C_PAPER, search=SearchRange(0.9, 1.0)),
+        replace(_GAE_LAMBDA, default=1.0, source=_A2C_PAPER, search=SearchRange(0.9, 1.0, logarithmic=True)),
     ),
 )
 

@@ -35,7 +35,8 @@ OFF_POLICY = (
     Hyperparameter(
         "gamma", "float", 0.99, "member",
         "discount of a reward one step later",
-        source=_SAC_PAPER, bounds=(0.0, 1.0), search=SearchRange(0.97, 0.999),
+        source=_SAC_PAPER, bounds=(0.0, 1.0), search=SearchRange(0.97, 0.999, logarithmic=True),
+        near_one=True,
     ),
     Hyperparameter(
         "target_rate", "float", 0.005, "member",
