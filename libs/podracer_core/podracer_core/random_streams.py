@@ -24,7 +24,7 @@ _SUBSET = 10
 _LEARNER = 11
 
 # The purposes of evaluation episodes: each has its own, so that a candidate is not confirmed on what selected it.
-SCREENING, ADMISSION, CONFIRMATION = 0, 1, 2
+SCREENING, ADMISSION, CONFIRMATION, COMPARISON = 0, 1, 2, 3
 
 
 def environment_keys(seeds: Tensor, num_envs: int, first_environment: int = 0, session: int | Tensor = 0) -> Tensor:
@@ -41,7 +41,7 @@ def action_keys(seeds: Tensor, num_envs: int, first_environment: int = 0) -> Ten
 
 
 def evaluation_seeds(job_seed: int, purpose: int, episodes: int, *, first: int = 0) -> list[int]:
-    """Episode keys for an evaluation, not negative: `purpose` is SCREENING, ADMISSION, CONFIRMATION or your own."""
+    """Episode keys for an evaluation, not negative: `purpose` is SCREENING, one of the others above, or your own."""
     keys = derive_key(job_seed, _EVALUATION, purpose, torch.arange(first, first + episodes))
     return [int(key) for key in keys.bitwise_and(torch.iinfo(torch.int64).max)]
 

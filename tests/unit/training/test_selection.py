@@ -12,6 +12,7 @@ import torch
 from podracer_core.algorithms.algorithm import Algorithm
 from podracer_core.errors import DeadlineExpired
 from podracer_core.evaluate import EvaluationResult
+from podracer_core.networks.actor import Actor
 from podracer_core.training.judge import EvaluationAnswer, EvaluationOrder, Judge
 from podracer_core.training.plan import RoundPlan
 from podracer_core.training.selection import Selection
@@ -25,13 +26,30 @@ def result(mean: float, seeds: tuple[int, ...], spread: float = 1.0) -> Evaluati
     return EvaluationResult(returns, (10,) * len(seeds), seeds)
 
 
+def marked(actor: Actor) -> float:
+    """The moment of an actor's weights."""
+    return float(actor.mean.flatten()[0])  # type: ignore[attr-defined]
+
+
+def is_comparison(order: EvaluationOrder) -> bool:
+    """Whether it is for choosing among what a member has kept: all at once, and no candidate's."""
+    return not order.screening and order.first_episodes == 0
+
+
 class ScriptedJudge(Judge):
     """Answers looks and full evaluations with the means of the script; later only if `delayed`."""
 
     def __init__(
-        self, looks: list[list[float] | None], fulls: list[float], *, delayed: bool = False, cost_s: float = 0.01
+        self,
+        looks: list[list[float] | None],
+        fulls: list[float],
+        *,
+        delayed: bool = False,
+        cost_s: float = 0.01,
+        comparisons: dict[float, float] | None = None,
     ) -> None:
-        self.cost_s = cost_s
+        """`comparisons`: of the snapshots with these marks; without them those answers are lost."""
+        self.cost_s, self.comparisons = cost_s, comparisons
         self.looks, self.fulls, self.delayed = deque(looks), deque(fulls), delayed
         self.orders: list[EvaluationOrder] = []
         self.waiting: list[EvaluationOrder] = []
@@ -56,6 +74,9 @@ class ScriptedJudge(Judge):
             if order.screening:
                 means = self.looks.popleft()
                 results = () if means is None else tuple(result(mean, order.seeds) for mean in means)
+            elif is_comparison(order):
+                by_mark = self.comparisons or {}
+                results = (result(by_mark[marked(order.actor)], order.seeds),) if by_mark else ()
             else:
                 results = (result(self.fulls.popleft(), order.seeds),)
             answers.append(EvaluationAnswer(order.order_id, results, self.cost_s))
@@ -150,7 +171,8 @@ def test_a_confirmation_that_was_given_up_is_evaluated_in_full_at_the_end(algori
     assert judge.orders[1].required_score == 10.0
     assert stage.selection.candidates[1].result.episodes == 4
     stage.selection.conclude(1.0)
-    assert [order.required_score for order in judge.orders[3:]] == [None, None]
+    fulls = [order for order in judge.orders[3:] if not is_comparison(order)]
+    assert [order.required_score for order in fulls] == [None, None]
     assert stage.selection.candidates[1].result.episodes == 16
 
 
@@ -243,6 +265,39 @@ def test_an_interrupted_end_does_not_wait(algorithm: Algorithm) -> None:
     stage.selection._interrupted = lambda: True  # type: ignore[method-assign]
     stage.selection.conclude(10.0)
     assert not judge.orders
+
+
+def test_fresh_episodes_choose_among_the_three_best_looks_and_the_last_state(algorithm: Algorithm) -> None:
+    """Of five looks at 9, 5, 8, 7 and last 6 the second is dropped; the luckiest turns out to be the worst."""
+    judge = ScriptedJudge([[9, 0], [5, 0], [8, 0], [7, 0], [6, 0]], [6.5], comparisons={1: 3, 3: 4, 4: 6, 5: 5})
+    algorithm.active[1] = False
+    stage = Stage(algorithm, judge)
+    for _ in range(4):
+        assert stage.step()
+    stage.step(may_look=False)
+    stage.selection.conclude(1.0)
+    compared = [order for order in judge.orders if is_comparison(order)]
+    assert [marked(order.actor) for order in compared] == [1.0, 3.0, 4.0, 5.0]
+    assert {len(order.seeds) for order in compared} == {8}
+    assert (mark(stage, 0), stage.selection.candidates[0].result.mean) == (4.0, pytest.approx(6.5))
+    seeds = [seed for order in judge.orders for seed in order.seeds]
+    assert len(seeds) - len(set(seeds)) == 0, "what chooses is not what is reported"
+
+
+@pytest.mark.parametrize(("round_s", "compared"), [(52.0, 0), (53.0, 2)])
+def test_the_fraction_has_to_pay_for_choosing_beside_the_candidate(
+    algorithm: Algorithm, round_s: float, compared: int
+) -> None:
+    """A look of 3 s at 2 members is 1.5 s for 8 episodes: two looks, two to choose by and the candidate's are 10.5 s,
+    a fifth of 52.5 s."""
+    judge = ScriptedJudge([[9, 0], [8, 0]], [6.5], comparisons={1: 3, 2: 4}, cost_s=3.0)
+    algorithm.active[1] = False
+    stage = Stage(algorithm, judge, duration_s=round_s, admission_score=0.0)
+    stage.step()
+    stage.step(may_look=False)
+    stage.elapsed_s = round_s
+    stage.selection.conclude(1.0)
+    assert sum(map(is_comparison, judge.orders)) == compared
 
 
 @pytest.mark.parametrize(

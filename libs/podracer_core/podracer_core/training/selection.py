@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from podracer_core.algorithms.algorithm import Algorithm
 from podracer_core.errors import DeadlineExpired
 from podracer_core.random_numbers import derive_key
-from podracer_core.random_streams import ADMISSION, CONFIRMATION, SCREENING, evaluation_seeds
+from podracer_core.random_streams import ADMISSION, COMPARISON, CONFIRMATION, SCREENING, evaluation_seeds
 from podracer_core.training.judge import EvaluationAnswer, EvaluationOrder, Judge
 from podracer_core.training.plan import RoundPlan
 from podracer_core.training.schedule import EvaluationSchedule
@@ -21,6 +21,7 @@ __all__ = ["Selection"]
 _POLL_S = 0.5
 _SILENCE_S = 600.0
 _PAUSE_S = 1.0
+_CONTENDERS = 3  # snapshots of a member that are kept: those of its best looks
 
 
 @dataclass(slots=True)
@@ -33,8 +34,9 @@ class _Screening:
 
 
 class Selection:
-    """Looks at all members with a few episodes, keeps each one's best snapshot, and has that evaluated in full.
+    """Looks at all members with a few episodes, keeps each one's best snapshots, and has the best evaluated in full.
 
+    The best of many looks is the luckiest, so at the end fresh episodes choose among the three best and the last state.
     A member whose look passes the target is evaluated in full at once, with fresh episodes and alone. `confirmed` is
     the judgement that passed it.
     """
@@ -59,9 +61,10 @@ class Selection:
         )
         self._order_ids = itertools.count(1)
         self._screening: _Screening | None = None
-        self._full: dict[int, Snapshot] = {}  # full evaluations that have been ordered
+        self._full: dict[int, tuple[Snapshot, int]] = {}  # evaluations that have been ordered, each with its purpose
         self._contenders: list[Snapshot] = []  # passed the target in the last look, the best one last
-        self._best: dict[int, tuple[float, Snapshot]] = {}
+        self._best: dict[int, list[tuple[float, Snapshot]]] = {}  # each member's contenders, the best first
+        self._concluding = False
         self._candidates: dict[int, Judgement] = {}
         self._first_mean: float | None = None
         self._promising = False
@@ -105,21 +108,35 @@ class Selection:
         return True
 
     def conclude(self, timeout_s: float) -> None:
-        """At the end of the round: a last look, and a full evaluation of each member's best snapshot.
+        """At the end of the round: a last look, fresh episodes of what each member has kept, and a full evaluation of
+        its best snapshot.
 
         Raises DeadlineExpired where the judge is away for `timeout_s`, or says nothing for ten minutes.
         """
         self._seen_at = self._heard_at = time.monotonic()
         self._wait(timeout_s)
-        self._answered = False
+        self._answered, self._concluding = False, True
         while self.confirmed is None and not self._answered and not self._interrupted():
             if self._screening is None and self._judge.ready:
                 self._look()
             else:
                 self._listen(timeout_s)
-        if self.confirmed is None and not self._interrupted():
-            self._order_candidates()
-            self._wait(timeout_s)
+        for order in (self._order_comparisons, self._order_candidates):
+            if self.confirmed is None and not self._interrupted():
+                order()
+                self._wait(timeout_s)
+
+    def _order_comparisons(self) -> None:
+        """A look's number of fresh episodes for each member's contenders, of the best member first, as long as the
+        fraction pays for them and for each candidate's first episodes."""
+        first = min(self._plan.screening_episodes, self._plan.episodes)
+        left_s = self._schedule.left_s(self._now().elapsed_s) - len(self._best) * first * self._episode_s
+        for contenders in sorted(self._best.values(), key=lambda each: -each[0][0]):
+            left_s -= len(contenders) * first * self._episode_s
+            if left_s < 0.0:
+                return
+            for _, snapshot in contenders if len(contenders) > 1 else []:
+                self._order_full(snapshot, COMPARISON, first)
 
     def _order_candidates(self) -> None:
         """Each member's best snapshot, the best of all first: with all episodes as long as the fraction pays for them,
@@ -127,7 +144,7 @@ class Selection:
         show that it has not."""
         news = [
             (mean, snapshot)
-            for member, (mean, snapshot) in sorted(self._best.items(), key=lambda item: -item[1][0])
+            for member, ((mean, snapshot), *_) in sorted(self._best.items(), key=lambda item: -item[1][0][0])
             if (judged := self._candidates.get(member)) is None
             or judged.snapshot is not snapshot
             or judged.result.episodes < self._plan.episodes  # given up, since it has not the target
@@ -189,11 +206,11 @@ class Selection:
             (snapshot.member,),
             snapshot.actor,
             tuple(evaluation_seeds(seed, purpose, episodes)),
-            first_episodes=min(self._plan.screening_episodes, self._plan.episodes),
-            admission_score=None if confirmation else self._plan.admission_score,
+            first_episodes=0 if purpose == COMPARISON else min(self._plan.screening_episodes, self._plan.episodes),
+            admission_score=self._plan.admission_score if purpose == ADMISSION else None,
             required_score=self._plan.target if confirmation else None,
         )
-        self._full[order.order_id] = snapshot
+        self._full[order.order_id] = snapshot, purpose
         self._judge.submit(order)
         for answer in self._judge.poll():
             self._take(answer)
@@ -208,9 +225,11 @@ class Selection:
                 self._episode_s = answer.duration_s / len(answer.results) / self._plan.screening_episodes
                 self._take_look(screening, answer)
         elif answer.order_id in self._full:
-            snapshot = self._full.pop(answer.order_id)
+            snapshot, purpose = self._full.pop(answer.order_id)
             self._schedule.record(self._now().elapsed_s, answer.duration_s, screening=False)
-            if answer.results:
+            if answer.results and purpose == COMPARISON:
+                self._rank(snapshot, answer.results[0].mean)
+            elif answer.results:
                 self._take_full(snapshot, answer)
 
     def _take_look(self, screening: _Screening, answer: EvaluationAnswer) -> None:
@@ -220,13 +239,15 @@ class Selection:
         for member, result in enumerate(answer.results):
             mean = result.mean
             passes = self._plan.target is not None and mean >= self._plan.target
-            snapshot = None
-            # Of equal looks the later one counts: it has seen more.
-            if active[member] and (passes or member not in self._best or mean >= self._best[member][0]):
+            snapshot, kept = None, self._best.get(member, [])[:_CONTENDERS]
+            is_kept = self._concluding or len(kept) < _CONTENDERS or mean >= kept[-1][0]
+            if active[member] and (passes or is_kept):
                 taken = screening.snapshots
                 snapshot = taken[member] if taken else take_snapshot(self._algorithm, member, moment)
-                if member not in self._best or mean >= self._best[member][0]:
-                    self._best[member] = (mean, snapshot)
+                if is_kept:
+                    self._best[member] = kept if self._concluding else kept[: _CONTENDERS - 1]
+                    self._best[member].append((mean, snapshot))
+                    self._rank(snapshot, mean)
                 if passes:
                     passed.append((mean, snapshot))
             self._news.append(
@@ -245,6 +266,12 @@ class Selection:
         self._note_promise(max(result.mean for result in answer.results))
         self._contenders = [snapshot for _, snapshot in sorted(passed, key=lambda pair: pair[0])]
         self._challenge()
+
+    def _rank(self, snapshot: Snapshot, mean: float) -> None:
+        """Put a contender where `mean` belongs; of equal ones the later is before: it has seen more."""
+        others = [each for each in self._best[snapshot.member] if each[1] is not snapshot]
+        contenders = [(mean, snapshot), *others]
+        self._best[snapshot.member] = sorted(contenders, key=lambda each: (-each[0], -each[1].env_steps))
 
     def _take_full(self, snapshot: Snapshot, answer: EvaluationAnswer) -> None:
         result = answer.results[0]
