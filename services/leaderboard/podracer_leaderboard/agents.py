@@ -48,11 +48,14 @@ class Agent:
     rung            rounds along its line, its ancestors' included
     env_steps       environment steps along its line
     cost_s          device seconds along its line
-    score           statistic of the evaluation of its last round; None where none was judged
+    score           what its last round is compared by within its rung, of one that waits by as many episodes as there
+                    were (`rungs.shrunken`); None where that was not judged
     best_score      statistic of its best candidate, whose checkpoint children start from; None where it has none
     waiting_since   the smaller, the longer it has waited
     started         whether a pod has ever had it
     generation      rounds that have ended in its place, those of the agents that it replaced included
+    episodes        of the evaluation that `score` is of
+    variance        of their returns
     """
 
     name: str
@@ -70,6 +73,14 @@ class Agent:
     waiting_since: int
     started: bool
     generation: int = 0
+    episodes: int = 1
+    variance: float = 0.0
+
+    @property
+    def merit(self) -> float | None:
+        """What donors and those who give way to their children are compared by: the last round, and of one that trains
+        no more its candidate. The best of many rounds against another's last would compare luck."""
+        return self.best_score if self.score is None or self.state not in ALIVE else self.score
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,7 +48,7 @@ class Breeding:
         self._shapes = Counter(agent.shape for agent in population.alive)  # of the living, the new ones included
         self._fresh_counts = Counter(population.fresh_counts)
         donors = (agent for agent in population.donors if request.accepts(agent.algorithm))
-        self._ranked = sorted(donors, key=lambda agent: (-_best_score(agent), agent.number))
+        self._ranked = sorted(donors, key=lambda agent: (-_merit(agent), agent.number))
         self._donor_shapes = {agent.shape: agent for agent in self._ranked}
         self._pods = math.ceil(rules.population / request.places)
         self.created: list[NewAgent] = []
@@ -189,8 +189,8 @@ class Breeding:
 
     def _donors(self, replaced: Agent | None) -> list[Agent]:
         """Who may give weights to the successor of `replaced`: all that are strictly better, best first."""
-        floor = float("-inf") if replaced is None or replaced.score is None else replaced.score
-        better = self._ranked[: bisect_left(self._ranked, -floor, key=lambda agent: -_best_score(agent))]
+        floor = float("-inf") if replaced is None or replaced.score is None else _merit(replaced)
+        better = self._ranked[: bisect_left(self._ranked, -floor, key=lambda agent: -_merit(agent))]
         vacancy = Vacancy("", replaced)
         welcome = {
             shape
@@ -228,7 +228,7 @@ class Breeding:
         start: Start = Start.FRESH,
         parents: tuple[Agent, ...] = (),
     ) -> NewAgent:
-        origin = " and ".join(f"{_short(parent)} with {_best_score(parent):.6g}" for parent in parents)
+        origin = " and ".join(f"{_short(parent)} with {_merit(parent):.6g}" for parent in parents)
         new = NewAgent(
             action,
             algorithm,
@@ -271,9 +271,9 @@ class Breeding:
         return int(self._random.random() * length)
 
 
-def _best_score(agent: Agent) -> float:
-    assert agent.best_score is not None, "donors have a candidate"
-    return agent.best_score
+def _merit(agent: Agent) -> float:
+    assert agent.merit is not None, "donors have a candidate"
+    return agent.merit
 
 
 def _short(agent: Agent) -> str:

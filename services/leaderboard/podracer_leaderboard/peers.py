@@ -27,7 +27,14 @@ MAX_WINDOW = 8192
 def load_peers(session: Session, board: str, rules: Rules, agents: Iterable[Agent]) -> dict[str, tuple[float, ...]]:
     """Name of an agent whose last round was judged → the scores of its rung, its own first."""
     own = [
-        LineRound(agent.name, 0.0, rules.effort(agent.env_steps, agent.cost_s), agent.score)
+        LineRound(
+            agent.name,
+            0.0,
+            rules.effort(agent.env_steps, agent.cost_s),
+            agent.score,
+            episodes=agent.episodes,
+            variance=agent.variance,
+        )
         for agent in agents
         if agent.score is not None
     ]
@@ -66,12 +73,19 @@ def _judged_rounds(board: str, rules: Rules) -> tuple[Select[Any], InstrumentedA
     by_steps = rules.round_env_steps > 0
     effort_of: InstrumentedAttribute[Any] = RoundRow.line_env_steps if by_steps else RoundRow.line_cost_s
     query = (
-        select(RoundRow.agent, effort_of, RoundRow.score, AgentRow.env_steps if by_steps else AgentRow.cost_s)
+        select(
+            RoundRow.agent,
+            effort_of,
+            RoundRow.rung_score,
+            AgentRow.env_steps if by_steps else AgentRow.cost_s,
+            RoundRow.episodes,
+            RoundRow.variance,
+        )
         .join(AgentRow, AgentRow.name == RoundRow.agent)
-        .where(RoundRow.board == board, RoundRow.score.is_not(None))
+        .where(RoundRow.board == board, RoundRow.rung_score.is_not(None))
     )
     return query, effort_of
 
 
 def _line_rounds(rows: Sequence[Any]) -> list[LineRound]:
-    return [LineRound(row[0], 0.0, row[1], row[2], row[3]) for row in rows]
+    return [LineRound(row[0], 0.0, *row[1:]) for row in rows]

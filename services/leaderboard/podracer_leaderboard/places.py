@@ -44,8 +44,19 @@ class Judged:
 
 def score_of(updater: Updater, evaluation: agent_pb2.Evaluation) -> float | None:
     """The number that an evaluation ranks by; None where it is no finite one."""
-    judgement = Judgement(evaluation.mean, evaluation.lower_bound, evaluation.upper_bound, len(evaluation.returns))
+    judgement = judgement_of(evaluation)
     return updater.score(judgement) if judgement.is_finite else None
+
+
+def judgement_of(evaluation: agent_pb2.Evaluation) -> Judgement:
+    """An evaluation as updaters see it. What is deterministic has no variance."""
+    return Judgement(
+        evaluation.mean,
+        evaluation.lower_bound,
+        evaluation.upper_bound,
+        len(evaluation.returns),
+        0.0 if evaluation.deterministic else evaluation.standard_deviation**2,
+    )
 
 
 def judged(session: Session, board: BoardRow, updater: Updater, own: Judged) -> Judged:

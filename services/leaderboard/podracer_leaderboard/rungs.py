@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from statistics import fmean, variance
 
 from podracer_leaderboard.rules import Rules
 
@@ -17,6 +18,9 @@ AS_FAR = 0.97
 SAME_FROM, SAME_TO = 0.75, 1.1
 """From which to which part of an agent's effort another's round counts as of the same effort."""
 
+MOST_SHRINKAGE = 32.0
+"""Greatest k of `shrunken`: a rung whose differences are all noise is still told apart by what there is."""
+
 HALVING = 0.5
 """What part of a rung is stopped at a milestone: successive halving with eta = 2."""
 
@@ -26,7 +30,7 @@ class LineRound:
     """A judged round of an agent: the effort of its line, its ancestors' included, before and after it, and the score.
 
     Effort is environment steps where the job's rounds are in steps, else cost: device seconds / M. `reached` is what
-    the line has come to since.
+    the line has come to since. `score` is the mean of so many `episodes` of this `variance`.
     """
 
     agent: str
@@ -34,6 +38,8 @@ class LineRound:
     after: float
     score: float
     reached: float = 0.0
+    episodes: int = 1
+    variance: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +60,7 @@ class Front:
 
 def peer_scores(own: LineRound, others: Iterable[LineRound]) -> tuple[float, ...]:
     """The scores of `own`'s rung, its own first: of every other line that has come as far, its round nearest to here.
+    They are `shrunken`.
 
     A line that was given up before does not count: losers of lower rungs would make everyone look good. `others` come
     with the greatest effort first. Where too few lines have come as far, those below are taken, the nearest first: who
@@ -71,10 +78,28 @@ def peer_scores(own: LineRound, others: Iterable[LineRound]) -> tuple[float, ...
             below.setdefault(other.agent, other)
         elif other.agent not in nearest or _distance(own, other) < _distance(own, nearest[other.agent]):
             nearest[other.agent] = other
-    scores = [each.score for each in nearest.values()]
-    missing = max(0, MINIMUM_PEERS - 1 - len(scores))
-    scores += [each.score for name, each in below.items() if name not in nearest][:missing]
-    return (own.score, *scores)
+    rounds = [own, *nearest.values()]
+    missing = max(0, MINIMUM_PEERS - len(rounds))
+    rounds += [each for name, each in below.items() if name not in nearest][:missing]
+    return shrunken(rounds)
+
+
+def shrunken(rounds: Sequence[LineRound]) -> tuple[float, ...]:
+    """The scores of a rung, each drawn to their mean by as much as its episodes leave open; as they are where all had
+    equally many.
+
+    The posterior means n / (n + k) of the way from the rung's mean to x, where x ~ N(θ, s² / n), θ ~ N(μ, τ²) and
+    k = s² / τ²: s² pooled over all episodes, τ² what the scores vary by beyond their own errors.
+    """
+    scores = [each.score for each in rounds]
+    freedom = sum(each.episodes - 1 for each in rounds)
+    noise = sum((each.episodes - 1) * each.variance for each in rounds) / max(freedom, 1)
+    if noise <= 0.0 or len({each.episodes for each in rounds}) == 1:
+        return tuple(scores)
+    middle = fmean(scores)
+    spread = variance(scores) - fmean(noise / each.episodes for each in rounds)
+    k = noise / max(spread, noise / MOST_SHRINKAGE)
+    return tuple(middle + each.episodes / (each.episodes + k) * (each.score - middle) for each in rounds)
 
 
 def is_at_bottom(score: float, peers: Sequence[float], fraction: float) -> bool:

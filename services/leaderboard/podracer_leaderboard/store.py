@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from types import MappingProxyType
 
@@ -84,12 +85,14 @@ def load_population(
         AgentRow.board == board.name, AgentRow.origin == Action.FRESH
     )
     counts = session.execute(fresh.group_by(AgentRow.algorithm))
+    peers = load_peers(session, board.name, rules, waiting)
+    agents |= {name: replace(agents[name], score=scores[0]) for name, scores in peers.items()}
     front = load_front(session, board.name, rules) if rules.adaptive_rounds else None
     return Population(
         agents=tuple(agents.values()),
         created=board.agent_count,
         fresh_counts=dict(counts.all()),
-        peers=load_peers(session, board.name, rules, waiting),
+        peers=peers,
         curves=load_curves(session, board.name, rules, waiting) if rules.adaptive_rounds else {},
         elites=tuple(agents[row.agent] for row in get_candidates(session, board.name)),
         history=_history(session, board) if with_history else (),
@@ -136,4 +139,6 @@ def _agent(row: AgentRow) -> Agent:
         waiting_since=row.waiting_since,
         started=row.started,
         generation=row.generation,
+        episodes=row.latest_episodes,
+        variance=row.latest_variance,
     )

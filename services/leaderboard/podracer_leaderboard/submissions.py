@@ -65,12 +65,16 @@ def _submit(
         )
     updater = competition_of(board.spec).updater
     evaluation = _evaluation(request)
-    score = None if evaluation is None else places.score_of(updater, evaluation)
+    judgement = None if evaluation is None else places.judgement_of(evaluation)
+    score = rung_score = None
+    if judgement is not None and judgement.is_finite:
+        score, rung_score = updater.score(judgement), updater.rung_score(judgement)
+    episodes, variance = (judgement.episodes, judgement.variance) if judgement is not None else (1, 0.0)
     cost_s = messages.seconds(request.cost)
     trained = request.env_steps > 0 or evaluation is not None
     _end_round(board, agent, request, trained=trained, cost_s=cost_s)
     if trained:
-        agent.latest_score = score
+        agent.latest_score, agent.latest_episodes, agent.latest_variance = rung_score, episodes, variance
     admission, challenge = Admission(0, "no snapshot was evaluated"), False
     if evaluation is not None:
         store_evaluations(session, board.name, [evaluation])
@@ -91,6 +95,9 @@ def _submit(
             lineage=agent.lineage,
             rung=agent.rung,
             score=score,
+            rung_score=rung_score,
+            episodes=episodes,
+            variance=variance,
             env_steps=request.env_steps,
             cost_s=cost_s,
             line_env_steps=agent.env_steps,

@@ -54,7 +54,10 @@ class BoardRow(Tables, kw_only=True):
 
 
 class AgentRow(Tables, kw_only=True):
-    """An agent: `spec` is what never changes of its AgentSpec; the `best_` columns belong to its best candidate."""
+    """An agent: `spec` is what never changes of its AgentSpec; the `best_` columns belong to its best candidate.
+
+    latest_score  what its last round is compared by within its rung; None where it was not judged
+    """
 
     __tablename__ = "agents"
     __table_args__ = (Index(None, "board", "state"), Index(None, "board", "lineage"))
@@ -79,6 +82,8 @@ class AgentRow(Tables, kw_only=True):
     latest_checkpoint: Mapped[bytes | None] = mapped_column(default=None)
     latest_evaluation: Mapped[bytes | None] = mapped_column(default=None)
     latest_score: Mapped[float | None] = mapped_column(default=None)
+    latest_episodes: Mapped[int] = mapped_column(default=1)
+    latest_variance: Mapped[float] = mapped_column(default=0.0)
     best_evaluation: Mapped[bytes | None] = mapped_column(default=None)
     best_score: Mapped[float | None] = mapped_column(default=None)
     best_rung: Mapped[int] = mapped_column(default=0)
@@ -103,7 +108,7 @@ class RoundRow(Tables, kw_only=True):
     """A round that an agent finished, with the stored answer to who reported it.
 
     The `line_` columns are what its line had had when the round ended, its ancestors' training included; the indexes
-    over them hold all that a rung is made of.
+    over them find a rung. `score` ranks candidates; what rungs compare is `rung_score` and what it is made of.
     """
 
     __tablename__ = "rounds"
@@ -120,6 +125,9 @@ class RoundRow(Tables, kw_only=True):
     lineage: Mapped[str]
     rung: Mapped[int]
     score: Mapped[float | None]
+    rung_score: Mapped[float | None]
+    episodes: Mapped[int] = mapped_column(default=1)
+    variance: Mapped[float] = mapped_column(default=0.0)
     env_steps: Mapped[int]
     cost_s: Mapped[float]
     line_env_steps: Mapped[int]

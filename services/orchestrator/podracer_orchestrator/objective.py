@@ -54,8 +54,8 @@ def consider(session: Session, job: JobRow, lease: LeaseRow, evaluation: agent_p
 
     Only one that judges (CANDIDATE, CHALLENGE), is a number and whose checkpoint has been committed counts: what counts
     can be downloaded and evaluated again. A CHALLENGE goes before all that are none, a full one before one that ended
-    early. Whatever passes the target is challenged, unless it is the challenge of such a claim: where its corrected score
-    passes too, that has reached it.
+    early. Whatever passes the target is challenged, unless it is the challenge of such a claim: that has reached it if
+    its corrected score passes, too.
     """
     if evaluation.purpose not in _JUDGING or not evaluation.HasField("checkpoint"):
         return

@@ -168,7 +168,7 @@ async def test_where_the_job_says_how_many_nothing_is_measured(driver: Any, memb
 def row_of_round(number: int) -> dict[str, Any]:
     return {
         "board": "b", "request_id": str(number), "agent": f"a{number}", "lineage": "a0", "rung": 1,
-        "score": float(number), "env_steps": 10, "cost_s": 1.0, "line_env_steps": 10 * number,
+        "score": 0.0, "rung_score": float(number), "env_steps": 10, "cost_s": 1.0, "line_env_steps": 10 * number,
         "line_cost_s": float(number), "response": b"",
     }  # fmt: skip
 

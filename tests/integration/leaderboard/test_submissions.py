@@ -172,3 +172,21 @@ async def test_bad_evaluations_are_refused_whole(driver: Any, new_evaluation: Ne
     with pytest.raises(InvalidInput, match="at most 1000, got 1001"):
         await driver.stub.RecordEvaluations(many)
     assert not (await driver.stub.ListEvaluations(pb.ListEvaluationsRequest(leaderboard=BOARD))).evaluations
+
+
+async def test_who_had_few_episodes_is_not_pushed_down_within_its_rung(driver: Any) -> None:
+    """The first has the better mean of the last two, and the worse lower bound: of 8 episodes and not of 32."""
+    await driver.create(population=4, exploration=0.0)
+    cohort = await driver.propose(4)
+    for proposal, mean, episodes, bound in zip(
+        cohort.proposals, (10.0, 9.0, 30.0, 40.0), (8, 32, 32, 32), (2.0, 5.5, 26.5, 36.5), strict=True
+    ):
+        submission = driver.submission(proposal.agent.name, bound)
+        candidate = submission.candidate
+        candidate.returns[:] = [mean] * episodes
+        candidate.mean, candidate.standard_deviation = mean, 9.6
+        await driver.stub.SubmitCandidate(submission)
+    proposals = (await driver.propose(4)).proposals
+    (child,) = [each for each in proposals if each.action == pb.PROPOSAL_ACTION_EXPLOIT]
+    assert child.replaced == cohort.proposals[1].agent.name
+    assert [entry.evaluation.lower_bound for entry in (await driver.board()).candidates] == [36.5, 26.5, 5.5, 2.0]

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from podracer_leaderboard.rules import Rules
-from podracer_leaderboard.rungs import Front, LineRound, fraction_at_stake, is_at_bottom, peer_scores
+from podracer_leaderboard.rungs import Front, LineRound, fraction_at_stake, is_at_bottom, peer_scores, shrunken
 
 scores = st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=30)
 
@@ -135,3 +135,30 @@ def test_lines_stagnate_once_effort_has_doubled_without_a_better_score(
     reached: float, best_since: float, stagnates: bool
 ) -> None:
     assert Front(reached, best_since).stagnates(ADAPTIVE) is stagnates, "never before the first milestone has doubled"
+
+
+def judged(*rounds: tuple[float, int, float]) -> list[LineRound]:
+    return [
+        LineRound(str(number), 0.0, 1.0, score, episodes=episodes, variance=variance)
+        for number, (score, episodes, variance) in enumerate(rounds)
+    ]
+
+
+def test_few_episodes_are_drawn_further_to_the_rungs_mean_worked_by_hand() -> None:
+    """s² = 100, errors 100 / 8 and three times 100 / 32, 5.46875 on average; the scores vary by 500 / 3, so
+    τ² = 161.198 and k = 0.62035: 8 / 8.62035 of the way from 15 to 0, 32 / 32.62035 to the others."""
+    rung = shrunken(judged((0.0, 8, 100.0), (10.0, 32, 100.0), (20.0, 32, 100.0), (30.0, 32, 100.0)))
+    assert rung == pytest.approx([1.0795, 10.0951, 19.9049, 29.7147], abs=1e-4)
+
+
+def test_whoever_had_eight_episodes_is_not_last_for_a_difference_that_is_noise() -> None:
+    """The scores vary by 26 / 3, less than their errors of 21.9, so k is 32: a fifth of the way for 8, half for 32."""
+    rung = shrunken(judged((8.0, 8, 400.0), (9.0, 32, 400.0), (13.0, 32, 400.0), (14.0, 32, 400.0)))
+    assert rung == pytest.approx([11 - 0.2 * 3, 11 - 0.5 * 2, 12.0, 12.5])
+    assert [is_at_bottom(score, rung, 0.25) for score in rung] == [False, True, False, False]
+
+
+def test_equal_numbers_of_episodes_and_scores_without_error_stay_as_they_are() -> None:
+    assert shrunken(judged((1.0, 8, 400.0), (2.0, 8, 100.0))) == (1.0, 2.0)
+    assert shrunken(judged((1.0, 1, 0.0), (2.0, 32, 0.0))) == (1.0, 2.0)
+    assert shrunken(judged((1.0, 8, 4.0))) == (1.0,)

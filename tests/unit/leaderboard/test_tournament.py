@@ -351,3 +351,20 @@ def test_nobody_leaves_without_a_successor_where_nobody_gets_better() -> None:
 def test_without_adaptive_rounds_everyone_has_a_successor() -> None:
     cohort = propose(at_a_milestone(EIGHT), rules=replace(HALVED, adaptive_rounds=False))
     assert (cohort.retired, len(cohort.created)) == ((), 2)
+
+
+def test_donors_are_compared_with_who_gives_way_by_their_last_rounds() -> None:
+    """The luckiest of many rounds was 100 for agent 3, whose last is as bad as that of agent 1."""
+    lucky = replace(agent(3, 1.0), best_score=100.0)
+    people = population([agent(1, 1.0), agent(2, 50.0), lucky, agent(4, 60.0), agent(5, 55.0), agent(6, 0.0)])
+    for seed in range(20):
+        (child,) = propose(people, rules=replace(RULES, population=6, selection="truncation"), seed=seed).created
+        assert child.replaced is not None
+        assert (child.replaced.number, [parent.number for parent in child.parents]) in [(6, [4]), (6, [5])]
+        assert child.reason.endswith((" with 60", " with 55"))
+
+
+def test_of_who_trains_no_more_the_candidate_counts() -> None:
+    assert replace(agent(1, 5.0), best_score=9.0).merit == 5.0
+    assert replace(agent(1, 5.0), best_score=9.0, state=State.RETIRED).merit == 9.0
+    assert replace(agent(1, None), best_score=9.0).merit == 9.0
