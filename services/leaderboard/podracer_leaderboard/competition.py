@@ -73,7 +73,6 @@ def _competition(
         tournament_size=evolution.tournament_size,
         replaced_fraction=evolution.replaced_fraction,
         exploration=evolution.exploration,
-        keep_replay=spec.evolution.keep_replay,
         lineage_limit=evolution.lineage_limit or (evolution.places + 1) // 2,
         selection=evolution.selection,
         crossover=evolution.crossover,

@@ -133,9 +133,7 @@ def _create(session: Session, board: BoardRow, competition: Competition, new: Ne
         algorithm=new.algorithm,
         seed=derive_seed(competition.rules.seed, "agent", number),
         hyperparameters={key: hyperparameter_to_message(value) for key, value in new.hyperparameters.items()},
-        initialization=_initialization(
-            new, parents, derive_seed(competition.rules.seed, "noise", number), competition.rules.keep_replay
-        ),
+        initialization=_initialization(new, parents, derive_seed(competition.rules.seed, "noise", number)),
     )
     row = AgentRow(
         board=board.name,
@@ -164,11 +162,10 @@ def _create(session: Session, board: BoardRow, competition: Competition, new: Ne
     return row
 
 
-def _initialization(
-    new: NewAgent, parents: list[AgentRow], noise_seed: int, keep_replay: bool
-) -> agent_pb2.Initialization:
-    """First weights from the parents' candidates. Transitions come along from one of the same shape."""
-    inherit_replay = keep_replay and [parent.shape for parent in new.parents] == [new.shape]
+def _initialization(new: NewAgent, parents: list[AgentRow], noise_seed: int) -> agent_pb2.Initialization:
+    """First weights from the parents' candidates. Transitions come along from one of the same shape, if there are any:
+    else a child waits for as many of its own as anyone that begins."""
+    inherit_replay = [parent.shape for parent in new.parents] == [new.shape]
     initialization = agent_pb2.Initialization(kind=KINDS[new.start], inherit_replay=inherit_replay)
     for parent in parents:
         candidate = agent_pb2.Evaluation.FromString(parent.best_evaluation or b"")

@@ -23,7 +23,6 @@ class Rules:
     tournament_size: int = 2
     replaced_fraction: float = 0.25
     exploration: float = 0.1
-    keep_replay: bool = False
     lineage_limit: int = 2
     selection: Literal["tournament", "truncation"] = "tournament"
     crossover: float = 0.0

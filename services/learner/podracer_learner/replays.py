@@ -13,9 +13,27 @@ from podracer_core.buffers.memory import free_bytes
 from podracer_core.training.session import MemberOutcome
 from podracer_learner.checkpoints import base_env_steps
 
-__all__ = ["ReplayCache"]
+__all__ = ["ReplayCache", "StoredReplays"]
 
 _MOST = 0.5  # of the free memory
+_SMALL_BYTES = 16 << 20
+
+
+class StoredReplays:
+    """Which transitions go into checkpoints: all where the job asks for them (`keep_replay`), else those of an agent
+    that has few of them, where the store is a folder: what they save is worth more than so much of a disk."""
+
+    def __init__(self, algorithm: Algorithm, store_url: str, *, asked_for: bool) -> None:
+        self._algorithm, self._asked_for = algorithm, asked_for
+        self._may_store = asked_for or store_url.startswith("file:")
+
+    def of(self, member: int) -> dict[str, Tensor]:
+        """What a checkpoint of a member holds; empty for none."""
+        state = self._algorithm.replay_state(member) if self._may_store else {}
+        if not self._asked_for and sum(tensor.nbytes for tensor in state.values()) > _SMALL_BYTES:
+            self._may_store = False  # it only grows: a copy of it would be made in vain each time
+            return {}
+        return state
 
 
 class ReplayCache:
@@ -46,6 +64,10 @@ class ReplayCache:
         if not agent.HasField("resume"):
             return None
         return state if follows or env_steps in (None, agent.resume.env_steps) else None
+
+    def of_parent(self, agent: agent_pb2.AgentSpec) -> Mapping[str, Tensor] | None:
+        """What the first parent of an agent that inherits transitions has seen, also since its checkpoint."""
+        return self._kept.get(agent.initialization.parents[0].agent, (None, None))[1]
 
     def forget(self) -> None:
         """Give back the memory: who has just begun has taken what there was."""

@@ -88,7 +88,7 @@ def load_starts(
         elif checkpoints:
             _inherit(algorithm, member, agent.initialization, checkpoints)
             if agent.initialization.inherit_replay:
-                transitions[member] = stored_transitions(checkpoints[0])
+                transitions[member] = stored_transitions(checkpoints[0]) or replays.of_parent(agent)
     replays.forget()
     if any(transitions):
         algorithm.load_replay_states(transitions)

@@ -28,6 +28,7 @@ from podracer_learner.lasting import HURRY_S, LastingCheckpoints, StoreAway
 from podracer_learner.lease import HeldLease, Interrupted
 from podracer_learner.messages import evaluation_message, member_progress, progress_report
 from podracer_learner.observation import RoundMeter
+from podracer_learner.replays import StoredReplays
 from podracer_learner.round_setup import RoundSetup
 from podracer_learner.status import LearnerStatus
 
@@ -76,6 +77,7 @@ class TrainRun:
             setup.spaces,
             setup.replay_files,
         )
+        self._replays = StoredReplays(setup.algorithm, held.store.url, asked_for=work.keep_replay)
         self._checkpoints = LastingCheckpoints(held, writer, patience.store_s, self._interrupted)
         self._interval_s = seconds_from_duration(work.checkpoint_interval) or _CHECKPOINT_INTERVAL_S
         self._session = TrainingSession(
@@ -290,16 +292,12 @@ class TrainRun:
             snapshot.state,
             environment,
             judgement.result,
-            self._replay(judgement.member),
+            self._replays.of(judgement.member),
         )
 
     def _final_write(self, outcome: MemberOutcome) -> MemberWrite:
-        replay = self._replay(outcome.member)
+        replay = self._replays.of(outcome.member)
         return MemberWrite(outcome.member, outcome.env_steps, outcome.state, outcome.environment, replay=replay)
-
-    def _replay(self, member: int) -> dict[str, Tensor]:
-        """The transitions of a member, where the job wants them in its checkpoints."""
-        return self._setup.algorithm.replay_state(member) if self._held.lease.train.keep_replay else {}
 
     def _member_checkpoint(self, outcome: MemberOutcome) -> pod_service_pb2.MemberCheckpoint:
         """Of what has been written."""

@@ -96,7 +96,7 @@ async def test_generations_pass_a_barrier_and_end(driver: Any) -> None:
 
 
 async def test_a_fusion_has_two_parents_of_equal_weight_and_the_effort_of_the_older(driver: Any) -> None:
-    await driver.create(population=8, exploration=0.0, crossover=1.0, keep_replay=True)
+    await driver.create(population=8, exploration=0.0, crossover=1.0)
     first = await driver.propose(8)
     await driver.run_round(first, number)
     children = [each for each in (await driver.propose(8)).proposals if each.action == EXPLOIT]
@@ -119,7 +119,7 @@ async def test_a_fusion_has_two_parents_of_equal_weight_and_the_effort_of_the_ol
 
 
 async def test_noise_has_a_scale_and_a_seed_of_its_own(driver: Any) -> None:
-    await driver.create(population=8, exploration=0.0, noise_scale=0.05, keep_replay=True)
+    await driver.create(population=8, exploration=0.0, noise_scale=0.05)
     await driver.run_round(await driver.propose(8), number)
     starts = [each.agent.initialization for each in (await driver.propose(8)).proposals if each.action == EXPLOIT]
     assert {start.kind for start in starts} == {agent_pb2.INITIALIZATION_KIND_NOISE}

@@ -297,11 +297,10 @@ def test_children_of_one_parent_learn_with_their_own_rates_and_its_optimizer(
 def test_a_learner_process_finds_the_parent(
     pod_name: str, request: pytest.FixtureRequest, train_work: MakeWork
 ) -> None:
-    """A round of SAC that is too short to learn from ends with what it began with."""
+    """A round of SAC that is too short to learn from ends with what it began with, and its few transitions."""
     torch.set_num_threads(1)
     lab = request.getfixturevalue(pod_name)
     work = make_work("sac", train_work, normalize_observations=False)
-    work.keep_replay = True
     work.budget.env_steps_per_member = 8
     store = open_store(lab.store)
     (one, first, replay), (other, second, _) = plant(work, store, 3), plant(work, store, 40)

@@ -58,13 +58,11 @@ def test_what_is_set_is_kept_zero_too() -> None:
         replaced_fraction=0.0,
         exploration=0.0,
         lineage_limit=1,
-        keep_replay=True,
     )
     rules = read_competition(spec(evolution=evolution, seed=7)).rules
     assert (rules.population, rules.leaderboard_size, rules.lineage_limit, rules.seed) == (6, 5, 1, 7)
     assert (rules.round_env_steps, rules.round_time_s) == (1000, 0.0)
     assert (rules.tournament_size, rules.replaced_fraction, rules.exploration) == (3, 0.0, 0.0)
-    assert rules.keep_replay
 
 
 def test_how_children_are_made_is_the_jobs_wish() -> None:

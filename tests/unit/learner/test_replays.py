@@ -17,7 +17,7 @@ from podracer_core.storage.folder import FolderStore
 from podracer_core.training.environment_states import member_environment_states, resume_environments
 from podracer_core.training.session import MemberOutcome
 from podracer_learner.checkpoints import CheckpointWriter, MemberWrite
-from podracer_learner.replays import ReplayCache
+from podracer_learner.replays import ReplayCache, StoredReplays
 from podracer_learner.starts import Starts, load_starts
 
 ENVS = 3
@@ -126,6 +126,43 @@ def test_a_child_inherits_transitions_where_it_is_told_to(store: FolderStore, in
     run = Run(agents, store, ReplayCache()).train(1)
     assert run.algorithm.replay is not None
     assert run.algorithm.replay.size.tolist() == [2, 22 if inherit else 2]
+
+
+def test_a_child_takes_over_what_its_parent_has_seen_in_this_pod(store: FolderStore) -> None:
+    parents, cache = Run(fresh(), store, ReplayCache()).train(10), ReplayCache()
+    references = parents.write(store, replay=False)
+    cache.keep(parents.algorithm, fresh(), [outcome(parents, member) for member in range(2)])
+    agents = fresh()
+    agents[0].name += "0"
+    agents[0].initialization.CopyFrom(
+        agent_pb2.Initialization(
+            kind=agent_pb2.INITIALIZATION_KIND_COPY,
+            parents=[agent_pb2.Parent(agent=NAMES[1], checkpoint=references[1])],
+            inherit_replay=True,
+        )
+    )
+    run = Run(agents, store, cache)
+    seen = parents.algorithm.replay_state(1)["reward"]
+    assert torch.equal(run.algorithm.replay_state(0)["reward"], seen)
+    assert run.train(1).algorithm.replay_state(0)["reward"].shape[0] == seen.shape[0] + 2
+
+
+@pytest.mark.parametrize(
+    ("url", "asked_for", "limit", "stored"),
+    [
+        ("file:///a", False, 1 << 20, True),
+        ("file:///a", False, 100, False),
+        ("file:///a", True, 100, True),
+        ("s3://a", False, 1 << 20, False),
+        ("s3://a", True, 100, True),
+    ],
+)
+def test_small_buffers_are_stored_in_folders_and_any_where_asked_for(
+    store: FolderStore, monkeypatch: pytest.MonkeyPatch, url: str, asked_for: bool, limit: int, stored: bool
+) -> None:
+    monkeypatch.setattr("podracer_learner.replays._SMALL_BYTES", limit)
+    run = Run(fresh(), store, ReplayCache()).train(2)
+    assert bool(StoredReplays(run.algorithm, url, asked_for=asked_for).of(1)) == stored
 
 
 def test_the_cache_knows_an_agent_only_where_it_stood_and_forgets_when_told(store: FolderStore) -> None:

@@ -148,7 +148,8 @@ class Evolution:
     replaced_fraction   part of a rung, from the bottom, that may be replaced
     exploration         probability of a fresh agent in place of an exploited one
     lineage_limit       places that one lineage may hold; None: half of the leaderboard, rounded up
-    keep_replay         checkpoints of off-policy agents hold their transitions, which children inherit
+    keep_replay         checkpoints of off-policy agents always hold their transitions, which children inherit; if
+                        not, only those of an agent that has up to 16 MiB of them, where the object store is a folder
     selection           how the parent of an exploited agent is selected
     crossover           probability that a child is fused from two parents of one shape
     noise_scale         standard deviation of the noise on a child's parameters, relative to each tensor's own

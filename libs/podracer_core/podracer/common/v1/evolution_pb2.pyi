@@ -223,7 +223,7 @@ class Dimension(_message.Message):
 
     @_builtins.property
     def log_uniform(self) -> Global___Interval:
-        """Even in the logarithm; both ends above 0."""
+        """Even in the logarithm, for `gamma` and `gae_lambda` in that of 1 - x; both ends above 0."""
 
     @_builtins.property
     def integer_uniform(self) -> Global___IntegerInterval:
@@ -436,7 +436,9 @@ class Evolution(_message.Message):
     exploration: _builtins.float
     """Probability of a fresh agent in place of an exploited one, 0 to 1. Unset: 0.1."""
     keep_replay: _builtins.bool
-    """Whether candidates keep a replay snapshot that children inherit."""
+    """Whether checkpoints always keep the replay buffers that children inherit. Unset: up to 16 MiB of an agent, where the
+    object store is a folder.
+    """
     lineage_limit: _builtins.int
     """Places that one lineage may hold. 0: half of the leaderboard, rounded up."""
     generations: _builtins.int

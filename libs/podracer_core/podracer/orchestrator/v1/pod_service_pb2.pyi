@@ -333,7 +333,7 @@ class TrainWork(_message.Message):
     follower_count: _builtins.int
     """Followers that may join this learner, which is the lead, now or later; it does not wait for them. 0: it learns alone."""
     keep_replay: _builtins.bool
-    """Whether a replay snapshot is part of a candidate."""
+    """Whether the replay buffer is always part of a checkpoint; else one of up to 16 MiB, where the store is a folder."""
     deterministic: _builtins.bool
     """Lock-step between collection and training."""
     unjudged: _builtins.bool
