@@ -239,6 +239,16 @@ def test_a_broken_world_is_set_aside_and_starts_anew(masked: bool) -> None:
     assert step.reward.isfinite().all()
 
 
+def test_a_broken_world_that_shows_whole_numbers_is_set_aside() -> None:
+    environment = Countdown(3)
+    environment.observation_space, environment._starts = gymnasium.spaces.Box(0, 255, (1,), np.uint8), None
+    environment.reset(torch.arange(3))
+    step = environment.step(torch.tensor([[0.0], [torch.nan], [0.0]]), out=allocate_step(environment))
+    assert step.valid.tolist() == [True, False, True]
+    assert step.final_observation.dtype == torch.uint8
+    assert step.final_observation[1] == 0
+
+
 def test_first_states_are_spread_as_in_gymnasium() -> None:
     cartpole = CartPole(4000)
     observation = cartpole.reset(torch.arange(4000))

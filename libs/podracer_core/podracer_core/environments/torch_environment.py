@@ -169,7 +169,7 @@ class TorchEnvironment(VecEnvironment):
         """A world with NaN or infinity in it counts as truncated and not valid, and shows zeros."""
         if self.device.type == "cpu" and math.isfinite(float(out.final_observation.sum() + out.reward.sum())):
             return
-        finite = out.final_observation.flatten(1).sum(1).add_(out.reward).isfinite()
+        finite = (out.final_observation.flatten(1).sum(1) + out.reward).isfinite()
         broken = finite.logical_not()
         out.valid.copy_(finite)
         out.terminated.logical_and_(finite)
