@@ -1,0 +1,175 @@
+"""Run in a process of its own with guard.cpp loaded, by test_cuda_without_gpu.py: pytest does not collect it here."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from podracer_core.catalogue.algorithms import BUILT_IN
+from podracer_core.catalogue.environments import EnvironmentSpec
+from podracer_core.catalogue.environments.find import BUILT_IN as ENVIRONMENTS
+from podracer_core.catalogue.spaces import DiscreteSpace
+from podracer_core.collect import Collector
+from podracer_core.cuda_graphs import WARM_UP
+from podracer_core.environments.classic_control.cartpole import CartPole
+from podracer_core.environments.registry import make_vec_environment
+from podracer_core.environments.torch_environment import State, TorchEnvironment
+from podracer_core.environments.vec_environment import VecEnvironment
+from podracer_core.networks import stacked_mlp
+from podracer_core.random_numbers import uniform
+from support.stock_market import market_rows, write_csv
+from tests.cuda_without_gpu.pretended import ENVS, MEMBERS, SMALL, make_algorithm, pretended, train
+
+ARGUMENTS: dict[str, dict[str, Any]] = {"PointChasingDiscrete-v0": {"factored": True}}
+# Numbers that lead to code of their own where they are not the default.
+NUMBERS = {"n_step": 3, "ensemble_size": 3, "value_clip_range": 0.2, "target_kl": 0.01, "max_gradient_norm": 0.5}
+
+
+@pytest.fixture(scope="session", autouse=True)
+def guard() -> None:
+    ctypes.CDLL(os.environ["LD_PRELOAD"]).pretend_cuda()
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    with pretended(monkeypatch):
+        yield
+
+
+def options(name: str, variant: int) -> dict[str, Any]:
+    """0: all defaults; 1 and 2: other choices and switches. In 1 and 2 every choice of every option is there."""
+    knobs = [knob for knob in BUILT_IN[name].hyperparameters if knob.scope != "member"]
+    small = SMALL | {"horizon": 2 if BUILT_IN[name].on_policy else 1}
+    values = {knob.name: small.get(knob.name, knob.default) for knob in knobs}
+    if name == "td3":
+        values["updates_per_step"] = 0.5  # every second step is another one
+    for knob in knobs:
+        if knob.kind == "choice":
+            values[knob.name] = (knob.default, knob.choices[1], knob.choices[-1])[variant]
+        if knob.kind == "bool" and variant == 1:
+            values[knob.name] = not knob.default
+        if knob.name in NUMBERS and variant == 1:
+            values[knob.name] = NUMBERS[knob.name]
+    if values.get("prioritized"):
+        values["replay"] = "member"  # the one excludes the other
+    return values
+
+
+def environment_of(name: str) -> VecEnvironment:
+    discrete = BUILT_IN[name].action_spaces == (DiscreteSpace,)
+    return make_vec_environment(
+        EnvironmentSpec(id="CartPole-v1" if discrete else "Pendulum-v1"), MEMBERS * ENVS, "cuda"
+    )
+
+
+@pytest.mark.parametrize("name", ["ppo", "dqn", "sac"])
+def test_defaults(name: str) -> None:
+    train(name, environment_of(name), options(name, 0))
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("variant", [1, 2])
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_algorithm(name: str, variant: int) -> None:
+    train(name, environment_of(name), options(name, variant))
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("identity", [info.id for info in ENVIRONMENTS.values() if info.backend == "torch"])
+def test_environment(identity: str, tmp_path: Path) -> None:
+    arguments = dict(ARGUMENTS.get(identity, {}))
+    if identity == "StockTrading-v0":
+        arguments = {"table": str(write_csv(tmp_path / "prices.csv", market_rows(3, 90))), "indicators": ["macd"]}
+    specification = EnvironmentSpec(id=identity, kwargs=arguments)
+    environment = make_vec_environment(specification, MEMBERS * ENVS, "cuda")
+    collector = Collector(
+        environment, make_algorithm("a2c", environment, options("a2c", 0)).actor, torch.arange(MEMBERS)
+    )
+    for _ in range(WARM_UP + 1):
+        collector.collect(2)
+    collector.load_state(collector.state())
+
+
+class Pictures(TorchEnvironment):
+    """Noise to look at, and actions that are not allowed."""
+
+    has_action_mask = True
+
+    def __init__(self) -> None:
+        space = gymnasium.spaces.Box(0, 255, (36, 36, 1), np.uint8)
+        super().__init__(MEMBERS * ENVS, "cuda", space, gymnasium.spaces.Discrete(3), 5)
+
+    def initial_state(self, key: Tensor) -> State:
+        return {"brightness": uniform(key, 0)}
+
+    def dynamics(self, state: State, action: Tensor) -> tuple[State, Tensor, Tensor]:
+        return state, action.float(), state["brightness"] > 1
+
+    def observe(self, state: State, out: Tensor) -> None:
+        out.copy_((state["brightness"] * 255).view(-1, 1, 1, 1).expand_as(out))
+
+    @property
+    def action_mask(self) -> Tensor:
+        return torch.ones(self.num_envs, 3, dtype=torch.bool, device=self.device)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", ["ppo", "dqn", "discrete_sac"])
+def test_images_and_masks(name: str) -> None:
+    train(name, Pictures(), options(name, 0))
+
+
+# What the suite is for: each of these has to be found.
+
+
+def planted(match: str, error: type[Exception] = RuntimeError) -> None:
+    with pytest.raises(error, match=match):
+        train("ppo", environment_of("dqn"), options("ppo", 0))
+
+
+@pytest.mark.parametrize(
+    ("plant", "match"),
+    [
+        (lambda tensor: tensor.sum().item(), "_local_scalar_dense"),
+        (lambda tensor: tensor + torch.zeros(tensor.shape), "cuda:0 and cpu"),
+        (lambda tensor: tensor + torch.ones(tensor.shape).to(tensor.device), "within a CUDA graph"),
+    ],
+)
+def test_a_planted_mistake_is_found(
+    plant: Callable[[Tensor], object], match: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dynamics = CartPole.dynamics
+
+    def mistaken(self: CartPole, state: State, action: Tensor) -> tuple[State, Tensor, Tensor]:
+        plant(action)
+        return dynamics(self, state, action)
+
+    monkeypatch.setattr(CartPole, "dynamics", mistaken)
+    planted(match, Exception)
+
+
+def test_the_pool_of_buffers_that_grew_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    pools: dict[tuple[int, torch.Size], list[Tensor]] = {}
+
+    def take_like(self: object, example: Tensor) -> Tensor:
+        free = pools.get((threading.get_ident(), example.shape))
+        return free.pop() if free else torch.empty_like(example)
+
+    def give(self: object, buffer: Tensor) -> None:
+        pools.setdefault((threading.get_ident(), buffer.shape), []).append(buffer.detach())
+
+    monkeypatch.setattr(stacked_mlp._Buffers, "take_like", take_like)
+    monkeypatch.setattr(stacked_mlp._Buffers, "give", give)
+    planted("tensors alive", AssertionError)
+    assert threading.get_ident() not in {thread for thread, _ in pools}  # backward has a thread of its own

@@ -1,0 +1,109 @@
+"""Cohorts on tensors of a CUDA device that is not there: nothing is computed, but everything is where it would be.
+
+`FakeTensorMode` raises where a CPU tensor meets a CUDA one, and where the host asks for a value. Added here: a copy
+between host and device raises in what would be a CUDA graph, and tensors are counted from one update to the next.
+Not seen: capture itself, streams, Warp, CUDA IPC, numbers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from podracer_core import cuda_graphs
+from podracer_core.algorithms.algorithm import Algorithm
+from podracer_core.algorithms.cohort import CohortConfig, MemberConfig
+from podracer_core.algorithms.registry import algorithm_class
+from podracer_core.buffers import memory
+from podracer_core.collect import Collector
+from podracer_core.environments.vec_environment import VecEnvironment
+
+MEMBERS, ENVS = 2, 4
+SMALL = {
+    "hidden_sizes": (8, 8), "batch_size": 4, "minibatch_size": 8, "epochs": 1, "h_term_steps": 2, "learning_starts": 4,
+    "updates_per_step": 0.25, "replay_capacity": 64,
+}  # fmt: skip
+
+
+class Captured(TorchDispatchMode):
+    """What may not happen in a CUDA graph raises."""
+
+    def __torch_dispatch__(self, operation: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = operation(*args, **(kwargs or {}))
+        if operation._schema.name in ("aten::copy_", "aten::_to_copy"):
+            places = {leaf.device.type for leaf in tree_leaves((args, result)) if isinstance(leaf, torch.Tensor)}
+            if len(places) > 1:
+                raise RuntimeError(f"{operation} between host and device within a CUDA graph")
+        return result
+
+
+def capture(work: Callable[[], Any], device: torch.device) -> tuple[Any, Callable[[], None]]:
+    """See `cuda_graphs.capture`; what is replayed is looked at again."""
+
+    def checked() -> Any:
+        with Captured():
+            return work()
+
+    result, is_first = checked(), True
+
+    def replay() -> None:
+        nonlocal is_first
+        if not is_first:
+            checked()
+        is_first = False
+
+    return result, replay
+
+
+@contextlib.contextmanager
+def pretended(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(cuda_graphs, "capture", capture)
+    monkeypatch.setattr(cuda_graphs, "WARM_UP", 1)
+    monkeypatch.setattr(memory, "free_bytes", lambda device: None)
+    gc.freeze()  # what is collected and counted is what comes from here on
+    with FakeTensorMode():
+        yield
+
+
+def make_algorithm(name: str, environment: VecEnvironment, shared: dict[str, Any]) -> Algorithm:
+    cohort = CohortConfig(name, tuple(MemberConfig(str(seed), seed) for seed in range(MEMBERS)), shared)
+    return algorithm_class(name)(cohort, environment.observation_space, environment.action_space, "cuda")
+
+
+def train(name: str, environment: VecEnvironment, shared: dict[str, Any]) -> None:
+    """Everything that a learner does with a cohort. Raises what it must not do, AssertionError for what grows."""
+    algorithm = make_algorithm(name, environment, shared)
+    spaces = (environment.observation_space, environment.action_space)
+    actor = algorithm.make_actor(algorithm.cohort, *spaces, "cuda")
+    actor.load_state(algorithm.actor_state())
+    collector = Collector(environment, actor, torch.arange(MEMBERS), buffers=2)
+    alive = []
+    for _ in range(3):  # one warms up, one is captured, one is replayed
+        rollout = collector.collect(algorithm.horizon, policy_version=algorithm.version)
+        algorithm.update(rollout)
+        alive.append(tensors_alive())
+    assert alive[1] == alive[2], f"tensors alive after each update: {alive}"
+    algorithm.load_member_state(1, algorithm.member_state(0))
+    algorithm.perturb_member(0, 0.1, 1)
+    algorithm.set_hyperparameters(0, {"learning_rate": 1e-4})
+    collector.load_state(collector.state())
+    algorithm.update(rollout)  # of an older policy, as an overlapping learner has it
+    sharing = algorithm.share(1)
+    sharing.growth()
+    sharing.load(sharing.state())
+    sharing.settle()
+    alone = algorithm.actor.member(1)
+    alone.greedy(rollout.observation[0, 1:], None if rollout.action_mask is None else rollout.action_mask[0, 1:])
+
+
+def tensors_alive() -> int:
+    gc.collect()
+    return sum(type(thing) is FakeTensor for thing in gc.get_objects())
