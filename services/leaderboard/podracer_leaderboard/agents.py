@@ -54,8 +54,6 @@ class Agent:
     waiting_since   the smaller, the longer it has waited
     started         whether a pod has ever had it
     generation      rounds that have ended in its place, those of the agents that it replaced included
-    episodes        of the evaluation that `score` is of
-    variance        of their returns
     """
 
     name: str
@@ -73,13 +71,11 @@ class Agent:
     waiting_since: int
     started: bool
     generation: int = 0
-    episodes: int = 1
-    variance: float = 0.0
 
     @property
     def merit(self) -> float | None:
-        """What donors and those who give way to their children are compared by: the last round, and of one that trains
-        no more its candidate. The best of many rounds against another's last would compare luck."""
+        """What donors and those who give way are compared by: the last round, of one that trains no more its candidate.
+        The best of many rounds against another's last would compare luck."""
         return self.best_score if self.score is None or self.state not in ALIVE else self.score
 
 

@@ -27,14 +27,7 @@ MAX_WINDOW = 8192
 def load_peers(session: Session, board: str, rules: Rules, agents: Iterable[Agent]) -> dict[str, tuple[float, ...]]:
     """Name of an agent whose last round was judged → the scores of its rung, its own first."""
     own = [
-        LineRound(
-            agent.name,
-            0.0,
-            rules.effort(agent.env_steps, agent.cost_s),
-            agent.score,
-            episodes=agent.episodes,
-            variance=agent.variance,
-        )
+        LineRound(agent.name, 0.0, rules.effort(agent.env_steps, agent.cost_s), agent.score)
         for agent in agents
         if agent.score is not None
     ]
@@ -72,15 +65,9 @@ def _judged_rounds(board: str, rules: Rules) -> tuple[Select[Any], InstrumentedA
     """The query for a board's judged rounds, each with what its line has come to since; and its column of efforts."""
     by_steps = rules.round_env_steps > 0
     effort_of: InstrumentedAttribute[Any] = RoundRow.line_env_steps if by_steps else RoundRow.line_cost_s
+    reached: InstrumentedAttribute[Any] = AgentRow.env_steps if by_steps else AgentRow.cost_s
     query = (
-        select(
-            RoundRow.agent,
-            effort_of,
-            RoundRow.rung_score,
-            AgentRow.env_steps if by_steps else AgentRow.cost_s,
-            RoundRow.episodes,
-            RoundRow.variance,
-        )
+        select(RoundRow.agent, effort_of, RoundRow.rung_score, reached, RoundRow.episodes, RoundRow.variance)
         .join(AgentRow, AgentRow.name == RoundRow.agent)
         .where(RoundRow.board == board, RoundRow.rung_score.is_not(None))
     )

@@ -42,21 +42,11 @@ class Judged:
         return Entry(agent.name, agent.lineage, self.score, self.evaluation.mean, order, self.confirmed)
 
 
-def score_of(updater: Updater, evaluation: agent_pb2.Evaluation) -> float | None:
+def score_of(updater: Updater, evaluation: agent_pb2.Evaluation, *, within_rung: bool = False) -> float | None:
     """The number that an evaluation ranks by; None where it is no finite one."""
-    judgement = judgement_of(evaluation)
-    return updater.score(judgement) if judgement.is_finite else None
-
-
-def judgement_of(evaluation: agent_pb2.Evaluation) -> Judgement:
-    """An evaluation as updaters see it. What is deterministic has no variance."""
-    return Judgement(
-        evaluation.mean,
-        evaluation.lower_bound,
-        evaluation.upper_bound,
-        len(evaluation.returns),
-        0.0 if evaluation.deterministic else evaluation.standard_deviation**2,
-    )
+    judgement = Judgement(evaluation.mean, evaluation.lower_bound, evaluation.upper_bound, len(evaluation.returns))
+    score = updater.rung_score if within_rung else updater.score
+    return score(judgement) if judgement.is_finite else None
 
 
 def judged(session: Session, board: BoardRow, updater: Updater, own: Judged) -> Judged:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean, variance
 
@@ -58,7 +58,7 @@ class Front:
         return self.reached >= 2 * max(self.best_since, _milestone(rules))
 
 
-def peer_scores(own: LineRound, others: Iterable[LineRound]) -> tuple[float, ...]:
+def peer_scores(own: LineRound, others: Sequence[LineRound]) -> tuple[float, ...]:
     """The scores of `own`'s rung, its own first: of every other line that has come as far, its round nearest to here.
     They are `shrunken`.
 
@@ -67,6 +67,8 @@ def peer_scores(own: LineRound, others: Iterable[LineRound]) -> tuple[float, ...
     leads the field alone is held against what others reached with less training, else it could never be replaced; a
     slow starter is never held against those that had more.
     """
+    # As it is stored it knows of its episodes.
+    own = next((each for each in others if (each.agent, each.score) == (own.agent, own.score)), own)
     nearest: dict[str, LineRound] = {}
     below: dict[str, LineRound] = {}
     for other in others:

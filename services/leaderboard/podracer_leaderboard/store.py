@@ -139,6 +139,4 @@ def _agent(row: AgentRow) -> Agent:
         waiting_since=row.waiting_since,
         started=row.started,
         generation=row.generation,
-        episodes=row.latest_episodes,
-        variance=row.latest_variance,
     )

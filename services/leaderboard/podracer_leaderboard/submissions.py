@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 
 from sqlalchemy.orm import Session
 
@@ -65,16 +66,13 @@ def _submit(
         )
     updater = competition_of(board.spec).updater
     evaluation = _evaluation(request)
-    judgement = None if evaluation is None else places.judgement_of(evaluation)
-    score = rung_score = None
-    if judgement is not None and judgement.is_finite:
-        score, rung_score = updater.score(judgement), updater.rung_score(judgement)
-    episodes, variance = (judgement.episodes, judgement.variance) if judgement is not None else (1, 0.0)
+    score = None if evaluation is None else places.score_of(updater, evaluation)
+    rung_score = None if evaluation is None else places.score_of(updater, evaluation, within_rung=True)
     cost_s = messages.seconds(request.cost)
     trained = request.env_steps > 0 or evaluation is not None
     _end_round(board, agent, request, trained=trained, cost_s=cost_s)
     if trained:
-        agent.latest_score, agent.latest_episodes, agent.latest_variance = rung_score, episodes, variance
+        agent.latest_score = rung_score
     admission, challenge = Admission(0, "no snapshot was evaluated"), False
     if evaluation is not None:
         store_evaluations(session, board.name, [evaluation])
@@ -82,8 +80,7 @@ def _submit(
     if evaluation is not None and score is not None:
         agent.latest_evaluation = messages.to_bytes(evaluation)
         admission, challenge = _judge(session, board, agent, updater, evaluation, score)
-    shape = store.shape_of_row(agent)
-    record_throughput(session, board.name, shape, request.member_count, request.env_steps, cost_s)
+    record_throughput(session, board.name, store.shape_of_row(agent), request.member_count, request.env_steps, cost_s)
     response = leaderboard_pb2.SubmitCandidateResponse(
         admitted=admission.is_admitted, rank=admission.rank, reason=admission.reason, challenge=challenge
     )
@@ -96,8 +93,8 @@ def _submit(
             rung=agent.rung,
             score=score,
             rung_score=rung_score,
-            episodes=episodes,
-            variance=variance,
+            episodes=len(request.candidate.returns),
+            variance=_variance(request.candidate),
             env_steps=request.env_steps,
             cost_s=cost_s,
             line_env_steps=agent.env_steps,
@@ -106,6 +103,12 @@ def _submit(
         )
     )
     return response
+
+
+def _variance(evaluation: agent_pb2.Evaluation) -> float:
+    """Of its episodes; none where that is no number, or where all are alike."""
+    deviation = evaluation.standard_deviation
+    return deviation**2 if math.isfinite(deviation) and not evaluation.deterministic else 0.0
 
 
 def _end_round(

@@ -82,8 +82,6 @@ class AgentRow(Tables, kw_only=True):
     latest_checkpoint: Mapped[bytes | None] = mapped_column(default=None)
     latest_evaluation: Mapped[bytes | None] = mapped_column(default=None)
     latest_score: Mapped[float | None] = mapped_column(default=None)
-    latest_episodes: Mapped[int] = mapped_column(default=1)
-    latest_variance: Mapped[float] = mapped_column(default=0.0)
     best_evaluation: Mapped[bytes | None] = mapped_column(default=None)
     best_score: Mapped[float | None] = mapped_column(default=None)
     best_rung: Mapped[int] = mapped_column(default=0)

@@ -15,13 +15,12 @@ ENTRY_POINT_GROUP = "podracer.updaters"
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """What an evaluation says: the mean return, the two-sided 95 % interval of it, the variance of its episodes."""
+    """What an evaluation says: the mean return and the two-sided 95 % interval of it."""
 
     mean: float
     lower_bound: float
     upper_bound: float
     episodes: int
-    variance: float = 0.0
 
     @property
     def is_finite(self) -> bool:
@@ -39,8 +38,7 @@ class Updater(ABC):
         """The number that candidates are admitted and ranked by, larger is better. `judgement` is finite."""
 
     def rung_score(self, judgement: Judgement) -> float:
-        """The number that agents of a rung are compared by, where some had more episodes than others; `score` unless
-        there is a better one."""
+        """The number that agents of a rung are compared by, where some had more episodes than others."""
         return self.score(judgement)
 
     def admit(self, entries: Iterable[Entry], candidate: Entry) -> Admission:
@@ -49,10 +47,8 @@ class Updater(ABC):
 
 
 class LowerBoundUpdater(Updater):
-    """The lower end of the interval: a lucky mean over few episodes does not count as much as a sure one.
-
-    Within a rung the mean: those at its bottom get the fewest episodes, so a bound would push them further down.
-    """
+    """The lower end of the interval: a lucky mean over few episodes does not count as much as a sure one. Within a rung
+    the mean, since a bound would push those further down that got the fewest episodes for being at the bottom."""
 
     def score(self, judgement: Judgement) -> float:
         return judgement.lower_bound

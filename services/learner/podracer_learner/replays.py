@@ -28,12 +28,10 @@ class StoredReplays:
         self._may_store = asked_for or store_url.startswith("file:")
 
     def of(self, member: int) -> dict[str, Tensor]:
-        """What a checkpoint of a member holds; empty for none."""
         state = self._algorithm.replay_state(member) if self._may_store else {}
-        if not self._asked_for and sum(tensor.nbytes for tensor in state.values()) > _SMALL_BYTES:
-            self._may_store = False  # it only grows: a copy of it would be made in vain each time
-            return {}
-        return state
+        # It only grows: of what is too large now no copy is made again.
+        self._may_store &= self._asked_for or sum(tensor.nbytes for tensor in state.values()) <= _SMALL_BYTES
+        return state if self._may_store else {}
 
 
 class ReplayCache:

@@ -100,23 +100,19 @@ def heard_claims(session: Session, job: JobRow) -> int:
 
 
 def corrected_score(plan: JobPlan, evaluation: agent_pb2.Evaluation, number: int) -> float:
-    """What claim `number` of the target, from 1, is held against it by: the lower end of the mean's interval at the
-    level FALSE_CLAIMS / (k (k + 1)), for the first claim that of the two-sided 95 % interval.
-
-    An objective of the mean asks for no certainty, and a deterministic score has no error: theirs is as it stands.
-    """
+    """What claim `number` of the target, from 1, is held against it by: the lower end of the mean's interval at that
+    claim's level. A mean that the objective asks for, and a deterministic score, are as they stand."""
     if plan.target_is_mean:
         return evaluation.mean
     degrees = len(evaluation.returns) - 1
     if evaluation.deterministic or degrees < 1:
         return evaluation.lower_bound
-    tails = (level(number), level(1))
-    wide, usual = (student_t_quantile(1.0 - tail, degrees) for tail in tails)
+    wide, usual = (student_t_quantile(1.0 - level(each), degrees) for each in (number, 1))
     return evaluation.mean - wide / usual * (evaluation.mean - evaluation.lower_bound)
 
 
 def level(number: int) -> float:
-    """The one-sided level at which claim `number` of the target is tested."""
+    """The one-sided level at which claim `number` of the target is tested; the first's is that of every lower bound."""
     return FALSE_CLAIMS / (number * (number + 1))
 
 

@@ -102,7 +102,9 @@ async def test_a_round_without_training_leaves_an_agent_the_score_that_it_had(dr
 @pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
 async def test_what_is_no_number_ranks_nobody(driver: Any, number: float) -> None:
     a, *_ = await start(driver)
-    answer = await driver.submit(a, number)
+    request = driver.submission(a, number)
+    request.candidate.standard_deviation = number
+    answer = await driver.stub.SubmitCandidate(request)
     assert (answer.admitted, answer.reason) == (False, "its evaluation is not a finite number")
     assert not (await driver.board()).candidates
 

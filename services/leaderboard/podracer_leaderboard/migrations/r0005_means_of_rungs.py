@@ -5,19 +5,16 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-revision = "r0005"
-down_revision = "r0004"
+revision, down_revision = "r0005", "r0004"
 
 
 def upgrade() -> None:
     """Of rounds before this nothing but the score is known: that stands for the mean, as if it were exact."""
     with op.batch_alter_table("rounds") as rounds:
         rounds.add_column(sa.Column("rung_score", sa.Double(), nullable=True))
-    for table, prefix in (("rounds", ""), ("agents", "latest_")):
-        with op.batch_alter_table(table) as rows:
-            rows.add_column(sa.Column(f"{prefix}episodes", sa.BigInteger(), nullable=False, server_default="1"))
-            rows.add_column(sa.Column(f"{prefix}variance", sa.Double(), nullable=False, server_default="0"))
-        with op.batch_alter_table(table) as rows:
-            rows.alter_column(f"{prefix}episodes", server_default=None)
-            rows.alter_column(f"{prefix}variance", server_default=None)
+        rounds.add_column(sa.Column("episodes", sa.BigInteger(), nullable=False, server_default="1"))
+        rounds.add_column(sa.Column("variance", sa.Double(), nullable=False, server_default="0"))
+    with op.batch_alter_table("rounds") as rounds:
+        rounds.alter_column("episodes", server_default=None)
+        rounds.alter_column("variance", server_default=None)
     op.execute("UPDATE rounds SET rung_score = score")
