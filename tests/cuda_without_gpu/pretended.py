@@ -32,6 +32,8 @@ SMALL = {
     "updates_per_step": 0.25, "replay_capacity": 64,
 }  # fmt: skip
 
+MODE = FakeTensorMode()  # one for all: tensors of two never meet
+
 
 class Captured(TorchDispatchMode):
     """What may not happen in a CUDA graph raises."""
@@ -69,7 +71,7 @@ def pretended(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(cuda_graphs, "WARM_UP", 1)
     monkeypatch.setattr(memory, "free_bytes", lambda device: None)
     gc.freeze()  # what is collected and counted is what comes from here on
-    with FakeTensorMode():
+    with MODE:
         yield
 
 
@@ -90,7 +92,7 @@ def train(name: str, environment: VecEnvironment, shared: dict[str, Any]) -> Non
         rollout = collector.collect(algorithm.horizon, policy_version=algorithm.version)
         algorithm.update(rollout)
         alive.append(tensors_alive())
-    assert alive[1] == alive[2], f"tensors alive after each update: {alive}"
+    assert alive[2] <= alive[1], f"tensors alive after each update: {alive}"
     algorithm.load_member_state(1, algorithm.member_state(0))
     algorithm.perturb_member(0, 0.1, 1)
     algorithm.set_hyperparameters(0, {"learning_rate": 1e-4})
