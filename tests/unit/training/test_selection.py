@@ -284,12 +284,12 @@ def test_fresh_episodes_choose_among_the_three_best_looks_and_the_last_state(alg
     assert len(seeds) - len(set(seeds)) == 0, "what chooses is not what is reported"
 
 
-@pytest.mark.parametrize(("round_s", "compared"), [(52.0, 0), (53.0, 2)])
+@pytest.mark.parametrize(("round_s", "compared"), [(74.0, 0), (76.0, 2)])
 def test_the_fraction_has_to_pay_for_choosing_beside_the_candidate(
     algorithm: Algorithm, round_s: float, compared: int
 ) -> None:
-    """A look of 3 s at 2 members is 1.5 s for 8 episodes: two looks, two to choose by and the candidate's are 10.5 s,
-    a fifth of 52.5 s."""
+    """A look of 3 s at 2 members is 1.5 s for 8 episodes: two looks, 16 to choose by and the candidate's 32 are 15 s,
+    a fifth of 75 s."""
     judge = ScriptedJudge([[9, 0], [8, 0]], [6.5], comparisons={1: 3, 2: 4}, cost_s=3.0)
     algorithm.active[1] = False
     stage = Stage(algorithm, judge, duration_s=round_s, admission_score=0.0)

@@ -128,9 +128,10 @@ class Selection:
 
     def _order_comparisons(self) -> None:
         """A look's number of fresh episodes for each member's contenders, of the best member first, as long as the
-        fraction pays for them and for each candidate's first episodes."""
+        fraction pays for them beside all episodes of each candidate."""
         first = min(self._plan.screening_episodes, self._plan.episodes)
-        left_s = self._schedule.left_s(self._now().elapsed_s) - len(self._best) * first * self._episode_s
+        candidates_s = len(self._best) * self._plan.episodes * self._episode_s
+        left_s = self._schedule.left_s(self._now().elapsed_s) - candidates_s
         for contenders in sorted(self._best.values(), key=lambda each: -each[0][0]):
             left_s -= len(contenders) * first * self._episode_s
             if left_s < 0.0:
