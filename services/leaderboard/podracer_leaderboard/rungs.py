@@ -19,7 +19,7 @@ SAME_FROM, SAME_TO = 0.75, 1.1
 """From which to which part of an agent's effort another's round counts as of the same effort."""
 
 MOST_SHRINKAGE = 32.0
-"""Greatest k of `shrunken`: a rung whose differences are all noise is still told apart by what there is."""
+"""Greatest k of `shrunken`: even a rung whose differences look like noise is ranked by its means."""
 
 HALVING = 0.5
 """What part of a rung is stopped at a milestone: successive halving with eta = 2."""

@@ -161,7 +161,7 @@ def _is_outdone(job: JobRow, claimed: float) -> bool:
 
 
 def _was_challenged(session: Session, prefix: str, claim: Claim) -> bool:
-    """Whether it was for what is claimed: whose first place was confirmed may still claim the target by that."""
+    """Whether it was, for the same claim: a checkpoint that was confirmed as the first may still claim the target."""
     query = select(WorkRow.id).where(WorkRow.checkpoint == prefix, WorkRow.state != WorkState.DROPPED)
     if claim.claims_target:
         query = query.where(WorkRow.claims_target)

@@ -182,8 +182,8 @@ class FileCache:
         status = folder.lstat()
         if not stat.S_ISDIR(status.st_mode) or status.st_uid not in owners or status.st_mode & closed:
             raise PermissionRefused(
-                f"the cache {folder} must be a folder of this user's own that nobody else may write, or a volume of "
-                "root's with such a folder in it; choose another (PODRACER_CACHE_DIR)",
+                f"the cache {folder} must belong to this user, with no write permission for others, or be a "
+                "volume of root's that holds such a folder; choose another (PODRACER_CACHE_DIR)",
                 folder=folder,
             )
 
