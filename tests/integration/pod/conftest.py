@@ -74,6 +74,8 @@ class ScriptedOrchestrator(pod_service_pb2_grpc.PodServiceServicer):
         self.requests: list[pod_service_pb2.LeaseWorkRequest] = []
         self.on_commit: Callable[[], None] = lambda: None
         """Called once a commit is stored, before it is acknowledged."""
+        self.on_complete: Callable[[], None] = lambda: None
+        """Called when a completion arrives, before it is looked at."""
 
     def offer(self, term_s: float = 10.0, **work: Any) -> Granted:
         """Put work into the queue: inspect=, train= or exit=."""
@@ -114,6 +116,7 @@ class ScriptedOrchestrator(pod_service_pb2_grpc.PodServiceServicer):
             return pod_service_pb2.CommitCheckpointResponse()
 
     def CompleteWork(self, request, context):  # noqa: N802
+        self.on_complete()
         with self._held(request) as granted:
             granted.completed = request
             granted.deadline = float("-inf")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -160,16 +161,25 @@ def test_a_learner_frozen_past_its_term_can_write_nothing_and_leases_again(lab: 
 @pytest.mark.thorough
 def test_a_learner_frozen_at_the_very_end_cannot_complete(lab: Any, train_work: MakeWork) -> None:
     lab.start_learner()
-    granted = lab.orchestrator.offer(train=train_work("Pendulum-v1", steps=256, episodes=2000), term_s=5.0)
-    wait_until(lambda: any(one.purpose == agent_pb2.EVALUATION_PURPOSE_PROGRESS for one in granted.evaluations))
-    lab.kill("learner", signal.SIGSTOP)
-    wait_until(lambda: time.monotonic() > granted.deadline + 1.0)
+    completing = threading.Event()
+    frozen = threading.Event()
+
+    def freeze() -> None:
+        if not frozen.is_set():
+            lab.kill("learner", signal.SIGSTOP)
+            frozen.set()
+            wait_until(lambda: time.monotonic() > granted.deadline)
+            completing.set()
+
+    lab.orchestrator.on_complete = freeze
+    granted = lab.orchestrator.offer(train=train_work(steps=256), term_s=2.0)
+    assert completing.wait(90)
     lab.kill("learner", signal.SIGCONT)
     after = lab.orchestrator.offer(train=train_work(steps=128))
     assert after.over.wait(60)
     assert granted.completed is None
     assert not granted.commits
-    assert not [one for one in granted.evaluations if one.purpose == agent_pb2.EVALUATION_PURPOSE_CANDIDATE]
+    assert "abandoned" in lab.log("learner")
 
 
 @pytest.mark.parametrize("layout", ["fused", "split"])
