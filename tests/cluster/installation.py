@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from cluster.kubectl import Kubectl
+from cluster.kubectl import Kubectl, wait_until
 
 from podracer_client import Client, Job, cluster
 from podracer_client.contexts import ClusterPlace
@@ -23,7 +23,7 @@ from podracer_core.errors import PodracerError
 from podracer_core.storage.object_store import ObjectStore, open_store
 from podracer_core.storage.s3 import S3Settings
 from support.audit import Audit
-from support.processes import ROOT, wait_until
+from support.processes import ROOT
 
 CONTROL_PLANE = ("statefulset/podracer-leaderboard", "statefulset/podracer-orchestrator")
 ALL = ("statefulset/podracer-minio", *CONTROL_PLANE)
@@ -77,10 +77,18 @@ class Installation:
             "namespace": self.namespace,
             "resources": [os.path.relpath(ROOT / "deploy" / "k8s" / base, self._folder)],
             "images": images,
-            "patches": [_NO_NAMESPACE, *_SHARE_PROCESSES, *patches],
+            "patches": [_NO_NAMESPACE, *_SHARE_PROCESSES, self._one_node(), *patches],
         }
         (self._folder / "kustomization.yaml").write_text(yaml.safe_dump(content))
         return self._folder
+
+    def _one_node(self) -> dict[str, Any]:
+        """The control plane and its volumes on the first node that takes pods, so that another one can be lost."""
+        node = next(each for each in self.kubectl.get("nodes") if not each["spec"].get("taints"))
+        host = node["metadata"]["labels"]["kubernetes.io/hostname"]
+        selector = {"kubernetes.io/hostname": host}
+        operation = {"op": "add", "path": "/spec/template/spec/nodeSelector", "value": selector}
+        return {"target": {"kind": "StatefulSet"}, "patch": json.dumps([operation])}
 
     def apply(self, base: str = "overlays/dev", *words: str, **options: Any) -> str:
         """`kubectl apply -k`; what it prints."""
