@@ -98,7 +98,7 @@ class Installation:
         """The control plane and pods by images of the version before, which read the pod template from a file."""
         rendered = self.kubectl("kustomize", str(self.overlay()))
         template = next(each for each in yaml.safe_load_all(rendered) if each["kind"] == "PodTemplate")
-        text = re.sub(r"(podracer-[a-z]+):[\w.-]+", rf"\1:{tag}", yaml.safe_dump(template))
+        text = re.sub(r"(image: .*):[\w.-]+", rf"\1:{tag}", yaml.safe_dump(template))
         text = text.replace("/var/cache/podracer\n", "/var/cache/podracer/own\n").replace(
             "mountPath: /var/cache/podracer/own", "mountPath: /var/cache/podracer"
         )  # it wants a folder of its own
@@ -186,7 +186,7 @@ class Pulse:
     def __init__(self, installation: Installation, job: str) -> None:
         self.longest_gap_s = 0.0
         self.went_back: list[str] = []
-        self.steps = 0
+        self.steps = self.live_steps = 0
         self.job = job
         self._installation = installation
         self._ended = threading.Event()
@@ -210,7 +210,7 @@ class Pulse:
         wait_until(lambda: self.steps > before, limit_s, f"more than {before} committed steps")
 
     def _run(self) -> None:
-        live, self._moved = 0, time.monotonic()
+        self._moved = time.monotonic()
         while not self._ended.is_set():
             with suppress(PodracerError), self._installation.client() as client:
                 job: Job = client.job(self.job)
@@ -218,10 +218,10 @@ class Pulse:
                     progress = job.refresh().progress
                     if progress.env_steps < self.steps:
                         self.went_back.append(f"{self.steps} steps, then {progress.env_steps}")
-                    if progress.live_env_steps != live:
+                    if progress.live_env_steps != self.live_steps:
                         self._moved = time.monotonic()
                     self.longest_gap_s = max(self.longest_gap_s, time.monotonic() - self._moved)
-                    self.steps, live = progress.env_steps, progress.live_env_steps
+                    self.steps, self.live_steps = progress.env_steps, progress.live_env_steps
             self._ended.wait(0.5)
             self.longest_gap_s = max(self.longest_gap_s, time.monotonic() - self._moved)
 
