@@ -19,6 +19,7 @@ from cluster.kubectl import Kubectl, wait_until
 
 from podracer_client import Client, Job, cluster
 from podracer_client.contexts import ClusterPlace
+from podracer_core.config.secret import Secret
 from podracer_core.errors import PodracerError
 from podracer_core.storage.object_store import ObjectStore, open_store
 from podracer_core.storage.s3 import S3Settings
@@ -152,7 +153,7 @@ class Installation:
     def store(self) -> Iterator[ObjectStore]:
         """The bucket, by way of a port-forward."""
         secret = self.kubectl.get("secret", "podracer-s3")["data"]
-        keys = {name: base64.b64decode(value).decode() for name, value in secret.items()}
+        keys = {name: Secret(base64.b64decode(value).decode()) for name, value in secret.items()}
         with self.kubectl.forward("service/podracer-minio", 9000) as address:
             settings = S3Settings(f"http://{address}", keys["access-key"], keys["secret-key"])
             store = open_store("s3://podracer", settings)
