@@ -63,9 +63,17 @@ class Kubectl:
             finally:
                 process.terminate()
 
-    def kill_process(self, pod: str, container: str, module: str) -> None:
-        """kill -9 of `python -m module`, from a container whose pod shares its processes."""
-        self.python(pod, container, _KILL, module)
+    def kill_process(self, component: str, container: str, module: str) -> None:
+        """kill -9 of `python -m module` in the first pod of a component that has it; its pods share their processes."""
+
+        def killed() -> bool:
+            for pod in self.pods(component):
+                words = ("exec", pod["metadata"]["name"], "--container", container, "--", "python", "-c", _KILL, module)
+                if self.attempt(*words).returncode in (0, 137):  # 137: its own container was faster to end
+                    return True
+            return False
+
+        wait_until(killed, 60.0, f"a process {module}")
 
     def pods(self, component: str) -> list[dict[str, Any]]:
         """Those of a component that run and are not on their way out."""

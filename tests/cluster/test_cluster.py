@@ -217,8 +217,7 @@ def test_kill_9(
     installation: Installation, scenarios: Scenarios, pulse: Pulse, component: str, container: str, module: str
 ) -> None:
     with scenarios.run(f"kill -9 of the {container}"):
-        pod = installation.kubectl.pods(component)[0]["metadata"]["name"]
-        installation.kubectl.kill_process(pod, container, module)
+        installation.kubectl.kill_process(component, container, module)
         pulse.wait_for_steps()
 
 
