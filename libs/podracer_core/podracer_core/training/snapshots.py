@@ -66,5 +66,5 @@ def take_snapshot(algorithm: Algorithm, member: int, moment: Moment) -> Snapshot
         moment.version,
         moment.elapsed_s,
         algorithm.member_state(member),
-        algorithm.actor.member(member).cpu(),
+        algorithm.actor.member(member),
     )
