@@ -48,6 +48,7 @@ from podracer_orchestrator.tables import (
     WorkState,
 )
 
+_MOST_SIZES = 200  # letters
 _ORDERED = (agent_pb2.EVALUATION_PURPOSE_CHALLENGE, agent_pb2.EVALUATION_PURPOSE_REQUESTED)
 
 
@@ -105,7 +106,8 @@ def complete_train(session: Session, lease: LeaseRow, result: pod_pb2.TrainResul
     if lease.is_cut and all(member.env_steps == member.base_env_steps for member in members):
         job.rounds_over = True  # what is left of the budget is too small for any step
     leases.end(session, job, lease, LeaseState.COMPLETED, now)
-    message = f"a round of {len(members)} agents on {lease.pod} is over"
+    sizes = f": {result.sizes[:_MOST_SIZES]}" if result.sizes else ""
+    message = f"a round of {len(members)} agents on {lease.pod} is over{sizes}"
     events.record(session, job, "ROUND_COMPLETED", message, now=now, subject=lease.pod, fence=lease.fence, work=work.id)
     problems = [each.problem for each in result.members if each.HasField("problem")]
     if len(problems) == len(members):

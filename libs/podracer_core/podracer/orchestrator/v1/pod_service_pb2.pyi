@@ -877,8 +877,11 @@ class TrainResult(_message.Message):
     MEMBERS_FIELD_NUMBER: _builtins.int
     TRAIN_TIME_FIELD_NUMBER: _builtins.int
     ENV_STEPS_PER_SECOND_FIELD_NUMBER: _builtins.int
+    SIZES_FIELD_NUMBER: _builtins.int
     env_steps_per_second: _builtins.float
     """Environment steps a second over the whole round, all members."""
+    sizes: _builtins.str
+    """Device and sizes that the learner has chosen or was told, for people: `cuda, 512 environments each, horizon 32`. At most 200 characters."""
     @_builtins.property
     def members(self) -> _containers.RepeatedCompositeFieldContainer[Global___MemberResult]:
         """In the order of the cohort."""
@@ -893,10 +896,11 @@ class TrainResult(_message.Message):
         members: _abc.Iterable[Global___MemberResult] | None = ...,
         train_time: _duration_pb2.Duration | None = ...,
         env_steps_per_second: _builtins.float = ...,
+        sizes: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["train_time", b"train_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["env_steps_per_second", b"env_steps_per_second", "members", b"members", "train_time", b"train_time"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["env_steps_per_second", b"env_steps_per_second", "members", b"members", "sizes", b"sizes", "train_time", b"train_time"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
