@@ -114,6 +114,7 @@ def round_plan(work: pod_service_pb2.TrainWork) -> RoundPlan:
     return RoundPlan(
         env_steps=budget.env_steps_per_member,
         duration_s=seconds_from_duration(budget.time) if budget.HasField("time") else None,
+        cost_s=seconds_from_duration(budget.cost) if budget.HasField("cost") else None,
         evaluation_fraction=budget.evaluation_fraction or _DEFAULT_EVALUATION_FRACTION,
         target=objective.target_return if objective.HasField("target_return") else None,
         statistic="mean" if mean else "lower_bound",

@@ -15,11 +15,15 @@ __all__ = ["Judgement", "Moment", "Snapshot", "take_snapshot"]
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """Where a round stands: seconds since it began, and every member's environment steps since then."""
+    """Where a round stands: seconds since it began, and every member's environment steps since then.
+
+    used_s  seconds of processors, or of the GPU, that the pod has used since then
+    """
 
     elapsed_s: float
     env_steps: Sequence[int]
     version: int
+    used_s: float
 
 
 @dataclass(frozen=True, slots=True)
