@@ -274,6 +274,12 @@ def _submit(
         # The leaderboard sizes cohorts by what it hears of sizes: nothing where the job has chosen one.
         member_count=0 if plan_of(job).members else member_count,
     )
+    if result.final.progress.HasField("training_return"):
+        # All that is known where nothing was evaluated: it scores in its rung.
+        known, value = request.candidate, result.final.progress.training_return
+        known.purpose, known.agent, known.mean = agent_pb2.EVALUATION_PURPOSE_PROGRESS, member.agent, value
+        known.lower_bound, known.upper_bound = value, value
+        known.returns.append(value)
     if member.checkpoint is not None:
         request.latest.CopyFrom(checkpoint_reference(checkpoints[member.checkpoint]))
     if result.HasField("candidate"):
