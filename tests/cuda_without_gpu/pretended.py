@@ -75,6 +75,7 @@ def pretended(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(cuda_graphs, "capture", capture)
     monkeypatch.setattr(cuda_graphs, "WARM_UP", 1)
     monkeypatch.setattr(memory, "free_bytes", lambda device: None)
+    monkeypatch.setattr(evaluation, "STEPS_AT_ONCE", 2)
     monkeypatch.setattr(evaluation, "_have_ended", lambda running: True)  # after as many steps as a graph has
     monkeypatch.setattr(evaluation, "_results", lambda *_: ())
     monkeypatch.setattr(evaluation, "_with_statistics", lambda results, *_: results)
@@ -120,7 +121,7 @@ def evaluate(name: str, specification: EnvironmentSpec, shared: dict[str, Any]) 
     environment = make_vec_environment(specification, MEMBERS * ENVS, "cuda")
     algorithm, moment = make_algorithm(name, environment, shared), SimpleNamespace(env_steps=[0] * MEMBERS, version=0)
     moment.elapsed_s = 0.0
-    for _ in range(4):  # once in full, once captured, twice replayed
+    for _ in range(3):  # once in full, once captured, once replayed
         evaluator.evaluate(algorithm.actor, [1, 2, 3], block_rows=3)
         snapshot = take_snapshot(algorithm, 1, moment)  # type: ignore[arg-type]
         copied = tree_leaves((snapshot.actor.state(), snapshot.state["actor"]))
