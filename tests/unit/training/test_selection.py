@@ -415,3 +415,27 @@ def test_looks_have_fewer_episodes_where_episodes_are_dear(algorithm: Algorithm)
     stage.elapsed_s = 69.0
     assert stage.step()
     assert len(judge.orders[0].seeds) == 2
+
+
+def test_a_candidate_with_long_episodes_is_not_begun_where_the_fraction_does_not_pay_for_them(
+    algorithm: Algorithm,
+) -> None:
+    """Of the 4 s the look takes 1 s. 32 mean episodes cost 2 s, but 32 of the best member's cost 3.6 s: they are nine
+    times as long as the other's."""
+
+    class Lasting(ScriptedJudge):
+        def poll(self, timeout_s: float = 0.0) -> list[EvaluationAnswer]:
+            answers = super().poll(timeout_s)
+            for index, answer in enumerate(answers):
+                if len(answer.results) == 2:
+                    long, short = answer.results
+                    lengths = (90,) * long.episodes
+                    answers[index] = replace(answer, results=(replace(long, lengths=lengths), short))
+            return answers
+
+    judge = Lasting([[5, 1]], [5.5, 1.5], cost_s=1.0)
+    stage = Stage(algorithm, judge, duration_s=20.0)
+    stage.elapsed_s = 20.0
+    stage.selection.conclude(1.0)
+    fulls = [(order.members, len(order.seeds)) for order in judge.orders if not order.screening]
+    assert fulls == [((0,), 8), ((1,), 8)]

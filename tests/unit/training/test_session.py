@@ -187,7 +187,10 @@ def test_a_first_look_is_taken_to_cost_what_so_few_environments_cost(make_sessio
         session = make_session(envs=envs, env_steps=64, screening_episodes=8)
         session.step()
         session._collect_s = 1.0
+        session._ended.zero_()
         estimates.append(session._first_look_s())
+        session._ended.fill_(2)  # by each of two members, that have taken 16 steps in each environment
+        assert session._first_look_s() == 16 * envs / 2 / 16 * 8 / envs, "as long as episodes of training"
     assert estimates == [500 / 16, 500 / 16 / 4]
 
 

@@ -82,12 +82,14 @@ class Selection:
         self._best: dict[int, list[tuple[float, Snapshot, Judgement | None]]] = {}
         self._concluding = False
         self._to_come = deque([self._last_look, self._order_comparisons, self._order_candidates])
-        self._ends_at_s = math.inf
+        self._ends_at_s = self._gives_up_at_s = math.inf
+        self._told_to_end: Callable[[], bool] = lambda: False
         self._candidates: dict[int, Judgement] = {}
         self._first_mean: float | None = None
         self._promising = False
         self._challenged_at = 0.0  # when a full evaluation was last asked for because of the target
         self._episode_s = 0.0  # what an episode of the last look has cost; 0 before there has been one
+        self._lengths: dict[int, float] = {}  # how many times as long each member's are as the mean; 1 at least
         self._pace = 1.0  # seconds that pass for each of these
         self._answered_at_s = 0.0  # since when the judge has been busy with what is out
         self._seen_at = self._heard_at = 0.0  # at the end of the round: when the judge was there, and said something
@@ -163,10 +165,10 @@ class Selection:
         self._look(episodes)
         return True
 
-    def conclude(self, timeout_s: float, *, at_once: bool = False) -> None:
+    def conclude(self, timeout_s: float, told_to_end: Callable[[], bool] = lambda: False) -> None:
         """At the end of the round: a last look, fresh episodes of what each member has kept, and a full evaluation of
-        its best snapshot, as far as all this is not known yet. Who has known something of a round of limited seconds
-        waits little beyond its end; and little in any case where it shall end `at_once`.
+        its best snapshot, as far as all this is not known yet. Where something is known of a round of limited seconds,
+        or it is `told_to_end`, it waits little beyond its end, else for half of the round.
 
         Raises DeadlineExpired where the judge is away for `timeout_s`, or says nothing for ten minutes.
         """
@@ -174,7 +176,8 @@ class Selection:
         now_s, limit_s = self._now().elapsed_s, self._plan.duration_s
         late_s = max(_LATE_S, _LATE_PART * (limit_s or 0.0))
         ends_at_s = limit_s if limit_s is not None else math.inf
-        self._ends_at_s = late_s + (min(ends_at_s, now_s) if at_once else ends_at_s)
+        self._told_to_end, self._gives_up_at_s = told_to_end, 1.5 * ends_at_s + late_s
+        self._ends_at_s = late_s + (min(ends_at_s, now_s) if told_to_end() else ends_at_s)
         while self._is_waiting and not self._is_over:
             self._listen(timeout_s)
         while (self._to_come or self._is_waiting) and not self._is_over:
@@ -191,18 +194,21 @@ class Selection:
 
     @property
     def _is_over(self) -> bool:
-        """Whether nothing is waited for any more: the target is reached, somebody else needs the pod, or time is up and
-        something is known."""
-        is_late = self._now().elapsed_s >= self._ends_at_s and bool(self._best or self._candidates)
+        """Whether nothing is waited for any more: the target is reached, somebody else needs the pod, or time is up."""
+        is_enough = bool(self.candidates) or self._told_to_end()
+        is_late = self._now().elapsed_s >= (self._ends_at_s if is_enough else self._gives_up_at_s)
         return is_late or self.confirmed is not None or self._interrupted()
 
     def _leave_out(self) -> None:
-        """Wait for no answer any more. The judge was busy until now."""
+        """Wait for no answer any more. The judge was busy with them until now, or started environments for them."""
         if self.confirmed is None and not self._interrupted():
             text = "%d evaluations have not come in time: those members are ranked by what is known of them"
             logger.info(text, len(self._full) + (self._screening is not None))
         now = self._now()
-        self._schedule.record(now.used_s, max(0.0, now.elapsed_s - self._answered_at_s) / self._pace, screening=False)
+        episodes = self._plan.episodes * len(self._full)
+        episodes += self._algorithm.members * self._plan.screening_episodes if self._screening is not None else 0
+        busy_s = max(0.0, now.elapsed_s - self._answered_at_s) / self._pace
+        self._schedule.record(now.used_s, min(busy_s, episodes * self._cost_of_episode_s), screening=False)
         self._screening, self._full = None, {}
 
     def _is_time_to_conclude(self, now: Moment) -> bool:
@@ -296,9 +302,10 @@ class Selection:
             or judged.result.episodes < self._plan.episodes  # given up, since it has not the target
         ]
         target, first = self._plan.target, min(self._plan.screening_episodes, self._plan.episodes)
-        left_s, cost_s = self._end_left_s(self._now()), self._cost_of_episode_s
-        rest_s = left_s - len(news) * first * cost_s  # for what is beyond the first episodes of all
-        for number, (mean, snapshot) in enumerate(news):
+        costs_s = [self._cost_of_episode_s * self._lengths.get(snapshot.member, 1.0) for _, snapshot in news]
+        left_s = self._end_left_s(self._now())
+        rest_s = left_s - first * sum(costs_s)  # for what is beyond the first episodes of all
+        for number, ((mean, snapshot), cost_s) in enumerate(zip(news, costs_s, strict=True)):
             if self._is_over:
                 return
             known = self._candidates.get(snapshot.member)
@@ -389,6 +396,9 @@ class Selection:
     def _note_cost(self, answer: EvaluationAnswer, elapsed_s: float) -> None:
         """Of a look that was answered after so many seconds."""
         self._episode_s = answer.duration_s / sum(result.episodes for result in answer.results)
+        means = [sum(result.lengths) / result.episodes for result in answer.results]
+        usual = sum(means) / len(means)
+        self._lengths = {member: max(1.0, mean / usual) for member, mean in enumerate(means)}
         if answer.duration_s > 0.0:
             self._pace = min(max(elapsed_s / answer.duration_s, 0.01), _MOST_PACE)
 

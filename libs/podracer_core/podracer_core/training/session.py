@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -91,6 +92,7 @@ class TrainingSession:
         self._is_on_cpu, self._processor_clock = algorithm.device.type == "cpu", processor_clock
         self._used_before = processor_clock() if used_before is None else used_before
         self._steps = torch.zeros(algorithm.members, dtype=torch.int64, device=algorithm.device)
+        self._ended = torch.zeros_like(self._steps)  # episodes
         self._steps_per_member = 0
         self._updates = 0
         self._metrics: dict[str, Tensor] = {}
@@ -156,13 +158,15 @@ class TrainingSession:
         with self.phases.phase("evaluate"):
             return self.selection.step(may_look=may_look)
 
-    def conclude(self, *, timeout_s: float = _CONCLUDE_S, at_once: bool = False) -> list[MemberOutcome]:
+    def conclude(
+        self, *, timeout_s: float = _CONCLUDE_S, told_to_end: Callable[[], bool] = lambda: False
+    ) -> list[MemberOutcome]:
         """End the round: every member's best snapshot gets a full evaluation where the fraction pays for it and time is
         left (`Selection.conclude`), unless the target is reached. Raises DeadlineExpired where the judge is away for
         `timeout_s`."""
         if self.selection:
             with self.phases.phase("conclude"):
-                self.selection.conclude(timeout_s, at_once=at_once)
+                self.selection.conclude(timeout_s, told_to_end)
         return self.outcomes()
 
     def outcomes(self) -> list[MemberOutcome]:
@@ -211,6 +215,7 @@ class TrainingSession:
         self._updates += 1
         count, total = rollout.episodes.count.clone(), rollout.episodes.return_sum.clone()
         self._episodes.append((count, total))
+        self._ended += count.to(self._ended.dtype)
         self._last_returns = torch.where(count > 0, total / count, self._last_returns)
 
     def _count_others(self, env_steps: Tensor) -> None:
@@ -219,6 +224,9 @@ class TrainingSession:
         self._steps_per_member += int(env_steps.max())
 
     def _first_look_s(self) -> float:
-        """Full episodes at the price of the last rollout, in as many environments as a look has."""
+        """Episodes at the price of the last rollout, in as many environments as a look has: as long as those of
+        training have been, full ones before the first has ended."""
         share = min(1.0, self.plan.screening_episodes / self._envs_per_member)
-        return self._collect_s / self.algorithm.horizon * self._episode_steps * share
+        ended = int(self._ended.sum())
+        steps = min(self._episode_steps, int(self._steps.sum()) / ended if ended else math.inf)
+        return self._collect_s / self.algorithm.horizon * steps * share
