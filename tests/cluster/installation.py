@@ -15,15 +15,16 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from cluster.kubectl import Kubectl
+from cluster.kubectl import Kubectl, wait_until
 
 from podracer_client import Client, Job, cluster
 from podracer_client.contexts import ClusterPlace
+from podracer_core.config.secret import Secret
 from podracer_core.errors import PodracerError
 from podracer_core.storage.object_store import ObjectStore, open_store
 from podracer_core.storage.s3 import S3Settings
 from support.audit import Audit
-from support.processes import ROOT, wait_until
+from support.processes import ROOT
 
 CONTROL_PLANE = ("statefulset/podracer-leaderboard", "statefulset/podracer-orchestrator")
 ALL = ("statefulset/podracer-minio", *CONTROL_PLANE)
@@ -77,10 +78,18 @@ class Installation:
             "namespace": self.namespace,
             "resources": [os.path.relpath(ROOT / "deploy" / "k8s" / base, self._folder)],
             "images": images,
-            "patches": [_NO_NAMESPACE, *_SHARE_PROCESSES, *patches],
+            "patches": [_NO_NAMESPACE, *_SHARE_PROCESSES, self._one_node(), *patches],
         }
         (self._folder / "kustomization.yaml").write_text(yaml.safe_dump(content))
         return self._folder
+
+    def _one_node(self) -> dict[str, Any]:
+        """The control plane and its volumes on the first node that takes pods, so that another one can be lost."""
+        node = next(each for each in self.kubectl.get("nodes") if not each["spec"].get("taints"))
+        host = node["metadata"]["labels"]["kubernetes.io/hostname"]
+        selector = {"kubernetes.io/hostname": host}
+        operation = {"op": "add", "path": "/spec/template/spec/nodeSelector", "value": selector}
+        return {"target": {"kind": "StatefulSet"}, "patch": json.dumps([operation])}
 
     def apply(self, base: str = "overlays/dev", *words: str, **options: Any) -> str:
         """`kubectl apply -k`; what it prints."""
@@ -90,7 +99,7 @@ class Installation:
         """The control plane and pods by images of the version before, which read the pod template from a file."""
         rendered = self.kubectl("kustomize", str(self.overlay()))
         template = next(each for each in yaml.safe_load_all(rendered) if each["kind"] == "PodTemplate")
-        text = re.sub(r"(podracer-[a-z]+):[\w.-]+", rf"\1:{tag}", yaml.safe_dump(template))
+        text = re.sub(r"(image: .*):[\w.-]+", rf"\1:{tag}", yaml.safe_dump(template))
         text = text.replace("/var/cache/podracer\n", "/var/cache/podracer/own\n").replace(
             "mountPath: /var/cache/podracer/own", "mountPath: /var/cache/podracer"
         )  # it wants a folder of its own
@@ -144,7 +153,7 @@ class Installation:
     def store(self) -> Iterator[ObjectStore]:
         """The bucket, by way of a port-forward."""
         secret = self.kubectl.get("secret", "podracer-s3")["data"]
-        keys = {name: base64.b64decode(value).decode() for name, value in secret.items()}
+        keys = {name: Secret(base64.b64decode(value).decode()) for name, value in secret.items()}
         with self.kubectl.forward("service/podracer-minio", 9000) as address:
             settings = S3Settings(f"http://{address}", keys["access-key"], keys["secret-key"])
             store = open_store("s3://podracer", settings)
@@ -178,7 +187,7 @@ class Pulse:
     def __init__(self, installation: Installation, job: str) -> None:
         self.longest_gap_s = 0.0
         self.went_back: list[str] = []
-        self.steps = 0
+        self.steps = self.live_steps = 0
         self.job = job
         self._installation = installation
         self._ended = threading.Event()
@@ -202,7 +211,7 @@ class Pulse:
         wait_until(lambda: self.steps > before, limit_s, f"more than {before} committed steps")
 
     def _run(self) -> None:
-        live, self._moved = 0, time.monotonic()
+        self._moved = time.monotonic()
         while not self._ended.is_set():
             with suppress(PodracerError), self._installation.client() as client:
                 job: Job = client.job(self.job)
@@ -210,10 +219,10 @@ class Pulse:
                     progress = job.refresh().progress
                     if progress.env_steps < self.steps:
                         self.went_back.append(f"{self.steps} steps, then {progress.env_steps}")
-                    if progress.live_env_steps != live:
+                    if progress.live_env_steps != self.live_steps:
                         self._moved = time.monotonic()
                     self.longest_gap_s = max(self.longest_gap_s, time.monotonic() - self._moved)
-                    self.steps, live = progress.env_steps, progress.live_env_steps
+                    self.steps, self.live_steps = progress.env_steps, progress.live_env_steps
             self._ended.wait(0.5)
             self.longest_gap_s = max(self.longest_gap_s, time.monotonic() - self._moved)
 

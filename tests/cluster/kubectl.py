@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from support.processes import wait_until
+from support import processes
+
+
+def wait_until(condition: Callable[[], Any], limit_s: float, what: str) -> Any:
+    """The first true answer; a question is a process of kubectl, so not too often."""
+    return processes.wait_until(condition, limit_s, what, every_s=0.5)
 
 
 class Kubectl:

@@ -3,14 +3,16 @@
 The tests are scenarios of one installation and run in their order. A job without an end trains through all faults;
 then it is given a budget, which it meets exactly. The variables:
 
-KUBECONFIG                the cluster; two nodes or more, three for the loss of one
-PODRACER_CLUSTER_TAG      tag of the images, where it is not that of `.env`
-PODRACER_CLUSTER_FORMER   tag of the images of the version before, for the upgrade
-PODRACER_CLUSTER_FAULTS   a program that takes power away: `PROGRAM lose NODE`, `PROGRAM start NODE` (or `api`)
+KUBECONFIG                      the cluster; two nodes or more
+PODRACER_CLUSTER_TAG            tag of the images, where it is not that of `.env`
+PODRACER_CLUSTER_FORMER         tag of the images of the version before, for the upgrade
+PODRACER_CLUSTER_PRIVATE_IMAGE  an image that the nodes find, in a registry that asks for a password
+PODRACER_CLUSTER_FAULTS         a program that takes power away: `PROGRAM lose NODE`, `PROGRAM start NODE` (or `api`)
 """
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import time
@@ -20,18 +22,20 @@ from pathlib import Path
 
 import pytest
 from cluster.installation import ALL, CONTROL_PLANE, Installation, Pulse, json_patch
+from cluster.kubectl import wait_until
 from rich.console import Console
 from rich.table import Table
 
 from podracer_client import Job
 from podracer_core.jobs.job_file import parse_job
 from support.endless_job import end_after
-from support.processes import EXAMPLES, wait_until
+from support.processes import EXAMPLES
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 
 NAMESPACE = "team-rl"
 FAULTS = os.environ.get("PODRACER_CLUSTER_FAULTS", "")
+PRIVATE_IMAGE = os.environ.get("PODRACER_CLUSTER_PRIVATE_IMAGE", "")
 FORMER = os.environ.get("PODRACER_CLUSTER_FORMER", "")
 needs_faults = pytest.mark.skipif(not FAULTS, reason="PODRACER_CLUSTER_FAULTS names no program that cuts the power")
 PATIENCE_S = 300.0
@@ -267,18 +271,21 @@ def test_a_drained_node(installation: Installation, scenarios: Scenarios, pulse:
 
 
 def free_node(installation: Installation) -> str:
-    """A node without the control plane, on which a training pod is."""
-    claimed = {
-        pod["spec"]["nodeName"]
-        for role in ("orchestrator", "leaderboard", "minio", "secrets")
-        for pod in installation.kubectl.pods(role)
+    """A node without the control plane, to which a training pod is moved where none is."""
+    kubectl = installation.kubectl
+    (home,) = {
+        pod["spec"]["nodeName"] for role in ("orchestrator", "leaderboard", "minio") for pod in kubectl.pods(role)
     }
 
     def found() -> str:
-        nodes = {pod["spec"]["nodeName"] for pod in installation.kubectl.pods("pod")}
-        return next(iter(nodes - claimed), "")
+        return next((node for pod in kubectl.pods("pod") if (node := pod["spec"]["nodeName"]) != home), "")
 
-    return str(wait_until(found, PATIENCE_S, "a training pod on a node without our volumes"))
+    if not found():
+        kubectl("cordon", home)
+        kubectl("delete", "pod", kubectl.pods("pod")[0]["metadata"]["name"], timeout_s=180)
+    node = wait_until(found, PATIENCE_S, f"a training pod on another node than {home}")
+    kubectl("uncordon", home)
+    return str(node)
 
 
 @pytest.fixture
@@ -361,10 +368,14 @@ def pods_on(installation: Installation, node: str) -> list[str]:
 def test_the_api_server_is_away(
     installation: Installation, scenarios: Scenarios, pulse: Pulse, power: Callable[[str, str], None]
 ) -> None:
-    with scenarios.run(f"the API server away for {AWAY_S:.0f} s"):
+    with scenarios.run(f"the API server away for {AWAY_S:.0f} s") as notes:
         power("lose", "api")
+        before = pulse.live_steps
         time.sleep(AWAY_S)
         power("start", "api")
+        wait_until(lambda: pulse.live_steps != before, PATIENCE_S, "the first look after it")
+        # What looks at the job comes by way of the API server, so its gap is the outage.
+        notes += [f"{pulse.live_steps - before:,} steps meanwhile"]
         pulse.wait_for_steps()
 
 
@@ -404,38 +415,77 @@ def test_a_quota(installation: Installation, scenarios: Scenarios, pulse: Pulse)
         pulse.wait_for_steps()
 
 
-BAD_TEMPLATES = {
+TEMPLATE = ("PodTemplate", "podracer-pod-template")
+IMAGE = "/template/spec/containers/0/image"
+BAD_DEPLOYMENTS = {
     "an image that does not exist": (
-        {"op": "replace", "path": "/template/spec/containers/0/image", "value": "localhost:1/no/such:image"},
-        "POD_IMAGE",
+        TEMPLATE,
+        {"op": "replace", "path": IMAGE, "value": "localhost:1/no/such:image"},
+        ("POD_IMAGE", "no/such:image"),
+    ),
+    "an image whose pull secret is missing": (
+        TEMPLATE,
+        {"op": "replace", "path": IMAGE, "value": PRIVATE_IMAGE},
+        ("POD_IMAGE", "401 Unauthorized"),
     ),
     "a template of another version": (
+        TEMPLATE,
         {"op": "replace", "path": "/metadata/annotations/podracer.dev~1version", "value": "9.9.9"},
-        "POD_TEMPLATE",
+        ("POD_TEMPLATE", "9.9.9"),
     ),
     "a template that admission refuses": (
+        TEMPLATE,
         {"op": "add", "path": "/template/spec/hostNetwork", "value": True},
-        "POD_REFUSED",
+        ("POD_REFUSED", "PodSecurity"),
+    ),
+    "a Role that may not create Jobs": (
+        ("Role", "podracer-orchestrator"),
+        {"op": "replace", "path": "/rules/0/verbs", "value": ["get", "list", "watch", "delete"]},
+        ("POD_FORBIDDEN", "we may not create jobs"),
     ),
 }
 
 
-@pytest.mark.parametrize("name", BAD_TEMPLATES)
-def test_a_bad_template(installation: Installation, scenarios: Scenarios, pulse: Pulse, name: str) -> None:
+@pytest.mark.parametrize("name", BAD_DEPLOYMENTS)
+def test_a_bad_deployment(installation: Installation, scenarios: Scenarios, pulse: Pulse, name: str) -> None:
     """The training pods that run go on; the new one's trouble is an event, and the orchestrator stays Ready."""
-    operation, kind = BAD_TEMPLATES[name]
+    what, operation, (kind, words) = BAD_DEPLOYMENTS[name]
+    if not operation["value"]:
+        pytest.skip("PODRACER_CLUSTER_PRIVATE_IMAGE names no image that asks for a password")
     kubectl = installation.kubectl
-    with scenarios.run(name), installation.client() as client:
-        installation.apply(patches=[json_patch("PodTemplate", "podracer-pod-template", operation)])
+
+    def told() -> str:
+        events = [event.message for event in job.latest_events(200) if event.kind == kind]
+        return next((message for message in events if words in message), "")
+
+    with scenarios.run(name) as notes, installation.client() as client:
+        installation.apply(patches=[json_patch(*what, operation)])
         before = restart_count(installation)
         job = client.job(pulse.job).scale(most=3)
-        wait_until(lambda: kind in installation.events(job.name), PATIENCE_S, f"the event {kind}")
+        notes += [wait_until(told, PATIENCE_S, f"the event {kind}: {words}")]
         assert len(kubectl.pods("orchestrator")) == 1
         kubectl.wait_ready(*CONTROL_PLANE)
         assert restart_count(installation) == before
         job.scale(most=2)
         installation.apply()
         pulse.wait_for_steps()
+
+
+def test_no_storage_class(installation: Installation, scenarios: Scenarios, tmp_path: Path) -> None:
+    """In a namespace of its own, where nothing starts: the claim says why."""
+    other = Installation(tmp_path / "overlay", f"{NAMESPACE}-no-storage")
+    claim = "/spec/volumeClaimTemplates/0/spec/storageClassName"
+    patch = [{"op": "add", "path": claim, "value": "no-such-class"}]
+    try:
+        other.make_namespace()
+        other.apply(patches=[{"target": {"kind": "StatefulSet"}, "patch": json.dumps(patch)}])
+        wait_until(
+            lambda: '"no-such-class" not found' in other.kubectl("get", "events"),
+            PATIENCE_S,
+            "an event that names the class",
+        )
+    finally:
+        other.kubectl("delete", "namespace", other.namespace, timeout_s=300)
 
 
 def test_a_secret_that_is_missing(installation: Installation, scenarios: Scenarios, pulse: Pulse) -> None:

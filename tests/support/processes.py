@@ -95,11 +95,11 @@ def descendants(pid: int) -> list[psutil.Process]:
         return []
 
 
-def wait_until(condition: Callable[[], Any], timeout_s: float, what: str) -> Any:
-    """The first true answer of `condition`; fails the test after `timeout_s`."""
+def wait_until(condition: Callable[[], Any], timeout_s: float, what: str, every_s: float = 0.05) -> Any:
+    """The first true answer of `condition`, asked every `every_s`; fails the test after `timeout_s`."""
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
         if answer := condition():
             return answer
-        time.sleep(0.05)
+        time.sleep(every_s)
     pytest.fail(f"waited {timeout_s} s for {what}")

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from podracer.common.v1 import agent_pb2
 from podracer.orchestrator.v1 import pod_service_pb2
 from podracer_core.checkpoint import load_checkpoint
 from podracer_core.storage.object_store import open_store
