@@ -32,7 +32,14 @@ from tests.cuda_without_gpu.pretended import ENVS, MEMBERS, SMALL, evaluate, mak
 
 ARGUMENTS: dict[str, dict[str, Any]] = {"PointChasingDiscrete-v0": {"factored": True}}
 # Numbers that lead to code of their own where they are not the default.
-NUMBERS = {"n_step": 3, "ensemble_size": 3, "value_clip_range": 0.2, "target_kl": 0.01, "max_gradient_norm": 0.5}
+NUMBERS = {
+    "n_step": 3,
+    "ensemble_size": 3,
+    "value_clip_range": 0.2,
+    "target_kl": 0.01,
+    "desired_kl": 0.01,
+    "max_gradient_norm": 0.5,
+}
 
 
 @pytest.fixture(scope="session", autouse=True)
