@@ -15,7 +15,7 @@ _SINGLE_ENVS = 16  # of a member, where each takes its steps by itself: more at 
 _REPLAYING_ENVS = 8  # of a member
 
 # A GPU takes thousands of worlds in hardly more time than a hundred. rsl_rl and Isaac Lab train with 4,096, MuJoCo
-# Playground with 2,048 to 8,192, PufferLib with 4,096; those who replay with 128 a policy (MuJoCo Playground's SAC,
+# Playground with 2,048 to 8,192, PufferLib with 4,096; replay runs with 128 a policy (MuJoCo Playground's SAC,
 # FastTD3). A minibatch is large accordingly: PPO's default is a quarter of the rollout, as in Isaac Lab.
 _GPU_ENVS = 4096  # of a cohort, but of a member no fewer than one that replays has
 _GPU_REPLAYING_ENVS = 128  # of a member

@@ -46,7 +46,7 @@ class PPO(OnPolicy):
         super().__init__(cohort, observation_space, action_space, device)
         self._epoch_count = torch.zeros(self.members, dtype=torch.int64, device=self.device)
         self._h_term = HTerm.of(self._shared, self._hyperparameters, self._seeds)
-        # Known to the host, so that who does not clip values, or adapt its rate, does not pay for it.
+        # Known to the host, so that a run without value clipping or an adaptive rate does not pay for them.
         values = cohort.member_values(self.info)
         self._clips_values = [value_range > 0 for value_range in values["value_clip_range"]]
         self._adapts_rate = [desired_kl > 0 for desired_kl in values["desired_kl"]]

@@ -292,8 +292,8 @@ class Selection:
 
     def _order_candidates(self) -> None:
         """Each member's best snapshot, the best of all first: with all episodes as long as the fraction pays for them,
-        then with as many as a look has, as long as it pays for those; the first one in any case. Who may have reached
-        the target gets all of them, unless the first show that it has not."""
+        then with as many as a look has, as long as it pays for those; the first one in any case. A
+        member that may have reached the target gets all of them, unless the first show that it has not."""
         news = [
             (mean, snapshot)
             for member, ((mean, snapshot, _), *_) in sorted(self._best.items(), key=lambda item: -item[1][0][0])
