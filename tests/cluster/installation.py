@@ -153,7 +153,7 @@ class Installation:
     def store(self) -> Iterator[ObjectStore]:
         """The bucket, by way of a port-forward."""
         secret = self.kubectl.get("secret", "podracer-s3")["data"]
-        keys = {name: Secret(base64.b64decode(value).decode()) for name, value in secret.items()}
+        keys = {name: Secret(base64.b64decode(value).decode().strip()) for name, value in secret.items()}
         with self.kubectl.forward("service/podracer-minio", 9000) as address:
             settings = S3Settings(f"http://{address}", keys["access-key"], keys["secret-key"])
             store = open_store("s3://podracer", settings)
