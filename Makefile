@@ -22,7 +22,7 @@ BAKE = docker buildx bake --file build/compose.yaml --push --provenance=mode=max
 RUN_FLAGS ?=
 ROUNDS ?= 10
 FRESH ?=
-BENCHMARKS = $(filter-out $(addprefix benchmarks/,report.py measured_process.py open_load.py open_load_bare.py),$(wildcard benchmarks/*.py))
+BENCHMARKS = $(filter-out $(addprefix benchmarks/,report.py measured_process.py open_load.py open_load_bare.py gpu.py),$(wildcard benchmarks/*.py))
 
 .PHONY: help setup run test test-thorough test-all test-slow test-stress test-gpu images e2e-compose e2e-cluster push-images push-cuda-image wheels publish-wheels check-manifests chaos fuzz lint format types imports protos descriptors check-protos protos-baseline bench bench-gpu bench-quick clean
 
@@ -153,8 +153,8 @@ $(VENV)/.bench-ready: $(VENV)/.ready requirements-bench.txt
 bench: $(VENV)/.bench-ready  ## every benchmark, in full, beside its peers
 	@for script in $(BENCHMARKS); do $(BIN)/python $$script || exit 1; done
 
-bench-gpu: $(VENV)/.bench-ready  ## environments and training on a CUDA device, carriers between processes
-	@for script in cuda_environments cuda_training carriers; do $(BIN)/python benchmarks/$$script.py || exit 1; done
+bench-gpu: setup  ## which tests fail on this GPU, then all its figures in a table and in runs/bench_gpu.json; ten minutes
+	@$(BIN)/python benchmarks/gpu.py
 
 bench-quick: $(VENV)/.bench-ready  ## every benchmark, under a minute each
 	@for script in $(BENCHMARKS); do $(BIN)/python $$script --quick || exit 1; done

@@ -25,6 +25,7 @@ from podracer_core.catalogue.environments import EnvironmentSpec
 from podracer_core.collect import Collector
 from podracer_core.environments.registry import make_vec_environment
 from podracer_core.environments.vec_environment import VecEnvironment
+from podracer_core.torch_settings import set_up_torch
 
 TARGETS = {"Ant-v5": 300e3, "Humanoid-v5": 300e3, "CartPole-v1": 300e6}
 OTHERS = ("HalfCheetah-v5", "Hopper-v5", "Walker2d-v5")
@@ -42,6 +43,7 @@ def main() -> None:
     device = "cuda" if on_gpu else "cpu"
     place = torch.cuda.get_device_name() if on_gpu else "NO CUDA DEVICE: tiny batches on the CPU, no target measured"
     print(versions("torch", "mujoco", "mujoco-warp", "warp-lang"), "·", place)
+    set_up_torch(None)
     worlds, cart_poles = (options.worlds, options.cart_poles) if on_gpu else (64, 1024)
     repeats, window_s = (3, 2.0) if options.quick else (7, 5.0)
     if not on_gpu:

@@ -15,6 +15,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from podracer_core.buffers.priorities import PriorityTree
 from podracer_core.catalogue.algorithms import BUILT_IN
 from podracer_core.catalogue.environments import EnvironmentSpec
 from podracer_core.catalogue.environments.find import BUILT_IN as ENVIRONMENTS
@@ -24,14 +25,21 @@ from podracer_core.environments.classic_control.cartpole import CartPole
 from podracer_core.environments.registry import make_vec_environment
 from podracer_core.environments.torch_environment import State, TorchEnvironment
 from podracer_core.environments.vec_environment import VecEnvironment
-from podracer_core.networks import stacked_mlp
+from podracer_core.networks import NetworkActor, stacked_mlp
 from podracer_core.random_numbers import uniform
 from support.stock_market import market_rows, write_csv
-from tests.cuda_without_gpu.pretended import ENVS, MEMBERS, SMALL, make_algorithm, pretended, train
+from tests.cuda_without_gpu.pretended import ENVS, MEMBERS, SMALL, evaluate, make_algorithm, pretended, train
 
 ARGUMENTS: dict[str, dict[str, Any]] = {"PointChasingDiscrete-v0": {"factored": True}}
 # Numbers that lead to code of their own where they are not the default.
-NUMBERS = {"n_step": 3, "ensemble_size": 3, "value_clip_range": 0.2, "target_kl": 0.01, "max_gradient_norm": 0.5}
+NUMBERS = {
+    "n_step": 3,
+    "ensemble_size": 3,
+    "value_clip_range": 0.2,
+    "target_kl": 0.01,
+    "desired_kl": 0.01,
+    "max_gradient_norm": 0.5,
+}
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -65,16 +73,19 @@ def options(name: str, variant: int) -> dict[str, Any]:
     return values
 
 
-def environment_of(name: str) -> VecEnvironment:
+def specification_of(name: str) -> EnvironmentSpec:
     discrete = BUILT_IN[name].action_spaces == (DiscreteSpace,)
-    return make_vec_environment(
-        EnvironmentSpec(id="CartPole-v1" if discrete else "Pendulum-v1"), MEMBERS * ENVS, "cuda"
-    )
+    return EnvironmentSpec(id="CartPole-v1" if discrete else "Pendulum-v1")
+
+
+def environment_of(name: str) -> VecEnvironment:
+    return make_vec_environment(specification_of(name), MEMBERS * ENVS, "cuda")
 
 
 @pytest.mark.parametrize("name", ["ppo", "dqn", "sac"])
 def test_defaults(name: str) -> None:
     train(name, environment_of(name), options(name, 0))
+    evaluate(name, specification_of(name), options(name, 0))
 
 
 @pytest.mark.thorough
@@ -98,6 +109,7 @@ def test_environment(identity: str, tmp_path: Path) -> None:
     for _ in range(3):
         collector.collect(2)
     collector.load_state(collector.state())
+    evaluate("a2c", specification, options("a2c", 0))
 
 
 class Pictures(TorchEnvironment):
@@ -137,14 +149,14 @@ def planted(match: str, error: type[Exception] = RuntimeError) -> None:
         train("ppo", environment_of("dqn"), options("ppo", 0))
 
 
-@pytest.mark.parametrize(
-    ("plant", "match"),
-    [
-        (lambda tensor: tensor.sum().item(), "_local_scalar_dense"),
-        (lambda tensor: tensor + torch.zeros(tensor.shape), "cuda:0 and cpu"),
-        (lambda tensor: tensor + torch.ones(tensor.shape).to(tensor.device), "within a CUDA graph"),
-    ],
-)
+PLANTS = [
+    (lambda tensor: tensor.sum().item(), "_local_scalar_dense"),
+    (lambda tensor: tensor + torch.zeros(tensor.shape), "cuda:0 and cpu"),
+    (lambda tensor: tensor + torch.ones(tensor.shape).to(tensor.device), "within a CUDA graph"),
+]
+
+
+@pytest.mark.parametrize(("plant", "match"), PLANTS)
 def test_a_planted_mistake_is_found(
     plant: Callable[[Tensor], object], match: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -156,6 +168,37 @@ def test_a_planted_mistake_is_found(
 
     monkeypatch.setattr(CartPole, "dynamics", mistaken)
     planted(match, Exception)
+
+
+@pytest.mark.parametrize(("plant", "match"), PLANTS)
+def test_a_planted_mistake_is_found_in_the_draw_by_priority(
+    plant: Callable[[Tensor], object], match: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which has to be in the graph: a copy from the host is a mistake only there."""
+    find = PriorityTree.find
+
+    def mistaken(self: PriorityTree, part: Tensor) -> tuple[Tensor, Tensor]:
+        plant(part)
+        return find(self, part)
+
+    monkeypatch.setattr(PriorityTree, "find", mistaken)
+    with pytest.raises(Exception, match=match):
+        train("dqn", environment_of("dqn"), options("dqn", 0) | {"prioritized": True})
+
+
+@pytest.mark.parametrize(("plant", "match"), PLANTS)
+def test_a_planted_mistake_is_found_in_evaluation(
+    plant: Callable[[Tensor], object], match: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    greedy = NetworkActor.greedy
+
+    def mistaken(self: NetworkActor, observation: Tensor, action_mask: Tensor | None = None) -> Tensor:
+        plant(observation)
+        return greedy(self, observation, action_mask)
+
+    monkeypatch.setattr(NetworkActor, "greedy", mistaken)
+    with pytest.raises(Exception, match=match):
+        evaluate("ppo", specification_of("dqn"), options("ppo", 0))
 
 
 def test_the_pool_of_buffers_that_grew_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

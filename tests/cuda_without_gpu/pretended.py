@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import gc
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -23,8 +24,12 @@ from podracer_core.algorithms.algorithm import Algorithm
 from podracer_core.algorithms.cohort import CohortConfig, MemberConfig
 from podracer_core.algorithms.registry import algorithm_class
 from podracer_core.buffers import memory
+from podracer_core.catalogue.environments import EnvironmentSpec
 from podracer_core.collect import Collector
+from podracer_core.environments.registry import make_vec_environment
 from podracer_core.environments.vec_environment import VecEnvironment
+from podracer_core.evaluate import Evaluator, evaluation
+from podracer_core.training.snapshots import take_snapshot
 
 MEMBERS, ENVS = 2, 4
 SMALL = {
@@ -40,7 +45,7 @@ class Captured(TorchDispatchMode):
 
     def __torch_dispatch__(self, operation: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = operation(*args, **(kwargs or {}))
-        if operation._schema.name in ("aten::copy_", "aten::_to_copy"):
+        if operation._schema.name in ("aten::copy_", "aten::_to_copy", "aten::to"):  # the last in inference mode
             places = {leaf.device.type for leaf in tree_leaves((args, result)) if isinstance(leaf, torch.Tensor)}
             if len(places) > 1:
                 raise RuntimeError(f"{operation} between host and device within a CUDA graph")
@@ -70,6 +75,10 @@ def pretended(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(cuda_graphs, "capture", capture)
     monkeypatch.setattr(cuda_graphs, "WARM_UP", 1)
     monkeypatch.setattr(memory, "free_bytes", lambda device: None)
+    monkeypatch.setattr(evaluation, "STEPS_AT_ONCE", 2)
+    monkeypatch.setattr(evaluation, "_have_ended", lambda running: True)  # after as many steps as a graph has
+    monkeypatch.setattr(evaluation, "_results", lambda *_: ())
+    monkeypatch.setattr(evaluation, "_with_statistics", lambda results, *_: results)
     gc.freeze()  # what is collected and counted is what comes from here on
     with MODE:
         yield
@@ -104,6 +113,20 @@ def train(name: str, environment: VecEnvironment, shared: dict[str, Any]) -> Non
     sharing.settle()
     alone = algorithm.actor.member(1)
     alone.greedy(rollout.observation[0, 1:], None if rollout.action_mask is None else rollout.action_mask[0, 1:])
+
+
+def evaluate(name: str, specification: EnvironmentSpec, shared: dict[str, Any]) -> None:
+    """The looks at a cohort, and the episodes of snapshots of one member; these stay on the device."""
+    evaluator = Evaluator(lambda count: make_vec_environment(specification, count, "cuda", evaluation=True))
+    environment = make_vec_environment(specification, MEMBERS * ENVS, "cuda")
+    algorithm, moment = make_algorithm(name, environment, shared), SimpleNamespace(env_steps=[0] * MEMBERS, version=0)
+    moment.elapsed_s = 0.0
+    for _ in range(3):  # once in full, once captured, once replayed
+        evaluator.evaluate(algorithm.actor, [1, 2, 3], block_rows=3)
+        snapshot = take_snapshot(algorithm, 1, moment)  # type: ignore[arg-type]
+        copied = tree_leaves((snapshot.actor.state(), snapshot.state["actor"]))
+        assert {tensor.device.type for tensor in copied} == {"cuda"}
+        evaluator.evaluate(snapshot.actor, [1, 2, 3])
 
 
 def tensors_alive() -> int:

@@ -171,7 +171,7 @@ def test_the_commands_of_your_own_job(podracer: Callable[..., Command], tmp_path
     (shown,) = blocks(README.split("## Your own job")[1].split("\n## ")[0], "yaml")
     assert "{target_return: -200, max_duration: 10m}" in shown
     rest = SMALL_JOB.replace("population: 2, leaderboard_size: 2", "population: 4, leaderboard_size: 4")
-    text = smaller(shown, "{target_return: -200, max_env_steps: 12_800}", rest.replace("members: 2", "members: 4"))
+    text = smaller(shown, "{target_return: -200, max_env_steps: 12_800}", rest.replace("members: 2", "members: 1"))
     (tmp_path / "pendulum.yaml").write_text(text)
     terminal = Terminal(tmp_path, podracer)
     checkpoint = ""

@@ -20,8 +20,8 @@ name: served
 environment: {id: Pendulum-v1}
 objective: {max_env_steps: 8_192}
 search: {algorithms: [ppo]}
-evolution: {population: 4, leaderboard_size: 4, round: {env_steps: 2_048}}
-pod: {count: {min: 1, max: 1}, members: 4, envs_per_member: 8, layout: fused}
+evolution: {population: 2, leaderboard_size: 2, round: {env_steps: 2_048}}
+pod: {count: {min: 1, max: 1}, members: 1, envs_per_member: 8, layout: fused}
 evaluation: {episodes: 8}
 seed: 0
 """

@@ -11,6 +11,8 @@ from torch import Tensor
 from podracer_core import cuda_graphs
 from podracer_core.algorithms.cohort import CohortConfig, MemberConfig
 from podracer_core.algorithms.registry import algorithm_class
+from podracer_core.buffers import replay
+from podracer_core.buffers.replay import Replay
 from podracer_core.catalogue.algorithms import BUILT_IN
 from podracer_core.catalogue.spaces import DiscreteSpace
 from podracer_core.collect import Collector
@@ -128,8 +130,20 @@ def trained(name: str, updates: int, **more: object) -> Tensor:
 def test_training_by_graphs_is_training(monkeypatch: pytest.MonkeyPatch, name: str, more: dict[str, object]) -> None:
     expected = trained(name, 10, **more)
     use_recorder(monkeypatch)
+    monkeypatch.setattr(replay, "_looks_cost_nothing", lambda device: False)
     torch.testing.assert_close(trained(name, 10, **more), expected, rtol=0, atol=0, equal_nan=True)
     assert len(captures) >= 2, "collecting and updating"
+
+
+def test_priorities_are_drawn_from_in_the_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    use_recorder(monkeypatch)
+    monkeypatch.setattr(replay, "_looks_cost_nothing", lambda device: False)
+    draws, sample = [], Replay.sample_prioritized
+    monkeypatch.setattr(
+        Replay, "sample_prioritized", lambda self, *arguments: draws.append(1) or sample(self, *arguments)
+    )
+    trained("dqn", 10, batch_size=8, learning_starts=16, prioritized=True, target_interval=1, updates_per_step=0.5)
+    assert len(draws) == 2 * (WARM_UP + 1), "all others are replayed; once the hyperparameters changed"
 
 
 def test_an_h_term_looks_at_the_host_and_has_no_graph(monkeypatch: pytest.MonkeyPatch) -> None:

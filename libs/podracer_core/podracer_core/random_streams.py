@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from podracer_core.random_numbers import derive_key
+from podracer_core.random_numbers import derive_key, integers
 
 _ENVIRONMENT = 1
 _ACTION = 2
@@ -22,6 +22,7 @@ _UPDATE_NOISE = 8
 _HAMILTONIAN = 9
 _SUBSET = 10
 _LEARNER = 11
+_AGE = 12
 
 # The purposes of evaluation episodes: each has its own, so that a candidate is not confirmed on what selected it.
 SCREENING, ADMISSION, CONFIRMATION, COMPARISON = 0, 1, 2, 3
@@ -33,6 +34,12 @@ def environment_keys(seeds: Tensor, num_envs: int, first_environment: int = 0, s
     if isinstance(session, Tensor):
         session = session.view(-1, 1)
     return derive_key(seeds.view(-1, 1), _ENVIRONMENT, session, _indices(seeds, num_envs, first_environment))
+
+
+def first_ages(keys: Tensor, episode_steps: int) -> Tensor:
+    """How old the first episodes of training environments count as, in steps: 0 … episode_steps - 1, from each
+    environment's key."""
+    return integers(derive_key(keys, _AGE), 0, min(episode_steps, 1 << 31))
 
 
 def action_keys(seeds: Tensor, num_envs: int, first_environment: int = 0) -> Tensor:

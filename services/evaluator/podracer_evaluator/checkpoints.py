@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,6 +33,7 @@ from podracer_core.errors import FieldViolation, InvalidInput, PreconditionFaile
 from podracer_core.evaluate import EvaluationResult
 from podracer_core.evaluate.messages import result_from_json, result_to_message
 from podracer_core.jobs.messages import seconds_to_duration
+from podracer_core.processor_time import processor_seconds
 from podracer_core.storage.object_store import open_store
 
 __all__ = ["Sources", "describe", "evaluate_request"]
@@ -103,13 +103,13 @@ def evaluate_request(
     named = request.environment if request.HasField("environment") else description.environment
     stored = stored_evaluation(checkpoints[0])
     seeds = _seeds(request, stored)
-    start = time.monotonic()
+    start = processor_seconds()
     with place_environment(environment_from_message(named), cache) as placed:
         result = evaluate_checkpoints(checkpoints, placed.spec, seeds, rule=request.ensemble, check=check)
     alone = len(checkpoints) == 1
     evaluation = _message(result, description) if alone else result_to_message(result)
     evaluation.purpose = request.purpose or agent_pb2.EVALUATION_PURPOSE_REQUESTED
-    evaluation.duration.CopyFrom(seconds_to_duration(time.monotonic() - start))
+    evaluation.duration.CopyFrom(seconds_to_duration(max(0.0, processor_seconds() - start)))
     evaluation.create_time.GetCurrentTime()
     response = evaluator_service_pb2.EvaluateCheckpointResponse(evaluation=evaluation, description=description)
     if stored is not None:

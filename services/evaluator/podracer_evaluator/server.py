@@ -49,12 +49,11 @@ def serve(config: EvaluatorConfig) -> int:
     server = create_evaluator_server(config, work, stop)
     server.start()
     announce(server.address)
-    import torch  # late: it takes a second, and the learner can connect meanwhile
-
+    # Late: torch takes a second, and the learner can connect meanwhile.
     import podracer_evaluator.session  # noqa: F401 - else the first session would wait for it
+    from podracer_core.torch_settings import set_up_torch
 
-    if config.threads is not None:
-        torch.set_num_threads(config.threads)
+    set_up_torch(config.threads)
     work.run(stop)
     server.drain()
     return 0

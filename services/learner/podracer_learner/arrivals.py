@@ -38,12 +38,14 @@ class Arrival:
 
     live_environments   of all members together, those that gave at least one valid row
     received_at         on the monotonic clock
+    processor_s         that the worker has used for it
     """
 
     rollout: Rollout
     environment_state: dict[str, Tensor]
     live_environments: int
     received_at: float
+    processor_s: float
 
 
 class RolloutDecoder:
@@ -87,7 +89,7 @@ class RolloutDecoder:
         tensors = self._tensors.take()
         state = {name.removeprefix(_STATE): tensors.pop(name) for name in list(tensors) if _is_state(name)}
         rollout = Rollout.from_tensors(tensors, min(self._batch.policy_versions) - 1)
-        return Arrival(rollout, state, self._batch.live_environments, time.monotonic())
+        return Arrival(rollout, state, self._batch.live_environments, time.monotonic(), self._batch.processor_s)
 
 
 def _is_state(name: str) -> bool:

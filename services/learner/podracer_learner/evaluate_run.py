@@ -16,10 +16,12 @@ from podracer_core.errors import DeadlineExpired, InvalidInput
 from podracer_core.evaluate import EvaluationResult
 from podracer_core.evaluate.messages import result_from_message, result_to_message
 from podracer_core.jobs.messages import seconds_from_duration, seconds_to_duration
+from podracer_core.processor_time import processor_seconds
 from podracer_learner.checkpoints import read_references
 from podracer_learner.config import LearnerConfig
 from podracer_learner.evaluator_calls import EvaluatorCall, answer_of_any
 from podracer_learner.inspect_run import require_user_code_allowed
+from podracer_learner.lease import HeldLease
 from podracer_learner.peers import Peers
 from podracer_learner.user_files import FetchedFiles, UserFiles
 
@@ -36,15 +38,15 @@ class EvaluationTooLong(DeadlineExpired):
 
 
 def evaluate_for(
-    lease: pod_service_pb2.Lease, received_at: float, config: LearnerConfig, peers: Peers, files: UserFiles
+    held: HeldLease, config: LearnerConfig, peers: Peers, files: UserFiles
 ) -> pod_service_pb2.EvaluateResult:
-    """What came of the lease's EvaluateWork; `received_at` on the monotonic clock, from where its cost counts.
+    """What came of the lease's EvaluateWork. Its cost counts from when the lease was received.
 
     The same seeds give the same returns as in an evaluation of training. Raises DataCorrupted for a checkpoint that is
     not what was committed, InvalidInput for policies that cannot act there or together, UserCodeFailed, and
     EvaluationTooLong.
     """
-    work = lease.evaluate
+    lease, received_at, work = held.lease, held.received_at, held.lease.evaluate
     if not work.policies or not work.seeds:
         raise InvalidInput("an evaluation needs at least one policy and one seed", reason="NOTHING_TO_EVALUATE")
     if config.layout == "fused":
@@ -54,15 +56,17 @@ def evaluate_for(
     checkpoints = read_references(files.store, references, POLICY_GROUPS)
     rule = rule_of(checkpoints, work.ensemble)
     with files.fetch(environment_from_message(work.environment)) as fetched:
-        start = time.monotonic()
+        start, elsewhere_s = time.monotonic(), 0.0
         if config.layout == "fused":
             result = _here(work, checkpoints, config, fetched, files.check)
         else:
-            result = _at_an_evaluator(work, checkpoints, config, peers, fetched, files.check)
+            result, elsewhere_s = _at_an_evaluator(work, checkpoints, config, peers, fetched, files.check)
         duration_s = time.monotonic() - start
+    on_gpu = config.layout == "fused" and device_for(config.device, environment_from_message(work.environment)) != "cpu"
+    used_s = time.monotonic() - received_at if on_gpu else processor_seconds() - held.used_before + elsewhere_s
     return pod_service_pb2.EvaluateResult(
         evaluation=_message(lease, result, duration_s),
-        cost=seconds_to_duration(time.monotonic() - received_at),
+        cost=seconds_to_duration(max(0.0, used_s)),
         ensemble=rule if len(checkpoints) > 1 else "",
     )
 
@@ -101,8 +105,8 @@ def _at_an_evaluator(
     peers: Peers,
     fetched: FetchedFiles,
     check: Callable[[], None],
-) -> EvaluationResult:
-    """It has no keys of the store: the policies are brought to it."""
+) -> tuple[EvaluationResult, float]:
+    """It has no keys of the store: the policies are brought to it. Also the processor seconds that it has used."""
     packed = [fetched.add(pack_policy(checkpoint)) for checkpoint in checkpoints]
     request = evaluator_service_pb2.EvaluateCheckpointRequest(
         checkpoints=[evaluator_service_pb2.CheckpointSource(file_sha256=sha256) for sha256 in packed],
@@ -115,7 +119,7 @@ def _at_an_evaluator(
     response: evaluator_service_pb2.EvaluateCheckpointResponse = answer_of_any(
         peers.evaluators, call, "EvaluateCheckpoint", request, config.peer_patience
     )
-    return result_from_message(response.evaluation)
+    return result_from_message(response.evaluation), seconds_from_duration(response.evaluation.duration)
 
 
 def _message(lease: pod_service_pb2.Lease, result: EvaluationResult, duration_s: float) -> agent_pb2.Evaluation:

@@ -27,10 +27,12 @@ class Interrupted(PodracerError):
 
 @dataclass(frozen=True, slots=True)
 class HeldLease:
-    """`store` is the object store, written to only while the lease is ours. `received_at`, on the monotonic clock."""
+    """`store` is the object store, written to only while the lease is ours. `received_at`, on the monotonic clock;
+    `used_before`: this process's processor seconds then."""
 
     lease: pod_service_pb2.Lease
     received_at: float
+    used_before: float
     guard: LeaseGuard
     control: LeaseControl
     renewal: Renewal

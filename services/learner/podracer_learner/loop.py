@@ -22,6 +22,7 @@ from podracer_core.errors import (
     UserCodeFailed,
 )
 from podracer_core.jobs.messages import seconds_from_duration
+from podracer_core.processor_time import processor_seconds
 from podracer_core.storage.folder import FolderStore
 from podracer_core.storage.object_store import ObjectStore
 from podracer_core.storage.spool import Spool, SpoolFolder
@@ -85,20 +86,22 @@ class LeaseLoop:
         """Until `stop` is set or the orchestrator says EXIT. Raises where it refuses this pod for good."""
         try:
             while (lease := lease_work(self._stub, self._request, stop)) is not None:
-                received_at = time.monotonic()
+                received_at, used_before = time.monotonic(), processor_seconds()
                 if lease.WhichOneof("work") == "exit":
                     logger.info("not needed any more: %s", lease.exit.reason)
                     return
                 self._status.working(lease)
                 with work_span(lease):
-                    self._work(lease, received_at, stop)
+                    self._work(lease, received_at, used_before, stop)
                 self._status.idle()
             self._status.draining()
         finally:
             if self._spool is not None:
                 self._spool.close()
 
-    def _work(self, lease: pod_service_pb2.Lease, received_at: float, stop: threading.Event) -> None:
+    def _work(
+        self, lease: pod_service_pb2.Lease, received_at: float, used_before: float, stop: threading.Event
+    ) -> None:
         logger.info("leased %s", lease.name, extra={"fence": lease.fence, "work": lease.WhichOneof("work")})
         guard = LeaseGuard(lease.name, lease.fence)
         control = LeaseControl(self._stub, lease, guard)
@@ -110,7 +113,7 @@ class LeaseLoop:
                 raise Interrupted("told to stop")
 
         store = self._leased_store(guard, check)
-        held = HeldLease(lease, received_at, guard, control, renewal, store)
+        held = HeldLease(lease, received_at, used_before, guard, control, renewal, store)
         try:
             renewal.start()
             self._do(held, check, stop)
@@ -163,7 +166,7 @@ class LeaseLoop:
                 self._follow(held, files, check, stop)
                 held.control.release(ROUND_OVER)
             case "evaluate":
-                evaluated = evaluate_for(lease, held.received_at, self._config, self._peers, files)
+                evaluated = evaluate_for(held, self._config, self._peers, files)
                 held.control.complete(pod_service_pb2.CompleteWorkRequest(evaluate=evaluated))
             case work:
                 raise PreconditionFailed(f"this learner cannot do {work or 'nothing'}", reason="UNSUPPORTED_WORK")

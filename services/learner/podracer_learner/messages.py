@@ -61,14 +61,14 @@ def evaluation_message(
 
 
 def member_progress(
-    agent: str, env_steps: int, elapsed_s: float, evaluation_s: float, members: int, failed: bool
+    agent: str, env_steps: int, used_s: float, evaluation_s: float, members: int, failed: bool
 ) -> pod_service_pb2.MemberProgress:
     """What counts of a member at one moment: steps and cost since the lease began."""
     return pod_service_pb2.MemberProgress(
         agent=agent,
         env_steps=env_steps,
-        cost=seconds_to_duration(elapsed_s / members),
-        evaluation_cost=seconds_to_duration(min(evaluation_s, elapsed_s) / members),
+        cost=seconds_to_duration(used_s / members),
+        evaluation_cost=seconds_to_duration(min(evaluation_s, used_s) / members),
         failed=failed,
     )
 
@@ -85,7 +85,7 @@ def progress_report(
         member = member_progress(
             agent,
             progress.env_steps[index],
-            progress.elapsed_s,
+            progress.used_s,
             progress.evaluation_s,
             len(agents),
             failed=not progress.active[index],

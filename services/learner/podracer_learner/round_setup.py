@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import logging
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -17,11 +18,11 @@ from podracer_core.algorithms.cohort import CohortConfig
 from podracer_core.algorithms.registry import algorithm_class
 from podracer_core.carriers.negotiation import Endpoint
 from podracer_core.catalogue.algorithms import find_algorithm
-from podracer_core.catalogue.environments import EnvironmentSpec, find_environment
+from podracer_core.catalogue.environments import EnvironmentSpec
 from podracer_core.catalogue.messages import environment_from_message, space_from_message
 from podracer_core.catalogue.spaces import Space
 from podracer_core.collect import Collector
-from podracer_core.environments.registry import batched_class, device_for, evaluates_alike, make_vec_environment
+from podracer_core.environments.registry import device_for, evaluates_alike, make_vec_environment
 from podracer_core.environments.spaces import (
     action_array_space,
     from_gymnasium,
@@ -41,15 +42,15 @@ from podracer_learner.evaluators import RemoteJudge
 from podracer_learner.inspect_run import require_user_code_allowed
 from podracer_learner.peers import Peers
 from podracer_learner.replays import ReplayCache
+from podracer_learner.sizes import describe_sizes, envs_per_member
 from podracer_learner.starts import Starts, load_starts
 from podracer_learner.user_files import FetchedFiles, UserFiles
 from podracer_learner.workers import RemoteSource, WorkerPlan
 
-__all__ = ["RoundSetup", "envs_per_member", "set_up_round"]
+__all__ = ["RoundSetup", "set_up_round"]
 
-_BATCHED_ENVS = 256  # of a cohort, where one process steps them all at once
-_SINGLE_ENVS = 16  # of a member, where each takes its steps by itself: more at once gain little
-_REPLAYING_ENVS = 8  # of a member
+logger = logging.getLogger(__name__)
+
 _DEFAULT_EPISODES = 32
 _DEFAULT_EVALUATION_FRACTION = 0.2
 _UNLIMITED_EPISODE_STEPS = 1000
@@ -59,7 +60,8 @@ _UNLIMITED_EPISODE_STEPS = 1000
 class RoundSetup:
     """Everything that a round needs. `spaces` are those of the batch, `episode_steps` an episode's at most, `held` is
     what `close` closes. `environment` is as the job names it: its files are in the object store. Without a `judge`
-    nothing is evaluated here. `replay_files` are those of the checkpoints that members go on from."""
+    nothing is evaluated here. `replay_files` are those of the checkpoints that members go on from. `sizes`: for
+    people."""
 
     cohort: CohortConfig
     environment: EnvironmentSpec
@@ -70,6 +72,7 @@ class RoundSetup:
     judge: Judge | None
     plan: RoundPlan
     replay_files: Sequence[Sequence[ManifestFile]]
+    sizes: str
     held: ExitStack
 
     def close(self) -> None:
@@ -111,6 +114,7 @@ def round_plan(work: pod_service_pb2.TrainWork) -> RoundPlan:
     return RoundPlan(
         env_steps=budget.env_steps_per_member,
         duration_s=seconds_from_duration(budget.time) if budget.HasField("time") else None,
+        cost_s=seconds_from_duration(budget.cost) if budget.HasField("cost") else None,
         evaluation_fraction=budget.evaluation_fraction or _DEFAULT_EVALUATION_FRACTION,
         target=objective.target_return if objective.HasField("target_return") else None,
         statistic="mean" if mean else "lower_bound",
@@ -130,7 +134,8 @@ def _set_up_fused(
     """`placed` is the environment with its files; `held` takes what has to be closed, and goes to the round."""
     cohort, spec = cohort_from_message(work.cohort), environment_from_message(work.cohort.environment)
     device = device_for(config.device, spec)
-    envs = envs_per_member(work, spec, device)
+    horizon = cohort.shared_values(find_algorithm(cohort.algorithm)).get("horizon", 1)
+    envs = envs_per_member(work, spec, device, horizon=horizon)
     environment = make_vec_environment(placed, len(cohort.members) * envs, device)
     held.callback(environment.close)
     spaces = environment.observation_space, environment.action_space
@@ -166,8 +171,15 @@ def _set_up_fused(
         judge,
         round_plan(work),
         starts.replay_files,
+        _told(algorithm, envs),
         held.pop_all(),
     )
+
+
+def _told(algorithm: Algorithm, envs: int) -> str:
+    sizes = describe_sizes(algorithm, envs)
+    logger.info("%d agents train: %s", algorithm.members, sizes)
+    return sizes
 
 
 def _set_up_split(
@@ -191,7 +203,7 @@ def _set_up_split(
     plan = WorkerPlan(
         work.cohort,
         fetched,
-        envs_per_member(work, spec, device),
+        envs_per_member(work, spec, device, here=False),
         algorithm.horizon,
         lock_step=work.deterministic,
         ahead=config.ahead,
@@ -220,6 +232,7 @@ def _set_up_split(
         judge,
         round_plan(work),
         starts.replay_files,
+        _told(algorithm, plan.envs_per_member),
         held.pop_all(),
     )
 
@@ -253,18 +266,3 @@ def _shape_text(space: gymnasium.Space[object]) -> str:
     if isinstance(space, gymnasium.spaces.Box):
         return f"Box {list(space.shape)} {space.dtype}"
     return str(space)
-
-
-def envs_per_member(work: pod_service_pb2.TrainWork, spec: EnvironmentSpec, device: str) -> int:
-    """As the job says, else so many that one batch is well filled and a member still sees enough of each rollout.
-
-    An algorithm that replays needs few: what counts is how often it learns between two steps.
-    """
-    if work.cohort.envs_per_member:
-        return work.cohort.envs_per_member
-    if not find_algorithm(work.cohort.algorithm).on_policy:
-        return _REPLAYING_ENVS
-    is_physics = bool(spec.id) and find_environment(spec.id).backend == "mujoco"
-    if batched_class(spec) is None or (is_physics and device == "cpu"):
-        return _SINGLE_ENVS
-    return max(_SINGLE_ENVS, _BATCHED_ENVS // (work.sized_for or len(work.cohort.members)))

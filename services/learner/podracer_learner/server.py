@@ -65,13 +65,11 @@ def serve(config: LearnerConfig) -> int:
     server = create_learner_server(config, status, commands, desk)
     server.start()
     announce(server.address)
-    import torch  # late: it takes a second
-
-    from podracer_core.environments.registry import require_device
+    from podracer_core.environments.registry import require_device  # late: torch takes a second
+    from podracer_core.torch_settings import set_up_torch
     from podracer_learner.loop import LeaseLoop
 
-    if config.threads is not None:
-        torch.set_num_threads(config.threads)
+    set_up_torch(config.threads)
     try:
         if config.device != "auto":
             require_device(config.device)

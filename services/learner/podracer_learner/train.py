@@ -86,6 +86,7 @@ class TrainRun:
             setup.judge,
             setup.plan,
             began_at=held.received_at,
+            used_before=held.used_before,
             episode_steps=setup.episode_steps,
             base_env_steps=[base_env_steps(agent) for agent in self._members],
             interrupted=self._interrupted,
@@ -94,7 +95,7 @@ class TrainRun:
         self._fusion, self._patience = fusion, patience
         self._meter = RoundMeter(self._session, setup.algorithm, setup.source)
         self._evaluation_ids = itertools.count(1)
-        self._judged: list[tuple[Judgement, agent_pb2.Evaluation]] = []  # candidates
+        self._judged: list[tuple[Judgement, agent_pb2.Evaluation]] = []  # of snapshots
         self._reported_at = time.monotonic()
         self._pace = deque([(self._session.elapsed_s, 0)], maxlen=_PACE_REPORTS)  # seconds and steps
         self._all_failed = False
@@ -162,6 +163,8 @@ class TrainRun:
         self._held.guard.check()
         # What is committed can be given no evaluation any more, so a state that was looked at is not.
         wants_checkpoint = self._checkpoints.idle_s >= self._interval_s
+        if self._session.selection is not None:
+            self._session.selection.admit_from(self._held.renewal.admission_score)
         looked = self._session.step(may_look=not wants_checkpoint)
         self._deliver()
         now = time.monotonic()
@@ -209,25 +212,26 @@ class TrainRun:
                 judgement.train_time_s,
                 judgement.confirm_time_s,
             )
-            if judgement.purpose == "candidate":
+            if judgement.snapshot is not None:
                 self._judged.append((judgement, message))
-        best = [*selection.candidates.values(), selection.confirmed]
-        self._judged = [pair for pair in self._judged if any(pair[0] is one for one in best)]  # others hold snapshots
+        kept = [*selection.kept, selection.confirmed]
+        self._judged = [pair for pair in self._judged if any(pair[0] is one for one in kept)]  # others hold snapshots
         self._held.renewal.add_evaluations(messages)
 
     def _conclude(self) -> None:
         """The last evaluations, the checkpoints, and the result."""
-        session = self._session
+        session, selection = self._session, self._session.selection
         self._checkpoints.go_on()
-        if session.confirmed is None and self._checkpoints.furthest_steps >= max(session.moment().env_steps):
+        wants_look = selection is not None and selection.confirmed is None and not selection.is_concluding
+        if wants_look and self._checkpoints.furthest_steps >= max(session.moment().env_steps):
             session.step()  # else the last state could be given no evaluation
         if self._fusion is not None:
             self._fusion.finish()  # nobody has to wait for the evaluations and the checkpoints
         if session.confirmed is not None:
             self._commit_winner(session.confirmed)
-        elif session.selection is not None:
-            session.selection.admit_from(self._held.renewal.admission_score)
-        outcomes = session.conclude(timeout_s=self._patience.evaluator_s)
+        elif selection is not None:
+            selection.admit_from(self._held.renewal.admission_score)
+        outcomes = session.conclude(timeout_s=self._patience.evaluator_s, told_to_end=self._told_to_end)
         if self._interrupted():
             raise Interrupted("told to stop at the end of the round")
         self._deliver()
@@ -240,8 +244,7 @@ class TrainRun:
         write = self._candidate_write(confirmed, self._session.outcomes())
         self._checkpoints.write([write])
         if confirmed.env_steps > self._checkpoints.committed_steps(self.agents[confirmed.member]):
-            elapsed_s = confirmed.train_time_s
-            progress = self._progress(confirmed.member, confirmed.env_steps, elapsed_s, failed=False)
+            progress = self._progress(confirmed.member, confirmed.env_steps, failed=False)
             reference = self._checkpoints.written(confirmed.member, confirmed.env_steps)
             self._checkpoints.commit([pod_service_pb2.MemberCheckpoint(progress=progress, checkpoint=reference)])
         logger.info(
@@ -261,6 +264,7 @@ class TrainRun:
             members=[self._result(outcome) for outcome in outcomes],
             train_time=seconds_to_duration(elapsed_s),
             env_steps_per_second=sum(outcome.env_steps for outcome in outcomes) / elapsed_s,
+            sizes=self._setup.sizes,
         )
         self._held.control.complete(pod_service_pb2.CompleteWorkRequest(train=result))
         self.outcomes = outcomes
@@ -301,12 +305,15 @@ class TrainRun:
 
     def _member_checkpoint(self, outcome: MemberOutcome) -> pod_service_pb2.MemberCheckpoint:
         """Of what has been written."""
-        progress = self._progress(outcome.member, outcome.env_steps, self._session.elapsed_s, failed=outcome.failed)
+        progress = self._progress(outcome.member, outcome.env_steps, failed=outcome.failed)
         reference = self._checkpoints.written(outcome.member, outcome.env_steps)
         return pod_service_pb2.MemberCheckpoint(progress=progress, checkpoint=reference)
 
-    def _progress(
-        self, member: int, env_steps: int, elapsed_s: float, *, failed: bool
-    ) -> pod_service_pb2.MemberProgress:
-        evaluation_s = self._session.selection.spent_s if self._session.selection else 0.0
-        return member_progress(self.agents[member], env_steps, elapsed_s, evaluation_s, len(self.agents), failed)
+    def _progress(self, member: int, env_steps: int, *, failed: bool) -> pod_service_pb2.MemberProgress:
+        now = self._session.progress()
+        message = member_progress(
+            self.agents[member], env_steps, now.used_s, now.evaluation_s, len(self.agents), failed
+        )
+        if math.isfinite(now.returns[member]):
+            message.training_return = now.returns[member]
+        return message

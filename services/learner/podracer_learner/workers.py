@@ -213,7 +213,9 @@ class RemoteSource(RolloutSource):
 
     def _drop_old(self, link: WorkerLink, algorithm: Algorithm) -> None:
         while link.arrivals and algorithm.version - link.arrivals[0].rollout.policy_version > algorithm.max_lag:
-            lag = algorithm.version - link.arrivals.popleft().rollout.policy_version
+            dropped = link.arrivals.popleft()
+            self.used_s += dropped.processor_s
+            lag = algorithm.version - dropped.rollout.policy_version
             logger.info("a rollout of worker %s is %d versions old and was dropped", link.address, lag)
 
     def _weights_of(self, algorithm: Algorithm) -> Weights:
@@ -255,6 +257,7 @@ class RemoteSource(RolloutSource):
         counts = [arrival.rollout.num_envs for arrival in there]
         self.staleness = sum(lag * count for lag, count in zip(lags, counts, strict=True)) / sum(counts)
         self.worker_count = self._crew.connected
+        self.used_s += sum(arrival.processor_s for arrival in there)
         self._greatest_lag = max(lags)
         self._live_environments = sum(arrival.live_environments for arrival in there)
 

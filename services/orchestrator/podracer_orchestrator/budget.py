@@ -5,14 +5,25 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+_LATE_PART, _LEAST_LATE_S = 0.1, 6.0
+_CRUMB = 0.01
+"""Part of a budget that is too little to begin another round with."""
+
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """What a job may use in all; None: no limit. Cost is in device seconds."""
+    """What a job may use in all; None: no limit. Cost is in device seconds: those of a pod's processors, or of its
+    GPU."""
 
     env_steps: int | None = None
     active_time_s: float | None = None
     cost_s: float | None = None
+
+    @property
+    def late_s(self) -> float:
+        """Seconds of time, or of cost, by which a job may end late: so much is for its last evaluations."""
+        limits = [limit for limit in (self.active_time_s, self.cost_s) if limit is not None]
+        return max(_LEAST_LATE_S, _LATE_PART * min(limits, default=math.inf))
 
     @property
     def can_be_reserved(self) -> bool:
@@ -81,28 +92,35 @@ def remainder(budget: Budget, usage: Usage) -> Remainder:
         env_steps=None
         if budget.env_steps is None
         else max(0, budget.env_steps - usage.env_steps - usage.reserved_env_steps),
-        active_time_s=None if budget.active_time_s is None else max(0.0, budget.active_time_s - usage.active_time_s),
-        cost_s=None if budget.cost_s is None else max(0.0, budget.cost_s - usage.cost_s - usage.reserved_cost_s),
+        active_time_s=_seconds_left(budget.active_time_s, usage.active_time_s),
+        cost_s=_seconds_left(budget.cost_s, usage.cost_s + usage.reserved_cost_s),
     )
+
+
+def _seconds_left(limit_s: float | None, used_s: float) -> float | None:
+    if limit_s is None:
+        return None
+    return limit_s - used_s if limit_s - used_s > _CRUMB * limit_s else 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Sharing:
-    """Among how many teams what is left is shared, how many steps a pod has done in a second so far (0: unknown), and
-    how many pods a team has."""
+    """Among how many teams what is left is shared, how many steps a pod has done in a second so far and what that has
+    cost (0: unknown), and how many pods a team has."""
 
     teams: int = 1
     env_steps_per_second: float = 0.0
     learners: int = 1
+    cost_per_second: float = 0.0
 
 
 def cut_round(round_: Round, left: Remainder, members: int, sharing: Sharing) -> Grant | None:
     """Cut a round to what is left; None where nothing is.
 
-    A round that says how much it uses takes that; one that does not (steps in a round of seconds, cost in a round of
-    steps) takes a team's share, and of steps no more than twice what it can be expected to do, so that the other teams
-    of the job still find something. Of a share of the cost each pod of the team has its part. Every member gets a step
-    at least.
+    A round that says how much it uses takes that; one that does not (steps in a round of seconds, and cost always)
+    takes a team's share, and no more than twice what it can be expected to use, so that the other teams of the job
+    still find something. Of a share of the cost each pod of the team has its part, with which it ends its round. Every
+    member gets a step at least.
     """
     if left.is_empty:
         return None
@@ -110,17 +128,17 @@ def cut_round(round_: Round, left: Remainder, members: int, sharing: Sharing) ->
     if left.env_steps is not None:
         share = left.env_steps if steps else _share_of_steps(round_, left.env_steps, sharing)
         steps = min(steps or share, max(1, share // members))
-    if left.cost_s is not None:
-        share_s = left.cost_s if round_.time_s is not None else left.cost_s / max(1, sharing.teams * sharing.learners)
-        time_s = min(share_s, math.inf if time_s is None else time_s)
+    cost_s = 0.0 if left.cost_s is None else left.cost_s / max(1, sharing.teams * sharing.learners)
+    if time_s is not None and sharing.cost_per_second > 0.0:
+        cost_s = min(cost_s, 2.0 * time_s * sharing.cost_per_second)
     if left.active_time_s is not None:
         time_s = min(left.active_time_s, math.inf if time_s is None else time_s)
     is_cut = steps < round_.member_env_steps or (round_.time_s is not None and (time_s or 0.0) < round_.time_s)
     return Grant(
         Round(steps, time_s),
         reserved_env_steps=steps * members if left.env_steps is not None else 0,
-        reserved_cost_s=(time_s or 0.0) if left.cost_s is not None else 0.0,
-        is_cut=is_cut or (left.env_steps is not None and not round_.member_env_steps),
+        reserved_cost_s=cost_s,
+        is_cut=is_cut or left.cost_s is not None or (left.env_steps is not None and not round_.member_env_steps),
     )
 
 

@@ -109,6 +109,7 @@ def train_work(session: Session, job: JobRow, work: WorkRow, lease: LeaseRow) ->
             evaluation_fraction=EVALUATION_FRACTION
             if spec.objective.HasField("target_return")
             else CALM_EVALUATION_FRACTION,
+            cost=seconds_to_duration(lease.reserved_cost_s) if lease.reserved_cost_s else None,
         ),
         objective=spec.objective,
         evaluation=job_pb2.EvaluationSpec(episodes=plan_of(job).episodes, evaluator=spec.evaluation.evaluator),

@@ -273,9 +273,12 @@ class Dispatcher:
         held = leases.held(session, job_uid=job.uid)
         teams = plan.teams(self._shares.expected(session, job))
         without = teams - sum(lease.kind != WorkKind.FOLLOW for lease in held)
-        # Cost is in seconds of a pod, so this is what one pod does in a second; a short past says little.
-        speed = job.env_steps / job.cost_s if job.cost_s > 1.0 else 0.0
-        return Sharing(max(1, without), speed, plan.learners)
+        if job.cost_s <= 1.0:
+            return Sharing(max(1, without), 0.0, plan.learners)  # a short past says little
+        # What one pod costs in a second; while there were fewer pods this is too little.
+        pod_s = leases.active_time_s(job, self._clock.now()) * teams * plan.learners
+        rate = max(1.0, job.cost_s / pod_s) if pod_s > 0.0 else 1.0
+        return Sharing(max(1, without), job.env_steps / job.cost_s * rate, plan.learners, rate)
 
 
 def _exit_message(reason: str) -> pod_pb2.Lease:

@@ -21,6 +21,7 @@ from podracer_orchestrator.tables import JobRow, WorkKind, WorkRow, WorkState
 TIMEOUT_S = 600.0
 """Limit of one evaluation, which its pod keeps."""
 _GRACE = timedelta(seconds=60)
+_SETTLING_S = 1.0  # for what a job does after its last evaluation
 
 
 def fill(
@@ -54,9 +55,19 @@ def order_of(work: WorkRow) -> pod_pb2.EvaluateWork:
     return pod_pb2.EvaluateWork.FromString(work.evaluation or b"")
 
 
-def evaluate_work(job: JobRow, work: WorkRow) -> pod_pb2.EvaluateWork:
-    """What a pod is told to evaluate."""
+def late_left_s(job: JobRow, active_time_s: float) -> float:
+    """Seconds that a challenge of a job may take after so much of its time, so that the job does not end late."""
+    budget = plan_of(job).budget
+    ends = [(budget.active_time_s, active_time_s), (budget.cost_s, job.cost_s)]
+    left_s = [limit_s - used_s for limit_s, used_s in ends if limit_s is not None]
+    return min(left_s, default=math.inf) + budget.late_s - _SETTLING_S
+
+
+def evaluate_work(job: JobRow, work: WorkRow, active_time_s: float) -> pod_pb2.EvaluateWork:
+    """What a pod is told to evaluate, after so much of the job's time."""
     order = order_of(work)
+    if work.checkpoint is not None:
+        order.timeout.CopyFrom(seconds_to_duration(max(1.0, min(TIMEOUT_S, late_left_s(job, active_time_s)))))
     if not order.HasField("environment"):
         order.environment.CopyFrom(environment_of(read_spec(job.spec)))
     return order

@@ -33,7 +33,7 @@ def lease_message(session: Session, lease: LeaseRow, tokens: LeaseTokens, term_s
     if lease.kind == WorkKind.INSPECT:
         message.inspect.CopyFrom(cohorts.inspect_work(job))
     elif lease.kind == WorkKind.EVALUATE:
-        message.evaluate.CopyFrom(evaluation_works.evaluate_work(job, work))
+        message.evaluate.CopyFrom(evaluation_works.evaluate_work(job, work, lease.active_time_s))
     elif lease.kind == WorkKind.FOLLOW:
         message.follow.CopyFrom(cohorts.follow_work(session, job, work, lease))
     else:

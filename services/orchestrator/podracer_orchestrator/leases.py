@@ -273,8 +273,12 @@ def committed_cost_s() -> ColumnElement[float]:
 def round_left(session: Session, work: WorkRow, whole: Round) -> Round:
     """What of its round a work has left after the commits of its earlier leases."""
     members = members_of(session, work.id)
-    # Members train in step; where one stopped early, the others decide.
-    return whole.after(max((each.env_steps for each in members), default=0), sum(each.cost_s for each in members))
+    # Members train in step; where one stopped early, the others decide. What was not committed is done once more.
+    query = select(LeaseRow).where(LeaseRow.work_id == work.id, LeaseRow.kind != WorkKind.FOLLOW)
+    ended = [(each.end_time - each.grant_time) for each in session.scalars(query) if each.end_time is not None]
+    passed_s = sum(each.total_seconds() for each in ended)
+    spent_s = min(passed_s, sum(each.cost_s for each in members))
+    return whole.after(max((each.env_steps for each in members), default=0), spent_s)
 
 
 def _new(job: JobRow, work_id: str, kind: WorkKind, asker: Asker, now: datetime) -> LeaseRow:

@@ -29,7 +29,11 @@ from podracer_orchestrator.job_state import ACTIVE_STATES, TRAINING_STATES, JobO
 from podracer_orchestrator.tables import CheckpointRow, JobRow, LeaseRow, WorkRow, WorkState
 
 _LONGEST_S = 100 * 365 * 86400.0
-_JUDGING = (agent_pb2.EVALUATION_PURPOSE_CANDIDATE, agent_pb2.EVALUATION_PURPOSE_CHALLENGE)
+_JUDGING = (
+    agent_pb2.EVALUATION_PURPOSE_CANDIDATE,
+    agent_pb2.EVALUATION_PURPOSE_CHALLENGE,
+    agent_pb2.EVALUATION_PURPOSE_PROGRESS,  # a look that stands for a candidate: there was no time for more
+)
 
 
 def score(plan: JobPlan, evaluation: agent_pb2.Evaluation) -> float:
@@ -38,7 +42,9 @@ def score(plan: JobPlan, evaluation: agent_pb2.Evaluation) -> float:
 
 
 def is_full(plan: JobPlan, evaluation: agent_pb2.Evaluation) -> bool:
-    """Whether it has the number of episodes that a candidate is judged by."""
+    """Whether it has the number of episodes that a candidate is judged by, none of which has chosen it."""
+    if evaluation.purpose == agent_pb2.EVALUATION_PURPOSE_PROGRESS:
+        return False
     return len(evaluation.returns) >= plan.episodes or evaluation.deterministic
 
 
@@ -52,7 +58,7 @@ def claim_of(plan: JobPlan, evaluation: agent_pb2.Evaluation) -> Claim:
 def consider(session: Session, job: JobRow, lease: LeaseRow, evaluation: agent_pb2.Evaluation, now: datetime) -> None:
     """Take an evaluation into account: it may be the best so far, and it may reach the target.
 
-    Only one that judges (CANDIDATE, CHALLENGE), is a number and whose checkpoint has been committed counts: what counts
+    Only one that judges, is a number and whose checkpoint has been committed counts: what counts
     can be downloaded and evaluated again. A CHALLENGE goes before all that are none, a full one before one that ended
     early. Whatever passes the target is challenged, unless it is the challenge of such a claim: that has reached it if
     its corrected score passes, too.
@@ -135,10 +141,13 @@ def next_evaluation(session: Session, job: JobRow, now: datetime) -> WorkRow | N
     """The EVALUATE work of a job that a pod can take up now, one at a time.
 
     A claim below the target waits while evaluation has taken its part of the cost; what still waits when nothing else
-    is left to do is heard after all, or the job would end with a best that everybody doubts.
+    is left to do is heard after all, or the job would end with a best that everybody doubts. What would make the job
+    end late is not heard.
     """
-    waiting = evaluation_works.in_states(session, job.uid, [WorkState.READY, WorkState.LEASED])
-    if not waiting or any(work.state == WorkState.LEASED for work in waiting):
+    works = evaluation_works.in_states(session, job.uid, [WorkState.READY, WorkState.LEASED])
+    left_s = evaluation_works.late_left_s(job, leases.active_time_s(job, now))
+    waiting = [work for work in works if work.checkpoint is None or work.expected_cost_s <= left_s]
+    if not waiting or any(work.state == WorkState.LEASED for work in works):
         return None
     first = min(waiting, key=_precedence)
     if first.checkpoint is None or challenges.is_affordable(job, first) or _is_idle_for_good(session, job, now):

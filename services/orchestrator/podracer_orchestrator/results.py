@@ -48,6 +48,7 @@ from podracer_orchestrator.tables import (
     WorkState,
 )
 
+_MOST_SIZES = 200  # letters
 _ORDERED = (agent_pb2.EVALUATION_PURPOSE_CHALLENGE, agent_pb2.EVALUATION_PURPOSE_REQUESTED)
 
 
@@ -105,7 +106,8 @@ def complete_train(session: Session, lease: LeaseRow, result: pod_pb2.TrainResul
     if lease.is_cut and all(member.env_steps == member.base_env_steps for member in members):
         job.rounds_over = True  # what is left of the budget is too small for any step
     leases.end(session, job, lease, LeaseState.COMPLETED, now)
-    message = f"a round of {len(members)} agents on {lease.pod} is over"
+    sizes = f": {result.sizes[:_MOST_SIZES]}" if result.sizes else ""
+    message = f"a round of {len(members)} agents on {lease.pod} is over{sizes}"
     events.record(session, job, "ROUND_COMPLETED", message, now=now, subject=lease.pod, fence=lease.fence, work=work.id)
     problems = [each.problem for each in result.members if each.HasField("problem")]
     if len(problems) == len(members):
@@ -272,6 +274,12 @@ def _submit(
         # The leaderboard sizes cohorts by what it hears of sizes: nothing where the job has chosen one.
         member_count=0 if plan_of(job).members else member_count,
     )
+    if result.final.progress.HasField("training_return"):
+        # All that is known where nothing was evaluated: it scores in its rung.
+        known, value = request.candidate, result.final.progress.training_return
+        known.purpose, known.agent, known.mean = agent_pb2.EVALUATION_PURPOSE_PROGRESS, member.agent, value
+        known.lower_bound, known.upper_bound = value, value
+        known.returns.append(value)
     if member.checkpoint is not None:
         request.latest.CopyFrom(checkpoint_reference(checkpoints[member.checkpoint]))
     if result.HasField("candidate"):

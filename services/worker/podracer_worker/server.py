@@ -43,13 +43,12 @@ def serve(config: WorkerConfig) -> int:
     server = create_worker_server(config, work)
     server.start()
     announce(server.address)
-    import torch  # late: it takes a second, and the learner can connect meanwhile
-
+    # Late: torch takes a second, and the learner can connect meanwhile.
     import podracer_worker.session  # noqa: F401 - else the first session would wait for it
     from podracer_core.environments.registry import require_device
+    from podracer_core.torch_settings import set_up_torch
 
-    if config.threads is not None:
-        torch.set_num_threads(config.threads)
+    set_up_torch(config.threads)
     try:
         if config.device != "auto":
             require_device(config.device)

@@ -27,6 +27,7 @@ from podracer_core.environments.registry import device_for, require_device
 from podracer_core.environments.spaces import from_gymnasium
 from podracer_core.environments.vec_environment import VecEnvironment
 from podracer_core.errors import InvalidInput, Unavailable
+from podracer_core.processor_time import processor_seconds
 from podracer_core.rpc.sessions import Session
 from podracer_core.rpc.work_queue import WorkQueue
 from podracer_core.telemetry.metrics import ROLLOUT, WORKER_STEPS
@@ -66,6 +67,7 @@ class CollectSession(Session):
         self._owed: list[worker_service_pb2.RolloutRequest] = []  # of a lock-step session, wait for weights
         self._ordered = self._gone = 0  # rollouts that were asked for, and those that are out
         self._over = False
+        self._told_s = processor_seconds()  # what the learner has been told of
 
     def receive(self, request: worker_service_pb2.CollectRequest) -> None:
         kind = request.WhichOneof("message")
@@ -228,7 +230,9 @@ class CollectSession(Session):
             live_environments=int(rollout.valid.any(0).sum()),
             environment_state=state,
             duration_s=time.monotonic() - start,
+            processor_s=max(0.0, (used_s := processor_seconds()) - self._told_s),
         )
+        self._told_s = used_s
         responses = [worker_service_pb2.CollectResponse(rollout=batch)]
         for chunk in chunks:
             responses.append(worker_service_pb2.CollectResponse())

@@ -419,7 +419,7 @@ async def test_a_challenge_reserves_what_it_is_expected_to_cost(site):
     await train(learner, 100.0, cost_s=60.0, duration_s=10.0)
     assert (await learner.ask(wait_s=5)).WhichOneof("work") == "evaluate"
     lease = await other.ask()
-    assert lease.train.budget.time.ToSeconds() <= 30, "60 s have been used and 10 s are for the challenge"
+    assert 0 < lease.train.budget.cost.ToSeconds() <= 30, "60 s have been used and 10 s are for the challenge"
 
 
 async def _is_heard(site, learner):
@@ -500,3 +500,52 @@ async def test_what_is_no_number_is_not_heard_at_the_end_of_the_budget_either(si
     await train(learner, float("inf"))
     done = await site.job(job.name)
     assert (done.outcome, done.progress.best.mean) == (job_pb2.JOB_OUTCOME_BUDGET_USED, 50.0)
+
+
+async def test_a_challenge_that_would_end_the_job_late_is_not_heard(site):
+    """6 s are for it at least, and it is expected to take 100 s: the job ends with a best that is not confirmed."""
+    objective = evolution_pb2.Objective(target_return=475.0)
+    objective.max_duration.FromMilliseconds(100)
+    job = await site.create(pod=ONE_AGENT, objective=objective)
+    learner = site.learner()
+    lease = await learner.ask()
+    await asyncio.sleep(0.1)  # the job's time
+    result = learner.train_result(steps=10, score=480.0)
+    result.members[0].candidate.duration.FromSeconds(100)
+    assert lease.train.budget.time.ToMilliseconds() <= 100
+    await learner.complete(train=result)
+    await until(lambda: _has_ended(site, job))
+    found = await site.job(job.name)
+    assert (found.outcome, found.progress.best.mean) == (job_pb2.JOB_OUTCOME_BUDGET_USED, 480.0)
+    assert not await events(site, job, "CHALLENGE_STARTED")
+
+
+async def test_a_challenge_of_a_job_of_limited_time_has_to_end_before_it_is_late(site):
+    objective = evolution_pb2.Objective(target_return=475.0)
+    objective.max_duration.FromSeconds(100)
+    await site.create(pod=ONE_AGENT, objective=objective)
+    learner = site.learner()
+    await train(learner, 480.0, duration_s=1.0)
+    timeout_s = (await learner.ask()).evaluate.timeout.ToSeconds()
+    assert 50 < timeout_s <= 100 + 10 - 1
+
+
+async def _has_ended(site, job):
+    return (await site.job(job.name)).state == job_pb2.JOB_STATE_SUCCEEDED
+
+
+async def test_without_any_evaluation_the_training_return_scores_in_the_rung(site):
+    await site.create(pod=ONE_AGENT)
+    learner = site.learner()
+    await learner.ask()
+    result = learner.train_result(steps=10, score=None)
+    result.members[0].final.progress.training_return = 12.5
+    await learner.complete(train=result)
+    await until(lambda: _has_submitted(site))
+    (request,) = site.board.submissions.values()
+    assert (request.candidate.purpose, request.candidate.mean) == (PROGRESS, 12.5)
+    assert not request.candidate.checkpoint.prefix
+
+
+async def _has_submitted(site):
+    return bool(site.board.submissions)

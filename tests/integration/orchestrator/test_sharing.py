@@ -407,7 +407,7 @@ def test_a_follower_comes_only_where_the_rest_of_the_budget_pays_for_it(make_wor
     budget = evolution_pb2.Objective(max_cost=seconds_to_duration(100.0))
     world.create("a", max_count=1, learners=3, objective=budget)
     lead = world.lease(STATIC[0], {})
-    limit_s = lead.train.budget.time.ToTimedelta().total_seconds()
+    limit_s = lead.train.budget.cost.ToTimedelta().total_seconds()
     assert limit_s == pytest.approx(100.0 / 3, abs=1.0), "of what is left each learner of the team has its part"
     world.clock.seconds += 10.0
     assert world.lease(STATIC[1], {}).HasField("follow")

@@ -84,7 +84,8 @@ def test_a_candidate_is_judged_again_with_fresh_seeds(either_pod: Any, train_wor
     assert evaluation.env_steps == policy.checkpoint.env_steps > 0
     assert evaluation.purpose == agent_pb2.EVALUATION_PURPOSE_CHALLENGE
     assert evaluation.lower_bound < evaluation.mean < evaluation.upper_bound
-    assert 0 < seconds_from_duration(evaluation.duration) <= seconds_from_duration(result.cost)
+    assert seconds_from_duration(evaluation.duration) > 0
+    assert seconds_from_duration(result.cost) > 0
     assert evaluation.HasField("create_time")
     assert result.ensemble == ""
     assert len(either_pod.orchestrator.grants) == before + 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from podracer_core import cuda_graphs
 from podracer_core.algorithms.cohort import CohortConfig, MemberConfig
 from podracer_core.algorithms.registry import algorithm_class
 from podracer_core.catalogue.algorithms import BUILT_IN
@@ -12,6 +13,7 @@ from podracer_core.catalogue.spaces import DiscreteSpace
 from podracer_core.collect import Collector
 from podracer_core.environments.classic_control.cartpole import CartPole
 from podracer_core.environments.classic_control.pendulum import Pendulum
+from podracer_core.evaluate import Evaluator
 from podracer_core.fusion.built_in import Mean
 from podracer_core.fusion.fuse import fuse
 from podracer_core.fusion.fusion import FusionOptions
@@ -69,3 +71,27 @@ def test_a_learner_brings_and_takes_over_what_lies_on_a_cpu(name: str) -> None:
     assert sharing.transitions.tolist() == [2 * ENVS]
     for key, tensor in sharing.state().parameters.items():
         torch.testing.assert_close(tensor.cpu(), brought.growth.parameters[key])
+
+
+@pytest.mark.parametrize("name", ["ppo", "sac"])
+def test_an_evaluation_by_graphs_has_the_returns_of_one_without(
+    name: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make = CartPole if name == "ppo" else Pendulum
+    environment = make(1, "cuda")
+    cohort = CohortConfig(name, tuple(MemberConfig(str(seed), seed) for seed in range(MEMBERS)))
+    algorithm = algorithm_class(name)(cohort, environment.observation_space, environment.action_space, "cuda")
+
+    def returns() -> list[list[float]]:
+        evaluator = Evaluator(lambda count: make(count, "cuda", max_episode_steps=53))
+        found = []
+        for member in (None, 0, 1, None, 2, 0):
+            actor = algorithm.actor if member is None else algorithm.actor.member(member)
+            found += [list(result.returns) for result in evaluator.evaluate(actor, range(5))]
+        evaluator.close()
+        return found
+
+    by_graphs = returns()
+    assert "could not be captured" not in caplog.text
+    monkeypatch.setattr(cuda_graphs, "can_capture", lambda device: False)
+    torch.testing.assert_close(torch.tensor(by_graphs), torch.tensor(returns()), rtol=1e-3, atol=1e-3)

@@ -11,6 +11,7 @@ import gymnasium
 import pytest
 import torch
 
+from podracer_core.algorithms import ppo
 from podracer_core.algorithms.cohort import CohortConfig, MemberConfig
 from podracer_core.algorithms.on_policy import OnPolicy
 from podracer_core.algorithms.ppo import PPO
@@ -395,12 +396,14 @@ def test_a_broken_member_is_frozen_whether_it_may_stop_early_or_not(
     assert algorithm.update(rollout)["active"].tolist() == [True, False, True]
 
 
-def test_without_a_size_a_minibatch_is_a_quarter_of_the_rollout(
-    make_on_policy: Make, make_rollout: MakeRollout
+@pytest.mark.parametrize("most", [2048, 3])
+def test_without_a_size_a_minibatch_is_a_quarter_of_the_rollout_but_no_larger_than_suits_a_cpu(
+    make_on_policy: Make, make_rollout: MakeRollout, monkeypatch: pytest.MonkeyPatch, most: int
 ) -> None:
+    monkeypatch.setattr(ppo, "_MOST_CPU_ROWS", most)
     automatic = make_on_policy("ppo", "discrete", minibatch_size=0)
     rollout = make_rollout(automatic.actor)
-    quarter = -(-rollout.horizon * rollout.num_envs // 4)
+    quarter = min(most, -(-rollout.horizon * rollout.num_envs // 4))
     explicit = make_on_policy("ppo", "discrete", minibatch_size=quarter)
     other = make_on_policy("ppo", "discrete", minibatch_size=quarter + 1)
     losses = [algorithm.update(rollout)["policy_loss"] for algorithm in (automatic, explicit, other)]

@@ -242,6 +242,35 @@ def test_a_member_can_stop_its_update_early(make_on_policy: Make, make_rollout: 
 
 
 @BOTH
+def test_each_member_adapts_its_own_learning_rate(make_on_policy: Make, make_rollout: MakeRollout, kind: str) -> None:
+    """Six steps: the first says nothing, as the policy has not moved. Member 0 moves too far in each of the others,
+    member 1 does as it would alone, member 2 never moves far enough but is at its greatest rate from the start."""
+    plain, adaptive, resumed = (make_on_policy("ppo", kind) for _ in range(3))
+    wishes = {0: {"desired_kl": 1e-9}, 2: {"desired_kl": 9.0}}
+    for member, wish in wishes.items():
+        adaptive.set_hyperparameters(member, wish)
+        resumed.set_hyperparameters(member, wish)
+    rollout = make_rollout(plain.actor)
+    assert "rate_factor" not in plain.update(rollout)
+    factor = adaptive.update(rollout)["rate_factor"]
+    torch.testing.assert_close(factor, torch.tensor([1.5**-5, 1.0, 1.0]))
+    mine, theirs = adaptive.member_state(1)["actor"], plain.member_state(1)["actor"]
+    assert all(torch.equal(mine[name], theirs[name]) for name in mine)
+    for member in range(3):
+        resumed.load_member_state(member, adaptive.member_state(member))
+    resumed.version = adaptive.version
+    rollout = replace(make_rollout(adaptive.actor, 1), policy_version=1)
+    assert torch.equal(adaptive.update(rollout)["rate_factor"], resumed.update(rollout)["rate_factor"])
+    for member in range(3):
+        mine, theirs = adaptive.member_state(member)["actor"], resumed.member_state(member)["actor"]
+        assert all(torch.equal(mine[name], theirs[name]) for name in mine)
+    for member in wishes:
+        adaptive.set_hyperparameters(member, {"desired_kl": 0.0})
+    assert adaptive.member_state(0)["random"]["rate_factor"] == 1
+    assert "rate_factor" not in adaptive.update(replace(rollout, policy_version=adaptive.version))
+
+
+@BOTH
 def test_a_tiny_step_keeps_the_first_ratio_at_one_for_any_lag(
     make_on_policy: Make, make_rollout: MakeRollout, kind: str
 ) -> None:

@@ -34,6 +34,8 @@ def running_job() -> job_pb2.Job:
             live_env_steps=1_234_567,
             env_steps_per_second=45_678.9,
             train_time=Duration(seconds=30),
+            cost=Duration(seconds=40),
+            evaluation_cost=Duration(seconds=10),
             eta=Duration(seconds=570),
             agent_count=8,
             best=best,

@@ -27,8 +27,8 @@ from podracer_client.report.request import request_rows
 from podracer_client.watching import JobUpdate
 
 KEYS = [
-    "event", "state", "best_return", "env_steps", "train_seconds", "cost_seconds", "seconds_to_target",
-    "env_steps_per_second", "agents", "checkpoint",
+    "event", "state", "best_return", "env_steps", "train_seconds", "cost_seconds", "evaluation_seconds",
+    "seconds_to_target", "env_steps_per_second", "agents", "checkpoint",
 ]  # fmt: skip
 
 
@@ -105,7 +105,8 @@ def test_the_json_display_ends_with_job_finished(finished_job: job_pb2.Job, pods
         "best_return": -182.4,
         "env_steps": 1_200_000,
         "train_seconds": 30.0,
-        "cost_seconds": 0.0,
+        "cost_seconds": 40.0,
+        "evaluation_seconds": 10.0,
         "seconds_to_target": 28.5,
         "env_steps_per_second": 40_000.0,
         "agents": 8,

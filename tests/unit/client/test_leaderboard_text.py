@@ -95,8 +95,8 @@ def test_a_candidate_as_json_is_complete_and_strict(board: leaderboard_pb2.Leade
 
 def test_which_hyperparameters_are_worth_a_look() -> None:
     agents = [
-        ("ppo", {"learning_rate": 0.1, "gamma": 0.99, "horizon": 32}),
-        ("ppo", {"learning_rate": 0.2, "gamma": 0.99, "horizon": 32}),
+        ("ppo", {"learning_rate": 0.1, "gamma": 0.99, "horizon": 64}),
+        ("ppo", {"learning_rate": 0.2, "gamma": 0.99, "horizon": 64}),
         ("own", {"speed": 3}),
     ]
     assert telling_names(agents) == {"ppo": ("learning_rate",), "own": ()}

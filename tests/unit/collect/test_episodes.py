@@ -48,3 +48,20 @@ def test_state_round_trip_and_reset() -> None:
     assert other.update(reward, always, always).return_sum.tolist() == [ENVS * (HORIZON + HORIZON)] * MEMBERS
     tracker.reset()
     assert tracker.update(reward, always, always).return_sum.tolist() == [ENVS * HORIZON] * MEMBERS
+
+
+def test_an_aged_episode_counts_only_if_it_ends_before_it_is_cut_off() -> None:
+    tracker = EpisodeTracker(1, 4)
+    tracker.begin_aged(torch.tensor([[True, True, True, False]]))
+    reward, valid = torch.ones(2, 1, 4), torch.ones(2, 1, 4).bool()
+    ended = torch.tensor([[[True, True, False, True]], [[False, True, True, False]]])
+    terminated = torch.tensor([[[True, False, False, False]], [[False, False, False, False]]])
+    other = EpisodeTracker(1, 4)
+    other.load_state(tracker.state())
+    # Whole: environment 0's failure, environment 1's second episode, environment 3's first.
+    assert tracker.update(reward, ended, valid, terminated).length_sum.tolist() == [3]
+    # Environment 2's second episode ends, and environment 0's.
+    later = torch.tensor([[[True, False, True, False]]])
+    statistics = tracker.update(reward[:1], later, valid[:1], torch.zeros_like(later))
+    assert (statistics.count.tolist(), statistics.length_sum.tolist()) == ([2], [3])
+    assert other.update(reward, ended, valid, terminated).count.tolist() == [3]

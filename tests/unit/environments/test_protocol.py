@@ -96,6 +96,20 @@ def test_steps(
         assert torch.equal(step.observation[~done], step.final_observation[~done])
 
 
+@every_case
+def test_an_aged_episode_is_cut_off_the_sooner(case: Case, shared: Shared) -> None:
+    environment = shared(case, 7, 5)
+    environment.reset(torch.arange(7))
+    ages = torch.tensor([0, 1, 2, 3, 4, 0, 2])
+    assert environment.set_ages(ages)
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(8):
+        step = environment.step(random_action(environment, generator))
+        ages += 1
+        assert torch.equal(step.truncated, ages >= 5)
+        ages[step.terminated | step.truncated] = 0
+
+
 def check_step(environment: VecEnvironment, step: Step, wild: bool) -> None:
     """What is true of every step by itself."""
     count = environment.num_envs

@@ -18,6 +18,7 @@ from podracer_core.errors import InvalidInput
 from podracer_core.evaluate import EvaluationResult, Evaluator
 from podracer_core.networks import NetworkActor
 from podracer_core.random_streams import evaluation_seeds
+from tests.support.graph_recorder import captures, use_recorder
 
 ENVIRONMENTS: dict[str, Callable[..., VecEnvironment]] = {"CartPole": CartPole, "Pendulum": Pendulum}
 SEEDS = evaluation_seeds(0, 0, 40)
@@ -139,3 +140,35 @@ def test_an_environment_without_a_time_limit_is_cut_off() -> None:
     with pytest.raises(InvalidInput, match="at least one seed"):
         evaluator.evaluate(actor("Pendulum", 4), [])
     evaluator.close()
+
+
+def as_on_a_gpu(name: str) -> Callable[[int], VecEnvironment]:
+    """Environments whose host does not look at what happens."""
+
+    def make(count: int) -> VecEnvironment:
+        environment = ENVIRONMENTS[name](count, max_episode_steps=53)
+        environment._starts, environment.can_diverge = None, False  # type: ignore[attr-defined]
+        return environment
+
+    return make
+
+
+@BOTH
+@pytest.mark.parametrize("graph_safe", [True, False])
+def test_on_a_gpu_graphs_play_the_same_episodes(name: str, graph_safe: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whole steps, or the policy where the environment cannot be captured; of policies that came after the capture."""
+    monkeypatch.setattr(ENVIRONMENTS[name], "graph_safe", graph_safe)
+    cohort, make = actor(name, 4, 5, 6), as_on_a_gpu(name)
+    orders = [cohort, *(cohort.member(m) for m in range(3)), actor(name, 7, 8, 9), cohort]
+    expected = [Evaluator(make).evaluate(one, SEEDS[: 3 + index]) for index, one in enumerate(orders)]
+    use_recorder(monkeypatch)
+    evaluator = Evaluator(make)
+    for _ in range(3):  # of 3 members with 3 episodes each there are as many environments as of one with 9
+        for index, one in enumerate(orders):
+            assert evaluator.evaluate(one, SEEDS[: 3 + index]) == expected[index]
+    first = len(captures)
+    assert first >= len(orders) if graph_safe else first
+    assert min(captures) > 10, "more than one launch less"
+    for index, one in enumerate(orders[:-2]):
+        assert evaluator.evaluate(one, SEEDS[: 3 + index]) == expected[index]
+    assert len(captures) == first, "the graphs are there"

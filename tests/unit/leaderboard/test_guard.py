@@ -49,7 +49,7 @@ def created(*new: Any) -> Cohort:
 
 CHILD = child()
 OTHER_NETWORK = {**DEFAULTS, "hidden_sizes": (32, 32)}
-OTHER_HORIZON = {**DEFAULTS, "horizon": 64}
+OTHER_HORIZON = {**DEFAULTS, "horizon": 128}
 NONSENSE: dict[str, tuple[Any, str]] = {
     "no cohort": ([], "it returned [], expected a Cohort"),
     "too many members": (Cohort(tuple(EIGHT[:5])), "5 members, expected at most 4"),

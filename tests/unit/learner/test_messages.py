@@ -46,6 +46,7 @@ def test_cost_is_shared_by_the_members() -> None:
 def test_a_report_leaves_out_what_is_no_number() -> None:
     progress = Progress(
         elapsed_s=2.0,
+        used_s=4.0,
         evaluation_s=0.2,
         updates=3,
         env_steps=[100, 300],
@@ -55,6 +56,7 @@ def test_a_report_leaves_out_what_is_no_number() -> None:
     )
     report = progress_report(["a", "b"], progress, 200.0)
     first, second = report.members
+    assert (first.cost.ToMilliseconds(), first.evaluation_cost.ToMilliseconds()) == (2000, 100)
     assert not first.HasField("training_return")
     assert second.training_return == 20.5
     assert dict(first.metrics) == {"kl": 0.1}

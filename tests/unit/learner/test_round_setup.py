@@ -7,9 +7,12 @@ import torch
 
 from podracer.common.v1 import cohort_pb2
 from podracer.orchestrator.v1 import pod_service_pb2
+from podracer_core.algorithms.cohort import CohortConfig, MemberConfig
+from podracer_core.algorithms.ppo import PPO
 from podracer_core.catalogue.environments import EnvironmentSpec
+from podracer_core.environments.classic_control.cartpole import CartPole
 from podracer_core.environments.registry import device_for
-from podracer_learner.round_setup import envs_per_member
+from podracer_learner.sizes import describe_sizes, envs_per_member
 
 
 @pytest.mark.parametrize(
@@ -41,7 +44,13 @@ def test_auto_is_a_gpu_where_the_environment_runs_on_it(
         ("CartPole-v1", "ppo", 64, "cpu", 16),
         ("Hopper-v5", "ppo", 1, "cpu", 16),  # each world is a CPU's work by itself
         ("Hopper-v5", "ppo", 8, "cpu", 16),
-        ("Hopper-v5", "ppo", 1, "cuda", 256),
+        ("Hopper-v5", "ppo", 1, "cuda", 4096),  # a GPU steps thousands at once
+        ("CartPole-v1", "ppo", 8, "cuda", 512),
+        ("CartPole-v1", "ppo", 64, "cuda:1", 128),
+        ("CartPole-v1", "dqn", 8, "cuda", 128),
+        ("Hopper-v5", "sac", 8, "cuda", 128),
+        ("LunarLander-v3", "ppo", 8, "cuda", 16),
+        ("LunarLander-v3", "dqn", 8, "cuda", 8),
         ("LunarLander-v3", "ppo", 2, "cpu", 16),  # in processes
         ("LunarLander-v3", "ppo", 8, "cpu", 16),
         ("Hopper-v5", "sac", 8, "cpu", 8),  # who replays learns between few steps
@@ -62,3 +71,22 @@ def test_who_is_trained_once_more_has_as_many_as_in_its_cohort() -> None:
     work = pod_service_pb2.TrainWork(cohort=cohort_pb2.CohortSpec(algorithm="ppo"), sized_for=8)
     work.cohort.members.add()
     assert envs_per_member(work, EnvironmentSpec("CartPole-v1"), "cpu") == 32
+
+
+def test_a_gpu_has_so_many_environments_that_a_round_still_has_some_updates() -> None:
+    work = pod_service_pb2.TrainWork(cohort=cohort_pb2.CohortSpec(algorithm="ppo"))
+    work.cohort.members.add()
+    work.budget.env_steps_per_member = 1_000_000
+    assert envs_per_member(work, EnvironmentSpec("CartPole-v1"), "cuda", horizon=32) == 1953
+    work.budget.env_steps_per_member = 1000
+    assert envs_per_member(work, EnvironmentSpec("CartPole-v1"), "cuda", horizon=32) == 256
+    assert envs_per_member(work, EnvironmentSpec("CartPole-v1"), "cuda", here=False) == 256, "workers may have none"
+
+
+def test_what_was_chosen_is_told() -> None:
+    environment = CartPole(1)
+    for size, text in ((0, "a quarter"), (32_768, "32,768")):
+        cohort = CohortConfig("ppo", (MemberConfig("one", 0),), {"horizon": 32, "minibatch_size": size})
+        algorithm = PPO(cohort, environment.observation_space, environment.action_space)
+        expected = f"cpu, 4,096 environments each, horizon 32, minibatches of {text}"
+        assert describe_sizes(algorithm, 4096) == expected

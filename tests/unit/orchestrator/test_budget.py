@@ -14,6 +14,7 @@ def test_the_remainder_leaves_out_what_is_used_and_what_is_reserved():
     assert remainder(Budget(1000, 10.0, 20.0), used) == Remainder(600, 6.0, 7.0)
     assert remainder(Budget(), used) == UNLIMITED
     assert remainder(Budget(350, 3.0, 10.0), used) == Remainder(0, 0.0, 0.0)
+    assert remainder(Budget(None, 4.039, 13.25), used) == Remainder(None, 0.0, 0.25), "a hundredth is nothing"
 
 
 @pytest.mark.parametrize("left", [Remainder(0, None, None), Remainder(None, 0.0, None), Remainder(5, 3.0, 0.0)])
@@ -47,9 +48,11 @@ def test_a_round_of_seconds_takes_no_more_than_twice_what_a_pod_does():
 def test_time_and_cost_cut_the_seconds():
     assert cut_round(Round(0, 15.0), Remainder(None, 6.0, None), 1, Sharing()) == Grant(Round(0, 6.0), is_cut=True)
     by_cost = cut_round(Round(0, 15.0), Remainder(None, None, 9.0), 1, Sharing(teams=3))
-    assert by_cost == Grant(Round(0, 9.0), reserved_cost_s=9.0, is_cut=True)
+    assert by_cost == Grant(Round(0, 15.0), reserved_cost_s=3.0, is_cut=True)
     shared = cut_round(Round(500), Remainder(None, None, 9.0), 1, Sharing(teams=3))
-    assert shared == Grant(Round(500, 3.0), reserved_cost_s=3.0)
+    assert shared == Grant(Round(500), reserved_cost_s=3.0, is_cut=True)
+    known = cut_round(Round(0, 15.0), Remainder(None, None, 900.0), 1, Sharing(teams=3, cost_per_second=2.0))
+    assert known == Grant(Round(0, 15.0), reserved_cost_s=60.0, is_cut=True)
 
 
 def test_a_team_does_more_steps_and_shares_its_part_of_the_cost():
@@ -57,7 +60,13 @@ def test_a_team_does_more_steps_and_shares_its_part_of_the_cost():
     grant = cut_round(Round(0, 15.0), Remainder(1_000_000, None, None), 4, sharing)
     assert grant.reserved_env_steps == 9000  # 2 x 15 s x 3 x 100 steps/s, of 4 members 2250 each
     shared = cut_round(Round(500), Remainder(None, None, 12.0), 1, sharing)
-    assert shared == Grant(Round(500, 2.0), reserved_cost_s=2.0)
+    assert shared == Grant(Round(500), reserved_cost_s=2.0, is_cut=True)
+
+
+def test_a_job_may_end_a_tenth_late_or_some_seconds():
+    assert Budget(active_time_s=60.0).late_s == pytest.approx(6.0)
+    assert Budget(active_time_s=600.0, cost_s=3000.0).late_s == pytest.approx(60.0)
+    assert Budget(active_time_s=5.0).late_s == 6.0
 
 
 def test_what_is_left_of_a_round_is_never_nothing():

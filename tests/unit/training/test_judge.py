@@ -23,7 +23,7 @@ def test_the_start_of_environments_is_no_part_of_it(
 ) -> None:
     """Processes of a user's environment take seconds to start, and would use up what looks may take."""
     now = [0.0]
-    monkeypatch.setattr(judge_module.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(judge_module, "processor_seconds", lambda: now[0])
 
     def start(num_envs: int, device: torch.device) -> VecEnvironment:
         now[0] += 5.0

@@ -33,7 +33,7 @@ def marked(actor: Actor) -> float:
 
 def is_comparison(order: EvaluationOrder) -> bool:
     """Whether it is for choosing among what a member has kept: all at once, and no candidate's."""
-    return not order.screening and order.first_episodes == 0
+    return not order.screening and order.first_episodes == 0 and len(order.seeds) <= 8
 
 
 class ScriptedJudge(Judge):
@@ -100,7 +100,7 @@ class Stage:
         )
 
     def now(self) -> Moment:
-        return Moment(self.elapsed_s, [self.steps] * self.algorithm.members, self.algorithm.version)
+        return Moment(self.elapsed_s, [self.steps] * self.algorithm.members, self.algorithm.version, self.elapsed_s)
 
     def step(self, *, may_look: bool = True) -> bool:
         self.elapsed_s += 1.0
@@ -302,7 +302,7 @@ def test_the_fraction_has_to_pay_for_choosing_beside_the_candidate(
 
 @pytest.mark.parametrize(
     ("round_s", "cost_s", "episodes"),
-    [(100.0, 0.01, [32, 32]), (15.0, 1.0, [8, 8]), (20.0, 1.0, [32, 8]), (25.0, 1.0, [32, 32])],
+    [(100.0, 0.01, [32, 32]), (13.0, 1.0, [8, 8]), (15.0, 1.0, [32]), (20.0, 1.0, [32, 8]), (25.0, 1.0, [32, 32])],
 )
 def test_candidates_get_all_episodes_as_long_as_the_fraction_pays_for_them(
     algorithm: Algorithm, round_s: float, cost_s: float, episodes: list[int]
@@ -313,7 +313,9 @@ def test_candidates_get_all_episodes_as_long_as_the_fraction_pays_for_them(
     stage.elapsed_s = round_s
     stage.selection.conclude(1.0)
     assert [len(order.seeds) for order in judge.orders if not order.screening] == episodes
-    assert [order.members for order in judge.orders if not order.screening] == [(0,), (1,)], "the best look's first"
+    assert [order.members for order in judge.orders if not order.screening] == [(0,), (1,)][: len(episodes)]
+    others = [candidate for candidate in stage.selection.candidates.values() if candidate.purpose == "progress"]
+    assert [(one.member, one.result.mean) for one in others] == [(1, 1)] * (2 - len(episodes)), "known by its look"
 
 
 def test_who_may_have_reached_the_target_at_the_end_gets_all_episodes_whatever_they_cost(algorithm: Algorithm) -> None:
@@ -348,3 +350,92 @@ def test_fresh_episodes_for_every_agent_and_moment(make_algorithm: Make) -> None
         for order in judge.orders:
             assert not seen & set(order.seeds)
             seen |= set(order.seeds)
+
+
+def train_beside(stage: Stage, judge: ScriptedJudge, until_s: float) -> None:
+    """Train with a judge that answers each order after a second."""
+    while stage.elapsed_s < until_s:
+        judge.released = True
+        stage.step()
+        judge.released = False
+
+
+def test_the_last_evaluations_are_known_when_the_round_ends(algorithm: Algorithm) -> None:
+    judge = ScriptedJudge([[5, 1]] * 40, [6.5, 2.5], delayed=True, cost_s=0.1)
+    stage = Stage(algorithm, judge, duration_s=40.0)
+    train_beside(stage, judge, 40.0)
+    ordered = len(judge.orders)
+    stage.selection.conclude(1.0)
+    assert len(judge.orders) == ordered, "nothing is left to ask for"
+    assert {one.purpose for one in stage.selection.candidates.values()} == {"candidate"}
+    assert stage.selection.spent_s <= 0.2 * 40.0
+    assert stage.elapsed_s == 40.0
+
+
+def test_what_comes_too_late_is_left_out_and_its_member_ranked_by_its_look(algorithm: Algorithm) -> None:
+    judge = ScriptedJudge([[5, 1], [6, 2], [7, 3]], [], delayed=True, cost_s=1.0)
+    stage = Stage(algorithm, judge, duration_s=40.0)
+    train_beside(stage, judge, 20.0)
+    looks = sum(order.screening for order in judge.orders)
+    judge.looks.clear()
+
+    def passing() -> Moment:
+        stage.elapsed_s += 0.5
+        return Stage.now(stage)
+
+    stage.elapsed_s = 40.0
+    stage.selection._now = passing  # type: ignore[method-assign]
+    stage.selection.conclude(60.0)
+    assert 43.0 <= stage.elapsed_s < 46.0
+    assert looks >= 1
+    candidates = stage.selection.candidates
+    assert {one.purpose for one in candidates.values()} == {"progress"}
+    assert all(one in stage.selection.kept for one in candidates.values()), "its message can be found"
+    assert stage.selection.spent_s > looks * 1.0, "the judge was busy until then"
+
+
+def test_where_not_even_a_look_is_paid_for_the_best_training_return_is_the_candidate(algorithm: Algorithm) -> None:
+    judge = ScriptedJudge([], [4.0])
+    stage = Stage(algorithm, judge, duration_s=10.0)
+    stage.selection._first_cost_s = lambda: 1000.0  # type: ignore[method-assign]
+    stage.selection._returns = lambda: [1.0, 2.0]  # type: ignore[method-assign]
+    assert not stage.step()
+    stage.elapsed_s = 10.0
+    stage.selection.conclude(1.0)
+    (order,) = judge.orders
+    assert (order.members, len(order.seeds), order.screening) == ((1,), 8, False)
+    assert set(stage.selection.candidates) == {1}
+
+
+def test_looks_have_fewer_episodes_where_episodes_are_dear(algorithm: Algorithm) -> None:
+    """A whole look at two members costs 16 s of a round of 100 s; a look in its middle may take 5 s of the 20 s."""
+    judge = ScriptedJudge([[5, 1]], [], delayed=True)
+    stage = Stage(algorithm, judge, duration_s=100.0)
+    stage.selection._first_cost_s = lambda: 16.0  # type: ignore[method-assign]
+    stage.elapsed_s = 69.0
+    assert stage.step()
+    assert len(judge.orders[0].seeds) == 2
+
+
+def test_a_candidate_with_long_episodes_is_not_begun_where_the_fraction_does_not_pay_for_them(
+    algorithm: Algorithm,
+) -> None:
+    """Of the 4 s the look takes 1 s. 32 mean episodes cost 2 s, but 32 of the best member's cost 3.6 s: they are nine
+    times as long as the other's."""
+
+    class Lasting(ScriptedJudge):
+        def poll(self, timeout_s: float = 0.0) -> list[EvaluationAnswer]:
+            answers = super().poll(timeout_s)
+            for index, answer in enumerate(answers):
+                if len(answer.results) == 2:
+                    long, short = answer.results
+                    lengths = (90,) * long.episodes
+                    answers[index] = replace(answer, results=(replace(long, lengths=lengths), short))
+            return answers
+
+    judge = Lasting([[5, 1]], [5.5, 1.5], cost_s=1.0)
+    stage = Stage(algorithm, judge, duration_s=20.0)
+    stage.elapsed_s = 20.0
+    stage.selection.conclude(1.0)
+    fulls = [(order.members, len(order.seeds)) for order in judge.orders if not order.screening]
+    assert fulls == [((0,), 8), ((1,), 8)]

@@ -37,7 +37,7 @@ def test_a_budget_of_time_ends_the_round(make_session: MakeSession) -> None:
     session = make_session(duration_s=0.3)
     while not session.finished:
         session.step()
-    assert session.elapsed_s >= 0.3
+    assert session.elapsed_s + session.selection.closing_s >= 0.3  # type: ignore[union-attr]
 
 
 def test_an_easy_target_ends_the_round_with_a_confirmed_member(make_session: MakeSession) -> None:
@@ -187,5 +187,24 @@ def test_a_first_look_is_taken_to_cost_what_so_few_environments_cost(make_sessio
         session = make_session(envs=envs, env_steps=64, screening_episodes=8)
         session.step()
         session._collect_s = 1.0
+        session._ended.zero_()
         estimates.append(session._first_look_s())
+        session._ended.fill_(2)  # by each of two members, that have taken 16 steps in each environment
+        assert session._first_look_s() == 16 * envs / 2 / 16 * 8 / envs, "as long as episodes of training"
     assert estimates == [500 / 16, 500 / 16 / 4]
+
+
+def test_a_budget_of_cost_counts_processor_seconds_of_the_source_too(
+    make_algorithm: Callable[..., Algorithm], make_collector: Callable[..., Collector]
+) -> None:
+    algorithm = make_algorithm()
+    source = InProcessSource(make_collector(algorithm), algorithm)
+    own_s = 100.0
+    session = TrainingSession(algorithm, source, None, RoundPlan(cost_s=10.0), processor_clock=lambda: own_s)
+    for _ in range(2):
+        assert not session.finished
+        session.step()
+        own_s += 3.0
+        source.used_s += 2.0
+    assert session.progress().used_s == 10.0
+    assert session.finished

@@ -44,6 +44,7 @@ class JobSummary:
             "env_steps": progress.env_steps,
             "train_seconds": round(train_seconds, 3),
             "cost_seconds": round(seconds(progress.cost), 3),
+            "evaluation_seconds": round(seconds(progress.evaluation_cost), 3),
             "seconds_to_target": round(seconds(progress.time_to_target), 3) if reached else None,
             "env_steps_per_second": round(progress.env_steps / train_seconds, 1) if train_seconds else 0.0,
             "agents": progress.agent_count,
@@ -80,6 +81,9 @@ class JobSummary:
             f"trained      {count_text(progress.env_steps)} environment steps, {progress.agent_count} agents, "
             f"{duration_text(seconds(progress.train_time))}"
         )
+        if cost_s := seconds(progress.cost):
+            share = seconds(progress.evaluation_cost) / cost_s
+            lines.append(f"used         {cost_s:,.1f} device seconds, {share:.0%} of them for evaluation")
         if progress.HasField("best"):
             best = progress.best
             confirmed = ", confirmed" if best.purpose == agent_pb2.EVALUATION_PURPOSE_CHALLENGE else ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
@@ -181,7 +182,7 @@ class OffPolicy(Algorithm):
         steps = self._experience.due_steps(rollout.horizon)
         with self.observe("gradient steps"):
             for first in range(0, steps, _BATCHES_AT_ONCE):
-                for batch in self.batches(min(steps - first, _BATCHES_AT_ONCE)):
+                for batch in self._drawn_before(min(steps - first, _BATCHES_AT_ONCE)):
                     totals += self._gradient_step(batch, self.is_slow_step)
                     self.update_count += 1
                     self.gradient_steps += 1
@@ -190,9 +191,14 @@ class OffPolicy(Algorithm):
         values = totals / steps if steps else torch.full_like(totals, torch.nan)
         return dict(zip(self.metrics, values, strict=True)) | {"active": self.active.clone()}
 
-    def _take_gradient_step(self, batch: Batch, slow: bool) -> Tensor:
+    def _drawn_before(self, count: int) -> Iterator[Batch | None]:
+        """The batches of the next `count` gradient steps; None where a step changes the priorities of the next, and
+        therefore draws its own."""
+        return itertools.repeat(None, count) if self.shared["prioritized"] else self.batches(count)
+
+    def _take_gradient_step(self, batch: Batch | None, slow: bool) -> Tensor:
         """`slow` is what `is_slow_step` says; returns metrics, [K, M]."""
-        return torch.stack(list(self.learn(batch)))
+        return torch.stack(list(self.learn(next(self.batches(1)) if batch is None else batch)))
 
     def noise(self, *shape: int) -> Tensor:
         """Standard normal numbers [M, *shape] for this gradient step, from each member's own stream."""

@@ -131,6 +131,11 @@ class OnPolicy(Algorithm):
         in log_std, [M, A] each."""
         return []
 
+    def _step_rate(self, rate: Tensor, metrics: Mapping[str, Tensor], moved: Tensor) -> Tensor:
+        """The learning rate [M] of a step whose minibatch gave `metrics`, where the schedule says `rate`. Members that
+        have `moved`, bool [M], have learned from this rollout before."""
+        return rate
+
     def _goes_on(self, metrics: Mapping[str, Tensor]) -> Tensor:
         """Which members take a step whose minibatch gave `metrics` (weighted means), and go on; bool [M]."""
         return self.active
@@ -178,7 +183,9 @@ class OnPolicy(Algorithm):
         # A member that diverges stays as it was before the step that would have broken it.
         self.active &= finite | ~learning
         learning &= finite
-        learning &= self._goes_on(dict(zip(self.policy_metrics, metrics[3:], strict=True)))
+        named = dict(zip(self.policy_metrics, metrics[3:], strict=True))
+        rate = self._step_rate(rate, named, learning & (totals[-1] > 0))
+        learning &= self._goes_on(named)
         self._optimizer.step(rate, learning)
         totals += torch.where(
             learning, torch.cat([metrics, torch.stack([gradient_norm, torch.ones_like(gradient_norm)])]), 0.0

@@ -12,6 +12,7 @@ from torch import Tensor
 from podracer_core.algorithms.algorithm import MemberState
 from podracer_core.algorithms.cohort import CohortConfig
 from podracer_core.algorithms.h_term import HTerm
+from podracer_core.algorithms.learning_rate import adapted_rate
 from podracer_core.algorithms.minibatch import Minibatch, RolloutRows
 from podracer_core.algorithms.on_policy import OnPolicy
 from podracer_core.algorithms.surrogate import clipped_surrogate, clipped_value_error
@@ -23,6 +24,9 @@ from podracer_core.random_streams import minibatch_keys
 
 MINIBATCHES = 4
 """Of a pass over the rollout where no size is given: Huang et al. 2022, The 37 Implementation Details of PPO."""
+
+_MOST_CPU_ROWS = 2048
+"""Of such a minibatch on a CPU, where larger ones go no faster and make fewer steps of the same rollout."""
 
 
 class PPO(OnPolicy):
@@ -42,18 +46,24 @@ class PPO(OnPolicy):
         super().__init__(cohort, observation_space, action_space, device)
         self._epoch_count = torch.zeros(self.members, dtype=torch.int64, device=self.device)
         self._h_term = HTerm.of(self._shared, self._hyperparameters, self._seeds)
-        # Known to the host, so that who does not clip values does not pay for it.
-        self._clips_values = [value_range > 0 for value_range in cohort.member_values(self.info)["value_clip_range"]]
+        # Known to the host, so that a run without value clipping or an adaptive rate does not pay for them.
+        values = cohort.member_values(self.info)
+        self._clips_values = [value_range > 0 for value_range in values["value_clip_range"]]
+        self._adapts_rate = [desired_kl > 0 for desired_kl in values["desired_kl"]]
+        self._rate_factor = torch.ones(self.members, device=self.device)
 
     def update(self, rollout: Rollout) -> dict[str, Tensor]:
         if self._h_term is not None:
             self._h_term.observe(rollout)
-        return super().update(rollout)
+        metrics = super().update(rollout)
+        return metrics | {"rate_factor": self._rate_factor.clone()} if any(self._adapts_rate) else metrics
 
     def _minibatches(self, rows: RolloutRows) -> Iterator[Minibatch]:
         """`epochs` passes, each in a new order of the member's own."""
         keys = minibatch_keys(self._seeds)
-        size = self._shared["minibatch_size"] or -(-rows.count // MINIBATCHES)
+        quarter = -(-rows.count // MINIBATCHES)
+        usual = min(quarter, _MOST_CPU_ROWS) if self.device.type == "cpu" else quarter
+        size = self._shared["minibatch_size"] or usual
         for _ in range(self._shared["epochs"]):
             order = permutation(keys, self._epoch_count, rows.count)
             self._epoch_count += 1
@@ -92,6 +102,14 @@ class PPO(OnPolicy):
         output.backward(gradient)  # type: ignore[no-untyped-call]
         return [log_std_gradient]
 
+    def _step_rate(self, rate: Tensor, metrics: Mapping[str, Tensor], moved: Tensor) -> Tensor:
+        if not any(self._adapts_rate):
+            return rate
+        own = self._hyperparameters["learning_rate"]
+        adapted = adapted_rate(own * self._rate_factor, metrics["kl"], self._hyperparameters["desired_kl"])
+        self._rate_factor.copy_(torch.where(moved, adapted / own, self._rate_factor))
+        return rate * self._rate_factor
+
     def _goes_on(self, metrics: Mapping[str, Tensor]) -> Tensor:
         target_kl = self._hyperparameters["target_kl"]
         return (target_kl <= 0) | (metrics["kl"] <= 1.5 * target_kl)
@@ -99,14 +117,19 @@ class PPO(OnPolicy):
     def member_state(self, member: int) -> MemberState:
         state = super().member_state(member)
         state["random"]["epoch_count"] = self._epoch_count[member].clone()
+        state["random"]["rate_factor"] = self._rate_factor[member].clone()
         return state
 
     def load_member_state(self, member: int, state: Mapping[str, Mapping[str, Tensor]]) -> None:
         super().load_member_state(member, state)
         if "random" in state:
             self._epoch_count[member] = state["random"]["epoch_count"]
+            self._rate_factor[member] = state["random"].get("rate_factor", 1.0)  # 0.1 had none
 
     def set_hyperparameters(self, member: int, values: Mapping[str, float]) -> None:
         super().set_hyperparameters(member, values)
         if "value_clip_range" in values:
             self._clips_values[member] = values["value_clip_range"] > 0
+        if "desired_kl" in values:
+            self._adapts_rate[member] = values["desired_kl"] > 0
+            self._rate_factor[member] = 1.0

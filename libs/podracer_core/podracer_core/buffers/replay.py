@@ -93,6 +93,7 @@ class Replay:
         self._final_observation = empty(example.observation, count=self._cut_off_room + 1)  # the last is a bin
         self._cut_off_count = torch.zeros((), dtype=torch.int64, device=self.device)
         self._next_row = 0  # of the next transition; its observation, the newest, is there already
+        self._row_of_next = torch.zeros((), dtype=torch.int64, device=self.device)  # the same, where graphs read it
         self._stored = 0  # rows ever
         self._stored_before = [0] * members  # rows that each had ever stored, elsewhere, when it came here
         self.least_rows = 0
@@ -136,9 +137,10 @@ class Replay:
             self.priorities.set_newest(self._leaves(rows[:-1]), valid.transpose(0, 1).flatten(1))
             self.priorities.clear(self._leaves(rows[-1:]))
         self._next_row = (self._next_row + horizon) % (self.rows + 1)
+        self._row_of_next.fill_(self._next_row)
         self._stored += horizon
         self.least_rows = min(self.least_rows + horizon, self.rows)
-        self.size = (self.size + horizon).clamp(max=self.rows)
+        self.size.add_(horizon).clamp_(max=self.rows)
 
     def sample(self, batch_size: int, key: Tensor, counter: Tensor, gamma: Tensor, steps: int = 1) -> Transitions:
         """B = `batch_size` transitions of every member, with replacement, evenly.
@@ -154,7 +156,7 @@ class Replay:
         # (32 random bits * bound) / 2^32: an even choice out of at most 2^31.
         chosen = (((bits >> 32) & 0xFFFFFFFF) * (rows * columns)) >> 32
         age, column = chosen.div(columns, rounding_mode="floor"), chosen % columns
-        row = (self._next_row - 1 - age) % (self.rows + 1)
+        row = (self._row_of_next - 1 - age) % (self.rows + 1)
         owner = column.div(self.num_envs, rounding_mode="floor") if self.shared else self._member
         place = (row * self.members + owner) * self.num_envs + column % self.num_envs
         return self._gather(place, age, gamma, steps, torch.ones_like(place, dtype=torch.float32))
@@ -172,7 +174,7 @@ class Replay:
         part = (torch.arange(batch_size, device=self.device) + uniform(key.view(-1, 1), draws)) / batch_size
         leaf, probability = self.priorities.find(part)
         row, environment = leaf.div(self.num_envs, rounding_mode="floor"), leaf % self.num_envs
-        age = (self._next_row - 1 - row) % (self.rows + 1)
+        age = (self._row_of_next - 1 - row) % (self.rows + 1)
         count = (self.size * self.num_envs).view(-1, 1)
         weight = (count * probability).clamp(min=1e-12).pow(-exponent.view(-1, 1))
         weight = torch.where(probability > 0, weight, 0.0)
@@ -227,9 +229,10 @@ class Replay:
             if state is not None:
                 self._stored_before[member] = int(state["first_row"]) + state["reward"].shape[0]
         self._next_row = self._stored = rows
+        self._row_of_next.fill_(rows)
         self._stored_before = [before - rows for before in self._stored_before]
         self.least_rows = min(kept)
-        self.size = torch.tensor(kept, device=self.device)
+        self.size.copy_(torch.tensor(kept))
 
     def fits(self, state: Mapping[str, Tensor]) -> bool:
         """Whether transitions of one member are of as many environments, and of the same shapes."""
@@ -285,7 +288,7 @@ class Replay:
         cut_off = rollout.truncated & ~rollout.terminated
         order = cut_off.flatten().cumsum(0).view_as(cut_off) + self._cut_off_count
         numbers = torch.where(cut_off, order - 1, _NOT_CUT_OFF)
-        if self.device.type == "cpu":  # which ones is known at once, and they are few
+        if _looks_cost_nothing(self.device):  # which ones is known at once, and they are few
             if cut_off.any():
                 final = _finite(rollout.final_observation[cut_off])
                 self._final_observation[numbers[cut_off] % self._cut_off_room] = final
@@ -324,7 +327,7 @@ class Replay:
                 running = running & ~(terminated | take(self._truncated, last))
         cut_off = take(self._cut_off, last)
         next_observation = take(self._observation, (last + stride) % self._reward.shape[0])
-        if self.device.type != "cpu" or bool((cut_off != _NOT_CUT_OFF).any()):
+        if not _looks_cost_nothing(self.device) or bool((cut_off != _NOT_CUT_OFF).any()):
             aside = cut_off != _NOT_CUT_OFF
             final = take(self._final_observation, torch.where(aside, cut_off % self._cut_off_room, 0))
             next_observation = torch.where(aside.view(*shape, *[1] * (final.dim() - 2)), final, next_observation)
@@ -338,6 +341,11 @@ class Replay:
             weight=torch.where(valid, weight, 0.0),
             place=place,
         )
+
+
+def _looks_cost_nothing(device: torch.device) -> bool:
+    """Whether the host may ask for a value: elsewhere it would wait, and a graph could not be captured."""
+    return device.type == "cpu"
 
 
 def _finite(observation: Tensor) -> Tensor:

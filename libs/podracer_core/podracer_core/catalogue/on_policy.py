@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from podracer_core.catalogue.algorithm_info import AlgorithmInfo
 from podracer_core.catalogue.hyperparameters import Hyperparameter, SearchChoice, SearchRange
-from podracer_core.catalogue.shared_hyperparameters import H_TERM, SCHEDULE, adapted, sought
+from podracer_core.catalogue.shared_hyperparameters import H_TERM, SCHEDULE, adapted
 from podracer_core.catalogue.spaces import BoxSpace, DiscreteSpace, MultiBinarySpace, MultiDiscreteSpace
 
 __all__ = ["ON_POLICY"]
@@ -14,6 +14,8 @@ __all__ = ["ON_POLICY"]
 _PPO_PAPER = "Schulman et al. 2017, Proximal Policy Optimization Algorithms, arXiv:1707.06347"
 _A2C_PAPER = "Mnih et al. 2016, Asynchronous Methods for Deep Reinforcement Learning, arXiv:1602.01783"
 _DETAILS = "Huang et al. 2022, The 37 Implementation Details of PPO"
+_DIPS = "ours: with 32, agents forget what they could, see docs/algorithms/ppo.md"
+_RSL_RL = "Schwarke et al. 2025, RSL-RL, arXiv:2509.10771"
 _STUDY = "Andrychowicz et al. 2021, What Matters In On-Policy RL?, arXiv:2006.05990"
 
 _GAE_LAMBDA = Hyperparameter(
@@ -51,9 +53,9 @@ _SHARED = (
         source=_DETAILS, bounds=(1e-6, 1e6),
     ),
     Hyperparameter(
-        "horizon", "int", 32, "cohort",
+        "horizon", "int", 64, "cohort",
         "steps that every environment takes between two updates",
-        source=_PPO_PAPER, bounds=(1, 65536),
+        source=_DIPS, bounds=(1, 65536),
     ),
     Hyperparameter(
         "hidden_sizes", "sizes", (64, 64), "network",
@@ -98,7 +100,7 @@ _PPO = AlgorithmInfo(
     implementation="podracer_core.algorithms.ppo:PPO",
     automatic=True,
     hyperparameters=(
-        *sought(_SHARED, horizon=64),
+        *_SHARED,
         _GAE_LAMBDA,
         Hyperparameter(
             "clip_range", "float", 0.2, "member",
@@ -116,9 +118,14 @@ _PPO = AlgorithmInfo(
             source=_DETAILS, bounds=(0.0, 10.0),
         ),
         Hyperparameter(
-            "minibatch_size", "int", 2048, "cohort",
-            "transitions of one member in a minibatch; 0: a quarter of its rollout",
-            source=f"{_PPO_PAPER}; the quarter: {_DETAILS}", bounds=(0, 1 << 24), search=SearchChoice((0,)),
+            "desired_kl", "float", 0.0, "member",
+            "the learning rate falls where the policy moves twice this far, and rises under half of it; 0: neither",
+            source=_RSL_RL, bounds=(0.0, 10.0),
+        ),
+        Hyperparameter(
+            "minibatch_size", "int", 0, "cohort",
+            "transitions of one member in a minibatch; 0: a quarter of its rollout, on a CPU 2,048 at most",
+            source=f"the quarter: {_DETAILS}; the 2,048: ours", bounds=(0, 1 << 24),
         ),
         Hyperparameter(
             "epochs", "int", 4, "cohort",

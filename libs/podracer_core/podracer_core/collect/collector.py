@@ -15,7 +15,7 @@ from podracer_core.environments.action_masks import action_mask_size
 from podracer_core.environments.vec_environment import Step, VecEnvironment
 from podracer_core.errors import InvalidInput
 from podracer_core.networks.actor import Actor
-from podracer_core.random_streams import action_keys, environment_keys
+from podracer_core.random_streams import action_keys, environment_keys, first_ages
 
 
 class Collector:
@@ -25,6 +25,9 @@ class Collector:
     environment (its place in its random streams; zero for a new agent). `first_environment` is the index of this
     worker's first environment within each member, so that several workers of a learner draw different numbers.
     `session`, an int or int64 [M], makes episodes differ when the environments start anew after a restart.
+    `random_ages`: where there is a time limit, the first episode of each environment counts as some random number of
+    steps old, so that the limits do not fall together (rsl_rl's init_at_random_ep_len). Statistics leave out those that
+    are cut off for it.
     `buffers` rollouts live at a time: each is overwritten by the call that comes so many later. `check` is called at
     every step but those that a CUDA graph replays; it raises to give up.
     """
@@ -38,6 +41,7 @@ class Collector:
         first_step: Tensor | None = None,
         first_environment: int = 0,
         session: int | Tensor = 0,
+        random_ages: bool = True,
         buffers: int = 1,
         check: Callable[[], None] = lambda: None,
     ) -> None:
@@ -59,7 +63,10 @@ class Collector:
         if isinstance(session, Tensor):
             session = session.to(device)
         keys = environment_keys(seeds, self.num_envs, first_environment, session)
+        limit = environment.max_episode_steps
+        self._ages = first_ages(keys, limit) if random_ages and limit else None
         self._observation = environment.reset(keys.flatten()).clone()
+        self._begin_episodes()
 
     @torch.no_grad()
     def collect(self, horizon: int, *, policy_version: int = 0) -> Rollout:
@@ -88,7 +95,7 @@ class Collector:
         self._observation.copy_(rollout.observation[horizon].flatten(0, 1))
         self._step_count += horizon
         ended = rollout.terminated | rollout.truncated
-        statistics = self._episodes.update(rollout.reward, ended, rollout.valid)
+        statistics = self._episodes.update(rollout.reward, ended, rollout.valid, rollout.terminated)
         for name in ("count", "return_sum", "length_sum"):
             getattr(rollout.episodes, name).copy_(getattr(statistics, name))
 
@@ -114,6 +121,14 @@ class Collector:
         self._observation.copy_(self.environment.load_state(parts["environment"]))
         self._episodes.load_state(parts["episodes"])
         self._step_count.copy_(state["step_count"])
+        if not self.environment.resumes_episodes:
+            self._begin_episodes()
+
+    def _begin_episodes(self) -> None:
+        """Those that the environments have just begun."""
+        self._episodes.reset()
+        if self._ages is not None and self.environment.set_ages(self._ages.flatten()):
+            self._episodes.begin_aged(self._ages > 0)
 
     def _rollout(self, horizon: int, buffer: int) -> Rollout:
         if (horizon, buffer) not in self._rollouts:

@@ -97,6 +97,11 @@ class TorchEnvironment(VecEnvironment):
         self.observe(self._state, observation)
         return observation
 
+    def set_ages(self, ages: Tensor) -> bool:
+        """See `VecEnvironment.set_ages`."""
+        self._elapsed.copy_(ages)
+        return self.max_episode_steps is not None
+
     @torch.no_grad()
     def step(self, action: Tensor, out: Step | None = None) -> Step:
         """See `VecEnvironment.step`."""

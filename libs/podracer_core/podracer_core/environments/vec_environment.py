@@ -72,6 +72,8 @@ class VecEnvironment(ABC):
     preparation: str = ""
     # Whether a CUDA graph can take steps in: see `cuda_graphs.Graphed`. Every class says so for itself.
     graph_safe: ClassVar[bool] = False
+    # Whether `load_state` goes on within episodes; else it can only begin the next ones.
+    resumes_episodes: bool = True
     has_action_mask: bool = False  # true where every step has an `action_mask`; it never changes
 
     def __init_subclass__(cls) -> None:
@@ -94,6 +96,14 @@ class VecEnvironment(ABC):
         seeds int64 [N], one key an environment. Episode k of environment i draws its random numbers from
         (seeds[i], k) alone: neither the number of environments nor their order changes it.
         """
+
+    def set_ages(self, ages: Tensor) -> bool:
+        """Let the present episode of each environment count as `ages` steps old, int64 [N], so that its time limit cuts
+        it off that much sooner. Only training asks for it, right after `reset`; later episodes have their whole length.
+
+        Returns False where that is not possible: by default, and where the time limit is inside of a user's code.
+        """
+        return False
 
     @abstractmethod
     def step(self, action: Tensor, out: Step | None = None) -> Step:

@@ -3,37 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
+from podracer_core import cuda_graphs
 from podracer_core.environments.vec_environment import VecEnvironment
 from podracer_core.errors import InvalidInput
+from podracer_core.evaluate.greedy_episodes import STEPS_AT_ONCE, Acting, GreedyEpisodes
 from podracer_core.evaluate.result import EvaluationResult
+from podracer_core.networks import NetworkActor
 
 # The network always sees blocks of this many rows, whatever the number of episodes: a matrix product may round
 # differently when its size changes, and a stored return must come out again exactly.
 BLOCK_ROWS = 32
-# Steps between two looks at whether all episodes have ended: each look makes the host wait for the device.
-_CHECK_INTERVAL = 16
 _DEFAULT_STEP_LIMIT = 100_000
 _MOST_KEPT = 8  # sets of environments
 
 
-class Evaluated(Protocol):
+class Evaluated(Acting, Protocol):
     """What can be evaluated: an Actor, or an EnsembleActor."""
 
     @property
     def members(self) -> int:
         """M."""
 
-    def greedy(self, observation: Tensor, action_mask: Tensor | None = None) -> Tensor:
-        """observation [M, B, *obs] raw -> the action [M, B, *action], obeying action_mask [M, B, n]."""
-
     def repeat(self, times: int) -> Evaluated:
         """A copy in which each member stands `times` times in a row."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    environment: VecEnvironment
+    episodes: dict[tuple[int, int, int, int], GreedyEpisodes]  # that have graphs
 
 
 class Evaluator:
@@ -55,7 +59,7 @@ class Evaluator:
         check: Callable[[], None] = lambda: None,
     ) -> None:
         self._make_environment, self._step_limit, self._check = make_environment, step_limit, check
-        self._environments: dict[int, VecEnvironment] = {}
+        self._kept: dict[int, _Kept] = {}  # by number of environments
         self._all_alike = all_alike
 
     def evaluate(
@@ -78,48 +82,24 @@ class Evaluator:
     def _play(
         self, actor: Evaluated, seeds: Sequence[int], first_row: int, block_rows: int
     ) -> tuple[EvaluationResult, ...]:
-        members, episodes = actor.members, len(seeds)
-        environment = self._environment(members * episodes)
-        blocks = -(-(first_row + episodes) // block_rows)
+        members, count = actor.members, actor.members * len(seeds)
+        environment = self._environment(count)
+        blocks = -(-(first_row + len(seeds)) // block_rows)
         if members * blocks == 1 and block_rows == BLOCK_ROWS:
             blocks = 2  # one product alone may round differently from several at once, of which each gives the same
-        repeated = actor.repeat(blocks)
-        keys = torch.tensor(seeds, dtype=torch.int64, device=environment.device)
-        observation = environment.reset(keys.repeat(members))
-        padded = observation.new_zeros(members, blocks * block_rows, *observation.shape[1:])
-        rows = slice(first_row, first_row + episodes)
-        mask, padded_mask = environment.action_mask, None
-        if mask is not None:
-            padded_mask = mask.new_ones(members, blocks * block_rows, mask.shape[1])
-        running = torch.ones(members * episodes, dtype=torch.bool, device=environment.device)
-        rewards: list[Tensor] | None = [] if self._all_alike else None
-        returns = torch.zeros(members * episodes, dtype=torch.float64, device=environment.device)
-        lengths = torch.zeros(members * episodes, dtype=torch.int64, device=environment.device)
-        invalid = torch.zeros_like(running)
-        with torch.inference_mode():
-            for taken in range(1, (environment.max_episode_steps or self._step_limit) + 1):
-                padded[:, rows] = observation.view(members, episodes, *observation.shape[1:])
-                block_mask = None
-                if mask is not None and padded_mask is not None:
-                    padded_mask[:, rows] = mask.view(members, episodes, -1)
-                    block_mask = padded_mask.view(members * blocks, block_rows, -1)
-                action = repeated.greedy(padded.view(members * blocks, block_rows, *observation.shape[1:]), block_mask)
-                action = action.reshape(members, blocks * block_rows, *action.shape[2:])[:, rows].flatten(0, 1)
-                step = environment.step(action)
-                reward = torch.where(running, step.reward, 0.0)
-                returns += reward
-                if rewards is not None:
-                    rewards.append(reward)
-                lengths += running
-                invalid |= running & ~step.valid
-                running &= ~(step.terminated | step.truncated)
-                observation, mask = step.observation, step.action_mask
-                if taken % _CHECK_INTERVAL == 0:
-                    self._check()
-                    if not running.any():
-                        break
-        results = _results(returns, lengths, invalid, seeds, members)
-        return results if rewards is None else _with_statistics(results, torch.stack(rewards), environment)
+        episodes = self._episodes(count, actor, (members, blocks, block_rows, first_row))
+        episodes.begin(torch.tensor(seeds, dtype=torch.int64, device=environment.device).repeat(members))
+        limit, rewards = environment.max_episode_steps or self._step_limit, []
+        for taken in range(0, limit, STEPS_AT_ONCE):
+            steps = min(limit - taken, STEPS_AT_ONCE)
+            episodes.play(steps)
+            if self._all_alike:
+                rewards.append(episodes.rewards[:steps].clone())
+            self._check()
+            if _have_ended(episodes.running):
+                break
+        results = _results(episodes.returns, episodes.lengths, episodes.invalid, seeds, members)
+        return _with_statistics(results, torch.cat(rewards), environment) if self._all_alike else results
 
     def evaluate_staged(
         self, actor: Evaluated, seeds: Sequence[int], threshold: float, *, first: int = 8
@@ -138,16 +118,33 @@ class Evaluator:
 
     def close(self) -> None:
         """Close all environments."""
-        for environment in self._environments.values():
-            environment.close()
-        self._environments.clear()
+        for kept in self._kept.values():
+            kept.environment.close()
+        self._kept.clear()
 
     def _environment(self, num_envs: int) -> VecEnvironment:
-        environment = self._environments.pop(num_envs, None) or self._make_environment(num_envs)
-        if len(self._environments) == _MOST_KEPT:
-            self._environments.pop(next(iter(self._environments))).close()  # the longest unused
-        self._environments[num_envs] = environment
-        return environment
+        kept = self._kept.pop(num_envs, None) or _Kept(self._make_environment(num_envs), {})
+        if len(self._kept) == _MOST_KEPT:
+            self._kept.pop(next(iter(self._kept))).environment.close()  # the longest unused
+        self._kept[num_envs] = kept
+        return kept.environment
+
+    def _episodes(self, num_envs: int, actor: Evaluated, form: tuple[int, int, int, int]) -> GreedyEpisodes:
+        """`form`: members, blocks, rows of a block, the first row. Graphs stay, and get the policies that act now."""
+        kept, repeated = self._kept[num_envs], actor.repeat(form[1])
+        known = kept.episodes.get(form)
+        if known is not None and isinstance(known.actor, NetworkActor) and known.actor.acts_like(repeated):
+            known.actor.load_state(repeated.state())
+            return known
+        episodes = GreedyEpisodes(kept.environment, repeated, *form)
+        if cuda_graphs.can_capture(kept.environment.device):
+            kept.episodes[form] = episodes
+        return episodes
+
+
+def _have_ended(running: Tensor) -> bool:
+    """Waits for the device."""
+    return not bool(running.any())
 
 
 def _results(

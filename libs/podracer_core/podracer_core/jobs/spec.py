@@ -41,7 +41,7 @@ class Objective:
     statistic       what has to reach it: the lower end of the mean's 95 % interval, or the mean itself
     max_env_steps   environment steps of all agents together
     max_duration    active time, in seconds; pauses do not count
-    max_cost        device seconds, evaluation included
+    max_cost        device seconds, evaluation included: of the pods' processors, or of their GPUs
     """
 
     target_return: float | None = None

@@ -85,10 +85,6 @@ class ActionHead(ABC):
         """Outputs under which only actions of `action_mask` [M, B, n] bool are chosen."""
         raise NotImplementedError(f"{type(self).__name__} knows no action masks")
 
-    def cpu(self) -> ActionHead:
-        """The same head on the CPU."""
-        return self
-
 
 class PolicyHead(ActionHead):
     """A head whose densities a policy gradient needs."""

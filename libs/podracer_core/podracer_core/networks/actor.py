@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeGuard
 
 import gymnasium
 import torch
@@ -57,10 +57,6 @@ class Actor(ABC):
     @abstractmethod
     def member(self, member: int) -> Actor:
         """A copy of one member, as an actor of M = 1 on the same device."""
-
-    @abstractmethod
-    def cpu(self) -> Actor:
-        """The same on the CPU; there already, it shares its tensors with this one."""
 
     @abstractmethod
     def repeat(self, times: int) -> Actor:
@@ -167,8 +163,14 @@ class NetworkActor(Actor):
     def member(self, member: int) -> NetworkActor:
         return self._map(lambda tensor: tensor[member : member + 1].clone(), self.head)
 
-    def cpu(self) -> NetworkActor:
-        return self._map(lambda tensor: tensor.cpu(), self.head.cpu())
+    def acts_like(self, other: object) -> TypeGuard[NetworkActor]:
+        """Whether `other` would do the same with this one's state: shapes, head and limits are the same."""
+        return (
+            isinstance(other, NetworkActor)
+            and self.head is other.head
+            and (self.network.architecture, self.members, self._ensemble, self.limit)
+            == (other.network.architecture, other.members, other._ensemble, other.limit)
+        )
 
     def repeat(self, times: int) -> NetworkActor:
         size_bytes = times * sum(tensor.nbytes for tensor in self._tensors().values())

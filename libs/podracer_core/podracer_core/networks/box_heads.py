@@ -68,9 +68,6 @@ class BoxHead(ActionHead):
     def greedy_module(self) -> nn.Module:
         return self.units.module(squash=True)
 
-    def cpu(self) -> BoxHead:
-        return self if self.units.low.device.type == "cpu" else type(self)(self.units.space, self._exploration)
-
 
 class DeterministicHead(BoxHead):
     """DDPG and TD3: tanh(output), plus noise of the standard deviation `noise_scale` [M, 1], clipped to the box."""

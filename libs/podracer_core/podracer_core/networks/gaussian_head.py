@@ -71,9 +71,6 @@ class GaussianHead(PolicyHead):
     def greedy_module(self) -> nn.Module:
         return self.units.module()
 
-    def cpu(self) -> GaussianHead:
-        return self if self.units.low.device.type == "cpu" else GaussianHead(self.units.space)
-
 
 def make_policy_head(space: gymnasium.Space[Any], device: torch.device | str = "cpu") -> PolicyHead:
     """The head for an action space. Raises InvalidInput for anything but Discrete, MultiDiscrete, MultiBinary and a

@@ -13,6 +13,7 @@ import torch
 from podracer_core.environments.vec_environment import VecEnvironment
 from podracer_core.evaluate import EvaluationResult, Evaluator
 from podracer_core.networks.actor import Actor
+from podracer_core.processor_time import processor_seconds
 
 __all__ = ["EvaluationAnswer", "EvaluationOrder", "InProcessJudge", "Judge", "evaluate_order"]
 
@@ -49,8 +50,9 @@ class EvaluationOrder:
 
 @dataclass(frozen=True, slots=True)
 class EvaluationAnswer:
-    """One result for each policy of the order; none where the order was lost or replaced by a newer one. `duration_s`
-    leaves out the time that environments took to start."""
+    """One result for each policy of the order; none where the order was lost or replaced by a newer one. `duration_s`:
+    seconds of processors, or of the GPU where the policies act on one; those in which environments started are left
+    out."""
 
     order_id: int
     results: tuple[EvaluationResult, ...]
@@ -108,9 +110,10 @@ class InProcessJudge(Judge):
         return True
 
     def submit(self, order: EvaluationOrder) -> None:
-        start, self._starting_s = time.monotonic(), 0.0
+        clock = _clock(order.actor.device)
+        start, self._starting_s = clock(), 0.0
         results = evaluate_order(self._evaluator(order.actor.device), order)
-        duration_s = time.monotonic() - start - self._starting_s
+        duration_s = max(0.0, clock() - start - self._starting_s)
         self._answers.append(EvaluationAnswer(order.order_id, results, duration_s))
 
     def poll(self, timeout_s: float = 0.0) -> list[EvaluationAnswer]:
@@ -129,11 +132,16 @@ class InProcessJudge(Judge):
         return self._evaluators[device]
 
     def _start(self, num_envs: int, device: torch.device) -> VecEnvironment:
-        start = time.monotonic()
+        clock = _clock(device)
+        start = clock()
         try:
             return self._make_environment(num_envs, device)
         finally:
-            self._starting_s += time.monotonic() - start
+            self._starting_s += clock() - start
+
+
+def _clock(device: torch.device) -> Callable[[], float]:
+    return processor_seconds if device.type == "cpu" else time.monotonic
 
 
 def evaluate_order(evaluator: Evaluator, order: EvaluationOrder) -> tuple[EvaluationResult, ...]:

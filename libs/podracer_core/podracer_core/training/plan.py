@@ -19,7 +19,8 @@ class RoundPlan:
 
     env_steps            of each member; 0: no limit. The last rollout is finished, so up to one rollout more is taken
     duration_s           seconds, evaluation included; None: no limit
-    evaluation_fraction  part of the time that evaluation may take while training goes on
+    cost_s               seconds of processors (of the GPU where there is one) that the pod may use; None: no limit
+    evaluation_fraction  part of what the round uses that evaluation may take
     target               the statistic of a full evaluation that ends the round at once; None: none
     episodes             of a full evaluation
     screening_episodes   of the evaluations that follow training
@@ -29,6 +30,7 @@ class RoundPlan:
 
     env_steps: int = 0
     duration_s: float | None = None
+    cost_s: float | None = None
     evaluation_fraction: float = 0.2
     target: float | None = None
     statistic: Statistic = "lower_bound"
@@ -38,13 +40,21 @@ class RoundPlan:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if not self.env_steps and self.duration_s is None and self.target is None:
-            raise InvalidInput("a round needs an end: env_steps, duration_s or target")
+        if not self.env_steps and self.duration_s is None and self.cost_s is None and self.target is None:
+            raise InvalidInput("a round needs an end: env_steps, duration_s, cost_s or target")
         if not 0.0 < self.evaluation_fraction <= 1.0 or self.episodes < 1 or self.screening_episodes < 1:
             raise InvalidInput(
                 "a round needs an evaluation_fraction in (0, 1] and at least one episode an evaluation, not "
                 f"{self.evaluation_fraction}, {self.episodes} and {self.screening_episodes}"
             )
+
+    def part(self, elapsed_s: float, env_steps: int, used_s: float) -> float:
+        """How much of the round lies behind it, 1 at its end; 0 where its length is not known."""
+        return max(
+            elapsed_s / self.duration_s if self.duration_s else 0.0,
+            env_steps / self.env_steps if self.env_steps else 0.0,
+            used_s / self.cost_s if self.cost_s else 0.0,
+        )
 
     def score(self, result: EvaluationResult) -> float:
         """The number of an evaluation that is held against the target."""

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-__all__ = ["EvaluationSchedule"]
+__all__ = ["CREDIT_S", "EvaluationSchedule"]
 
-_CREDIT_S = 5.0
+CREDIT_S = 5.0
 _LOOKS_AT_THE_END = 2  # what a round ends with costs about as much: a last look, and each member's best in full
 
 
 class EvaluationSchedule:
-    """Keeps evaluation to `fraction` of the time, and spends it where it matters.
+    """Keeps evaluation to `fraction` of what a round uses, and spends it where it matters.
+
+    What is used is in seconds of processors, evaluation included, or in seconds of the GPU where there is one.
+    `round_s` is what the whole round will use, as far as anybody knows.
 
     A round begins with a credit, used for the first look and, where a target is hunted, for more of them: a lucky
     policy comes and goes within a few updates. Over a round whose length is known the fraction holds in the end: what
@@ -19,40 +22,47 @@ class EvaluationSchedule:
 
     def __init__(self, fraction: float, round_s: float | None = None, *, hunting: bool, blocking: bool = True) -> None:
         self._fraction = fraction
-        self._round_s, self._hunting, self._blocking = round_s, hunting, blocking
-        self._last_cost_s: float | None = None
+        self.round_s, self._hunting, self._blocking = round_s, hunting, blocking
+        self._has_looked = False
         self._last_end_s = 0.0
         self.spent_s = 0.0
 
-    def is_due(self, elapsed_s: float, first_cost_s: float, *, promising: bool) -> bool:
-        """Whether to look now. `first_cost_s` estimates the cost of a first look, before there has been one;
-        `promising`: the last look was not far from the target."""
-        if self._last_cost_s is None:
-            return self._leaves_the_end(elapsed_s, first_cost_s)
-        if not self._hunting:
-            return self._leaves_the_end(elapsed_s, self._last_cost_s, credit=False)
-        pause_s = self._last_cost_s * (0 if not self._blocking else 1 if promising else 2)
-        rested = elapsed_s - self._last_end_s >= pause_s
-        return rested and self._leaves_the_end(elapsed_s, self._last_cost_s)
+    def is_due(self, used_s: float, cost_s: float, *, promising: bool, whole: float = 1.0) -> bool:
+        """Whether to look now, which costs `cost_s`. `promising`: the last look was not far from the target; `whole`:
+        how many times that a look with all of its episodes costs."""
+        if not self._has_looked or not self._hunting:
+            return self._leaves_the_end(used_s, cost_s, whole, credit=not self._has_looked)
+        pause_s = cost_s * (0 if not self._blocking else 1 if promising else 2)
+        rested = used_s - self._last_end_s >= pause_s
+        return rested and self._leaves_the_end(used_s, cost_s, whole)
 
-    def allows(self, elapsed_s: float, cost_s: float, *, credit: bool = False) -> bool:
+    def allows(self, used_s: float, cost_s: float, *, credit: bool = False) -> bool:
         """Whether `cost_s` seconds more stay within the fraction."""
-        return cost_s <= self.left_s(elapsed_s, credit=credit)
+        return cost_s <= self.left_s(used_s, credit=credit)
 
-    def left_s(self, elapsed_s: float, *, credit: bool = True) -> float:
+    def left_s(self, used_s: float, *, credit: bool = True) -> float:
         """Seconds of the fraction that are left; less than 0 where more was spent."""
-        base_s = elapsed_s + (_CREDIT_S if credit else 0.0)
-        if credit and self._round_s is not None:
-            base_s = max(elapsed_s, min(base_s, self._round_s))
+        base_s = used_s + (CREDIT_S if credit else 0.0)
+        if credit and self.round_s is not None:
+            base_s = max(used_s, min(base_s, self.round_s))
         return self._fraction * base_s - self.spent_s
 
-    def _leaves_the_end(self, elapsed_s: float, cost_s: float, *, credit: bool = True) -> bool:
-        """Whether a look of `cost_s` seconds stays within the fraction and leaves what the end of the round costs."""
-        end_s = _LOOKS_AT_THE_END * cost_s if self._round_s is not None else 0.0
-        return self.allows(elapsed_s, cost_s + end_s, credit=credit)
+    @property
+    def end_left_s(self) -> float | None:
+        """Seconds that are left for the end of a round of known length; less than 0 where more was spent."""
+        return None if self.round_s is None else self._fraction * self.round_s - self.spent_s
 
-    def record(self, elapsed_s: float, cost_s: float, *, screening: bool) -> None:
+    def _leaves_the_end(self, used_s: float, cost_s: float, whole: float, *, credit: bool = True) -> bool:
+        """Whether a look of `cost_s` seconds stays within the fraction and leaves what the end of the round costs, or
+        half of the fraction where that costs more."""
+        end_s = 0.0
+        if self.round_s is not None:
+            end_s = _LOOKS_AT_THE_END * whole * cost_s
+            end_s = end_s if whole == 1.0 else min(end_s, 0.5 * self._fraction * self.round_s)
+        return self.allows(used_s, cost_s + end_s, credit=credit)
+
+    def record(self, used_s: float, cost_s: float, *, screening: bool) -> None:
         """An evaluation of `cost_s` seconds has just ended."""
         self.spent_s += cost_s
         if screening:
-            self._last_cost_s, self._last_end_s = cost_s, elapsed_s
+            self._has_looked, self._last_end_s = True, used_s

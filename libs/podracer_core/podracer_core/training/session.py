@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -12,6 +13,7 @@ from torch import Tensor
 
 from podracer_core.algorithms.algorithm import Algorithm, MemberState
 from podracer_core.buffers.rollout import Rollout
+from podracer_core.processor_time import processor_seconds
 from podracer_core.training.environment_states import EnvironmentState
 from podracer_core.training.epochs import EpochFusion
 from podracer_core.training.judge import Judge
@@ -30,9 +32,10 @@ _CONCLUDE_S = 60.0
 @dataclass(frozen=True, slots=True)
 class Progress:
     """What a round has done so far, one entry a member. `returns` are of the training episodes that ended last; NaN
-    before the first one has."""
+    before the first one has. `used_s` are seconds of processors, or of the GPU, `evaluation_s` those of evaluation."""
 
     elapsed_s: float
+    used_s: float
     evaluation_s: float
     updates: int
     env_steps: list[int]
@@ -68,12 +71,15 @@ class TrainingSession:
         *,
         clock: Callable[[], float] = time.monotonic,
         began_at: float | None = None,
+        processor_clock: Callable[[], float] = processor_seconds,
+        used_before: float | None = None,
         episode_steps: int = 1000,
         base_env_steps: Sequence[int] | None = None,
         interrupted: Callable[[], bool] = lambda: False,
         fusion: EpochFusion | None = None,
     ) -> None:
-        """Without a judge nothing is evaluated. `began_at` is when the round began on `clock`, by default now;
+        """Without a judge nothing is evaluated. `began_at` is when the round began on `clock`, by default now, and
+        `used_before` what `processor_clock` said then; where the device is no CPU, its seconds are those of `clock`.
         `episode_steps` helps to estimate the cost of a first look; `base_env_steps`, each member's before the round,
         make its evaluation episodes other ones than in rounds before; `interrupted` makes `conclude` hurry; `fusion`:
         with other learners, whose steps count here once they are fused."""
@@ -83,22 +89,36 @@ class TrainingSession:
         algorithm.observe = self.phases.part
         self._fusion = fusion
         self._began_at = clock() if began_at is None else began_at
+        self._is_on_cpu, self._processor_clock = algorithm.device.type == "cpu", processor_clock
+        self._used_before = processor_clock() if used_before is None else used_before
         self._steps = torch.zeros(algorithm.members, dtype=torch.int64, device=algorithm.device)
+        self._ended = torch.zeros_like(self._steps)  # episodes
         self._steps_per_member = 0
         self._updates = 0
         self._metrics: dict[str, Tensor] = {}
         self._episodes: deque[tuple[Tensor, Tensor]] = deque(maxlen=_RETURN_ROLLOUTS)
         self._last_returns = torch.full_like(self._steps, torch.nan, dtype=torch.float64)
-        self._collect_s, self._envs_per_member = 0.0, 1  # of the last rollout
+        self._collect_s, self._envs_per_member = 0.0, 1  # used for the last rollout
         base = [0] * algorithm.members if base_env_steps is None else list(base_env_steps)
         self.selection = (
-            Selection(algorithm, judge, plan, self.moment, self._first_look_s, base, interrupted) if judge else None
+            Selection(algorithm, judge, plan, self.moment, self._first_look_s, base, interrupted, self._returns)
+            if judge
+            else None
         )
+        self._judges_elsewhere = judge is not None and not judge.blocking
 
     @property
     def elapsed_s(self) -> float:
         """Seconds since the round began."""
         return self._clock() - self._began_at
+
+    @property
+    def used_s(self) -> float:
+        """Processor seconds of all processes that worked for the round; on a GPU the seconds for which it was held."""
+        if not self._is_on_cpu:
+            return self.elapsed_s
+        judged_s = self.selection.spent_s if self.selection and self._judges_elsewhere else 0.0
+        return self._processor_clock() - self._used_before + self._source.used_s + judged_s
 
     @property
     def confirmed(self) -> Judgement | None:
@@ -107,19 +127,24 @@ class TrainingSession:
 
     @property
     def finished(self) -> bool:
-        """Whether the budget is used or the target reached."""
-        plan = self.plan
-        out_of_steps = bool(plan.env_steps) and self._steps_per_member >= plan.env_steps
-        out_of_time = plan.duration_s is not None and self.elapsed_s >= plan.duration_s
-        return out_of_steps or out_of_time or self.confirmed is not None
+        """Whether the budget is used, but for what is kept for the last evaluations, or the target reached."""
+        plan, selection = self.plan, self.selection
+        if self.confirmed is not None or (plan.env_steps and self._steps_per_member >= plan.env_steps):
+            return True
+        if plan.duration_s is not None:
+            closing_s = selection.closing_s if selection and not self._judges_elsewhere else 0.0
+            if self.elapsed_s + closing_s >= plan.duration_s:
+                return True
+        closing_cost_s = selection.closing_cost_s if selection and plan.cost_s is not None else 0.0
+        return plan.cost_s is not None and self.used_s + closing_cost_s >= plan.cost_s
 
     def step(self, *, may_look: bool = True) -> bool:
         """One rollout, one update, and a look where it is time and allowed. Returns whether it has looked just now."""
         self.phases.next_iteration()
-        start = self._clock()
+        start_s = self.used_s
         with self.phases.phase("collect"):
             rollout = self._source.collect()
-        self._collect_s, self._envs_per_member = self._clock() - start, rollout.num_envs
+        self._collect_s, self._envs_per_member = max(0.0, self.used_s - start_s), rollout.num_envs
         with self.phases.phase("update"):
             self._metrics = self.algorithm.update(rollout)
         self._count(rollout)
@@ -133,12 +158,15 @@ class TrainingSession:
         with self.phases.phase("evaluate"):
             return self.selection.step(may_look=may_look)
 
-    def conclude(self, *, evaluate: bool = True, timeout_s: float = _CONCLUDE_S) -> list[MemberOutcome]:
-        """End the round; with `evaluate` every member's best snapshot gets a full evaluation, unless the target is
-        reached. Raises DeadlineExpired where the judge is away for `timeout_s`."""
-        if self.selection and evaluate:
+    def conclude(
+        self, *, timeout_s: float = _CONCLUDE_S, told_to_end: Callable[[], bool] = lambda: False
+    ) -> list[MemberOutcome]:
+        """End the round: every member's best snapshot gets a full evaluation where the fraction pays for it and time is
+        left (`Selection.conclude`), unless the target is reached. Raises DeadlineExpired where the judge is away for
+        `timeout_s`."""
+        if self.selection:
             with self.phases.phase("conclude"):
-                self.selection.conclude(timeout_s)
+                self.selection.conclude(timeout_s, told_to_end)
         return self.outcomes()
 
     def outcomes(self) -> list[MemberOutcome]:
@@ -160,22 +188,26 @@ class TrainingSession:
 
     def moment(self) -> Moment:
         """Where the round stands."""
-        return Moment(self.elapsed_s, self._steps.tolist(), self.algorithm.version)
+        return Moment(self.elapsed_s, self._steps.tolist(), self.algorithm.version, self.used_s)
 
     def progress(self) -> Progress:
         """The same in more detail, with the metrics of the last update. Waits for the device."""
-        count = sum((count for count, _ in self._episodes), torch.zeros_like(self._steps))
-        total = sum((total for _, total in self._episodes), torch.zeros_like(self._steps, dtype=torch.float64))
         return Progress(
             self.elapsed_s,
+            self.used_s,
             self.selection.spent_s if self.selection else 0.0,
             self._updates,
             self._steps.tolist(),
-            torch.where(count > 0, total / count, self._last_returns).tolist(),
+            self._returns(),
             {name: value.tolist() for name, value in self._metrics.items()}
             | {name: [value] * self.algorithm.members for name, value in self._source.figures.items()},
             self.algorithm.active.tolist(),
         )
+
+    def _returns(self) -> list[float]:
+        count = sum((count for count, _ in self._episodes), torch.zeros_like(self._steps))
+        total = sum((total for _, total in self._episodes), torch.zeros_like(self._steps, dtype=torch.float64))
+        return torch.where(count > 0, total / count, self._last_returns).tolist()
 
     def _count(self, rollout: Rollout) -> None:
         self._steps += rollout.valid.sum((0, 2))
@@ -183,6 +215,7 @@ class TrainingSession:
         self._updates += 1
         count, total = rollout.episodes.count.clone(), rollout.episodes.return_sum.clone()
         self._episodes.append((count, total))
+        self._ended += count.to(self._ended.dtype)
         self._last_returns = torch.where(count > 0, total / count, self._last_returns)
 
     def _count_others(self, env_steps: Tensor) -> None:
@@ -191,6 +224,9 @@ class TrainingSession:
         self._steps_per_member += int(env_steps.max())
 
     def _first_look_s(self) -> float:
-        """Full episodes at the pace of the last rollout, by as many environments as a look has."""
+        """Episodes at the price of the last rollout, in as many environments as a look has: as long as those of
+        training have been, full ones before the first has ended."""
         share = min(1.0, self.plan.screening_episodes / self._envs_per_member)
-        return self._collect_s / self.algorithm.horizon * self._episode_steps * share
+        ended = int(self._ended.sum())
+        steps = min(self._episode_steps, int(self._steps.sum()) / ended if ended else math.inf)
+        return self._collect_s / self.algorithm.horizon * steps * share

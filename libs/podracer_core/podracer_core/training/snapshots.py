@@ -15,11 +15,15 @@ __all__ = ["Judgement", "Moment", "Snapshot", "take_snapshot"]
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """Where a round stands: seconds since it began, and every member's environment steps since then."""
+    """Where a round stands: seconds since it began, and every member's environment steps since then.
+
+    used_s  seconds of processors, or of the GPU, that the pod has used since then
+    """
 
     elapsed_s: float
     env_steps: Sequence[int]
     version: int
+    used_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,5 +70,5 @@ def take_snapshot(algorithm: Algorithm, member: int, moment: Moment) -> Snapshot
         moment.version,
         moment.elapsed_s,
         algorithm.member_state(member),
-        algorithm.actor.member(member).cpu(),
+        algorithm.actor.member(member),
     )

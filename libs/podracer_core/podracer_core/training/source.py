@@ -22,10 +22,12 @@ class RolloutSource(ABC):
 
     worker_count  workers connected now
     staleness     versions by which the transitions of the last rollout were behind, their mean
+    used_s        processor seconds that other processes have used for its rollouts so far
     """
 
     worker_count: int = 0
     staleness: float = 0.0
+    used_s: float = 0.0
 
     @property
     def figures(self) -> dict[str, float]:

@@ -399,13 +399,18 @@ class RoundBudget(_message.Message):
     ENV_STEPS_PER_MEMBER_FIELD_NUMBER: _builtins.int
     TIME_FIELD_NUMBER: _builtins.int
     EVALUATION_FRACTION_FIELD_NUMBER: _builtins.int
+    COST_FIELD_NUMBER: _builtins.int
     env_steps_per_member: _builtins.int
     """Environment steps of each member. 0: no limit."""
     evaluation_fraction: _builtins.float
-    """Part of it that evaluation may take, 0 to 1. 0: 0.2."""
+    """Part of what the round uses that evaluation may take, 0 to 1. 0: 0.2."""
     @_builtins.property
     def time(self) -> _duration_pb2.Duration:
         """Seconds of training, evaluation included. Unset: no limit."""
+
+    @_builtins.property
+    def cost(self) -> _duration_pb2.Duration:
+        """Device seconds of the pod, evaluation included. Unset: no limit."""
 
     def __init__(
         self,
@@ -413,10 +418,11 @@ class RoundBudget(_message.Message):
         env_steps_per_member: _builtins.int = ...,
         time: _duration_pb2.Duration | None = ...,
         evaluation_fraction: _builtins.float = ...,
+        cost: _duration_pb2.Duration | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["time", b"time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["cost", b"cost", "time", b"time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["env_steps_per_member", b"env_steps_per_member", "evaluation_fraction", b"evaluation_fraction", "time", b"time"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cost", b"cost", "env_steps_per_member", b"env_steps_per_member", "evaluation_fraction", b"evaluation_fraction", "time", b"time"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -627,7 +633,7 @@ class MemberProgress(_message.Message):
     """Whether the member has diverged and is frozen at its last good state."""
     @_builtins.property
     def cost(self) -> _duration_pb2.Duration:
-        """Device seconds / M, evaluation included."""
+        """Device seconds / M, evaluation included: processor seconds of all processes of the pod, or seconds of its GPU where it has one."""
 
     @_builtins.property
     def evaluation_cost(self) -> _duration_pb2.Duration:
@@ -877,8 +883,11 @@ class TrainResult(_message.Message):
     MEMBERS_FIELD_NUMBER: _builtins.int
     TRAIN_TIME_FIELD_NUMBER: _builtins.int
     ENV_STEPS_PER_SECOND_FIELD_NUMBER: _builtins.int
+    SIZES_FIELD_NUMBER: _builtins.int
     env_steps_per_second: _builtins.float
     """Environment steps a second over the whole round, all members."""
+    sizes: _builtins.str
+    """Device and sizes that the learner has chosen or was told, for people: `cuda, 512 environments each, horizon 32`. At most 200 characters."""
     @_builtins.property
     def members(self) -> _containers.RepeatedCompositeFieldContainer[Global___MemberResult]:
         """In the order of the cohort."""
@@ -893,10 +902,11 @@ class TrainResult(_message.Message):
         members: _abc.Iterable[Global___MemberResult] | None = ...,
         train_time: _duration_pb2.Duration | None = ...,
         env_steps_per_second: _builtins.float = ...,
+        sizes: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["train_time", b"train_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["env_steps_per_second", b"env_steps_per_second", "members", b"members", "train_time", b"train_time"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["env_steps_per_second", b"env_steps_per_second", "members", b"members", "sizes", b"sizes", "train_time", b"train_time"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -386,6 +386,7 @@ class RolloutBatch(_message.Message):
     LIVE_ENVIRONMENTS_FIELD_NUMBER: _builtins.int
     ENVIRONMENT_STATE_FIELD_NUMBER: _builtins.int
     DURATION_S_FIELD_NUMBER: _builtins.int
+    PROCESSOR_S_FIELD_NUMBER: _builtins.int
     normalizer_version: _builtins.int
     """Normalizer version that went with them."""
     counter: _builtins.int
@@ -396,6 +397,8 @@ class RolloutBatch(_message.Message):
     """Environments that answered; fewer than opened after a process died."""
     duration_s: _builtins.float
     """Seconds that the rollout took."""
+    processor_s: _builtins.float
+    """Processor seconds of the worker and its children since the session's rollout before, or since the session was opened."""
     @_builtins.property
     def tensors(self) -> _containers.MessageMap[_builtins.str, _tensor_pb2.Tensor]:
         """Tensors by name, [T, M, E, …]: observation, action, log_prob, reward, terminated, truncated, final_observation, valid and what the algorithm adds."""
@@ -419,10 +422,11 @@ class RolloutBatch(_message.Message):
         live_environments: _builtins.int = ...,
         environment_state: _abc.Mapping[_builtins.str, _tensor_pb2.Tensor] | None = ...,
         duration_s: _builtins.float = ...,
+        processor_s: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["counter", b"counter", "duration_s", b"duration_s", "environment_state", b"environment_state", "live_environments", b"live_environments", "normalizer_version", b"normalizer_version", "policy_versions", b"policy_versions", "tensors", b"tensors", "valid_steps", b"valid_steps"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["counter", b"counter", "duration_s", b"duration_s", "environment_state", b"environment_state", "live_environments", b"live_environments", "normalizer_version", b"normalizer_version", "policy_versions", b"policy_versions", "processor_s", b"processor_s", "tensors", b"tensors", "valid_steps", b"valid_steps"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -118,6 +118,11 @@ class MuJoCoEnvironment(VecEnvironment):
         self.physics.restart(self.never.logical_not(), *states)
         return self._go_on()
 
+    def set_ages(self, ages: Tensor) -> bool:
+        """See `VecEnvironment.set_ages`."""
+        self._elapsed.copy_(ages)
+        return self.max_episode_steps is not None
+
     @torch.no_grad()
     def step(self, action: Tensor, out: Step | None = None) -> Step:
         """See `VecEnvironment.step`."""

@@ -81,6 +81,11 @@ class BatchedRows(Rows):
         self.doing = "reset"
         self._show(self._environment.reset(torch.tensor(seeds, dtype=torch.int64)))
 
+    def set_ages(self, ages: bytes) -> bool:
+        """See `Rows.set_ages`."""
+        self.doing = "set_ages"
+        return bool(self._environment.set_ages(torch.frombuffer(bytearray(ages), dtype=torch.int64)))
+
     def step(self) -> None:
         """See `Rows.step`."""
         arrays, out = self.arrays, self._out

@@ -112,6 +112,13 @@ class GymnasiumRows(Rows):
         self._nearest_last_step = int(self._last_step.min())
         self._draw()
 
+    def set_ages(self, ages: bytes) -> bool:
+        """See `Rows.set_ages`: not where the limit lies in a wrapper that is left on, or in the environment itself."""
+        limited = np.array(self._limits) < _NO_LIMIT
+        self._last_step[limited] -= np.frombuffer(ages, np.int64)[limited]
+        self._nearest_last_step = int(self._last_step.min())
+        return bool(limited.all())
+
     def step(self) -> None:
         """See `Rows.step`. Where the numbers have broken, the next episode starts too."""
         rows = self.arrays

@@ -109,6 +109,11 @@ class PreprocessVecEnv(VecEnvironment):
         self._arrays.episode[:] = 0
         return self._start_episodes()
 
+    def set_ages(self, ages: Tensor) -> bool:
+        """See `VecEnvironment.set_ages`; of a `gymnasium.Env`, where its limit is the job's or `gymnasium.make`'s."""
+        payloads = [ages[rows].cpu().numpy().tobytes() for rows in self._processes.rows]
+        return all(answer["possible"] for answer, _ in self._ask("set_ages", payloads).answers)
+
     def step(self, action: Tensor, out: Step | None = None) -> Step:
         """See `VecEnvironment.step`; raises UserCodeFailed when the user's code does, and is closed then."""
         self.check_action(action)
@@ -176,7 +181,7 @@ class PreprocessVecEnv(VecEnvironment):
         self.deterministic_evaluation = opened.get("deterministic_evaluation", False)
         self.frames_per_second: float | None = opened.get("frames_per_second")
         self.has_action_mask = opened["mask_size"] > 0
-        self._batched = opened.get("batched", False)
+        self._batched = self.resumes_episodes = opened.get("batched", False)
         layout = self.num_envs, self.observation_space, self.action_space, opened["mask_size"]
         size_memory(self._processes.memory, *layout)
         self._processes.map()

@@ -12,6 +12,8 @@ the user's environment is a batched one.
     {"command": "map", "num_envs": 64, "first": 32, "mask_size": 6}
                                                             -> {}; rows first … first + count - 1 are its own
     {"command": "start"}    -> {}; a new episode in every row, numbered by `episode`
+    {"command": "set_ages"} and a number for each row, int64
+                            -> {"possible": true}; their episodes count as so many steps old
     {}                      -> {}; acts once in every row
     {"command": "frame"}    -> {"shape": [400, 600, 3]} and the bytes of the picture
     {"command": "state"}    -> {} and the state of a batched environment; "load_state" takes such a payload
@@ -81,6 +83,8 @@ class Server:
                 os.close(self._memory)  # mapped now, and out of the reach of code that writes to any descriptor
             case "start":
                 self._rows.start()
+            case "set_ages":
+                return {"possible": self._rows.set_ages(payload)}, b""
             case "frame":
                 frame = self._rows.frame()
                 return {"shape": frame.shape}, frame.tobytes()

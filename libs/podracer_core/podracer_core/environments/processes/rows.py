@@ -48,6 +48,10 @@ class Rows(ABC):
         """Start the episode whose number stands in `episode`, in every row."""
 
     @abstractmethod
+    def set_ages(self, ages: bytes) -> bool:
+        """See `VecEnvironment.set_ages`; int64 [count]."""
+
+    @abstractmethod
     def step(self) -> None:
         """Act once in every row; where an episode ends, start the next one."""
 
