@@ -425,7 +425,7 @@ BAD_DEPLOYMENTS = {
     "an image whose pull secret is missing": (
         TEMPLATE,
         {"op": "replace", "path": IMAGE, "value": PRIVATE_IMAGE},
-        ("POD_IMAGE", "401 Unauthorized"),
+        ("POD_IMAGE", "authorization failed"),
     ),
     "a template of another version": (
         TEMPLATE,
