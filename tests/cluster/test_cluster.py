@@ -461,12 +461,14 @@ def test_a_bad_deployment(installation: Installation, scenarios: Scenarios, puls
         installation.apply(patches=[json_patch(*what, operation)])
         before = restart_count(installation)
         job = client.job(pulse.job).scale(most=3)
-        notes += [wait_until(told, PATIENCE_S, f"the event {kind}: {words}")]
-        assert len(kubectl.pods("orchestrator")) == 1
-        kubectl.wait_ready(*CONTROL_PLANE)
-        assert restart_count(installation) == before
-        job.scale(most=2)
-        installation.apply()
+        try:
+            notes += [wait_until(told, PATIENCE_S, f"the event {kind}: {words}")]
+            assert len(kubectl.pods("orchestrator")) == 1
+            kubectl.wait_ready(*CONTROL_PLANE)
+            assert restart_count(installation) == before
+        finally:
+            job.scale(most=2)
+            installation.apply()
         pulse.wait_for_steps()
 
 
