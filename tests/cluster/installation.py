@@ -17,7 +17,7 @@ from typing import Any
 import yaml
 from cluster.kubectl import Kubectl, wait_until
 
-from podracer_client import Client, Job, cluster
+from podracer_client import Client, Job, PolicyClient, cluster
 from podracer_client.contexts import ClusterPlace
 from podracer_core.config.secret import Secret
 from podracer_core.errors import PodracerError
@@ -72,6 +72,8 @@ class Installation:
         tag = tag or os.environ.get("PODRACER_CLUSTER_TAG", "")
         roles = ("orchestrator", "leaderboard", "learner", "worker", "evaluator", "policy", "minio")
         images = [{"name": f"{registry}/podracer-{role}", "newTag": tag} for role in roles] if tag else []
+        without_cuda = {"name": f"{registry}/podracer-learner-cuda", "newName": f"{registry}/podracer-learner"}
+        images += [without_cuda | ({"newTag": tag} if tag else {})]
         content = {
             "apiVersion": "kustomize.config.k8s.io/v1beta1",
             "kind": "Kustomization",
@@ -138,6 +140,21 @@ class Installation:
     def client(self) -> Iterator[Client]:
         """As a context of `podracer context` reaches it, from where kubectl works."""
         with Client(cluster.connect(ClusterPlace(self.namespace))) as client:
+            yield client
+
+    @contextmanager
+    def policies(self) -> Iterator[PolicyClient]:
+        """The policy server, as a client that holds token and certificate."""
+        secrets = {kind: self.kubectl.get("secret", f"podracer-{kind}-client")["data"] for kind in ("tokens", "tls")}
+        for name, key in {"ca.pem": "ca.crt", "cert.pem": "tls.crt", "key.pem": "tls.key"}.items():
+            file = self._folder / name
+            file.touch(0o600)
+            file.write_bytes(base64.b64decode(secrets["tls"][key]))
+        token = base64.b64decode(secrets["tokens"]["client"]).decode().split()[0]
+        with (
+            self.kubectl.forward("service/podracer-policy", 50051) as address,
+            PolicyClient(address, token=token, tls=self._folder) as client,
+        ):
             yield client
 
     def copy_databases(self) -> dict[str, str]:

@@ -21,6 +21,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+import yaml
 from cluster.installation import ALL, CONTROL_PLANE, Installation, Pulse, json_patch
 from cluster.kubectl import wait_until
 from rich.console import Console
@@ -137,6 +138,59 @@ def test_an_empty_cluster_trains_within_a_minute(installation: Installation, sce
         with installation.client() as client:
             finish(installation, client.submit(EXAMPLES / "cartpole.yaml"))
         notes += [f"the first job after {time.monotonic() - begun:.0f} s"]
+
+
+@contextmanager
+def small_installation(folder: Path, overlay: str) -> Iterator[Installation]:
+    """Of another overlay, in a namespace of its own."""
+    other = Installation(folder, f"{NAMESPACE}-{overlay}")
+    try:
+        other.make_namespace()
+        other.apply(f"overlays/{overlay}")
+        other.kubectl.wait_ready(*ALL)
+        yield other
+    finally:
+        other.kubectl("delete", "namespace", other.namespace, "--ignore-not-found", timeout_s=300)
+
+
+def test_the_gpu_overlay(scenarios: Scenarios, tmp_path: Path) -> None:
+    """The GPU is pretended by a node's status, and the learner's image is the one without CUDA."""
+    spec = yaml.safe_load((EXAMPLES / "cartpole.yaml").read_text())
+    spec["pod"]["resources"] = {"gpu": 1}
+    node = free_gpu(scenarios.installation)
+    begun = time.monotonic()
+    with small_installation(tmp_path, "gpu") as other, scenarios.run("overlay gpu", other) as notes:
+        with other.client() as client:
+            job = client.submit(parse_job(yaml.safe_dump(spec)))
+            (pod,) = wait_until(lambda: other.kubectl.pods("pod"), PATIENCE_S, "the training pod")
+            assert pod["spec"]["nodeName"] == node
+            assert pod["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] == "1"
+            finish(other, job)
+        notes += [f"the first job after {time.monotonic() - begun:.0f} s"]
+
+
+def free_gpu(installation: Installation) -> str:
+    """The node that is said to have one."""
+    node = str(installation.kubectl.get("nodes")[-1]["metadata"]["name"])
+    gpus = {"nvidia.com/gpu": "1"}
+    patch = {"status": {"capacity": gpus, "allocatable": gpus}}
+    installation.kubectl("patch", "node", node, "--subresource=status", "--type=merge", "--patch", json.dumps(patch))
+    return node
+
+
+def test_the_serving_overlay(scenarios: Scenarios, tmp_path: Path) -> None:
+    begun = time.monotonic()
+    with small_installation(tmp_path, "serving") as other, scenarios.run("overlay serving", other) as notes:
+        with other.client() as client:
+            job = finish(other, client.submit(EXAMPLES / "cartpole.yaml"))
+            notes += [f"the first job after {time.monotonic() - begun:.0f} s"]
+            client.promote(job.name)
+        what = {"op": "replace", "path": "/data/PODRACER_POLICIES", "value": f"live={job.name}@champion"}
+        other.apply("overlays/serving", patches=[json_patch("ConfigMap", "podracer-policy", what)])
+        other.kubectl("rollout", "restart", "deployment/podracer-policy")
+        other.kubectl.wait_ready("deployment/podracer-policy")
+        with other.policies() as policies:
+            assert int(policies.act([0.0, 0.0, 0.2, 0.0], policy="live")) == 1  # towards where the pole falls
 
 
 def test_a_split_tournament_reaches_its_target(installation: Installation, scenarios: Scenarios) -> None:
@@ -466,9 +520,12 @@ def test_a_bad_deployment(installation: Installation, scenarios: Scenarios, puls
             assert len(kubectl.pods("orchestrator")) == 1
             kubectl.wait_ready(*CONTROL_PLANE)
             assert restart_count(installation) == before
-        finally:
-            job.scale(most=2)
             installation.apply()
+            wait_until(lambda: len(kubectl.pods("pod")) == 3, PATIENCE_S, "the third pod, now that it can start")
+        finally:
+            installation.apply()
+            job.scale(most=2)
+        wait_until(lambda: len(kubectl.pods("pod")) == 2, PATIENCE_S, "two pods")
         pulse.wait_for_steps()
 
 

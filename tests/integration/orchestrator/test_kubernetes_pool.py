@@ -454,6 +454,19 @@ async def test_pods_are_made_of_a_template_of_its_own_version_only(site, cluster
     assert caplog.text.count("it is of the version unknown") == 1  # in the log: the events are in the database
 
 
+async def test_a_pod_that_cannot_start_is_made_again_once_its_template_is_mended(site, cluster):
+    cluster.play = lambda pod: Play("image" if "/broken" in str(pod["spec"]) else "run")
+    job = await site.create(pod=shape(2))
+    await until(lambda: len(cluster.pods("Running")) == 2, "two pods")
+    running = uids(cluster)
+    cluster.store.change("podtemplates", TEMPLATE, lambda each: each.update(template=pod_template(tokens="/broken")))
+    await scale(site, job, 3)
+    await until_event(site, job, "POD_IMAGE")
+    cluster.store.change("podtemplates", TEMPLATE, lambda each: each.update(template=pod_template(tokens="/mended")))
+    await until(lambda: len(cluster.pods("Running")) == 3, "the third pod")
+    assert running.items() <= uids(cluster).items()  # those that run go on, though of the first template
+
+
 @pytest.mark.parametrize(
     ("code", "said"),
     [

@@ -12,15 +12,26 @@ from typing import Any
 from podracer_core.kubernetes.api import Item
 from podracer_orchestrator.names import last_part
 from podracer_orchestrator.pool.backend import PodPlan
-from podracer_orchestrator.pool.kubernetes.template import EVALUATOR, LEARNER, RUN_DIR, WORKER, container, value_of
+from podracer_orchestrator.pool.kubernetes.template import (
+    EVALUATOR,
+    LEARNER,
+    RUN_DIR,
+    WORKER,
+    container,
+    digest,
+    value_of,
+)
 
 __all__ = [
-    "ASKED_MEMORY", "KIND_LABEL", "POD_LABEL", "POD_NAME", "POOL_LABEL", "QUEUE_LABEL", "JobMaker", "pool_selector",
+    "ASKED_MEMORY", "KIND_LABEL", "POD_LABEL", "POD_NAME", "POOL_LABEL", "QUEUE_LABEL", "TEMPLATE_DIGEST", "JobMaker",
+    "pool_selector",
 ]  # fmt: skip
 
 POOL_LABEL, POD_LABEL, KIND_LABEL = "podracer.dev/pool", "podracer.dev/pod", "podracer.dev/kind"
 POD_NAME, ASKED_MEMORY = "podracer.dev/pod-name", "podracer.dev/asked-memory-bytes"
 """Annotations: the pod's resource name; what its jobs had asked for when it was made, 0 where they say nothing."""
+TEMPLATE_DIGEST = "podracer.dev/template-digest"
+"""Annotation: of the pod template that it was made from."""
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 LEARNER_PORT = 50051
 """Where other learners of its agent reach a learner, at the address of its pod: the template has it listen there."""
@@ -52,7 +63,7 @@ class JobMaker:
         """The Job of a pod, owned by the ConfigMap `owner`."""
         name, kind = last_part(plan.name), plan.kind
         labels = {**_labels(self.pool), POD_LABEL: name, KIND_LABEL: kind.name}
-        annotations = {POD_NAME: plan.name, ASKED_MEMORY: str(plan.memory_bytes)}
+        annotations = {POD_NAME: plan.name, ASKED_MEMORY: str(plan.memory_bytes), TEMPLATE_DIGEST: digest(template)}
         metadata = copy.deepcopy(dict(template["metadata"]))
         metadata["labels"] = {**(metadata.get("labels") or {}), **labels}
         metadata["annotations"] = {**(metadata.get("annotations") or {}), **annotations}

@@ -30,8 +30,14 @@ from podracer_orchestrator.pool.kubernetes import status, troubles
 from podracer_orchestrator.pool.kubernetes.cluster import ClusterCopy
 from podracer_orchestrator.pool.kubernetes.deaths import Deaths
 from podracer_orchestrator.pool.kubernetes.growth import GrowthWatch
-from podracer_orchestrator.pool.kubernetes.job import ASKED_MEMORY, POOL_LABEL, JobMaker, pool_selector
-from podracer_orchestrator.pool.kubernetes.template import read_template
+from podracer_orchestrator.pool.kubernetes.job import (
+    ASKED_MEMORY,
+    POOL_LABEL,
+    TEMPLATE_DIGEST,
+    JobMaker,
+    pool_selector,
+)
+from podracer_orchestrator.pool.kubernetes.template import digest, read_template
 from podracer_orchestrator.pool.kubernetes.waits import Waits
 from podracer_orchestrator.pool.kubernetes.warnings import ClusterWarnings
 
@@ -211,12 +217,25 @@ class KubernetesPool(PoolBackend):
                     await self._observer.pod_lost(plans[name].name, why)
                     self._waits.prolong(name, now)
                     ending.append(self._delete(job, "Background"))
+                elif self._waits_in_vain(job, newest):
+                    logger.info("pod %s has not started, and its template has changed", plans[name].name)
+                    ending.append(self._delete(job, "Background"))
                 continue
             since = self._drain_since.setdefault(name, now)
             works = newest is not None and status.is_running(newest)
             if outcome or not works or now - since >= DRAIN_S or name not in self._known:
                 ending.append(self._delete(job, "Foreground"))  # of a pod without a row nobody tells it to end
         await _all(ending)
+
+    def _waits_in_vain(self, job: Item, pod: Item | None) -> bool:
+        """Whether a pod that has not started is of another template than today's: a Job's own cannot be changed."""
+        made_from = (job["metadata"].get("annotations") or {}).get(TEMPLATE_DIGEST)
+        if not made_from or (pod is not None and status.phase(pod) != "Pending"):
+            return False
+        try:
+            return made_from != digest(read_template(self._settings.pod_template, self._cluster.template))
+        except InvalidInput:
+            return False
 
     async def _make_missing(self, jobs: Mapping[str, Item], plans: Mapping[str, PodPlan]) -> None:
         now = time.monotonic()

@@ -10,6 +10,9 @@ What is the same for every pod (images, addresses, tokens, keys, volumes, securi
 
 from __future__ import annotations
 
+import hashlib
+import json
+from collections.abc import Mapping
 from typing import Any
 
 from podracer_core.build import own_build
@@ -17,7 +20,7 @@ from podracer_core.errors import InvalidInput
 from podracer_core.kubernetes.api import Item
 
 __all__ = [
-    "EVALUATOR", "INVALID_TEMPLATE", "LEARNER", "RUN_DIR", "WORKER", "container", "read_template", "value_of",
+    "EVALUATOR", "INVALID_TEMPLATE", "LEARNER", "RUN_DIR", "WORKER", "container", "digest", "read_template", "value_of",
 ]  # fmt: skip
 
 LEARNER, WORKER, EVALUATOR = "learner", "worker", "evaluator"
@@ -48,6 +51,11 @@ def read_template(name: str, item: Item | None) -> dict[str, Any]:
         if folder not in mounts:
             raise _wrong(name, f"{each['name']} mounts nothing at {folder}, where the sockets of the pod are")
     return {"metadata": found.get("metadata") or {}, "spec": spec}
+
+
+def digest(template: Mapping[str, Any]) -> str:
+    """Tells a checked template from one that was changed."""
+    return hashlib.sha256(json.dumps(template, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def container(spec: dict[str, Any], name: str) -> dict[str, Any]:
