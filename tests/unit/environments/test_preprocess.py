@@ -154,6 +154,32 @@ def test_time_limits_of_users_environments(start: Start) -> None:
     assert [bool(flag.all()) for flag in flags] == ([False] * 6 + [True]) * 2
 
 
+def test_who_plays_once_is_not_stepped_after_its_end(start: Start) -> None:
+    """Counter shows its steps. One episode each is alike to the first of those that go on, and a reset begins anew."""
+    spec = EnvironmentSpec(entry_point="user_environments:Counter", code_path=FOLDER, max_episode_steps=6)
+    environment, other = start(spec, 5, processes=2), start(spec, 5, processes=1)
+    action = torch.tensor([0, 1, 2, 1, 0])
+    for seeds in (torch.arange(5), torch.arange(5) + 10):
+        environment.reset(seeds)
+        other.reset(seeds)
+        assert environment.play_once()
+        running, last = torch.ones(5, dtype=torch.bool), torch.zeros(5, 2)
+        for _ in range(8):
+            step, going_on = environment.step(action), other.step(action)
+            last[running] = going_on.final_observation[running]
+            assert torch.equal(step.final_observation, last)
+            assert torch.equal(step.reward, torch.where(running, going_on.reward, 0.0))
+            for name in ("terminated", "truncated"):
+                assert torch.equal(getattr(step, name), getattr(going_on, name) & running)
+            running &= ~(step.terminated | step.truncated)
+        assert not running.any()
+        assert environment.state()["episode"].tolist() == [0] * 5
+    environment.reset(torch.arange(5))
+    for _ in range(20):
+        environment.step(action)
+    assert environment.state()["episode"].min() >= 2, "who was not asked to stand still goes on"
+
+
 def test_discrete_actions_get_their_start_added(start: Start) -> None:
     environment = start(user_spec("Counter"), 3, processes=1)
     environment.reset(torch.arange(3))

@@ -11,8 +11,10 @@ import torch
 
 from podracer_core.algorithms.cohort import CohortConfig, MemberConfig
 from podracer_core.algorithms.ppo import PPO
+from podracer_core.catalogue.environments import EnvironmentSpec
 from podracer_core.environments.classic_control.cartpole import CartPole
 from podracer_core.environments.classic_control.pendulum import Pendulum
+from podracer_core.environments.processes.preprocess import PreprocessVecEnv
 from podracer_core.environments.vec_environment import VecEnvironment
 from podracer_core.errors import InvalidInput
 from podracer_core.evaluate import EvaluationResult, Evaluator
@@ -139,6 +141,22 @@ def test_an_environment_without_a_time_limit_is_cut_off() -> None:
     assert result.lengths == (21, 21, 21)
     with pytest.raises(InvalidInput, match="at least one seed"):
         evaluator.evaluate(actor("Pendulum", 4), [])
+    evaluator.close()
+
+
+def test_an_environment_whose_episode_has_ended_is_not_stepped_where_it_can_stand_still() -> None:
+    spec = EnvironmentSpec(entry_point="gymnasium.envs.classic_control:CartPoleEnv", max_episode_steps=200)
+    asked: list[bool] = []
+
+    class Watched(PreprocessVecEnv):
+        def play_once(self) -> bool:
+            asked.append(super().play_once())
+            return asked[-1]
+
+    evaluator = Evaluator(lambda count: Watched(spec, count, processes=1))
+    results = [evaluator.evaluate(actor("CartPole", 4), SEEDS[:4]) for _ in range(2)]
+    assert results[0] == results[1]
+    assert asked == [True, True]
     evaluator.close()
 
 

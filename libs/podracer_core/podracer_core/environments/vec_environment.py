@@ -105,6 +105,14 @@ class VecEnvironment(ABC):
         """
         return False
 
+    def play_once(self) -> bool:
+        """Let each environment stand still from the end of its present episode until the next `reset`. It shows the
+        observation that it acted on last, reward 0 and no other end. Only evaluation asks for it, right after `reset`.
+
+        Returns False where that is not possible, as by default: every environment goes on with its next episode.
+        """
+        return False
+
     @abstractmethod
     def step(self, action: Tensor, out: Step | None = None) -> Step:
         """Act once in every environment; writes into `out` (contiguous tensors, as `allocate_step` makes) if given."""

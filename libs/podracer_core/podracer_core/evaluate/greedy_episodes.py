@@ -54,8 +54,9 @@ class GreedyEpisodes:
         self._play = Graphed(self._take_steps, device, wanted=environment.graph_safe)
 
     def begin(self, seeds: Tensor) -> None:
-        """New episodes, of seeds int64 [N]."""
+        """New episodes, of seeds int64 [N]; where it is possible, an environment is not stepped after its own."""
         self._show(self._environment.reset(seeds), self._environment.action_mask)
+        self._environment.play_once()
         for total in (self.returns, self.lengths, self.invalid):
             total.zero_()
         self.running.fill_(True)

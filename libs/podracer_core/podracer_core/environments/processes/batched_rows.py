@@ -86,6 +86,11 @@ class BatchedRows(Rows):
         self.doing = "set_ages"
         return bool(self._environment.set_ages(torch.frombuffer(bytearray(ages), dtype=torch.int64)))
 
+    def play_once(self) -> bool:
+        """See `Rows.play_once`."""
+        self.doing = "play_once"
+        return bool(self._environment.play_once())
+
     def step(self) -> None:
         """See `Rows.step`."""
         arrays, out = self.arrays, self._out

@@ -51,6 +51,9 @@ class GymnasiumRows(Rows):
         self._pictures = pictures
         self._frame: Any = None
         self.count = len(self._environments)
+        self._acting_rows: Sequence[int] = range(self.count)  # but for those that stand still
+        self._acting: Sequence[gymnasium.Env[Any, Any]] = self._environments
+        self._plays_once = False
         self.observation_space = self._environments[0].observation_space
         self.action_space = self._environments[0].action_space
         self._can_have_masks = action_mask_size(self.action_space) > 0
@@ -107,6 +110,7 @@ class GymnasiumRows(Rows):
 
     def start(self) -> None:
         """See `Rows.start`."""
+        self._acting_rows, self._acting, self._plays_once = range(self.count), self._environments, False
         for row in range(self.count):
             self._reset(row)
         self._nearest_last_step = int(self._last_step.min())
@@ -118,6 +122,11 @@ class GymnasiumRows(Rows):
         self._last_step[limited] -= np.frombuffer(ages, np.int64)[limited]
         self._nearest_last_step = int(self._last_step.min())
         return bool(limited.all())
+
+    def play_once(self) -> bool:
+        """See `Rows.play_once`."""
+        self._plays_once = True
+        return True
 
     def step(self) -> None:
         """See `Rows.step`. Where the numbers have broken, the next episode starts too."""
@@ -131,11 +140,17 @@ class GymnasiumRows(Rows):
             self._set_aside_broken_rows(rows)
             ended = True
         self._draw()
-        rows.observation[:] = rows.final_observation
-        if ended:
-            for row in np.flatnonzero(rows.terminated | rows.truncated).tolist():
+        finished = np.flatnonzero(rows.terminated | rows.truncated).tolist() if ended else []
+        if self._plays_once:
+            self._stand_still(finished)
+            going_on = self._acting_rows
+            rows.observation[going_on] = rows.final_observation[going_on]
+        else:
+            rows.observation[:] = rows.final_observation
+            for row in finished:
                 rows.episode[row] += 1
                 self._reset(row)
+        if finished:
             self._nearest_last_step = int(self._last_step.min())
 
     def frame(self) -> NDArray[np.uint8]:
@@ -157,13 +172,17 @@ class GymnasiumRows(Rows):
         ended = False
         rows.terminated.fill(False)
         rows.truncated.fill(False)
+        actions = rows.action
+        if len(self._acting_rows) < self.count:
+            rows.reward.fill(0.0)
+            actions = actions[self._acting_rows]
         masked = rows.action_mask.shape[1] > 0
         write, final_observation, rewards = self._write_observation, rows.final_observation, rows.reward
         looks_at_info = self._can_have_masks
         result: Any = None
         try:
-            for row, (environment, action) in enumerate(
-                zip(self._environments, self._read_actions(rows.action), strict=True)
+            for row, environment, action in zip(
+                self._acting_rows, self._acting, self._read_actions(actions), strict=True
             ):
                 result = environment.step(action)
                 observation, reward, terminated, truncated, info = result
@@ -180,6 +199,12 @@ class GymnasiumRows(Rows):
                 check_step(self.observation_space, result)  # not user code has raised: something strange came out of it
             raise
         return ended
+
+    def _stand_still(self, finished: Sequence[int]) -> None:
+        """They go on to show what they acted on last, to which their masks belong."""
+        self._last_step[finished] = _NO_LIMIT
+        self._acting_rows = [row for row in self._acting_rows if row not in finished]
+        self._acting = [self._environments[row] for row in self._acting_rows]
 
     def _finite(self, rows: SharedArrays) -> bool:
         """Whether all numbers of the step are; false too where they are so large that it takes a closer look."""

@@ -114,6 +114,10 @@ class PreprocessVecEnv(VecEnvironment):
         payloads = [ages[rows].cpu().numpy().tobytes() for rows in self._processes.rows]
         return all(answer["possible"] for answer, _ in self._ask("set_ages", payloads).answers)
 
+    def play_once(self) -> bool:
+        """See `VecEnvironment.play_once`; the rows of a process that was replaced go on with their next episodes."""
+        return all(answer["possible"] for answer, _ in self._ask("play_once").answers)
+
     def step(self, action: Tensor, out: Step | None = None) -> Step:
         """See `VecEnvironment.step`; raises UserCodeFailed when the user's code does, and is closed then."""
         self.check_action(action)

@@ -14,6 +14,8 @@ the user's environment is a batched one.
     {"command": "start"}    -> {}; a new episode in every row, numbered by `episode`
     {"command": "set_ages"} and a number for each row, int64
                             -> {"possible": true}; their episodes count as so many steps old
+    {"command": "play_once"}
+                            -> {"possible": true}; a row stands still from the end of its episode to the next start
     {}                      -> {}; acts once in every row
     {"command": "frame"}    -> {"shape": [400, 600, 3]} and the bytes of the picture
     {"command": "state"}    -> {} and the state of a batched environment; "load_state" takes such a payload
@@ -85,6 +87,8 @@ class Server:
                 self._rows.start()
             case "set_ages":
                 return {"possible": self._rows.set_ages(payload)}, b""
+            case "play_once":
+                return {"possible": self._rows.play_once()}, b""
             case "frame":
                 frame = self._rows.frame()
                 return {"shape": frame.shape}, frame.tobytes()

@@ -52,6 +52,10 @@ class Rows(ABC):
         """See `VecEnvironment.set_ages`; int64 [count]."""
 
     @abstractmethod
+    def play_once(self) -> bool:
+        """See `VecEnvironment.play_once`."""
+
+    @abstractmethod
     def step(self) -> None:
         """Act once in every row; where an episode ends, start the next one."""
 
