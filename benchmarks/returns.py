@@ -12,28 +12,21 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-import json
 import os
-import subprocess
-import sys
 import tempfile
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-from peers.ppo_recipes import ARGUMENTS, SAME, hyperparameters
+from peers.ppo_recipes import ARGUMENTS
 from peers.returns_order import EPISODES, ReturnsOrder
-from peers.returns_report import TITLES, plot, report, write_curves
-from peers.returns_runs import Run, Runs, digest
+from peers.returns_report import plot, report, write_curves
+from peers.returns_runs import Run, Runs
+from peers.returns_training import TITLES, settings_of, train
 from report import versions
-
-from podracer_core.catalogue.algorithms import find_algorithm
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "runs" / "benchmarks" / "returns.jsonl"
 RECORD = ROOT / "docs" / "benchmarks" / "returns.jsonl"
-SCRIPTS = {"ours": "returns_podracer.py", "sb3": "returns_baselines.py"}
 
 
 def main() -> None:
@@ -51,16 +44,14 @@ def main() -> None:
     for task in options.task or ARGUMENTS:
         for system in systems:
             for seeds in _missing(runs, options, task, system):
-                runs.add(_train(ReturnsOrder(task, seeds, options.steps, options.every, options.threads), system))
-    found = {
-        task: {system: _done(runs, options, task, system) for system in TITLES} for task in options.task or ARGUMENTS
-    }
+                runs.add(train(ReturnsOrder(task, seeds, options.steps, options.every, options.threads), system))
+    found = {task: {system: _done(runs, options, task, system) for system in TITLES} for task in ARGUMENTS}
     if not options.quick:
         runs.copy(RECORD)
         write_curves(found, table)
         if importlib.util.find_spec("matplotlib"):
             plot(table, picture)
-    report(found, options.steps)
+    report({task: found[task] for task in options.task or ARGUMENTS}, options.steps)
 
 
 def _options() -> argparse.Namespace:
@@ -83,12 +74,6 @@ def _options() -> argparse.Namespace:
     return options
 
 
-def settings_of(system: str, every: int) -> str:
-    """Ours counts the catalogue's defaults in: with another default it is another run."""
-    own = find_algorithm("ppo").defaults() if system == "ours" else {}
-    return digest(own | hyperparameters(SAME) | {"num_envs": SAME.num_envs, "every": every, "episodes": EPISODES})
-
-
 def _seeds(options: argparse.Namespace, system: str) -> range:
     return range(options.seeds if system == "ours" or options.sb3_seeds is None else options.sb3_seeds)
 
@@ -107,41 +92,6 @@ def _missing(runs: Runs, options: argparse.Namespace, task: str, system: str) ->
         yield from [missing] if missing else []
     else:
         yield from ((seed,) for seed in missing)
-
-
-def _train(order: ReturnsOrder, system: str) -> list[Run]:
-    """In a process of its own. Raises SystemExit where it fails."""
-    looks: list[dict[str, Any]] = []
-    print(f"{order.environment}, {TITLES[system]}, seeds {', '.join(map(str, order.seeds))}", flush=True)
-    with tempfile.TemporaryDirectory(prefix="returns-") as scratch:  # MuJoCo writes its log where it stands
-        log = Path(scratch, "log")
-        with log.open("w") as errors:
-            command = [sys.executable, str(ROOT / "benchmarks" / "peers" / SCRIPTS[system]), json.dumps(asdict(order))]
-            with subprocess.Popen(command, cwd=scratch, stdout=subprocess.PIPE, stderr=errors, text=True) as process:
-                for line in process.stdout or ():
-                    looks.append(json.loads(line))
-                    print(f"  {_text(looks[-1])}", flush=True)
-        if process.returncode:
-            raise SystemExit(f"{system} has failed\n{log.read_text(errors='replace')[-3000:]}")
-    settings = settings_of(system, order.every)
-    return [
-        Run(
-            order.environment,
-            system,
-            seed,
-            settings,
-            order.steps,
-            [(look["env_steps"], look["returns"][index]) for look in looks],
-            looks[-1]["training_seconds"],
-        )
-        for index, seed in enumerate(order.seeds)
-    ]
-
-
-def _text(look: dict[str, Any]) -> str:
-    returns: Sequence[float] = look["returns"]
-    mean = sum(returns) / len(returns)
-    return f"{look['env_steps']:,} steps, return {mean:,.0f}, {look['training_seconds']:,.0f} s of training"
 
 
 if __name__ == "__main__":

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 EPISODES = 10
+DEFAULT = "default"
 
 
 @dataclass(frozen=True)
 class ReturnsOrder:
     """Train one agent for each seed, on the recipe of `benchmarks/peers_ppo.py` with the same settings for all.
 
-    steps            of each agent; the last rollout is finished
-    every            steps between two looks
-    threads          of torch and MuJoCo
-    hyperparameters  of ours, in place of the recipe's
+    steps     of each agent; the last rollout is finished
+    every     steps between two looks
+    threads   of torch and MuJoCo
+    variant   of ours: see `returns_variants`
     """
 
     environment: str
@@ -24,4 +23,4 @@ class ReturnsOrder:
     steps: int
     every: int
     threads: int
-    hyperparameters: Mapping[str, Any] = field(default_factory=dict)
+    variant: str = DEFAULT

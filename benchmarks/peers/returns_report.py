@@ -11,11 +11,11 @@ from pathlib import Path
 
 from peers.returns_runs import LAST_LOOKS, Run
 from peers.returns_statistics import Estimate, estimate
+from peers.returns_training import TITLES
 from report import Target, finish, number_text, print_table
 
 Found = Mapping[str, Mapping[str, Sequence[Run]]]  # task -> system -> runs
 
-TITLES = {"ours": "Podracer", "sb3": "Stable-Baselines3"}
 THRESHOLDS = {"HalfCheetah-v5": 2000.0}
 PUBLISHED = {
     "HalfCheetah-v5": (5819.1, 5783.9),
