@@ -10,14 +10,15 @@ import contextlib
 import json
 import sys
 import warnings
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
 
 warnings.simplefilter("ignore")
 
 import numpy as np  # noqa: E402 - warnings of what follows are silenced first
 import torch  # noqa: E402
 from ppo_recipes import TASKS, Order, Recipe, recipe_of  # noqa: E402
-from ppo_watch import Watch  # noqa: E402
+from ppo_watch import Policy, Watch  # noqa: E402
 from stable_baselines3.common.callbacks import BaseCallback  # noqa: E402
 from stable_baselines3.common.env_util import make_vec_env  # noqa: E402
 from stable_baselines3.common.vec_env import VecNormalize  # noqa: E402
@@ -29,10 +30,21 @@ class _Over(Exception):
     pass
 
 
-class Follow(BaseCallback):
-    """Asks the watch before every rollout."""
+class Watching(Protocol):
+    """What is asked before every rollout whether training is over."""
 
-    watch: Watch
+    def is_over(self, env_steps: int) -> bool:
+        """env_steps: taken so far."""
+
+
+class Follow(BaseCallback):
+    """Makes its watch of the greedy policy, which takes raw observations, and asks it before every rollout."""
+
+    watch: Watching
+
+    def __init__(self, make_watch: Callable[[Policy], Watching]) -> None:
+        super().__init__()
+        self._make_watch = make_watch
 
     def _on_training_start(self) -> None:
         model, statistics = self.model, self.training_env
@@ -40,11 +52,7 @@ class Follow(BaseCallback):
         def greedy(observation: np.ndarray) -> np.ndarray:
             return model.predict(statistics.normalize_obs(observation), deterministic=True)[0]
 
-        self.watch = Watch(self.order, greedy)
-
-    def __init__(self, order: Order) -> None:
-        super().__init__()
-        self.order = order
+        self.watch = self._make_watch(greedy)
 
     def _on_rollout_start(self) -> None:
         if self.watch.is_over(self.num_timesteps):
@@ -56,14 +64,17 @@ class Follow(BaseCallback):
 
 def main() -> None:
     order = Order(**json.loads(sys.argv[1]))
+    arguments = TASKS[order.environment].arguments
+    train(order, recipe_of(order.recipe, order.environment), arguments, lambda policy: Watch(order, policy))
+
+
+def train(order: Order, recipe: Recipe, arguments: Mapping[str, Any], make_watch: Callable[[Policy], Watching]) -> None:
+    """Until the watch says that it is over. arguments: of Gymnasium's class."""
     torch.set_num_threads(order.threads)
-    recipe, task = recipe_of(order.recipe, order.environment), TASKS[order.environment]
-    environments = make_vec_env(
-        task.environment, n_envs=recipe.num_envs, seed=order.seed, env_kwargs=dict(task.arguments)
-    )
+    environments = make_vec_env(order.environment, n_envs=recipe.num_envs, seed=order.seed, env_kwargs=dict(arguments))
     model = make_model(order, recipe, VecNormalize(environments, gamma=recipe.gamma))
     with contextlib.suppress(_Over):
-        model.learn(FOREVER, callback=Follow(order))
+        model.learn(FOREVER, callback=Follow(make_watch))
 
 
 def make_model(order: Order, recipe: Recipe, environments: VecNormalize) -> Any:
