@@ -7,18 +7,15 @@ import functools
 import math
 from dataclasses import dataclass
 
-from podracer.common.v1 import evolution_pb2
 from podracer.orchestrator.v1 import job_pb2
 from podracer_core.catalogue.environments import BUILT_IN
-from podracer_core.jobs.messages import seconds_from_duration
+from podracer_core.jobs.messages import evolution_from_message, objective_from_message, pod_from_message
+from podracer_core.jobs.spec import EvaluationPlan, JobSpec, Pod
 from podracer_orchestrator.budget import Budget, Round
 from podracer_orchestrator.pod_kind import PodKind
 from podracer_orchestrator.tables import JobRow
 
-DEFAULT_POPULATION = 8
-DEFAULT_ROUND_S = 15.0
-DEFAULT_EPISODES = 32
-MAX_MEMBERS = 16
+MAX_AUTOMATIC_MEMBERS = 16
 """Agents of an automatic cohort at most: beyond it a pod gains little and the tournament waits for its slowest."""
 
 
@@ -56,7 +53,7 @@ class JobPlan:
 
     def places(self, teams: int) -> int:
         """Agents that a pod trains at once where `teams` of them share the population."""
-        return self.members or min(MAX_MEMBERS, math.ceil(self.population / max(1, teams)))
+        return self.members or min(MAX_AUTOMATIC_MEMBERS, math.ceil(self.population / max(1, teams)))
 
 
 @functools.lru_cache(maxsize=256)
@@ -73,50 +70,29 @@ def plan_of(job: JobRow) -> JobPlan:
 @functools.lru_cache(maxsize=256)
 def _plan(stored: bytes) -> JobPlan:
     spec = read_spec(stored)
-    objective, evolution, pod = spec.objective, spec.evolution, spec.pod
-    min_pods = pod.min_count or 1
+    objective, pod = objective_from_message(spec.objective), pod_from_message(spec.pod)
+    evolution = evolution_from_message(spec.evolution)
     return JobPlan(
-        budget=_budget(objective),
-        round=_round(evolution),
-        target_return=objective.target_return if objective.HasField("target_return") else None,
-        target_is_mean=objective.statistic == evolution_pb2.TARGET_STATISTIC_MEAN,
-        population=evolution.population or DEFAULT_POPULATION,
-        members=pod.members,
-        min_pods=min_pods,
-        max_teams=max(min_pods, pod.max_count),
-        learners=max(1, pod.learners),
+        budget=Budget(objective.max_env_steps, objective.max_duration, objective.max_cost),
+        round=Round(evolution.round.env_steps or 0, evolution.round.seconds),
+        target_return=objective.target_return,
+        target_is_mean=objective.statistic == "mean",
+        population=evolution.population,
+        members=pod.members or 0,
+        min_pods=pod.count.min,
+        max_teams=max(pod.count.min, pod.count.most),
+        learners=pod.learners,
         kind=_kind(pod, spec.environment.id in BUILT_IN),
         cpu=pod.resources.cpu or 1.0,
-        memory_bytes=pod.resources.memory_bytes,
-        weight=spec.weight or 1.0,
-        episodes=spec.evaluation.episodes or DEFAULT_EPISODES,
+        memory_bytes=pod.resources.memory or 0,
+        weight=spec.weight or JobSpec.weight,
+        episodes=spec.evaluation.episodes or EvaluationPlan.episodes,
     )
 
 
-def _kind(pod: job_pb2.PodShape, is_built_in: bool) -> PodKind:
+def _kind(pod: Pod, is_built_in: bool) -> PodKind:
     """A pod whose job says how many cores it needs has so many threads, whatever else runs beside it."""
-    is_fused = is_built_in if pod.layout == job_pb2.POD_LAYOUT_UNSPECIFIED else pod.layout == job_pb2.POD_LAYOUT_FUSED
-    kind = PodKind(is_fused, 0 if is_fused else pod.workers or 1, pod.resources.gpu)
+    is_fused = is_built_in if pod.layout == "auto" else pod.layout == "fused"
+    kind = PodKind(is_fused, 0 if is_fused else pod.workers, pod.resources.gpu)
     threads = max(1, int(pod.resources.cpu / kind.busy_processes)) if pod.resources.cpu else 0
     return dataclasses.replace(kind, threads=threads)
-
-
-def _budget(objective: evolution_pb2.Objective) -> Budget:
-    return Budget(
-        env_steps=objective.max_env_steps or None,
-        active_time_s=_seconds(objective, "max_duration"),
-        cost_s=_seconds(objective, "max_cost"),
-    )
-
-
-def _round(evolution: evolution_pb2.Evolution) -> Round:
-    time_s = _seconds(evolution, "round_time")
-    if time_s is None and not evolution.round_env_steps:
-        time_s = DEFAULT_ROUND_S
-    return Round(evolution.round_env_steps, time_s)
-
-
-def _seconds(message: evolution_pb2.Objective | evolution_pb2.Evolution, field: str) -> float | None:
-    if not message.HasField(field):  # type: ignore[arg-type]
-        return None
-    return seconds_from_duration(getattr(message, field))

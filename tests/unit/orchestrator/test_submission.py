@@ -61,7 +61,7 @@ def test_defaults_are_filled_in():
 def test_a_pods_share_of_the_population():
     assert plan().places(1) == 8
     assert plan().places(3) == 3
-    assert plan(evolution=evolution_pb2.Evolution(population=100)).places(1) == job_plan.MAX_MEMBERS
+    assert plan(evolution=evolution_pb2.Evolution(population=100)).places(1) == job_plan.MAX_AUTOMATIC_MEMBERS
     assert plan(pod=job_pb2.PodShape(members=5)).places(3) == 5
 
 

@@ -53,6 +53,7 @@ Part = TypeVar("Part")
 __all__ = [
     "evolution_from_message",
     "objective_from_message",
+    "pod_from_message",
     "search_from_message",
     "seconds_from_duration",
     "seconds_to_duration",
@@ -149,7 +150,7 @@ def spec_from_message(message: job_pb2.JobSpec) -> JobSpec:
         objective=objective_from_message(message.objective),
         search=search,
         evolution=evolution_from_message(message.evolution),
-        pod=_pod_from_message(message.pod),
+        pod=pod_from_message(message.pod),
         evaluation=evaluation,
         seed=message.seed,
         weight=message.weight or 1.0,
@@ -377,7 +378,8 @@ def _pod_to_message(pod: Pod) -> job_pb2.PodShape:
     )
 
 
-def _pod_from_message(message: job_pb2.PodShape) -> Pod:
+def pod_from_message(message: job_pb2.PodShape) -> Pod:
+    """The pods that work for a job."""
     layouts = {number: name for name, number in _LAYOUTS.items()}
     least = message.min_count or 1
     return Pod(
