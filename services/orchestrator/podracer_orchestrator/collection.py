@@ -38,10 +38,10 @@ from podracer_orchestrator import (
     promotions,
     refused_checkpoints,
 )
-from podracer_orchestrator.board import LeaderboardClient
+from podracer_orchestrator.board.client import LeaderboardClient
+from podracer_orchestrator.board.delivery import Delivery
 from podracer_orchestrator.clock import Clock
 from podracer_orchestrator.cohorts import proposal_of
-from podracer_orchestrator.delivery import Delivery
 from podracer_orchestrator.job_plan import plan_of
 from podracer_orchestrator.tables import (
     CheckpointRow,
