@@ -53,9 +53,9 @@ LONGEST_S = {
     # The orchestrator's transactions, and what it tells the leaderboard.
     f"{_ORCHESTRATOR}.transactions:Transactions.read": 0.1,
     f"{_ORCHESTRATOR}.transactions:Transactions.write": 0.1,
-    f"{_ORCHESTRATOR}.delivery:Delivery._deliver": 0.3,
-    f"{_ORCHESTRATOR}.delivery:Delivery._call": 0.3,
-    f"{_ORCHESTRATOR}.delivery:Delivery._hear_next_claim": 0.3,
+    f"{_ORCHESTRATOR}.board.delivery:Delivery._deliver": 0.3,
+    f"{_ORCHESTRATOR}.board.delivery:Delivery._call": 0.3,
+    f"{_ORCHESTRATOR}.board.delivery:Delivery._hear_next_claim": 0.3,
     # Pods that start and end.
     f"{_ORCHESTRATOR}.pool_keeping:PoolKeeper.reconcile": 0.3,
     f"{_ORCHESTRATOR}.pool_keeping:PoolKeeper.process_died": 0.3,

@@ -33,8 +33,9 @@ from podracer_core.rpc.tokens import Role
 from podracer_core.storage.layout import artifact_key
 from podracer_core.storage.manifest import FILE_NAME, ManifestFile, read_manifest
 from podracer_core.storage.object_store import CHUNK_BYTES, ObjectStore
-from podracer_orchestrator import artifacts, earlier_versions, job_files, names
-from podracer_orchestrator.artifacts import Found
+from podracer_orchestrator import job_files, names
+from podracer_orchestrator.artifacts import artifacts, versions
+from podracer_orchestrator.artifacts.artifacts import Found
 from podracer_orchestrator.clock import Clock
 from podracer_orchestrator.quotas import Quotas, require_upload
 from podracer_orchestrator.tables import ArtifactRow
@@ -148,7 +149,7 @@ class ArtifactServicer(artifact_service_pb2_grpc.ArtifactServiceServicer):
 
     async def _delete_unless_recorded(self, key: str) -> None:
         """An earlier version of a name may have the same object."""
-        if not await self._transactions.read(lambda session: earlier_versions.is_recorded(session, key)):
+        if not await self._transactions.read(lambda session: versions.is_recorded(session, key)):
             await asyncio.to_thread(self._store.delete, key)
 
     def _row(self, header: artifact_pb2.UploadHeader) -> ArtifactRow:

@@ -11,16 +11,7 @@ from sqlalchemy.orm import Session
 from podracer.common.v1 import agent_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
 from podracer_core.jobs.messages import seconds_from_duration
-from podracer_orchestrator import (
-    challenges,
-    evaluation_works,
-    events,
-    jobs,
-    last_stages,
-    leases,
-    outbox,
-    retraining,
-)
+from podracer_orchestrator import challenges, evaluation_works, events, jobs, last_stages, leases, outbox, retraining
 from podracer_orchestrator.budget import Usage, remainder
 from podracer_orchestrator.challenges import Claim
 from podracer_orchestrator.changes import job_topic, touch

@@ -15,14 +15,15 @@ from podracer_core.database import open_database
 from podracer_core.rpc.channel import open_aio_channel
 from podracer_core.rpc.tokens import FileToken, LeaseTokens
 from podracer_core.storage.object_store import ObjectStore, open_store
-from podracer_orchestrator.board import LeaderboardClient
+from podracer_orchestrator.artifacts.retention import Retention, RetentionTask
+from podracer_orchestrator.board.client import LeaderboardClient
+from podracer_orchestrator.board.cohort_requests import CohortProposer
+from podracer_orchestrator.board.delivery import Delivery
+from podracer_orchestrator.board.ensemble_requests import EnsembleMaker
 from podracer_orchestrator.changes import ChangeFeed
 from podracer_orchestrator.clock import Clock
-from podracer_orchestrator.collection import Collector, Retention
 from podracer_orchestrator.config import OrchestratorConfig
-from podracer_orchestrator.delivery import Delivery
 from podracer_orchestrator.dispatch import Dispatcher
-from podracer_orchestrator.ensemble_making import EnsembleMaker
 from podracer_orchestrator.lease_keeping import LeaseKeeper
 from podracer_orchestrator.observation import Gauges
 from podracer_orchestrator.pool.backend import PoolBackend
@@ -30,7 +31,6 @@ from podracer_orchestrator.pool.local import LocalPool, LocalPoolSettings
 from podracer_orchestrator.pool.static import StaticPool
 from podracer_orchestrator.pool_keeping import PoolKeeper
 from podracer_orchestrator.pool_shares import PoolShares
-from podracer_orchestrator.proposing import CohortProposer
 from podracer_orchestrator.quotas import Quotas
 from podracer_orchestrator.supervisor import Supervisor
 from podracer_orchestrator.sweep import Sweep
@@ -77,7 +77,7 @@ class Orchestrator:
         retention = Retention(config.keep_last, config.keep_best, timedelta(seconds=config.collect_after))
         self.storing = asyncio.Lock()
         """Held from when an uploaded object is stored until it is recorded, and by who deletes one."""
-        self.collector = Collector(
+        self.collector = RetentionTask(
             transactions, board, self._delivery, store, self.storing, self.clock, retention, config.collect_every
         )
         self._config = config

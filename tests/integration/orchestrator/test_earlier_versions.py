@@ -177,7 +177,7 @@ async def test_killed_between_the_store_and_the_database(site: Any, monkeypatch:
         raise Unavailable("killed")
 
     with monkeypatch.context() as patch:
-        patch.setattr("podracer_orchestrator.artifacts.store_upload", die)
+        patch.setattr("podracer_orchestrator.artifacts.artifacts.store_upload", die)
         with pytest.raises(Unavailable):
             await upload(site, SECOND)
     assert len(objects(site)) == 2

@@ -21,9 +21,10 @@ from podracer_core.storage.layout import checkpoint_prefix
 from podracer_core.storage.manifest import FILE_NAME, Manifest, ManifestFile
 from podracer_core.storage.object_store import open_store
 from podracer_orchestrator import followers, job_changes, jobs, leases, pods, pool_keeping, submission
+from podracer_orchestrator.board.cohort_requests import CohortProposer
+from podracer_orchestrator.board.delivery import Delivery
 from podracer_orchestrator.capacity import capacity_message
 from podracer_orchestrator.changes import ChangeFeed
-from podracer_orchestrator.delivery import Delivery
 from podracer_orchestrator.dispatch import Ask, Dispatcher
 from podracer_orchestrator.lease_actions import actions
 from podracer_orchestrator.lease_keeping import LeaseKeeper
@@ -34,7 +35,6 @@ from podracer_orchestrator.pool.backend import Capacity, PoolBackend
 from podracer_orchestrator.pool.static import StaticPool
 from podracer_orchestrator.pool_keeping import PoolKeeper
 from podracer_orchestrator.pool_shares import PoolShares
-from podracer_orchestrator.proposing import CohortProposer
 from podracer_orchestrator.terms import LeaseTerms
 from podracer_orchestrator.transactions import Transactions
 from support.manual_clock import ManualClock

@@ -16,9 +16,9 @@ from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
 from podracer_core.errors import PodracerError
 from podracer_core.telemetry.spans import span
 from podracer_orchestrator import cohorts, jobs, objective, outbox, works
-from podracer_orchestrator.board import LeaderboardClient
+from podracer_orchestrator.board.client import LeaderboardClient
+from podracer_orchestrator.board.delivery import REFUSALS, Delivery
 from podracer_orchestrator.clock import Clock
-from podracer_orchestrator.delivery import REFUSALS, Delivery
 from podracer_orchestrator.job_state import LIVE_STATES, JobState
 from podracer_orchestrator.tables import JobRow, WorkRow, WorkState
 from podracer_orchestrator.transactions import Transactions

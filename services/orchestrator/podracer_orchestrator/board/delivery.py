@@ -25,7 +25,7 @@ from podracer_core.rpc.backoff import Backoff
 from podracer_core.telemetry.metrics import DELIVERED
 from podracer_core.telemetry.spans import span
 from podracer_orchestrator import events, jobs, objective, outbox
-from podracer_orchestrator.board import LeaderboardClient
+from podracer_orchestrator.board.client import LeaderboardClient
 from podracer_orchestrator.changes import OUTBOX, ChangeFeed
 from podracer_orchestrator.clock import Clock
 from podracer_orchestrator.job_state import LIVE_STATES, TRAINING_STATES, JobState

@@ -28,7 +28,6 @@ from podracer_core.storage.layout import REPLAY_FOLDER, CheckpointPlace, job_pre
 from podracer_core.storage.manifest import FILE_NAME, read_manifest
 from podracer_core.storage.object_store import ObjectStore
 from podracer_orchestrator import (
-    earlier_versions,
     evaluation_works,
     founders,
     jobs,
@@ -38,10 +37,11 @@ from podracer_orchestrator import (
     promotions,
     refused_checkpoints,
 )
-from podracer_orchestrator.board import LeaderboardClient
+from podracer_orchestrator.artifacts import versions
+from podracer_orchestrator.board.client import LeaderboardClient
+from podracer_orchestrator.board.delivery import Delivery
 from podracer_orchestrator.clock import Clock
 from podracer_orchestrator.cohorts import proposal_of
-from podracer_orchestrator.delivery import Delivery
 from podracer_orchestrator.job_plan import plan_of
 from podracer_orchestrator.tables import (
     CheckpointRow,
@@ -99,7 +99,7 @@ class _Pins:
     best: Sequence[str] = ()
 
 
-class Collector:
+class RetentionTask:
     """The task that collects now and then (`run`), and the way to have it done now (`collect`)."""
 
     def __init__(
@@ -151,7 +151,7 @@ class Collector:
                     logger.exception("nothing of job %s could be collected", uid)
             if not dry_run:
                 latest = self._clock.now() - self._retention.age
-                await earlier_versions.collect_uploads(self._transactions, self._store, self._storing, latest, project)
+                await versions.collect_uploads(self._transactions, self._store, self._storing, latest, project)
         return found
 
     async def _collect(self, uid: str, dry_run: bool) -> Collected:

@@ -11,7 +11,8 @@ from sqlalchemy.orm import Session
 
 from podracer_core.errors import AlreadyExists, Fenced, NotFound, PreconditionFailed
 from podracer_core.storage.manifest import FILE_NAME, Manifest, ManifestFile
-from podracer_orchestrator import earlier_versions, job_files, jobs, names, promotions, retraining
+from podracer_orchestrator import job_files, jobs, names, promotions, retraining
+from podracer_orchestrator.artifacts import versions
 from podracer_orchestrator.names import Name
 from podracer_orchestrator.tables import ArtifactRow, CheckpointRow, JobRow
 
@@ -84,7 +85,7 @@ def store_upload(session: Session, row: ArtifactRow, *, replace: bool = False, r
         session.add(row)
         return uploaded(row)
     _require_replaceable(present, row, replace)
-    earlier_versions.replace_content(session, present, row)
+    versions.replace_content(session, present, row)
     return uploaded(present)
 
 
