@@ -229,7 +229,7 @@ class KubernetesPool(PoolBackend):
 
     def _waits_in_vain(self, job: Item, pod: Item | None) -> bool:
         """Whether a pod that has not started is of another template than today's: a Job's own cannot be changed."""
-        made_from = (job["metadata"].get("annotations") or {}).get(TEMPLATE_DIGEST)
+        made_from = str((job["metadata"].get("annotations") or {}).get(TEMPLATE_DIGEST, ""))
         if not made_from or (pod is not None and status.phase(pod) != "Pending"):
             return False
         try:
