@@ -69,11 +69,9 @@ class Installation:
     def overlay(self, base: str = "overlays/dev", *, tag: str = "", patches: Sequence[Mapping[str, Any]] = ()) -> Path:
         """Write a kustomization of the user's own over one of ours."""
         registry = _settings()["PODRACER_REGISTRY"]
-        tag = tag or os.environ.get("PODRACER_CLUSTER_TAG", "")
+        tag = tag or os.environ.get("PODRACER_CLUSTER_TAG") or _settings()["PODRACER_TAG"]
         roles = ("orchestrator", "leaderboard", "learner", "worker", "evaluator", "policy", "minio")
-        images = [{"name": f"{registry}/podracer-{role}", "newTag": tag} for role in roles] if tag else []
-        without_cuda = {"name": f"{registry}/podracer-learner-cuda", "newName": f"{registry}/podracer-learner"}
-        images += [without_cuda | ({"newTag": tag} if tag else {})]
+        images = [{"name": f"{registry}/podracer-{role}", "newTag": tag} for role in roles]  # without CUDA
         content = {
             "apiVersion": "kustomize.config.k8s.io/v1beta1",
             "kind": "Kustomization",
