@@ -35,8 +35,8 @@ from podracer_orchestrator import evaluation_works, followers, job_changes, jobs
 from podracer_orchestrator.board.cohort_requests import CohortProposer
 from podracer_orchestrator.board.delivery import Delivery
 from podracer_orchestrator.changes import ChangeFeed
-from podracer_orchestrator.dispatch import Ask, Dispatcher
-from podracer_orchestrator.lease_keeping import LeaseKeeper
+from podracer_orchestrator.dispatch.dispatcher import Ask, Dispatcher
+from podracer_orchestrator.dispatch.lease_operations import LeaseOperations
 from podracer_orchestrator.leases import Holder
 from podracer_orchestrator.outbox import REQUEST_TYPES
 from podracer_orchestrator.pods import PodReport
@@ -432,7 +432,7 @@ class History:
         self.database = open_database(f"sqlite:///{self.folder}/o.sqlite", "podracer_orchestrator.migrations")
         self.transactions = Transactions(self.database, changes)
         self.terms = LeaseTerms(self.clock, TERM_S)
-        self.keeper = LeaseKeeper(self.transactions, self.terms, self.store, changes, self.clock)
+        self.keeper = LeaseOperations(self.transactions, self.terms, self.store, changes, self.clock)
         self.delivery = Delivery(self.transactions, self.board, changes, self.clock)
         tokens = LeaseTokens(b"s" * 32)
         proposer = CohortProposer(self.transactions, self.board, self.delivery, self.clock)

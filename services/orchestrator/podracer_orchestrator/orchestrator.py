@@ -23,9 +23,10 @@ from podracer_orchestrator.board.ensemble_requests import EnsembleMaker
 from podracer_orchestrator.changes import ChangeFeed
 from podracer_orchestrator.clock import Clock
 from podracer_orchestrator.config import OrchestratorConfig
-from podracer_orchestrator.dispatch import Dispatcher
-from podracer_orchestrator.lease_keeping import LeaseKeeper
-from podracer_orchestrator.observation import Gauges
+from podracer_orchestrator.dispatch.dispatcher import Dispatcher
+from podracer_orchestrator.dispatch.lease_operations import LeaseOperations
+from podracer_orchestrator.dispatch.metrics import Gauges
+from podracer_orchestrator.dispatch.sweep import Sweep
 from podracer_orchestrator.pool.backend import PoolBackend
 from podracer_orchestrator.pool.local import LocalPool, LocalPoolSettings
 from podracer_orchestrator.pool.static import StaticPool
@@ -33,7 +34,6 @@ from podracer_orchestrator.pool_keeping import PoolKeeper
 from podracer_orchestrator.pool_shares import PoolShares
 from podracer_orchestrator.quotas import Quotas
 from podracer_orchestrator.supervisor import Supervisor
-from podracer_orchestrator.sweep import Sweep
 from podracer_orchestrator.tables import SettingRow
 from podracer_orchestrator.terms import LeaseTerms
 from podracer_orchestrator.transactions import Transactions
@@ -61,7 +61,7 @@ class Orchestrator:
         self.store = store
         self.lease_tokens = lease_tokens
         self.terms = LeaseTerms(self.clock, config.lease_term)
-        self.lease_keeper = LeaseKeeper(transactions, self.terms, store, changes, self.clock)
+        self.lease_keeper = LeaseOperations(transactions, self.terms, store, changes, self.clock)
         self.quotas = Quotas(config.quotas)
         self.pool_shares = PoolShares(self.clock, self.quotas)
         self.pool_keeper = PoolKeeper(transactions, self.lease_keeper, self.pool_shares, changes, self.clock)

@@ -20,8 +20,8 @@ from podracer_core.rpc.auth import current_caller
 from podracer_core.rpc.tokens import Role
 from podracer_orchestrator import names
 from podracer_orchestrator.clock import Clock
-from podracer_orchestrator.dispatch import Ask, Dispatcher
-from podracer_orchestrator.lease_keeping import LeaseKeeper
+from podracer_orchestrator.dispatch.dispatcher import Ask, Dispatcher
+from podracer_orchestrator.dispatch.lease_operations import LeaseOperations
 from podracer_orchestrator.leases import Holder
 from podracer_orchestrator.pods import PodReport
 from podracer_orchestrator.results import member_commit
@@ -44,7 +44,7 @@ Context = grpc.aio.ServicerContext[Any, Any]
 class PodServicer(pod_service_pb2_grpc.PodServiceServicer):
     """Answers learners."""
 
-    def __init__(self, dispatcher: Dispatcher, keeper: LeaseKeeper, terms: LeaseTerms, clock: Clock) -> None:
+    def __init__(self, dispatcher: Dispatcher, keeper: LeaseOperations, terms: LeaseTerms, clock: Clock) -> None:
         self._dispatcher = dispatcher
         self._keeper = keeper
         self._terms = terms

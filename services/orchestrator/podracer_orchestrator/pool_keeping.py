@@ -16,9 +16,9 @@ from podracer_core.telemetry.metrics import PODS_WANTED
 from podracer_orchestrator import jobs, leases, pod_troubles, pods
 from podracer_orchestrator.changes import POOL, WORK, ChangeFeed, touch
 from podracer_orchestrator.clock import Clock
+from podracer_orchestrator.dispatch.lease_operations import LeaseOperations
 from podracer_orchestrator.job_plan import plan_of
 from podracer_orchestrator.job_state import ACTIVE_STATES
-from podracer_orchestrator.lease_keeping import LeaseKeeper
 from podracer_orchestrator.pod_kind import PodKind
 from podracer_orchestrator.pool.backend import Capacity, PodObserver, PodPlan, PoolBackend, Trouble
 from podracer_orchestrator.pool.pod import LEARNER
@@ -48,7 +48,7 @@ class PoolKeeper(PodObserver):
     def __init__(
         self,
         transactions: Transactions,
-        keeper: LeaseKeeper,
+        keeper: LeaseOperations,
         shares: PoolShares,
         changes: ChangeFeed,
         clock: Clock,

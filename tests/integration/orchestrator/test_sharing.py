@@ -25,9 +25,9 @@ from podracer_orchestrator.board.cohort_requests import CohortProposer
 from podracer_orchestrator.board.delivery import Delivery
 from podracer_orchestrator.capacity import capacity_message
 from podracer_orchestrator.changes import ChangeFeed
-from podracer_orchestrator.dispatch import Ask, Dispatcher
-from podracer_orchestrator.lease_actions import actions
-from podracer_orchestrator.lease_keeping import LeaseKeeper
+from podracer_orchestrator.dispatch.dispatcher import Ask, Dispatcher
+from podracer_orchestrator.dispatch.lease_actions import actions
+from podracer_orchestrator.dispatch.lease_operations import LeaseOperations
 from podracer_orchestrator.leases import Holder
 from podracer_orchestrator.pod_kind import PodKind
 from podracer_orchestrator.pods import PodReport
@@ -90,7 +90,7 @@ class World:
         self.database = open_database(f"sqlite:///{folder}/o.sqlite", "podracer_orchestrator.migrations")
         self.transactions = Transactions(self.database, changes)
         terms = LeaseTerms(self.clock, 1e6)
-        self.keeper = LeaseKeeper(self.transactions, terms, self.store, changes, self.clock)
+        self.keeper = LeaseOperations(self.transactions, terms, self.store, changes, self.clock)
         board = Board()
         delivery = Delivery(self.transactions, board, changes, self.clock)
         proposer = CohortProposer(self.transactions, board, delivery, self.clock)

@@ -10,8 +10,8 @@ from sqlalchemy.orm import Session
 from podracer_core.errors import PodracerError
 from podracer_orchestrator import followers, jobs, leases, objective, pods
 from podracer_orchestrator.clock import Clock
+from podracer_orchestrator.dispatch.lease_operations import LeaseOperations
 from podracer_orchestrator.job_state import ACTIVE_STATES
-from podracer_orchestrator.lease_keeping import LeaseKeeper
 from podracer_orchestrator.tables import PodState
 from podracer_orchestrator.terms import LeaseTerms
 from podracer_orchestrator.transactions import Transactions
@@ -26,7 +26,7 @@ _SHORTEST_S = 0.05
 class Sweep:
     """Runs for ever beside the calls."""
 
-    def __init__(self, transactions: Transactions, terms: LeaseTerms, keeper: LeaseKeeper, clock: Clock) -> None:
+    def __init__(self, transactions: Transactions, terms: LeaseTerms, keeper: LeaseOperations, clock: Clock) -> None:
         self._transactions = transactions
         self._terms = terms
         self._keeper = keeper

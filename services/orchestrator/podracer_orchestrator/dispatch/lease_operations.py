@@ -18,10 +18,10 @@ from podracer_core.telemetry.metrics import LEASES
 from podracer_orchestrator import evaluation_works, followers, jobs, leases, objective, pods, progress, results, works
 from podracer_orchestrator.changes import ChangeFeed
 from podracer_orchestrator.clock import Clock
+from podracer_orchestrator.dispatch.evaluation_batches import EvaluationBatcher
+from podracer_orchestrator.dispatch.lease_actions import LeaseActions
 from podracer_orchestrator.job_state import JobState
-from podracer_orchestrator.lease_actions import LeaseActions
 from podracer_orchestrator.leases import Holder
-from podracer_orchestrator.looks import Looks
 from podracer_orchestrator.progress import MemberCommit
 from podracer_orchestrator.tables import CheckpointRow, JobRow, LeaseRow, LeaseState
 from podracer_orchestrator.terms import LeaseTerms, LiveReport
@@ -33,7 +33,7 @@ HANDED_BACK = ("", "DRAINED", "DRAINING", "SHUTDOWN", "SUSPENDED", "STOPPED", "C
 Result = pod_pb2.TrainResult | pod_pb2.EvaluateResult | pod_pb2.InspectResult | cohort_pb2.Problem
 
 
-class LeaseKeeper:
+class LeaseOperations:
     """Carries out the calls of lease holders. Each raises Fenced, and changes nothing, unless the lease is held."""
 
     def __init__(
@@ -44,7 +44,7 @@ class LeaseKeeper:
         self._store = store
         self._clock = clock
         self._actions = LeaseActions(transactions, changes, clock)
-        self._looks = Looks(transactions, terms, clock)
+        self._looks = EvaluationBatcher(transactions, terms, clock)
 
     async def renew(
         self, holder: Holder, live: LiveReport, evaluations: Sequence[agent_pb2.Evaluation]

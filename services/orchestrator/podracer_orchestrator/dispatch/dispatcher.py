@@ -18,10 +18,10 @@ from podracer_orchestrator.board.cohort_requests import CohortProposer, ToPropos
 from podracer_orchestrator.budget import Grant, Remainder, Round, Sharing, cut_round, remainder
 from podracer_orchestrator.changes import WORK, ChangeFeed, touch
 from podracer_orchestrator.clock import Clock
+from podracer_orchestrator.dispatch.metrics import WaitingPods, granted
 from podracer_orchestrator.job_plan import plan_of
 from podracer_orchestrator.job_state import TRAINING_STATES, JobState
 from podracer_orchestrator.lease_messages import lease_message
-from podracer_orchestrator.observation import WaitingPods, granted
 from podracer_orchestrator.pool_shares import PoolShares
 from podracer_orchestrator.tables import JobRow, LeaseRow, LeaseState, PodRow, PodState, WorkKind, WorkRow, WorkState
 from podracer_orchestrator.terms import LeaseTerms

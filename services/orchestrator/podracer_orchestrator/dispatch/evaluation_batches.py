@@ -31,7 +31,7 @@ class _Look:
     stored: asyncio.Future[None]
 
 
-class Looks:
+class EvaluationBatcher:
     """Stores evaluations; what comes while it does goes together into the next transaction."""
 
     def __init__(self, transactions: Transactions, terms: LeaseTerms, clock: Clock) -> None:
