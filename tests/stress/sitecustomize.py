@@ -57,9 +57,9 @@ LONGEST_S = {
     f"{_ORCHESTRATOR}.board.delivery:Delivery._call": 0.3,
     f"{_ORCHESTRATOR}.board.delivery:Delivery._hear_next_claim": 0.3,
     # Pods that start and end.
-    f"{_ORCHESTRATOR}.pool_keeping:PoolKeeper.reconcile": 0.3,
-    f"{_ORCHESTRATOR}.pool_keeping:PoolKeeper.process_died": 0.3,
-    f"{_ORCHESTRATOR}.pool_keeping:PoolKeeper.pod_stopped": 0.3,
+    f"{_ORCHESTRATOR}.pool.reconciler:PoolReconciler.reconcile": 0.3,
+    f"{_ORCHESTRATOR}.pool.reconciler:PoolReconciler.process_died": 0.3,
+    f"{_ORCHESTRATOR}.pool.reconciler:PoolReconciler.pod_stopped": 0.3,
     f"{_ORCHESTRATOR}.pool.local:LocalPool.measure": 0.3,
     f"{_ORCHESTRATOR}.pool.local:LocalPool._stop_pod": 0.3,
     f"{_ORCHESTRATOR}.pool.process:PodProcess.start": 0.3,

@@ -31,7 +31,7 @@ from podracer_core.rpc.tokens import LeaseTokens
 from podracer_core.storage.layout import checkpoint_prefix
 from podracer_core.storage.manifest import FILE_NAME, Manifest, ManifestFile
 from podracer_core.storage.object_store import open_store
-from podracer_orchestrator import evaluation_works, followers, job_changes, jobs, leases, pods, submission
+from podracer_orchestrator import evaluation_works, followers, job_changes, jobs, leases, submission
 from podracer_orchestrator.board.cohort_requests import CohortProposer
 from podracer_orchestrator.board.delivery import Delivery
 from podracer_orchestrator.changes import ChangeFeed
@@ -39,7 +39,8 @@ from podracer_orchestrator.dispatch.dispatcher import Ask, Dispatcher
 from podracer_orchestrator.dispatch.lease_operations import LeaseOperations
 from podracer_orchestrator.leases import Holder
 from podracer_orchestrator.outbox import REQUEST_TYPES
-from podracer_orchestrator.pods import PodReport
+from podracer_orchestrator.pool import pods
+from podracer_orchestrator.pool.pods import PodReport
 from podracer_orchestrator.results import member_commit
 from podracer_orchestrator.tables import JobRow, LeaseRow, LeaseState, MemberRow, PodState, WorkRow, WorkState
 from podracer_orchestrator.terms import LeaseTerms, LiveReport

@@ -29,9 +29,9 @@ from podracer_orchestrator.dispatch.metrics import Gauges
 from podracer_orchestrator.dispatch.sweep import Sweep
 from podracer_orchestrator.pool.backend import PoolBackend
 from podracer_orchestrator.pool.local import LocalPool, LocalPoolSettings
+from podracer_orchestrator.pool.reconciler import PoolReconciler
+from podracer_orchestrator.pool.shares import PoolShares
 from podracer_orchestrator.pool.static import StaticPool
-from podracer_orchestrator.pool_keeping import PoolKeeper
-from podracer_orchestrator.pool_shares import PoolShares
 from podracer_orchestrator.quotas import Quotas
 from podracer_orchestrator.supervisor import Supervisor
 from podracer_orchestrator.tables import SettingRow
@@ -64,7 +64,9 @@ class Orchestrator:
         self.lease_keeper = LeaseOperations(transactions, self.terms, store, changes, self.clock)
         self.quotas = Quotas(config.quotas)
         self.pool_shares = PoolShares(self.clock, self.quotas)
-        self.pool_keeper = PoolKeeper(transactions, self.lease_keeper, self.pool_shares, changes, self.clock)
+        self.pool_keeper = PoolReconciler(
+            transactions, self.lease_keeper.lose_pod, self.pool_shares, changes, self.clock
+        )
         board = self.board = LeaderboardClient(channel)
         self._delivery = Delivery(transactions, board, changes, self.clock)
         proposer = CohortProposer(transactions, board, self._delivery, self.clock)

@@ -23,7 +23,7 @@ from podracer_orchestrator.clock import Clock
 from podracer_orchestrator.dispatch.dispatcher import Ask, Dispatcher
 from podracer_orchestrator.dispatch.lease_operations import LeaseOperations
 from podracer_orchestrator.leases import Holder
-from podracer_orchestrator.pods import PodReport
+from podracer_orchestrator.pool.pods import PodReport
 from podracer_orchestrator.results import member_commit
 from podracer_orchestrator.terms import LeaseTerms, LiveReport
 

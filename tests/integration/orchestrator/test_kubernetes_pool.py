@@ -15,7 +15,7 @@ from podracer.orchestrator.v1 import job_pb2
 from podracer.orchestrator.v1 import job_service_pb2 as service_pb2
 from podracer_client.deployment_secrets import create_secrets
 from podracer_core.errors import PermissionRefused
-from podracer_orchestrator import pool_keeping
+from podracer_orchestrator.pool import reconciler
 from podracer_orchestrator.pool.kubernetes import deaths, growth, pool, warnings
 from podracer_orchestrator.pool.kubernetes.job import JobMaker
 from support import manifests
@@ -48,7 +48,7 @@ def cluster(tls) -> Iterator[Cluster]:
 @pytest.fixture
 async def site(site, cluster, tmp_path, monkeypatch) -> Any:
     """The site with the pool of that cluster; what takes minutes otherwise is over soon."""
-    monkeypatch.setattr(pool_keeping, "_TICK_S", 0.1)
+    monkeypatch.setattr(reconciler, "_TICK_S", 0.1)
     monkeypatch.setattr(pool, "_LOOK_S", 0.5)
     monkeypatch.setattr(pool, "_PAUSE_S", 0.02)
     monkeypatch.setattr(pool, "DRAIN_S", 0.5)
@@ -299,7 +299,7 @@ async def test_what_keeps_a_pod_from_working_is_told_to_its_job(site, cluster, p
 
 
 async def test_a_sidecar_that_keeps_crashing_is_told_and_ends_the_job_in_the_end(site, cluster, monkeypatch):
-    monkeypatch.setattr(pool_keeping, "MAX_DEATHS", 1)
+    monkeypatch.setattr(reconciler, "MAX_DEATHS", 1)
     cluster.play = lambda pod: Play("sidecar", 1, "no such environment")
     job = await site.create(pod=job_pb2.PodShape(layout=job_pb2.POD_LAYOUT_SPLIT))
     said = await until_event(site, job, "POD_CRASHES")
@@ -311,7 +311,7 @@ async def test_a_sidecar_that_keeps_crashing_is_told_and_ends_the_job_in_the_end
 
 @pytest.mark.thorough
 async def test_a_learner_that_keeps_dying_ends_the_job_with_its_log(site, cluster, monkeypatch):
-    monkeypatch.setattr(pool_keeping, "MAX_DEATHS", 3)
+    monkeypatch.setattr(reconciler, "MAX_DEATHS", 3)
     cluster.play = lambda pod: Play("crash", 1, "the learner crashes on purpose")
     job = await site.create()
     await until_event(site, job, "JOB_FAILED")
@@ -511,7 +511,7 @@ async def test_a_pod_on_a_dead_node_is_left_behind(site, cluster, monkeypatch):
 
 @pytest.mark.thorough
 async def test_a_learner_that_is_lost_for_long_is_started_again(site, cluster, monkeypatch):
-    monkeypatch.setattr(pool_keeping, "FROZEN_S", 0.3)
+    monkeypatch.setattr(reconciler, "FROZEN_S", 0.3)
     monkeypatch.setattr(pool, "FRESH_S", 0.3)
     await site.create()
     await until(lambda: cluster.pods("Running"), "the pod")

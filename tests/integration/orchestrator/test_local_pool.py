@@ -19,8 +19,7 @@ from podracer.orchestrator.v1 import job_service_pb2 as service_pb2
 from podracer.orchestrator.v1 import pod_service_pb2 as pod_pb2
 from podracer_core import warm_start
 from podracer_core.errors import Fenced, InvalidInput, PreconditionFailed
-from podracer_orchestrator import pool_keeping
-from podracer_orchestrator.pool import machine
+from podracer_orchestrator.pool import machine, reconciler
 
 pytestmark = pytest.mark.processes
 
@@ -156,7 +155,7 @@ async def test_only_the_process_that_died_is_started_again(pool, fakes):
 
 
 async def test_a_pod_that_keeps_dying_fails_its_job_with_the_end_of_its_log(pool, fakes, monkeypatch):
-    monkeypatch.setattr(pool_keeping, "MAX_DEATHS", 3)
+    monkeypatch.setattr(reconciler, "MAX_DEATHS", 3)
     (fakes / "mode").write_text("crash")
     job = await pool.create()
     for _ in range(3000):
@@ -170,8 +169,8 @@ async def test_a_pod_that_keeps_dying_fails_its_job_with_the_end_of_its_log(pool
 
 
 async def test_a_frozen_learner_that_has_lost_its_lease_is_started_again_in_the_end(pool, fakes, monkeypatch):
-    monkeypatch.setattr(pool_keeping, "FROZEN_S", 0.5)
-    monkeypatch.setattr(pool_keeping, "_TICK_S", 0.1)
+    monkeypatch.setattr(reconciler, "FROZEN_S", 0.5)
+    monkeypatch.setattr(reconciler, "_TICK_S", 0.1)
     await pool.stop()
     await pool.start(lease_term=0.5)
     await pool.create()
@@ -276,7 +275,7 @@ async def test_an_ended_job_is_not_scaled(pool, fakes):
 
 
 async def test_the_next_job_finds_the_pod_of_the_one_before(pool, fakes, monkeypatch):
-    monkeypatch.setattr(pool_keeping, "SPARE_S", 600.0)
+    monkeypatch.setattr(reconciler, "SPARE_S", 600.0)
     first = await pool.create()
     (pid,) = (await until(lambda: pods_of(fakes))).values()
     learner = pool.learner("projects/default/pods/fused-0")
@@ -329,7 +328,7 @@ async def test_a_spare_pod_that_dies_is_there_for_the_next_job(pool, fakes):
 async def test_gpu_pods_get_gpus_of_their_own(pool, fakes, monkeypatch):
     gpus = tuple(machine.Gpu(f"GPU-{letter}", is_in_use=letter == "b") for letter in "abc")
     monkeypatch.setattr(machine.Gpus, "read", lambda self: gpus)
-    monkeypatch.setattr(pool_keeping, "_TICK_S", 0.05)
+    monkeypatch.setattr(reconciler, "_TICK_S", 0.05)
     for _ in range(3000):
         if (await pool.client.jobs.GetCapacity(service_pb2.GetCapacityRequest())).total.gpu:
             break
@@ -347,7 +346,7 @@ async def test_gpu_pods_get_gpus_of_their_own(pool, fakes, monkeypatch):
 
 
 async def test_what_a_pod_uses_is_told(pool, fakes, monkeypatch):
-    monkeypatch.setattr(pool_keeping, "_TICK_S", 0.05)
+    monkeypatch.setattr(reconciler, "_TICK_S", 0.05)
     await pool.create()
     await until(lambda: pods_of(fakes))
     for _ in range(3000):

@@ -20,21 +20,22 @@ from podracer_core.rpc.tokens import LeaseTokens
 from podracer_core.storage.layout import checkpoint_prefix
 from podracer_core.storage.manifest import FILE_NAME, Manifest, ManifestFile
 from podracer_core.storage.object_store import open_store
-from podracer_orchestrator import followers, job_changes, jobs, leases, pods, pool_keeping, submission
+from podracer_orchestrator import followers, job_changes, jobs, leases, submission
 from podracer_orchestrator.board.cohort_requests import CohortProposer
 from podracer_orchestrator.board.delivery import Delivery
-from podracer_orchestrator.capacity import capacity_message
 from podracer_orchestrator.changes import ChangeFeed
 from podracer_orchestrator.dispatch.dispatcher import Ask, Dispatcher
 from podracer_orchestrator.dispatch.lease_actions import actions
 from podracer_orchestrator.dispatch.lease_operations import LeaseOperations
 from podracer_orchestrator.leases import Holder
 from podracer_orchestrator.pod_kind import PodKind
-from podracer_orchestrator.pods import PodReport
+from podracer_orchestrator.pool import pods, reconciler
 from podracer_orchestrator.pool.backend import Capacity, PoolBackend
+from podracer_orchestrator.pool.capacity import capacity_message
+from podracer_orchestrator.pool.pods import PodReport
+from podracer_orchestrator.pool.reconciler import PoolReconciler
+from podracer_orchestrator.pool.shares import PoolShares
 from podracer_orchestrator.pool.static import StaticPool
-from podracer_orchestrator.pool_keeping import PoolKeeper
-from podracer_orchestrator.pool_shares import PoolShares
 from podracer_orchestrator.terms import LeaseTerms
 from podracer_orchestrator.transactions import Transactions
 from support.manual_clock import ManualClock
@@ -98,7 +99,7 @@ class World:
         tokens = LeaseTokens(b"s" * 32)
         self.dispatcher = Dispatcher(self.transactions, terms, tokens, proposer, changes, self.clock, self.shares)
         self.backend = backend
-        self.pool = PoolKeeper(self.transactions, self.keeper, self.shares, changes, self.clock)
+        self.pool = PoolReconciler(self.transactions, self.keeper.lose_pod, self.shares, changes, self.clock)
         self.run(self.pool.adopt(backend))
         self.working: list[tuple[float, int, str, pod_pb2.Lease, float]] = []  # end, …, pod, lease, seconds
         self.following: dict[str, int] = {}  # pod: the fence of the lead that it follows
@@ -283,7 +284,7 @@ def test_kinds_that_do_not_fit_together_take_turns(make_world):
     world.create("b", layout=job_pb2.POD_LAYOUT_SPLIT)
     for _ in range(30):
         world.run(world.pool.reconcile())
-        for name in world.write(lambda session: [pod.name for pod in pool_keeping.pods.of_backend(session, "local")]):
+        for name in world.write(lambda session: [pod.name for pod in reconciler.pods.of_backend(session, "local")]):
             if name not in world.backend.pods and name not in {pod for _, _, pod, _, _ in world.working}:
                 world.run(world.pool.pod_stopped(name))
         world.go(10.0, world.backend.pods, {"a": 10.0, "b": 10.0})

@@ -15,13 +15,14 @@ from podracer_core.storage.layout import CheckpointPlace
 from podracer_core.storage.manifest import read_manifest, verify
 from podracer_core.storage.object_store import ObjectStore
 from podracer_core.telemetry.metrics import LEASES
-from podracer_orchestrator import evaluation_works, followers, jobs, leases, objective, pods, progress, results, works
+from podracer_orchestrator import evaluation_works, followers, jobs, leases, objective, progress, results, works
 from podracer_orchestrator.changes import ChangeFeed
 from podracer_orchestrator.clock import Clock
 from podracer_orchestrator.dispatch.evaluation_batches import EvaluationBatcher
 from podracer_orchestrator.dispatch.lease_actions import LeaseActions
 from podracer_orchestrator.job_state import JobState
 from podracer_orchestrator.leases import Holder
+from podracer_orchestrator.pool import pods
 from podracer_orchestrator.progress import MemberCommit
 from podracer_orchestrator.tables import CheckpointRow, JobRow, LeaseRow, LeaseState
 from podracer_orchestrator.terms import LeaseTerms, LiveReport

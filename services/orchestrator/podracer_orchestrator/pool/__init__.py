@@ -1,10 +1,2 @@
-"""The training pool: who makes the pods.
-
-backend     what every backend does
-static      pods come by themselves (docker compose)
-local       pods are processes of this machine
-kubernetes  pods are Jobs of a cluster
-pod         one local pod: its processes, watched and started again
-process     one process with its log
-machine     what the machine has, and what is in use
-"""
+"""The training pool: how many pods each job has, the rows of pods, and the backends that make them: `static` waits
+for pods that come by themselves, `local` starts processes of this machine, `kubernetes` makes Jobs of a cluster."""

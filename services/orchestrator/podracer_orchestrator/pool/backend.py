@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from podracer_orchestrator.pod_kind import PodKind
 from podracer_orchestrator.pool.machine import PodUse
-from podracer_orchestrator.scheduling import Growth
+from podracer_orchestrator.pool.scheduling import Growth
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from podracer_orchestrator.pod_kind import PodKind
 from podracer_orchestrator.pool.backend import Trouble
 from podracer_orchestrator.pool.kubernetes import status
 from podracer_orchestrator.pool.kubernetes.job import KIND_LABEL
-from podracer_orchestrator.scheduling import Growth
+from podracer_orchestrator.pool.scheduling import Growth
 
 __all__ = ["GrowthWatch"]
 

@@ -6,24 +6,24 @@ import asyncio
 import functools
 import logging
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 
 from sqlalchemy.orm import Session
 
 from podracer.common.v1 import cohort_pb2
 from podracer_core.errors import PodracerError
 from podracer_core.telemetry.metrics import PODS_WANTED
-from podracer_orchestrator import jobs, leases, pod_troubles, pods
+from podracer_orchestrator import jobs, leases
 from podracer_orchestrator.changes import POOL, WORK, ChangeFeed, touch
 from podracer_orchestrator.clock import Clock
-from podracer_orchestrator.dispatch.lease_operations import LeaseOperations
 from podracer_orchestrator.job_plan import plan_of
 from podracer_orchestrator.job_state import ACTIVE_STATES
 from podracer_orchestrator.pod_kind import PodKind
+from podracer_orchestrator.pool import pod_troubles, pods
 from podracer_orchestrator.pool.backend import Capacity, PodObserver, PodPlan, PoolBackend, Trouble
+from podracer_orchestrator.pool.choice import choose_pods, impossibility, is_idle
 from podracer_orchestrator.pool.pod import LEARNER
-from podracer_orchestrator.pool_choice import choose_pods, impossibility, is_idle
-from podracer_orchestrator.pool_shares import PoolShares
+from podracer_orchestrator.pool.shares import PoolShares
 from podracer_orchestrator.tables import JobRow, PodRow, PodState, WorkKind
 from podracer_orchestrator.transactions import Transactions
 
@@ -42,19 +42,20 @@ _TICK_S = 2.0
 _RETRY_S = 1.0
 
 
-class PoolKeeper(PodObserver):
+class PoolReconciler(PodObserver):
     """Tells the backend which pods are wanted, and the database what became of them."""
 
     def __init__(
         self,
         transactions: Transactions,
-        keeper: LeaseOperations,
+        lose_pod: Callable[[str, cohort_pb2.Problem | None, str], Awaitable[None]],
         shares: PoolShares,
         changes: ChangeFeed,
         clock: Clock,
     ) -> None:
+        """`lose_pod` ends the leases of a pod whose learner is gone (`LeaseOperations.lose_pod`)."""
         self._transactions = transactions
-        self._keeper = keeper
+        self._lose_pod = lose_pod
         self._shares = shares
         self._changes = changes
         self._clock = clock
@@ -73,7 +74,7 @@ class PoolKeeper(PodObserver):
             lambda session: [pod.name for pod in pods.of_backend(session, backend.name)]
         )
         for name in former if backend.dies_with_us else ():
-            await self._keeper.lose_pod(name, None, "it ended with the orchestrator before this one")
+            await self._lose_pod(name, None, "it ended with the orchestrator before this one")
             await self._transactions.write(functools.partial(pods.set_state, name=name, state=PodState.STOPPED))
         await backend.start([] if backend.dies_with_us else former)
 
@@ -122,12 +123,12 @@ class PoolKeeper(PodObserver):
         restart = await self._transactions.write(lambda session: self._note_death(session, pod, why, log_tail))
         if role == LEARNER:
             problem = cohort_pb2.Problem(reason="LEARNER_DIED", message=f"{pod}: {why}", detail=log_tail)
-            await self._keeper.lose_pod(pod, problem, why)
+            await self._lose_pod(pod, problem, why)
         return restart and not self._stopping.is_set()
 
     async def pod_lost(self, pod: str, why: str) -> None:
         logger.info("pod %s: %s", pod, why)
-        await self._keeper.lose_pod(pod, None, why)
+        await self._lose_pod(pod, None, why)
 
     async def pod_stranded(self, pod: str, why: str) -> None:
         await self._transactions.write(lambda session: pods.set_state(session, pod, PodState.DRAINING, why))
@@ -139,7 +140,7 @@ class PoolKeeper(PodObserver):
     async def pod_stopped(self, pod: str) -> None:
         for known in (self._deaths, self._lost_since, self._spare_since):
             known.pop(pod, None)
-        await self._keeper.lose_pod(pod, None, "it was stopped")
+        await self._lose_pod(pod, None, "it was stopped")
         await self._transactions.write(lambda session: pods.set_state(session, pod, PodState.STOPPED))
         self._changes.notify([POOL])
 

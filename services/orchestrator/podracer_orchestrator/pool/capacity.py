@@ -10,12 +10,13 @@ from sqlalchemy.orm import Session
 from podracer.orchestrator.v1 import job_pb2
 from podracer.orchestrator.v1 import job_service_pb2 as service_pb2
 from podracer_core.jobs.messages import seconds_to_duration
-from podracer_orchestrator import jobs, leases, pods
+from podracer_orchestrator import jobs, leases
 from podracer_orchestrator.names import job_name
 from podracer_orchestrator.pod_kind import PodKind
+from podracer_orchestrator.pool import pods
 from podracer_orchestrator.pool.backend import Capacity
-from podracer_orchestrator.pool_shares import PoolShares
-from podracer_orchestrator.scheduling import Demand, Room, share_pods
+from podracer_orchestrator.pool.scheduling import Demand, Room, share_pods
+from podracer_orchestrator.pool.shares import PoolShares
 from podracer_orchestrator.tables import PodRow, PodState
 
 _STATIC_LIMIT = "pods: they come by themselves here; start more of them"
