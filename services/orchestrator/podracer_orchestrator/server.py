@@ -14,7 +14,7 @@ from podracer_core.rpc.aio_server import AioRpcServer, create_aio_server
 from podracer_core.rpc.auth import Authorizer
 from podracer_core.rpc.readiness import Readiness
 from podracer_core.rpc.tokens import TokenFiles
-from podracer_orchestrator import artifact_service, job_service, pod_service
+from podracer_orchestrator.api import artifact_service, job_service, pod_service
 from podracer_orchestrator.config import OrchestratorConfig
 from podracer_orchestrator.orchestrator import Orchestrator
 

@@ -22,7 +22,7 @@ from podracer_core.rpc.tokens import FILE_ROLES, LeaseTokens, Role, TokenFiles, 
 from podracer_evaluator.server import METHODS as EVALUATOR
 from podracer_leaderboard.service import METHODS as LEADERBOARD
 from podracer_learner.server import METHODS as LEARNER
-from podracer_orchestrator import artifact_service, job_service, pod_service
+from podracer_orchestrator.api import artifact_service, job_service, pod_service
 from podracer_worker.server import METHODS as WORKER
 
 TABLES = {**job_service.METHODS, **artifact_service.METHODS, **pod_service.METHODS, **LEADERBOARD, **LEARNER, **WORKER}

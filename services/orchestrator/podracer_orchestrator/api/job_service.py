@@ -19,15 +19,15 @@ from podracer_core.rpc.auth import current_caller
 from podracer_core.rpc.tokens import Role
 from podracer_core.telemetry.spans import current
 from podracer_orchestrator import events, job_changes, job_files, jobs, names, promotions, submission
+from podracer_orchestrator.api.job_messages import event_message, job_message, promotion_message
+from podracer_orchestrator.api.policy_lookup import find_policy
+from podracer_orchestrator.api.watching import Watcher
 from podracer_orchestrator.job_filters import parse_filter
-from podracer_orchestrator.job_messages import event_message, job_message, promotion_message
 from podracer_orchestrator.lease_messages import pod_messages
 from podracer_orchestrator.orchestrator import Orchestrator
 from podracer_orchestrator.pool import pods
 from podracer_orchestrator.pool.capacity import capacity_message, pod_uses
-from podracer_orchestrator.promoting import find_policy
 from podracer_orchestrator.tables import JobRow
-from podracer_orchestrator.watching import Watcher
 
 SERVICE = "/podracer.orchestrator.v1.JobService/"
 METHODS: Mapping[str, set[Role]] = {

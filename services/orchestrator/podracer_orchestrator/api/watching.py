@@ -15,9 +15,9 @@ from podracer.orchestrator.v1 import job_pb2
 from podracer.orchestrator.v1 import job_service_pb2 as service_pb2
 from podracer_core.errors import NotFound
 from podracer_orchestrator import events, jobs
+from podracer_orchestrator.api.job_messages import event_message, job_message
 from podracer_orchestrator.changes import ChangeFeed, job_topic, project_topic
 from podracer_orchestrator.clock import Clock
-from podracer_orchestrator.job_messages import event_message, job_message
 from podracer_orchestrator.job_state import FINAL_STATES
 from podracer_orchestrator.lease_messages import pod_messages
 from podracer_orchestrator.pool import pods
