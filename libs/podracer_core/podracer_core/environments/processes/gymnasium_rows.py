@@ -142,7 +142,8 @@ class GymnasiumRows(Rows):
         self._draw()
         finished = np.flatnonzero(rows.terminated | rows.truncated).tolist() if ended else []
         if self._plays_once:
-            self._stand_still(finished)
+            if finished:
+                self._stand_still(finished)
             going_on = self._acting_rows
             rows.observation[going_on] = rows.final_observation[going_on]
         else:
