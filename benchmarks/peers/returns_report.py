@@ -104,10 +104,10 @@ def _print_curves(found: Found, tasks: Sequence[str]) -> None:
 
 
 def _over_sb3(found: Found, tasks: Sequence[str]) -> Estimate | None:
-    """All tasks together, in units of Stable-Baselines3's mean score on each."""
-    if not tasks:
-        return None
+    """All tasks together, in units of Stable-Baselines3's mean score on each; None where that is no unit."""
     scale = {task: statistics.fmean(run.score for run in found[task]["sb3"]) for task in tasks}
+    if not tasks or min(scale.values()) <= 0.0:
+        return None
     ours, theirs = (
         estimate(*([run.score / scale[task] for run in found[task][system]] for task in tasks)) for system in TITLES
     )
