@@ -6,6 +6,7 @@ import contextlib
 import importlib
 from collections.abc import Callable
 from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -57,15 +58,18 @@ def record_video(
     path = Path(path)
     if path.suffix != ".mp4":
         raise InvalidInput(f"videos are MP4 files: {path.name!r} should end with .mp4", path=path)
-    imageio = _imageio()
+    try:
+        av = importlib.import_module("av")
+    except ImportError as error:
+        message = f"videos need the extra podracer-core[video]: {error}"
+        raise PreconditionFailed(message, reason="NOT_INSTALLED") from error
     environment = PreprocessVecEnv(_filmed_spec(spec), 1, processes=1, step_timeout_s=step_timeout_s, pictures=True)
     unfinished = path.with_name(f".{path.stem}.unfinished.mp4")
     try:
         _check_spaces(spec, environment)
-        # 2: the format wants even sides; the usual 16 would stretch more pictures than it has to.
-        writer = imageio.get_writer(unfinished, fps=environment.frames_per_second, macro_block_size=2)
-        with contextlib.closing(writer):  # its own `with` leaves it open after an error
-            filmed = _film(environment, act, seed, step_limit, writer)
+        with contextlib.closing(_Encoder(av, unfinished, environment.frames_per_second)) as encoder:
+            filmed = _film(environment, act, seed, step_limit, encoder)
+            encoder.finish()
         unfinished.replace(path)
     finally:
         unfinished.unlink(missing_ok=True)
@@ -78,11 +82,11 @@ def _film(
     act: Callable[[Tensor, Tensor | None], Tensor],
     seed: int,
     step_limit: int,
-    writer: Any,
+    encoder: _Encoder,
 ) -> tuple[int, float, bool]:
     observation = environment.reset(torch.tensor([seed]))
     first = environment.frame()
-    writer.append_data(first.numpy())
+    encoder.add(first)
     frames, episode_return = 1, 0.0
     for _ in range(step_limit):
         step = environment.step(act(observation, environment.action_mask))
@@ -93,20 +97,38 @@ def _film(
         frame = environment.frame()
         if frame.shape != first.shape:
             raise InvalidInput(f"render gave a picture of {list(frame.shape)} after one of {list(first.shape)}")
-        writer.append_data(frame.numpy())
+        encoder.add(frame)
         frames += 1
         if step.terminated or step.truncated:
             return frames, episode_return, True
     return frames, episode_return, False
 
 
-def _imageio() -> Any:
-    try:
-        importlib.import_module("imageio_ffmpeg")
-        return importlib.import_module("imageio.v2")
-    except ImportError as error:
-        message = f"videos need the extra podracer-core[video]: {error}"
-        raise PreconditionFailed(message, reason="NOT_INSTALLED") from error
+class _Encoder:
+    """Writes pictures, uint8 [height, width, 3], into a file as H.264 video."""
+
+    def __init__(self, av: Any, path: Path, frames_per_second: float) -> None:
+        self._frame = av.VideoFrame.from_ndarray
+        self._container = av.open(path, "w")
+        self._rate = Fraction(frames_per_second).limit_denominator(1000)
+        self._stream: Any = None
+
+    def add(self, picture: Tensor) -> None:
+        """Append one picture. Odd sides are stretched by one pixel: the format wants even ones."""
+        frame = self._frame(picture.numpy())
+        if self._stream is None:
+            self._stream = self._container.add_stream("libx264", rate=self._rate, options={"crf": "25"})
+            self._stream.width, self._stream.height = frame.width + frame.width % 2, frame.height + frame.height % 2
+            self._stream.pix_fmt = "yuv420p"
+        even = frame.reformat(self._stream.width, self._stream.height, self._stream.pix_fmt)
+        self._container.mux(self._stream.encode(even))
+
+    def finish(self) -> None:
+        """Write what the encoder still holds."""
+        self._container.mux(self._stream.encode())
+
+    def close(self) -> None:
+        self._container.close()
 
 
 def _filmed_spec(spec: EnvironmentSpec) -> EnvironmentSpec:

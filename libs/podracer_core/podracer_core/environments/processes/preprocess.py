@@ -183,7 +183,7 @@ class PreprocessVecEnv(VecEnvironment):
         self.action_space = to_gymnasium(from_json(opened["action_space"]))
         self.max_episode_steps = opened["max_episode_steps"]
         self.deterministic_evaluation = opened.get("deterministic_evaluation", False)
-        self.frames_per_second: float | None = opened.get("frames_per_second")
+        self.frames_per_second: float = opened.get("frames_per_second", 0.0)
         self.has_action_mask = opened["mask_size"] > 0
         self._batched = self.resumes_episodes = opened.get("batched", False)
         layout = self.num_envs, self.observation_space, self.action_space, opened["mask_size"]
