@@ -69,9 +69,11 @@ class Installation:
     def overlay(self, base: str = "overlays/dev", *, tag: str = "", patches: Sequence[Mapping[str, Any]] = ()) -> Path:
         """Write a kustomization of the user's own over one of ours."""
         registry = _settings()["PODRACER_REGISTRY"]
-        tag = tag or os.environ.get("PODRACER_CLUSTER_TAG") or _settings()["PODRACER_TAG"]
-        roles = ("orchestrator", "leaderboard", "learner", "worker", "evaluator", "policy", "minio")
-        images = [{"name": f"{registry}/podracer-{role}", "newTag": tag} for role in roles]  # without CUDA
+        tag = tag or os.environ.get("PODRACER_CLUSTER_TAG", "")
+        roles = ("orchestrator", "leaderboard", "worker", "evaluator", "policy", "minio") if tag else ()
+        images = [{"name": f"{registry}/podracer-{role}", "newTag": tag} for role in roles]
+        # Without CUDA, in the overlay gpu too.
+        images.append({"name": f"{registry}/podracer-learner", "newTag": tag or _settings()["PODRACER_TAG"]})
         content = {
             "apiVersion": "kustomize.config.k8s.io/v1beta1",
             "kind": "Kustomization",
