@@ -22,6 +22,7 @@ from podracer_orchestrator.changes import WORK, touch
 from podracer_orchestrator.job_plan import JobPlan, plan_of
 from podracer_orchestrator.job_state import TRAINING_STATES, JobState
 from podracer_orchestrator.names import last_part
+from podracer_orchestrator.stored_messages import order_of
 from podracer_orchestrator.tables import CheckpointRow, JobRow, WorkKind, WorkRow, WorkState
 
 COST_FRACTION = 0.2
@@ -118,7 +119,7 @@ def level(number: int) -> float:
 
 def note_start(session: Session, job: JobRow, work: WorkRow, pod: str, now: datetime) -> None:
     """A pod has taken a challenge up."""
-    (policy,) = evaluation_works.order_of(work).policies
+    (policy,) = order_of(work).policies
     what = "the target" if work.claims_target else "the first place"
     message = f"{last_part(policy.agent)} claims {what} with {work.claimed_score:.6g}: it is evaluated again on {pod}"
     events.record(

@@ -15,10 +15,11 @@ from podracer_orchestrator import events
 from podracer_orchestrator.budget import Grant, Round
 from podracer_orchestrator.changes import WORK, job_topic, touch
 from podracer_orchestrator.job_files import environment_of
-from podracer_orchestrator.job_plan import JobPlan, plan_of, read_spec
+from podracer_orchestrator.job_plan import JobPlan, plan_of
 from podracer_orchestrator.names import last_part
-from podracer_orchestrator.progress import checkpoint_reference, members_of
+from podracer_orchestrator.progress import members_of
 from podracer_orchestrator.refused_checkpoints import begin_soundly
+from podracer_orchestrator.stored_messages import checkpoint_reference, description_of, encode, proposal_of, spec_of
 from podracer_orchestrator.tables import (
     CheckpointRow,
     JobRow,
@@ -57,7 +58,7 @@ def store_proposal(
     if not proposal.proposals:
         session.delete(work)
         return
-    work.proposal = proposal.SerializeToString(deterministic=True)
+    work.proposal = encode(proposal)
     work.state, work.places = WorkState.READY, len(proposal.proposals)
     for position, each in enumerate(proposal.proposals):
         session.add(MemberRow(work_id=work.id, position=position, agent=each.agent.name))
@@ -76,14 +77,9 @@ def round_of(plan: JobPlan, proposal: leaderboard_pb2.ProposeCohortResponse) -> 
     return plan.round if proposed == Round() else proposed
 
 
-def proposal_of(work: WorkRow) -> leaderboard_pb2.ProposeCohortResponse:
-    """The leaderboard's stored answer."""
-    return leaderboard_pb2.ProposeCohortResponse.FromString(work.proposal or b"")
-
-
 def train_work(session: Session, job: JobRow, work: WorkRow, lease: LeaseRow) -> pod_pb2.TrainWork:
     """What a pod is told to train: the proposed agents, each at its last committed checkpoint of this work."""
-    spec, proposal, is_last = read_spec(job.spec), proposal_of(work), work.kind == WorkKind.RETRAIN
+    spec, proposal, is_last = spec_of(job), proposal_of(work), work.kind == WorkKind.RETRAIN
     followers = 0 if is_last else plan_of(job).learners - 1
     cohort = cohort_pb2.CohortSpec(
         algorithm=proposal.proposals[0].agent.algorithm,
@@ -149,17 +145,12 @@ def fusion_spec(asked: job_pb2.Fusion) -> pod_pb2.FusionSpec:
 
 def inspect_work(job: JobRow) -> pod_pb2.InspectWork:
     """What a pod is told to inspect."""
-    spec = read_spec(job.spec)
+    spec = spec_of(job)
     return pod_pb2.InspectWork(
         environment=environment_of(spec),
         timeout=seconds_to_duration(INSPECTION_TIMEOUT_S),
         retrain_environment=_environment(spec, is_last=True) if spec.retrain.kwargs.fields else None,
     )
-
-
-def description_of(job: JobRow) -> environment_pb2.EnvironmentDescription:
-    """What is known of the job's environment; empty while it is being inspected."""
-    return environment_pb2.EnvironmentDescription.FromString(job.description or b"")
 
 
 def _environment(spec: job_pb2.JobSpec, is_last: bool) -> environment_pb2.EnvironmentSpec:

@@ -16,14 +16,23 @@ from datetime import datetime
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from podracer.common.v1 import agent_pb2, cohort_pb2, environment_pb2
+from podracer.common.v1 import agent_pb2, environment_pb2
 from podracer.orchestrator.v1 import pod_service_pb2 as pod_pb2
 from podracer_core.student_t import student_t_quantile
-from podracer_orchestrator import evaluation_works, events, founders, jobs, promotions, retraining
+from podracer_orchestrator import evaluation_works, events, founders, jobs, promotions
 from podracer_orchestrator.changes import WORK, touch
 from podracer_orchestrator.job_files import environment_of
-from podracer_orchestrator.job_plan import read_spec
 from podracer_orchestrator.job_state import FINAL_STATES, JobState
+from podracer_orchestrator.stored_messages import (
+    best_of,
+    encode,
+    final_policy,
+    order_of,
+    policy_of,
+    problem_of,
+    result_of,
+    spec_of,
+)
 from podracer_orchestrator.tables import JobRow, WorkKind, WorkRow, WorkState
 
 CHAMPION, CHALLENGER = "champion", "challenger"
@@ -47,7 +56,7 @@ def is_wanted(session: Session, job: JobRow) -> bool:
     works = _works(session, job)
     if works:
         return any(work.state in _OPEN for work in works)
-    final = retraining.final_policy(job)
+    final = final_policy(job)
     if job.parent_uid is None or final is None:
         return False
     parent = session.get(JobRow, job.parent_uid)
@@ -72,13 +81,9 @@ def begin(session: Session, job: JobRow, now: datetime) -> None:
     present = promotions.champion(session, parent)
     jobs.drop_waiting(session, job, now)
     job.rounds_over = True
-    best, challenger = agent_pb2.Evaluation.FromString(job.best or b""), retraining.final_policy(job)
+    best, challenger = best_of(job), final_policy(job)
     assert present is not None and challenger is not None, "there are two to compare"
-    checkpoint = agent_pb2.CheckpointReference.FromString(present.checkpoint or b"")
-    sides = {
-        CHAMPION: agent_pb2.Parent(agent=present.agent, checkpoint=checkpoint),
-        CHALLENGER: challenger,
-    }
+    sides = {CHAMPION: policy_of(present), CHALLENGER: challenger}
     environment = _environment(job, parent)
     for side, policy in sides.items():
         work = jobs.add_work(session, job, WorkKind.EVALUATE, WorkState.READY, now)
@@ -88,7 +93,7 @@ def begin(session: Session, job: JobRow, now: datetime) -> None:
             work,
             [policy],
             agent_pb2.EVALUATION_PURPOSE_REQUESTED,
-            set(best.seeds),
+            set(best.seeds if best else ()),
             seeds_of=f"{job.uid}/contest",
             environment=environment,
         )
@@ -99,7 +104,7 @@ def begin(session: Session, job: JobRow, now: datetime) -> None:
 
 def complete(session: Session, job: JobRow, work: WorkRow, result: pod_pb2.EvaluateResult, now: datetime) -> None:
     """Store how one side did."""
-    work.result = result.evaluation.SerializeToString(deterministic=True)
+    work.result = encode(result.evaluation)
     message = f"the {work.contest}: {evaluation_works.describe(result.evaluation)}"
     details = evaluation_works.numbers(result.evaluation)
     agent = result.evaluation.agent
@@ -111,13 +116,13 @@ def outcome(session: Session, job: JobRow) -> Contest | None:
     works = {work.contest: work for work in _works(session, job)}
     if not works:
         return None
-    prefix = evaluation_works.order_of(works[CHAMPION]).policies[0].checkpoint.prefix
+    prefix = order_of(works[CHAMPION]).policies[0].checkpoint.prefix
     for side, work in works.items():
         if work.result is None:
-            problem = cohort_pb2.Problem.FromString(work.problem or b"").message or "its job ended before"
-            return Contest(prefix, problem=f"the {side} could not be evaluated: {problem}")
-    first, second = (agent_pb2.Evaluation.FromString(works[side].result or b"") for side in (CHAMPION, CHALLENGER))
-    return Contest(prefix, first, second)
+            problem = problem_of(work)
+            why = problem.message if problem and problem.message else "its job ended before"
+            return Contest(prefix, problem=f"the {side} could not be evaluated: {why}")
+    return Contest(prefix, result_of(works[CHAMPION]), result_of(works[CHALLENGER]))
 
 
 def is_won(champion: agent_pb2.Evaluation, challenger: agent_pb2.Evaluation, margin: float) -> tuple[bool, str]:
@@ -154,13 +159,12 @@ def paired_lower_bound(first: Sequence[float], second: Sequence[float]) -> float
 
 def can_act(session: Session, job: JobRow, prefix: str) -> bool:
     """Whether the policy of a checkpoint knows the spaces of the job's environment."""
-    description = environment_pb2.EnvironmentDescription.FromString(job.description or b"")
-    return founders.fits(session, description, prefix)
+    return founders.fits(session, job, prefix)
 
 
 def _environment(job: JobRow, parent: JobRow) -> environment_pb2.EnvironmentSpec:
-    environment = environment_of(read_spec(job.spec))
-    environment.kwargs.update(dict(read_spec(parent.spec).continuous.contest))
+    environment = environment_of(spec_of(job))
+    environment.kwargs.update(dict(spec_of(parent).continuous.contest))
     return environment
 
 

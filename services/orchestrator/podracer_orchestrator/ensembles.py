@@ -18,7 +18,7 @@ from podracer.orchestrator.v1 import job_pb2
 from podracer.orchestrator.v1 import pod_service_pb2 as pod_pb2
 from podracer_orchestrator import evaluation_works, events, jobs
 from podracer_orchestrator.changes import ENSEMBLE, WORK, touch
-from podracer_orchestrator.job_plan import read_spec
+from podracer_orchestrator.stored_messages import encode, order_of, spec_of
 from podracer_orchestrator.tables import CheckpointRow, JobRow, WorkKind, WorkRow, WorkState
 
 SMALLEST = 2
@@ -28,7 +28,7 @@ _OPEN = (WorkState.PROPOSING, WorkState.READY, WorkState.LEASED)
 
 def is_wanted(session: Session, job: JobRow) -> bool:
     """Whether the job has to evaluate an ensemble before it ends."""
-    if not read_spec(job.spec).evolution.ensemble_size or job.ensemble is not None:
+    if not spec_of(job).evolution.ensemble_size or job.ensemble is not None:
         return False
     return not _has_one_that_is(session, job, (WorkState.FAILED,))
 
@@ -63,7 +63,7 @@ def choose(
 ) -> None:
     """Make a PROPOSING work READY with the best of `candidates`, which are in their order; or give it up."""
     known = [each for each in candidates if session.get(CheckpointRow, each.evaluation.checkpoint.prefix) is not None]
-    best = known[: read_spec(job.spec).evolution.ensemble_size]
+    best = known[: spec_of(job).evolution.ensemble_size]
     if len(best) < SMALLEST:
         give_up(session, job, work, f"{len(best)} candidates on the leaderboard, at least {SMALLEST} are needed", now)
         return
@@ -75,9 +75,9 @@ def choose(
 
 def complete(session: Session, job: JobRow, work: WorkRow, result: pod_pb2.EvaluateResult, now: datetime) -> None:
     """Store how the ensemble did."""
-    policies = evaluation_works.order_of(work).policies
+    policies = order_of(work).policies
     ensemble = job_pb2.Ensemble(policies=policies, rule=result.ensemble, evaluation=result.evaluation)
-    job.ensemble = ensemble.SerializeToString(deterministic=True)
+    job.ensemble = encode(ensemble)
     message = f"the {len(policies)} best by {result.ensemble}: {evaluation_works.describe(result.evaluation)}"
     details = {"rule": result.ensemble, "policies": len(policies), **evaluation_works.numbers(result.evaluation)}
     events.record(session, job, "ENSEMBLE_EVALUATED", message, now=now, subject="", work=work.id, **details)
@@ -86,7 +86,7 @@ def complete(session: Session, job: JobRow, work: WorkRow, result: pod_pb2.Evalu
 def give_up(session: Session, job: JobRow, work: WorkRow, why: str, now: datetime) -> None:
     """Have the job end without its ensemble."""
     work.state, work.end_time = WorkState.FAILED, now
-    work.problem = cohort_pb2.Problem(reason="NO_ENSEMBLE", message=why).SerializeToString(deterministic=True)
+    work.problem = encode(cohort_pb2.Problem(reason="NO_ENSEMBLE", message=why))
     events.record(session, job, "ENSEMBLE_SKIPPED", f"no ensemble: {why}", now=now, work=work.id)
 
 

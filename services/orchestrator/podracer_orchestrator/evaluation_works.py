@@ -14,8 +14,9 @@ from podracer.orchestrator.v1 import pod_service_pb2 as pod_pb2
 from podracer_core.errors import InvalidInput
 from podracer_core.jobs.messages import seconds_to_duration
 from podracer_orchestrator.job_files import environment_of
-from podracer_orchestrator.job_plan import plan_of, read_spec
+from podracer_orchestrator.job_plan import plan_of
 from podracer_orchestrator.seeds import fresh_seeds
+from podracer_orchestrator.stored_messages import encode, order_of, spec_of
 from podracer_orchestrator.tables import JobRow, WorkKind, WorkRow, WorkState
 
 TIMEOUT_S = 600.0
@@ -41,18 +42,13 @@ def fill(
     """
     order = pod_pb2.EvaluateWork(
         policies=policies,
-        seeds=fresh_seeds(read_spec(job.spec).seed, seeds_of or work.id, plan_of(job).episodes, seen),
+        seeds=fresh_seeds(spec_of(job).seed, seeds_of or work.id, plan_of(job).episodes, seen),
         purpose=purpose,
         timeout=seconds_to_duration(TIMEOUT_S),
         environment=environment,
     )
-    work.evaluation = order.SerializeToString(deterministic=True)
+    work.evaluation = encode(order)
     work.state, work.places = WorkState.READY, len(policies)
-
-
-def order_of(work: WorkRow) -> pod_pb2.EvaluateWork:
-    """What a work evaluates."""
-    return pod_pb2.EvaluateWork.FromString(work.evaluation or b"")
 
 
 def late_left_s(job: JobRow, active_time_s: float) -> float:
@@ -69,7 +65,7 @@ def evaluate_work(job: JobRow, work: WorkRow, active_time_s: float) -> pod_pb2.E
     if work.checkpoint is not None:
         order.timeout.CopyFrom(seconds_to_duration(max(1.0, min(TIMEOUT_S, late_left_s(job, active_time_s)))))
     if not order.HasField("environment"):
-        order.environment.CopyFrom(environment_of(read_spec(job.spec)))
+        order.environment.CopyFrom(environment_of(spec_of(job)))
     return order
 
 

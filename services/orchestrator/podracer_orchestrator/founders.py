@@ -5,13 +5,11 @@ from __future__ import annotations
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from podracer.common.v1 import agent_pb2, environment_pb2, evolution_pb2
+from podracer.common.v1 import agent_pb2, evolution_pb2
 from podracer.orchestrator.v1 import job_pb2
 from podracer_core.errors import FieldViolation, InvalidInput
-from podracer_orchestrator.cohorts import proposal_of
-from podracer_orchestrator.job_plan import read_spec
 from podracer_orchestrator.job_state import LIVE_STATES
-from podracer_orchestrator.progress import checkpoint_reference
+from podracer_orchestrator.stored_messages import checkpoint_reference, description_of, proposal_of, spec_of
 from podracer_orchestrator.tables import CheckpointRow, JobRow, MemberRow, WorkRow
 
 
@@ -39,21 +37,17 @@ def resolved(session: Session, project: str, spec: job_pb2.JobSpec) -> job_pb2.J
 
 def fitting(session: Session, job: JobRow) -> list[evolution_pb2.Founder]:
     """The founders of a job that can act in its environment, which is known."""
-    own = environment_pb2.EnvironmentDescription.FromString(job.description or b"")
-    return [each for each in read_spec(job.spec).founders if fits(session, own, each.checkpoint.prefix)]
+    return [each for each in spec_of(job).founders if fits(session, job, each.checkpoint.prefix)]
 
 
-def fits(session: Session, description: environment_pb2.EnvironmentDescription, prefix: str) -> bool:
-    """Whether who wrote a checkpoint has trained with the spaces of `description`; False where its job is gone."""
+def fits(session: Session, job: JobRow, prefix: str) -> bool:
+    """Whether a checkpoint's agent was trained with the spaces of the environment of `job`; False where it is gone."""
     row = session.get(CheckpointRow, prefix)
     owner = None if row is None else session.get(JobRow, row.job_uid)
     if owner is None or owner.description is None:
         return False
-    trained = environment_pb2.EnvironmentDescription.FromString(owner.description)
-    return (trained.observation_space, trained.action_space) == (
-        description.observation_space,
-        description.action_space,
-    )
+    trained, own = description_of(owner), description_of(job)
+    return (trained.observation_space, trained.action_space) == (own.observation_space, own.action_space)
 
 
 def of_checkpoint(session: Session, agent: str, prefix: str) -> evolution_pb2.Founder | None:
@@ -81,7 +75,7 @@ def needed(session: Session) -> dict[str, JobRow]:
     live = select(JobRow).where(JobRow.state.in_([state.value for state in LIVE_STATES]))
     found: dict[str, JobRow] = {}
     for job in session.scalars(live):
-        found |= dict.fromkeys((each.checkpoint.prefix for each in read_spec(job.spec).founders), job)
+        found |= dict.fromkeys((each.checkpoint.prefix for each in spec_of(job).founders), job)
     return found
 
 

@@ -17,9 +17,9 @@ from podracer_core.storage.layout import CheckpointPlace, job_prefix
 from podracer_orchestrator import events, founders, jobs, objective, outbox, promotions
 from podracer_orchestrator.changes import POOL, WORK, job_topic, project_topic, touch
 from podracer_orchestrator.job_filters import JobFilter
-from podracer_orchestrator.job_plan import read_spec
 from podracer_orchestrator.job_state import FINAL_STATES, JobSignal, JobState
 from podracer_orchestrator.names import job_name
+from podracer_orchestrator.stored_messages import encode, spec_of
 from podracer_orchestrator.submission import changed
 from podracer_orchestrator.tables import (
     CheckpointRow,
@@ -56,8 +56,8 @@ def change(session: Session, job: JobRow, wanted: JobChange, now: datetime) -> N
     if JobState(job.state) in FINAL_STATES:
         raise PreconditionFailed(f"the job has ended ({job.state}): it cannot change", reason="JOB_ENDED")
     if wanted.paths:
-        spec = changed(read_spec(job.spec), wanted.spec, wanted.paths)
-        job.spec = spec.SerializeToString(deterministic=True)
+        spec = changed(spec_of(job), wanted.spec, wanted.paths)
+        job.spec = encode(spec)
         job.revision += 1
         scaled = f" ({spec.pod.min_count} to {spec.pod.max_count} pods)" if any(map(_is_of_pod, wanted.paths)) else ""
         events.record(session, job, "JOB_CHANGED", f"changed: {', '.join(wanted.paths)}{scaled}", now=now)

@@ -13,8 +13,8 @@ from sqlalchemy import ColumnElement
 
 from podracer.orchestrator.v1 import job_pb2
 from podracer_core.errors import FieldViolation, InvalidInput
-from podracer_orchestrator.job_plan import read_spec
 from podracer_orchestrator.job_state import JobState
+from podracer_orchestrator.stored_messages import spec_of
 from podracer_orchestrator.tables import JobRow
 
 MAX_LENGTH = 1000
@@ -39,7 +39,7 @@ class JobFilter:
         """Whether a job that the database has selected is one of those wanted."""
         if not self.checks:
             return True
-        spec = read_spec(job.spec)
+        spec = spec_of(job)
         return all(check(spec) for check in self.checks)
 
 

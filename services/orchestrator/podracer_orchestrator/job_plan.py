@@ -7,12 +7,12 @@ import functools
 import math
 from dataclasses import dataclass
 
-from podracer.orchestrator.v1 import job_pb2
 from podracer_core.catalogue.environments import BUILT_IN
 from podracer_core.jobs.messages import evolution_from_message, objective_from_message, pod_from_message
 from podracer_core.jobs.spec import EvaluationPlan, JobSpec, Pod
 from podracer_orchestrator.budget import Budget, Round
 from podracer_orchestrator.pod_kind import PodKind
+from podracer_orchestrator.stored_messages import read_spec
 from podracer_orchestrator.tables import JobRow
 
 MAX_AUTOMATIC_MEMBERS = 16
@@ -54,12 +54,6 @@ class JobPlan:
     def places(self, teams: int) -> int:
         """Agents that a pod trains at once where `teams` of them share the population."""
         return self.members or min(MAX_AUTOMATIC_MEMBERS, math.ceil(self.population / max(1, teams)))
-
-
-@functools.lru_cache(maxsize=256)
-def read_spec(spec: bytes) -> job_pb2.JobSpec:
-    """A stored spec. It is shared: never change it."""
-    return job_pb2.JobSpec.FromString(spec)
 
 
 def plan_of(job: JobRow) -> JobPlan:

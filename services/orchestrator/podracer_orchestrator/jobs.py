@@ -19,6 +19,7 @@ from podracer_orchestrator.changes import POOL, WORK, job_topic, touch
 from podracer_orchestrator.job_state import FINAL_STATES, JobOutcome, JobSignal, JobState, next_state
 from podracer_orchestrator.names import job_name
 from podracer_orchestrator.quotas import UNLIMITED, Quota, require_job
+from podracer_orchestrator.stored_messages import encode
 from podracer_orchestrator.tables import ContinuationRow, JobRow, WorkKind, WorkRow, WorkState
 
 
@@ -59,8 +60,7 @@ def create(session: Session, new: NewJob, now: datetime, quota: Quota = UNLIMITE
         project=new.project,
         job_id=new.job_id,
         request_id=new.request_id or None,
-        spec=spec.SerializeToString(deterministic=True),
-        description=None if new.description is None else new.description.SerializeToString(deterministic=True),
+        spec=encode(spec),
         state=JobState.RUNNING if is_continuous else state,
         create_time=now,
         start_time=now if is_continuous else None,
@@ -81,7 +81,7 @@ def create(session: Session, new: NewJob, now: datetime, quota: Quota = UNLIMITE
     elif new.description is None:
         add_work(session, job, WorkKind.INSPECT, WorkState.READY, now)
     if new.description is not None:
-        outbox.create_leaderboard(session, job)
+        describe(session, job, new.description)
     touch(session, POOL, WORK)
     return job
 
@@ -89,6 +89,12 @@ def create(session: Session, new: NewJob, now: datetime, quota: Quota = UNLIMITE
 def resolved(session: Session, project: str, spec: job_pb2.JobSpec) -> job_pb2.JobSpec:
     """A checked spec with what has to be looked up: data sets by name, founders. Raises InvalidInput."""
     return founders.resolved(session, project, job_files.resolved(session, project, spec))
+
+
+def describe(session: Session, job: JobRow, description: environment_pb2.EnvironmentDescription) -> None:
+    """Store what is known of the job's environment, and have its leaderboard made."""
+    job.description = encode(description)
+    outbox.create_leaderboard(session, job, founders.fitting(session, job))
 
 
 def add_work(
@@ -176,7 +182,7 @@ def succeed(session: Session, job: JobRow, outcome: JobOutcome, message: str, no
 def fail(session: Session, job: JobRow, problem: cohort_pb2.Problem, now: datetime) -> None:
     """End a job that cannot go on; `problem` says why."""
     signal(session, job, JobSignal.FAIL, now)
-    job.problem = problem.SerializeToString(deterministic=True)
+    job.problem = encode(problem)
     _end(session, job, "JOB_FAILED", problem.message, now)
 
 

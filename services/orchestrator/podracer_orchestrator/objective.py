@@ -17,6 +17,7 @@ from podracer_orchestrator.challenges import Claim
 from podracer_orchestrator.changes import job_topic, touch
 from podracer_orchestrator.job_plan import JobPlan, plan_of
 from podracer_orchestrator.job_state import ACTIVE_STATES, TRAINING_STATES, JobOutcome, JobState
+from podracer_orchestrator.stored_messages import best_of, encode
 from podracer_orchestrator.tables import CheckpointRow, JobRow, LeaseRow, WorkRow, WorkState
 
 _LONGEST_S = 100 * 365 * 86400.0
@@ -63,7 +64,7 @@ def consider(session: Session, job: JobRow, lease: LeaseRow, evaluation: agent_p
     is_confirmed = evaluation.purpose == agent_pb2.EVALUATION_PURPOSE_CHALLENGE
     standing = (is_confirmed, full, claim.score)
     if job.best_score is None or standing > (job.best_is_confirmed, job.best_is_full, job.best_score):
-        job.best = evaluation.SerializeToString(deterministic=True)
+        job.best = encode(evaluation)
         job.best_is_confirmed, job.best_is_full, job.best_score = is_confirmed, full, claim.score
         message = f"best so far: {claim.score:.6g} by {evaluation.agent}" + ("" if is_confirmed else ", not confirmed")
         events.record(session, job, "NEW_BEST", message, now=now, subject=evaluation.agent, score=claim.score)
@@ -77,11 +78,12 @@ def consider(session: Session, job: JobRow, lease: LeaseRow, evaluation: agent_p
 
 def reconsider(session: Session, job: JobRow, now: datetime) -> None:
     """The target has changed: the best so far may have reached it, or claims it now, and so may what waits."""
-    if job.best is None or job.time_to_target_s is not None:
+    best = best_of(job)
+    if best is None or job.time_to_target_s is not None:
         return
     plan = plan_of(job)
     challenges.aim(session, job, plan.target_return)
-    claim = claim_of(plan, agent_pb2.Evaluation.FromString(job.best))
+    claim = claim_of(plan, best)
     holds = job.best_is_confirmed and _holds(plan, claim, challenges.heard_claims(session, job) + 1)
     if claim.claims_target and holds:
         _reach(session, job, claim, leases.active_time_s(job, now), now)

@@ -133,19 +133,6 @@ def _register(
     session.add(rows[checkpoint.prefix])
 
 
-def checkpoint_reference(row: CheckpointRow) -> agent_pb2.CheckpointReference:
-    """A stored checkpoint as the message that a learner resumes from."""
-    reference = agent_pb2.CheckpointReference(
-        prefix=row.prefix,
-        manifest_sha256=row.manifest_sha256,
-        size_bytes=row.size_bytes,
-        env_steps=row.env_steps,
-        fence=row.fence,
-    )
-    reference.create_time.FromDatetime(row.create_time)
-    return reference
-
-
 def _place(job: JobRow, agent: str, checkpoint: agent_pb2.CheckpointReference) -> CheckpointPlace:
     """Where a checkpoint lies. Raises InvalidInput where it is not a folder of this agent of this job."""
     if not _SHA256.fullmatch(checkpoint.manifest_sha256):

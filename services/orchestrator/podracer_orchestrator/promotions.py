@@ -16,9 +16,16 @@ from sqlalchemy.orm import Session
 from podracer.common.v1 import agent_pb2
 from podracer_core.errors import FieldViolation, InvalidInput, PreconditionFailed
 from podracer_orchestrator import evaluation_works, events, jobs, outbox
-from podracer_orchestrator.job_plan import read_spec
 from podracer_orchestrator.names import last_part
-from podracer_orchestrator.progress import checkpoint_reference
+from podracer_orchestrator.stored_messages import (
+    challenger_of,
+    champion_of,
+    checkpoint_reference,
+    description_of,
+    encode,
+    policy_of,
+    spec_of,
+)
 from podracer_orchestrator.tables import CheckpointRow, Decision, JobRow, PromotionRow
 
 DEFAULT_ALIAS = "champion"
@@ -47,7 +54,7 @@ class Generation:
 
 def default_alias(job: JobRow) -> str:
     """What a job calls its champion."""
-    return read_spec(job.spec).continuous.alias or DEFAULT_ALIAS
+    return spec_of(job).continuous.alias or DEFAULT_ALIAS
 
 
 def stack(session: Session, job_uid: str, alias: str) -> list[PromotionRow]:
@@ -104,7 +111,7 @@ def promote(
         generation = Generation(0, "", "", challenger=policy.evaluation)
     row = _row(session, job, alias or default_alias(job), Decision.PROMOTED, reason, now, generation)
     row.agent, row.prefix, row.request_id = policy.agent, policy.prefix, request_id or None
-    row.checkpoint = checkpoint_reference(checkpoint).SerializeToString(deterministic=True)
+    row.checkpoint = encode(checkpoint_reference(checkpoint))
     _tell(session, job, row)
     message = f"{row.alias} is {policy.agent}: {reason}" if reason else f"{row.alias} is {policy.agent}"
     events.record(session, job, "CHAMPION_PROMOTED", message, now=now, subject=policy.agent, **_details(row))
@@ -205,20 +212,16 @@ def _row(
     )
     if generation is not None:
         row.generation, row.child, row.data_sha256 = generation.number, generation.child, generation.data_sha256
-        row.champion, row.challenger = _stored(generation.champion), _stored(generation.challenger)
+        row.champion = generation.champion and encode(generation.champion)
+        row.challenger = generation.challenger and encode(generation.challenger)
     session.add(row)
     return row
-
-
-def _stored(evaluation: agent_pb2.Evaluation | None) -> bytes | None:
-    return None if evaluation is None else evaluation.SerializeToString(deterministic=True)
 
 
 def _tell(session: Session, job: JobRow, row: PromotionRow) -> None:
     job.revision += 1
     session.flush()
-    reference = agent_pb2.CheckpointReference.FromString(row.checkpoint or b"")
-    outbox.set_alias(session, job, row.alias, row.agent, reference, row.reason, f"promotion-{row.position}")
+    outbox.set_alias(session, job, row.alias, policy_of(row), row.reason, f"promotion-{row.position}")
 
 
 def _require_board(session: Session, job: JobRow, checkpoint: CheckpointRow) -> None:
@@ -228,13 +231,7 @@ def _require_board(session: Session, job: JobRow, checkpoint: CheckpointRow) -> 
     if not job.is_continuous:
         message = f"{job.job_id} has no leaderboard yet: its environment is being inspected"
         raise PreconditionFailed(message, reason="NO_LEADERBOARD")
-    describe_by(session, job, jobs.get_by_uid(session, checkpoint.job_uid))
-
-
-def describe_by(session: Session, job: JobRow, trained: JobRow) -> None:
-    """Give a continuous job the environment's description, and with it its leaderboard, that another one has found."""
-    job.description = trained.description
-    outbox.create_leaderboard(session, job)
+    jobs.describe(session, job, description_of(jobs.get_by_uid(session, checkpoint.job_uid)))
 
 
 def _details(row: PromotionRow) -> dict[str, object]:
@@ -245,10 +242,9 @@ def _details(row: PromotionRow) -> dict[str, object]:
     }
     if row.generation:
         details |= {"generation": row.generation, "data_sha256": row.data_sha256}
-    for name, stored in (("champion", row.champion), ("challenger", row.challenger)):
-        if stored is not None:
-            numbers = evaluation_works.numbers(agent_pb2.Evaluation.FromString(stored))
-            details |= {f"{name}_{key}": value for key, value in numbers.items()}
+    for name, evaluation in (("champion", champion_of(row)), ("challenger", challenger_of(row))):
+        if evaluation is not None:
+            details |= {f"{name}_{key}": value for key, value in evaluation_works.numbers(evaluation).items()}
     return details
 
 

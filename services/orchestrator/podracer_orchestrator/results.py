@@ -27,16 +27,11 @@ from podracer_orchestrator import (
     retraining,
     works,
 )
-from podracer_orchestrator.job_plan import plan_of, read_spec
+from podracer_orchestrator.job_plan import plan_of
 from podracer_orchestrator.job_state import LIVE_STATES, JobSignal, JobState
 from podracer_orchestrator.objective import consider, finish_if_due, hear_last_claims, is_full, score
-from podracer_orchestrator.progress import (
-    MemberCommit,
-    checkpoint_reference,
-    commit,
-    load_checkpoints,
-    members_of,
-)
+from podracer_orchestrator.progress import MemberCommit, commit, load_checkpoints, members_of
+from podracer_orchestrator.stored_messages import checkpoint_reference, spec_of
 from podracer_orchestrator.tables import (
     CheckpointRow,
     JobRow,
@@ -134,15 +129,10 @@ def complete_inspection(session: Session, lease: LeaseRow, result: pod_pb2.Inspe
     except PodracerError as error:
         jobs.fail(session, job, works.problem_of(error), now)
         return
-    describe(session, job, result.description, now)
-
-
-def describe(session: Session, job: JobRow, description: environment_pb2.EnvironmentDescription, now: datetime) -> None:
-    """Store what an inspection has found out."""
-    job.description = description.SerializeToString(deterministic=True)
-    events.record(session, job, "ENVIRONMENT_INSPECTED", f"the environment runs on {description.backend}", now=now)
+    message = f"the environment runs on {result.description.backend}"
+    events.record(session, job, "ENVIRONMENT_INSPECTED", message, now=now)
+    jobs.describe(session, job, result.description)
     jobs.signal(session, job, JobSignal.INSPECTED, now)
-    outbox.create_leaderboard(session, job)
 
 
 def complete_evaluation(session: Session, lease: LeaseRow, result: pod_pb2.EvaluateResult, now: datetime) -> None:
@@ -297,5 +287,5 @@ def _failure(result: pod_pb2.MemberResult) -> str:
 
 
 def _check_search(job: JobRow, description: environment_pb2.EnvironmentDescription) -> None:
-    search = search_from_message(read_spec(job.spec).search)
+    search = search_from_message(spec_of(job).search)
     validate_action_space(search, space_from_message(description.action_space))

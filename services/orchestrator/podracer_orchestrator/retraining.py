@@ -6,7 +6,7 @@ Whatever becomes of it, the job ends afterwards; where it fails, with the candid
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 
 from sqlalchemy import select
@@ -17,11 +17,10 @@ from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
 from podracer.orchestrator.v1 import pod_service_pb2 as pod_pb2
 from podracer_orchestrator import events, founders, jobs
 from podracer_orchestrator.changes import WORK, touch
-from podracer_orchestrator.cohorts import proposal_of
-from podracer_orchestrator.job_plan import read_spec
 from podracer_orchestrator.names import last_part
-from podracer_orchestrator.progress import checkpoint_reference, members_of
+from podracer_orchestrator.progress import members_of
 from podracer_orchestrator.seeds import fresh_seeds
+from podracer_orchestrator.stored_messages import best_of, checkpoint_reference, encode, proposal_of, spec_of
 from podracer_orchestrator.tables import CheckpointRow, JobRow, MemberRow, WorkKind, WorkRow, WorkState
 
 _ENDING = "-retrained"
@@ -29,7 +28,7 @@ _ENDING = "-retrained"
 
 def is_wanted(session: Session, job: JobRow) -> bool:
     """Whether the job has to train its best once more before it ends."""
-    if not read_spec(job.spec).HasField("retrain") or job.best is None or job.retrained is not None:
+    if not spec_of(job).HasField("retrain") or job.best is None or job.retrained is not None:
         return False
     return not any(work.state == WorkState.FAILED for work in _works(session, job))
 
@@ -45,7 +44,8 @@ def begin(session: Session, job: JobRow, now: datetime) -> None:
         return
     jobs.drop_waiting(session, job, now)
     job.rounds_over = True
-    best = agent_pb2.Evaluation.FromString(job.best or b"")
+    best = best_of(job)
+    assert best is not None, "it is wanted"
     row = session.get(CheckpointRow, best.checkpoint.prefix)
     cohort = [] if row is None else founders.cohort_of(session, row)
     work = jobs.add_work(session, job, WorkKind.RETRAIN, WorkState.READY, now, places=len(cohort))
@@ -53,11 +53,11 @@ def begin(session: Session, job: JobRow, now: datetime) -> None:
     if agent is None:
         give_up(session, job, work, cohort_pb2.Problem(message=f"{best.agent} has no checkpoint any more"), now)
         return
-    env_steps = read_spec(job.spec).retrain.env_steps or best.checkpoint.env_steps
+    env_steps = spec_of(job).retrain.env_steps or best.checkpoint.env_steps
     proposal = leaderboard_pb2.ProposeCohortResponse(
         proposals=[leaderboard_pb2.Proposal(agent=agent)], round_env_steps=env_steps
     )
-    work.proposal = proposal.SerializeToString(deterministic=True)
+    work.proposal = encode(proposal)
     session.flush()
     session.add(MemberRow(work_id=work.id, position=0, agent=agent.name))
     message = f"{best.agent} is trained once more, for {env_steps:,} steps"
@@ -76,7 +76,7 @@ def complete(session: Session, job: JobRow, work: WorkRow, result: pod_pb2.Membe
     else:
         work.state, work.end_time = WorkState.DONE, now
         policy = agent_pb2.Parent(agent=member.agent, checkpoint=checkpoint_reference(row))
-        job.retrained = policy.SerializeToString(deterministic=True)
+        job.retrained = encode(policy)
         message = f"the job ends with {member.agent}, after {member.env_steps:,} steps"
         events.record(session, job, "RETRAINED", message, now=now, subject=member.agent, work=work.id)
 
@@ -84,7 +84,7 @@ def complete(session: Session, job: JobRow, work: WorkRow, result: pod_pb2.Membe
 def give_up(session: Session, job: JobRow, work: WorkRow, problem: cohort_pb2.Problem, now: datetime) -> None:
     """Have the job end with its candidate as it is."""
     work.state, work.end_time = WorkState.FAILED, now
-    work.problem = problem.SerializeToString(deterministic=True)
+    work.problem = encode(problem)
     message = f"the job ends with its candidate as it is: {problem.message or problem.reason}"
     events.record(session, job, "RETRAINING_FAILED", message, now=now, work=work.id)
 
@@ -109,27 +109,6 @@ def env_steps_left(session: Session, job: JobRow) -> int | None:
     return None
 
 
-def final_policy(job: JobRow) -> agent_pb2.Parent | None:
-    """What a job has come to: its best candidate, trained once more where that was asked for and is done."""
-    if job.retrained is not None:
-        return agent_pb2.Parent.FromString(job.retrained)
-    if job.best is None:
-        return None
-    best = agent_pb2.Evaluation.FromString(job.best)
-    return agent_pb2.Parent(agent=best.agent, checkpoint=best.checkpoint)
-
-
-def candidates(generations: Iterable[JobRow]) -> dict[tuple[str, str], tuple[str, str]]:
-    """Which candidates the retrained policies of jobs come from, each by agent and checkpoint."""
-    found = {}
-    for job in generations:
-        if job.retrained is not None and job.best is not None:
-            retrained = agent_pb2.Parent.FromString(job.retrained)
-            best = agent_pb2.Evaluation.FromString(job.best)
-            found[retrained.agent, retrained.checkpoint.prefix] = (best.agent, best.checkpoint.prefix)
-    return found
-
-
 def env_steps(session: Session, job: JobRow) -> int:
     """Committed environment steps that come on top of the objective's limit."""
     return sum(member.env_steps for work in _works(session, job) for member in members_of(session, work.id))
@@ -140,14 +119,14 @@ def _agent(session: Session, job: JobRow, best: agent_pb2.Evaluation) -> agent_p
     founder = founders.of_checkpoint(session, best.agent, best.checkpoint.prefix)
     if founder is None:
         return None
-    (seed,) = fresh_seeds(read_spec(job.spec).seed, f"{last_part(best.agent)}{_ENDING}", 1)
+    (seed,) = fresh_seeds(spec_of(job).seed, f"{last_part(best.agent)}{_ENDING}", 1)
     agent = agent_pb2.AgentSpec(
         name=f"{best.agent}{_ENDING}",
         algorithm=founder.algorithm,
         seed=seed,
         hyperparameters=dict(founder.hyperparameters),
     )
-    if read_spec(job.spec).retrain.scratch:
+    if spec_of(job).retrain.scratch:
         agent.initialization.kind = agent_pb2.INITIALIZATION_KIND_FRESH
         return agent
     agent.initialization.kind = agent_pb2.INITIALIZATION_KIND_COPY

@@ -38,7 +38,7 @@ def new_job(request: service_pb2.CreateJobRequest) -> NewJob:
         project,
         request.job_id or _job_id(spec.display_name),
         spec,
-        description_of(spec),
+        built_in_description(spec),
         request.request_id,
         tuple(shortened_rounds(spec_from_message(spec))),
     )
@@ -59,7 +59,7 @@ def checked(spec: job_pb2.JobSpec) -> job_pb2.JobSpec:
     return spec_to_message(decoded)
 
 
-def description_of(spec: job_pb2.JobSpec) -> environment_pb2.EnvironmentDescription | None:
+def built_in_description(spec: job_pb2.JobSpec) -> environment_pb2.EnvironmentDescription | None:
     """What is known of a built-in environment without starting it; None for any other.
 
     Arguments may change its spaces, or be wrong, so with these it has to be started.

@@ -8,25 +8,32 @@ nor made twice.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from podracer.common.v1 import agent_pb2, cohort_pb2, environment_pb2, evolution_pb2
+from podracer.common.v1 import agent_pb2, evolution_pb2
 from podracer.orchestrator.v1 import job_pb2
 from podracer_core.catalogue.messages import space_from_message
 from podracer_core.jobs.messages import search_from_message, seconds_from_duration
 from podracer_core.jobs.validation import searched_algorithms
-from podracer_orchestrator import contests, events, founders, job_files, jobs, promotions, retraining
+from podracer_orchestrator import contests, events, founders, job_files, jobs, promotions
 from podracer_orchestrator.changes import job_topic, touch
-from podracer_orchestrator.job_plan import read_spec
 from podracer_orchestrator.job_state import FINAL_STATES, JobState
 from podracer_orchestrator.jobs import NewJob
 from podracer_orchestrator.names import job_name
 from podracer_orchestrator.promotions import Generation, Policy
-from podracer_orchestrator.submission import description_of
+from podracer_orchestrator.stored_messages import (
+    best_of,
+    description_of,
+    final_policy,
+    problem_of,
+    retrained_of,
+    spec_of,
+)
+from podracer_orchestrator.submission import built_in_description
 from podracer_orchestrator.tables import ContinuationRow, Decision, JobRow
 
 _LONGEST_NAME = 63
@@ -61,7 +68,7 @@ def advance(session: Session, uid: str, now: datetime) -> bool:
         return True
     child = session.get(JobRow, stand.child_uid)
     if child is not None and job.description is None and child.description is not None:
-        promotions.describe_by(session, job, child)
+        jobs.describe(session, job, description_of(child))
     if child is None or JobState(child.state) in FINAL_STATES:
         _end_generation(session, job, stand, child, now)
     touch(session, job_topic(job.uid))
@@ -75,7 +82,7 @@ def newest_best(session: Session, job: JobRow) -> JobRow | None:
 
 def _due_data(session: Session, job: JobRow, stand: ContinuationRow, now: datetime) -> str | None:
     """The hash of the data that the next generation is to be given; None while it is not due, or cannot be made."""
-    spec = read_spec(job.spec)
+    spec = spec_of(job)
     rows = job_files.named(session, job.project, spec)
     if len(rows) < len(spec.data_sets):
         return None
@@ -92,7 +99,7 @@ def _due_data(session: Session, job: JobRow, stand: ContinuationRow, now: dateti
 def _begin_generation(session: Session, job: JobRow, stand: ContinuationRow, now: datetime) -> None:
     data_sha256 = _due_data(session, job, stand, now)
     assert data_sha256 is not None, "it is due"
-    spec, number = read_spec(job.spec), stand.generation + 1
+    spec, number = spec_of(job), stand.generation + 1
     own = job_pb2.JobSpec()
     own.CopyFrom(spec)
     own.ClearField("continuous")
@@ -105,7 +112,7 @@ def _begin_generation(session: Session, job: JobRow, stand: ContinuationRow, now
     job_id = _numbered(job.job_id, number)
     if jobs.is_taken(session, job.project, job_id):
         job_id = _numbered(job.job_id, number, f"-{job.uid[:6]}")
-    new = NewJob(job.project, job_id, own, description_of(own), parent_uid=job.uid, generation=number)
+    new = NewJob(job.project, job_id, own, built_in_description(own), parent_uid=job.uid, generation=number)
     child = jobs.create(session, new, now)
     stand.generation, stand.child_uid, stand.data_sha256 = number, child.uid, data_sha256
     if spec.continuous.HasField("interval"):
@@ -128,8 +135,8 @@ def _end_generation(session: Session, job: JobRow, stand: ContinuationRow, child
     name = job_name(child.project, child.job_id)
     generation = Generation(number, name, stand.data_sha256)
     if JobState(child.state) is not JobState.SUCCEEDED:
-        problem = cohort_pb2.Problem.FromString(child.problem or b"").message
-        reason = f"{name} is {child.state}" + (f": {problem}" if problem else "")
+        problem = problem_of(child)
+        reason = f"{name} is {child.state}" + (f": {problem.message}" if problem and problem.message else "")
         promotions.keep(session, job, Decision.FAILED, generation, reason, now)
         return
     if child.best is None:
@@ -139,7 +146,7 @@ def _end_generation(session: Session, job: JobRow, stand: ContinuationRow, child
 
 
 def _judge(session: Session, job: JobRow, child: JobRow, generation: Generation, now: datetime) -> None:
-    final = retraining.final_policy(child)
+    final = final_policy(child)
     assert final is not None, "it has a candidate"
     present, contest = promotions.champion(session, job), contests.outcome(session, child)
     challenger = _evaluation(child) if contest is None else contest.challenger
@@ -156,7 +163,7 @@ def _judge(session: Session, job: JobRow, child: JobRow, generation: Generation,
     elif champion is None or challenger is None:
         is_better, reason = False, contest.problem
     else:
-        is_better, reason = contests.is_won(champion, challenger, read_spec(job.spec).continuous.margin)
+        is_better, reason = contests.is_won(champion, challenger, spec_of(job).continuous.margin)
     checkpoint_is_there = promotions.is_there(session, final.checkpoint.prefix)
     if is_better and checkpoint_is_there:
         policy = Policy(final.agent, final.checkpoint.prefix)
@@ -168,7 +175,7 @@ def _judge(session: Session, job: JobRow, child: JobRow, generation: Generation,
 
 def _evaluation(child: JobRow) -> agent_pb2.Evaluation | None:
     """Of what a generation has come to; None where that was trained once more, which nobody has judged."""
-    return None if child.retrained is not None else agent_pb2.Evaluation.FromString(child.best or b"")
+    return None if child.retrained is not None else best_of(child)
 
 
 def _founders(session: Session, job: JobRow) -> list[evolution_pb2.Founder]:
@@ -181,19 +188,27 @@ def _founders(session: Session, job: JobRow) -> list[evolution_pb2.Founder]:
     present, newest = promotions.champion(session, job), newest_best(session, job)
     if present is not None:
         found.append((present.agent, present.prefix))
-    if newest is not None and (final := retraining.final_policy(newest)) is not None:
+    if newest is not None and (final := final_policy(newest)) is not None:
         found.append((final.agent, final.checkpoint.prefix))
-    selected = retraining.candidates(jobs.children(session, job))
+    selected = _selected(jobs.children(session, job))
     unique = [selected.get(each, each) for each in dict.fromkeys(found) if each[1] not in avoided]
     known = [founder for each in unique if (founder := founders.of_checkpoint(session, *each)) is not None]
     return [founder for founder in known if founder.algorithm in _searched(job)]
 
 
+def _selected(generations: Iterable[JobRow]) -> dict[tuple[str, str], tuple[str, str]]:
+    """Which candidates the retrained policies of jobs come from, each by agent and checkpoint."""
+    pairs = ((retrained_of(child), best_of(child)) for child in generations)
+    return {
+        (retrained.agent, retrained.checkpoint.prefix): (best.agent, best.checkpoint.prefix)
+        for retrained, best in pairs
+        if retrained is not None and best is not None
+    }
+
+
 def _searched(job: JobRow) -> set[str]:
-    space = None
-    if job.description is not None:
-        space = space_from_message(environment_pb2.EnvironmentDescription.FromString(job.description).action_space)
-    search = search_from_message(read_spec(job.spec).search)
+    space = space_from_message(description_of(job).action_space) if job.description is not None else None
+    search = search_from_message(spec_of(job).search)
     return {share.algorithm for share in searched_algorithms(search, space)}
 
 

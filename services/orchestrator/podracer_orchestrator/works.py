@@ -16,7 +16,8 @@ from podracer_orchestrator import ensembles, events, jobs, leases, outbox, retra
 from podracer_orchestrator.changes import WORK, touch
 from podracer_orchestrator.followers import ROUND_OVER
 from podracer_orchestrator.job_state import LIVE_STATES, JobState
-from podracer_orchestrator.progress import checkpoint_reference, members_of
+from podracer_orchestrator.progress import members_of
+from podracer_orchestrator.stored_messages import checkpoint_reference, encode
 from podracer_orchestrator.tables import CheckpointRow, JobRow, LeaseRow, LeaseState, WorkKind, WorkRow, WorkState
 
 MAX_ATTEMPTS = 5
@@ -94,7 +95,7 @@ def lose(
     if not free(session, job, work, now) or problem is None:
         return
     work.attempts += 1
-    work.problem = problem.SerializeToString(deterministic=True)
+    work.problem = encode(problem)
     if work.attempts >= MAX_ATTEMPTS:
         fail(session, job, work, problem, now)
 
@@ -136,7 +137,7 @@ def fail(session: Session, job: JobRow, work: WorkRow, problem: cohort_pb2.Probl
     An evaluation, or training the best once more, fails nothing but itself: the job goes on, or ends, without it.
     """
     work.state, work.end_time = WorkState.FAILED, now
-    work.problem = problem.SerializeToString(deterministic=True)
+    work.problem = encode(problem)
     events.record(session, job, "WORK_FAILED", f"{work.kind} failed: {problem.message}", now=now, work=work.id)
     if work.kind == WorkKind.RETRAIN:
         if JobState(job.state) in LIVE_STATES:

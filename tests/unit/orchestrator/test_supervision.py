@@ -40,7 +40,7 @@ def make(session: Session) -> JobRow:
             continuous=continuous,
         )
     )
-    job = jobs.create(session, NewJob("default", "agent", spec, submission.description_of(spec)), START)
+    job = jobs.create(session, NewJob("default", "agent", spec, submission.built_in_description(spec)), START)
     session.commit()
     return job
 
@@ -126,7 +126,7 @@ def test_a_name_that_is_taken_is_not_waited_for(session: Session) -> None:
     job = make(session)
     spec = submission.checked(job_pb2.JobSpec.FromString(job.spec))
     spec.ClearField("continuous")
-    jobs.create(session, NewJob("default", "agent-1", spec, submission.description_of(spec)), START)
+    jobs.create(session, NewJob("default", "agent-1", spec, submission.built_in_description(spec)), START)
     session.commit()
     assert step(session, job, START)
     assert child_of(session, job).job_id == f"agent-1-{job.uid[:6]}"

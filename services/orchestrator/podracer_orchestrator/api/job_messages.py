@@ -6,14 +6,22 @@ from datetime import datetime, timedelta
 
 from sqlalchemy.orm import Session
 
-from podracer.common.v1 import agent_pb2, cohort_pb2
 from podracer.orchestrator.v1 import job_pb2
 from podracer.orchestrator.v1 import job_service_pb2 as service_pb2
 from podracer_core.jobs.messages import seconds_to_duration
 from podracer_orchestrator import jobs, leases, objective, promotions, retraining
-from podracer_orchestrator.cohorts import description_of
-from podracer_orchestrator.job_plan import read_spec
 from podracer_orchestrator.names import job_name, leaderboard_name
+from podracer_orchestrator.stored_messages import (
+    best_of,
+    challenger_of,
+    champion_of,
+    description_of,
+    ensemble_of,
+    policy_of,
+    problem_of,
+    retrained_of,
+    spec_of,
+)
 from podracer_orchestrator.tables import ContinuationRow, EventRow, JobRow, PromotionRow, WorkKind
 from podracer_orchestrator.terms import LeaseTerms
 
@@ -23,27 +31,22 @@ def job_message(session: Session, job: JobRow, terms: LeaseTerms, now: datetime)
     message = job_pb2.Job(
         name=job_name(job.project, job.job_id),
         uid=job.uid,
-        spec=read_spec(job.spec),
+        spec=spec_of(job),
         state=job_pb2.JobState.Value(f"JOB_STATE_{job.state}"),
         outcome=job_pb2.JobOutcome.Value(f"JOB_OUTCOME_{job.outcome or 'UNSPECIFIED'}"),
         progress=_progress(session, job, terms, now),
         etag=str(job.revision),
         leaderboard=leaderboard_name(job.project, job.job_id),
         event_position=job.event_position,
+        continuous_status=_continuous_status(session, job) if job.is_continuous else None,
+        problem=problem_of(job),
+        retrained=retrained_of(job),
+        ensemble=ensemble_of(job),
+        environment_description=description_of(job) if job.description is not None else None,
     )
     if job.parent_uid is not None:
         parent = jobs.get_by_uid(session, job.parent_uid)
         message.parent, message.generation = job_name(parent.project, parent.job_id), job.generation
-    if job.is_continuous:
-        message.continuous_status.CopyFrom(_continuous_status(session, job))
-    if job.problem is not None:
-        message.problem.CopyFrom(cohort_pb2.Problem.FromString(job.problem))
-    if job.retrained is not None:
-        message.retrained.ParseFromString(job.retrained)
-    if job.ensemble is not None:
-        message.ensemble.ParseFromString(job.ensemble)
-    if job.description is not None:
-        message.environment_description.CopyFrom(description_of(job))
     message.create_time.FromDatetime(job.create_time)
     if job.start_time is not None:
         message.start_time.FromDatetime(job.start_time)
@@ -75,20 +78,12 @@ def promotion_message(row: PromotionRow) -> service_pb2.Promotion:
         job=row.child,
         data_sha256=row.data_sha256,
         reason=row.reason,
+        policy=policy_of(row) if row.agent else None,
+        champion=champion_of(row),
+        challenger=challenger_of(row),
     )
-    if row.agent:
-        message.policy.CopyFrom(_policy(row))
-    if row.champion is not None:
-        message.champion.ParseFromString(row.champion)
-    if row.challenger is not None:
-        message.challenger.ParseFromString(row.challenger)
     message.create_time.FromDatetime(row.create_time)
     return message
-
-
-def _policy(row: PromotionRow) -> agent_pb2.Parent:
-    checkpoint = agent_pb2.CheckpointReference.FromString(row.checkpoint or b"")
-    return agent_pb2.Parent(agent=row.agent, checkpoint=checkpoint)
 
 
 def _continuous_status(session: Session, job: JobRow) -> job_pb2.ContinuousStatus:
@@ -99,7 +94,7 @@ def _continuous_status(session: Session, job: JobRow) -> job_pb2.ContinuousStatu
         status.current_job = job_name(current.project, current.job_id)
     champion = promotions.champion(session, job)
     if champion is not None:
-        status.champion.CopyFrom(_policy(champion))
+        status.champion.CopyFrom(policy_of(champion))
         status.champion_generation = champion.generation
     if stand.next_time is not None:
         status.next_time.FromDatetime(stand.next_time)
@@ -126,12 +121,11 @@ def _progress(session: Session, job: JobRow, terms: LeaseTerms, now: datetime) -
         pod_count=len({lease.pod for lease in held}),
         completed_rounds=job.completed_rounds,
         reserved_env_steps=used.reserved_env_steps,
+        best=best_of(job),
     )
     if job.time_to_target_s is not None:
         progress.time_to_target.CopyFrom(seconds_to_duration(job.time_to_target_s))
-    if job.best is not None:
-        progress.best.CopyFrom(agent_pb2.Evaluation.FromString(job.best))
-    left = retraining.env_steps_left(session, job) if read_spec(job.spec).HasField("retrain") else None
+    left = retraining.env_steps_left(session, job) if spec_of(job).HasField("retrain") else None
     if left is None:
         eta = objective.expected_end(job, used, len(held), speed)
     else:

@@ -10,7 +10,6 @@ from typing import Any
 
 import grpc
 
-from podracer.common.v1 import cohort_pb2
 from podracer.orchestrator.v1 import job_pb2, pod_service_pb2_grpc
 from podracer.orchestrator.v1 import pod_service_pb2 as pod_pb2
 from podracer_core.build import is_compatible, own_build
@@ -25,6 +24,7 @@ from podracer_orchestrator.dispatch.lease_operations import LeaseOperations
 from podracer_orchestrator.leases import Holder
 from podracer_orchestrator.pool.pods import PodReport
 from podracer_orchestrator.results import member_commit
+from podracer_orchestrator.stored_messages import encode
 from podracer_orchestrator.terms import LeaseTerms, LiveReport
 
 SERVICE = "/podracer.orchestrator.v1.PodService/"
@@ -116,7 +116,7 @@ def _ask(request: pod_pb2.LeaseWorkRequest) -> Ask:
         instance_id=request.instance_id,
         layout="" if layout == "UNSPECIFIED" else layout,
         address=request.address,
-        build=_stored(request.build),
+        build=encode(request.build),
     )
     can = request.capabilities
     return Ask(report, request.request_id, tuple(request.warm_agents), tuple(can.algorithms), can.can_fuse)
@@ -137,10 +137,6 @@ def _holder(
             reason="WRONG_LEASE",
         )
     return Holder(lease_id, request.fence)
-
-
-def _stored(build: cohort_pb2.BuildInfo) -> bytes:
-    return build.SerializeToString(deterministic=True)
 
 
 def _invalid(field: str, message: str) -> InvalidInput:

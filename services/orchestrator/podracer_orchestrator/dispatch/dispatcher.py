@@ -24,6 +24,7 @@ from podracer_orchestrator.job_state import TRAINING_STATES, JobState
 from podracer_orchestrator.lease_messages import lease_message
 from podracer_orchestrator.pool import pods
 from podracer_orchestrator.pool.shares import PoolShares
+from podracer_orchestrator.stored_messages import proposal_of
 from podracer_orchestrator.tables import JobRow, LeaseRow, LeaseState, PodRow, PodState, WorkKind, WorkRow, WorkState
 from podracer_orchestrator.terms import LeaseTerms
 from podracer_orchestrator.transactions import Transactions
@@ -193,7 +194,7 @@ class Dispatcher:
             cost_s = 0.0 if plan_of(job).budget.cost_s is None else evaluation.expected_cost_s
             return self._grant(session, job, evaluation, ask, Grant(Round(), reserved_cost_s=cost_s))
         if work is not None and work.kind == WorkKind.RETRAIN:
-            whole = cohorts.round_of(plan_of(job), cohorts.proposal_of(work))
+            whole = cohorts.round_of(plan_of(job), proposal_of(work))
             return self._grant(session, job, work, ask, Grant(leases.round_left(session, work, whole)))
         if job.time_to_target_s is not None:
             return None  # the job only waits for its last stages
@@ -230,7 +231,7 @@ class Dispatcher:
         """Lease a TRAIN work that waits, cut to what is left of the budget."""
         if work is None:
             return None
-        whole = leases.round_left(session, work, cohorts.round_of(plan_of(job), cohorts.proposal_of(work)))
+        whole = leases.round_left(session, work, cohorts.round_of(plan_of(job), proposal_of(work)))
         what = cut_round(whole, left, work.places, self._sharing(session, job))
         return None if what is None else self._grant(session, job, work, ask, what)
 
