@@ -31,12 +31,14 @@ from podracer_core.rpc.tokens import LeaseTokens
 from podracer_core.storage.layout import checkpoint_prefix
 from podracer_core.storage.manifest import FILE_NAME, Manifest, ManifestFile
 from podracer_core.storage.object_store import open_store
-from podracer_orchestrator import evaluation_works, followers, job_changes, jobs, leases, submission
+from podracer_orchestrator import evaluation_works, followers, leases
+from podracer_orchestrator.api import job_changes
 from podracer_orchestrator.board.cohort_requests import CohortProposer
 from podracer_orchestrator.board.delivery import Delivery
 from podracer_orchestrator.changes import ChangeFeed
 from podracer_orchestrator.dispatch.dispatcher import Ask, Dispatcher
 from podracer_orchestrator.dispatch.lease_operations import LeaseOperations
+from podracer_orchestrator.jobs import jobs, submission
 from podracer_orchestrator.leases import Holder
 from podracer_orchestrator.outbox import REQUEST_TYPES
 from podracer_orchestrator.pool import pods

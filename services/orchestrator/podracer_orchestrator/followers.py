@@ -16,7 +16,8 @@ from datetime import datetime, timedelta
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from podracer_orchestrator import events, jobs
+from podracer_orchestrator import events
+from podracer_orchestrator.jobs import jobs
 from podracer_orchestrator.tables import JobRow, LeaseRow, LeaseState, WorkKind
 
 BACK_OFF = timedelta(seconds=30)

@@ -12,12 +12,13 @@ from sqlalchemy.orm import Session
 
 from podracer_core.database import UtcTime
 from podracer_core.errors import Fenced
-from podracer_orchestrator import events, followers, jobs
-from podracer_orchestrator.budget import Grant, Round, Usage
+from podracer_orchestrator import events, followers
 from podracer_orchestrator.changes import POOL, WORK, job_topic, touch
 from podracer_orchestrator.followers import Place
-from podracer_orchestrator.job_plan import plan_of
-from podracer_orchestrator.job_state import JobSignal
+from podracer_orchestrator.jobs import jobs
+from podracer_orchestrator.jobs.budget import Grant, Round, Usage
+from podracer_orchestrator.jobs.plan import plan_of
+from podracer_orchestrator.jobs.state import JobSignal
 from podracer_orchestrator.progress import members_of
 from podracer_orchestrator.tables import (
     JobRow,

@@ -27,12 +27,12 @@ from podracer_orchestrator.dispatch.dispatcher import Dispatcher
 from podracer_orchestrator.dispatch.lease_operations import LeaseOperations
 from podracer_orchestrator.dispatch.metrics import Gauges
 from podracer_orchestrator.dispatch.sweep import Sweep
+from podracer_orchestrator.jobs.quotas import Quotas
 from podracer_orchestrator.pool.backend import PoolBackend
 from podracer_orchestrator.pool.local import LocalPool, LocalPoolSettings
 from podracer_orchestrator.pool.reconciler import PoolReconciler
 from podracer_orchestrator.pool.shares import PoolShares
 from podracer_orchestrator.pool.static import StaticPool
-from podracer_orchestrator.quotas import Quotas
 from podracer_orchestrator.supervisor import Supervisor
 from podracer_orchestrator.tables import SettingRow
 from podracer_orchestrator.terms import LeaseTerms

@@ -20,15 +20,15 @@ from podracer_orchestrator import (
     ensembles,
     evaluation_works,
     events,
-    jobs,
     leases,
     outbox,
     refused_checkpoints,
     retraining,
     works,
 )
-from podracer_orchestrator.job_plan import plan_of
-from podracer_orchestrator.job_state import LIVE_STATES, JobSignal, JobState
+from podracer_orchestrator.jobs import jobs
+from podracer_orchestrator.jobs.plan import plan_of
+from podracer_orchestrator.jobs.state import LIVE_STATES, JobSignal, JobState
 from podracer_orchestrator.objective import consider, finish_if_due, hear_last_claims, is_full, score
 from podracer_orchestrator.progress import MemberCommit, commit, load_checkpoints, members_of
 from podracer_orchestrator.stored_messages import checkpoint_reference, spec_of

@@ -15,8 +15,9 @@ from sqlalchemy.orm import Session
 from podracer.common.v1 import agent_pb2, cohort_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
 from podracer.orchestrator.v1 import pod_service_pb2 as pod_pb2
-from podracer_orchestrator import events, founders, jobs
+from podracer_orchestrator import events
 from podracer_orchestrator.changes import WORK, touch
+from podracer_orchestrator.jobs import founders, jobs
 from podracer_orchestrator.names import last_part
 from podracer_orchestrator.progress import members_of
 from podracer_orchestrator.seeds import fresh_seeds

@@ -164,7 +164,7 @@ async def test_what_went_away_meanwhile_is_made_again_or_forgotten(site, cluster
 
 
 def plan(name: str) -> Any:
-    from podracer_orchestrator.pod_kind import PodKind
+    from podracer_orchestrator.jobs.pod_kind import PodKind
     from podracer_orchestrator.pool.backend import PodPlan
 
     return PodPlan(f"projects/default/pods/{name}", PodKind(), 1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from podracer_orchestrator.budget import Budget, Grant, Remainder, Round, Sharing, Usage, cut_round, remainder
+from podracer_orchestrator.jobs.budget import Budget, Grant, Remainder, Round, Sharing, Usage, cut_round, remainder
 
 UNLIMITED = Remainder(None, None, None)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from podracer_orchestrator.budget import Budget, Grant, Round, Sharing, Usage, cut_round, remainder
+from podracer_orchestrator.jobs.budget import Budget, Grant, Round, Sharing, Usage, cut_round, remainder
 
 BUDGET = Budget(env_steps=100_000, cost_s=600.0)
 ROUNDS = st.tuples(st.sampled_from([0, 100, 1000]), st.floats(1.0, 4.0), st.integers(1, 8), st.floats(0.0, 1.0))

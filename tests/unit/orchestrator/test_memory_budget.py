@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from podracer_orchestrator.pod_kind import PodKind
+from podracer_orchestrator.jobs.pod_kind import PodKind
 from podracer_orchestrator.pool.memory_budget import PAUSE_S, SETTLE_S, MemoryBudget, MemoryNeeds, MemoryView
 
 GIB = 1 << 30

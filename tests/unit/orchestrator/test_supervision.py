@@ -12,9 +12,10 @@ from sqlalchemy.orm import Session
 
 from podracer.common.v1 import agent_pb2, cohort_pb2, environment_pb2, evolution_pb2
 from podracer.orchestrator.v1 import job_pb2
-from podracer_orchestrator import contests, founders, jobs, promotions, submission, supervision
-from podracer_orchestrator.job_state import JobOutcome, JobState
-from podracer_orchestrator.jobs import NewJob
+from podracer_orchestrator import contests, promotions, supervision
+from podracer_orchestrator.jobs import founders, jobs, submission
+from podracer_orchestrator.jobs.jobs import NewJob
+from podracer_orchestrator.jobs.state import JobOutcome, JobState
 from podracer_orchestrator.tables import Base, CheckpointRow, Decision, JobRow, OutboxRow, WorkRow, WorkState
 
 START = datetime(2026, 1, 1, tzinfo=UTC)

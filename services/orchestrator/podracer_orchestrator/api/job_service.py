@@ -18,11 +18,13 @@ from podracer_core.jobs.messages import seconds_from_duration
 from podracer_core.rpc.auth import current_caller
 from podracer_core.rpc.tokens import Role
 from podracer_core.telemetry.spans import current
-from podracer_orchestrator import events, job_changes, job_files, jobs, names, promotions, submission
+from podracer_orchestrator import events, names, promotions
+from podracer_orchestrator.api import job_changes
 from podracer_orchestrator.api.job_messages import event_message, job_message, promotion_message
 from podracer_orchestrator.api.policy_lookup import find_policy
 from podracer_orchestrator.api.watching import Watcher
-from podracer_orchestrator.job_filters import parse_filter
+from podracer_orchestrator.jobs import job_files, jobs, listing, submission
+from podracer_orchestrator.jobs.listing import parse_filter
 from podracer_orchestrator.lease_messages import pod_messages
 from podracer_orchestrator.orchestrator import Orchestrator
 from podracer_orchestrator.pool import pods
@@ -84,7 +86,7 @@ class JobServicer(job_service_pb2_grpc.JobServiceServicer):
         wanted = parse_filter(request.filter)
 
         def operation(session: Session) -> service_pb2.ListJobsResponse:
-            found, token = job_changes.page(session, project, states, wanted, request.page_token, size)
+            found, token = listing.page(session, project, states, wanted, request.page_token, size)
             listed = [self._message(session, job) for job in found]
             return service_pb2.ListJobsResponse(jobs=listed, next_page_token=token)
 

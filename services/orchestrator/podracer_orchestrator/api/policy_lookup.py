@@ -8,8 +8,9 @@ from sqlalchemy.orm import Session
 from podracer.common.v1 import agent_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
 from podracer_core.errors import FieldViolation, InvalidInput, NotFound, PreconditionFailed
-from podracer_orchestrator import jobs, names, outbox, supervision
+from podracer_orchestrator import names, outbox, supervision
 from podracer_orchestrator.board.client import LeaderboardClient
+from podracer_orchestrator.jobs import jobs
 from podracer_orchestrator.names import Name
 from podracer_orchestrator.promotions import Policy
 from podracer_orchestrator.stored_messages import best_of, retrained_of

@@ -19,7 +19,7 @@ from sqlalchemy.orm import Session
 from podracer_core.errors import NotFound
 from podracer_core.storage.layout import UPLOADS_FOLDER
 from podracer_core.storage.object_store import ObjectStore
-from podracer_orchestrator import job_files
+from podracer_orchestrator.jobs import job_files
 from podracer_orchestrator.stored_messages import spec_of
 from podracer_orchestrator.tables import ArtifactRow, JobFileRow, JobRow
 from podracer_orchestrator.transactions import Transactions

@@ -15,11 +15,12 @@ from sqlalchemy.orm import Session
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
 from podracer_core.errors import PodracerError
 from podracer_core.telemetry.spans import span
-from podracer_orchestrator import cohorts, jobs, objective, outbox, works
+from podracer_orchestrator import cohorts, objective, outbox, works
 from podracer_orchestrator.board.client import LeaderboardClient
 from podracer_orchestrator.board.delivery import REFUSALS, Delivery
 from podracer_orchestrator.clock import Clock
-from podracer_orchestrator.job_state import LIVE_STATES, JobState
+from podracer_orchestrator.jobs import jobs
+from podracer_orchestrator.jobs.state import LIVE_STATES, JobState
 from podracer_orchestrator.tables import JobRow, WorkRow, WorkState
 from podracer_orchestrator.transactions import Transactions
 

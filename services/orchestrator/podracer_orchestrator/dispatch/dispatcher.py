@@ -13,14 +13,15 @@ from sqlalchemy.orm import Session
 from podracer.orchestrator.v1 import pod_service_pb2 as pod_pb2
 from podracer_core.errors import InvalidInput, PodracerError
 from podracer_core.rpc.tokens import LeaseTokens
-from podracer_orchestrator import challenges, cohorts, followers, jobs, leases, objective, works
+from podracer_orchestrator import challenges, cohorts, followers, leases, objective, works
 from podracer_orchestrator.board.cohort_requests import CohortProposer, ToPropose, to_propose
-from podracer_orchestrator.budget import Grant, Remainder, Round, Sharing, cut_round, remainder
 from podracer_orchestrator.changes import WORK, ChangeFeed, touch
 from podracer_orchestrator.clock import Clock
 from podracer_orchestrator.dispatch.metrics import WaitingPods, granted
-from podracer_orchestrator.job_plan import plan_of
-from podracer_orchestrator.job_state import TRAINING_STATES, JobState
+from podracer_orchestrator.jobs import jobs
+from podracer_orchestrator.jobs.budget import Grant, Remainder, Round, Sharing, cut_round, remainder
+from podracer_orchestrator.jobs.plan import plan_of
+from podracer_orchestrator.jobs.state import TRAINING_STATES, JobState
 from podracer_orchestrator.lease_messages import lease_message
 from podracer_orchestrator.pool import pods
 from podracer_orchestrator.pool.shares import PoolShares

@@ -15,12 +15,13 @@ from podracer_core.storage.layout import CheckpointPlace
 from podracer_core.storage.manifest import read_manifest, verify
 from podracer_core.storage.object_store import ObjectStore
 from podracer_core.telemetry.metrics import LEASES
-from podracer_orchestrator import evaluation_works, followers, jobs, leases, objective, progress, results, works
+from podracer_orchestrator import evaluation_works, followers, leases, objective, progress, results, works
 from podracer_orchestrator.changes import ChangeFeed
 from podracer_orchestrator.clock import Clock
 from podracer_orchestrator.dispatch.evaluation_batches import EvaluationBatcher
 from podracer_orchestrator.dispatch.lease_actions import LeaseActions
-from podracer_orchestrator.job_state import JobState
+from podracer_orchestrator.jobs import jobs
+from podracer_orchestrator.jobs.state import JobState
 from podracer_orchestrator.leases import Holder
 from podracer_orchestrator.pool import pods
 from podracer_orchestrator.progress import MemberCommit

@@ -8,10 +8,11 @@ import logging
 from sqlalchemy.orm import Session
 
 from podracer_core.errors import PodracerError
-from podracer_orchestrator import followers, jobs, leases, objective
+from podracer_orchestrator import followers, leases, objective
 from podracer_orchestrator.clock import Clock
 from podracer_orchestrator.dispatch.lease_operations import LeaseOperations
-from podracer_orchestrator.job_state import ACTIVE_STATES
+from podracer_orchestrator.jobs import jobs
+from podracer_orchestrator.jobs.state import ACTIVE_STATES
 from podracer_orchestrator.pool import pods
 from podracer_orchestrator.tables import PodState
 from podracer_orchestrator.terms import LeaseTerms

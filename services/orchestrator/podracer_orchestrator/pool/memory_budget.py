@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from podracer_orchestrator.pod_kind import PodKind
+from podracer_orchestrator.jobs.pod_kind import PodKind
 
 LOW_FRACTION, LOW_BYTES = 0.05, 1 << 30
 """Memory is short where less is available than this part of the machine's, or than this much if that is less."""

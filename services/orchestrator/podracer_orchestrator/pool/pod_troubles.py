@@ -8,8 +8,9 @@ from datetime import datetime, timedelta
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from podracer_orchestrator import events, jobs
-from podracer_orchestrator.job_state import ACTIVE_STATES
+from podracer_orchestrator import events
+from podracer_orchestrator.jobs import jobs
+from podracer_orchestrator.jobs.state import ACTIVE_STATES
 from podracer_orchestrator.pool import pods
 from podracer_orchestrator.pool.backend import Trouble
 from podracer_orchestrator.tables import EventRow, JobRow, PodRow

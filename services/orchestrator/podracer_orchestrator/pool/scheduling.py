@@ -7,7 +7,7 @@ import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from podracer_orchestrator.pod_kind import PodKind
+from podracer_orchestrator.jobs.pod_kind import PodKind
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from podracer_core.errors import (
     PreconditionFailed,
 )
 from podracer_core.kubernetes.api import Item
-from podracer_orchestrator.pod_kind import PodKind
+from podracer_orchestrator.jobs.pod_kind import PodKind
 from podracer_orchestrator.pool.backend import Trouble
 from podracer_orchestrator.pool.kubernetes import status
 from podracer_orchestrator.pool.kubernetes.job import KIND_LABEL, QUEUE_LABEL

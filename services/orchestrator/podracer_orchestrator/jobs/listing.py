@@ -1,19 +1,25 @@
-"""The filter of ListJobs, a part of AIP-160: `state=RUNNING AND environment="CartPole-v1" AND labels.team!=vision`."""
+"""Pages of jobs, and the filter of ListJobs, a part of AIP-160:
+
+state=RUNNING AND environment="CartPole-v1" AND labels.team!=vision
+"""
 
 from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import datetime
+from itertools import islice
 from typing import Any, NoReturn
 
-from sqlalchemy import ColumnElement
+from sqlalchemy import ColumnElement, or_, select
+from sqlalchemy.orm import Session
 
 from podracer.orchestrator.v1 import job_pb2
 from podracer_core.errors import FieldViolation, InvalidInput
-from podracer_orchestrator.job_state import JobState
+from podracer_orchestrator.jobs.state import JobState
 from podracer_orchestrator.stored_messages import spec_of
 from podracer_orchestrator.tables import JobRow
 
@@ -57,6 +63,30 @@ def parse_filter(text: str) -> JobFilter:
     if text[place:].strip():
         _refuse(place, f"expected AND, not {text[place:][:30]!r}")
     return found
+
+
+def page(
+    session: Session, project: str, states: Sequence[str], wanted: JobFilter, token: str, size: int
+) -> tuple[Sequence[JobRow], str]:
+    """Jobs of a project, newest first, and the token of the next page (empty on the last one)."""
+    query = select(JobRow).where(JobRow.project == project, *wanted.columns)
+    if states:
+        query = query.where(JobRow.state.in_(states))
+    if token:
+        last = session.get(JobRow, token)
+        if last is None:
+            raise InvalidInput(
+                "page_token is none of this server's, or its job was deleted: start again",
+                violations=[FieldViolation("page_token", "unknown")],
+            )
+        earlier = (JobRow.create_time == last.create_time) & (JobRow.uid < last.uid)
+        query = query.where(or_(JobRow.create_time < last.create_time, earlier))
+    query = query.order_by(JobRow.create_time.desc(), JobRow.uid.desc())
+    if not wanted.checks:
+        query = query.limit(size + 1)
+    with closing(session.scalars(query.execution_options(yield_per=size + 1))) as jobs_found:
+        found = list(islice(filter(wanted.takes, jobs_found), size + 1))
+    return found[:size], found[size - 1].uid if len(found) > size else ""
 
 
 def _add(found: JobFilter, match: re.Match[str]) -> None:

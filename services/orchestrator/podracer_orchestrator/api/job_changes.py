@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import closing
 from dataclasses import dataclass
 from datetime import datetime
-from itertools import islice
 
-from sqlalchemy import delete, or_, select, update
+from sqlalchemy import delete, select, update
 from sqlalchemy.orm import Session
 
 from podracer.orchestrator.v1 import job_pb2
-from podracer_core.errors import Fenced, FieldViolation, InvalidInput, PreconditionFailed
+from podracer_core.errors import Fenced, PreconditionFailed
 from podracer_core.storage.layout import CheckpointPlace, job_prefix
-from podracer_orchestrator import events, founders, jobs, objective, outbox, promotions
+from podracer_orchestrator import events, objective, outbox, promotions
 from podracer_orchestrator.changes import POOL, WORK, job_topic, project_topic, touch
-from podracer_orchestrator.job_filters import JobFilter
-from podracer_orchestrator.job_state import FINAL_STATES, JobSignal, JobState
+from podracer_orchestrator.jobs import founders, jobs
+from podracer_orchestrator.jobs.state import FINAL_STATES, JobSignal, JobState
+from podracer_orchestrator.jobs.submission import changed
 from podracer_orchestrator.names import job_name
 from podracer_orchestrator.stored_messages import encode, spec_of
-from podracer_orchestrator.submission import changed
 from podracer_orchestrator.tables import (
     CheckpointRow,
     ContinuationRow,
@@ -68,30 +66,6 @@ def change(session: Session, job: JobRow, wanted: JobChange, now: datetime) -> N
         _set_suspended(session, job, wanted.suspend, now)
     objective.finish_if_due(session, job, now)
     touch(session, POOL, WORK, job_topic(job.uid))
-
-
-def page(
-    session: Session, project: str, states: Sequence[str], wanted: JobFilter, token: str, size: int
-) -> tuple[Sequence[JobRow], str]:
-    """Jobs of a project, newest first, and the token of the next page (empty on the last one)."""
-    query = select(JobRow).where(JobRow.project == project, *wanted.columns)
-    if states:
-        query = query.where(JobRow.state.in_(states))
-    if token:
-        last = session.get(JobRow, token)
-        if last is None:
-            raise InvalidInput(
-                "page_token is none of this server's, or its job was deleted: start again",
-                violations=[FieldViolation("page_token", "unknown")],
-            )
-        earlier = (JobRow.create_time == last.create_time) & (JobRow.uid < last.uid)
-        query = query.where(or_(JobRow.create_time < last.create_time, earlier))
-    query = query.order_by(JobRow.create_time.desc(), JobRow.uid.desc())
-    if not wanted.checks:
-        query = query.limit(size + 1)
-    with closing(session.scalars(query.execution_options(yield_per=size + 1))) as jobs_found:
-        found = list(islice(filter(wanted.takes, jobs_found), size + 1))
-    return found[:size], found[size - 1].uid if len(found) > size else ""
 
 
 def require_unneeded(session: Session, job: JobRow) -> Sequence[JobRow]:

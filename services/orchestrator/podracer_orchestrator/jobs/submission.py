@@ -17,7 +17,7 @@ from podracer_core.jobs.messages import spec_from_message, spec_to_message
 from podracer_core.jobs.spec import Evolution, Pod
 from podracer_core.jobs.validation import shortened_rounds, validate
 from podracer_orchestrator import names
-from podracer_orchestrator.jobs import NewJob
+from podracer_orchestrator.jobs.jobs import NewJob
 
 MAX_REQUEST_ID = 64
 _ENDING_CHARACTERS = "abcdefghijkmnpqrstuvwxyz23456789"  # without those that are read as one another

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from podracer_core.catalogue.environments import BUILT_IN
 from podracer_core.jobs.messages import evolution_from_message, objective_from_message, pod_from_message
 from podracer_core.jobs.spec import EvaluationPlan, JobSpec, Pod
-from podracer_orchestrator.budget import Budget, Round
-from podracer_orchestrator.pod_kind import PodKind
+from podracer_orchestrator.jobs.budget import Budget, Round
+from podracer_orchestrator.jobs.pod_kind import PodKind
 from podracer_orchestrator.stored_messages import read_spec
 from podracer_orchestrator.tables import JobRow
 

@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import math
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -19,9 +20,10 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from podracer_core.errors import Exhausted, InvalidInput
-from podracer_orchestrator.job_state import LIVE_STATES
-from podracer_orchestrator.settings_file import SettingsFile
+from podracer_orchestrator.jobs.state import LIVE_STATES
 from podracer_orchestrator.tables import ArtifactRow, JobRow, LeaseRow, LeaseState
+
+logger = logging.getLogger(__name__)
 
 OTHERS = "*"
 
@@ -39,16 +41,23 @@ UNLIMITED = Quota()
 
 
 class Quotas:
-    """The quotas of a file; without one nothing is limited."""
+    """The quotas of a file, which is read again whenever it changes; without one nothing is limited."""
 
     def __init__(self, path: Path | None = None) -> None:
         """Raises InvalidInput for a file that cannot be read, or says what is none."""
-        self._file = None if path is None else SettingsFile(path, read_quotas)
+        self._path, self._stamp = path, _stamp(path)
+        self._quotas = {} if path is None else read_quotas(path)
 
     def of(self, project: str) -> Quota:
-        """A project's; `project` is its id."""
-        quotas = {} if self._file is None else self._file.read()
-        return quotas.get(f"projects/{project}") or quotas.get(OTHERS) or UNLIMITED
+        """A project's; `project` is its id. A file that has become wrong is logged once, and changes nothing."""
+        stamp = _stamp(self._path)
+        if self._path is not None and stamp != self._stamp:
+            self._stamp = stamp
+            try:
+                self._quotas = read_quotas(self._path)
+            except InvalidInput as error:
+                logger.error("%s stays as it was: %s", self._path, error)
+        return self._quotas.get(f"projects/{project}") or self._quotas.get(OTHERS) or UNLIMITED
 
 
 def require_job(session: Session, project: str, quota: Quota) -> None:
@@ -101,6 +110,15 @@ def _quota(path: Path, project: str, limits: Any) -> Quota:
         if isinstance(value, bool) or not isinstance(value, int) or value < 0:
             raise _wrong(path, f"{project}: {name} is {value!r}, expected a whole number of 0 or more")
     return Quota(**limits)
+
+
+def _stamp(path: Path | None) -> tuple[int, int, int] | None:
+    """What tells a changed file; None where there is none."""
+    try:
+        status = None if path is None else path.stat()
+    except OSError:
+        return None
+    return None if status is None else (status.st_mtime_ns, status.st_size, status.st_ino)
 
 
 def _wrong(path: Path, problem: str) -> InvalidInput:

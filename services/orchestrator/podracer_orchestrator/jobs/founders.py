@@ -8,7 +8,7 @@ from sqlalchemy.orm import Session
 from podracer.common.v1 import agent_pb2, evolution_pb2
 from podracer.orchestrator.v1 import job_pb2
 from podracer_core.errors import FieldViolation, InvalidInput
-from podracer_orchestrator.job_state import LIVE_STATES
+from podracer_orchestrator.jobs.state import LIVE_STATES
 from podracer_orchestrator.stored_messages import checkpoint_reference, description_of, proposal_of, spec_of
 from podracer_orchestrator.tables import CheckpointRow, JobRow, MemberRow, WorkRow
 
