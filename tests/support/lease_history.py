@@ -31,7 +31,7 @@ from podracer_core.rpc.tokens import LeaseTokens
 from podracer_core.storage.layout import checkpoint_prefix
 from podracer_core.storage.manifest import FILE_NAME, Manifest, ManifestFile
 from podracer_core.storage.object_store import open_store
-from podracer_orchestrator import evaluation_works, followers, leases
+from podracer_orchestrator import followers, leases
 from podracer_orchestrator.api import job_changes
 from podracer_orchestrator.board.cohort_requests import CohortProposer
 from podracer_orchestrator.board.delivery import Delivery
@@ -47,6 +47,7 @@ from podracer_orchestrator.results import member_commit
 from podracer_orchestrator.tables import JobRow, LeaseRow, LeaseState, MemberRow, PodState, WorkRow, WorkState
 from podracer_orchestrator.terms import LeaseTerms, LiveReport
 from podracer_orchestrator.transactions import Transactions
+from podracer_orchestrator.works import evaluation_works
 from support.manual_clock import ManualClock
 
 TERM_S = 10.0

@@ -19,7 +19,6 @@ from podracer_orchestrator.jobs import jobs
 from podracer_orchestrator.jobs.budget import Grant, Round, Usage
 from podracer_orchestrator.jobs.plan import plan_of
 from podracer_orchestrator.jobs.state import JobSignal
-from podracer_orchestrator.progress import members_of
 from podracer_orchestrator.tables import (
     JobRow,
     LeaseRow,
@@ -31,6 +30,7 @@ from podracer_orchestrator.tables import (
     WorkRow,
     WorkState,
 )
+from podracer_orchestrator.works.progress import members_of
 
 _ACTIVE_KINDS = (WorkKind.TRAIN, WorkKind.RETRAIN, WorkKind.EVALUATE)
 """While one of these is leased the job is active: also the time that a challenge takes is time to the target."""

@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 
 from podracer.common.v1 import agent_pb2
 from podracer_core.errors import FieldViolation, InvalidInput, PreconditionFailed
-from podracer_orchestrator import evaluation_works, events, outbox
+from podracer_orchestrator import events, outbox
 from podracer_orchestrator.jobs import jobs
 from podracer_orchestrator.names import last_part
 from podracer_orchestrator.stored_messages import (
@@ -28,6 +28,7 @@ from podracer_orchestrator.stored_messages import (
     spec_of,
 )
 from podracer_orchestrator.tables import CheckpointRow, Decision, JobRow, PromotionRow
+from podracer_orchestrator.works import evaluation_works
 
 DEFAULT_ALIAS = "champion"
 MAX_REASON = 1000

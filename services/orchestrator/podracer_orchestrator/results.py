@@ -14,23 +14,12 @@ from podracer_core.catalogue.messages import space_from_message
 from podracer_core.errors import InvalidInput, PodracerError
 from podracer_core.jobs.messages import search_from_message, seconds_from_duration, seconds_to_duration
 from podracer_core.jobs.validation import validate_action_space
-from podracer_orchestrator import (
-    challenges,
-    contests,
-    ensembles,
-    evaluation_works,
-    events,
-    leases,
-    outbox,
-    refused_checkpoints,
-    retraining,
-    works,
-)
+from podracer_orchestrator import challenges, contests, ensembles, events, leases, outbox, retraining
 from podracer_orchestrator.jobs import jobs
 from podracer_orchestrator.jobs.plan import plan_of
 from podracer_orchestrator.jobs.state import LIVE_STATES, JobSignal, JobState
 from podracer_orchestrator.objective import consider, finish_if_due, hear_last_claims, is_full, score
-from podracer_orchestrator.progress import MemberCommit, commit, load_checkpoints, members_of
+from podracer_orchestrator.outcomes import failures
 from podracer_orchestrator.stored_messages import checkpoint_reference, spec_of
 from podracer_orchestrator.tables import (
     CheckpointRow,
@@ -42,6 +31,8 @@ from podracer_orchestrator.tables import (
     WorkRow,
     WorkState,
 )
+from podracer_orchestrator.works import evaluation_works, refused_checkpoints
+from podracer_orchestrator.works.progress import MemberCommit, commit, load_checkpoints, members_of
 
 _MOST_SIZES = 200  # letters
 _ORDERED = (agent_pb2.EVALUATION_PURPOSE_CHALLENGE, agent_pb2.EVALUATION_PURPOSE_REQUESTED)
@@ -106,7 +97,7 @@ def complete_train(session: Session, lease: LeaseRow, result: pod_pb2.TrainResul
     events.record(session, job, "ROUND_COMPLETED", message, now=now, subject=lease.pod, fence=lease.fence, work=work.id)
     problems = [each.problem for each in result.members if each.HasField("problem")]
     if len(problems) == len(members):
-        works.note_failure(session, job, work.kind, problems[0], now)
+        failures.note_failure(session, job, work.kind, problems[0], now)
     hear_last_claims(session, job, [each.candidate for each in result.members if each.HasField("candidate")], now)
     finish_if_due(session, job, now)
 
@@ -127,7 +118,7 @@ def complete_inspection(session: Session, lease: LeaseRow, result: pod_pb2.Inspe
     try:
         _check_search(job, result.description)
     except PodracerError as error:
-        jobs.fail(session, job, works.problem_of(error), now)
+        jobs.fail(session, job, failures.problem_of(error), now)
         return
     message = f"the environment runs on {result.description.backend}"
     events.record(session, job, "ENVIRONMENT_INSPECTED", message, now=now)
@@ -175,19 +166,19 @@ def complete_with_problem(
     """
     if lease.kind == WorkKind.FOLLOW:
         why = f"{lease.pod} cannot follow: {problem.message or problem.reason}"
-        works.leave(session, lease, LeaseState.COMPLETED, why, now, problem=problem)
+        failures.leave(session, lease, LeaseState.COMPLETED, why, now, problem=problem)
         return
     if sound_here:
         why = f"{lease.pod} cannot read what is sound in the store: {problem.message}"
-        works.lose(session, lease, LeaseState.RELEASED, why, now, problem=problem)
+        failures.lose(session, lease, LeaseState.RELEASED, why, now, problem=problem)
         return
     job = session.get_one(JobRow, lease.job_uid)
     work = session.get_one(WorkRow, lease.work_id)
     leases.end(session, job, lease, LeaseState.COMPLETED, now)
     if refused_checkpoints.refuse(session, job, work, problem, now) and _can_go_on(session, work):
-        works.free(session, job, work, now)
+        failures.free(session, job, work, now)
     else:
-        works.fail(session, job, work, problem, now)
+        failures.fail(session, job, work, problem, now)
     finish_if_due(session, job, now)
 
 

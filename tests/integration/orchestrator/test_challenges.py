@@ -12,8 +12,8 @@ from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
 from podracer.orchestrator.v1 import job_pb2, job_service_pb2
 from podracer.orchestrator.v1 import pod_service_pb2 as pod_pb2
 from podracer_core.errors import Fenced, InvalidInput
-from podracer_orchestrator import evaluation_works
 from podracer_orchestrator.dispatch import lease_actions
+from podracer_orchestrator.works import evaluation_works
 
 CHALLENGE = agent_pb2.EVALUATION_PURPOSE_CHALLENGE
 PROGRESS = agent_pb2.EVALUATION_PURPOSE_PROGRESS

@@ -7,8 +7,8 @@ import asyncio
 from podracer.common.v1 import cohort_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
 from podracer.orchestrator.v1 import job_pb2, job_service_pb2
-from podracer_orchestrator import cohorts
 from podracer_orchestrator.board import cohort_requests
+from podracer_orchestrator.works import cohorts
 
 TWO_PODS = job_pb2.PodShape(members=1, min_count=1, max_count=2)
 

@@ -20,12 +20,11 @@ from podracer_core.rpc.tokens import Role
 from podracer_core.telemetry.spans import current
 from podracer_orchestrator import events, names, promotions
 from podracer_orchestrator.api import job_changes
-from podracer_orchestrator.api.job_messages import event_message, job_message, promotion_message
+from podracer_orchestrator.api.messages import event_message, job_message, pod_messages, promotion_message
 from podracer_orchestrator.api.policy_lookup import find_policy
 from podracer_orchestrator.api.watching import Watcher
 from podracer_orchestrator.jobs import job_files, jobs, listing, submission
 from podracer_orchestrator.jobs.listing import parse_filter
-from podracer_orchestrator.lease_messages import pod_messages
 from podracer_orchestrator.orchestrator import Orchestrator
 from podracer_orchestrator.pool import pods
 from podracer_orchestrator.pool.capacity import capacity_message, pod_uses

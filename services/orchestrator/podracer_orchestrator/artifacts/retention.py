@@ -26,7 +26,7 @@ from podracer_core.errors import DataCorrupted, InvalidInput, PodracerError
 from podracer_core.storage.layout import REPLAY_FOLDER, CheckpointPlace, job_prefix
 from podracer_core.storage.manifest import FILE_NAME, read_manifest
 from podracer_core.storage.object_store import ObjectStore
-from podracer_orchestrator import leases, objective, outbox, promotions, refused_checkpoints
+from podracer_orchestrator import leases, objective, outbox, promotions
 from podracer_orchestrator.artifacts import versions
 from podracer_orchestrator.board.client import LeaderboardClient
 from podracer_orchestrator.board.delivery import Delivery
@@ -43,6 +43,7 @@ from podracer_orchestrator.tables import (
     WorkState,
 )
 from podracer_orchestrator.transactions import Transactions
+from podracer_orchestrator.works import refused_checkpoints
 
 logger = logging.getLogger(__name__)
 

@@ -15,14 +15,16 @@ from sqlalchemy.orm import Session
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
 from podracer_core.errors import PodracerError
 from podracer_core.telemetry.spans import span
-from podracer_orchestrator import cohorts, objective, outbox, works
+from podracer_orchestrator import objective, outbox
 from podracer_orchestrator.board.client import LeaderboardClient
 from podracer_orchestrator.board.delivery import REFUSALS, Delivery
 from podracer_orchestrator.clock import Clock
 from podracer_orchestrator.jobs import jobs
 from podracer_orchestrator.jobs.state import LIVE_STATES, JobState
+from podracer_orchestrator.outcomes import failures
 from podracer_orchestrator.tables import JobRow, WorkRow, WorkState
 from podracer_orchestrator.transactions import Transactions
+from podracer_orchestrator.works import cohorts
 
 Found = TypeVar("Found")
 
@@ -130,7 +132,7 @@ class CohortProposer:
     def _refused(self, session: Session, what: ToPropose, error: PodracerError) -> None:
         job = session.get(JobRow, what.job_uid)
         if job is not None and JobState(job.state) in LIVE_STATES:
-            jobs.fail(session, job, works.problem_of(error), self._clock.now())
+            jobs.fail(session, job, failures.problem_of(error), self._clock.now())
 
     def _ask_later(self, what: ToPropose) -> None:
         self._asked_in_vain[what.job_uid] = _InVain(what.rounds, self._clock.monotonic() + RETRY_S)

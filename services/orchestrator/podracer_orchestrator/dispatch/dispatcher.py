@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 from podracer.orchestrator.v1 import pod_service_pb2 as pod_pb2
 from podracer_core.errors import InvalidInput, PodracerError
 from podracer_core.rpc.tokens import LeaseTokens
-from podracer_orchestrator import challenges, cohorts, followers, leases, objective, works
+from podracer_orchestrator import challenges, followers, leases, objective
 from podracer_orchestrator.board.cohort_requests import CohortProposer, ToPropose, to_propose
 from podracer_orchestrator.changes import WORK, ChangeFeed, touch
 from podracer_orchestrator.clock import Clock
@@ -23,12 +23,14 @@ from podracer_orchestrator.jobs.budget import Grant, Remainder, Round, Sharing, 
 from podracer_orchestrator.jobs.plan import plan_of
 from podracer_orchestrator.jobs.state import TRAINING_STATES, JobState
 from podracer_orchestrator.lease_messages import lease_message
+from podracer_orchestrator.outcomes import failures
 from podracer_orchestrator.pool import pods
 from podracer_orchestrator.pool.shares import PoolShares
 from podracer_orchestrator.stored_messages import proposal_of
 from podracer_orchestrator.tables import JobRow, LeaseRow, LeaseState, PodRow, PodState, WorkKind, WorkRow, WorkState
 from podracer_orchestrator.terms import LeaseTerms
 from podracer_orchestrator.transactions import Transactions
+from podracer_orchestrator.works import cohorts, works
 
 logger = logging.getLogger(__name__)
 
@@ -144,8 +146,8 @@ class Dispatcher:
             # A learner works on one lease at a time: whoever asks anew has lost, or forgotten, the one before.
             restarted = lease.instance_id != ask.report.instance_id
             why = "its learner was started again" if restarted else "its learner asked for other work"
-            problem = works.problem_of(PodracerError(f"{pod.name}: {why}", reason="POD_RESTARTED"))
-            works.lose(session, lease, LeaseState.EXPIRED, why, now, problem=problem)
+            problem = failures.problem_of(PodracerError(f"{pod.name}: {why}", reason="POD_RESTARTED"))
+            failures.lose(session, lease, LeaseState.EXPIRED, why, now, problem=problem)
             self._terms.end(lease.fence)
         if pod.state == PodState.LOST:
             pod.state = PodState.IDLE

@@ -11,13 +11,14 @@ from sqlalchemy.orm import Session
 
 from podracer.common.v1 import agent_pb2
 from podracer_core.errors import PodracerError, Unavailable
-from podracer_orchestrator import leases, progress, results
+from podracer_orchestrator import leases, results
 from podracer_orchestrator.clock import Clock
 from podracer_orchestrator.jobs import jobs
 from podracer_orchestrator.leases import Holder
 from podracer_orchestrator.tables import LeaseRow
 from podracer_orchestrator.terms import LeaseTerms
 from podracer_orchestrator.transactions import Transactions
+from podracer_orchestrator.works import progress
 
 AT_ONCE = 100
 """Pods whose evaluations are stored together at most."""

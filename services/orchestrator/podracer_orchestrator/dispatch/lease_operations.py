@@ -15,7 +15,7 @@ from podracer_core.storage.layout import CheckpointPlace
 from podracer_core.storage.manifest import read_manifest, verify
 from podracer_core.storage.object_store import ObjectStore
 from podracer_core.telemetry.metrics import LEASES
-from podracer_orchestrator import evaluation_works, followers, leases, objective, progress, results, works
+from podracer_orchestrator import followers, leases, objective, results
 from podracer_orchestrator.changes import ChangeFeed
 from podracer_orchestrator.clock import Clock
 from podracer_orchestrator.dispatch.evaluation_batches import EvaluationBatcher
@@ -23,11 +23,13 @@ from podracer_orchestrator.dispatch.lease_actions import LeaseActions
 from podracer_orchestrator.jobs import jobs
 from podracer_orchestrator.jobs.state import JobState
 from podracer_orchestrator.leases import Holder
+from podracer_orchestrator.outcomes import failures
 from podracer_orchestrator.pool import pods
-from podracer_orchestrator.progress import MemberCommit
 from podracer_orchestrator.tables import CheckpointRow, JobRow, LeaseRow, LeaseState
 from podracer_orchestrator.terms import LeaseTerms, LiveReport
 from podracer_orchestrator.transactions import Transactions
+from podracer_orchestrator.works import evaluation_works, progress
+from podracer_orchestrator.works.progress import MemberCommit
 
 HANDED_BACK = ("", "DRAINED", "DRAINING", "SHUTDOWN", "SUSPENDED", "STOPPED", "CANCELLED")
 """Reasons of a release that say nothing against the work."""
@@ -109,7 +111,7 @@ class LeaseOperations:
             lease = self._held(session, holder)
             problem = None if reason.reason in HANDED_BACK else reason
             why = f"handed back: {reason.message or reason.reason or 'the pod stops'}"
-            works.lose(session, lease, LeaseState.RELEASED, why, self._clock.now(), problem=problem)
+            failures.lose(session, lease, LeaseState.RELEASED, why, self._clock.now(), problem=problem)
             objective.finish_if_due(session, session.get_one(JobRow, lease.job_uid), self._clock.now())
             return True
 
@@ -165,7 +167,7 @@ class LeaseOperations:
             return False
         why = f"{lease.pod} did not renew its lease for {self._terms.term_s:g} s"
         problem = cohort_pb2.Problem(reason="LEASE_EXPIRED", message=why)
-        works.lose(session, lease, LeaseState.EXPIRED, why, self._clock.now(), problem=problem)
+        failures.lose(session, lease, LeaseState.EXPIRED, why, self._clock.now(), problem=problem)
         objective.finish_if_due(session, session.get_one(JobRow, lease.job_uid), self._clock.now())
         return True
 

@@ -10,12 +10,13 @@ from sqlalchemy import ColumnElement, func, select
 from sqlalchemy.orm import Session
 
 from podracer.common.v1 import cohort_pb2
-from podracer_orchestrator import events, leases, names, works
+from podracer_orchestrator import events, leases, names
 from podracer_orchestrator.changes import job_topic, touch
 from podracer_orchestrator.jobs import jobs
 from podracer_orchestrator.jobs.plan import plan_of
 from podracer_orchestrator.jobs.pod_kind import PodKind
 from podracer_orchestrator.jobs.state import ACTIVE_STATES, JobState
+from podracer_orchestrator.outcomes import failures
 from podracer_orchestrator.tables import JobRow, LeaseRow, LeaseState, PodRow, PodState
 
 STATIC = "static"
@@ -74,7 +75,7 @@ def lose(session: Session, name: str, problem: cohort_pb2.Problem | None, why: s
     """A pod's learner is gone: its leases end at once. Returns their fences."""
     held = leases.held(session, pod=name)
     for lease in held:
-        works.lose(session, lease, LeaseState.EXPIRED, why, now, problem=problem)
+        failures.lose(session, lease, LeaseState.EXPIRED, why, now, problem=problem)
     pod = session.get(PodRow, name)
     if pod is not None and pod.state not in (PodState.DRAINING, PodState.STOPPED):
         pod.state, pod.message = PodState.LOST, why

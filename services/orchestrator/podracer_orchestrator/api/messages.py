@@ -1,7 +1,8 @@
-"""Jobs and events as messages."""
+"""Jobs, pods, events and promotions as clients see them."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 
 from sqlalchemy.orm import Session
@@ -11,6 +12,7 @@ from podracer.orchestrator.v1 import job_service_pb2 as service_pb2
 from podracer_core.jobs.messages import seconds_to_duration
 from podracer_orchestrator import leases, objective, promotions, retraining
 from podracer_orchestrator.jobs import jobs
+from podracer_orchestrator.leases import HeldLease
 from podracer_orchestrator.names import job_name, leaderboard_name
 from podracer_orchestrator.stored_messages import (
     best_of,
@@ -23,7 +25,7 @@ from podracer_orchestrator.stored_messages import (
     retrained_of,
     spec_of,
 )
-from podracer_orchestrator.tables import ContinuationRow, EventRow, JobRow, PromotionRow, WorkKind
+from podracer_orchestrator.tables import ContinuationRow, EventRow, JobRow, PodRow, PromotionRow, WorkKind
 from podracer_orchestrator.terms import LeaseTerms
 
 
@@ -54,6 +56,16 @@ def job_message(session: Session, job: JobRow, terms: LeaseTerms, now: datetime)
     if job.end_time is not None:
         message.end_time.FromDatetime(job.end_time)
     return message
+
+
+def pod_messages(
+    session: Session, found: Sequence[PodRow], terms: LeaseTerms, uses: Mapping[str, job_pb2.Resources]
+) -> list[job_pb2.Pod]:
+    """Pods as clients see them; `uses` is what their processes take, by name, where that is known."""
+    names = [pod.name for pod in found]
+    held = leases.held_by(session, names)
+    agents = leases.agents_of(session, names)
+    return [_pod_message(pod, held.get(pod.name), agents.get(pod.name, []), terms, uses.get(pod.name)) for pod in found]
 
 
 def event_message(event: EventRow) -> job_pb2.Event:
@@ -134,3 +146,34 @@ def _progress(session: Session, job: JobRow, terms: LeaseTerms, now: datetime) -
     if eta is not None:
         progress.eta.FromTimedelta(eta)
     return progress
+
+
+def _pod_message(
+    pod: PodRow,
+    lease: HeldLease | None,
+    agents: Sequence[str],
+    terms: LeaseTerms,
+    used: job_pb2.Resources | None,
+) -> job_pb2.Pod:
+    message = job_pb2.Pod(
+        name=pod.name,
+        state=job_pb2.PodState.Value(f"POD_STATE_{pod.state}"),
+        backend=pod.backend,
+        address=pod.address,
+        restart_count=pod.restart_count,
+        message=pod.message,
+        layout=job_pb2.PodLayout.Value(f"POD_LAYOUT_{pod.layout or 'UNSPECIFIED'}"),
+        used=used,
+        agents=agents,
+    )
+    last_seen = pod.last_seen_time
+    if lease is not None:
+        live = terms.live(lease.fence)
+        message.job, message.fence = job_name(lease.project, lease.job_id), lease.fence
+        message.env_steps_per_second = live.env_steps_per_second
+        last_seen = max(last_seen, live.time or last_seen)
+    if pod.build is not None:
+        message.build.ParseFromString(pod.build)
+    message.create_time.FromDatetime(pod.create_time)
+    message.last_seen_time.FromDatetime(last_seen)
+    return message

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import itertools
 import math
 from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
@@ -13,9 +15,7 @@ from podracer.common.v1 import agent_pb2, environment_pb2
 from podracer.orchestrator.v1 import pod_service_pb2 as pod_pb2
 from podracer_core.errors import InvalidInput
 from podracer_core.jobs.messages import seconds_to_duration
-from podracer_orchestrator.jobs.job_files import environment_of
 from podracer_orchestrator.jobs.plan import plan_of
-from podracer_orchestrator.seeds import fresh_seeds
 from podracer_orchestrator.stored_messages import encode, order_of, spec_of
 from podracer_orchestrator.tables import JobRow, WorkKind, WorkRow, WorkState
 
@@ -57,16 +57,6 @@ def late_left_s(job: JobRow, active_time_s: float) -> float:
     ends = [(budget.active_time_s, active_time_s), (budget.cost_s, job.cost_s)]
     left_s = [limit_s - used_s for limit_s, used_s in ends if limit_s is not None]
     return min(left_s, default=math.inf) + budget.late_s - _SETTLING_S
-
-
-def evaluate_work(job: JobRow, work: WorkRow, active_time_s: float) -> pod_pb2.EvaluateWork:
-    """What a pod is told to evaluate, after so much of the job's time."""
-    order = order_of(work)
-    if work.checkpoint is not None:
-        order.timeout.CopyFrom(seconds_to_duration(max(1.0, min(TIMEOUT_S, late_left_s(job, active_time_s)))))
-    if not order.HasField("environment"):
-        order.environment.CopyFrom(environment_of(spec_of(job)))
-    return order
 
 
 def in_states(session: Session, job_uid: str, states: Collection[WorkState]) -> Sequence[WorkRow]:
@@ -128,3 +118,24 @@ def is_finite(evaluation: agent_pb2.Evaluation) -> bool:
 
 def _is_same(left: agent_pb2.CheckpointReference, right: agent_pb2.CheckpointReference) -> bool:
     return (left.prefix, left.manifest_sha256) == (right.prefix, right.manifest_sha256)
+
+
+def fresh_seeds(job_seed: int, work_id: str, count: int, seen: Collection[int] = ()) -> list[int]:
+    """`count` different seeds from 0 to 2^63 - 1, none of `seen`: SHA-256 of the job's seed, the work and a number.
+
+    A work that is leased again has the same ones.
+    """
+    avoided, found = set(seen), list[int]()
+    for number in itertools.count():
+        if len(found) == count:
+            break
+        seed = _seed(job_seed, work_id, number)
+        if seed not in avoided:
+            avoided.add(seed)
+            found.append(seed)
+    return found
+
+
+def _seed(job_seed: int, work_id: str, number: int) -> int:
+    digest = hashlib.sha256(f"podracer/{job_seed}/evaluation/{work_id}/{number}".encode()).digest()
+    return int.from_bytes(digest[:8], "big") >> 1

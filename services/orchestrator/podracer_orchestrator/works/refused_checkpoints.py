@@ -13,9 +13,9 @@ from podracer_core.errors import DataCorrupted
 from podracer_core.storage.layout import CheckpointPlace
 from podracer_orchestrator import events
 from podracer_orchestrator.names import last_part
-from podracer_orchestrator.progress import members_of
 from podracer_orchestrator.stored_messages import checkpoint_reference
 from podracer_orchestrator.tables import CheckpointRow, JobRow, WorkRow
+from podracer_orchestrator.works.progress import members_of
 
 CHECKPOINT_REFUSED = "CHECKPOINT_REFUSED"
 
