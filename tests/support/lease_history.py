@@ -31,7 +31,6 @@ from podracer_core.rpc.tokens import LeaseTokens
 from podracer_core.storage.layout import checkpoint_prefix
 from podracer_core.storage.manifest import FILE_NAME, Manifest, ManifestFile
 from podracer_core.storage.object_store import open_store
-from podracer_orchestrator import followers, leases
 from podracer_orchestrator.api import job_changes
 from podracer_orchestrator.board.cohort_requests import CohortProposer
 from podracer_orchestrator.board.delivery import Delivery
@@ -39,13 +38,14 @@ from podracer_orchestrator.changes import ChangeFeed
 from podracer_orchestrator.dispatch.dispatcher import Ask, Dispatcher
 from podracer_orchestrator.dispatch.lease_operations import LeaseOperations
 from podracer_orchestrator.jobs import jobs, submission
-from podracer_orchestrator.leases import Holder
+from podracer_orchestrator.leases import followers, leases
+from podracer_orchestrator.leases.deadlines import LeaseDeadlines, LiveReport
+from podracer_orchestrator.leases.leases import Holder
 from podracer_orchestrator.outbox import REQUEST_TYPES
 from podracer_orchestrator.pool import pods
 from podracer_orchestrator.pool.pods import PodReport
 from podracer_orchestrator.results import member_commit
 from podracer_orchestrator.tables import JobRow, LeaseRow, LeaseState, MemberRow, PodState, WorkRow, WorkState
-from podracer_orchestrator.terms import LeaseTerms, LiveReport
 from podracer_orchestrator.transactions import Transactions
 from podracer_orchestrator.works import evaluation_works
 from support.manual_clock import ManualClock
@@ -435,12 +435,12 @@ class History:
         changes = ChangeFeed()
         self.database = open_database(f"sqlite:///{self.folder}/o.sqlite", "podracer_orchestrator.migrations")
         self.transactions = Transactions(self.database, changes)
-        self.terms = LeaseTerms(self.clock, TERM_S)
-        self.keeper = LeaseOperations(self.transactions, self.terms, self.store, changes, self.clock)
+        self.deadlines = LeaseDeadlines(self.clock, TERM_S)
+        self.keeper = LeaseOperations(self.transactions, self.deadlines, self.store, changes, self.clock)
         self.delivery = Delivery(self.transactions, self.board, changes, self.clock)
         tokens = LeaseTokens(b"s" * 32)
         proposer = CohortProposer(self.transactions, self.board, self.delivery, self.clock)
-        self.dispatcher = Dispatcher(self.transactions, self.terms, tokens, proposer, changes, self.clock)
+        self.dispatcher = Dispatcher(self.transactions, self.deadlines, tokens, proposer, changes, self.clock)
         self.run(self.keeper.recover())
 
     def run(self, awaitable):

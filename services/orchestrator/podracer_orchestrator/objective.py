@@ -11,13 +11,14 @@ from sqlalchemy.orm import Session
 from podracer.common.v1 import agent_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
 from podracer_core.jobs.messages import seconds_from_duration
-from podracer_orchestrator import challenges, events, last_stages, leases, outbox, retraining
+from podracer_orchestrator import challenges, events, last_stages, outbox, retraining
 from podracer_orchestrator.challenges import Claim
 from podracer_orchestrator.changes import job_topic, touch
 from podracer_orchestrator.jobs import jobs
 from podracer_orchestrator.jobs.budget import Usage, remainder
 from podracer_orchestrator.jobs.plan import JobPlan, plan_of
 from podracer_orchestrator.jobs.state import ACTIVE_STATES, TRAINING_STATES, JobOutcome, JobState
+from podracer_orchestrator.leases import leases
 from podracer_orchestrator.stored_messages import best_of, encode
 from podracer_orchestrator.tables import CheckpointRow, JobRow, LeaseRow, WorkRow, WorkState
 from podracer_orchestrator.works import evaluation_works

@@ -28,6 +28,7 @@ from podracer_orchestrator.dispatch.lease_operations import LeaseOperations
 from podracer_orchestrator.dispatch.metrics import Gauges
 from podracer_orchestrator.dispatch.sweep import Sweep
 from podracer_orchestrator.jobs.quotas import Quotas
+from podracer_orchestrator.leases.deadlines import LeaseDeadlines
 from podracer_orchestrator.pool.backend import PoolBackend
 from podracer_orchestrator.pool.local import LocalPool, LocalPoolSettings
 from podracer_orchestrator.pool.reconciler import PoolReconciler
@@ -35,7 +36,6 @@ from podracer_orchestrator.pool.shares import PoolShares
 from podracer_orchestrator.pool.static import StaticPool
 from podracer_orchestrator.supervisor import Supervisor
 from podracer_orchestrator.tables import SettingRow
-from podracer_orchestrator.terms import LeaseTerms
 from podracer_orchestrator.transactions import Transactions
 
 logger = logging.getLogger(__name__)
@@ -60,8 +60,8 @@ class Orchestrator:
         self.transactions = transactions
         self.store = store
         self.lease_tokens = lease_tokens
-        self.terms = LeaseTerms(self.clock, config.lease_term)
-        self.lease_keeper = LeaseOperations(transactions, self.terms, store, changes, self.clock)
+        self.deadlines = LeaseDeadlines(self.clock, config.lease_term)
+        self.lease_keeper = LeaseOperations(transactions, self.deadlines, store, changes, self.clock)
         self.quotas = Quotas(config.quotas)
         self.pool_shares = PoolShares(self.clock, self.quotas)
         self.pool_keeper = PoolReconciler(
@@ -71,11 +71,11 @@ class Orchestrator:
         self._delivery = Delivery(transactions, board, changes, self.clock)
         proposer = CohortProposer(transactions, board, self._delivery, self.clock)
         self.dispatcher = Dispatcher(
-            transactions, self.terms, lease_tokens, proposer, changes, self.clock, self.pool_shares
+            transactions, self.deadlines, lease_tokens, proposer, changes, self.clock, self.pool_shares
         )
         self._ensembles = EnsembleMaker(transactions, board, self._delivery, changes, self.clock)
         self._supervisor = Supervisor(transactions, changes, self.clock)
-        self._sweep = Sweep(transactions, self.terms, self.lease_keeper, self.clock)
+        self._sweep = Sweep(transactions, self.deadlines, self.lease_keeper, self.clock)
         retention = Retention(config.keep_last, config.keep_best, timedelta(seconds=config.collect_after))
         self.storing = asyncio.Lock()
         """Held from when an uploaded object is stored until it is recorded, and by who deletes one."""

@@ -20,7 +20,6 @@ from podracer_core.rpc.tokens import LeaseTokens
 from podracer_core.storage.layout import checkpoint_prefix
 from podracer_core.storage.manifest import FILE_NAME, Manifest, ManifestFile
 from podracer_core.storage.object_store import open_store
-from podracer_orchestrator import followers, leases
 from podracer_orchestrator.api import job_changes
 from podracer_orchestrator.board.cohort_requests import CohortProposer
 from podracer_orchestrator.board.delivery import Delivery
@@ -30,7 +29,9 @@ from podracer_orchestrator.dispatch.lease_actions import actions
 from podracer_orchestrator.dispatch.lease_operations import LeaseOperations
 from podracer_orchestrator.jobs import jobs, submission
 from podracer_orchestrator.jobs.pod_kind import PodKind
-from podracer_orchestrator.leases import Holder
+from podracer_orchestrator.leases import followers, leases
+from podracer_orchestrator.leases.deadlines import LeaseDeadlines
+from podracer_orchestrator.leases.leases import Holder
 from podracer_orchestrator.pool import pods, reconciler
 from podracer_orchestrator.pool.backend import Capacity, PoolBackend
 from podracer_orchestrator.pool.capacity import capacity_message
@@ -38,7 +39,6 @@ from podracer_orchestrator.pool.pods import PodReport
 from podracer_orchestrator.pool.reconciler import PoolReconciler
 from podracer_orchestrator.pool.shares import PoolShares
 from podracer_orchestrator.pool.static import StaticPool
-from podracer_orchestrator.terms import LeaseTerms
 from podracer_orchestrator.transactions import Transactions
 from support.manual_clock import ManualClock
 
@@ -92,14 +92,14 @@ class World:
         self.store = open_store(f"file://{folder}/store")
         self.database = open_database(f"sqlite:///{folder}/o.sqlite", "podracer_orchestrator.migrations")
         self.transactions = Transactions(self.database, changes)
-        terms = LeaseTerms(self.clock, 1e6)
-        self.keeper = LeaseOperations(self.transactions, terms, self.store, changes, self.clock)
+        deadlines = LeaseDeadlines(self.clock, 1e6)
+        self.keeper = LeaseOperations(self.transactions, deadlines, self.store, changes, self.clock)
         board = Board()
         delivery = Delivery(self.transactions, board, changes, self.clock)
         proposer = CohortProposer(self.transactions, board, delivery, self.clock)
         self.shares = PoolShares(self.clock)
         tokens = LeaseTokens(b"s" * 32)
-        self.dispatcher = Dispatcher(self.transactions, terms, tokens, proposer, changes, self.clock, self.shares)
+        self.dispatcher = Dispatcher(self.transactions, deadlines, tokens, proposer, changes, self.clock, self.shares)
         self.backend = backend
         self.pool = PoolReconciler(self.transactions, self.keeper.lose_pod, self.shares, changes, self.clock)
         self.run(self.pool.adopt(backend))

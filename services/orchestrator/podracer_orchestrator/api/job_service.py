@@ -51,7 +51,7 @@ class JobServicer(job_service_pb2_grpc.JobServiceServicer):
         self._watcher = Watcher(
             orchestrator.transactions,
             orchestrator.changes,
-            orchestrator.terms,
+            orchestrator.deadlines,
             self._clock,
             lambda: pod_uses(orchestrator.pool_shares),
         )
@@ -142,8 +142,8 @@ class JobServicer(job_service_pb2_grpc.JobServiceServicer):
             else:
                 found = list(pods.of_project(session, project, request.page_token, size + 1))
             token = found[size - 1].name if len(found) > size else ""
-            uses, terms = pod_uses(self._orchestrator.pool_shares), self._orchestrator.terms
-            listed = pod_messages(session, found[:size], terms, uses)
+            uses, deadlines = pod_uses(self._orchestrator.pool_shares), self._orchestrator.deadlines
+            listed = pod_messages(session, found[:size], deadlines, uses)
             return service_pb2.ListPodsResponse(pods=listed, next_page_token=token)
 
         return await self._transactions.read(operation)
@@ -242,7 +242,7 @@ class JobServicer(job_service_pb2_grpc.JobServiceServicer):
         return await self._transactions.write(changing)
 
     def _message(self, session: Session, job: JobRow) -> job_pb2.Job:
-        return job_message(session, job, self._orchestrator.terms, self._clock.now())
+        return job_message(session, job, self._orchestrator.deadlines, self._clock.now())
 
 
 def _named(session: Session, text: str, field: str = "name") -> JobRow:

@@ -10,9 +10,11 @@ from sqlalchemy.orm import Session
 from podracer.orchestrator.v1 import job_pb2
 from podracer.orchestrator.v1 import job_service_pb2 as service_pb2
 from podracer_core.jobs.messages import seconds_to_duration
-from podracer_orchestrator import leases, objective, promotions, retraining
+from podracer_orchestrator import objective, promotions, retraining
 from podracer_orchestrator.jobs import jobs
-from podracer_orchestrator.leases import HeldLease
+from podracer_orchestrator.leases import leases
+from podracer_orchestrator.leases.deadlines import LeaseDeadlines
+from podracer_orchestrator.leases.leases import PodLease
 from podracer_orchestrator.names import job_name, leaderboard_name
 from podracer_orchestrator.stored_messages import (
     best_of,
@@ -26,10 +28,9 @@ from podracer_orchestrator.stored_messages import (
     spec_of,
 )
 from podracer_orchestrator.tables import ContinuationRow, EventRow, JobRow, PodRow, PromotionRow, WorkKind
-from podracer_orchestrator.terms import LeaseTerms
 
 
-def job_message(session: Session, job: JobRow, terms: LeaseTerms, now: datetime) -> job_pb2.Job:
+def job_message(session: Session, job: JobRow, deadlines: LeaseDeadlines, now: datetime) -> job_pb2.Job:
     """A job as clients see it."""
     message = job_pb2.Job(
         name=job_name(job.project, job.job_id),
@@ -37,7 +38,7 @@ def job_message(session: Session, job: JobRow, terms: LeaseTerms, now: datetime)
         spec=spec_of(job),
         state=job_pb2.JobState.Value(f"JOB_STATE_{job.state}"),
         outcome=job_pb2.JobOutcome.Value(f"JOB_OUTCOME_{job.outcome or 'UNSPECIFIED'}"),
-        progress=_progress(session, job, terms, now),
+        progress=_progress(session, job, deadlines, now),
         etag=str(job.revision),
         leaderboard=leaderboard_name(job.project, job.job_id),
         event_position=job.event_position,
@@ -59,13 +60,15 @@ def job_message(session: Session, job: JobRow, terms: LeaseTerms, now: datetime)
 
 
 def pod_messages(
-    session: Session, found: Sequence[PodRow], terms: LeaseTerms, uses: Mapping[str, job_pb2.Resources]
+    session: Session, found: Sequence[PodRow], deadlines: LeaseDeadlines, uses: Mapping[str, job_pb2.Resources]
 ) -> list[job_pb2.Pod]:
     """Pods as clients see them; `uses` is what their processes take, by name, where that is known."""
     names = [pod.name for pod in found]
     held = leases.held_by(session, names)
     agents = leases.agents_of(session, names)
-    return [_pod_message(pod, held.get(pod.name), agents.get(pod.name, []), terms, uses.get(pod.name)) for pod in found]
+    return [
+        _pod_message(pod, held.get(pod.name), agents.get(pod.name, []), deadlines, uses.get(pod.name)) for pod in found
+    ]
 
 
 def event_message(event: EventRow) -> job_pb2.Event:
@@ -114,13 +117,13 @@ def _continuous_status(session: Session, job: JobRow) -> job_pb2.ContinuousStatu
     return status
 
 
-def _progress(session: Session, job: JobRow, terms: LeaseTerms, now: datetime) -> job_pb2.JobProgress:
+def _progress(session: Session, job: JobRow, deadlines: LeaseDeadlines, now: datetime) -> job_pb2.JobProgress:
     held = leases.held(session, job_uid=job.uid)
     leading = [lease for lease in held if lease.kind != WorkKind.FOLLOW]  # what followers do is in their lead's report
     used = leases.usage(session, job, now)
-    speed = terms.env_steps_per_second(lease.fence for lease in leading)
+    speed = deadlines.env_steps_per_second(lease.fence for lease in leading)
     live = sum(
-        max(0, begun + terms.live(fence).member_env_steps.get(agent, 0) - committed)
+        max(0, begun + deadlines.live(fence).member_env_steps.get(agent, 0) - committed)
         for fence, agent, begun, committed in leases.standings(session, job.uid)
     )
     progress = job_pb2.JobProgress(
@@ -150,9 +153,9 @@ def _progress(session: Session, job: JobRow, terms: LeaseTerms, now: datetime) -
 
 def _pod_message(
     pod: PodRow,
-    lease: HeldLease | None,
+    lease: PodLease | None,
     agents: Sequence[str],
-    terms: LeaseTerms,
+    deadlines: LeaseDeadlines,
     used: job_pb2.Resources | None,
 ) -> job_pb2.Pod:
     message = job_pb2.Pod(
@@ -168,7 +171,7 @@ def _pod_message(
     )
     last_seen = pod.last_seen_time
     if lease is not None:
-        live = terms.live(lease.fence)
+        live = deadlines.live(lease.fence)
         message.job, message.fence = job_name(lease.project, lease.job_id), lease.fence
         message.env_steps_per_second = live.env_steps_per_second
         last_seen = max(last_seen, live.time or last_seen)

@@ -21,11 +21,11 @@ from podracer_orchestrator import names
 from podracer_orchestrator.clock import Clock
 from podracer_orchestrator.dispatch.dispatcher import Ask, Dispatcher
 from podracer_orchestrator.dispatch.lease_operations import LeaseOperations
-from podracer_orchestrator.leases import Holder
+from podracer_orchestrator.leases.deadlines import LeaseDeadlines, LiveReport
+from podracer_orchestrator.leases.leases import Holder
 from podracer_orchestrator.pool.pods import PodReport
 from podracer_orchestrator.results import member_commit
 from podracer_orchestrator.stored_messages import encode
-from podracer_orchestrator.terms import LeaseTerms, LiveReport
 
 SERVICE = "/podracer.orchestrator.v1.PodService/"
 METHODS: Mapping[str, set[Role]] = {
@@ -44,10 +44,12 @@ Context = grpc.aio.ServicerContext[Any, Any]
 class PodServicer(pod_service_pb2_grpc.PodServiceServicer):
     """Answers learners."""
 
-    def __init__(self, dispatcher: Dispatcher, keeper: LeaseOperations, terms: LeaseTerms, clock: Clock) -> None:
+    def __init__(
+        self, dispatcher: Dispatcher, keeper: LeaseOperations, deadlines: LeaseDeadlines, clock: Clock
+    ) -> None:
         self._dispatcher = dispatcher
         self._keeper = keeper
-        self._terms = terms
+        self._deadlines = deadlines
         self._clock = clock
 
     async def LeaseWork(self, request: pod_pb2.LeaseWorkRequest, context: Context) -> pod_pb2.LeaseWorkResponse:
@@ -62,7 +64,7 @@ class PodServicer(pod_service_pb2_grpc.PodServiceServicer):
             self._clock.now(),
         )
         action = await self._keeper.renew(_holder(request), live, request.evaluations)
-        return pod_pb2.RenewLeaseResponse(action=action, term=seconds_to_duration(self._terms.term_s))
+        return pod_pb2.RenewLeaseResponse(action=action, term=seconds_to_duration(self._deadlines.term_s))
 
     async def CommitCheckpoint(
         self, request: pod_pb2.CommitCheckpointRequest, context: Context

@@ -11,12 +11,13 @@ from sqlalchemy.orm import Session
 
 from podracer.common.v1 import agent_pb2
 from podracer_core.errors import PodracerError, Unavailable
-from podracer_orchestrator import leases, results
+from podracer_orchestrator import results
 from podracer_orchestrator.clock import Clock
 from podracer_orchestrator.jobs import jobs
-from podracer_orchestrator.leases import Holder
+from podracer_orchestrator.leases import leases
+from podracer_orchestrator.leases.deadlines import LeaseDeadlines
+from podracer_orchestrator.leases.leases import Holder
 from podracer_orchestrator.tables import LeaseRow
-from podracer_orchestrator.terms import LeaseTerms
 from podracer_orchestrator.transactions import Transactions
 from podracer_orchestrator.works import progress
 
@@ -36,9 +37,9 @@ class _Look:
 class EvaluationBatcher:
     """Stores evaluations; what comes while it does goes together into the next transaction."""
 
-    def __init__(self, transactions: Transactions, terms: LeaseTerms, clock: Clock) -> None:
+    def __init__(self, transactions: Transactions, deadlines: LeaseDeadlines, clock: Clock) -> None:
         self._transactions = transactions
-        self._terms = terms
+        self._deadlines = deadlines
         self._clock = clock
         self._waiting: list[_Look] = []
         self._storing: asyncio.Task[None] | None = None
@@ -88,7 +89,7 @@ class EvaluationBatcher:
         for look in looks:
             try:
                 lease = leases.find_held(session, look.holder)
-                self._terms.check(lease.fence)
+                self._deadlines.check(lease.fence)
                 progress.require_lead(lease)
                 results.check_evaluations(look.evaluations, agents.get(lease.work_id, []))
             except PodracerError as error:

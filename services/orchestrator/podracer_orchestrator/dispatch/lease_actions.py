@@ -13,11 +13,11 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from podracer.orchestrator.v1 import pod_service_pb2 as pod_pb2
-from podracer_orchestrator import leases
 from podracer_orchestrator.changes import ChangeFeed, job_topic
 from podracer_orchestrator.clock import Clock
 from podracer_orchestrator.jobs.plan import plan_of
 from podracer_orchestrator.jobs.state import ACTIVE_STATES, JobState
+from podracer_orchestrator.leases import leases
 from podracer_orchestrator.tables import JobRow, LeaseRow, LeaseState, PodRow, PodState, WorkKind
 from podracer_orchestrator.transactions import Transactions
 from podracer_orchestrator.works import evaluation_works

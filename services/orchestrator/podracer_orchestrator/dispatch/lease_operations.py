@@ -15,18 +15,19 @@ from podracer_core.storage.layout import CheckpointPlace
 from podracer_core.storage.manifest import read_manifest, verify
 from podracer_core.storage.object_store import ObjectStore
 from podracer_core.telemetry.metrics import LEASES
-from podracer_orchestrator import followers, leases, objective, results
+from podracer_orchestrator import objective, results
 from podracer_orchestrator.changes import ChangeFeed
 from podracer_orchestrator.clock import Clock
 from podracer_orchestrator.dispatch.evaluation_batches import EvaluationBatcher
 from podracer_orchestrator.dispatch.lease_actions import LeaseActions
 from podracer_orchestrator.jobs import jobs
 from podracer_orchestrator.jobs.state import JobState
-from podracer_orchestrator.leases import Holder
+from podracer_orchestrator.leases import followers, leases
+from podracer_orchestrator.leases.deadlines import LeaseDeadlines, LiveReport
+from podracer_orchestrator.leases.leases import Holder
 from podracer_orchestrator.outcomes import failures
 from podracer_orchestrator.pool import pods
 from podracer_orchestrator.tables import CheckpointRow, JobRow, LeaseRow, LeaseState
-from podracer_orchestrator.terms import LeaseTerms, LiveReport
 from podracer_orchestrator.transactions import Transactions
 from podracer_orchestrator.works import evaluation_works, progress
 from podracer_orchestrator.works.progress import MemberCommit
@@ -41,27 +42,32 @@ class LeaseOperations:
     """Carries out the calls of lease holders. Each raises Fenced, and changes nothing, unless the lease is held."""
 
     def __init__(
-        self, transactions: Transactions, terms: LeaseTerms, store: ObjectStore, changes: ChangeFeed, clock: Clock
+        self,
+        transactions: Transactions,
+        deadlines: LeaseDeadlines,
+        store: ObjectStore,
+        changes: ChangeFeed,
+        clock: Clock,
     ) -> None:
         self._transactions = transactions
-        self._terms = terms
+        self._deadlines = deadlines
         self._store = store
         self._clock = clock
         self._actions = LeaseActions(transactions, changes, clock)
-        self._looks = EvaluationBatcher(transactions, terms, clock)
+        self._looks = EvaluationBatcher(transactions, deadlines, clock)
 
     async def renew(
         self, holder: Holder, live: LiveReport, evaluations: Sequence[agent_pb2.Evaluation]
     ) -> pod_pb2.LeaseAction.ValueType:
         """Give the lease another term, and say whether to go on."""
 
-        job_uid = self._terms.job_of(holder.fence)
+        job_uid = self._deadlines.job_of(holder.fence)
         if evaluations:
             await self._looks.store(holder, evaluations)
         action = (await self._actions.of_job(job_uid)).get(holder.fence)
         if action is None:
             action = await self._transactions.read(lambda session: self._last_word(session, holder))
-        self._terms.renew(holder.fence, live)
+        self._deadlines.renew(holder.fence, live)
         LEASES.add(event="renewed")
         return action
 
@@ -100,7 +106,7 @@ class LeaseOperations:
 
         if await self._transactions.write(operation):
             LEASES.add(event="completed")
-        self._terms.end(holder.fence)
+        self._deadlines.end(holder.fence)
 
     async def release(self, holder: Holder, reason: cohort_pb2.Problem) -> None:
         """Hand the work back undone; the same again changes nothing."""
@@ -117,11 +123,11 @@ class LeaseOperations:
 
         if await self._transactions.write(operation):
             LEASES.add(event="released")
-        self._terms.end(holder.fence)
+        self._deadlines.end(holder.fence)
 
     async def expire_overdue(self) -> None:
         """End the leases whose deadline has passed."""
-        for fence in self._terms.expired():
+        for fence in self._deadlines.expired():
             if await self._transactions.write(functools.partial(self._expire, fence=fence)):
                 LEASES.add(event="expired")
 
@@ -137,7 +143,7 @@ class LeaseOperations:
 
         for fence in await self._transactions.write(operation):
             LEASES.add(event="expired")
-            self._terms.end(fence)
+            self._deadlines.end(fence)
 
     async def recover(self) -> None:
         """After a restart: every lease that is held has one full term."""
@@ -150,22 +156,22 @@ class LeaseOperations:
             return [(lease.fence, lease.job_uid) for lease in leases.held(session)]
 
         for fence, job_uid in await self._transactions.write(operation):
-            self._terms.begin(fence, job_uid)
+            self._deadlines.begin(fence, job_uid)
 
     def _held(self, session: Session, holder: Holder) -> LeaseRow:
         lease = leases.find_held(session, holder)
-        self._terms.check(holder.fence)
+        self._deadlines.check(holder.fence)
         return lease
 
     def _expire(self, session: Session, fence: int) -> bool:
         """Whether it was held until now."""
         lease = session.get(LeaseRow, fence)
-        if fence not in self._terms.expired():
+        if fence not in self._deadlines.expired():
             return False  # renewed while this transaction waited for its turn
-        self._terms.end(fence)
+        self._deadlines.end(fence)
         if lease is None or lease.state != LeaseState.HELD:
             return False
-        why = f"{lease.pod} did not renew its lease for {self._terms.term_s:g} s"
+        why = f"{lease.pod} did not renew its lease for {self._deadlines.term_s:g} s"
         problem = cohort_pb2.Problem(reason="LEASE_EXPIRED", message=why)
         failures.lose(session, lease, LeaseState.EXPIRED, why, self._clock.now(), problem=problem)
         objective.finish_if_due(session, session.get_one(JobRow, lease.job_uid), self._clock.now())

@@ -8,14 +8,15 @@ import logging
 from sqlalchemy.orm import Session
 
 from podracer_core.errors import PodracerError
-from podracer_orchestrator import followers, leases, objective
+from podracer_orchestrator import objective
 from podracer_orchestrator.clock import Clock
 from podracer_orchestrator.dispatch.lease_operations import LeaseOperations
 from podracer_orchestrator.jobs import jobs
 from podracer_orchestrator.jobs.state import ACTIVE_STATES
+from podracer_orchestrator.leases import followers, leases
+from podracer_orchestrator.leases.deadlines import LeaseDeadlines
 from podracer_orchestrator.pool import pods
 from podracer_orchestrator.tables import PodState
-from podracer_orchestrator.terms import LeaseTerms
 from podracer_orchestrator.transactions import Transactions
 
 logger = logging.getLogger(__name__)
@@ -28,16 +29,18 @@ _SHORTEST_S = 0.05
 class Sweep:
     """Runs for ever beside the calls."""
 
-    def __init__(self, transactions: Transactions, terms: LeaseTerms, keeper: LeaseOperations, clock: Clock) -> None:
+    def __init__(
+        self, transactions: Transactions, deadlines: LeaseDeadlines, keeper: LeaseOperations, clock: Clock
+    ) -> None:
         self._transactions = transactions
-        self._terms = terms
+        self._deadlines = deadlines
         self._keeper = keeper
         self._clock = clock
 
     async def run(self) -> None:
         """Sleep until the next deadline, or until active time has to be stored."""
         while True:
-            next_deadline = self._terms.next_deadline()
+            next_deadline = self._deadlines.next_deadline()
             wait_s = ACCRUAL_S if next_deadline is None else next_deadline - self._clock.monotonic()
             await asyncio.sleep(min(ACCRUAL_S, max(_SHORTEST_S, wait_s)))
             try:

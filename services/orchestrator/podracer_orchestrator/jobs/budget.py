@@ -61,15 +61,15 @@ class Remainder:
 
 
 @dataclass(frozen=True, slots=True)
-class Round:
+class RoundLimits:
     """Length of a round: steps of each member (0: no limit), seconds of the pod (None: no limit)."""
 
     member_env_steps: int = 0
     time_s: float | None = None
 
-    def after(self, member_env_steps: int, time_s: float) -> Round:
+    def after(self, member_env_steps: int, time_s: float) -> RoundLimits:
         """What is left of it after that much; never nothing, so that the work can still be completed."""
-        return Round(
+        return RoundLimits(
             max(1, self.member_env_steps - member_env_steps) if self.member_env_steps else 0,
             max(0.1, self.time_s - time_s) if self.time_s is not None else None,
         )
@@ -79,7 +79,7 @@ class Round:
 class Grant:
     """A round as it is leased, and what the lease reserves until it ends."""
 
-    round: Round
+    round: RoundLimits
     reserved_env_steps: int = 0
     reserved_cost_s: float = 0.0
     is_cut: bool = False
@@ -104,7 +104,7 @@ def _seconds_left(limit_s: float | None, used_s: float) -> float | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Sharing:
+class BudgetSplit:
     """Among how many teams what is left is shared, how many steps a pod has done in a second so far and what that has
     cost (0: unknown), and how many pods a team has."""
 
@@ -114,7 +114,7 @@ class Sharing:
     cost_per_second: float = 0.0
 
 
-def cut_round(round_: Round, left: Remainder, members: int, sharing: Sharing) -> Grant | None:
+def cut_round(round_: RoundLimits, left: Remainder, members: int, split: BudgetSplit) -> Grant | None:
     """Cut a round to what is left; None where nothing is.
 
     A round that says how much it uses takes that; one that does not (steps in a round of seconds, and cost always)
@@ -126,24 +126,24 @@ def cut_round(round_: Round, left: Remainder, members: int, sharing: Sharing) ->
         return None
     steps, time_s = round_.member_env_steps, round_.time_s
     if left.env_steps is not None:
-        share = left.env_steps if steps else _share_of_steps(round_, left.env_steps, sharing)
+        share = left.env_steps if steps else _share_of_steps(round_, left.env_steps, split)
         steps = min(steps or share, max(1, share // members))
-    cost_s = 0.0 if left.cost_s is None else left.cost_s / max(1, sharing.teams * sharing.learners)
-    if time_s is not None and sharing.cost_per_second > 0.0:
-        cost_s = min(cost_s, 2.0 * time_s * sharing.cost_per_second)
+    cost_s = 0.0 if left.cost_s is None else left.cost_s / max(1, split.teams * split.learners)
+    if time_s is not None and split.cost_per_second > 0.0:
+        cost_s = min(cost_s, 2.0 * time_s * split.cost_per_second)
     if left.active_time_s is not None:
         time_s = min(left.active_time_s, math.inf if time_s is None else time_s)
     is_cut = steps < round_.member_env_steps or (round_.time_s is not None and (time_s or 0.0) < round_.time_s)
     return Grant(
-        Round(steps, time_s),
+        RoundLimits(steps, time_s),
         reserved_env_steps=steps * members if left.env_steps is not None else 0,
         reserved_cost_s=cost_s,
         is_cut=is_cut or left.cost_s is not None or (left.env_steps is not None and not round_.member_env_steps),
     )
 
 
-def _share_of_steps(round_: Round, left: int, sharing: Sharing) -> int:
-    share = math.ceil(left / max(1, sharing.teams))
-    if round_.time_s is None or sharing.env_steps_per_second <= 0.0:
+def _share_of_steps(round_: RoundLimits, left: int, split: BudgetSplit) -> int:
+    share = math.ceil(left / max(1, split.teams))
+    if round_.time_s is None or split.env_steps_per_second <= 0.0:
         return share
-    return min(share, math.ceil(2.0 * round_.time_s * sharing.learners * sharing.env_steps_per_second))
+    return min(share, math.ceil(2.0 * round_.time_s * split.learners * split.env_steps_per_second))

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from podracer_core.catalogue.environments import BUILT_IN
 from podracer_core.jobs.messages import evolution_from_message, objective_from_message, pod_from_message
 from podracer_core.jobs.spec import EvaluationPlan, JobSpec, Pod
-from podracer_orchestrator.jobs.budget import Budget, Round
+from podracer_orchestrator.jobs.budget import Budget, RoundLimits
 from podracer_orchestrator.jobs.pod_kind import PodKind
 from podracer_orchestrator.stored_messages import read_spec
 from podracer_orchestrator.tables import JobRow
@@ -28,7 +28,7 @@ class JobPlan:
     """
 
     budget: Budget
-    round: Round
+    round: RoundLimits
     target_return: float | None
     target_is_mean: bool
     population: int
@@ -68,7 +68,7 @@ def _plan(stored: bytes) -> JobPlan:
     evolution = evolution_from_message(spec.evolution)
     return JobPlan(
         budget=Budget(objective.max_env_steps, objective.max_duration, objective.max_cost),
-        round=Round(evolution.round.env_steps or 0, evolution.round.seconds),
+        round=RoundLimits(evolution.round.env_steps or 0, evolution.round.seconds),
         target_return=objective.target_return,
         target_is_mean=objective.statistic == "mean",
         population=evolution.population,

@@ -10,12 +10,13 @@ from sqlalchemy import ColumnElement, func, select
 from sqlalchemy.orm import Session
 
 from podracer.common.v1 import cohort_pb2
-from podracer_orchestrator import events, leases, names
+from podracer_orchestrator import events, names
 from podracer_orchestrator.changes import job_topic, touch
 from podracer_orchestrator.jobs import jobs
 from podracer_orchestrator.jobs.plan import plan_of
 from podracer_orchestrator.jobs.pod_kind import PodKind
 from podracer_orchestrator.jobs.state import ACTIVE_STATES, JobState
+from podracer_orchestrator.leases import leases
 from podracer_orchestrator.outcomes import failures
 from podracer_orchestrator.tables import JobRow, LeaseRow, LeaseState, PodRow, PodState
 

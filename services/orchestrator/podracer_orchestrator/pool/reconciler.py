@@ -13,13 +13,13 @@ from sqlalchemy.orm import Session
 from podracer.common.v1 import cohort_pb2
 from podracer_core.errors import PodracerError
 from podracer_core.telemetry.metrics import PODS_WANTED
-from podracer_orchestrator import leases
 from podracer_orchestrator.changes import POOL, WORK, ChangeFeed, touch
 from podracer_orchestrator.clock import Clock
 from podracer_orchestrator.jobs import jobs
 from podracer_orchestrator.jobs.plan import plan_of
 from podracer_orchestrator.jobs.pod_kind import PodKind
 from podracer_orchestrator.jobs.state import ACTIVE_STATES
+from podracer_orchestrator.leases import leases
 from podracer_orchestrator.pool import pod_troubles, pods
 from podracer_orchestrator.pool.backend import Capacity, PodObserver, PodPlan, PoolBackend, Trouble
 from podracer_orchestrator.pool.choice import choose_pods, impossibility, is_idle

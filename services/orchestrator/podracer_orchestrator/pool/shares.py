@@ -11,13 +11,13 @@ from datetime import timedelta
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from podracer_orchestrator import leases
 from podracer_orchestrator.clock import Clock
 from podracer_orchestrator.jobs import jobs, quotas
 from podracer_orchestrator.jobs.plan import plan_of
 from podracer_orchestrator.jobs.pod_kind import PodKind
 from podracer_orchestrator.jobs.quotas import Quotas
 from podracer_orchestrator.jobs.state import ACTIVE_STATES, JobState
+from podracer_orchestrator.leases import leases
 from podracer_orchestrator.pool import pods
 from podracer_orchestrator.pool.backend import Capacity, PoolBackend
 from podracer_orchestrator.pool.memory_budget import MemoryBudget, MemoryNeeds, MemoryView

@@ -11,7 +11,7 @@ from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
 from podracer_core.jobs.messages import seconds_from_duration
 from podracer_orchestrator import events
 from podracer_orchestrator.changes import WORK, job_topic, touch
-from podracer_orchestrator.jobs.budget import Grant, Round
+from podracer_orchestrator.jobs.budget import Grant, RoundLimits
 from podracer_orchestrator.jobs.plan import JobPlan
 from podracer_orchestrator.names import last_part
 from podracer_orchestrator.stored_messages import encode
@@ -25,7 +25,7 @@ from podracer_orchestrator.tables import (
 GENERATOR_FAILED = "GENERATOR_FAILED"
 MAX_GENERATOR_PROBLEMS = 20
 """Events of a job about its generator, whose message may be another one each time."""
-NO_ROUND = Grant(Round())
+NO_ROUND = Grant(RoundLimits())
 """What an inspection is granted: it trains nobody."""
 
 
@@ -55,11 +55,11 @@ def store_proposal(
     touch(session, WORK, job_topic(job.uid))
 
 
-def round_of(plan: JobPlan, proposal: leaderboard_pb2.ProposeCohortResponse) -> Round:
+def round_of(plan: JobPlan, proposal: leaderboard_pb2.ProposeCohortResponse) -> RoundLimits:
     """The whole round: as the leaderboard wants it, else as the job does."""
     time_s = seconds_from_duration(proposal.round_time) if proposal.HasField("round_time") else None
-    proposed = Round(proposal.round_env_steps, time_s)
-    return plan.round if proposed == Round() else proposed
+    proposed = RoundLimits(proposal.round_env_steps, time_s)
+    return plan.round if proposed == RoundLimits() else proposed
 
 
 def _note_generator_problem(session: Session, job: JobRow, problem: cohort_pb2.Problem, now: datetime) -> None:

@@ -1,4 +1,4 @@
-"""Leases in the database: granting, holding, ending. Deadlines are checked by the caller (terms.py)."""
+"""Leases in the database: granting, holding, ending. Deadlines are checked by the caller (leases/deadlines.py)."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from sqlalchemy.orm import Session
 
 from podracer_core.database import UtcTime
 from podracer_core.errors import Fenced
-from podracer_orchestrator import events, followers
+from podracer_orchestrator import events
 from podracer_orchestrator.changes import POOL, WORK, job_topic, touch
-from podracer_orchestrator.followers import Place
 from podracer_orchestrator.jobs import jobs
-from podracer_orchestrator.jobs.budget import Grant, Round, Usage
+from podracer_orchestrator.jobs.budget import Grant, RoundLimits, Usage
 from podracer_orchestrator.jobs.plan import plan_of
 from podracer_orchestrator.jobs.state import JobSignal
+from podracer_orchestrator.leases import followers
+from podracer_orchestrator.leases.followers import Place
 from podracer_orchestrator.tables import (
     JobRow,
     LeaseRow,
@@ -146,7 +147,7 @@ def count_held(session: Session, job_uid: str) -> tuple[int, int]:
 
 
 @dataclass(frozen=True, slots=True)
-class HeldLease:
+class PodLease:
     """What a pod holds, as others see it."""
 
     fence: int
@@ -154,7 +155,7 @@ class HeldLease:
     job_id: str
 
 
-def held_by(session: Session, pods: Sequence[str]) -> dict[str, HeldLease]:
+def held_by(session: Session, pods: Sequence[str]) -> dict[str, PodLease]:
     """What each of `pods` holds, the newest; those that hold nothing are left out."""
     query = (
         select(LeaseRow.pod, LeaseRow.fence, JobRow.project, JobRow.job_id)
@@ -162,7 +163,7 @@ def held_by(session: Session, pods: Sequence[str]) -> dict[str, HeldLease]:
         .where(LeaseRow.state == LeaseState.HELD, LeaseRow.pod.in_(pods))
     )
     rows = session.execute(query.order_by(LeaseRow.fence))
-    return {pod: HeldLease(fence, project, job_id) for pod, fence, project, job_id in rows}
+    return {pod: PodLease(fence, project, job_id) for pod, fence, project, job_id in rows}
 
 
 def agents_of(session: Session, pods: Sequence[str]) -> dict[str, list[str]]:
@@ -271,7 +272,7 @@ def committed_cost_s() -> ColumnElement[float]:
     return func.coalesce(func.sum(MemberRow.cost_s - MemberRow.base_cost_s), 0.0) + LeaseRow.cost_s
 
 
-def round_left(session: Session, work: WorkRow, whole: Round) -> Round:
+def round_left(session: Session, work: WorkRow, whole: RoundLimits) -> RoundLimits:
     """What of its round a work has left after the commits of its earlier leases."""
     members = members_of(session, work.id)
     # Members train in step; where one stopped early, the others decide. What was not committed is done once more.

@@ -28,7 +28,7 @@ class _Term:
     live: LiveReport = field(default_factory=LiveReport)
 
 
-class LeaseTerms:
+class LeaseDeadlines:
     """The deadlines of the held leases, by fence.
 
     A lease whose deadline is not known here is refused: only `begin` makes one known, so that nothing is renewed
