@@ -42,9 +42,9 @@ from podracer_orchestrator.leases import followers, leases
 from podracer_orchestrator.leases.deadlines import LeaseDeadlines, LiveReport
 from podracer_orchestrator.leases.leases import Holder
 from podracer_orchestrator.outbox import REQUEST_TYPES
+from podracer_orchestrator.outcomes.results import member_commit
 from podracer_orchestrator.pool import pods
 from podracer_orchestrator.pool.pods import PodReport
-from podracer_orchestrator.results import member_commit
 from podracer_orchestrator.tables import JobRow, LeaseRow, LeaseState, MemberRow, PodState, WorkRow, WorkState
 from podracer_orchestrator.transactions import Transactions
 from podracer_orchestrator.works import evaluation_works

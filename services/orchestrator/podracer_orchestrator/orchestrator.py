@@ -23,6 +23,7 @@ from podracer_orchestrator.board.ensemble_requests import EnsembleMaker
 from podracer_orchestrator.changes import ChangeFeed
 from podracer_orchestrator.clock import Clock
 from podracer_orchestrator.config import OrchestratorConfig
+from podracer_orchestrator.continuous.generations import GenerationTask
 from podracer_orchestrator.dispatch.dispatcher import Dispatcher
 from podracer_orchestrator.dispatch.lease_operations import LeaseOperations
 from podracer_orchestrator.dispatch.metrics import Gauges
@@ -34,7 +35,6 @@ from podracer_orchestrator.pool.local import LocalPool, LocalPoolSettings
 from podracer_orchestrator.pool.reconciler import PoolReconciler
 from podracer_orchestrator.pool.shares import PoolShares
 from podracer_orchestrator.pool.static import StaticPool
-from podracer_orchestrator.supervisor import Supervisor
 from podracer_orchestrator.tables import SettingRow
 from podracer_orchestrator.transactions import Transactions
 
@@ -74,7 +74,7 @@ class Orchestrator:
             transactions, self.deadlines, lease_tokens, proposer, changes, self.clock, self.pool_shares
         )
         self._ensembles = EnsembleMaker(transactions, board, self._delivery, changes, self.clock)
-        self._supervisor = Supervisor(transactions, changes, self.clock)
+        self._generations = GenerationTask(transactions, changes, self.clock)
         self._sweep = Sweep(transactions, self.deadlines, self.lease_keeper, self.clock)
         retention = Retention(config.keep_last, config.keep_best, timedelta(seconds=config.collect_after))
         self.storing = asyncio.Lock()
@@ -113,7 +113,7 @@ class Orchestrator:
             self.pool_keeper,
             self._delivery,
             self._ensembles,
-            self._supervisor,
+            self._generations,
             self._sweep,
             self.collector,
             gauges,

@@ -9,8 +9,9 @@ from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
 from podracer.orchestrator.v1 import job_pb2, job_service_pb2
 from podracer.orchestrator.v1 import pod_service_pb2 as pod_pb2
 from podracer_core.errors import NotFound, Unavailable
-from podracer_orchestrator import objective, outbox
+from podracer_orchestrator import outbox
 from podracer_orchestrator.board import ensemble_requests
+from podracer_orchestrator.outcomes import objective
 from podracer_orchestrator.tables import JobRow
 
 REQUESTED = agent_pb2.EVALUATION_PURPOSE_REQUESTED

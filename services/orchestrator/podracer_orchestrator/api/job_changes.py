@@ -12,12 +12,14 @@ from sqlalchemy.orm import Session
 from podracer.orchestrator.v1 import job_pb2
 from podracer_core.errors import Fenced, PreconditionFailed
 from podracer_core.storage.layout import CheckpointPlace, job_prefix
-from podracer_orchestrator import events, objective, outbox, promotions
+from podracer_orchestrator import events, outbox
 from podracer_orchestrator.changes import POOL, WORK, job_topic, project_topic, touch
+from podracer_orchestrator.continuous import promotions
 from podracer_orchestrator.jobs import founders, jobs
 from podracer_orchestrator.jobs.state import FINAL_STATES, JobSignal, JobState
 from podracer_orchestrator.jobs.submission import changed
 from podracer_orchestrator.names import job_name
+from podracer_orchestrator.outcomes import objective
 from podracer_orchestrator.stored_messages import encode, spec_of
 from podracer_orchestrator.tables import (
     CheckpointRow,

@@ -10,12 +10,13 @@ from sqlalchemy.orm import Session
 from podracer.orchestrator.v1 import job_pb2
 from podracer.orchestrator.v1 import job_service_pb2 as service_pb2
 from podracer_core.jobs.messages import seconds_to_duration
-from podracer_orchestrator import objective, promotions, retraining
+from podracer_orchestrator.continuous import promotions
 from podracer_orchestrator.jobs import jobs
 from podracer_orchestrator.leases import leases
 from podracer_orchestrator.leases.deadlines import LeaseDeadlines
 from podracer_orchestrator.leases.leases import PodLease
 from podracer_orchestrator.names import job_name, leaderboard_name
+from podracer_orchestrator.outcomes import objective, retraining
 from podracer_orchestrator.stored_messages import (
     best_of,
     challenger_of,

@@ -8,11 +8,11 @@ from sqlalchemy.orm import Session
 from podracer.common.v1 import agent_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
 from podracer_core.errors import FieldViolation, InvalidInput, NotFound, PreconditionFailed
-from podracer_orchestrator import names, outbox, supervision
+from podracer_orchestrator import names, outbox
 from podracer_orchestrator.board.client import LeaderboardClient
+from podracer_orchestrator.continuous.promotions import Policy
 from podracer_orchestrator.jobs import jobs
 from podracer_orchestrator.names import Name
-from podracer_orchestrator.promotions import Policy
 from podracer_orchestrator.stored_messages import best_of, retrained_of
 from podracer_orchestrator.tables import CheckpointRow, JobRow
 from podracer_orchestrator.transactions import Transactions
@@ -46,7 +46,7 @@ async def find_policy(transactions: Transactions, board: LeaderboardClient, job:
 
 
 def _best(session: Session, job: JobRow) -> Policy:
-    of = supervision.newest_best(session, job) if job.is_continuous else job
+    of = jobs.newest_best(session, job) if job.is_continuous else job
     best = None if of is None else best_of(of)
     if of is None or best is None:
         what = "none of its generations has a candidate yet" if job.is_continuous else "it has no candidate yet"

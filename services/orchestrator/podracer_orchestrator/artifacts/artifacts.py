@@ -11,8 +11,9 @@ from sqlalchemy.orm import Session
 
 from podracer_core.errors import AlreadyExists, Fenced, NotFound, PreconditionFailed
 from podracer_core.storage.manifest import FILE_NAME, Manifest, ManifestFile
-from podracer_orchestrator import names, promotions
+from podracer_orchestrator import names
 from podracer_orchestrator.artifacts import versions
+from podracer_orchestrator.continuous import promotions
 from podracer_orchestrator.jobs import job_files, jobs
 from podracer_orchestrator.names import Name
 from podracer_orchestrator.stored_messages import final_policy

@@ -26,14 +26,16 @@ from podracer_core.errors import DataCorrupted, InvalidInput, PodracerError
 from podracer_core.storage.layout import REPLAY_FOLDER, CheckpointPlace, job_prefix
 from podracer_core.storage.manifest import FILE_NAME, read_manifest
 from podracer_core.storage.object_store import ObjectStore
-from podracer_orchestrator import objective, outbox, promotions
+from podracer_orchestrator import outbox
 from podracer_orchestrator.artifacts import versions
 from podracer_orchestrator.board.client import LeaderboardClient
 from podracer_orchestrator.board.delivery import Delivery
 from podracer_orchestrator.clock import Clock
+from podracer_orchestrator.continuous import promotions
 from podracer_orchestrator.jobs import founders, jobs
 from podracer_orchestrator.jobs.plan import plan_of
 from podracer_orchestrator.leases import leases
+from podracer_orchestrator.outcomes import objective
 from podracer_orchestrator.stored_messages import best_of, ensemble_of, order_of, proposal_of, retrained_of
 from podracer_orchestrator.tables import (
     CheckpointRow,

@@ -15,13 +15,13 @@ from sqlalchemy.orm import Session
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
 from podracer_core.errors import PodracerError
 from podracer_core.telemetry.spans import span
-from podracer_orchestrator import objective, outbox
+from podracer_orchestrator import outbox
 from podracer_orchestrator.board.client import LeaderboardClient
 from podracer_orchestrator.board.delivery import REFUSALS, Delivery
 from podracer_orchestrator.clock import Clock
 from podracer_orchestrator.jobs import jobs
 from podracer_orchestrator.jobs.state import LIVE_STATES, JobState
-from podracer_orchestrator.outcomes import failures
+from podracer_orchestrator.outcomes import failures, objective
 from podracer_orchestrator.tables import JobRow, WorkRow, WorkState
 from podracer_orchestrator.transactions import Transactions
 from podracer_orchestrator.works import cohorts

@@ -14,12 +14,13 @@ from sqlalchemy.orm import Session
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
 from podracer_core.errors import PodracerError
 from podracer_core.rpc.backoff import Backoff
-from podracer_orchestrator import ensembles, objective, outbox
+from podracer_orchestrator import outbox
 from podracer_orchestrator.board.client import LeaderboardClient
 from podracer_orchestrator.board.delivery import REFUSALS, Delivery
 from podracer_orchestrator.changes import ENSEMBLE, ChangeFeed
 from podracer_orchestrator.clock import Clock
 from podracer_orchestrator.jobs import jobs
+from podracer_orchestrator.outcomes import ensembles, objective
 from podracer_orchestrator.tables import WorkRow, WorkState
 from podracer_orchestrator.transactions import Transactions
 

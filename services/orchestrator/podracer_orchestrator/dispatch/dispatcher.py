@@ -13,7 +13,6 @@ from sqlalchemy.orm import Session
 from podracer.orchestrator.v1 import pod_service_pb2 as pod_pb2
 from podracer_core.errors import InvalidInput, PodracerError
 from podracer_core.rpc.tokens import LeaseTokens
-from podracer_orchestrator import challenges, objective
 from podracer_orchestrator.board.cohort_requests import CohortProposer, ToPropose, to_propose
 from podracer_orchestrator.changes import WORK, ChangeFeed, touch
 from podracer_orchestrator.clock import Clock
@@ -25,7 +24,7 @@ from podracer_orchestrator.jobs.state import TRAINING_STATES, JobState
 from podracer_orchestrator.leases import followers, leases
 from podracer_orchestrator.leases.deadlines import LeaseDeadlines
 from podracer_orchestrator.leases.lease_messages import lease_message
-from podracer_orchestrator.outcomes import failures
+from podracer_orchestrator.outcomes import challenges, failures, objective
 from podracer_orchestrator.pool import pods
 from podracer_orchestrator.pool.shares import PoolShares
 from podracer_orchestrator.stored_messages import proposal_of

@@ -11,12 +11,12 @@ from sqlalchemy.orm import Session
 
 from podracer.common.v1 import agent_pb2
 from podracer_core.errors import PodracerError, Unavailable
-from podracer_orchestrator import results
 from podracer_orchestrator.clock import Clock
 from podracer_orchestrator.jobs import jobs
 from podracer_orchestrator.leases import leases
 from podracer_orchestrator.leases.deadlines import LeaseDeadlines
 from podracer_orchestrator.leases.leases import Holder
+from podracer_orchestrator.outcomes import results
 from podracer_orchestrator.tables import LeaseRow
 from podracer_orchestrator.transactions import Transactions
 from podracer_orchestrator.works import progress

@@ -15,7 +15,6 @@ from podracer_core.storage.layout import CheckpointPlace
 from podracer_core.storage.manifest import read_manifest, verify
 from podracer_core.storage.object_store import ObjectStore
 from podracer_core.telemetry.metrics import LEASES
-from podracer_orchestrator import objective, results
 from podracer_orchestrator.changes import ChangeFeed
 from podracer_orchestrator.clock import Clock
 from podracer_orchestrator.dispatch.evaluation_batches import EvaluationBatcher
@@ -25,7 +24,7 @@ from podracer_orchestrator.jobs.state import JobState
 from podracer_orchestrator.leases import followers, leases
 from podracer_orchestrator.leases.deadlines import LeaseDeadlines, LiveReport
 from podracer_orchestrator.leases.leases import Holder
-from podracer_orchestrator.outcomes import failures
+from podracer_orchestrator.outcomes import failures, objective, results
 from podracer_orchestrator.pool import pods
 from podracer_orchestrator.tables import CheckpointRow, JobRow, LeaseRow, LeaseState
 from podracer_orchestrator.transactions import Transactions

@@ -8,13 +8,13 @@ import logging
 from sqlalchemy.orm import Session
 
 from podracer_core.errors import PodracerError
-from podracer_orchestrator import objective
 from podracer_orchestrator.clock import Clock
 from podracer_orchestrator.dispatch.lease_operations import LeaseOperations
 from podracer_orchestrator.jobs import jobs
 from podracer_orchestrator.jobs.state import ACTIVE_STATES
 from podracer_orchestrator.leases import followers, leases
 from podracer_orchestrator.leases.deadlines import LeaseDeadlines
+from podracer_orchestrator.outcomes import objective
 from podracer_orchestrator.pool import pods
 from podracer_orchestrator.tables import PodState
 from podracer_orchestrator.transactions import Transactions

@@ -134,6 +134,11 @@ def children(session: Session, job: JobRow) -> Sequence[JobRow]:
     return session.scalars(select(JobRow).where(JobRow.parent_uid == job.uid).order_by(JobRow.generation)).all()
 
 
+def newest_best(session: Session, job: JobRow) -> JobRow | None:
+    """Of the jobs that it has made, the newest one that has a candidate."""
+    return next((child for child in reversed(children(session, job)) if child.best is not None), None)
+
+
 def get_by_uid(session: Session, uid: str) -> JobRow:
     """The job of a uid that the caller has from the database. Raises NotFound where it was deleted since."""
     job = session.get(JobRow, uid)

@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 
 from podracer.common.v1 import agent_pb2, cohort_pb2, environment_pb2, evolution_pb2
 from podracer.orchestrator.v1 import job_pb2
-from podracer_orchestrator import contests, promotions, supervision
+from podracer_orchestrator.continuous import contests, generations, promotions
 from podracer_orchestrator.jobs import founders, jobs, submission
 from podracer_orchestrator.jobs.jobs import NewJob
 from podracer_orchestrator.jobs.state import JobOutcome, JobState
@@ -58,10 +58,10 @@ def stand(session: Session) -> tuple[object, ...]:
 def step(session: Session, job: JobRow, now: datetime) -> bool:
     """Crash before the step is durable, see that nothing has changed, and take it again."""
     before = stand(session)
-    changes = supervision.advance(session, job.uid, now)
+    changes = generations.advance(session, job.uid, now)
     session.rollback()
     assert stand(session) == before
-    assert supervision.advance(session, job.uid, now) is changes
+    assert generations.advance(session, job.uid, now) is changes
     session.commit()
     return changes
 
@@ -184,5 +184,5 @@ def test_a_cancelled_job_begins_nothing(session: Session) -> None:
     jobs.cancel(session, job, START)
     session.commit()
     assert child_of(session, job).state == JobState.CANCELLED
-    assert supervision.running(session) == []
+    assert generations.running(session) == []
     assert not step(session, job, START + 3 * DAY)

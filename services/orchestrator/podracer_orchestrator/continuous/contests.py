@@ -2,7 +2,7 @@
 evaluated in the generation's environment, with the arguments that the continuous job has for it and by the same seeds.
 
 It is the last stage of the generation's job, which ends afterwards whatever becomes of it. What follows from it is
-decided when the job has ended (`supervision`).
+decided when the job has ended (`generations`).
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ from sqlalchemy.orm import Session
 from podracer.common.v1 import agent_pb2, environment_pb2
 from podracer.orchestrator.v1 import pod_service_pb2 as pod_pb2
 from podracer_core.student_t import student_t_quantile
-from podracer_orchestrator import events, promotions
+from podracer_orchestrator import events
 from podracer_orchestrator.changes import WORK, touch
+from podracer_orchestrator.continuous import promotions
 from podracer_orchestrator.jobs import founders, jobs
 from podracer_orchestrator.jobs.job_files import environment_of
 from podracer_orchestrator.jobs.state import FINAL_STATES, JobState
@@ -76,13 +77,9 @@ def has_begun(session: Session, job: JobRow) -> bool:
 
 
 def begin(session: Session, job: JobRow, now: datetime) -> None:
-    """Training is over: nothing but the contest is worked for any more."""
-    if has_begun(session, job):
-        return
+    """Make its two works."""
     parent = jobs.get_by_uid(session, job.parent_uid or "")
     present = promotions.champion(session, parent)
-    jobs.drop_waiting(session, job, now)
-    job.rounds_over = True
     best, challenger = best_of(job), final_policy(job)
     assert present is not None and challenger is not None, "there are two to compare"
     sides = {CHAMPION: policy_of(present), CHALLENGER: challenger}

@@ -1,7 +1,7 @@
 """The ensemble at the end of a job: its best candidates act together, and are evaluated so.
 
-Its work is PROPOSING until the leaderboard has said which they are (`ensemble_making`). Whatever becomes of it, the job
-ends afterwards.
+Its work is PROPOSING until the leaderboard has said which they are (`board.ensemble_requests`). Whatever becomes of it,
+the job ends afterwards.
 """
 
 from __future__ import annotations
@@ -41,11 +41,7 @@ def has_begun(session: Session, job: JobRow) -> bool:
 
 
 def begin(session: Session, job: JobRow, now: datetime) -> None:
-    """Training is over: nothing but the ensemble is worked for any more."""
-    if has_begun(session, job):
-        return
-    jobs.drop_waiting(session, job, now)
-    job.rounds_over = True
+    """Make its work, whose candidates the leaderboard has to name."""
     jobs.add_work(session, job, WorkKind.EVALUATE, WorkState.PROPOSING, now)
     touch(session, ENSEMBLE)
 

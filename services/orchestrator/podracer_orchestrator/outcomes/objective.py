@@ -11,14 +11,15 @@ from sqlalchemy.orm import Session
 from podracer.common.v1 import agent_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
 from podracer_core.jobs.messages import seconds_from_duration
-from podracer_orchestrator import challenges, events, last_stages, outbox, retraining
-from podracer_orchestrator.challenges import Claim
+from podracer_orchestrator import events, outbox
 from podracer_orchestrator.changes import job_topic, touch
 from podracer_orchestrator.jobs import jobs
 from podracer_orchestrator.jobs.budget import Usage, remainder
 from podracer_orchestrator.jobs.plan import JobPlan, plan_of
 from podracer_orchestrator.jobs.state import ACTIVE_STATES, TRAINING_STATES, JobOutcome, JobState
 from podracer_orchestrator.leases import leases
+from podracer_orchestrator.outcomes import challenges, post_training, retraining
+from podracer_orchestrator.outcomes.challenges import Claim
 from podracer_orchestrator.stored_messages import best_of, encode
 from podracer_orchestrator.tables import CheckpointRow, JobRow, LeaseRow, WorkRow, WorkState
 from podracer_orchestrator.works import evaluation_works
@@ -96,7 +97,7 @@ def reconsider(session: Session, job: JobRow, now: datetime) -> None:
 
 def reopen(session: Session, job: JobRow) -> None:
     """The budget has changed: another round may fit into it, unless the job is at work on what comes last already."""
-    if not last_stages.has_begun(session, job):
+    if not post_training.has_begun(session, job):
         job.rounds_over = False
 
 
@@ -155,7 +156,7 @@ def finish_if_due(session: Session, job: JobRow, now: datetime) -> None:
     """End the job where its target is reached, or where its budget is used and neither a lease nor a challenge is out.
 
     The leaderboard has heard by then how the last challenge went, and has named whoever claims more now. Where the job
-    has a last stage still to go through (`last_stages`), that comes before the end.
+    has a stage after training still to go through, that comes before the end.
     """
     if job.is_continuous:
         return  # it ends when its user says so
@@ -173,11 +174,11 @@ def finish_if_due(session: Session, job: JobRow, now: datetime) -> None:
             message += f"; rollouts are finished, so that is {selected - limit:,} more than max_env_steps"
     else:
         return
-    last = next((stage for stage in last_stages.STAGES if stage.is_wanted(session, job)), None)
-    if last is None:
+    stage = post_training.next_stage(session, job)
+    if stage is None:
         jobs.succeed(session, job, outcome, message, now)
     elif not leases.held(session, job_uid=job.uid):  # who trains still may bring a candidate for it
-        last.begin(session, job, now)
+        post_training.begin(session, job, stage, now)
 
 
 def is_budget_used(job: JobRow, now: datetime) -> bool:

@@ -17,12 +17,13 @@ from sqlalchemy.orm import Session
 from podracer.common.v1 import agent_pb2
 from podracer_core.jobs.messages import seconds_from_duration
 from podracer_core.student_t import student_t_quantile
-from podracer_orchestrator import events, last_stages
+from podracer_orchestrator import events
 from podracer_orchestrator.changes import WORK, touch
 from podracer_orchestrator.jobs import jobs
 from podracer_orchestrator.jobs.plan import JobPlan, plan_of
 from podracer_orchestrator.jobs.state import TRAINING_STATES, JobState
 from podracer_orchestrator.names import last_part
+from podracer_orchestrator.outcomes import post_training
 from podracer_orchestrator.stored_messages import order_of
 from podracer_orchestrator.tables import CheckpointRow, JobRow, WorkKind, WorkRow, WorkState
 from podracer_orchestrator.works import evaluation_works
@@ -52,7 +53,7 @@ def make(session: Session, job: JobRow, claim: Claim, now: datetime) -> bool:
         return False
     if JobState(job.state) not in TRAINING_STATES | {JobState.SUSPENDED} or job.time_to_target_s is not None:
         return False
-    if last_stages.has_begun(session, job):
+    if post_training.has_begun(session, job):
         return False  # who takes part is chosen: whoever is confirmed now would come too late
     checkpoint = claim.evaluation.checkpoint
     if session.get(CheckpointRow, checkpoint.prefix) is None or _was_challenged(session, checkpoint.prefix, claim):

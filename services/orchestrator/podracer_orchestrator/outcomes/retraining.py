@@ -40,11 +40,7 @@ def has_begun(session: Session, job: JobRow) -> bool:
 
 
 def begin(session: Session, job: JobRow, now: datetime) -> None:
-    """Selection is over: nothing but the best is trained any more."""
-    if has_begun(session, job):
-        return
-    jobs.drop_waiting(session, job, now)
-    job.rounds_over = True
+    """Make its work; nothing but the best is trained any more."""
     best = best_of(job)
     assert best is not None, "it is wanted"
     row = session.get(CheckpointRow, best.checkpoint.prefix)

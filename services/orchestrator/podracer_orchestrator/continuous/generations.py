@@ -8,6 +8,7 @@ nor made twice.
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 
@@ -17,16 +18,19 @@ from sqlalchemy.orm import Session
 from podracer.common.v1 import agent_pb2, evolution_pb2
 from podracer.orchestrator.v1 import job_pb2
 from podracer_core.catalogue.messages import space_from_message
+from podracer_core.errors import PodracerError
 from podracer_core.jobs.messages import search_from_message, seconds_from_duration
 from podracer_core.jobs.validation import searched_algorithms
-from podracer_orchestrator import contests, events, promotions
-from podracer_orchestrator.changes import job_topic, touch
+from podracer_orchestrator import events
+from podracer_orchestrator.changes import POOL, ChangeFeed, job_topic, touch
+from podracer_orchestrator.clock import Clock
+from podracer_orchestrator.continuous import contests, promotions
+from podracer_orchestrator.continuous.promotions import Generation, Policy
 from podracer_orchestrator.jobs import founders, job_files, jobs
-from podracer_orchestrator.jobs.jobs import NewJob
+from podracer_orchestrator.jobs.jobs import NewJob, newest_best
 from podracer_orchestrator.jobs.state import FINAL_STATES, JobState
 from podracer_orchestrator.jobs.submission import built_in_description
 from podracer_orchestrator.names import job_name
-from podracer_orchestrator.promotions import Generation, Policy
 from podracer_orchestrator.stored_messages import (
     best_of,
     description_of,
@@ -36,8 +40,47 @@ from podracer_orchestrator.stored_messages import (
     spec_of,
 )
 from podracer_orchestrator.tables import ContinuationRow, Decision, JobRow
+from podracer_orchestrator.transactions import Transactions
+
+logger = logging.getLogger(__name__)
 
 _LONGEST_NAME = 63
+INTERVAL_S = 2.0
+"""Data sets and the time are looked at this often; the end of a job is heard of at once."""
+
+
+class GenerationTask:
+    """The task that advances continuous jobs, beside the calls."""
+
+    def __init__(self, transactions: Transactions, changes: ChangeFeed, clock: Clock) -> None:
+        self._transactions = transactions
+        self._changes = changes
+        self._clock = clock
+
+    async def run(self) -> None:
+        """Advance all jobs whenever one may have ended, and now and then."""
+        while True:
+            version = self._changes.version(POOL)
+            await self.advance_all()
+            await self._changes.wait(POOL, version, INTERVAL_S)
+
+    async def advance_all(self) -> None:
+        """Take every step that can be taken now; one job's trouble does not hold up another."""
+        try:
+            uids = await self._transactions.read(running)
+        except PodracerError as error:
+            logger.error("continuous jobs cannot be looked after now: %s", error)
+            return
+        for uid in uids:
+            try:
+                await self._advance(uid)
+            except PodracerError as error:
+                logger.error("the continuous job %s cannot be advanced now, it is tried again: %s", uid, error)
+
+    async def _advance(self, uid: str) -> None:
+        while await self._transactions.read(lambda session: needs_step(session, uid, self._clock.now())):
+            if not await self._transactions.write(lambda session: advance(session, uid, self._clock.now())):
+                return
 
 
 def running(session: Session) -> Sequence[str]:
@@ -74,11 +117,6 @@ def advance(session: Session, uid: str, now: datetime) -> bool:
         _end_generation(session, job, stand, child, now)
     touch(session, job_topic(job.uid))
     return True
-
-
-def newest_best(session: Session, job: JobRow) -> JobRow | None:
-    """Of the jobs that it has made, the newest one that has a candidate."""
-    return next((child for child in reversed(jobs.children(session, job)) if child.best is not None), None)
 
 
 def _due_data(session: Session, job: JobRow, stand: ContinuationRow, now: datetime) -> str | None:

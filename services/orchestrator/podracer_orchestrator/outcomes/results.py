@@ -14,13 +14,14 @@ from podracer_core.catalogue.messages import space_from_message
 from podracer_core.errors import InvalidInput, PodracerError
 from podracer_core.jobs.messages import search_from_message, seconds_from_duration, seconds_to_duration
 from podracer_core.jobs.validation import validate_action_space
-from podracer_orchestrator import challenges, contests, ensembles, events, outbox, retraining
+from podracer_orchestrator import events, outbox
+from podracer_orchestrator.continuous import contests
 from podracer_orchestrator.jobs import jobs
 from podracer_orchestrator.jobs.plan import plan_of
 from podracer_orchestrator.jobs.state import LIVE_STATES, JobSignal, JobState
 from podracer_orchestrator.leases import leases
-from podracer_orchestrator.objective import consider, finish_if_due, hear_last_claims, is_full, score
-from podracer_orchestrator.outcomes import failures
+from podracer_orchestrator.outcomes import challenges, ensembles, failures, retraining
+from podracer_orchestrator.outcomes.objective import consider, finish_if_due, hear_last_claims, is_full, score
 from podracer_orchestrator.stored_messages import checkpoint_reference, spec_of
 from podracer_orchestrator.tables import (
     CheckpointRow,
