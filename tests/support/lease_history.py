@@ -32,9 +32,8 @@ from podracer_core.storage.layout import checkpoint_prefix
 from podracer_core.storage.manifest import FILE_NAME, Manifest, ManifestFile
 from podracer_core.storage.object_store import open_store
 from podracer_orchestrator.api import job_changes
-from podracer_orchestrator.board.cohort_requests import CohortProposer
 from podracer_orchestrator.board.delivery import Delivery
-from podracer_orchestrator.changes import ChangeFeed
+from podracer_orchestrator.board.requests import CohortProposer
 from podracer_orchestrator.dispatch.dispatcher import Ask, Dispatcher
 from podracer_orchestrator.dispatch.lease_operations import LeaseOperations
 from podracer_orchestrator.jobs import jobs, submission
@@ -46,7 +45,7 @@ from podracer_orchestrator.outcomes.results import member_commit
 from podracer_orchestrator.pool import pods
 from podracer_orchestrator.pool.pods import PodReport
 from podracer_orchestrator.tables import JobRow, LeaseRow, LeaseState, MemberRow, PodState, WorkRow, WorkState
-from podracer_orchestrator.transactions import Transactions
+from podracer_orchestrator.transactions import ChangeFeed, Transactions
 from podracer_orchestrator.works import evaluation_works
 from support.manual_clock import ManualClock
 

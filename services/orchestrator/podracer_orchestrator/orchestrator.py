@@ -17,26 +17,22 @@ from podracer_core.rpc.tokens import FileToken, LeaseTokens
 from podracer_core.storage.object_store import ObjectStore, open_store
 from podracer_orchestrator.artifacts.retention import Retention, RetentionTask
 from podracer_orchestrator.board.client import LeaderboardClient
-from podracer_orchestrator.board.cohort_requests import CohortProposer
 from podracer_orchestrator.board.delivery import Delivery
-from podracer_orchestrator.board.ensemble_requests import EnsembleMaker
-from podracer_orchestrator.changes import ChangeFeed
+from podracer_orchestrator.board.requests import CohortProposer, EnsembleMaker
 from podracer_orchestrator.clock import Clock
 from podracer_orchestrator.config import OrchestratorConfig
 from podracer_orchestrator.continuous.generations import GenerationTask
 from podracer_orchestrator.dispatch.dispatcher import Dispatcher
-from podracer_orchestrator.dispatch.lease_operations import LeaseOperations
+from podracer_orchestrator.dispatch.lease_operations import LeaseOperations, Sweep
 from podracer_orchestrator.dispatch.metrics import Gauges
-from podracer_orchestrator.dispatch.sweep import Sweep
 from podracer_orchestrator.jobs.quotas import Quotas
 from podracer_orchestrator.leases.deadlines import LeaseDeadlines
-from podracer_orchestrator.pool.backend import PoolBackend
+from podracer_orchestrator.pool.backend import PoolBackend, StaticPool
 from podracer_orchestrator.pool.local import LocalPool, LocalPoolSettings
 from podracer_orchestrator.pool.reconciler import PoolReconciler
 from podracer_orchestrator.pool.shares import PoolShares
-from podracer_orchestrator.pool.static import StaticPool
 from podracer_orchestrator.tables import SettingRow
-from podracer_orchestrator.transactions import Transactions
+from podracer_orchestrator.transactions import ChangeFeed, Transactions
 
 logger = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ from podracer.orchestrator.v1 import job_service_pb2 as service_pb2
 from podracer_client.deployment_secrets import create_secrets
 from podracer_core.errors import PermissionRefused
 from podracer_orchestrator.pool import reconciler
-from podracer_orchestrator.pool.kubernetes import deaths, growth, pool, warnings
+from podracer_orchestrator.pool.kubernetes import deaths, pacing, pool, troubles
 from podracer_orchestrator.pool.kubernetes.job import JobMaker
 from support import manifests
 from support.kubernetes_api import ADMIN, NAMESPACE, Api, delete
@@ -52,7 +52,7 @@ async def site(site, cluster, tmp_path, monkeypatch) -> Any:
     monkeypatch.setattr(pool, "_LOOK_S", 0.5)
     monkeypatch.setattr(pool, "_PAUSE_S", 0.02)
     monkeypatch.setattr(pool, "DRAIN_S", 0.5)
-    monkeypatch.setattr(warnings, "SLOW_S", 0.2)
+    monkeypatch.setattr(troubles, "SLOW_S", 0.2)
     apply(cluster.store, tokens="/etc/podracer/tokens")
     await site.stop()
     site.settings = {
@@ -164,7 +164,7 @@ async def test_what_went_away_meanwhile_is_made_again_or_forgotten(site, cluster
 
 
 def plan(name: str) -> Any:
-    from podracer_orchestrator.jobs.pod_kind import PodKind
+    from podracer_orchestrator.jobs.plan import PodKind
     from podracer_orchestrator.pool.backend import PodPlan
 
     return PodPlan(f"projects/default/pods/{name}", PodKind(), 1)
@@ -353,7 +353,7 @@ async def test_a_job_that_has_ended_though_its_pod_is_wanted_is_made_again(site,
 
 
 async def test_it_grows_while_there_is_room_and_one_pod_waits_for_more(site, cluster, monkeypatch):
-    monkeypatch.setattr(growth, "AGAIN_S", 1.0)
+    monkeypatch.setattr(pacing, "AGAIN_S", 1.0)
     cluster.nodes[:] = [Node("node-0", cpu=3.0)]
     job = await site.create(pod=shape(12, resources={"cpu": 1.0}))
     said = await until_event(site, job, "POD_UNSCHEDULABLE")

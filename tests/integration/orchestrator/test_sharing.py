@@ -21,25 +21,23 @@ from podracer_core.storage.layout import checkpoint_prefix
 from podracer_core.storage.manifest import FILE_NAME, Manifest, ManifestFile
 from podracer_core.storage.object_store import open_store
 from podracer_orchestrator.api import job_changes
-from podracer_orchestrator.board.cohort_requests import CohortProposer
 from podracer_orchestrator.board.delivery import Delivery
-from podracer_orchestrator.changes import ChangeFeed
+from podracer_orchestrator.board.requests import CohortProposer
 from podracer_orchestrator.dispatch.dispatcher import Ask, Dispatcher
-from podracer_orchestrator.dispatch.lease_actions import actions
 from podracer_orchestrator.dispatch.lease_operations import LeaseOperations
+from podracer_orchestrator.dispatch.renewals import actions
 from podracer_orchestrator.jobs import jobs, submission
-from podracer_orchestrator.jobs.pod_kind import PodKind
+from podracer_orchestrator.jobs.plan import PodKind
 from podracer_orchestrator.leases import followers, leases
 from podracer_orchestrator.leases.deadlines import LeaseDeadlines
 from podracer_orchestrator.leases.leases import Holder
 from podracer_orchestrator.pool import pods, reconciler
-from podracer_orchestrator.pool.backend import Capacity, PoolBackend
+from podracer_orchestrator.pool.backend import Capacity, PoolBackend, StaticPool
 from podracer_orchestrator.pool.capacity import capacity_message
 from podracer_orchestrator.pool.pods import PodReport
 from podracer_orchestrator.pool.reconciler import PoolReconciler
 from podracer_orchestrator.pool.shares import PoolShares
-from podracer_orchestrator.pool.static import StaticPool
-from podracer_orchestrator.transactions import Transactions
+from podracer_orchestrator.transactions import ChangeFeed, Transactions
 from support.manual_clock import ManualClock
 
 GIB = 1 << 30

@@ -13,7 +13,6 @@ from podracer.orchestrator.v1 import job_pb2
 from podracer_core.errors import Fenced, PreconditionFailed
 from podracer_core.storage.layout import CheckpointPlace, job_prefix
 from podracer_orchestrator import events, outbox
-from podracer_orchestrator.changes import POOL, WORK, job_topic, project_topic, touch
 from podracer_orchestrator.continuous import promotions
 from podracer_orchestrator.jobs import founders, jobs
 from podracer_orchestrator.jobs.state import FINAL_STATES, JobSignal, JobState
@@ -32,6 +31,7 @@ from podracer_orchestrator.tables import (
     PromotionRow,
     WorkRow,
 )
+from podracer_orchestrator.transactions import POOL, WORK, job_topic, project_topic, touch
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,6 @@ from podracer.common.v1 import agent_pb2, environment_pb2
 from podracer.orchestrator.v1 import pod_service_pb2 as pod_pb2
 from podracer_core.student_t import student_t_quantile
 from podracer_orchestrator import events
-from podracer_orchestrator.changes import WORK, touch
 from podracer_orchestrator.continuous import promotions
 from podracer_orchestrator.jobs import founders, jobs
 from podracer_orchestrator.jobs.job_files import environment_of
@@ -36,6 +35,7 @@ from podracer_orchestrator.stored_messages import (
     spec_of,
 )
 from podracer_orchestrator.tables import JobRow, WorkKind, WorkRow, WorkState
+from podracer_orchestrator.transactions import WORK, touch
 from podracer_orchestrator.works import evaluation_works
 
 CHAMPION, CHALLENGER = "champion", "challenger"

@@ -22,7 +22,6 @@ from podracer_core.errors import PodracerError
 from podracer_core.jobs.messages import search_from_message, seconds_from_duration
 from podracer_core.jobs.validation import searched_algorithms
 from podracer_orchestrator import events
-from podracer_orchestrator.changes import POOL, ChangeFeed, job_topic, touch
 from podracer_orchestrator.clock import Clock
 from podracer_orchestrator.continuous import contests, promotions
 from podracer_orchestrator.continuous.promotions import Generation, Policy
@@ -40,7 +39,7 @@ from podracer_orchestrator.stored_messages import (
     spec_of,
 )
 from podracer_orchestrator.tables import ContinuationRow, Decision, JobRow
-from podracer_orchestrator.transactions import Transactions
+from podracer_orchestrator.transactions import POOL, ChangeFeed, Transactions, job_topic, touch
 
 logger = logging.getLogger(__name__)
 

@@ -13,8 +13,7 @@ from sqlalchemy.orm import Session
 from podracer.orchestrator.v1 import pod_service_pb2 as pod_pb2
 from podracer_core.errors import InvalidInput, PodracerError
 from podracer_core.rpc.tokens import LeaseTokens
-from podracer_orchestrator.board.cohort_requests import CohortProposer, ToPropose, to_propose
-from podracer_orchestrator.changes import WORK, ChangeFeed, touch
+from podracer_orchestrator.board.requests import CohortProposer, ToPropose, to_propose
 from podracer_orchestrator.clock import Clock
 from podracer_orchestrator.dispatch.metrics import WaitingPods, granted
 from podracer_orchestrator.jobs import jobs
@@ -29,8 +28,8 @@ from podracer_orchestrator.pool import pods
 from podracer_orchestrator.pool.shares import PoolShares
 from podracer_orchestrator.stored_messages import proposal_of
 from podracer_orchestrator.tables import JobRow, LeaseRow, LeaseState, PodRow, PodState, WorkKind, WorkRow, WorkState
-from podracer_orchestrator.transactions import Transactions
-from podracer_orchestrator.works import cohorts, works
+from podracer_orchestrator.transactions import WORK, ChangeFeed, Transactions, touch
+from podracer_orchestrator.works import works
 
 logger = logging.getLogger(__name__)
 
@@ -187,7 +186,7 @@ class Dispatcher:
         now, kinds = self._clock.now(), waiting.kinds(job.uid, WorkState.READY)
         work = works.ready(session, job.uid) if kinds - {WorkKind.EVALUATE} else None
         if work is not None and work.kind == WorkKind.INSPECT:
-            return self._grant(session, job, work, ask, cohorts.NO_ROUND)
+            return self._grant(session, job, work, ask, works.NO_ROUND)
         if JobState(job.state) not in TRAINING_STATES:
             return None
         evaluation = objective.next_evaluation(session, job, now) if WorkKind.EVALUATE in kinds else None
@@ -197,7 +196,7 @@ class Dispatcher:
             cost_s = 0.0 if plan_of(job).budget.cost_s is None else evaluation.expected_cost_s
             return self._grant(session, job, evaluation, ask, Grant(RoundLimits(), reserved_cost_s=cost_s))
         if work is not None and work.kind == WorkKind.RETRAIN:
-            whole = cohorts.round_of(plan_of(job), proposal_of(work))
+            whole = works.round_of(plan_of(job), proposal_of(work))
             return self._grant(session, job, work, ask, Grant(leases.round_left(session, work, whole)))
         if job.time_to_target_s is not None:
             return None  # the job only waits for its last stages
@@ -234,7 +233,7 @@ class Dispatcher:
         """Lease a TRAIN work that waits, cut to what is left of the budget."""
         if work is None:
             return None
-        whole = leases.round_left(session, work, cohorts.round_of(plan_of(job), proposal_of(work)))
+        whole = leases.round_left(session, work, works.round_of(plan_of(job), proposal_of(work)))
         what = cut_round(whole, left, work.places, self._split(session, job))
         return None if what is None else self._grant(session, job, work, ask, what)
 

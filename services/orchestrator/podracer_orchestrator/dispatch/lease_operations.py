@@ -4,37 +4,41 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import logging
 from collections.abc import Sequence
 
 from sqlalchemy.orm import Session
 
 from podracer.common.v1 import agent_pb2, cohort_pb2
 from podracer.orchestrator.v1 import pod_service_pb2 as pod_pb2
-from podracer_core.errors import DataCorrupted, Fenced
+from podracer_core.errors import DataCorrupted, Fenced, PodracerError
 from podracer_core.storage.layout import CheckpointPlace
 from podracer_core.storage.manifest import read_manifest, verify
 from podracer_core.storage.object_store import ObjectStore
 from podracer_core.telemetry.metrics import LEASES
-from podracer_orchestrator.changes import ChangeFeed
 from podracer_orchestrator.clock import Clock
-from podracer_orchestrator.dispatch.evaluation_batches import EvaluationBatcher
-from podracer_orchestrator.dispatch.lease_actions import LeaseActions
+from podracer_orchestrator.dispatch.renewals import EvaluationBatcher, LeaseActions
 from podracer_orchestrator.jobs import jobs
-from podracer_orchestrator.jobs.state import JobState
+from podracer_orchestrator.jobs.state import ACTIVE_STATES, JobState
 from podracer_orchestrator.leases import followers, leases
 from podracer_orchestrator.leases.deadlines import LeaseDeadlines, LiveReport
 from podracer_orchestrator.leases.leases import Holder
 from podracer_orchestrator.outcomes import failures, objective, results
 from podracer_orchestrator.pool import pods
-from podracer_orchestrator.tables import CheckpointRow, JobRow, LeaseRow, LeaseState
-from podracer_orchestrator.transactions import Transactions
+from podracer_orchestrator.tables import CheckpointRow, JobRow, LeaseRow, LeaseState, PodState
+from podracer_orchestrator.transactions import ChangeFeed, Transactions
 from podracer_orchestrator.works import evaluation_works, progress
 from podracer_orchestrator.works.progress import MemberCommit
+
+logger = logging.getLogger(__name__)
 
 HANDED_BACK = ("", "DRAINED", "DRAINING", "SHUTDOWN", "SUSPENDED", "STOPPED", "CANCELLED")
 """Reasons of a release that say nothing against the work."""
 
 Result = pod_pb2.TrainResult | pod_pb2.EvaluateResult | pod_pb2.InspectResult | cohort_pb2.Problem
+ACCRUAL_S = 2.0
+"""Active time, and what followers cost, is stored this often: a crash forgets no more of it."""
+_SHORTEST_S = 0.05
 
 
 class LeaseOperations:
@@ -217,3 +221,37 @@ def _checkpoints(result: pod_pb2.TrainResult) -> list[agent_pb2.CheckpointRefere
         if member.HasField("candidate") and member.candidate.HasField("checkpoint"):
             found.append(member.candidate.checkpoint)
     return found
+
+
+class Sweep:
+    """The task that looks after time: leases that expire, active time that is counted, pods that fell silent."""
+
+    def __init__(
+        self, transactions: Transactions, deadlines: LeaseDeadlines, keeper: LeaseOperations, clock: Clock
+    ) -> None:
+        self._transactions = transactions
+        self._deadlines = deadlines
+        self._keeper = keeper
+        self._clock = clock
+
+    async def run(self) -> None:
+        """Sleep until the next deadline, or until active time has to be stored."""
+        while True:
+            next_deadline = self._deadlines.next_deadline()
+            wait_s = ACCRUAL_S if next_deadline is None else next_deadline - self._clock.monotonic()
+            await asyncio.sleep(min(ACCRUAL_S, max(_SHORTEST_S, wait_s)))
+            try:
+                await self._keeper.expire_overdue()
+                await self._transactions.write(self.tidy)
+            except PodracerError as error:
+                logger.error("the sweep failed, it goes on: %s", error)
+
+    def tidy(self, session: Session) -> None:
+        """Count active time and cost of followers, end jobs with nothing left to use, and note pods that are gone."""
+        now = self._clock.now()
+        followers.count_costs(session, now)
+        for job in jobs.in_states(session, ACTIVE_STATES):
+            leases.accrue(job, now)
+            objective.finish_if_due(session, job, now)
+        for pod in pods.silent(session, now):
+            pods.set_state(session, pod.name, PodState.LOST, "it has stopped asking for work")

@@ -18,8 +18,6 @@ from podracer_orchestrator.jobs.state import JobState
 from podracer_orchestrator.tables import JobRow, LeaseRow, LeaseState, OutboxRow, PodRow, PodState
 from podracer_orchestrator.transactions import Transactions
 
-__all__ = ["Gauges", "WaitingPods", "granted"]
-
 logger = logging.getLogger(__name__)
 
 _EVERY_S = 5.0

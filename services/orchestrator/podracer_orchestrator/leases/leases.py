@@ -13,7 +13,6 @@ from sqlalchemy.orm import Session
 from podracer_core.database import UtcTime
 from podracer_core.errors import Fenced
 from podracer_orchestrator import events
-from podracer_orchestrator.changes import POOL, WORK, job_topic, touch
 from podracer_orchestrator.jobs import jobs
 from podracer_orchestrator.jobs.budget import Grant, RoundLimits, Usage
 from podracer_orchestrator.jobs.plan import plan_of
@@ -31,6 +30,7 @@ from podracer_orchestrator.tables import (
     WorkRow,
     WorkState,
 )
+from podracer_orchestrator.transactions import POOL, WORK, job_topic, touch
 from podracer_orchestrator.works.progress import members_of
 
 _ACTIVE_KINDS = (WorkKind.TRAIN, WorkKind.RETRAIN, WorkKind.EVALUATE)

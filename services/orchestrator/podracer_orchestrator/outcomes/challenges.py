@@ -18,7 +18,6 @@ from podracer.common.v1 import agent_pb2
 from podracer_core.jobs.messages import seconds_from_duration
 from podracer_core.student_t import student_t_quantile
 from podracer_orchestrator import events
-from podracer_orchestrator.changes import WORK, touch
 from podracer_orchestrator.jobs import jobs
 from podracer_orchestrator.jobs.plan import JobPlan, plan_of
 from podracer_orchestrator.jobs.state import TRAINING_STATES, JobState
@@ -26,6 +25,7 @@ from podracer_orchestrator.names import last_part
 from podracer_orchestrator.outcomes import post_training
 from podracer_orchestrator.stored_messages import order_of
 from podracer_orchestrator.tables import CheckpointRow, JobRow, WorkKind, WorkRow, WorkState
+from podracer_orchestrator.transactions import WORK, touch
 from podracer_orchestrator.works import evaluation_works
 
 COST_FRACTION = 0.2

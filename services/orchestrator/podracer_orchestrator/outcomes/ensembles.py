@@ -17,10 +17,10 @@ from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
 from podracer.orchestrator.v1 import job_pb2
 from podracer.orchestrator.v1 import pod_service_pb2 as pod_pb2
 from podracer_orchestrator import events
-from podracer_orchestrator.changes import ENSEMBLE, WORK, touch
 from podracer_orchestrator.jobs import jobs
 from podracer_orchestrator.stored_messages import encode, order_of, spec_of
 from podracer_orchestrator.tables import CheckpointRow, JobRow, WorkKind, WorkRow, WorkState
+from podracer_orchestrator.transactions import ENSEMBLE, WORK, touch
 from podracer_orchestrator.works import evaluation_works
 
 SMALLEST = 2

@@ -11,7 +11,6 @@ from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
 from podracer_core.errors import PodracerError, UserCodeFailed
 from podracer_core.jobs.messages import seconds_to_duration
 from podracer_orchestrator import events, outbox
-from podracer_orchestrator.changes import WORK, touch
 from podracer_orchestrator.jobs import jobs
 from podracer_orchestrator.jobs.state import LIVE_STATES, JobState
 from podracer_orchestrator.leases import leases
@@ -19,6 +18,7 @@ from podracer_orchestrator.leases.followers import ROUND_OVER
 from podracer_orchestrator.outcomes import ensembles, retraining
 from podracer_orchestrator.stored_messages import checkpoint_reference, encode
 from podracer_orchestrator.tables import CheckpointRow, JobRow, LeaseRow, LeaseState, WorkKind, WorkRow, WorkState
+from podracer_orchestrator.transactions import WORK, touch
 from podracer_orchestrator.works.progress import members_of
 
 MAX_ATTEMPTS = 5

@@ -12,7 +12,6 @@ from podracer.common.v1 import agent_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
 from podracer_core.jobs.messages import seconds_from_duration
 from podracer_orchestrator import events, outbox
-from podracer_orchestrator.changes import job_topic, touch
 from podracer_orchestrator.jobs import jobs
 from podracer_orchestrator.jobs.budget import Usage, remainder
 from podracer_orchestrator.jobs.plan import JobPlan, plan_of
@@ -22,6 +21,7 @@ from podracer_orchestrator.outcomes import challenges, post_training, retraining
 from podracer_orchestrator.outcomes.challenges import Claim
 from podracer_orchestrator.stored_messages import best_of, encode
 from podracer_orchestrator.tables import CheckpointRow, JobRow, LeaseRow, WorkRow, WorkState
+from podracer_orchestrator.transactions import job_topic, touch
 from podracer_orchestrator.works import evaluation_works
 
 _LONGEST_S = 100 * 365 * 86400.0

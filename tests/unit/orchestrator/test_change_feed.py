@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from podracer_orchestrator.changes import ChangeFeed
+from podracer_orchestrator.transactions import ChangeFeed
 
 
 async def test_a_change_between_looking_and_waiting_is_not_missed():

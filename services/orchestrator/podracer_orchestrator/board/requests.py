@@ -1,11 +1,13 @@
-"""Having the leaderboard propose the next cohort, once for each work whatever fails in between."""
+"""What the leaderboard is asked: for a job's next cohort, once for each work whatever fails in between, and for the
+candidates of its ensemble."""
 
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -14,6 +16,7 @@ from sqlalchemy.orm import Session
 
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
 from podracer_core.errors import PodracerError
+from podracer_core.rpc.backoff import Backoff
 from podracer_core.telemetry.spans import span
 from podracer_orchestrator import outbox
 from podracer_orchestrator.board.client import LeaderboardClient
@@ -21,10 +24,10 @@ from podracer_orchestrator.board.delivery import REFUSALS, Delivery
 from podracer_orchestrator.clock import Clock
 from podracer_orchestrator.jobs import jobs
 from podracer_orchestrator.jobs.state import LIVE_STATES, JobState
-from podracer_orchestrator.outcomes import failures, objective
+from podracer_orchestrator.outcomes import ensembles, failures, objective
 from podracer_orchestrator.tables import JobRow, WorkRow, WorkState
-from podracer_orchestrator.transactions import Transactions
-from podracer_orchestrator.works import cohorts
+from podracer_orchestrator.transactions import ENSEMBLE, ChangeFeed, Transactions
+from podracer_orchestrator.works import works
 
 Found = TypeVar("Found")
 
@@ -32,6 +35,9 @@ logger = logging.getLogger(__name__)
 
 RETRY_S = 1.0
 """How long before the leaderboard is asked again, where it had nothing or did not answer."""
+MAX_ASKED = 20
+"""Times that a leaderboard is asked in vain, which takes over a minute, before a job ends without its ensemble."""
+_IDLE_S = 60.0
 
 
 Rounds = tuple[int, int]
@@ -126,7 +132,7 @@ class CohortProposer:
         if work is None or work.state != WorkState.PROPOSING:
             return  # its job has ended meanwhile
         job, now = jobs.get_by_uid(session, what.job_uid), self._clock.now()
-        cohorts.store_proposal(session, job, work, answer, now)
+        works.store_proposal(session, job, work, answer, now)
         objective.finish_if_due(session, job, now)
 
     def _refused(self, session: Session, what: ToPropose, error: PodracerError) -> None:
@@ -148,3 +154,85 @@ class _InVain:
 
 def _rounds(job: JobRow) -> Rounds:
     return job.completed_rounds, job.failed_works
+
+
+@dataclass(frozen=True, slots=True)
+class _Awaiting:
+    work_id: str
+    job_uid: str
+    board: str
+
+
+class EnsembleMaker:
+    """The task that fills the works of ensembles."""
+
+    def __init__(
+        self,
+        transactions: Transactions,
+        board: LeaderboardClient,
+        delivery: Delivery,
+        changes: ChangeFeed,
+        clock: Clock,
+    ) -> None:
+        self._transactions = transactions
+        self._board = board
+        self._delivery = delivery
+        self._changes = changes
+        self._clock = clock
+        self._asked: Counter[str] = Counter()  # work: times in vain
+
+    async def run(self) -> None:
+        """Fill whatever waits, for ever; wait longer after each failure."""
+        backoff = Backoff(0.1, 5.0)
+        while True:
+            version = self._changes.version(ENSEMBLE)
+            if await self._fill_all():
+                backoff.reset()
+                await self._changes.wait(ENSEMBLE, version, _IDLE_S)
+            else:
+                await asyncio.sleep(next(backoff))
+
+    async def _fill_all(self) -> bool:
+        """Whether no work waits any more."""
+        try:
+            return all([await self._fill(each) for each in await self._transactions.read(_awaiting)])
+        except PodracerError as error:
+            logger.error("ensembles cannot be looked after now: %s", error)
+            return False
+
+    async def _fill(self, what: _Awaiting) -> bool:
+        """Whether the work waits no more."""
+        try:
+            await self._delivery.flush(what.board)  # the last results belong to it
+            board = await self._board.get(what.board)
+        except PodracerError as error:
+            logger.warning("the leaderboard cannot name the ensemble now: %s", error)
+            self._asked[what.work_id] += 1
+            if not isinstance(error, REFUSALS) and self._asked[what.work_id] < MAX_ASKED:
+                return False
+            why = f"the leaderboard did not name its candidates: {error.message}"
+            await self._transactions.write(functools.partial(self._settle, what=what, board=None, why=why))
+        else:
+            await self._transactions.write(functools.partial(self._settle, what=what, board=board))
+        self._asked.pop(what.work_id, None)
+        return True
+
+    def _settle(
+        self, session: Session, what: _Awaiting, board: leaderboard_pb2.Leaderboard | None, why: str = ""
+    ) -> None:
+        work = session.get(WorkRow, what.work_id)
+        if work is None or work.state != WorkState.PROPOSING:
+            return  # its job has ended meanwhile
+        job, now = jobs.get_by_uid(session, what.job_uid), self._clock.now()
+        if board is None:
+            ensembles.give_up(session, job, work, why, now)
+        else:
+            ensembles.choose(session, job, work, board.candidates, now)
+        objective.finish_if_due(session, job, now)
+
+
+def _awaiting(session: Session) -> Sequence[_Awaiting]:
+    return [
+        _Awaiting(work.id, work.job_uid, outbox.board_of(jobs.get_by_uid(session, work.job_uid)))
+        for work in ensembles.awaiting(session)
+    ]

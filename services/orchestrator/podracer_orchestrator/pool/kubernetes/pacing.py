@@ -1,22 +1,26 @@
-"""How far the pool may grow: what has a place, and whether more finds one."""
+"""How far the pool may grow, and how long it waits before it does something again."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 
 from podracer_core.kubernetes.api import Item
-from podracer_orchestrator.jobs.pod_kind import PodKind
+from podracer_core.rpc.backoff import Backoff
+from podracer_orchestrator.jobs.plan import PodKind
 from podracer_orchestrator.pool.backend import Trouble
 from podracer_orchestrator.pool.kubernetes import status
 from podracer_orchestrator.pool.kubernetes.job import KIND_LABEL
 from podracer_orchestrator.pool.scheduling import Growth
 
-__all__ = ["GrowthWatch"]
-
 AGAIN_S = 60.0
 """How long after a pod found no room before more than one of its kind is tried at a time."""
 _NO_ROOM = ("POD_UNSCHEDULABLE", "POD_QUOTA", "POD_FORBIDDEN", "POD_REFUSED")
+
+
+FIRST_S, LONGEST_S = 1.0, 60.0
+STEADY_S = 120.0
+"""Who has been well for so long begins anew."""
 
 
 class GrowthWatch:
@@ -48,3 +52,23 @@ class GrowthWatch:
             if trouble.kind in _NO_ROOM:
                 kind = PodKind.parse(name.rpartition("-")[0])
                 self._stalled[bool(kind.gpus)] = now + AGAIN_S, trouble.message
+
+
+class Waits:
+    """How long to wait before something is done again, by name: longer each time; in seconds of the caller's clock."""
+
+    def __init__(self) -> None:
+        self._waits: dict[str, tuple[Backoff, float]] = {}
+
+    def is_over(self, name: str, now: float) -> bool:
+        return name not in self._waits or now >= self._waits[name][1]
+
+    def prolong(self, name: str, now: float) -> None:
+        """It has failed once more."""
+        backoff, until = self._waits.get(name, (Backoff(FIRST_S, LONGEST_S, jitter=0.5), now))
+        if now - until > STEADY_S:
+            backoff.reset()
+        self._waits[name] = backoff, now + next(backoff)
+
+    def forget_others(self, names: Container[str]) -> None:
+        self._waits = {name: each for name, each in self._waits.items() if name in names}
