@@ -91,7 +91,7 @@ class World:
         self.database = open_database(f"sqlite:///{folder}/o.sqlite", "podracer_orchestrator.migrations")
         self.transactions = Transactions(self.database, changes)
         deadlines = LeaseDeadlines(self.clock, 1e6)
-        self.keeper = LeaseOperations(self.transactions, deadlines, self.store, changes, self.clock)
+        self.operations = LeaseOperations(self.transactions, deadlines, self.store, changes, self.clock)
         board = Board()
         delivery = Delivery(self.transactions, board, changes, self.clock)
         proposer = CohortProposer(self.transactions, board, delivery, self.clock)
@@ -99,7 +99,7 @@ class World:
         tokens = LeaseTokens(b"s" * 32)
         self.dispatcher = Dispatcher(self.transactions, deadlines, tokens, proposer, changes, self.clock, self.shares)
         self.backend = backend
-        self.pool = PoolReconciler(self.transactions, self.keeper.lose_pod, self.shares, changes, self.clock)
+        self.pool = PoolReconciler(self.transactions, self.operations.lose_pod, self.shares, changes, self.clock)
         self.run(self.pool.adopt(backend))
         self.working: list[tuple[float, int, str, pod_pb2.Lease, float]] = []  # end, …, pod, lease, seconds
         self.following: dict[str, int] = {}  # pod: the fence of the lead that it follows
@@ -159,7 +159,7 @@ class World:
             progress=progress, checkpoint=agent_pb2.CheckpointReference(prefix=prefix, manifest_sha256=sha256)
         )
         result = pod_pb2.TrainResult(members=[pod_pb2.MemberResult(final=final)])
-        self.run(self.keeper.complete(Holder(lease.name.rpartition("/")[2], lease.fence), result))
+        self.run(self.operations.complete(Holder(lease.name.rpartition("/")[2], lease.fence), result))
 
     def go(self, seconds: float, pods: list[str], round_s: dict[str, float] | None = None) -> None:
         """Let `pods` work; each asks again as soon as its round is over."""
@@ -262,7 +262,7 @@ def test_a_pod_that_drains_gets_nothing_more_when_it_hands_its_lease_back(make_w
     world.change(uid, "pod.max_count", pod=job_pb2.PodShape(max_count=1))
     world.run(world.pool.reconcile())
     assert world.backend.pods == [first]
-    world.run(world.keeper.release(Holder(lease.name.rpartition("/")[2], lease.fence), cohort_pb2.Problem()))
+    world.run(world.operations.release(Holder(lease.name.rpartition("/")[2], lease.fence), cohort_pb2.Problem()))
     assert world.lease(second, {}).HasField("exit")
     world.change(uid, "pod.max_count", pod=job_pb2.PodShape(max_count=2))
     world.run(world.pool.reconcile())
@@ -380,7 +380,7 @@ def test_the_cost_of_followers_counts_once_by_the_clock(make_world):
     late = world.lease(STATIC[2], {})
     world.write(lambda session: followers.count_costs(session, world.clock.now()))
     assert world.used() == {"a": 2.0}
-    world.run(world.keeper.release(Holder(late.name.rpartition("/")[2], late.fence), cohort_pb2.Problem()))
+    world.run(world.operations.release(Holder(late.name.rpartition("/")[2], late.fence), cohort_pb2.Problem()))
     world.clock.seconds += 7.0
     world.complete(lead, 10.0)
     assert world.used() == {"a": 10.0 + 9.0 + 0.0}

@@ -174,7 +174,7 @@ class JobServicer(job_service_pb2_grpc.JobServiceServicer):
         self, request: service_pb2.CollectCheckpointsRequest, context: Context
     ) -> service_pb2.CollectCheckpointsResponse:
         project = names.parse_parent(request.parent)
-        found = await self._orchestrator.collector.collect(project, dry_run=request.validate_only)
+        found = await self._orchestrator.retention.collect(project, dry_run=request.validate_only)
         return service_pb2.CollectCheckpointsResponse(
             checkpoint_count=len(found.prefixes), size_bytes=found.size_bytes, prefixes=found.prefixes[:MAX_PAGE]
         )

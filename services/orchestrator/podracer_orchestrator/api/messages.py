@@ -75,11 +75,7 @@ def pod_messages(
 def event_message(event: EventRow) -> job_pb2.Event:
     """An event as clients see it."""
     message = job_pb2.Event(
-        position=event.position,
-        kind=event.kind,
-        message=event.message,
-        subject=event.subject,
-        details=event.details,
+        position=event.position, kind=event.kind, message=event.message, subject=event.subject, details=event.details
     )
     message.time.FromDatetime(event.time)
     return message

@@ -45,10 +45,10 @@ class PodServicer(pod_service_pb2_grpc.PodServiceServicer):
     """Answers learners."""
 
     def __init__(
-        self, dispatcher: Dispatcher, keeper: LeaseOperations, deadlines: LeaseDeadlines, clock: Clock
+        self, dispatcher: Dispatcher, operations: LeaseOperations, deadlines: LeaseDeadlines, clock: Clock
     ) -> None:
         self._dispatcher = dispatcher
-        self._keeper = keeper
+        self._operations = operations
         self._deadlines = deadlines
         self._clock = clock
 
@@ -63,13 +63,13 @@ class PodServicer(pod_service_pb2_grpc.PodServiceServicer):
             request.env_steps_per_second,
             self._clock.now(),
         )
-        action = await self._keeper.renew(_holder(request), live, request.evaluations)
+        action = await self._operations.renew(_holder(request), live, request.evaluations)
         return pod_pb2.RenewLeaseResponse(action=action, term=seconds_to_duration(self._deadlines.term_s))
 
     async def CommitCheckpoint(
         self, request: pod_pb2.CommitCheckpointRequest, context: Context
     ) -> pod_pb2.CommitCheckpointResponse:
-        await self._keeper.commit(_holder(request), [member_commit(member) for member in request.members])
+        await self._operations.commit(_holder(request), [member_commit(member) for member in request.members])
         response = pod_pb2.CommitCheckpointResponse()
         response.commit_time.FromDatetime(self._clock.now())
         return response
@@ -81,10 +81,10 @@ class PodServicer(pod_service_pb2_grpc.PodServiceServicer):
         if kind is None:
             raise _invalid("result", "expected train, evaluate, inspect or problem")
         holder = _holder(request)
-        if request.HasField("next") and request.next.pod != (pod := await self._keeper.pod_of(holder)):
+        if request.HasField("next") and request.next.pod != (pod := await self._operations.pod_of(holder)):
             message = f"the lease is {pod}'s, the next work is asked for {request.next.pod}"
             raise PermissionRefused(message, reason="WRONG_POD")
-        await self._keeper.complete(holder, getattr(request, kind))
+        await self._operations.complete(holder, getattr(request, kind))
         if not request.HasField("next"):
             return pod_pb2.CompleteWorkResponse()
         return pod_pb2.CompleteWorkResponse(next=await self._lease(request.next))
@@ -92,7 +92,7 @@ class PodServicer(pod_service_pb2_grpc.PodServiceServicer):
     async def ReleaseLease(
         self, request: pod_pb2.ReleaseLeaseRequest, context: Context
     ) -> pod_pb2.ReleaseLeaseResponse:
-        await self._keeper.release(_holder(request), request.reason)
+        await self._operations.release(_holder(request), request.reason)
         return pod_pb2.ReleaseLeaseResponse()
 
     async def _lease(self, request: pod_pb2.LeaseWorkRequest) -> pod_pb2.Lease | None:

@@ -37,14 +37,7 @@ from podracer_orchestrator.jobs.plan import plan_of
 from podracer_orchestrator.leases import leases
 from podracer_orchestrator.outcomes import objective
 from podracer_orchestrator.stored_messages import best_of, ensemble_of, order_of, proposal_of, retrained_of
-from podracer_orchestrator.tables import (
-    CheckpointRow,
-    JobRow,
-    MemberRow,
-    WorkKind,
-    WorkRow,
-    WorkState,
-)
+from podracer_orchestrator.tables import CheckpointRow, JobRow, MemberRow, WorkKind, WorkRow, WorkState
 from podracer_orchestrator.transactions import Transactions
 from podracer_orchestrator.works import refused_checkpoints
 

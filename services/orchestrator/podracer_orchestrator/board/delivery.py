@@ -14,13 +14,7 @@ from sqlalchemy.orm import Session
 
 from podracer.common.v1 import cohort_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
-from podracer_core.errors import (
-    AlreadyExists,
-    InvalidInput,
-    NotFound,
-    PodracerError,
-    PreconditionFailed,
-)
+from podracer_core.errors import AlreadyExists, InvalidInput, NotFound, PodracerError, PreconditionFailed
 from podracer_core.rpc.backoff import Backoff
 from podracer_core.telemetry.metrics import DELIVERED
 from podracer_core.telemetry.spans import span

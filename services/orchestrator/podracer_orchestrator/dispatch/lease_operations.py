@@ -57,7 +57,7 @@ class LeaseOperations:
         self._store = store
         self._clock = clock
         self._actions = LeaseActions(transactions, changes, clock)
-        self._looks = EvaluationBatcher(transactions, deadlines, clock)
+        self._batcher = EvaluationBatcher(transactions, deadlines, clock)
 
     async def renew(
         self, holder: Holder, live: LiveReport, evaluations: Sequence[agent_pb2.Evaluation]
@@ -66,7 +66,7 @@ class LeaseOperations:
 
         job_uid = self._deadlines.job_of(holder.fence)
         if evaluations:
-            await self._looks.store(holder, evaluations)
+            await self._batcher.store(holder, evaluations)
         action = (await self._actions.of_job(job_uid)).get(holder.fence)
         if action is None:
             action = await self._transactions.read(lambda session: self._last_word(session, holder))
@@ -227,11 +227,11 @@ class Sweep:
     """The task that looks after time: leases that expire, active time that is counted, pods that fell silent."""
 
     def __init__(
-        self, transactions: Transactions, deadlines: LeaseDeadlines, keeper: LeaseOperations, clock: Clock
+        self, transactions: Transactions, deadlines: LeaseDeadlines, operations: LeaseOperations, clock: Clock
     ) -> None:
         self._transactions = transactions
         self._deadlines = deadlines
-        self._keeper = keeper
+        self._operations = operations
         self._clock = clock
 
     async def run(self) -> None:
@@ -241,7 +241,7 @@ class Sweep:
             wait_s = ACCRUAL_S if next_deadline is None else next_deadline - self._clock.monotonic()
             await asyncio.sleep(min(ACCRUAL_S, max(_SHORTEST_S, wait_s)))
             try:
-                await self._keeper.expire_overdue()
+                await self._operations.expire_overdue()
                 await self._transactions.write(self.tidy)
             except PodracerError as error:
                 logger.error("the sweep failed, it goes on: %s", error)

@@ -140,7 +140,7 @@ def _too_many(job: JobRow, held: list[_Held]) -> set[int]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Look:
+class _Received:
     holder: Holder
     evaluations: Sequence[agent_pb2.Evaluation]
     stored: asyncio.Future[None]
@@ -153,7 +153,7 @@ class EvaluationBatcher:
         self._transactions = transactions
         self._deadlines = deadlines
         self._clock = clock
-        self._waiting: list[_Look] = []
+        self._waiting: list[_Received] = []
         self._storing: asyncio.Task[None] | None = None
 
     async def store(self, holder: Holder, evaluations: Sequence[agent_pb2.Evaluation]) -> None:
@@ -161,54 +161,54 @@ class EvaluationBatcher:
 
         Raises Fenced unless the lease is held, and InvalidInput for an evaluation that is not of its cohort.
         """
-        look = _Look(holder, evaluations, asyncio.get_running_loop().create_future())
-        self._waiting.append(look)
+        received = _Received(holder, evaluations, asyncio.get_running_loop().create_future())
+        self._waiting.append(received)
         if self._storing is None or self._storing.done():
             self._storing = asyncio.create_task(self._store_all())
-        await look.stored
+        await received.stored
 
     async def _store_all(self) -> None:
         while self._waiting:
-            looks, self._waiting = self._waiting[:AT_ONCE], self._waiting[AT_ONCE:]
-            await self._answer(looks)
+            batch, self._waiting = self._waiting[:AT_ONCE], self._waiting[AT_ONCE:]
+            await self._answer(batch)
             await asyncio.sleep(PAUSE_S)
 
-    async def _answer(self, looks: Sequence[_Look]) -> None:
+    async def _answer(self, batch: Sequence[_Received]) -> None:
         """Store them together; where that fails by one of them, one by one."""
         problems: Sequence[Exception | None]
         try:
-            problems = await self._transactions.write(functools.partial(self._store, looks=looks))
-        except Exception as error:  # noqa: BLE001 - it is raised where the look came from
-            if len(looks) > 1 and not isinstance(error, Unavailable):
-                for look in looks:
-                    await self._answer([look])
+            problems = await self._transactions.write(functools.partial(self._store, batch=batch))
+        except Exception as error:  # noqa: BLE001 - it is raised where the evaluations came from
+            if len(batch) > 1 and not isinstance(error, Unavailable):
+                for each in batch:
+                    await self._answer([each])
                 return
-            problems = [error] * len(looks)
-        for look, problem in zip(looks, problems, strict=True):
-            if look.stored.done():
+            problems = [error] * len(batch)
+        for each, problem in zip(batch, problems, strict=True):
+            if each.stored.done():
                 continue  # its pod has hung up
             if problem is None:
-                look.stored.set_result(None)
+                each.stored.set_result(None)
             else:
-                look.stored.set_exception(problem)
+                each.stored.set_exception(problem)
 
-    def _store(self, session: Session, looks: Sequence[_Look]) -> list[PodracerError | None]:
+    def _store(self, session: Session, batch: Sequence[_Received]) -> list[PodracerError | None]:
         """What is wrong with each; the others are stored."""
-        loaded = leases.load(session, [look.holder.fence for look in looks])  # for `find_held`
+        loaded = leases.load(session, [each.holder.fence for each in batch])  # for `find_held`
         agents = progress.agents_of(session, [lease.work_id for lease in loaded])
         problems: list[PodracerError | None] = []
         sound: dict[str, list[tuple[LeaseRow, Sequence[agent_pb2.Evaluation]]]] = {}  # by job
-        for look in looks:
+        for each in batch:
             try:
-                lease = leases.find_held(session, look.holder)
+                lease = leases.find_held(session, each.holder)
                 self._deadlines.check(lease.fence)
                 progress.require_lead(lease)
-                results.check_evaluations(look.evaluations, agents.get(lease.work_id, []))
+                results.check_evaluations(each.evaluations, agents.get(lease.work_id, []))
             except PodracerError as error:
                 problems.append(error)
             else:
                 problems.append(None)
-                sound.setdefault(lease.job_uid, []).append((lease, look.evaluations))
+                sound.setdefault(lease.job_uid, []).append((lease, each.evaluations))
         concerned = jobs.load(session, sound)
         for job in concerned:
             results.record_evaluations(session, job, sound[job.uid], self._clock.now())

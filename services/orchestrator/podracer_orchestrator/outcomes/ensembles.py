@@ -53,11 +53,7 @@ def awaiting(session: Session) -> Sequence[WorkRow]:
 
 
 def choose(
-    session: Session,
-    job: JobRow,
-    work: WorkRow,
-    candidates: Sequence[leaderboard_pb2.Candidate],
-    now: datetime,
+    session: Session, job: JobRow, work: WorkRow, candidates: Sequence[leaderboard_pb2.Candidate], now: datetime
 ) -> None:
     """Make a PROPOSING work READY with the best of `candidates`, which are in their order; or give it up."""
     known = [each for each in candidates if session.get(CheckpointRow, each.evaluation.checkpoint.prefix) is not None]

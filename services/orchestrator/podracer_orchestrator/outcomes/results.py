@@ -200,10 +200,7 @@ def check_evaluations(evaluations: Iterable[agent_pb2.Evaluation], agents: Colle
 
 
 def record_evaluations(
-    session: Session,
-    job: JobRow,
-    received: Sequence[tuple[LeaseRow, Sequence[agent_pb2.Evaluation]]],
-    now: datetime,
+    session: Session, job: JobRow, received: Sequence[tuple[LeaseRow, Sequence[agent_pb2.Evaluation]]], now: datetime
 ) -> None:
     """Take evaluations that came with renewals of a job's leases, and are sound."""
     looks = [each for _, evaluations in received for each in evaluations]

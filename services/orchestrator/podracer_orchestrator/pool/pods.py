@@ -112,7 +112,7 @@ def note_restart(session: Session, pod: PodRow, concerned: Iterable[JobRow], why
 
 
 def note_troubles(session: Session, troubles: Mapping[str, Trouble | None], now: datetime) -> None:
-    """Write to pods what keeps them from working, by name, and once to the log of each active job that they may serve."""
+    """Write to rows of pods what keeps these from working, and once to the log of each active job they may serve."""
     active = jobs.in_states(session, ACTIVE_STATES)
     told: set[tuple[str, str]] = set()  # of many pods with the same trouble the first one speaks
     for name, trouble in troubles.items():

@@ -16,13 +16,7 @@ from podracer_orchestrator.jobs.budget import Grant, RoundLimits
 from podracer_orchestrator.jobs.plan import JobPlan
 from podracer_orchestrator.names import last_part
 from podracer_orchestrator.stored_messages import encode
-from podracer_orchestrator.tables import (
-    JobRow,
-    MemberRow,
-    WorkKind,
-    WorkRow,
-    WorkState,
-)
+from podracer_orchestrator.tables import JobRow, MemberRow, WorkKind, WorkRow, WorkState
 from podracer_orchestrator.transactions import WORK, job_topic, touch
 
 GENERATOR_FAILED = "GENERATOR_FAILED"

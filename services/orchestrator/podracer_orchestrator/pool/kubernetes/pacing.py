@@ -35,11 +35,7 @@ class GrowthWatch:
         return Growth(self._placed, stalled)
 
     def look(
-        self,
-        jobs: Mapping[str, Item],
-        pods: Mapping[str, Sequence[Item]],
-        found: Mapping[str, Trouble],
-        now: float,
+        self, jobs: Mapping[str, Item], pods: Mapping[str, Sequence[Item]], found: Mapping[str, Trouble], now: float
     ) -> None:
         """`found`: what keeps pods from working, by id, also those whose Jobs were not made."""
         placed: Counter[str] = Counter()
