@@ -31,20 +31,22 @@ from podracer_core.rpc.tokens import LeaseTokens
 from podracer_core.storage.layout import checkpoint_prefix
 from podracer_core.storage.manifest import FILE_NAME, Manifest, ManifestFile
 from podracer_core.storage.object_store import open_store
-from podracer_orchestrator import evaluation_works, followers, job_changes, jobs, leases, submission
-from podracer_orchestrator.board.cohort_requests import CohortProposer
+from podracer_orchestrator.api import job_changes
 from podracer_orchestrator.board.delivery import Delivery
-from podracer_orchestrator.changes import ChangeFeed
+from podracer_orchestrator.board.requests import CohortProposer
 from podracer_orchestrator.dispatch.dispatcher import Ask, Dispatcher
 from podracer_orchestrator.dispatch.lease_operations import LeaseOperations
-from podracer_orchestrator.leases import Holder
+from podracer_orchestrator.jobs import jobs, submission
+from podracer_orchestrator.leases import followers, leases
+from podracer_orchestrator.leases.deadlines import LeaseDeadlines, LiveReport
+from podracer_orchestrator.leases.leases import Holder
 from podracer_orchestrator.outbox import REQUEST_TYPES
+from podracer_orchestrator.outcomes.results import member_commit
 from podracer_orchestrator.pool import pods
 from podracer_orchestrator.pool.pods import PodReport
-from podracer_orchestrator.results import member_commit
 from podracer_orchestrator.tables import JobRow, LeaseRow, LeaseState, MemberRow, PodState, WorkRow, WorkState
-from podracer_orchestrator.terms import LeaseTerms, LiveReport
-from podracer_orchestrator.transactions import Transactions
+from podracer_orchestrator.transactions import ChangeFeed, Transactions
+from podracer_orchestrator.works import evaluation_works
 from support.manual_clock import ManualClock
 
 TERM_S = 10.0
@@ -163,7 +165,7 @@ class History:
                 pod=job_pb2.PodShape(members=2, max_count=self.max_teams, learners=learners),
             )
         )
-        new = jobs.NewJob("default", "j", spec, submission.description_of(spec))
+        new = jobs.NewJob("default", "j", spec, submission.built_in_description(spec))
         self.uid = self.write(lambda session: jobs.create(session, new, self.clock.now()).uid)
 
     def step(self) -> None:
@@ -237,7 +239,7 @@ class History:
         if held.evaluates and self.alive(held) and self.clock.seconds > held.granted + limit_s:
             return  # as if it had hung: another test's subject
         before = self.held_now()
-        action = self.attempt(held, self.keeper.renew(held.holder, report, ()))
+        action = self.attempt(held, self.operations.renew(held.holder, report, ()))
         if action is None:
             return
         held.deadline = self.clock.seconds + TERM_S
@@ -254,13 +256,13 @@ class History:
             return
         if held.follows:
             with pytest.raises(InvalidInput if self.alive(held) else Fenced):
-                self.run(self.keeper.commit(held.holder, ()))
+                self.run(self.operations.commit(held.holder, ()))
             return
         held.steps += self.random.randint(1, 100)
         replays = bool(held.commits) and self.random.random() < 0.4
         steps = self.random.choice(held.commits) if replays else held.steps
         commits = [member_commit(self.member(held, agent, steps)) for agent in held.agents]
-        if self.attempt(held, self.keeper.commit(held.holder, commits)) is not None:
+        if self.attempt(held, self.operations.commit(held.holder, commits)) is not None:
             held.commits.append(steps)
             self.count(held, steps)
             self.done["committed again" if replays else "committed"] += 1
@@ -268,7 +270,7 @@ class History:
     def complete(self) -> None:
         held = self.pick()
         if held.completed:  # the answer was lost: the same call again
-            self.run(self.keeper.complete(held.holder, held.result))
+            self.run(self.operations.complete(held.holder, held.result))
             self.done["completed again"] += 1
             return
         held.steps += self.random.randint(1, 100)
@@ -276,7 +278,7 @@ class History:
             held.result = cohort_pb2.Problem(reason="LEAD_LOST", message="its lead does not answer")
         else:
             held.result = self.challenge_result(held) if held.evaluates else self.train_result(held)
-        if self.attempt(held, self.keeper.complete(held.holder, held.result)) is None:
+        if self.attempt(held, self.operations.complete(held.holder, held.result)) is None:
             return
         held.ended = held.completed = True
         if held.evaluates:
@@ -292,19 +294,19 @@ class History:
         held = self.pick()
         problem = cohort_pb2.Problem(reason=self.random.choice(["", "INTERNAL"]), message="why not")
         if held.released:  # the answer was lost: the same call again
-            self.run(self.keeper.release(held.holder, problem))
+            self.run(self.operations.release(held.holder, problem))
         else:
             self.hand_back(held, problem)
 
     def hand_back(self, held: Held, problem: cohort_pb2.Problem) -> None:
-        if self.attempt(held, self.keeper.release(held.holder, problem)) is not None:
+        if self.attempt(held, self.operations.release(held.holder, problem)) is not None:
             held.ended = held.released = True
             self.done["released"] += 1
 
     def let_time_pass(self) -> None:
         self.pass_time(self.random.choice([0.5, 2.0, 0.6 * TERM_S, 1.2 * TERM_S]))
         if self.random.random() < 0.5:
-            self.run(self.keeper.expire_overdue())
+            self.run(self.operations.expire_overdue())
         else:
             self.write(lambda session: followers.count_costs(session, self.clock.now()))
 
@@ -337,7 +339,7 @@ class History:
 
     def lose_pod(self) -> None:
         pod = self.random.choice(self.pods)
-        self.run(self.keeper.lose_pod(pod, None, "its process died"))
+        self.run(self.operations.lose_pod(pod, None, "its process died"))
         for held in self.held:
             held.ended = held.ended or held.pod == pod
 
@@ -432,13 +434,13 @@ class History:
         changes = ChangeFeed()
         self.database = open_database(f"sqlite:///{self.folder}/o.sqlite", "podracer_orchestrator.migrations")
         self.transactions = Transactions(self.database, changes)
-        self.terms = LeaseTerms(self.clock, TERM_S)
-        self.keeper = LeaseOperations(self.transactions, self.terms, self.store, changes, self.clock)
+        self.deadlines = LeaseDeadlines(self.clock, TERM_S)
+        self.operations = LeaseOperations(self.transactions, self.deadlines, self.store, changes, self.clock)
         self.delivery = Delivery(self.transactions, self.board, changes, self.clock)
         tokens = LeaseTokens(b"s" * 32)
         proposer = CohortProposer(self.transactions, self.board, self.delivery, self.clock)
-        self.dispatcher = Dispatcher(self.transactions, self.terms, tokens, proposer, changes, self.clock)
-        self.run(self.keeper.recover())
+        self.dispatcher = Dispatcher(self.transactions, self.deadlines, tokens, proposer, changes, self.clock)
+        self.run(self.operations.recover())
 
     def run(self, awaitable):
         return self.loop.run_until_complete(awaitable)

@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from podracer_orchestrator.pod_kind import PodKind
+from podracer_orchestrator.jobs.plan import PodKind
 from podracer_orchestrator.pool.backend import PodPlan
 from podracer_orchestrator.pool.kubernetes.job import JobMaker
 from support.manifests import NAMESPACE, OVERLAYS, pod_template, rendered

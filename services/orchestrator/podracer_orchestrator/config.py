@@ -11,9 +11,6 @@ from podracer_core.config import Seconds
 from podracer_core.errors import FieldViolation, InvalidInput
 from podracer_core.process import ServiceSettings
 
-__all__ = ["OrchestratorConfig"]
-
-
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,48}[a-z0-9])?")
 _RESOURCE = re.compile(r"[a-z0-9][-a-z0-9.]*/[A-Za-z0-9][-A-Za-z0-9._]*")
 _MOST = 1_000_000_000  # seconds, thirty years

@@ -8,8 +8,8 @@ from datetime import datetime
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from podracer_orchestrator.changes import job_topic, project_topic, touch
 from podracer_orchestrator.tables import EventRow, JobRow
+from podracer_orchestrator.transactions import job_topic, project_topic, touch
 
 
 def record(

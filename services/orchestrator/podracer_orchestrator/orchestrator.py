@@ -17,26 +17,22 @@ from podracer_core.rpc.tokens import FileToken, LeaseTokens
 from podracer_core.storage.object_store import ObjectStore, open_store
 from podracer_orchestrator.artifacts.retention import Retention, RetentionTask
 from podracer_orchestrator.board.client import LeaderboardClient
-from podracer_orchestrator.board.cohort_requests import CohortProposer
 from podracer_orchestrator.board.delivery import Delivery
-from podracer_orchestrator.board.ensemble_requests import EnsembleMaker
-from podracer_orchestrator.changes import ChangeFeed
+from podracer_orchestrator.board.requests import CohortProposer, EnsembleMaker
 from podracer_orchestrator.clock import Clock
 from podracer_orchestrator.config import OrchestratorConfig
+from podracer_orchestrator.continuous.generations import GenerationTask
 from podracer_orchestrator.dispatch.dispatcher import Dispatcher
-from podracer_orchestrator.dispatch.lease_operations import LeaseOperations
+from podracer_orchestrator.dispatch.lease_operations import LeaseOperations, Sweep
 from podracer_orchestrator.dispatch.metrics import Gauges
-from podracer_orchestrator.dispatch.sweep import Sweep
-from podracer_orchestrator.pool.backend import PoolBackend
+from podracer_orchestrator.jobs.quotas import Quotas
+from podracer_orchestrator.leases.deadlines import LeaseDeadlines
+from podracer_orchestrator.pool.backend import PoolBackend, StaticPool
 from podracer_orchestrator.pool.local import LocalPool, LocalPoolSettings
 from podracer_orchestrator.pool.reconciler import PoolReconciler
 from podracer_orchestrator.pool.shares import PoolShares
-from podracer_orchestrator.pool.static import StaticPool
-from podracer_orchestrator.quotas import Quotas
-from podracer_orchestrator.supervisor import Supervisor
 from podracer_orchestrator.tables import SettingRow
-from podracer_orchestrator.terms import LeaseTerms
-from podracer_orchestrator.transactions import Transactions
+from podracer_orchestrator.transactions import ChangeFeed, Transactions
 
 logger = logging.getLogger(__name__)
 
@@ -60,27 +56,27 @@ class Orchestrator:
         self.transactions = transactions
         self.store = store
         self.lease_tokens = lease_tokens
-        self.terms = LeaseTerms(self.clock, config.lease_term)
-        self.lease_keeper = LeaseOperations(transactions, self.terms, store, changes, self.clock)
+        self.deadlines = LeaseDeadlines(self.clock, config.lease_term)
+        self.lease_operations = LeaseOperations(transactions, self.deadlines, store, changes, self.clock)
         self.quotas = Quotas(config.quotas)
         self.pool_shares = PoolShares(self.clock, self.quotas)
-        self.pool_keeper = PoolReconciler(
-            transactions, self.lease_keeper.lose_pod, self.pool_shares, changes, self.clock
+        self.pool_reconciler = PoolReconciler(
+            transactions, self.lease_operations.lose_pod, self.pool_shares, changes, self.clock
         )
         board = self.board = LeaderboardClient(channel)
         self._delivery = Delivery(transactions, board, changes, self.clock)
         proposer = CohortProposer(transactions, board, self._delivery, self.clock)
         self.dispatcher = Dispatcher(
-            transactions, self.terms, lease_tokens, proposer, changes, self.clock, self.pool_shares
+            transactions, self.deadlines, lease_tokens, proposer, changes, self.clock, self.pool_shares
         )
         self._ensembles = EnsembleMaker(transactions, board, self._delivery, changes, self.clock)
-        self._supervisor = Supervisor(transactions, changes, self.clock)
-        self._sweep = Sweep(transactions, self.terms, self.lease_keeper, self.clock)
-        retention = Retention(config.keep_last, config.keep_best, timedelta(seconds=config.collect_after))
+        self._generations = GenerationTask(transactions, changes, self.clock)
+        self._sweep = Sweep(transactions, self.deadlines, self.lease_operations, self.clock)
+        rules = Retention(config.keep_last, config.keep_best, timedelta(seconds=config.collect_after))
         self.storing = asyncio.Lock()
         """Held from when an uploaded object is stored until it is recorded, and by who deletes one."""
-        self.collector = RetentionTask(
-            transactions, board, self._delivery, store, self.storing, self.clock, retention, config.collect_every
+        self.retention = RetentionTask(
+            transactions, board, self._delivery, store, self.storing, self.clock, rules, config.collect_every
         )
         self._config = config
         self._channel = channel
@@ -106,16 +102,16 @@ class Orchestrator:
 
     async def start(self, address: str) -> None:
         """Take up what a former process left, and begin to work; `address` is where pods find this orchestrator."""
-        await self.lease_keeper.recover()
-        await self.pool_keeper.adopt(self._make_pool(address))
+        await self.lease_operations.recover()
+        await self.pool_reconciler.adopt(self._make_pool(address))
         gauges = Gauges(self.transactions)
         for part in (
-            self.pool_keeper,
+            self.pool_reconciler,
             self._delivery,
             self._ensembles,
-            self._supervisor,
+            self._generations,
             self._sweep,
-            self.collector,
+            self.retention,
             gauges,
         ):
             task = asyncio.create_task(part.run())
@@ -128,13 +124,13 @@ class Orchestrator:
         return {
             "the database": self.transactions.check,
             "the object store": lambda: asyncio.to_thread(self.store.check),
-            "the pool": self.pool_keeper.check,
+            "the pool": self.pool_reconciler.check,
         }
 
     async def stop_pods(self) -> None:
         """Answer every pod that waits, and stop those that this orchestrator has made; calls are still served."""
         self.dispatcher.drain()
-        await self.pool_keeper.stop()
+        await self.pool_reconciler.stop()
 
     async def close(self) -> None:
         """End the tasks and give everything back."""
@@ -166,7 +162,7 @@ class Orchestrator:
                     queue=config.kueue_queue,
                     gpu_resource=config.gpu_resource,
                 ),
-                self.pool_keeper,
+                self.pool_reconciler,
             )
         if config.pool == "static" or config.state_dir is None or config.run_dir is None:
             return StaticPool()
@@ -179,7 +175,7 @@ class Orchestrator:
                 run_dir=config.run_dir,
                 max_pods=config.max_pods,
             ),
-            self.pool_keeper,
+            self.pool_reconciler,
         )
 
 

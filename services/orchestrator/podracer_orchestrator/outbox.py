@@ -12,14 +12,13 @@ from google.protobuf.message import Message
 from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 
-from podracer.common.v1 import agent_pb2, environment_pb2
+from podracer.common.v1 import agent_pb2, evolution_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
 from podracer_core.telemetry.spans import current
-from podracer_orchestrator import founders
-from podracer_orchestrator.changes import OUTBOX, touch
-from podracer_orchestrator.job_plan import read_spec
 from podracer_orchestrator.names import job_name, leaderboard_name
+from podracer_orchestrator.stored_messages import description_of, encode, spec_of
 from podracer_orchestrator.tables import JobRow, OutboxRow
+from podracer_orchestrator.transactions import OUTBOX, touch
 
 CREATE_LEADERBOARD = "CreateLeaderboard"
 DELETE_LEADERBOARD = "DeleteLeaderboard"
@@ -46,18 +45,18 @@ def board_of(job: JobRow) -> str:
     return leaderboard_name(job.project, job.job_id)
 
 
-def create_leaderboard(session: Session, job: JobRow) -> None:
-    """Have the job's leaderboard made; its environment is known."""
-    spec = read_spec(job.spec)
+def create_leaderboard(session: Session, job: JobRow, founders: Iterable[evolution_pb2.Founder]) -> None:
+    """Have the job's leaderboard made; its environment is known, and `founders` can act in it."""
+    spec = spec_of(job)
     board = leaderboard_pb2.LeaderboardSpec(
         job=job_name(job.project, job.job_id),
         job_uid=job.uid,
         objective=spec.objective,
         search=spec.search,
         evolution=spec.evolution,
-        environment_description=environment_pb2.EnvironmentDescription.FromString(job.description or b""),
+        environment_description=description_of(job),
         seed=spec.seed,
-        founders=founders.fitting(session, job),
+        founders=founders,
     )
     _append(session, job, CREATE_LEADERBOARD, leaderboard_pb2.CreateLeaderboardRequest(name=board_of(job), spec=board))
 
@@ -68,20 +67,14 @@ def delete_leaderboard(session: Session, job: JobRow) -> None:
 
 
 def set_alias(
-    session: Session,
-    job: JobRow,
-    alias: str,
-    agent: str,
-    checkpoint: agent_pb2.CheckpointReference,
-    reason: str,
-    request_id: str,
+    session: Session, job: JobRow, alias: str, policy: agent_pb2.Parent, reason: str, request_id: str
 ) -> None:
-    """Have an alias of the job's leaderboard point at an agent's checkpoint; the agent may be one of another job."""
+    """Have an alias of the job's leaderboard point at a policy; its agent may be one of another job."""
     request = leaderboard_pb2.SetAliasRequest(
         leaderboard=board_of(job),
         alias=alias,
-        agent=agent,
-        checkpoint=checkpoint,
+        agent=policy.agent,
+        checkpoint=policy.checkpoint,
         reason=reason,
         request_id=request_id,
     )
@@ -148,7 +141,7 @@ def delivered(session: Session, row_ids: Sequence[int]) -> None:
 
 
 def _append(session: Session, job: JobRow, method: str, request: Message, *, at_once: bool = True) -> None:
-    stored = request.SerializeToString(deterministic=True)
+    stored = encode(request)
     traceparent = current().traceparent
     session.add(OutboxRow(board=board_of(job), job_uid=job.uid, method=method, request=stored, traceparent=traceparent))
     if at_once:

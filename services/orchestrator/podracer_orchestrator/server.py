@@ -48,7 +48,7 @@ async def create_server(config: OrchestratorConfig) -> tuple[OrchestratorServer,
     orchestrator = await Orchestrator.open(config)
     job_servicer = job_service.JobServicer(orchestrator)
     pod_servicer = pod_service.PodServicer(
-        orchestrator.dispatcher, orchestrator.lease_keeper, orchestrator.terms, orchestrator.clock
+        orchestrator.dispatcher, orchestrator.lease_operations, orchestrator.deadlines, orchestrator.clock
     )
     artifact_servicer = artifact_service.ArtifactServicer(
         orchestrator.transactions, orchestrator.store, orchestrator.storing, orchestrator.clock, orchestrator.quotas

@@ -195,7 +195,7 @@ class MemberRow(Base):
 
 
 class LeaseRow(Base):
-    """A lease. Its deadline is not here: it lives in memory (terms.py)."""
+    """A lease. Its deadline is not here: it lives in memory (leases/deadlines.py)."""
 
     __tablename__ = "leases"
     __table_args__ = (Index(None, "job_uid", "state"), Index(None, "pod", "state"), {"sqlite_autoincrement": True})

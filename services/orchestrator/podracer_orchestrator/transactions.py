@@ -1,17 +1,91 @@
-"""Transactions of the domain: plain synchronous code over a session, run one writing at a time."""
+"""Transactions of the domain, plain synchronous code over a session, and the topics that they change.
+
+Long polls, watchers and background tasks sleep until a topic has changed.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import contextlib
+from collections import defaultdict
+from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 from sqlalchemy.orm import Session
 
 from podracer_core.database import Database
-from podracer_orchestrator.changes import ChangeFeed, touched
+
+WORK = "work"
+"""A pod that waits might get something now: work, or the end of its wait."""
+OUTBOX = "outbox"
+"""There is something to deliver to the leaderboard."""
+ENSEMBLE = "ensemble"
+"""A job waits to hear which candidates make its ensemble."""
+POOL = "pool"
+"""Another number of pods may be wanted."""
+
+_TOPICS = "podracer_topics"
 
 Result = TypeVar("Result")
+
+
+def job_topic(job_uid: str) -> str:
+    """Something about this job has changed that a watcher sees."""
+    return f"job/{job_uid}"
+
+
+def project_topic(project: str) -> str:
+    """A job of this project has a new event, or was deleted."""
+    return f"project/{project}"
+
+
+def touch(session: Session, *topics: str) -> None:
+    """Have `topics` notified once the transaction of `session` is durable."""
+    session.info.setdefault(_TOPICS, set()).update(topics)
+
+
+def touched(session: Session) -> frozenset[str]:
+    """The topics touched in this session."""
+    return frozenset(session.info.get(_TOPICS, ()))
+
+
+class ChangeFeed:
+    """A counter for each topic and the tasks that wait for it to grow. For one event loop."""
+
+    def __init__(self) -> None:
+        self._versions: dict[str, int] = defaultdict(int)
+        self._waiting: dict[str, set[asyncio.Future[None]]] = defaultdict(set)
+
+    def version(self, topic: str) -> int:
+        """Read it before looking at the state: `wait` then misses nothing that comes in between."""
+        return self._versions[topic]
+
+    def notify(self, topics: Iterable[str]) -> None:
+        """Wake everyone who waits for one of `topics`."""
+        for topic in topics:
+            self._versions[topic] += 1
+            for future in self._waiting.pop(topic, ()):
+                if not future.done():
+                    future.set_result(None)
+
+    def notify_all(self) -> None:
+        """Wake everyone."""
+        self.notify(list(self._versions))
+
+    async def wait(self, topic: str, version: int, timeout_s: float) -> bool:
+        """Wait until `topic` has grown past `version`; False where that did not happen within `timeout_s`."""
+        if self._versions[topic] != version:
+            return True
+        future = asyncio.get_running_loop().create_future()
+        self._waiting[topic].add(future)
+        try:
+            # Not wait_for: that of Python 3.11 forgets a cancellation that comes together with the result.
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(max(0.0, timeout_s)):
+                    await future
+        finally:
+            self._waiting[topic].discard(future)
+        return self._versions[topic] != version
 
 
 class Transactions:

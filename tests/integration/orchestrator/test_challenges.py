@@ -12,8 +12,8 @@ from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
 from podracer.orchestrator.v1 import job_pb2, job_service_pb2
 from podracer.orchestrator.v1 import pod_service_pb2 as pod_pb2
 from podracer_core.errors import Fenced, InvalidInput
-from podracer_orchestrator import evaluation_works
-from podracer_orchestrator.dispatch import lease_actions
+from podracer_orchestrator.dispatch import renewals
+from podracer_orchestrator.works import evaluation_works
 
 CHALLENGE = agent_pb2.EVALUATION_PURPOSE_CHALLENGE
 PROGRESS = agent_pb2.EVALUATION_PURPOSE_PROGRESS
@@ -306,7 +306,7 @@ async def test_a_pod_that_hangs_in_an_evaluation_loses_it(site, monkeypatch):
     await learner.ask()
     await learner.renew()
     monkeypatch.setattr(evaluation_works, "TIMEOUT_S", -1000.0)
-    monkeypatch.setattr(lease_actions, "FRESH_S", 0.0)
+    monkeypatch.setattr(renewals, "FRESH_S", 0.0)
     with pytest.raises(Fenced, match="not ended its evaluation in time"):
         await learner.renew()
 

@@ -136,7 +136,7 @@ async def test_it_is_done_now_and_then_by_itself_and_goes_on_where_it_died(site:
     site.settings["collect_every"] = 1.0
     await site.start()
     await site.create(pod=ONE, objective=LONG)
-    collector = site.server.orchestrator.collector
+    collector = site.server.orchestrator.retention
 
     def die(stored: Any) -> None:
         raise Unavailable("the store is away")

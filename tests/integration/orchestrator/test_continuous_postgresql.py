@@ -18,7 +18,7 @@ from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
 from podracer.orchestrator.v1 import job_pb2
 from podracer.orchestrator.v1 import job_service_pb2 as service_pb2
 from podracer_core.errors import PreconditionFailed
-from podracer_orchestrator import submission
+from podracer_orchestrator.jobs import submission
 from support.generations import (
     KEPT,
     ONE,

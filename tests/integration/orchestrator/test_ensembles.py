@@ -9,8 +9,9 @@ from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
 from podracer.orchestrator.v1 import job_pb2, job_service_pb2
 from podracer.orchestrator.v1 import pod_service_pb2 as pod_pb2
 from podracer_core.errors import NotFound, Unavailable
-from podracer_orchestrator import objective, outbox
-from podracer_orchestrator.board import ensemble_requests
+from podracer_orchestrator import outbox
+from podracer_orchestrator.board import requests
+from podracer_orchestrator.outcomes import objective
 from podracer_orchestrator.tables import JobRow
 
 REQUESTED = agent_pb2.EVALUATION_PURPOSE_REQUESTED
@@ -146,7 +147,7 @@ async def test_an_ensemble_that_cannot_be_evaluated_does_not_hold_up_the_end(sit
 
 
 async def test_a_leaderboard_that_does_not_answer_is_asked_again_and_at_last_given_up(site, monkeypatch):
-    monkeypatch.setattr(ensemble_requests, "MAX_ASKED", 3)
+    monkeypatch.setattr(requests, "MAX_ASKED", 3)
     job = await site.create(evolution=THREE, objective=STEPS)
     learner = site.learner()
     lease = await learner.ask()
@@ -201,7 +202,7 @@ async def test_a_database_that_fails_for_a_moment_ends_no_task(site, monkeypatch
     read, failures = orchestrator.transactions.read, []
 
     async def fails_at_first(operation):
-        if operation in (ensemble_requests._awaiting, outbox.boards_with_pending) and failures.count(operation) < 2:
+        if operation in (requests._awaiting, outbox.boards_with_pending) and failures.count(operation) < 2:
             failures.append(operation)
             raise Unavailable("the disk is full")
         return await read(operation)

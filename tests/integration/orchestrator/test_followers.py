@@ -16,7 +16,7 @@ from podracer_core.errors import Fenced, InvalidInput
 from podracer_core.rpc.auth import bearer
 from podracer_leaderboard.config import LeaderboardConfig
 from podracer_leaderboard.server import MIGRATIONS, create_leaderboard_server
-from podracer_orchestrator import followers
+from podracer_orchestrator.leases import followers
 
 UNLIMITED = evolution_pb2.Objective(target_return=475.0)
 

@@ -7,8 +7,8 @@ import asyncio
 from podracer.common.v1 import cohort_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
 from podracer.orchestrator.v1 import job_pb2, job_service_pb2
-from podracer_orchestrator import cohorts
-from podracer_orchestrator.board import cohort_requests
+from podracer_orchestrator.board import requests
+from podracer_orchestrator.works import works
 
 TWO_PODS = job_pb2.PodShape(members=1, min_count=1, max_count=2)
 
@@ -35,7 +35,7 @@ async def test_a_generators_problem_is_an_event_once_for_each_message(site):
 
 
 async def test_a_generator_that_says_something_else_each_time_does_not_fill_the_log(site, monkeypatch):
-    monkeypatch.setattr(cohorts, "MAX_GENERATOR_PROBLEMS", 2)
+    monkeypatch.setattr(works, "MAX_GENERATOR_PROBLEMS", 2)
     site.board.round_env_steps = 100
     job = await site.create(pod=TWO_PODS)
     learner = site.learner()
@@ -66,7 +66,7 @@ async def test_the_job_ends_when_the_last_generation_is_over(site):
 
 async def test_a_round_that_ends_opens_a_barrier_at_once(site, monkeypatch):
     """Asked in vain, the leaderboard is left alone for a while; not any more once it has heard of another round."""
-    monkeypatch.setattr(cohort_requests, "RETRY_S", 3600.0)
+    monkeypatch.setattr(requests, "RETRY_S", 3600.0)
     site.board.round_env_steps = 100
     await site.create(pod=TWO_PODS)
     first, second = site.learner("projects/default/pods/a"), site.learner("projects/default/pods/b")

@@ -16,7 +16,7 @@ from podracer.orchestrator.v1 import job_service_pb2 as service_pb2
 from podracer_client.deployment_secrets import create_secrets
 from podracer_core.errors import PermissionRefused
 from podracer_orchestrator.pool import reconciler
-from podracer_orchestrator.pool.kubernetes import deaths, growth, pool, warnings
+from podracer_orchestrator.pool.kubernetes import deaths, pacing, pool, troubles
 from podracer_orchestrator.pool.kubernetes.job import JobMaker
 from support import manifests
 from support.kubernetes_api import ADMIN, NAMESPACE, Api, delete
@@ -52,7 +52,7 @@ async def site(site, cluster, tmp_path, monkeypatch) -> Any:
     monkeypatch.setattr(pool, "_LOOK_S", 0.5)
     monkeypatch.setattr(pool, "_PAUSE_S", 0.02)
     monkeypatch.setattr(pool, "DRAIN_S", 0.5)
-    monkeypatch.setattr(warnings, "SLOW_S", 0.2)
+    monkeypatch.setattr(troubles, "SLOW_S", 0.2)
     apply(cluster.store, tokens="/etc/podracer/tokens")
     await site.stop()
     site.settings = {
@@ -164,7 +164,7 @@ async def test_what_went_away_meanwhile_is_made_again_or_forgotten(site, cluster
 
 
 def plan(name: str) -> Any:
-    from podracer_orchestrator.pod_kind import PodKind
+    from podracer_orchestrator.jobs.plan import PodKind
     from podracer_orchestrator.pool.backend import PodPlan
 
     return PodPlan(f"projects/default/pods/{name}", PodKind(), 1)
@@ -219,7 +219,7 @@ async def test_an_api_server_that_is_away_ends_nothing(site, cluster):
     await asyncio.sleep(1.0)
     assert set(before) <= set(await pods(site))
     assert (await site.job(job.name)).state != job_pb2.JOB_STATE_FAILED
-    await site.server.orchestrator.pool_keeper.check()  # this is not a matter of how it is deployed
+    await site.server.orchestrator.pool_reconciler.check()  # this is not a matter of how it is deployed
     cluster.api.start()
     await until(lambda: len(cluster.pods("Running")) == 3, "the third pod")
     assert before.items() <= uids(cluster).items()
@@ -254,7 +254,7 @@ async def test_without_leave_it_says_which_verb_lacks_and_is_not_ready(site, clu
     said = await until_event(site, job, "POD_FORBIDDEN")
     assert 'cannot create resource "jobs" in API group "batch" in the namespace "podracer"' in said
     with pytest.raises(PermissionRefused, match="we may not create jobs"):
-        await site.server.orchestrator.pool_keeper.check()
+        await site.server.orchestrator.pool_reconciler.check()
     granted["verbs"].append("create")
     await until(lambda: cluster.pods("Running"), "the pod, now that it may be made")
     assert await until_checked(site, "") == ""
@@ -270,7 +270,7 @@ async def until_checked(site: Any, expected: str) -> str:
     while time.monotonic() < deadline:
         said = ""
         try:
-            await site.server.orchestrator.pool_keeper.check()
+            await site.server.orchestrator.pool_reconciler.check()
         except PermissionRefused as refusal:
             said = refusal.message
         if expected in said and bool(expected) == bool(said):
@@ -353,7 +353,7 @@ async def test_a_job_that_has_ended_though_its_pod_is_wanted_is_made_again(site,
 
 
 async def test_it_grows_while_there_is_room_and_one_pod_waits_for_more(site, cluster, monkeypatch):
-    monkeypatch.setattr(growth, "AGAIN_S", 1.0)
+    monkeypatch.setattr(pacing, "AGAIN_S", 1.0)
     cluster.nodes[:] = [Node("node-0", cpu=3.0)]
     job = await site.create(pod=shape(12, resources={"cpu": 1.0}))
     said = await until_event(site, job, "POD_UNSCHEDULABLE")
@@ -432,7 +432,7 @@ async def test_without_their_owner_no_pods_are_made_until_it_is_applied_again(si
     assert "the ConfigMap podracer-pool in the namespace podracer is missing" in said
     assert not cluster.jobs()
     assert not cluster.store.find("configmaps")
-    await site.server.orchestrator.pool_keeper.check()
+    await site.server.orchestrator.pool_reconciler.check()
     cluster.store.create("configmaps", NAMESPACE, {"metadata": {"name": "podracer-pool"}})
     await until(lambda: len(cluster.pods("Running")) == 3, "three others")
 
@@ -443,7 +443,7 @@ async def test_pods_are_made_of_a_template_of_its_own_version_only(site, cluster
     job = await site.create(pod=shape(2))
     said = await until_event(site, job, "POD_TEMPLATE")
     assert f"the pod template {TEMPLATE} (PODRACER_POD_TEMPLATE) cannot be used: it is of the version unknown" in said
-    await site.server.orchestrator.pool_keeper.check()  # it is Ready
+    await site.server.orchestrator.pool_reconciler.check()  # it is Ready
     assert not cluster.jobs()
     cluster.store.remove("podtemplates", TEMPLATE)
     await until(lambda: "there is no PodTemplate of that name" in caplog.text, "the end of the template")
@@ -481,7 +481,7 @@ async def test_what_admission_refuses_is_told_in_its_words(site, cluster, code, 
     found = await until_event(site, job, "POD_REFUSED")
     assert found.endswith(said)
     assert "may not" not in found
-    await site.server.orchestrator.pool_keeper.check()
+    await site.server.orchestrator.pool_reconciler.check()
     await until(lambda: cluster.pods("Running"), "the pod, now that it is let in")
 
 
@@ -517,7 +517,7 @@ async def test_a_learner_that_is_lost_for_long_is_started_again(site, cluster, m
     await until(lambda: cluster.pods("Running"), "the pod")
     await site.learner("projects/default/pods/fused-0").ask()
     first = uids(cluster)["fused-0"]
-    keeper = site.server.orchestrator.lease_keeper
+    keeper = site.server.orchestrator.lease_operations
     await keeper.lose_pod("projects/default/pods/fused-0", None, "it is frozen")
     await until(lambda: cluster.pods("Running") and uids(cluster).get("fused-0") not in (None, first), "another one")
 

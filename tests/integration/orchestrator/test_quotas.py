@@ -13,7 +13,7 @@ from podracer.common.v1 import evolution_pb2
 from podracer.orchestrator.v1 import artifact_service_pb2 as artifact_pb2
 from podracer.orchestrator.v1 import job_pb2, job_service_pb2
 from podracer_core.errors import Exhausted, InvalidInput
-from podracer_orchestrator.quotas import Quotas, read_quotas
+from podracer_orchestrator.jobs.quotas import Quotas, read_quotas
 
 LONG = evolution_pb2.Objective(max_duration={"seconds": 1000})
 

@@ -20,24 +20,24 @@ from podracer_core.rpc.tokens import LeaseTokens
 from podracer_core.storage.layout import checkpoint_prefix
 from podracer_core.storage.manifest import FILE_NAME, Manifest, ManifestFile
 from podracer_core.storage.object_store import open_store
-from podracer_orchestrator import followers, job_changes, jobs, leases, submission
-from podracer_orchestrator.board.cohort_requests import CohortProposer
+from podracer_orchestrator.api import job_changes
 from podracer_orchestrator.board.delivery import Delivery
-from podracer_orchestrator.changes import ChangeFeed
+from podracer_orchestrator.board.requests import CohortProposer
 from podracer_orchestrator.dispatch.dispatcher import Ask, Dispatcher
-from podracer_orchestrator.dispatch.lease_actions import actions
 from podracer_orchestrator.dispatch.lease_operations import LeaseOperations
-from podracer_orchestrator.leases import Holder
-from podracer_orchestrator.pod_kind import PodKind
+from podracer_orchestrator.dispatch.renewals import actions
+from podracer_orchestrator.jobs import jobs, submission
+from podracer_orchestrator.jobs.plan import PodKind
+from podracer_orchestrator.leases import followers, leases
+from podracer_orchestrator.leases.deadlines import LeaseDeadlines
+from podracer_orchestrator.leases.leases import Holder
 from podracer_orchestrator.pool import pods, reconciler
-from podracer_orchestrator.pool.backend import Capacity, PoolBackend
+from podracer_orchestrator.pool.backend import Capacity, PoolBackend, StaticPool
 from podracer_orchestrator.pool.capacity import capacity_message
 from podracer_orchestrator.pool.pods import PodReport
 from podracer_orchestrator.pool.reconciler import PoolReconciler
 from podracer_orchestrator.pool.shares import PoolShares
-from podracer_orchestrator.pool.static import StaticPool
-from podracer_orchestrator.terms import LeaseTerms
-from podracer_orchestrator.transactions import Transactions
+from podracer_orchestrator.transactions import ChangeFeed, Transactions
 from support.manual_clock import ManualClock
 
 GIB = 1 << 30
@@ -90,16 +90,16 @@ class World:
         self.store = open_store(f"file://{folder}/store")
         self.database = open_database(f"sqlite:///{folder}/o.sqlite", "podracer_orchestrator.migrations")
         self.transactions = Transactions(self.database, changes)
-        terms = LeaseTerms(self.clock, 1e6)
-        self.keeper = LeaseOperations(self.transactions, terms, self.store, changes, self.clock)
+        deadlines = LeaseDeadlines(self.clock, 1e6)
+        self.operations = LeaseOperations(self.transactions, deadlines, self.store, changes, self.clock)
         board = Board()
         delivery = Delivery(self.transactions, board, changes, self.clock)
         proposer = CohortProposer(self.transactions, board, delivery, self.clock)
         self.shares = PoolShares(self.clock)
         tokens = LeaseTokens(b"s" * 32)
-        self.dispatcher = Dispatcher(self.transactions, terms, tokens, proposer, changes, self.clock, self.shares)
+        self.dispatcher = Dispatcher(self.transactions, deadlines, tokens, proposer, changes, self.clock, self.shares)
         self.backend = backend
-        self.pool = PoolReconciler(self.transactions, self.keeper.lose_pod, self.shares, changes, self.clock)
+        self.pool = PoolReconciler(self.transactions, self.operations.lose_pod, self.shares, changes, self.clock)
         self.run(self.pool.adopt(backend))
         self.working: list[tuple[float, int, str, pod_pb2.Lease, float]] = []  # end, …, pod, lease, seconds
         self.following: dict[str, int] = {}  # pod: the fence of the lead that it follows
@@ -126,7 +126,7 @@ class World:
                 weight=weight,
             )
         )
-        new = jobs.NewJob(project, name, spec, submission.description_of(spec))
+        new = jobs.NewJob(project, name, spec, submission.built_in_description(spec))
         return self.write(lambda session: jobs.create(session, new, self.clock.now()).uid)
 
     def change(self, uid: str, *paths: str, suspend: bool | None = None, **values) -> None:
@@ -159,7 +159,7 @@ class World:
             progress=progress, checkpoint=agent_pb2.CheckpointReference(prefix=prefix, manifest_sha256=sha256)
         )
         result = pod_pb2.TrainResult(members=[pod_pb2.MemberResult(final=final)])
-        self.run(self.keeper.complete(Holder(lease.name.rpartition("/")[2], lease.fence), result))
+        self.run(self.operations.complete(Holder(lease.name.rpartition("/")[2], lease.fence), result))
 
     def go(self, seconds: float, pods: list[str], round_s: dict[str, float] | None = None) -> None:
         """Let `pods` work; each asks again as soon as its round is over."""
@@ -262,7 +262,7 @@ def test_a_pod_that_drains_gets_nothing_more_when_it_hands_its_lease_back(make_w
     world.change(uid, "pod.max_count", pod=job_pb2.PodShape(max_count=1))
     world.run(world.pool.reconcile())
     assert world.backend.pods == [first]
-    world.run(world.keeper.release(Holder(lease.name.rpartition("/")[2], lease.fence), cohort_pb2.Problem()))
+    world.run(world.operations.release(Holder(lease.name.rpartition("/")[2], lease.fence), cohort_pb2.Problem()))
     assert world.lease(second, {}).HasField("exit")
     world.change(uid, "pod.max_count", pod=job_pb2.PodShape(max_count=2))
     world.run(world.pool.reconcile())
@@ -380,7 +380,7 @@ def test_the_cost_of_followers_counts_once_by_the_clock(make_world):
     late = world.lease(STATIC[2], {})
     world.write(lambda session: followers.count_costs(session, world.clock.now()))
     assert world.used() == {"a": 2.0}
-    world.run(world.keeper.release(Holder(late.name.rpartition("/")[2], late.fence), cohort_pb2.Problem()))
+    world.run(world.operations.release(Holder(late.name.rpartition("/")[2], late.fence), cohort_pb2.Problem()))
     world.clock.seconds += 7.0
     world.complete(lead, 10.0)
     assert world.used() == {"a": 10.0 + 9.0 + 0.0}

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from podracer_orchestrator.budget import Budget, Grant, Remainder, Round, Sharing, Usage, cut_round, remainder
+from podracer_orchestrator.jobs.budget import (
+    Budget,
+    BudgetSplit,
+    Grant,
+    Remainder,
+    RoundLimits,
+    Usage,
+    cut_round,
+    remainder,
+)
 
 UNLIMITED = Remainder(None, None, None)
 
@@ -20,47 +29,51 @@ def test_the_remainder_leaves_out_what_is_used_and_what_is_reserved():
 @pytest.mark.parametrize("left", [Remainder(0, None, None), Remainder(None, 0.0, None), Remainder(5, 3.0, 0.0)])
 def test_nothing_is_granted_where_anything_has_run_out(left):
     assert left.is_empty
-    assert cut_round(Round(100), left, 2, Sharing()) is None
+    assert cut_round(RoundLimits(100), left, 2, BudgetSplit()) is None
 
 
 def test_without_limits_the_round_is_granted_as_it_is():
-    assert cut_round(Round(1000, 15.0), UNLIMITED, 4, Sharing()) == Grant(Round(1000, 15.0))
+    assert cut_round(RoundLimits(1000, 15.0), UNLIMITED, 4, BudgetSplit()) == Grant(RoundLimits(1000, 15.0))
 
 
 def test_a_round_of_steps_reserves_its_steps_and_is_cut_to_what_is_left():
-    plenty = cut_round(Round(1000), Remainder(10_000, None, None), 4, Sharing(teams=3))
-    assert plenty == Grant(Round(1000), reserved_env_steps=4000)
-    scarce = cut_round(Round(1000), Remainder(1000, None, None), 4, Sharing(teams=3))
-    assert scarce == Grant(Round(250), reserved_env_steps=1000, is_cut=True)
-    assert cut_round(Round(1000), Remainder(3, None, None), 4, Sharing()).round.member_env_steps == 1
+    plenty = cut_round(RoundLimits(1000), Remainder(10_000, None, None), 4, BudgetSplit(teams=3))
+    assert plenty == Grant(RoundLimits(1000), reserved_env_steps=4000)
+    scarce = cut_round(RoundLimits(1000), Remainder(1000, None, None), 4, BudgetSplit(teams=3))
+    assert scarce == Grant(RoundLimits(250), reserved_env_steps=1000, is_cut=True)
+    assert cut_round(RoundLimits(1000), Remainder(3, None, None), 4, BudgetSplit()).round.member_env_steps == 1
 
 
 def test_a_round_of_seconds_takes_a_pods_share_of_the_steps():
-    first = cut_round(Round(0, 15.0), Remainder(10_000, None, None), 4, Sharing(teams=2))
-    assert first == Grant(Round(1250, 15.0), reserved_env_steps=5000, is_cut=True)
+    first = cut_round(RoundLimits(0, 15.0), Remainder(10_000, None, None), 4, BudgetSplit(teams=2))
+    assert first == Grant(RoundLimits(1250, 15.0), reserved_env_steps=5000, is_cut=True)
 
 
 def test_a_round_of_seconds_takes_no_more_than_twice_what_a_pod_does():
-    grant = cut_round(Round(0, 15.0), Remainder(1_000_000, None, None), 4, Sharing(1, env_steps_per_second=100.0))
+    grant = cut_round(
+        RoundLimits(0, 15.0), Remainder(1_000_000, None, None), 4, BudgetSplit(1, env_steps_per_second=100.0)
+    )
     assert grant.reserved_env_steps == 3000  # 2 x 15 s x 100 steps/s
 
 
 def test_time_and_cost_cut_the_seconds():
-    assert cut_round(Round(0, 15.0), Remainder(None, 6.0, None), 1, Sharing()) == Grant(Round(0, 6.0), is_cut=True)
-    by_cost = cut_round(Round(0, 15.0), Remainder(None, None, 9.0), 1, Sharing(teams=3))
-    assert by_cost == Grant(Round(0, 15.0), reserved_cost_s=3.0, is_cut=True)
-    shared = cut_round(Round(500), Remainder(None, None, 9.0), 1, Sharing(teams=3))
-    assert shared == Grant(Round(500), reserved_cost_s=3.0, is_cut=True)
-    known = cut_round(Round(0, 15.0), Remainder(None, None, 900.0), 1, Sharing(teams=3, cost_per_second=2.0))
-    assert known == Grant(Round(0, 15.0), reserved_cost_s=60.0, is_cut=True)
+    assert cut_round(RoundLimits(0, 15.0), Remainder(None, 6.0, None), 1, BudgetSplit()) == Grant(
+        RoundLimits(0, 6.0), is_cut=True
+    )
+    by_cost = cut_round(RoundLimits(0, 15.0), Remainder(None, None, 9.0), 1, BudgetSplit(teams=3))
+    assert by_cost == Grant(RoundLimits(0, 15.0), reserved_cost_s=3.0, is_cut=True)
+    shared = cut_round(RoundLimits(500), Remainder(None, None, 9.0), 1, BudgetSplit(teams=3))
+    assert shared == Grant(RoundLimits(500), reserved_cost_s=3.0, is_cut=True)
+    known = cut_round(RoundLimits(0, 15.0), Remainder(None, None, 900.0), 1, BudgetSplit(teams=3, cost_per_second=2.0))
+    assert known == Grant(RoundLimits(0, 15.0), reserved_cost_s=60.0, is_cut=True)
 
 
 def test_a_team_does_more_steps_and_shares_its_part_of_the_cost():
-    sharing = Sharing(teams=2, env_steps_per_second=100.0, learners=3)
-    grant = cut_round(Round(0, 15.0), Remainder(1_000_000, None, None), 4, sharing)
+    split = BudgetSplit(teams=2, env_steps_per_second=100.0, learners=3)
+    grant = cut_round(RoundLimits(0, 15.0), Remainder(1_000_000, None, None), 4, split)
     assert grant.reserved_env_steps == 9000  # 2 x 15 s x 3 x 100 steps/s, of 4 members 2250 each
-    shared = cut_round(Round(500), Remainder(None, None, 12.0), 1, sharing)
-    assert shared == Grant(Round(500), reserved_cost_s=2.0, is_cut=True)
+    shared = cut_round(RoundLimits(500), Remainder(None, None, 12.0), 1, split)
+    assert shared == Grant(RoundLimits(500), reserved_cost_s=2.0, is_cut=True)
 
 
 def test_a_job_may_end_a_tenth_late_or_some_seconds():
@@ -70,6 +83,6 @@ def test_a_job_may_end_a_tenth_late_or_some_seconds():
 
 
 def test_what_is_left_of_a_round_is_never_nothing():
-    assert Round(1000, 15.0).after(400, 5.0) == Round(600, 10.0)
-    assert Round(1000, 15.0).after(2000, 50.0) == Round(1, 0.1)
-    assert Round(0, 15.0).after(2000, 5.0) == Round(0, 10.0)
+    assert RoundLimits(1000, 15.0).after(400, 5.0) == RoundLimits(600, 10.0)
+    assert RoundLimits(1000, 15.0).after(2000, 50.0) == RoundLimits(1, 0.1)
+    assert RoundLimits(0, 15.0).after(2000, 5.0) == RoundLimits(0, 10.0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from podracer_orchestrator.budget import Budget, Grant, Round, Sharing, Usage, cut_round, remainder
+from podracer_orchestrator.jobs.budget import Budget, BudgetSplit, Grant, RoundLimits, Usage, cut_round, remainder
 
 BUDGET = Budget(env_steps=100_000, cost_s=600.0)
 ROUNDS = st.tuples(st.sampled_from([0, 100, 1000]), st.floats(1.0, 4.0), st.integers(1, 8), st.floats(0.0, 1.0))
@@ -26,8 +26,8 @@ def test_used_and_reserved_stay_within_the_budget(rounds: list[tuple[int, float,
         reserved_s = sum(grant.reserved_cost_s for grant, _ in held)
         usage = Usage(env_steps, cost_s=cost_s, reserved_env_steps=reserved_steps, reserved_cost_s=reserved_s)
         left = remainder(BUDGET, usage)
-        whole = Round(int(steps * stretch), None if steps else 15.0 * stretch)
-        granted = cut_round(whole, left, members, Sharing(pods - len(held)))
+        whole = RoundLimits(int(steps * stretch), None if steps else 15.0 * stretch)
+        granted = cut_round(whole, left, members, BudgetSplit(pods - len(held)))
         if granted is None:
             assert left.is_empty
             continue

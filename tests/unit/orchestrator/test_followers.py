@@ -7,8 +7,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from podracer.orchestrator.v1 import job_pb2
-from podracer_orchestrator import cohorts, followers
-from podracer_orchestrator.pod_kind import PodKind
+from podracer_orchestrator.jobs.plan import PodKind
+from podracer_orchestrator.leases import followers, lease_messages
 from podracer_orchestrator.pool.choice import choose_pods
 from podracer_orchestrator.tables import JobRow, LeaseRow, PodRow, PodState, WorkKind
 
@@ -62,12 +62,12 @@ def test_of_the_pods_that_are_one_too_many_a_follower_goes_before_a_lead():
 
 
 def test_what_a_job_leaves_open_of_its_fusion_stays_open():
-    told = cohorts.fusion_spec(job_pb2.Fusion())
+    told = lease_messages.fusion_spec(job_pb2.Fusion())
     assert (told.fusion, told.interval_updates, told.quorum) == ("", 0, 0)
     assert not any(told.HasField(field) for field in ("deadline", "outer_learning_rate", "outer_momentum"))
     asked = job_pb2.Fusion(name="outer", quorum=3, learning_rate=0.5, momentum=0.0)
     asked.deadline.FromMilliseconds(250)
-    told = cohorts.fusion_spec(asked)
+    told = lease_messages.fusion_spec(asked)
     assert (told.fusion, told.quorum, told.outer_learning_rate, told.outer_momentum) == ("outer", 3, 0.5, 0.0)
     assert told.HasField("outer_momentum")
     assert told.deadline.ToMilliseconds() == 250

@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 from podracer_core.errors import PreconditionFailed
-from podracer_orchestrator.job_state import ACTIVE_STATES, FINAL_STATES, LIVE_STATES, JobSignal, JobState, next_state
+from podracer_orchestrator.jobs.state import ACTIVE_STATES, FINAL_STATES, LIVE_STATES, JobSignal, JobState, next_state
 
 MEANT = {
     (JobState.VALIDATING, JobSignal.INSPECTED): JobState.PENDING,

@@ -12,7 +12,7 @@ import yaml
 
 from podracer_core.errors import InvalidInput, Unavailable
 from podracer_core.kubernetes.access import ClusterAccess, in_cluster, read_kubeconfig
-from podracer_orchestrator.pod_kind import PodKind
+from podracer_orchestrator.jobs.plan import PodKind
 from podracer_orchestrator.pool.backend import PodPlan
 from podracer_orchestrator.pool.kubernetes.job import JobMaker
 from podracer_orchestrator.pool.kubernetes.template import read_template

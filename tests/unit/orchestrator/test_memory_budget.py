@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from podracer_orchestrator.pod_kind import PodKind
-from podracer_orchestrator.pool.memory_budget import PAUSE_S, SETTLE_S, MemoryBudget, MemoryNeeds, MemoryView
+from podracer_orchestrator.jobs.plan import PodKind
+from podracer_orchestrator.pool.scheduling import PAUSE_S, SETTLE_S, MemoryBudget, MemoryNeeds, MemoryView
 
 GIB = 1 << 30
 

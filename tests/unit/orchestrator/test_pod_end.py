@@ -9,7 +9,14 @@ from typing import Any
 
 import pytest
 
-from podracer_orchestrator.pool.pod import DRAIN_GRACE_S, LEARNER, LEARNER_GRACE_S, STOP_GRACE_S, LocalPod, PodProcesses
+from podracer_orchestrator.pool.local_pod import (
+    DRAIN_GRACE_S,
+    LEARNER,
+    LEARNER_GRACE_S,
+    STOP_GRACE_S,
+    LocalPod,
+    PodProcesses,
+)
 
 
 class _NoWaiting(selectors.DefaultSelector):

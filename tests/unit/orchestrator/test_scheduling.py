@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from podracer_orchestrator.pod_kind import PodKind
+from podracer_orchestrator.jobs.plan import PodKind
 from podracer_orchestrator.pool.scheduling import BURST, Demand, FairShare, Growth, Load, Room, share_pods
 
 GIB = 1 << 30

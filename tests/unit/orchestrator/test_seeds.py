@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from podracer_core.collect import ADMISSION, CONFIRMATION, SCREENING
 from podracer_core.random_streams import evaluation_seeds
-from podracer_orchestrator.seeds import fresh_seeds
+from podracer_orchestrator.works.evaluation_works import fresh_seeds
 
 
 def test_the_seeds_are_the_same_everywhere() -> None:

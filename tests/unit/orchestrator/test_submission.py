@@ -13,7 +13,8 @@ from podracer.orchestrator.v1 import job_pb2
 from podracer.orchestrator.v1 import job_service_pb2 as service_pb2
 from podracer_core.catalogue import fusions
 from podracer_core.errors import InvalidInput
-from podracer_orchestrator import job_plan, submission
+from podracer_orchestrator.jobs import submission
+from podracer_orchestrator.jobs.plan import MAX_AUTOMATIC_MEMBERS, JobPlan, plan_of
 from podracer_orchestrator.tables import JobRow
 
 
@@ -30,9 +31,9 @@ def request_of(**changes) -> service_pb2.CreateJobRequest:
     return service_pb2.CreateJobRequest(spec=spec(**changes))
 
 
-def plan(**changes) -> job_plan.JobPlan:
+def plan(**changes) -> JobPlan:
     stored = submission.checked(spec(**changes)).SerializeToString()
-    return job_plan.plan_of(JobRow(spec=stored))
+    return plan_of(JobRow(spec=stored))
 
 
 def test_a_name_is_made_of_the_display_name_and_a_random_ending():
@@ -61,7 +62,7 @@ def test_defaults_are_filled_in():
 def test_a_pods_share_of_the_population():
     assert plan().places(1) == 8
     assert plan().places(3) == 3
-    assert plan(evolution=evolution_pb2.Evolution(population=100)).places(1) == job_plan.MAX_AUTOMATIC_MEMBERS
+    assert plan(evolution=evolution_pb2.Evolution(population=100)).places(1) == MAX_AUTOMATIC_MEMBERS
     assert plan(pod=job_pb2.PodShape(members=5)).places(3) == 5
 
 

@@ -33,11 +33,12 @@ from podracer_core.rpc.tokens import Role
 from podracer_core.storage.layout import artifact_key
 from podracer_core.storage.manifest import FILE_NAME, ManifestFile, read_manifest
 from podracer_core.storage.object_store import CHUNK_BYTES, ObjectStore
-from podracer_orchestrator import job_files, names
+from podracer_orchestrator import names
 from podracer_orchestrator.artifacts import artifacts, versions
 from podracer_orchestrator.artifacts.artifacts import Found
 from podracer_orchestrator.clock import Clock
-from podracer_orchestrator.quotas import Quotas, require_upload
+from podracer_orchestrator.jobs import job_files
+from podracer_orchestrator.jobs.quotas import Quotas, require_upload
 from podracer_orchestrator.tables import ArtifactRow
 from podracer_orchestrator.transactions import Transactions
 

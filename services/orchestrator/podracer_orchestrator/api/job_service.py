@@ -18,12 +18,14 @@ from podracer_core.jobs.messages import seconds_from_duration
 from podracer_core.rpc.auth import current_caller
 from podracer_core.rpc.tokens import Role
 from podracer_core.telemetry.spans import current
-from podracer_orchestrator import events, job_changes, job_files, jobs, names, promotions, submission
-from podracer_orchestrator.api.job_messages import event_message, job_message, promotion_message
+from podracer_orchestrator import events, names
+from podracer_orchestrator.api import job_changes
+from podracer_orchestrator.api.messages import event_message, job_message, pod_messages, promotion_message
 from podracer_orchestrator.api.policy_lookup import find_policy
 from podracer_orchestrator.api.watching import Watcher
-from podracer_orchestrator.job_filters import parse_filter
-from podracer_orchestrator.lease_messages import pod_messages
+from podracer_orchestrator.continuous import promotions
+from podracer_orchestrator.jobs import job_files, jobs, listing, submission
+from podracer_orchestrator.jobs.listing import parse_filter
 from podracer_orchestrator.orchestrator import Orchestrator
 from podracer_orchestrator.pool import pods
 from podracer_orchestrator.pool.capacity import capacity_message, pod_uses
@@ -50,7 +52,7 @@ class JobServicer(job_service_pb2_grpc.JobServiceServicer):
         self._watcher = Watcher(
             orchestrator.transactions,
             orchestrator.changes,
-            orchestrator.terms,
+            orchestrator.deadlines,
             self._clock,
             lambda: pod_uses(orchestrator.pool_shares),
         )
@@ -84,7 +86,7 @@ class JobServicer(job_service_pb2_grpc.JobServiceServicer):
         wanted = parse_filter(request.filter)
 
         def operation(session: Session) -> service_pb2.ListJobsResponse:
-            found, token = job_changes.page(session, project, states, wanted, request.page_token, size)
+            found, token = listing.page(session, project, states, wanted, request.page_token, size)
             listed = [self._message(session, job) for job in found]
             return service_pb2.ListJobsResponse(jobs=listed, next_page_token=token)
 
@@ -141,8 +143,8 @@ class JobServicer(job_service_pb2_grpc.JobServiceServicer):
             else:
                 found = list(pods.of_project(session, project, request.page_token, size + 1))
             token = found[size - 1].name if len(found) > size else ""
-            uses, terms = pod_uses(self._orchestrator.pool_shares), self._orchestrator.terms
-            listed = pod_messages(session, found[:size], terms, uses)
+            uses, deadlines = pod_uses(self._orchestrator.pool_shares), self._orchestrator.deadlines
+            listed = pod_messages(session, found[:size], deadlines, uses)
             return service_pb2.ListPodsResponse(pods=listed, next_page_token=token)
 
         return await self._transactions.read(operation)
@@ -172,7 +174,7 @@ class JobServicer(job_service_pb2_grpc.JobServiceServicer):
         self, request: service_pb2.CollectCheckpointsRequest, context: Context
     ) -> service_pb2.CollectCheckpointsResponse:
         project = names.parse_parent(request.parent)
-        found = await self._orchestrator.collector.collect(project, dry_run=request.validate_only)
+        found = await self._orchestrator.retention.collect(project, dry_run=request.validate_only)
         return service_pb2.CollectCheckpointsResponse(
             checkpoint_count=len(found.prefixes), size_bytes=found.size_bytes, prefixes=found.prefixes[:MAX_PAGE]
         )
@@ -241,7 +243,7 @@ class JobServicer(job_service_pb2_grpc.JobServiceServicer):
         return await self._transactions.write(changing)
 
     def _message(self, session: Session, job: JobRow) -> job_pb2.Job:
-        return job_message(session, job, self._orchestrator.terms, self._clock.now())
+        return job_message(session, job, self._orchestrator.deadlines, self._clock.now())
 
 
 def _named(session: Session, text: str, field: str = "name") -> JobRow:

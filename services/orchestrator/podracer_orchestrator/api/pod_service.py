@@ -10,7 +10,6 @@ from typing import Any
 
 import grpc
 
-from podracer.common.v1 import cohort_pb2
 from podracer.orchestrator.v1 import job_pb2, pod_service_pb2_grpc
 from podracer.orchestrator.v1 import pod_service_pb2 as pod_pb2
 from podracer_core.build import is_compatible, own_build
@@ -22,10 +21,11 @@ from podracer_orchestrator import names
 from podracer_orchestrator.clock import Clock
 from podracer_orchestrator.dispatch.dispatcher import Ask, Dispatcher
 from podracer_orchestrator.dispatch.lease_operations import LeaseOperations
-from podracer_orchestrator.leases import Holder
+from podracer_orchestrator.leases.deadlines import LeaseDeadlines, LiveReport
+from podracer_orchestrator.leases.leases import Holder
+from podracer_orchestrator.outcomes.results import member_commit
 from podracer_orchestrator.pool.pods import PodReport
-from podracer_orchestrator.results import member_commit
-from podracer_orchestrator.terms import LeaseTerms, LiveReport
+from podracer_orchestrator.stored_messages import encode
 
 SERVICE = "/podracer.orchestrator.v1.PodService/"
 METHODS: Mapping[str, set[Role]] = {
@@ -44,10 +44,12 @@ Context = grpc.aio.ServicerContext[Any, Any]
 class PodServicer(pod_service_pb2_grpc.PodServiceServicer):
     """Answers learners."""
 
-    def __init__(self, dispatcher: Dispatcher, keeper: LeaseOperations, terms: LeaseTerms, clock: Clock) -> None:
+    def __init__(
+        self, dispatcher: Dispatcher, operations: LeaseOperations, deadlines: LeaseDeadlines, clock: Clock
+    ) -> None:
         self._dispatcher = dispatcher
-        self._keeper = keeper
-        self._terms = terms
+        self._operations = operations
+        self._deadlines = deadlines
         self._clock = clock
 
     async def LeaseWork(self, request: pod_pb2.LeaseWorkRequest, context: Context) -> pod_pb2.LeaseWorkResponse:
@@ -61,13 +63,13 @@ class PodServicer(pod_service_pb2_grpc.PodServiceServicer):
             request.env_steps_per_second,
             self._clock.now(),
         )
-        action = await self._keeper.renew(_holder(request), live, request.evaluations)
-        return pod_pb2.RenewLeaseResponse(action=action, term=seconds_to_duration(self._terms.term_s))
+        action = await self._operations.renew(_holder(request), live, request.evaluations)
+        return pod_pb2.RenewLeaseResponse(action=action, term=seconds_to_duration(self._deadlines.term_s))
 
     async def CommitCheckpoint(
         self, request: pod_pb2.CommitCheckpointRequest, context: Context
     ) -> pod_pb2.CommitCheckpointResponse:
-        await self._keeper.commit(_holder(request), [member_commit(member) for member in request.members])
+        await self._operations.commit(_holder(request), [member_commit(member) for member in request.members])
         response = pod_pb2.CommitCheckpointResponse()
         response.commit_time.FromDatetime(self._clock.now())
         return response
@@ -79,10 +81,10 @@ class PodServicer(pod_service_pb2_grpc.PodServiceServicer):
         if kind is None:
             raise _invalid("result", "expected train, evaluate, inspect or problem")
         holder = _holder(request)
-        if request.HasField("next") and request.next.pod != (pod := await self._keeper.pod_of(holder)):
+        if request.HasField("next") and request.next.pod != (pod := await self._operations.pod_of(holder)):
             message = f"the lease is {pod}'s, the next work is asked for {request.next.pod}"
             raise PermissionRefused(message, reason="WRONG_POD")
-        await self._keeper.complete(holder, getattr(request, kind))
+        await self._operations.complete(holder, getattr(request, kind))
         if not request.HasField("next"):
             return pod_pb2.CompleteWorkResponse()
         return pod_pb2.CompleteWorkResponse(next=await self._lease(request.next))
@@ -90,7 +92,7 @@ class PodServicer(pod_service_pb2_grpc.PodServiceServicer):
     async def ReleaseLease(
         self, request: pod_pb2.ReleaseLeaseRequest, context: Context
     ) -> pod_pb2.ReleaseLeaseResponse:
-        await self._keeper.release(_holder(request), request.reason)
+        await self._operations.release(_holder(request), request.reason)
         return pod_pb2.ReleaseLeaseResponse()
 
     async def _lease(self, request: pod_pb2.LeaseWorkRequest) -> pod_pb2.Lease | None:
@@ -116,7 +118,7 @@ def _ask(request: pod_pb2.LeaseWorkRequest) -> Ask:
         instance_id=request.instance_id,
         layout="" if layout == "UNSPECIFIED" else layout,
         address=request.address,
-        build=_stored(request.build),
+        build=encode(request.build),
     )
     can = request.capabilities
     return Ask(report, request.request_id, tuple(request.warm_agents), tuple(can.algorithms), can.can_fuse)
@@ -137,10 +139,6 @@ def _holder(
             reason="WRONG_LEASE",
         )
     return Holder(lease_id, request.fence)
-
-
-def _stored(build: cohort_pb2.BuildInfo) -> bytes:
-    return build.SerializeToString(deterministic=True)
 
 
 def _invalid(field: str, message: str) -> InvalidInput:

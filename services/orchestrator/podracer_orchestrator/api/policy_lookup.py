@@ -8,10 +8,12 @@ from sqlalchemy.orm import Session
 from podracer.common.v1 import agent_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
 from podracer_core.errors import FieldViolation, InvalidInput, NotFound, PreconditionFailed
-from podracer_orchestrator import jobs, names, outbox, supervision
+from podracer_orchestrator import names, outbox
 from podracer_orchestrator.board.client import LeaderboardClient
+from podracer_orchestrator.continuous.promotions import Policy
+from podracer_orchestrator.jobs import jobs
 from podracer_orchestrator.names import Name
-from podracer_orchestrator.promotions import Policy
+from podracer_orchestrator.stored_messages import best_of, retrained_of
 from podracer_orchestrator.tables import CheckpointRow, JobRow
 from podracer_orchestrator.transactions import Transactions
 
@@ -33,8 +35,9 @@ async def find_policy(transactions: Transactions, board: LeaderboardClient, job:
     if name.kind != "agent":
         return await transactions.read(lambda session: _checkpoint(session, name))
     owner = await transactions.read(lambda session: jobs.get(session, name.project, name.job))
-    if owner.retrained is not None and agent_pb2.Parent.FromString(owner.retrained).agent == text:
-        return _retrained(owner.retrained)
+    retrained = retrained_of(owner)
+    if retrained is not None and retrained.agent == text:
+        return Policy(text, retrained.checkpoint.prefix)
     leaderboard = outbox.board_of(owner)
     for candidate in (await board.get(leaderboard)).candidates:
         if candidate.agent.name == text:
@@ -43,18 +46,13 @@ async def find_policy(transactions: Transactions, board: LeaderboardClient, job:
 
 
 def _best(session: Session, job: JobRow) -> Policy:
-    best = supervision.newest_best(session, job) if job.is_continuous else job
-    if best is None or best.best is None:
+    of = jobs.newest_best(session, job) if job.is_continuous else job
+    best = None if of is None else best_of(of)
+    if of is None or best is None:
         what = "none of its generations has a candidate yet" if job.is_continuous else "it has no candidate yet"
         raise PreconditionFailed(f"nothing of {job.job_id} can be promoted: {what}", reason="NO_CANDIDATE")
-    if best.retrained is not None:
-        return _retrained(best.retrained)
-    return _policy(agent_pb2.Evaluation.FromString(best.best))
-
-
-def _retrained(stored: bytes) -> Policy:
-    policy = agent_pb2.Parent.FromString(stored)
-    return Policy(policy.agent, policy.checkpoint.prefix)
+    retrained = retrained_of(of)
+    return _policy(best) if retrained is None else Policy(retrained.agent, retrained.checkpoint.prefix)
 
 
 def _checkpoint(session: Session, name: Name) -> Policy:

@@ -14,15 +14,14 @@ from sqlalchemy.orm import Session
 from podracer.orchestrator.v1 import job_pb2
 from podracer.orchestrator.v1 import job_service_pb2 as service_pb2
 from podracer_core.errors import NotFound
-from podracer_orchestrator import events, jobs
-from podracer_orchestrator.api.job_messages import event_message, job_message
-from podracer_orchestrator.changes import ChangeFeed, job_topic, project_topic
+from podracer_orchestrator import events
+from podracer_orchestrator.api.messages import event_message, job_message, pod_messages
 from podracer_orchestrator.clock import Clock
-from podracer_orchestrator.job_state import FINAL_STATES
-from podracer_orchestrator.lease_messages import pod_messages
+from podracer_orchestrator.jobs import jobs
+from podracer_orchestrator.jobs.state import FINAL_STATES
+from podracer_orchestrator.leases.deadlines import LeaseDeadlines
 from podracer_orchestrator.pool import pods
-from podracer_orchestrator.terms import LeaseTerms
-from podracer_orchestrator.transactions import Transactions
+from podracer_orchestrator.transactions import ChangeFeed, Transactions, job_topic, project_topic
 
 _FINAL = frozenset(job_pb2.JobState.Value(f"JOB_STATE_{state}") for state in FINAL_STATES)
 EVENTS_AT_ONCE = 200
@@ -72,14 +71,14 @@ class Watcher:
         self,
         transactions: Transactions,
         changes: ChangeFeed,
-        terms: LeaseTerms,
+        deadlines: LeaseDeadlines,
         clock: Clock,
         uses: Callable[[], Mapping[str, job_pb2.Resources]],
     ) -> None:
         """`uses`: what each pod's processes take now, by its name."""
         self._transactions = transactions
         self._changes = changes
-        self._terms = terms
+        self._deadlines = deadlines
         self._clock = clock
         self._uses = uses
         self._draining = False
@@ -183,7 +182,7 @@ class Watcher:
         async with self._reading[job_uid]:
             version, known = self._changes.version(job_topic(job_uid)), self._snapshots.get(job_uid)
             began = self._clock.monotonic()
-            reports = self._terms.reports(job_uid)
+            reports = self._deadlines.reports(job_uid)
             if known is not None:
                 is_same = (known.moment.version, known.moment.reports) == (version, reports)
                 if began - known.moment.time < (FRESH_S if is_same else self._pause_s):
@@ -210,14 +209,14 @@ class Watcher:
         while (left_s := until - self._clock.monotonic()) > 0.0:
             if await self._changes.wait(topic, snapshot.moment.version, min(left_s, max(REPORTS_S, self._pause_s))):
                 return
-            if self._clock.monotonic() >= due_at and self._terms.reports(uid) != snapshot.moment.reports:
+            if self._clock.monotonic() >= due_at and self._deadlines.reports(uid) != snapshot.moment.reports:
                 return
 
     def _read(self, session: Session, job_uid: str, version: int, reports: int, at: float) -> _Snapshot:
         began = time.thread_time()
         job = jobs.get_by_uid(session, job_uid)
-        message = job_message(session, job, self._terms, self._clock.now())
-        found = pod_messages(session, pods.of_job(session, job), self._terms, self._uses())
+        message = job_message(session, job, self._deadlines, self._clock.now())
+        found = pod_messages(session, pods.of_job(session, job), self._deadlines, self._uses())
         return _Snapshot(_Moment(version, reports, at, time.thread_time() - began), message, found)
 
 

@@ -11,9 +11,12 @@ from sqlalchemy.orm import Session
 
 from podracer_core.errors import AlreadyExists, Fenced, NotFound, PreconditionFailed
 from podracer_core.storage.manifest import FILE_NAME, Manifest, ManifestFile
-from podracer_orchestrator import job_files, jobs, names, promotions, retraining
+from podracer_orchestrator import names
 from podracer_orchestrator.artifacts import versions
+from podracer_orchestrator.continuous import promotions
+from podracer_orchestrator.jobs import job_files, jobs
 from podracer_orchestrator.names import Name
+from podracer_orchestrator.stored_messages import final_policy
 from podracer_orchestrator.tables import ArtifactRow, CheckpointRow, JobRow
 
 CHECKPOINT = "CHECKPOINT"
@@ -154,7 +157,7 @@ def _best(session: Session, job: JobRow) -> CheckpointRow:
         if champion is None:
             raise NotFound(f"the job {job.job_id} has no champion yet", reason="NO_CANDIDATE")
         return _row(session, champion.prefix)
-    final = retraining.final_policy(job)
+    final = final_policy(job)
     if final is None:
         raise NotFound(f"the job {job.job_id} has no candidate yet", reason="NO_CANDIDATE")
     return _row(session, final.checkpoint.prefix)

@@ -22,36 +22,24 @@ from sqlalchemy.orm import Session
 
 from podracer.common.v1 import agent_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
-from podracer.orchestrator.v1 import job_pb2
 from podracer_core.errors import DataCorrupted, InvalidInput, PodracerError
 from podracer_core.storage.layout import REPLAY_FOLDER, CheckpointPlace, job_prefix
 from podracer_core.storage.manifest import FILE_NAME, read_manifest
 from podracer_core.storage.object_store import ObjectStore
-from podracer_orchestrator import (
-    evaluation_works,
-    founders,
-    jobs,
-    leases,
-    objective,
-    outbox,
-    promotions,
-    refused_checkpoints,
-)
+from podracer_orchestrator import outbox
 from podracer_orchestrator.artifacts import versions
 from podracer_orchestrator.board.client import LeaderboardClient
 from podracer_orchestrator.board.delivery import Delivery
 from podracer_orchestrator.clock import Clock
-from podracer_orchestrator.cohorts import proposal_of
-from podracer_orchestrator.job_plan import plan_of
-from podracer_orchestrator.tables import (
-    CheckpointRow,
-    JobRow,
-    MemberRow,
-    WorkKind,
-    WorkRow,
-    WorkState,
-)
+from podracer_orchestrator.continuous import promotions
+from podracer_orchestrator.jobs import founders, jobs
+from podracer_orchestrator.jobs.plan import plan_of
+from podracer_orchestrator.leases import leases
+from podracer_orchestrator.outcomes import objective
+from podracer_orchestrator.stored_messages import best_of, ensemble_of, order_of, proposal_of, retrained_of
+from podracer_orchestrator.tables import CheckpointRow, JobRow, MemberRow, WorkKind, WorkRow, WorkState
 from podracer_orchestrator.transactions import Transactions
+from podracer_orchestrator.works import refused_checkpoints
 
 logger = logging.getLogger(__name__)
 
@@ -282,18 +270,14 @@ def _place(session: Session, uid: str) -> tuple[str, str] | None:
 
 def _needed(session: Session, job: JobRow) -> set[str]:
     """What the job itself, its works that are not over and its challenges need."""
-    needed = set[str]()
-    if job.best is not None:
-        needed.add(agent_pb2.Evaluation.FromString(job.best).checkpoint.prefix)
-    if job.retrained is not None:
-        needed.add(agent_pb2.Parent.FromString(job.retrained).checkpoint.prefix)
-    if job.ensemble is not None:
-        needed |= {each.checkpoint.prefix for each in job_pb2.Ensemble.FromString(job.ensemble).policies}
+    ensemble = ensemble_of(job)
+    policies = [best_of(job), retrained_of(job), *(ensemble.policies if ensemble else ())]
+    needed = {each.checkpoint.prefix for each in policies if each is not None}
     challenged = select(WorkRow.checkpoint).where(WorkRow.job_uid == job.uid, WorkRow.checkpoint.is_not(None))
     needed |= {prefix for prefix in session.scalars(challenged) if prefix}
     for work in session.scalars(select(WorkRow).where(WorkRow.job_uid == job.uid, WorkRow.state.in_(_OPEN))):
         if work.kind == WorkKind.EVALUATE:
-            needed |= {each.checkpoint.prefix for each in evaluation_works.order_of(work).policies}
+            needed |= {each.checkpoint.prefix for each in order_of(work).policies}
         else:
             needed |= {prefix for each in proposal_of(work).proposals for prefix in _of_spec(each.agent)}
             members = select(MemberRow.checkpoint).where(MemberRow.work_id == work.id)
@@ -304,7 +288,7 @@ def _needed(session: Session, job: JobRow) -> set[str]:
 def _in_contests(session: Session) -> set[str]:
     """What is compared in the contests of jobs: the champion is of another one."""
     query = select(WorkRow).where(WorkRow.contest != "", WorkRow.state.in_(_OPEN))
-    orders = [evaluation_works.order_of(work) for work in session.scalars(query)]
+    orders = [order_of(work) for work in session.scalars(query)]
     return {policy.checkpoint.prefix for order in orders for policy in order.policies}
 
 

@@ -16,11 +16,11 @@ from datetime import datetime
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from podracer.orchestrator.v1 import job_pb2
 from podracer_core.errors import NotFound
 from podracer_core.storage.layout import UPLOADS_FOLDER
 from podracer_core.storage.object_store import ObjectStore
-from podracer_orchestrator import job_files
+from podracer_orchestrator.jobs import job_files
+from podracer_orchestrator.stored_messages import spec_of
 from podracer_orchestrator.tables import ArtifactRow, JobFileRow, JobRow
 from podracer_orchestrator.transactions import Transactions
 
@@ -61,8 +61,7 @@ def _move_jobs(session: Session, former: ArtifactRow, name: str) -> None:
     query = select(JobFileRow).where(there, JobFileRow.artifact_id == name)
     has = set(session.scalars(select(JobFileRow.job_uid).where(there, JobFileRow.artifact_id == former.artifact_id)))
     for user in session.scalars(query).all():
-        spec = job_pb2.JobSpec.FromString(session.get_one(JobRow, user.job_uid).spec)
-        if former.key not in job_files.keys(spec):
+        if former.key not in job_files.keys(spec_of(session.get_one(JobRow, user.job_uid))):
             continue
         if user.job_uid not in has:
             session.add(JobFileRow(job_uid=user.job_uid, project=former.project, artifact_id=former.artifact_id))

@@ -13,20 +13,23 @@ from sqlalchemy.orm import Session
 from podracer.orchestrator.v1 import pod_service_pb2 as pod_pb2
 from podracer_core.errors import InvalidInput, PodracerError
 from podracer_core.rpc.tokens import LeaseTokens
-from podracer_orchestrator import challenges, cohorts, followers, jobs, leases, objective, works
-from podracer_orchestrator.board.cohort_requests import CohortProposer, ToPropose, to_propose
-from podracer_orchestrator.budget import Grant, Remainder, Round, Sharing, cut_round, remainder
-from podracer_orchestrator.changes import WORK, ChangeFeed, touch
+from podracer_orchestrator.board.requests import CohortProposer, ToPropose, to_propose
 from podracer_orchestrator.clock import Clock
 from podracer_orchestrator.dispatch.metrics import WaitingPods, granted
-from podracer_orchestrator.job_plan import plan_of
-from podracer_orchestrator.job_state import TRAINING_STATES, JobState
-from podracer_orchestrator.lease_messages import lease_message
+from podracer_orchestrator.jobs import jobs
+from podracer_orchestrator.jobs.budget import BudgetSplit, Grant, Remainder, RoundLimits, cut_round, remainder
+from podracer_orchestrator.jobs.plan import plan_of
+from podracer_orchestrator.jobs.state import TRAINING_STATES, JobState
+from podracer_orchestrator.leases import followers, leases
+from podracer_orchestrator.leases.deadlines import LeaseDeadlines
+from podracer_orchestrator.leases.lease_messages import lease_message
+from podracer_orchestrator.outcomes import challenges, failures, objective
 from podracer_orchestrator.pool import pods
 from podracer_orchestrator.pool.shares import PoolShares
+from podracer_orchestrator.stored_messages import proposal_of
 from podracer_orchestrator.tables import JobRow, LeaseRow, LeaseState, PodRow, PodState, WorkKind, WorkRow, WorkState
-from podracer_orchestrator.terms import LeaseTerms
-from podracer_orchestrator.transactions import Transactions
+from podracer_orchestrator.transactions import WORK, ChangeFeed, Transactions, touch
+from podracer_orchestrator.works import works
 
 logger = logging.getLogger(__name__)
 
@@ -56,7 +59,7 @@ class Dispatcher:
     def __init__(
         self,
         transactions: Transactions,
-        terms: LeaseTerms,
+        deadlines: LeaseDeadlines,
         tokens: LeaseTokens,
         proposer: CohortProposer,
         changes: ChangeFeed,
@@ -65,7 +68,7 @@ class Dispatcher:
     ) -> None:
         """`shares`: those of the pool; without any, pods come by themselves."""
         self._transactions = transactions
-        self._terms = terms
+        self._deadlines = deadlines
         self._tokens = tokens
         self._proposer = proposer
         self._changes = changes
@@ -134,17 +137,17 @@ class Dispatcher:
         if former is not None:
             if former.pod != pod.name:
                 raise InvalidInput(f"the request {ask.request_id} was made by another pod", reason="WRONG_REQUEST_ID")
-            if former.state != LeaseState.HELD or not self._terms.is_running(former.fence):
+            if former.state != LeaseState.HELD or not self._deadlines.is_running(former.fence):
                 return True, None
-            self._terms.renew(former.fence)
-            return True, lease_message(session, former, self._tokens, self._terms.term_s)
+            self._deadlines.renew(former.fence)
+            return True, lease_message(session, former, self._tokens, self._deadlines.term_s)
         for lease in leases.held(session, pod=pod.name):
             # A learner works on one lease at a time: whoever asks anew has lost, or forgotten, the one before.
             restarted = lease.instance_id != ask.report.instance_id
             why = "its learner was started again" if restarted else "its learner asked for other work"
-            problem = works.problem_of(PodracerError(f"{pod.name}: {why}", reason="POD_RESTARTED"))
-            works.lose(session, lease, LeaseState.EXPIRED, why, now, problem=problem)
-            self._terms.end(lease.fence)
+            problem = failures.problem_of(PodracerError(f"{pod.name}: {why}", reason="POD_RESTARTED"))
+            failures.lose(session, lease, LeaseState.EXPIRED, why, now, problem=problem)
+            self._deadlines.end(lease.fence)
         if pod.state == PodState.LOST:
             pod.state = PodState.IDLE
         return False, None
@@ -183,7 +186,7 @@ class Dispatcher:
         now, kinds = self._clock.now(), waiting.kinds(job.uid, WorkState.READY)
         work = works.ready(session, job.uid) if kinds - {WorkKind.EVALUATE} else None
         if work is not None and work.kind == WorkKind.INSPECT:
-            return self._grant(session, job, work, ask, cohorts.NO_ROUND)
+            return self._grant(session, job, work, ask, works.NO_ROUND)
         if JobState(job.state) not in TRAINING_STATES:
             return None
         evaluation = objective.next_evaluation(session, job, now) if WorkKind.EVALUATE in kinds else None
@@ -191,9 +194,9 @@ class Dispatcher:
             if evaluation.checkpoint is not None:
                 challenges.note_start(session, job, evaluation, ask.report.name, now)
             cost_s = 0.0 if plan_of(job).budget.cost_s is None else evaluation.expected_cost_s
-            return self._grant(session, job, evaluation, ask, Grant(Round(), reserved_cost_s=cost_s))
+            return self._grant(session, job, evaluation, ask, Grant(RoundLimits(), reserved_cost_s=cost_s))
         if work is not None and work.kind == WorkKind.RETRAIN:
-            whole = cohorts.round_of(plan_of(job), cohorts.proposal_of(work))
+            whole = works.round_of(plan_of(job), proposal_of(work))
             return self._grant(session, job, work, ask, Grant(leases.round_left(session, work, whole)))
         if job.time_to_target_s is not None:
             return None  # the job only waits for its last stages
@@ -230,8 +233,8 @@ class Dispatcher:
         """Lease a TRAIN work that waits, cut to what is left of the budget."""
         if work is None:
             return None
-        whole = leases.round_left(session, work, cohorts.round_of(plan_of(job), cohorts.proposal_of(work)))
-        what = cut_round(whole, left, work.places, self._sharing(session, job))
+        whole = leases.round_left(session, work, works.round_of(plan_of(job), proposal_of(work)))
+        what = cut_round(whole, left, work.places, self._split(session, job))
         return None if what is None else self._grant(session, job, work, ask, what)
 
     def _propose(self, session: Session, job: JobRow, left: Remainder, ask: Ask) -> ToPropose | None:
@@ -257,29 +260,29 @@ class Dispatcher:
         if left.cost_s is not None and cost_s > left.cost_s:
             return None
         lease = leases.follow(session, job, place, ask.asker, cost_s, now)
-        self._terms.begin(lease.fence, job.uid)
-        return lease_message(session, lease, self._tokens, self._terms.term_s)
+        self._deadlines.begin(lease.fence, job.uid)
+        return lease_message(session, lease, self._tokens, self._deadlines.term_s)
 
     def _grant(self, session: Session, job: JobRow, work: WorkRow, ask: Ask, what: Grant) -> pod_pb2.Lease:
         lease = leases.grant(session, job, work, ask.asker, what, self._clock.now())
-        self._terms.begin(lease.fence, job.uid)
+        self._deadlines.begin(lease.fence, job.uid)
         if plan_of(job).learners > 1 and work.kind == WorkKind.TRAIN:
             touch(session, WORK)  # there is somebody to follow
-        return lease_message(session, lease, self._tokens, self._terms.term_s)
+        return lease_message(session, lease, self._tokens, self._deadlines.term_s)
 
-    def _sharing(self, session: Session, job: JobRow) -> Sharing:
+    def _split(self, session: Session, job: JobRow) -> BudgetSplit:
         plan = plan_of(job)
         if not plan.budget.can_be_reserved:
-            return Sharing(learners=plan.learners)
+            return BudgetSplit(learners=plan.learners)
         held = leases.held(session, job_uid=job.uid)
         teams = plan.teams(self._shares.expected(session, job))
         without = teams - sum(lease.kind != WorkKind.FOLLOW for lease in held)
         if job.cost_s <= 1.0:
-            return Sharing(max(1, without), 0.0, plan.learners)  # a short past says little
+            return BudgetSplit(max(1, without), 0.0, plan.learners)  # a short past says little
         # What one pod costs in a second; while there were fewer pods this is too little.
         pod_s = leases.active_time_s(job, self._clock.now()) * teams * plan.learners
         rate = max(1.0, job.cost_s / pod_s) if pod_s > 0.0 else 1.0
-        return Sharing(max(1, without), job.env_steps / job.cost_s * rate, plan.learners, rate)
+        return BudgetSplit(max(1, without), job.env_steps / job.cost_s * rate, plan.learners, rate)
 
 
 def _exit_message(reason: str) -> pod_pb2.Lease:

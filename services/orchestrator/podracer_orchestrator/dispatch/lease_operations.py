@@ -4,61 +4,73 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import logging
 from collections.abc import Sequence
 
 from sqlalchemy.orm import Session
 
 from podracer.common.v1 import agent_pb2, cohort_pb2
 from podracer.orchestrator.v1 import pod_service_pb2 as pod_pb2
-from podracer_core.errors import DataCorrupted, Fenced
+from podracer_core.errors import DataCorrupted, Fenced, PodracerError
 from podracer_core.storage.layout import CheckpointPlace
 from podracer_core.storage.manifest import read_manifest, verify
 from podracer_core.storage.object_store import ObjectStore
 from podracer_core.telemetry.metrics import LEASES
-from podracer_orchestrator import evaluation_works, followers, jobs, leases, objective, progress, results, works
-from podracer_orchestrator.changes import ChangeFeed
 from podracer_orchestrator.clock import Clock
-from podracer_orchestrator.dispatch.evaluation_batches import EvaluationBatcher
-from podracer_orchestrator.dispatch.lease_actions import LeaseActions
-from podracer_orchestrator.job_state import JobState
-from podracer_orchestrator.leases import Holder
+from podracer_orchestrator.dispatch.renewals import EvaluationBatcher, LeaseActions
+from podracer_orchestrator.jobs import jobs
+from podracer_orchestrator.jobs.state import ACTIVE_STATES, JobState
+from podracer_orchestrator.leases import followers, leases
+from podracer_orchestrator.leases.deadlines import LeaseDeadlines, LiveReport
+from podracer_orchestrator.leases.leases import Holder
+from podracer_orchestrator.outcomes import failures, objective, results
 from podracer_orchestrator.pool import pods
-from podracer_orchestrator.progress import MemberCommit
-from podracer_orchestrator.tables import CheckpointRow, JobRow, LeaseRow, LeaseState
-from podracer_orchestrator.terms import LeaseTerms, LiveReport
-from podracer_orchestrator.transactions import Transactions
+from podracer_orchestrator.tables import CheckpointRow, JobRow, LeaseRow, LeaseState, PodState
+from podracer_orchestrator.transactions import ChangeFeed, Transactions
+from podracer_orchestrator.works import evaluation_works, progress
+from podracer_orchestrator.works.progress import MemberCommit
+
+logger = logging.getLogger(__name__)
 
 HANDED_BACK = ("", "DRAINED", "DRAINING", "SHUTDOWN", "SUSPENDED", "STOPPED", "CANCELLED")
 """Reasons of a release that say nothing against the work."""
 
 Result = pod_pb2.TrainResult | pod_pb2.EvaluateResult | pod_pb2.InspectResult | cohort_pb2.Problem
+ACCRUAL_S = 2.0
+"""Active time, and what followers cost, is stored this often: a crash forgets no more of it."""
+_SHORTEST_S = 0.05
 
 
 class LeaseOperations:
     """Carries out the calls of lease holders. Each raises Fenced, and changes nothing, unless the lease is held."""
 
     def __init__(
-        self, transactions: Transactions, terms: LeaseTerms, store: ObjectStore, changes: ChangeFeed, clock: Clock
+        self,
+        transactions: Transactions,
+        deadlines: LeaseDeadlines,
+        store: ObjectStore,
+        changes: ChangeFeed,
+        clock: Clock,
     ) -> None:
         self._transactions = transactions
-        self._terms = terms
+        self._deadlines = deadlines
         self._store = store
         self._clock = clock
         self._actions = LeaseActions(transactions, changes, clock)
-        self._looks = EvaluationBatcher(transactions, terms, clock)
+        self._batcher = EvaluationBatcher(transactions, deadlines, clock)
 
     async def renew(
         self, holder: Holder, live: LiveReport, evaluations: Sequence[agent_pb2.Evaluation]
     ) -> pod_pb2.LeaseAction.ValueType:
         """Give the lease another term, and say whether to go on."""
 
-        job_uid = self._terms.job_of(holder.fence)
+        job_uid = self._deadlines.job_of(holder.fence)
         if evaluations:
-            await self._looks.store(holder, evaluations)
+            await self._batcher.store(holder, evaluations)
         action = (await self._actions.of_job(job_uid)).get(holder.fence)
         if action is None:
             action = await self._transactions.read(lambda session: self._last_word(session, holder))
-        self._terms.renew(holder.fence, live)
+        self._deadlines.renew(holder.fence, live)
         LEASES.add(event="renewed")
         return action
 
@@ -97,7 +109,7 @@ class LeaseOperations:
 
         if await self._transactions.write(operation):
             LEASES.add(event="completed")
-        self._terms.end(holder.fence)
+        self._deadlines.end(holder.fence)
 
     async def release(self, holder: Holder, reason: cohort_pb2.Problem) -> None:
         """Hand the work back undone; the same again changes nothing."""
@@ -108,17 +120,17 @@ class LeaseOperations:
             lease = self._held(session, holder)
             problem = None if reason.reason in HANDED_BACK else reason
             why = f"handed back: {reason.message or reason.reason or 'the pod stops'}"
-            works.lose(session, lease, LeaseState.RELEASED, why, self._clock.now(), problem=problem)
+            failures.lose(session, lease, LeaseState.RELEASED, why, self._clock.now(), problem=problem)
             objective.finish_if_due(session, session.get_one(JobRow, lease.job_uid), self._clock.now())
             return True
 
         if await self._transactions.write(operation):
             LEASES.add(event="released")
-        self._terms.end(holder.fence)
+        self._deadlines.end(holder.fence)
 
     async def expire_overdue(self) -> None:
         """End the leases whose deadline has passed."""
-        for fence in self._terms.expired():
+        for fence in self._deadlines.expired():
             if await self._transactions.write(functools.partial(self._expire, fence=fence)):
                 LEASES.add(event="expired")
 
@@ -134,7 +146,7 @@ class LeaseOperations:
 
         for fence in await self._transactions.write(operation):
             LEASES.add(event="expired")
-            self._terms.end(fence)
+            self._deadlines.end(fence)
 
     async def recover(self) -> None:
         """After a restart: every lease that is held has one full term."""
@@ -147,24 +159,24 @@ class LeaseOperations:
             return [(lease.fence, lease.job_uid) for lease in leases.held(session)]
 
         for fence, job_uid in await self._transactions.write(operation):
-            self._terms.begin(fence, job_uid)
+            self._deadlines.begin(fence, job_uid)
 
     def _held(self, session: Session, holder: Holder) -> LeaseRow:
         lease = leases.find_held(session, holder)
-        self._terms.check(holder.fence)
+        self._deadlines.check(holder.fence)
         return lease
 
     def _expire(self, session: Session, fence: int) -> bool:
         """Whether it was held until now."""
         lease = session.get(LeaseRow, fence)
-        if fence not in self._terms.expired():
+        if fence not in self._deadlines.expired():
             return False  # renewed while this transaction waited for its turn
-        self._terms.end(fence)
+        self._deadlines.end(fence)
         if lease is None or lease.state != LeaseState.HELD:
             return False
-        why = f"{lease.pod} did not renew its lease for {self._terms.term_s:g} s"
+        why = f"{lease.pod} did not renew its lease for {self._deadlines.term_s:g} s"
         problem = cohort_pb2.Problem(reason="LEASE_EXPIRED", message=why)
-        works.lose(session, lease, LeaseState.EXPIRED, why, self._clock.now(), problem=problem)
+        failures.lose(session, lease, LeaseState.EXPIRED, why, self._clock.now(), problem=problem)
         objective.finish_if_due(session, session.get_one(JobRow, lease.job_uid), self._clock.now())
         return True
 
@@ -209,3 +221,37 @@ def _checkpoints(result: pod_pb2.TrainResult) -> list[agent_pb2.CheckpointRefere
         if member.HasField("candidate") and member.candidate.HasField("checkpoint"):
             found.append(member.candidate.checkpoint)
     return found
+
+
+class Sweep:
+    """The task that looks after time: leases that expire, active time that is counted, pods that fell silent."""
+
+    def __init__(
+        self, transactions: Transactions, deadlines: LeaseDeadlines, operations: LeaseOperations, clock: Clock
+    ) -> None:
+        self._transactions = transactions
+        self._deadlines = deadlines
+        self._operations = operations
+        self._clock = clock
+
+    async def run(self) -> None:
+        """Sleep until the next deadline, or until active time has to be stored."""
+        while True:
+            next_deadline = self._deadlines.next_deadline()
+            wait_s = ACCRUAL_S if next_deadline is None else next_deadline - self._clock.monotonic()
+            await asyncio.sleep(min(ACCRUAL_S, max(_SHORTEST_S, wait_s)))
+            try:
+                await self._operations.expire_overdue()
+                await self._transactions.write(self.tidy)
+            except PodracerError as error:
+                logger.error("the sweep failed, it goes on: %s", error)
+
+    def tidy(self, session: Session) -> None:
+        """Count active time and cost of followers, end jobs with nothing left to use, and note pods that are gone."""
+        now = self._clock.now()
+        followers.count_costs(session, now)
+        for job in jobs.in_states(session, ACTIVE_STATES):
+            leases.accrue(job, now)
+            objective.finish_if_due(session, job, now)
+        for pod in pods.silent(session, now):
+            pods.set_state(session, pod.name, PodState.LOST, "it has stopped asking for work")

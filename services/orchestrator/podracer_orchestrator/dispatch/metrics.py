@@ -14,11 +14,9 @@ from podracer.orchestrator.v1 import pod_service_pb2 as pod_pb2
 from podracer_core.errors import PodracerError
 from podracer_core.telemetry import metrics
 from podracer_core.telemetry.spans import span
-from podracer_orchestrator.job_state import JobState
+from podracer_orchestrator.jobs.state import JobState
 from podracer_orchestrator.tables import JobRow, LeaseRow, LeaseState, OutboxRow, PodRow, PodState
 from podracer_orchestrator.transactions import Transactions
-
-__all__ = ["Gauges", "WaitingPods", "granted"]
 
 logger = logging.getLogger(__name__)
 

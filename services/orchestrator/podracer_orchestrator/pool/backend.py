@@ -1,4 +1,4 @@
-"""What every pool backend does."""
+"""What every pool backend does, and the one that makes no pods."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from podracer_orchestrator.pod_kind import PodKind
+from podracer_orchestrator.jobs.plan import PodKind
 from podracer_orchestrator.pool.machine import PodUse
 from podracer_orchestrator.pool.scheduling import Growth
 
@@ -118,3 +118,19 @@ class PoolBackend(ABC):
     @abstractmethod
     async def stop(self) -> None:
         """Stop every pod, gracefully for a while, then by force; returns when nothing is left."""
+
+
+class StaticPool(PoolBackend):
+    """Pods come by themselves: somebody else starts learners, which lease. It makes and removes nothing."""
+
+    name = "static"
+
+    @property
+    def capacity(self) -> Capacity | None:
+        return None
+
+    async def reconcile(self, wanted: Sequence[PodPlan]) -> None:
+        """Nothing to do."""
+
+    async def stop(self) -> None:
+        """Nothing to do: pods find the orchestrator gone and wait for the next one."""

@@ -17,9 +17,8 @@ from podracer_core.errors import InvalidInput
 from podracer_core.native_settings import NATIVE_SETTINGS
 from podracer_orchestrator.names import last_part
 from podracer_orchestrator.pool.backend import Capacity, PodObserver, PodPlan, PoolBackend
+from podracer_orchestrator.pool.local_pod import LEARNER, LocalPod, PodProcess, PodProcesses
 from podracer_orchestrator.pool.machine import Machine, Reading
-from podracer_orchestrator.pool.pod import LEARNER, LocalPod, PodProcesses
-from podracer_orchestrator.pool.process import PodProcess
 
 logger = logging.getLogger(__name__)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -10,12 +10,15 @@ from sqlalchemy import ColumnElement, func, select
 from sqlalchemy.orm import Session
 
 from podracer.common.v1 import cohort_pb2
-from podracer_orchestrator import events, jobs, leases, names, works
-from podracer_orchestrator.changes import job_topic, touch
-from podracer_orchestrator.job_plan import plan_of
-from podracer_orchestrator.job_state import ACTIVE_STATES, JobState
-from podracer_orchestrator.pod_kind import PodKind
-from podracer_orchestrator.tables import JobRow, LeaseRow, LeaseState, PodRow, PodState
+from podracer_orchestrator import events, names
+from podracer_orchestrator.jobs import jobs
+from podracer_orchestrator.jobs.plan import PodKind, plan_of
+from podracer_orchestrator.jobs.state import ACTIVE_STATES, JobState
+from podracer_orchestrator.leases import leases
+from podracer_orchestrator.outcomes import failures
+from podracer_orchestrator.pool.backend import Trouble
+from podracer_orchestrator.tables import EventRow, JobRow, LeaseRow, LeaseState, PodRow, PodState
+from podracer_orchestrator.transactions import job_topic, touch
 
 STATIC = "static"
 """Backend of the pods that come by themselves."""
@@ -23,6 +26,9 @@ GONE = (PodState.STOPPED,)
 ABSENT = (PodState.STOPPED, PodState.DRAINING, PodState.LOST)
 SILENCE = timedelta(seconds=90)
 """A pod that asks for nothing for so long is taken for lost; it asks at least every 30 s."""
+TROUBLE_AGAIN = timedelta(seconds=60)
+"""A cluster's words change with its numbers: no job hears of the same kind of trouble more often."""
+_MESSAGE_CHARACTERS = 2000
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +79,7 @@ def lose(session: Session, name: str, problem: cohort_pb2.Problem | None, why: s
     """A pod's learner is gone: its leases end at once. Returns their fences."""
     held = leases.held(session, pod=name)
     for lease in held:
-        works.lose(session, lease, LeaseState.EXPIRED, why, now, problem=problem)
+        failures.lose(session, lease, LeaseState.EXPIRED, why, now, problem=problem)
     pod = session.get(PodRow, name)
     if pod is not None and pod.state not in (PodState.DRAINING, PodState.STOPPED):
         pod.state, pod.message = PodState.LOST, why
@@ -103,6 +109,23 @@ def note_restart(session: Session, pod: PodRow, concerned: Iterable[JobRow], why
     pod.message = why
     for job in concerned:
         events.record(session, job, "POD_RESTARTED", why, now=now, subject=pod.name)
+
+
+def note_troubles(session: Session, troubles: Mapping[str, Trouble | None], now: datetime) -> None:
+    """Write to rows of pods what keeps these from working, and once to the log of each active job they may serve."""
+    active = jobs.in_states(session, ACTIVE_STATES)
+    told: set[tuple[str, str]] = set()  # of many pods with the same trouble the first one speaks
+    for name, trouble in troubles.items():
+        pod = session.get(PodRow, name)
+        if pod is None or pod.state in GONE:
+            continue
+        set_message(session, pod, trouble.message[:_MESSAGE_CHARACTERS] if trouble else "")
+        if trouble is None or not trouble.kind:
+            continue
+        for job in active:
+            if (job.uid, trouble.kind) not in told and can_serve(pod, job):
+                told.add((job.uid, trouble.kind))
+                _tell(session, job, pod.name, trouble, now)
 
 
 def can_serve(pod: PodRow, job: JobRow) -> bool:
@@ -159,3 +182,11 @@ def _touch_jobs(session: Session, pod: PodRow) -> None:
     holders = [lease.job_uid for lease in leases.held(session, pod=pod.name)]
     others = [job.uid for job in jobs.in_states(session, ACTIVE_STATES) if can_serve(pod, job)]
     touch(session, *map(job_topic, {*holders, *others}))
+
+
+def _tell(session: Session, job: JobRow, pod: str, trouble: Trouble, now: datetime) -> None:
+    message = trouble.message[:_MESSAGE_CHARACTERS]
+    query = select(EventRow).where(EventRow.job_uid == job.uid, EventRow.kind == trouble.kind)
+    last = session.scalar(query.order_by(EventRow.position.desc()).limit(1))
+    if last is None or (last.message != message and now - last.time >= TROUBLE_AGAIN):
+        events.record(session, job, trouble.kind, message, now=now, subject=pod)

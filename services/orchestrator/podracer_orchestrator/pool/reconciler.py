@@ -13,19 +13,18 @@ from sqlalchemy.orm import Session
 from podracer.common.v1 import cohort_pb2
 from podracer_core.errors import PodracerError
 from podracer_core.telemetry.metrics import PODS_WANTED
-from podracer_orchestrator import jobs, leases
-from podracer_orchestrator.changes import POOL, WORK, ChangeFeed, touch
 from podracer_orchestrator.clock import Clock
-from podracer_orchestrator.job_plan import plan_of
-from podracer_orchestrator.job_state import ACTIVE_STATES
-from podracer_orchestrator.pod_kind import PodKind
-from podracer_orchestrator.pool import pod_troubles, pods
+from podracer_orchestrator.jobs import jobs
+from podracer_orchestrator.jobs.plan import PodKind, plan_of
+from podracer_orchestrator.jobs.state import ACTIVE_STATES
+from podracer_orchestrator.leases import leases
+from podracer_orchestrator.pool import pods
 from podracer_orchestrator.pool.backend import Capacity, PodObserver, PodPlan, PoolBackend, Trouble
 from podracer_orchestrator.pool.choice import choose_pods, impossibility, is_idle
-from podracer_orchestrator.pool.pod import LEARNER
+from podracer_orchestrator.pool.local_pod import LEARNER
 from podracer_orchestrator.pool.shares import PoolShares
 from podracer_orchestrator.tables import JobRow, PodRow, PodState, WorkKind
-from podracer_orchestrator.transactions import Transactions
+from podracer_orchestrator.transactions import POOL, WORK, ChangeFeed, Transactions, touch
 
 logger = logging.getLogger(__name__)
 
@@ -135,7 +134,7 @@ class PoolReconciler(PodObserver):
         self._changes.notify([POOL])
 
     async def pods_troubled(self, troubles: Mapping[str, Trouble | None]) -> None:
-        await self._transactions.write(lambda session: pod_troubles.note(session, troubles, self._clock.now()))
+        await self._transactions.write(lambda session: pods.note_troubles(session, troubles, self._clock.now()))
 
     async def pod_stopped(self, pod: str) -> None:
         for known in (self._deaths, self._lost_since, self._spare_since):

@@ -11,16 +11,25 @@ from datetime import timedelta
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from podracer_orchestrator import jobs, leases, quotas
 from podracer_orchestrator.clock import Clock
-from podracer_orchestrator.job_plan import plan_of
-from podracer_orchestrator.job_state import ACTIVE_STATES, JobState
-from podracer_orchestrator.pod_kind import PodKind
+from podracer_orchestrator.jobs import jobs, quotas
+from podracer_orchestrator.jobs.plan import PodKind, plan_of
+from podracer_orchestrator.jobs.quotas import Quotas
+from podracer_orchestrator.jobs.state import ACTIVE_STATES, JobState
+from podracer_orchestrator.leases import leases
 from podracer_orchestrator.pool import pods
 from podracer_orchestrator.pool.backend import Capacity, PoolBackend
-from podracer_orchestrator.pool.memory_budget import MemoryBudget, MemoryNeeds, MemoryView
-from podracer_orchestrator.pool.scheduling import Demand, FairShare, Load, Room, Shares, share_pods
-from podracer_orchestrator.quotas import Quotas
+from podracer_orchestrator.pool.scheduling import (
+    Demand,
+    FairShare,
+    Load,
+    MemoryBudget,
+    MemoryNeeds,
+    MemoryView,
+    Room,
+    Shares,
+    share_pods,
+)
 from podracer_orchestrator.tables import JobRow, PodRow, PodState
 
 TURN_S = 30.0

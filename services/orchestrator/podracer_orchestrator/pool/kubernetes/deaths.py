@@ -9,8 +9,6 @@ from podracer_orchestrator.pool.backend import PodObserver
 from podracer_orchestrator.pool.kubernetes import status, troubles
 from podracer_orchestrator.pool.kubernetes.template import LEARNER
 
-__all__ = ["Deaths"]
-
 MARGIN_S = 30.0
 """How long a pod may outstay its grace before its node counts as dead: only the kubelet confirms that a pod has ended,
 so one on a node without power is Terminating until the node is back, deleted or tainted as out of service."""

@@ -22,11 +22,6 @@ from podracer_orchestrator.pool.kubernetes.template import (
     value_of,
 )
 
-__all__ = [
-    "ASKED_MEMORY", "KIND_LABEL", "POD_LABEL", "POD_NAME", "POOL_LABEL", "QUEUE_LABEL", "TEMPLATE_DIGEST", "JobMaker",
-    "pool_selector",
-]  # fmt: skip
-
 POOL_LABEL, POD_LABEL, KIND_LABEL = "podracer.dev/pool", "podracer.dev/pod", "podracer.dev/kind"
 POD_NAME, ASKED_MEMORY = "podracer.dev/pod-name", "podracer.dev/asked-memory-bytes"
 """Annotations: the pod's resource name; what its jobs had asked for when it was made, 0 where they say nothing."""

@@ -29,19 +29,10 @@ from podracer_orchestrator.pool.backend import Capacity, PodObserver, PodPlan, P
 from podracer_orchestrator.pool.kubernetes import status, troubles
 from podracer_orchestrator.pool.kubernetes.cluster import ClusterCopy
 from podracer_orchestrator.pool.kubernetes.deaths import Deaths
-from podracer_orchestrator.pool.kubernetes.growth import GrowthWatch
-from podracer_orchestrator.pool.kubernetes.job import (
-    ASKED_MEMORY,
-    POOL_LABEL,
-    TEMPLATE_DIGEST,
-    JobMaker,
-    pool_selector,
-)
+from podracer_orchestrator.pool.kubernetes.job import ASKED_MEMORY, POOL_LABEL, TEMPLATE_DIGEST, JobMaker, pool_selector
+from podracer_orchestrator.pool.kubernetes.pacing import GrowthWatch, Waits
 from podracer_orchestrator.pool.kubernetes.template import digest, read_template
-from podracer_orchestrator.pool.kubernetes.waits import Waits
-from podracer_orchestrator.pool.kubernetes.warnings import ClusterWarnings
-
-__all__ = ["KubernetesPool", "KubernetesPoolSettings"]
+from podracer_orchestrator.pool.kubernetes.troubles import ClusterWarnings
 
 logger = logging.getLogger(__name__)
 
@@ -182,9 +173,7 @@ class KubernetesPool(PoolBackend):
         if plans is None:
             return
         failures = await asyncio.gather(
-            self._delete_surplus(jobs, pods, plans),
-            self._make_missing(jobs, plans),
-            return_exceptions=True,
+            self._delete_surplus(jobs, pods, plans), self._make_missing(jobs, plans), return_exceptions=True
         )
         await self._tell_stopped(plans)
         for failure in failures:

@@ -9,27 +9,6 @@ from podracer_core.kubernetes.api import Item
 from podracer_orchestrator.pool.kubernetes.job import POD_LABEL, POD_NAME
 from podracer_orchestrator.pool.kubernetes.template import LEARNER
 
-__all__ = [
-    "ContainerState",
-    "condition",
-    "containers",
-    "created",
-    "is_deleting",
-    "is_disrupted",
-    "is_owned",
-    "is_placed",
-    "is_running",
-    "is_suspended",
-    "learner_of",
-    "name_of",
-    "newest",
-    "outcome",
-    "phase",
-    "pod_id",
-    "pod_name",
-    "uid_of",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class ContainerState:

@@ -19,10 +19,6 @@ from podracer_core.build import own_build
 from podracer_core.errors import InvalidInput
 from podracer_core.kubernetes.api import Item
 
-__all__ = [
-    "EVALUATOR", "INVALID_TEMPLATE", "LEARNER", "RUN_DIR", "WORKER", "container", "digest", "read_template", "value_of",
-]  # fmt: skip
-
 LEARNER, WORKER, EVALUATOR = "learner", "worker", "evaluator"
 RUN_DIR = "PODRACER_RUN_DIR"
 VERSION = "podracer.dev/version"

@@ -1,8 +1,9 @@
-"""What keeps a pod from working, in plain words. Pure functions."""
+"""What keeps a pod from working, in plain words: by the objects themselves, else by what controllers complain of."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 
 from podracer_core.errors import (
     AlreadyExists,
@@ -13,19 +14,27 @@ from podracer_core.errors import (
     PreconditionFailed,
 )
 from podracer_core.kubernetes.api import Item
-from podracer_orchestrator.pod_kind import PodKind
+from podracer_orchestrator.jobs.plan import PodKind
 from podracer_orchestrator.pool.backend import Trouble
 from podracer_orchestrator.pool.kubernetes import status
 from podracer_orchestrator.pool.kubernetes.job import KIND_LABEL, QUEUE_LABEL
 from podracer_orchestrator.pool.kubernetes.status import ContainerState
 from podracer_orchestrator.pool.kubernetes.template import INVALID_TEMPLATE
-from podracer_orchestrator.pool.process import describe_exit
-
-__all__ = ["describe_end", "of_job", "of_refusal", "of_warning"]
+from podracer_orchestrator.pool.local_pod import describe_exit
 
 _IMAGE = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError")
 _CONFIG = ("CreateContainerConfigError", "CreateContainerError", "RunContainerError", "StartError")
 _TAIL_LINES, _TAIL_CHARACTERS = 12, 1200
+
+
+SLOW_S = 10.0
+"""A pod that has not started after so long is asked about,"""
+AGAIN_S = 30.0
+"""and so often,"""
+MOST = 4
+"""and so many at a time: others wait for the same, most likely."""
+
+InThread = Callable[[Callable[[], Sequence[str]]], Awaitable[Sequence[str]]]
 
 
 def of_job(job: Item, pods: Sequence[Item]) -> Trouble | None:
@@ -108,3 +117,50 @@ def _asked(job: Item) -> str:
 def _waiting(job: Item) -> str:
     queue = (job["metadata"].get("labels") or {}).get(QUEUE_LABEL)
     return f"waits for its turn in the queue {queue}" if queue else "its Job is suspended"
+
+
+class ClusterWarnings:
+    """Asks for the events of what is slow to start: a Job without a pod, a pod whose volumes cannot be mounted."""
+
+    def __init__(self) -> None:
+        self._since: dict[str, float] = {}  # of a Job, by uid: when it was first seen not to run
+        self._asked: dict[str, float] = {}
+        self._found: dict[str, Trouble] = {}
+
+    async def of(
+        self,
+        jobs: Mapping[str, Item],
+        pods: Mapping[str, Sequence[Item]],
+        in_thread: InThread,
+        ask: Callable[[str], Sequence[str]],
+        now: float,
+    ) -> Mapping[str, Trouble]:
+        """The troubles of those of `jobs` that should run and do not, by name."""
+        slow = {status.uid_of(job): job for name, job in jobs.items() if _should_run(job, pods.get(name, ()))}
+        self._since = {uid: self._since.get(uid, now) for uid in slow}
+        self._asked = {uid: asked for uid, asked in self._asked.items() if uid in slow}
+        self._found = {uid: trouble for uid, trouble in self._found.items() if uid in slow}
+        due = [
+            uid
+            for uid in slow
+            if now - self._since[uid] >= SLOW_S and now - self._asked.get(uid, now - AGAIN_S) >= AGAIN_S
+        ]
+        for uid in due[:MOST]:
+            self._asked[uid] = now
+            pod = status.newest(pods.get(status.name_of(slow[uid]), ()))
+            try:
+                messages = await in_thread(partial(ask, status.name_of(pod or slow[uid])))
+            except PermissionRefused:
+                continue  # it is only for better words
+            if messages:
+                self._found[uid] = of_warning(messages[-1])
+            else:
+                self._found.pop(uid, None)
+        return {status.name_of(slow[uid]): trouble for uid, trouble in self._found.items()}
+
+
+def _should_run(job: Item, pods: Sequence[Item]) -> bool:
+    if status.is_suspended(job) or status.is_deleting(job) or status.outcome(job):
+        return False
+    pod = status.newest(pods)
+    return pod is None or status.phase(pod) == "Pending"

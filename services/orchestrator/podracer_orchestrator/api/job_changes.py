@@ -1,0 +1,139 @@
+"""What clients may do with a job once it is there: list, change, suspend, delete."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import delete, select, update
+from sqlalchemy.orm import Session
+
+from podracer.orchestrator.v1 import job_pb2
+from podracer_core.errors import Fenced, PreconditionFailed
+from podracer_core.storage.layout import CheckpointPlace, job_prefix
+from podracer_orchestrator import events, outbox
+from podracer_orchestrator.continuous import promotions
+from podracer_orchestrator.jobs import founders, jobs
+from podracer_orchestrator.jobs.state import FINAL_STATES, JobSignal, JobState
+from podracer_orchestrator.jobs.submission import changed
+from podracer_orchestrator.names import job_name
+from podracer_orchestrator.outcomes import objective
+from podracer_orchestrator.stored_messages import encode, spec_of
+from podracer_orchestrator.tables import (
+    CheckpointRow,
+    ContinuationRow,
+    EventRow,
+    JobFileRow,
+    JobRow,
+    LeaseRow,
+    MemberRow,
+    PromotionRow,
+    WorkRow,
+)
+from podracer_orchestrator.transactions import POOL, WORK, job_topic, project_topic, touch
+
+
+@dataclass(frozen=True, slots=True)
+class JobChange:
+    """What is to change: the fields at `paths`, and whether the job is suspended (None: as it is)."""
+
+    spec: job_pb2.JobSpec
+    paths: Sequence[str] = ()
+    suspend: bool | None = None
+    etag: str = ""
+
+
+def change(session: Session, job: JobRow, wanted: JobChange, now: datetime) -> None:
+    """Carry out a change.
+
+    Raises InvalidInput for a wrong field, PreconditionFailed for an ended job, Fenced for an
+    outdated etag.
+    """
+    if wanted.etag and wanted.etag != str(job.revision):
+        message = f"the job has changed since (etag {job.revision}, not {wanted.etag}): read it again"
+        raise Fenced(message, reason="ETAG_OUTDATED")
+    if JobState(job.state) in FINAL_STATES:
+        raise PreconditionFailed(f"the job has ended ({job.state}): it cannot change", reason="JOB_ENDED")
+    if wanted.paths:
+        spec = changed(spec_of(job), wanted.spec, wanted.paths)
+        job.spec = encode(spec)
+        job.revision += 1
+        scaled = f" ({spec.pod.min_count} to {spec.pod.max_count} pods)" if any(map(_is_of_pod, wanted.paths)) else ""
+        events.record(session, job, "JOB_CHANGED", f"changed: {', '.join(wanted.paths)}{scaled}", now=now)
+        if any(path.startswith("objective.max_") for path in wanted.paths):
+            objective.reopen(session, job)
+        objective.reconsider(session, job, now)
+    if wanted.suspend is not None:
+        _set_suspended(session, job, wanted.suspend, now)
+    objective.finish_if_due(session, job, now)
+    touch(session, POOL, WORK, job_topic(job.uid))
+
+
+def require_unneeded(session: Session, job: JobRow) -> Sequence[JobRow]:
+    """The jobs that go with it when it is deleted: itself, and those that it has made.
+
+    Raises PreconditionFailed unless they have ended and no other job needs their checkpoints: for an alias, or to start
+    from.
+    """
+    family = [*jobs.children(session, job), job]
+    for each in family:
+        if JobState(each.state) not in FINAL_STATES:
+            name = "the job" if each is job else each.job_id
+            message = f"{name} is {each.state}: cancel it before it is deleted"
+            raise PreconditionFailed(message, reason="JOB_NOT_ENDED", state=each.state)
+    uids = {each.uid for each in family}
+    others = promotions.pointed_at(session, besides=uids) | founders.needed(session)
+    for prefix, user in others.items():
+        if user.uid not in uids and CheckpointPlace.parse(prefix).job_uid in uids:
+            name = job_name(user.project, user.job_id)
+            message = f"{name} needs the checkpoint {prefix}: delete that job, or have its alias point elsewhere"
+            raise PreconditionFailed(message, reason="CHECKPOINT_IN_USE", job=name)
+    return family
+
+
+def forget_checkpoints(session: Session, job: JobRow) -> list[str]:
+    """Forget the checkpoints of an ended job, and of those that it has made, which are about to be deleted; returns
+    where the objects of these jobs are.
+
+    From here on no alias can be pointed at them, and nobody starts from them. Raises as `require_unneeded` does.
+    """
+    family = require_unneeded(session, job)
+    for each in family:
+        works = select(WorkRow.id).where(WorkRow.job_uid == each.uid)
+        session.execute(update(MemberRow).where(MemberRow.work_id.in_(works)).values(checkpoint=None))
+        session.execute(delete(CheckpointRow).where(CheckpointRow.job_uid == each.uid))
+    return [job_prefix(each.project, each.uid) for each in family]
+
+
+def remove(session: Session, job: JobRow) -> None:
+    """Delete an ended job, and those that it has made, with all that belongs to them here.
+
+    Their leaderboards follow through the outbox. Raises as `require_unneeded` does.
+    """
+    for each in require_unneeded(session, job):
+        _remove(session, each)
+
+
+def _remove(session: Session, job: JobRow) -> None:
+    outbox.delete_leaderboard(session, job)
+    works = select(WorkRow.id).where(WorkRow.job_uid == job.uid)
+    session.execute(delete(MemberRow).where(MemberRow.work_id.in_(works)))
+    for table in (LeaseRow, WorkRow, CheckpointRow, EventRow, JobFileRow, ContinuationRow, PromotionRow):
+        session.execute(delete(table).where(table.job_uid == job.uid))
+    session.delete(job)
+    touch(session, job_topic(job.uid), project_topic(job.project), WORK, POOL)
+
+
+def _is_of_pod(path: str) -> bool:
+    return path.startswith("pod.")
+
+
+def _set_suspended(session: Session, job: JobRow, suspend: bool, now: datetime) -> None:
+    for child in jobs.children(session, job):
+        if JobState(child.state) not in FINAL_STATES:
+            _set_suspended(session, child, suspend, now)
+    if not jobs.signal(session, job, JobSignal.SUSPEND if suspend else JobSignal.RESUME, now):
+        return
+    kind, message = ("JOB_SUSPENDED", "suspended") if suspend else ("JOB_RESUMED", f"resumed: {job.state}")
+    events.record(session, job, kind, message, now=now)

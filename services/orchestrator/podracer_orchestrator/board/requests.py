@@ -1,0 +1,238 @@
+"""What the leaderboard is asked: for a job's next cohort, once for each work whatever fails in between, and for the
+candidates of its ensemble."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+import math
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from sqlalchemy.orm import Session
+
+from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
+from podracer_core.errors import PodracerError
+from podracer_core.rpc.backoff import Backoff
+from podracer_core.telemetry.spans import span
+from podracer_orchestrator import outbox
+from podracer_orchestrator.board.client import LeaderboardClient
+from podracer_orchestrator.board.delivery import REFUSALS, Delivery
+from podracer_orchestrator.clock import Clock
+from podracer_orchestrator.jobs import jobs
+from podracer_orchestrator.jobs.state import LIVE_STATES, JobState
+from podracer_orchestrator.outcomes import ensembles, failures, objective
+from podracer_orchestrator.tables import JobRow, WorkRow, WorkState
+from podracer_orchestrator.transactions import ENSEMBLE, ChangeFeed, Transactions
+from podracer_orchestrator.works import works
+
+Found = TypeVar("Found")
+
+logger = logging.getLogger(__name__)
+
+RETRY_S = 1.0
+"""How long before the leaderboard is asked again, where it had nothing or did not answer."""
+MAX_ASKED = 20
+"""Times that a leaderboard is asked in vain, which takes over a minute, before a job ends without its ensemble."""
+_IDLE_S = 60.0
+
+
+Rounds = tuple[int, int]
+"""How many rounds of a job have ended: what it waits for that was asked for in vain."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToPropose:
+    """A PROPOSING work and the request that fills it; its id is the request's, so the answer is always the same.
+
+    `rounds`: those that had ended when it was decided to ask; `traceparent`: the job's.
+    """
+
+    work_id: str
+    job_uid: str
+    rounds: Rounds
+    request: leaderboard_pb2.ProposeCohortRequest
+    traceparent: str
+
+
+def to_propose(job: JobRow, work: WorkRow, warm_agents: Sequence[str], algorithms: Sequence[str]) -> ToPropose:
+    """The request for a work. It says nothing of the budget: a round is cut to that when it is leased."""
+    request = leaderboard_pb2.ProposeCohortRequest(
+        leaderboard=outbox.board_of(job),
+        request_id=work.id,
+        places=work.places,
+        warm_agents=warm_agents,
+        algorithms=algorithms,
+    )
+    return ToPropose(work.id, job.uid, _rounds(job), request, job.traceparent)
+
+
+class CohortProposer:
+    """Asks the leaderboard, for one work of a job at a time."""
+
+    def __init__(self, transactions: Transactions, board: LeaderboardClient, delivery: Delivery, clock: Clock) -> None:
+        self._transactions = transactions
+        self._board = board
+        self._delivery = delivery
+        self._clock = clock
+        self._asking: dict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._asked_in_vain: dict[str, _InVain] = {}
+
+    def may_ask(self, job: JobRow) -> bool:
+        """Whether asking for a job now is not too soon after it was in vain; never once another round has ended."""
+        former = self._asked_in_vain.get(job.uid)
+        if former is not None and former.rounds == _rounds(job) and former.again_s > self._clock.monotonic():
+            return False
+        self._asked_in_vain.pop(job.uid, None)
+        return True
+
+    @property
+    def next_chance_s(self) -> float:
+        """Seconds until a job that may not be asked for now may be; infinite where there is none."""
+        now = self._clock.monotonic()
+        waits = (former.again_s - now for former in list(self._asked_in_vain.values()))
+        return min((wait_s for wait_s in waits if wait_s > 0.0), default=math.inf)
+
+    def turn(self, job_uid: str) -> asyncio.Lock:
+        """To be held while `propose` is called for a job, so that its pods have their cohorts proposed one by one."""
+        return self._asking[job_uid]
+
+    async def propose(self, what: ToPropose, then: Callable[[Session], Found]) -> Found:
+        """Have a work filled, as far as that can be done now; what `then` finds in the same transaction. Only in the
+        job's `turn`."""
+        try:
+            with span("propose", what.traceparent, places=what.request.places):
+                # What the leaderboard has not heard of yet could change its answer.
+                await self._delivery.flush(what.request.leaderboard)
+                answer = await self._board.propose(what.request)
+        except REFUSALS as error:
+            refusal = error
+            return await self._finish(lambda session: self._refused(session, what, refusal), then)
+        except PodracerError as error:
+            logger.warning("the leaderboard cannot propose now: %s", error)
+            self._ask_later(what)
+            return await self._transactions.write(then)
+        if not answer.proposals:
+            self._ask_later(what)
+        return await self._finish(lambda session: self._store(session, what, answer), then)
+
+    async def _finish(self, change: Callable[[Session], None], then: Callable[[Session], Found]) -> Found:
+        def operation(session: Session) -> Found:
+            change(session)
+            session.flush()
+            return then(session)
+
+        return await self._transactions.write(operation)
+
+    def _store(self, session: Session, what: ToPropose, answer: leaderboard_pb2.ProposeCohortResponse) -> None:
+        work = session.get(WorkRow, what.work_id)
+        if work is None or work.state != WorkState.PROPOSING:
+            return  # its job has ended meanwhile
+        job, now = jobs.get_by_uid(session, what.job_uid), self._clock.now()
+        works.store_proposal(session, job, work, answer, now)
+        objective.finish_if_due(session, job, now)
+
+    def _refused(self, session: Session, what: ToPropose, error: PodracerError) -> None:
+        job = session.get(JobRow, what.job_uid)
+        if job is not None and JobState(job.state) in LIVE_STATES:
+            jobs.fail(session, job, failures.problem_of(error), self._clock.now())
+
+    def _ask_later(self, what: ToPropose) -> None:
+        self._asked_in_vain[what.job_uid] = _InVain(what.rounds, self._clock.monotonic() + RETRY_S)
+
+
+@dataclass(frozen=True, slots=True)
+class _InVain:
+    """When the leaderboard had nothing for a job: after which rounds, and from when on it may be asked once more."""
+
+    rounds: Rounds
+    again_s: float
+
+
+def _rounds(job: JobRow) -> Rounds:
+    return job.completed_rounds, job.failed_works
+
+
+@dataclass(frozen=True, slots=True)
+class _Awaiting:
+    work_id: str
+    job_uid: str
+    board: str
+
+
+class EnsembleMaker:
+    """The task that fills the works of ensembles."""
+
+    def __init__(
+        self,
+        transactions: Transactions,
+        board: LeaderboardClient,
+        delivery: Delivery,
+        changes: ChangeFeed,
+        clock: Clock,
+    ) -> None:
+        self._transactions = transactions
+        self._board = board
+        self._delivery = delivery
+        self._changes = changes
+        self._clock = clock
+        self._asked: Counter[str] = Counter()  # work: times in vain
+
+    async def run(self) -> None:
+        """Fill whatever waits, for ever; wait longer after each failure."""
+        backoff = Backoff(0.1, 5.0)
+        while True:
+            version = self._changes.version(ENSEMBLE)
+            if await self._fill_all():
+                backoff.reset()
+                await self._changes.wait(ENSEMBLE, version, _IDLE_S)
+            else:
+                await asyncio.sleep(next(backoff))
+
+    async def _fill_all(self) -> bool:
+        """Whether no work waits any more."""
+        try:
+            return all([await self._fill(each) for each in await self._transactions.read(_awaiting)])
+        except PodracerError as error:
+            logger.error("ensembles cannot be looked after now: %s", error)
+            return False
+
+    async def _fill(self, what: _Awaiting) -> bool:
+        """Whether the work waits no more."""
+        try:
+            await self._delivery.flush(what.board)  # the last results belong to it
+            board = await self._board.get(what.board)
+        except PodracerError as error:
+            logger.warning("the leaderboard cannot name the ensemble now: %s", error)
+            self._asked[what.work_id] += 1
+            if not isinstance(error, REFUSALS) and self._asked[what.work_id] < MAX_ASKED:
+                return False
+            why = f"the leaderboard did not name its candidates: {error.message}"
+            await self._transactions.write(functools.partial(self._settle, what=what, board=None, why=why))
+        else:
+            await self._transactions.write(functools.partial(self._settle, what=what, board=board))
+        self._asked.pop(what.work_id, None)
+        return True
+
+    def _settle(
+        self, session: Session, what: _Awaiting, board: leaderboard_pb2.Leaderboard | None, why: str = ""
+    ) -> None:
+        work = session.get(WorkRow, what.work_id)
+        if work is None or work.state != WorkState.PROPOSING:
+            return  # its job has ended meanwhile
+        job, now = jobs.get_by_uid(session, what.job_uid), self._clock.now()
+        if board is None:
+            ensembles.give_up(session, job, work, why, now)
+        else:
+            ensembles.choose(session, job, work, board.candidates, now)
+        objective.finish_if_due(session, job, now)
+
+
+def _awaiting(session: Session) -> Sequence[_Awaiting]:
+    return [
+        _Awaiting(work.id, work.job_uid, outbox.board_of(jobs.get_by_uid(session, work.job_uid)))
+        for work in ensembles.awaiting(session)
+    ]

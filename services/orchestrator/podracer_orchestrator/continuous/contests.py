@@ -1,0 +1,172 @@
+"""The contest at the end of a generation: the champion and the challenger, which is the generation's best, are both
+evaluated in the generation's environment, with the arguments that the continuous job has for it and by the same seeds.
+
+It is the last stage of the generation's job, which ends afterwards whatever becomes of it. What follows from it is
+decided when the job has ended (`generations`).
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from podracer.common.v1 import agent_pb2, environment_pb2
+from podracer.orchestrator.v1 import pod_service_pb2 as pod_pb2
+from podracer_core.student_t import student_t_quantile
+from podracer_orchestrator import events
+from podracer_orchestrator.continuous import promotions
+from podracer_orchestrator.jobs import founders, jobs
+from podracer_orchestrator.jobs.job_files import environment_of
+from podracer_orchestrator.jobs.state import FINAL_STATES, JobState
+from podracer_orchestrator.stored_messages import (
+    best_of,
+    encode,
+    final_policy,
+    order_of,
+    policy_of,
+    problem_of,
+    result_of,
+    spec_of,
+)
+from podracer_orchestrator.tables import JobRow, WorkKind, WorkRow, WorkState
+from podracer_orchestrator.transactions import WORK, touch
+from podracer_orchestrator.works import evaluation_works
+
+CHAMPION, CHALLENGER = "champion", "challenger"
+_OPEN = (WorkState.READY, WorkState.LEASED)
+_CONFIDENCE = 0.975
+"""Of the one-sided bound of the mean difference: that of a two-sided 95 % interval."""
+
+
+@dataclass(frozen=True, slots=True)
+class Contest:
+    """How it went: both evaluations, or why there are none."""
+
+    champion_prefix: str
+    champion: agent_pb2.Evaluation | None = None
+    challenger: agent_pb2.Evaluation | None = None
+    problem: str = ""
+
+
+def is_wanted(session: Session, job: JobRow) -> bool:
+    """Whether the job has to hold its contest before it ends."""
+    works = _works(session, job)
+    if works:
+        return any(work.state in _OPEN for work in works)
+    final = final_policy(job)
+    if job.parent_uid is None or final is None:
+        return False
+    parent = session.get(JobRow, job.parent_uid)
+    if parent is None or JobState(parent.state) in FINAL_STATES:
+        return False
+    present = promotions.champion(session, parent)
+    if present is None or present.prefix == final.checkpoint.prefix:
+        return False
+    return can_act(session, job, present.prefix)
+
+
+def has_begun(session: Session, job: JobRow) -> bool:
+    """Whether the job is at work on its contest, or has held it: from then on it is certain who is judged."""
+    return bool(_works(session, job))
+
+
+def begin(session: Session, job: JobRow, now: datetime) -> None:
+    """Make its two works."""
+    parent = jobs.get_by_uid(session, job.parent_uid or "")
+    present = promotions.champion(session, parent)
+    best, challenger = best_of(job), final_policy(job)
+    assert present is not None and challenger is not None, "there are two to compare"
+    sides = {CHAMPION: policy_of(present), CHALLENGER: challenger}
+    environment = _environment(job, parent)
+    for side, policy in sides.items():
+        work = jobs.add_work(session, job, WorkKind.EVALUATE, WorkState.READY, now)
+        work.contest = side
+        evaluation_works.fill(
+            job,
+            work,
+            [policy],
+            agent_pb2.EVALUATION_PURPOSE_REQUESTED,
+            set(best.seeds if best else ()),
+            seeds_of=f"{job.uid}/contest",
+            environment=environment,
+        )
+    message = f"{challenger.agent} against {present.agent}"
+    events.record(session, job, "CONTEST_STARTED", message, now=now, subject=challenger.agent)
+    touch(session, WORK)
+
+
+def complete(session: Session, job: JobRow, work: WorkRow, result: pod_pb2.EvaluateResult, now: datetime) -> None:
+    """Store how one side did."""
+    work.result = encode(result.evaluation)
+    message = f"the {work.contest}: {evaluation_works.describe(result.evaluation)}"
+    details = evaluation_works.numbers(result.evaluation)
+    agent = result.evaluation.agent
+    events.record(session, job, "CONTEST_EVALUATED", message, now=now, subject=agent, work=work.id, **details)
+
+
+def outcome(session: Session, job: JobRow) -> Contest | None:
+    """How the contest of a job that has ended went; None where there was none."""
+    works = {work.contest: work for work in _works(session, job)}
+    if not works:
+        return None
+    prefix = order_of(works[CHAMPION]).policies[0].checkpoint.prefix
+    for side, work in works.items():
+        if work.result is None:
+            problem = problem_of(work)
+            why = problem.message if problem and problem.message else "its job ended before"
+            return Contest(prefix, problem=f"the {side} could not be evaluated: {why}")
+    return Contest(prefix, result_of(works[CHAMPION]), result_of(works[CHALLENGER]))
+
+
+def is_won(champion: agent_pb2.Evaluation, challenger: agent_pb2.Evaluation, margin: float) -> tuple[bool, str]:
+    """Whether the challenger takes the champion's place, and why, for people.
+
+    Its mean has to be above the champion's by more than `margin`. Where episodes differ, so has to be the lower end of
+    the 95 % interval of the mean difference, paired by seed: chance alone must not promote anybody. Where evaluation is
+    deterministic, the mean is the environment's own statistic, and there is nothing else to compare.
+    """
+    if not (evaluation_works.is_finite(champion) and evaluation_works.is_finite(challenger)):
+        return False, "an evaluation is not a finite number"
+    compared = f"{challenger.mean:.6g} against the champion's {champion.mean:.6g}"
+    if challenger.mean - champion.mean <= margin:
+        return False, f"{compared}, it takes more than {margin:g} above" if margin else f"{compared}, which is not more"
+    if champion.deterministic and challenger.deterministic:
+        return True, compared
+    bound = paired_lower_bound(champion.returns, challenger.returns)
+    if bound <= margin:
+        return False, f"{compared}, but with 95 % confidence only {bound:.6g} above, it takes more than {margin:g}"
+    return True, f"{compared}, with 95 % confidence at least {bound:.6g} above"
+
+
+def paired_lower_bound(first: Sequence[float], second: Sequence[float]) -> float:
+    """Lower end of the two-sided 95 % interval (Student's t) of the mean of `second - first`, episode by episode.
+
+    Minus infinity where there are less than two pairs.
+    """
+    differences = [right - left for left, right in zip(first, second, strict=True)]
+    if len(differences) < 2:
+        return -math.inf
+    error = statistics.stdev(differences) / math.sqrt(len(differences))
+    return statistics.fmean(differences) - student_t_quantile(_CONFIDENCE, len(differences) - 1) * error
+
+
+def can_act(session: Session, job: JobRow, prefix: str) -> bool:
+    """Whether the policy of a checkpoint knows the spaces of the job's environment."""
+    return founders.fits(session, job, prefix)
+
+
+def _environment(job: JobRow, parent: JobRow) -> environment_pb2.EnvironmentSpec:
+    environment = environment_of(spec_of(job))
+    environment.kwargs.update(dict(spec_of(parent).continuous.contest))
+    return environment
+
+
+def _works(session: Session, job: JobRow) -> Sequence[WorkRow]:
+    query = select(WorkRow).where(WorkRow.job_uid == job.uid, WorkRow.contest != "")
+    return session.scalars(query.order_by(WorkRow.contest)).all()

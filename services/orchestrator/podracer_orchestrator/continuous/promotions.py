@@ -1,0 +1,256 @@
+"""What the aliases of a job point at, and what they have pointed at before: promoting, rolling back, the history.
+
+An alias is a stack: a promotion puts a policy on it, a rollback takes the newest one off again. The leaderboard is told
+through the outbox, in the transaction of the decision.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from podracer.common.v1 import agent_pb2
+from podracer_core.errors import FieldViolation, InvalidInput, PreconditionFailed
+from podracer_orchestrator import events, outbox
+from podracer_orchestrator.jobs import jobs
+from podracer_orchestrator.names import last_part
+from podracer_orchestrator.stored_messages import (
+    challenger_of,
+    champion_of,
+    checkpoint_reference,
+    description_of,
+    encode,
+    policy_of,
+    spec_of,
+)
+from podracer_orchestrator.tables import CheckpointRow, Decision, JobRow, PromotionRow
+from podracer_orchestrator.works import evaluation_works
+
+DEFAULT_ALIAS = "champion"
+MAX_REASON = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What an alias may point at: an agent's checkpoint, and the evaluation that it is known by, where there is one."""
+
+    agent: str
+    prefix: str
+    evaluation: agent_pb2.Evaluation | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """What a decision about a generation of a continuous job remembers of it and of the contest."""
+
+    number: int
+    child: str
+    data_sha256: str
+    champion: agent_pb2.Evaluation | None = None
+    challenger: agent_pb2.Evaluation | None = None
+
+
+def default_alias(job: JobRow) -> str:
+    """What a job calls its champion."""
+    return spec_of(job).continuous.alias or DEFAULT_ALIAS
+
+
+def stack(session: Session, job_uid: str, alias: str) -> list[PromotionRow]:
+    """The promotions that were not rolled back, oldest first: the last one is what the alias points at."""
+    query = select(PromotionRow).where(PromotionRow.job_uid == job_uid, PromotionRow.alias == alias)
+    found: list[PromotionRow] = []
+    for row in session.scalars(query.order_by(PromotionRow.position)):
+        if row.decision == Decision.PROMOTED:
+            found.append(row)
+        elif row.decision == Decision.ROLLED_BACK:
+            found.pop()
+    return found
+
+
+def champion(session: Session, job: JobRow) -> PromotionRow | None:
+    """What the job's own alias points at; None before the first promotion."""
+    found = stack(session, job.uid, default_alias(job))
+    return found[-1] if found else None
+
+
+def rolled_back(session: Session, job: JobRow) -> set[str]:
+    """Prefixes of what the job's own alias was rolled back from, and has not been pointed at again."""
+    alias = default_alias(job)
+    query = select(PromotionRow.prefix).where(
+        PromotionRow.job_uid == job.uid, PromotionRow.alias == alias, PromotionRow.decision == Decision.PROMOTED
+    )
+    return set(session.scalars(query)) - {row.prefix for row in stack(session, job.uid, alias)}
+
+
+def promote(
+    session: Session,
+    job: JobRow,
+    policy: Policy,
+    now: datetime,
+    *,
+    alias: str = "",
+    reason: str = "",
+    request_id: str = "",
+    generation: Generation | None = None,
+) -> PromotionRow:
+    """Point an alias of `job` at a policy; the same request again changes nothing.
+
+    Raises PreconditionFailed where the checkpoint is gone, or the job has no leaderboard yet.
+    """
+    former = _by_request(session, job, request_id)
+    if former is not None:
+        return former
+    if not is_there(session, policy.prefix):
+        message = f"the checkpoint {policy.prefix} of {policy.agent} is not there any more, or damaged"
+        raise PreconditionFailed(message, reason="NO_CANDIDATE", agent=policy.agent)
+    checkpoint = session.get_one(CheckpointRow, policy.prefix)
+    _require_board(session, job, checkpoint)
+    if generation is None and policy.evaluation is not None:
+        generation = Generation(0, "", "", challenger=policy.evaluation)
+    row = _row(session, job, alias or default_alias(job), Decision.PROMOTED, reason, now, generation)
+    row.agent, row.prefix, row.request_id = policy.agent, policy.prefix, request_id or None
+    row.checkpoint = encode(checkpoint_reference(checkpoint))
+    _tell(session, job, row)
+    message = f"{row.alias} is {policy.agent}: {reason}" if reason else f"{row.alias} is {policy.agent}"
+    events.record(session, job, "CHAMPION_PROMOTED", message, now=now, subject=policy.agent, **_details(row))
+    return row
+
+
+def rollback(
+    session: Session, job: JobRow, now: datetime, *, alias: str = "", reason: str = "", request_id: str = ""
+) -> PromotionRow:
+    """Point an alias back at what it pointed at before; the same request again changes nothing.
+
+    Raises PreconditionFailed (NO_FORMER_POLICY) where there is nothing before.
+    """
+    former = _by_request(session, job, request_id)
+    if former is not None:
+        return former
+    alias = alias or default_alias(job)
+    found = stack(session, job.uid, alias)
+    if len(found) < 2:
+        state = "was never promoted to" if not found else "has pointed at one policy only"
+        message = f"the alias {alias} of {job.job_id} {state}: there is none before it to go back to"
+        raise PreconditionFailed(message, reason="NO_FORMER_POLICY")
+    target, left = found[-2], found[-1]
+    row = _row(session, job, alias, Decision.ROLLED_BACK, reason, now)
+    row.agent, row.prefix, row.checkpoint = target.agent, target.prefix, target.checkpoint
+    row.request_id = request_id or None
+    _tell(session, job, row)
+    message = f"{alias} is {target.agent} again, no longer {left.agent}" + (f": {reason}" if reason else "")
+    events.record(session, job, "CHAMPION_ROLLED_BACK", message, now=now, subject=target.agent, **_details(row))
+    return row
+
+
+def keep(
+    session: Session, job: JobRow, decision: Decision, generation: Generation, reason: str, now: datetime
+) -> PromotionRow:
+    """Note that the job's own alias stays where it is, KEPT or FAILED, and why."""
+    row = _row(session, job, default_alias(job), decision, reason, now, generation)
+    present = champion(session, job)
+    if present is not None:
+        row.agent, row.prefix, row.checkpoint = present.agent, present.prefix, present.checkpoint
+    kind = "CHALLENGER_LOST" if decision is Decision.KEPT else "GENERATION_FAILED"
+    message = f"generation {generation.number}: {reason}"
+    events.record(session, job, kind, message, now=now, subject=generation.child, **_details(row))
+    return row
+
+
+def page(session: Session, job: JobRow, alias: str, before: str, size: int) -> tuple[Sequence[PromotionRow], str]:
+    """Decisions, newest first, and the token of the next page (empty on the last one)."""
+    query = select(PromotionRow).where(PromotionRow.job_uid == job.uid)
+    if alias:
+        query = query.where(PromotionRow.alias == alias)
+    if before:
+        if not (before.isdecimal() and len(before) <= 18):
+            message = "is none of this server's: start again"
+            raise InvalidInput(f"page_token {message}", violations=[FieldViolation("page_token", message)])
+        query = query.where(PromotionRow.position < int(before))
+    found = session.scalars(query.order_by(PromotionRow.position.desc()).limit(size + 1)).all()
+    return found[:size], str(found[size - 1].position) if len(found) > size else ""
+
+
+def pointed_at(session: Session, *, besides: Collection[str] = ()) -> dict[str, JobRow]:
+    """What the aliases of all jobs but `besides` (uids) point at, and may be rolled back to: whose alias, by prefix."""
+    rows = session.execute(select(PromotionRow.job_uid, PromotionRow.alias).distinct()).all()
+    found: dict[str, JobRow] = {}
+    for job_uid, alias in rows:
+        if job_uid not in besides:
+            job = jobs.get_by_uid(session, job_uid)
+            found |= dict.fromkeys((row.prefix for row in stack(session, job_uid, alias)), job)
+    return found
+
+
+def _by_request(session: Session, job: JobRow, request_id: str) -> PromotionRow | None:
+    if not request_id:
+        return None
+    query = select(PromotionRow).where(PromotionRow.job_uid == job.uid, PromotionRow.request_id == request_id)
+    return session.scalar(query)
+
+
+def _row(
+    session: Session,
+    job: JobRow,
+    alias: str,
+    decision: Decision,
+    reason: str,
+    now: datetime,
+    generation: Generation | None = None,
+) -> PromotionRow:
+    newest = session.scalar(select(func.max(PromotionRow.position)).where(PromotionRow.job_uid == job.uid))
+    row = PromotionRow(
+        job_uid=job.uid,
+        position=(newest or 0) + 1,
+        alias=alias,
+        decision=decision,
+        agent="",
+        prefix="",
+        reason=reason,
+        create_time=now,
+    )
+    if generation is not None:
+        row.generation, row.child, row.data_sha256 = generation.number, generation.child, generation.data_sha256
+        row.champion = generation.champion and encode(generation.champion)
+        row.challenger = generation.challenger and encode(generation.challenger)
+    session.add(row)
+    return row
+
+
+def _tell(session: Session, job: JobRow, row: PromotionRow) -> None:
+    job.revision += 1
+    session.flush()
+    outbox.set_alias(session, job, row.alias, policy_of(row), row.reason, f"promotion-{row.position}")
+
+
+def _require_board(session: Session, job: JobRow, checkpoint: CheckpointRow) -> None:
+    """A continuous job, whose environment nobody inspects, has the first promoted policy's."""
+    if job.description is not None:
+        return
+    if not job.is_continuous:
+        message = f"{job.job_id} has no leaderboard yet: its environment is being inspected"
+        raise PreconditionFailed(message, reason="NO_LEADERBOARD")
+    jobs.describe(session, job, description_of(jobs.get_by_uid(session, checkpoint.job_uid)))
+
+
+def _details(row: PromotionRow) -> dict[str, object]:
+    details: dict[str, object] = {
+        "alias": row.alias,
+        "position": row.position,
+        "checkpoint": last_part(row.prefix[:-1]),
+    }
+    if row.generation:
+        details |= {"generation": row.generation, "data_sha256": row.data_sha256}
+    for name, evaluation in (("champion", champion_of(row)), ("challenger", challenger_of(row))):
+        if evaluation is not None:
+            details |= {f"{name}_{key}": value for key, value in evaluation_works.numbers(evaluation).items()}
+    return details
+
+
+def is_there(session: Session, prefix: str) -> bool:
+    """Whether a checkpoint can be used: it is there, and sound as far as is known."""
+    checkpoint = session.get(CheckpointRow, prefix)
+    return checkpoint is not None and not checkpoint.refused

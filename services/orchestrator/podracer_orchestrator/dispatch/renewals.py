@@ -1,0 +1,215 @@
+"""Renewals of leases: what pods are told, read once for all leases of a job, and the evaluations that they bring, which
+are stored together."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TypeAlias
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from podracer.common.v1 import agent_pb2
+from podracer.orchestrator.v1 import pod_service_pb2 as pod_pb2
+from podracer_core.errors import PodracerError, Unavailable
+from podracer_orchestrator.clock import Clock
+from podracer_orchestrator.jobs import jobs
+from podracer_orchestrator.jobs.plan import plan_of
+from podracer_orchestrator.jobs.state import ACTIVE_STATES, JobState
+from podracer_orchestrator.leases import leases
+from podracer_orchestrator.leases.deadlines import LeaseDeadlines
+from podracer_orchestrator.leases.leases import Holder
+from podracer_orchestrator.outcomes import results
+from podracer_orchestrator.tables import JobRow, LeaseRow, LeaseState, PodRow, PodState, WorkKind
+from podracer_orchestrator.transactions import ChangeFeed, Transactions, job_topic
+from podracer_orchestrator.works import evaluation_works, progress
+
+FRESH_S = 1.0
+"""How long an answer holds while nothing is written: some depend on the time."""
+
+MOST_KNOWN, FORGET_S = 256, 60.0
+
+Action: TypeAlias = pod_pb2.LeaseAction.ValueType
+AT_ONCE = 100
+"""Pods whose evaluations are stored together at most."""
+PAUSE_S = 0.03
+"""Between two such transactions: what comes meanwhile shares the next one."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    version: int
+    time: float
+    actions: Mapping[int, Action]
+
+
+class LeaseActions:
+    """The present actions of each job's leases."""
+
+    def __init__(self, transactions: Transactions, changes: ChangeFeed, clock: Clock) -> None:
+        self._transactions = transactions
+        self._changes = changes
+        self._clock = clock
+        self._known: dict[str, _Known] = {}
+        self._reading: dict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+
+    async def of_job(self, job_uid: str) -> Mapping[int, Action]:
+        """By fence, of the leases that are held and may be: see `actions`."""
+        async with self._reading[job_uid]:
+            version, now = self._changes.version(job_topic(job_uid)), self._clock.monotonic()
+            known = self._known.get(job_uid)
+            if known is None or known.version != version or now - known.time >= FRESH_S:
+                found = await self._transactions.read(lambda session: actions(session, job_uid, self._clock.now()))
+                known = self._known[job_uid] = _Known(version, now, found)
+        self._forget_old(now)
+        return known.actions
+
+    def _forget_old(self, now: float) -> None:
+        """Drop what nobody has asked for lately, once there is much of it."""
+        if len(self._known) <= MOST_KNOWN:
+            return
+        for job_uid, known in list(self._known.items()):
+            if now - known.time > FORGET_S and not self._reading[job_uid].locked():
+                self._known.pop(job_uid)
+                self._reading.pop(job_uid)
+
+
+def actions(session: Session, job_uid: str, now: datetime) -> Mapping[int, Action]:
+    """What the holder of each lease of a job is told. An evaluation that has not ended in time is left out."""
+    query = (
+        select(LeaseRow.fence, LeaseRow.lead_fence, LeaseRow.kind, LeaseRow.grant_time, PodRow.state)
+        .outerjoin(PodRow, PodRow.name == LeaseRow.pod)
+        .where(LeaseRow.state == LeaseState.HELD, LeaseRow.job_uid == job_uid)
+    )
+    held = [_Held(*row) for row in session.execute(query)]
+    if not held:
+        return {}
+    job = session.get_one(JobRow, job_uid)
+    others = _of_job(job, now)
+    released = _too_many(job, held) if JobState(job.state) in ACTIVE_STATES else {each.fence for each in held}
+    found: dict[int, Action] = {}
+    for each in held:
+        if evaluation_works.is_overdue(each.kind, each.grant_time, now):
+            continue
+        if each.pod_state in (PodState.DRAINING, PodState.STOPPED):
+            found[each.fence] = pod_pb2.LEASE_ACTION_DRAIN
+        elif each.fence in released:
+            found[each.fence] = pod_pb2.LEASE_ACTION_RELEASE
+        else:
+            found[each.fence] = others if each.kind == WorkKind.TRAIN else pod_pb2.LEASE_ACTION_CONTINUE
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """A held lease, and the state of its pod; None of one that is not known."""
+
+    fence: int
+    lead_fence: int | None
+    kind: str
+    grant_time: datetime
+    pod_state: str | None
+
+
+def _of_job(job: JobRow, now: datetime) -> Action:
+    """What all who train for the job are told."""
+    if job.time_to_target_s is not None:
+        return pod_pb2.LEASE_ACTION_FINISH  # the job only waits for its ensemble
+    limit_s = plan_of(job).budget.active_time_s
+    if limit_s is not None and leases.active_time_s(job, now) >= limit_s:
+        return pod_pb2.LEASE_ACTION_FINISH
+    return pod_pb2.LEASE_ACTION_CONTINUE
+
+
+def _too_many(job: JobRow, held: list[_Held]) -> set[int]:
+    """The leases that are to go where the job has come to want fewer pods, or fewer teams, than hold some: the newest,
+    of teams with all of their followers."""
+    plan = plan_of(job)
+    leads = sum(each.kind == WorkKind.TRAIN for each in held)
+    if len(held) <= plan.max_pods and leads <= plan.max_teams:
+        return set()
+    staying = [each for each in held if each.pod_state != PodState.DRAINING]
+    ranked = sorted(staying, key=lambda each: (each.lead_fence or each.fence, each.fence))
+    leading = [each for each in ranked if each.kind == WorkKind.TRAIN]
+    return {each.fence for each in [*ranked[plan.max_pods :], *leading[plan.max_teams :]]}
+
+
+@dataclass(frozen=True, slots=True)
+class _Received:
+    holder: Holder
+    evaluations: Sequence[agent_pb2.Evaluation]
+    stored: asyncio.Future[None]
+
+
+class EvaluationBatcher:
+    """Stores evaluations; what comes while it does goes together into the next transaction."""
+
+    def __init__(self, transactions: Transactions, deadlines: LeaseDeadlines, clock: Clock) -> None:
+        self._transactions = transactions
+        self._deadlines = deadlines
+        self._clock = clock
+        self._waiting: list[_Received] = []
+        self._storing: asyncio.Task[None] | None = None
+
+    async def store(self, holder: Holder, evaluations: Sequence[agent_pb2.Evaluation]) -> None:
+        """Returns once they are durable; one that comes twice is recorded once, by its id.
+
+        Raises Fenced unless the lease is held, and InvalidInput for an evaluation that is not of its cohort.
+        """
+        received = _Received(holder, evaluations, asyncio.get_running_loop().create_future())
+        self._waiting.append(received)
+        if self._storing is None or self._storing.done():
+            self._storing = asyncio.create_task(self._store_all())
+        await received.stored
+
+    async def _store_all(self) -> None:
+        while self._waiting:
+            batch, self._waiting = self._waiting[:AT_ONCE], self._waiting[AT_ONCE:]
+            await self._answer(batch)
+            await asyncio.sleep(PAUSE_S)
+
+    async def _answer(self, batch: Sequence[_Received]) -> None:
+        """Store them together; where that fails by one of them, one by one."""
+        problems: Sequence[Exception | None]
+        try:
+            problems = await self._transactions.write(functools.partial(self._store, batch=batch))
+        except Exception as error:  # noqa: BLE001 - it is raised where the evaluations came from
+            if len(batch) > 1 and not isinstance(error, Unavailable):
+                for each in batch:
+                    await self._answer([each])
+                return
+            problems = [error] * len(batch)
+        for each, problem in zip(batch, problems, strict=True):
+            if each.stored.done():
+                continue  # its pod has hung up
+            if problem is None:
+                each.stored.set_result(None)
+            else:
+                each.stored.set_exception(problem)
+
+    def _store(self, session: Session, batch: Sequence[_Received]) -> list[PodracerError | None]:
+        """What is wrong with each; the others are stored."""
+        loaded = leases.load(session, [each.holder.fence for each in batch])  # for `find_held`
+        agents = progress.agents_of(session, [lease.work_id for lease in loaded])
+        problems: list[PodracerError | None] = []
+        sound: dict[str, list[tuple[LeaseRow, Sequence[agent_pb2.Evaluation]]]] = {}  # by job
+        for each in batch:
+            try:
+                lease = leases.find_held(session, each.holder)
+                self._deadlines.check(lease.fence)
+                progress.require_lead(lease)
+                results.check_evaluations(each.evaluations, agents.get(lease.work_id, []))
+            except PodracerError as error:
+                problems.append(error)
+            else:
+                problems.append(None)
+                sound.setdefault(lease.job_uid, []).append((lease, each.evaluations))
+        concerned = jobs.load(session, sound)
+        for job in concerned:
+            results.record_evaluations(session, job, sound[job.uid], self._clock.now())
+        return problems

@@ -1,0 +1,85 @@
+"""Agents of other jobs that a job's first agents start from: looked up, checked, and kept while they are needed."""
+
+from __future__ import annotations
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from podracer.common.v1 import agent_pb2, evolution_pb2
+from podracer.orchestrator.v1 import job_pb2
+from podracer_core.errors import FieldViolation, InvalidInput
+from podracer_orchestrator.jobs.state import LIVE_STATES
+from podracer_orchestrator.stored_messages import checkpoint_reference, description_of, proposal_of, spec_of
+from podracer_orchestrator.tables import CheckpointRow, JobRow, MemberRow, WorkRow
+
+
+def resolved(session: Session, project: str, spec: job_pb2.JobSpec) -> job_pb2.JobSpec:
+    """The spec with the whole reference of each founder's checkpoint.
+
+    Raises InvalidInput for one that was not committed as it says, in this project.
+    """
+    violations = []
+    result = job_pb2.JobSpec()
+    result.CopyFrom(spec)
+    for place, founder in enumerate(result.founders):
+        row = session.get(CheckpointRow, founder.checkpoint.prefix)
+        owner = None if row is None else session.get(JobRow, row.job_uid)
+        known = (founder.agent, founder.checkpoint.manifest_sha256)
+        if row is None or owner is None or owner.project != project or (row.agent, row.manifest_sha256) != known:
+            message = f"projects/{project} has no such checkpoint of {founder.agent!r}, with this manifest"
+            violations.append(FieldViolation(f"founders[{place}]", message))
+        else:
+            founder.checkpoint.CopyFrom(checkpoint_reference(row))
+    if violations:
+        raise InvalidInput("; ".join(map(str, violations)), violations=violations, reason="INVALID_FOUNDER")
+    return result
+
+
+def fitting(session: Session, job: JobRow) -> list[evolution_pb2.Founder]:
+    """The founders of a job that can act in its environment, which is known."""
+    return [each for each in spec_of(job).founders if fits(session, job, each.checkpoint.prefix)]
+
+
+def fits(session: Session, job: JobRow, prefix: str) -> bool:
+    """Whether a checkpoint's agent was trained with the spaces of the environment of `job`; False where it is gone."""
+    row = session.get(CheckpointRow, prefix)
+    owner = None if row is None else session.get(JobRow, row.job_uid)
+    if owner is None or owner.description is None:
+        return False
+    trained, own = description_of(owner), description_of(job)
+    return (trained.observation_space, trained.action_space) == (own.observation_space, own.action_space)
+
+
+def of_checkpoint(session: Session, agent: str, prefix: str) -> evolution_pb2.Founder | None:
+    """An agent as a founder; None where its checkpoint is gone or damaged, or nobody knows what it was trained with."""
+    row = session.get(CheckpointRow, prefix)
+    if row is None or row.refused:
+        return None
+    specs = (spec for spec in cohort_of(session, row) if spec.name == agent)
+    return next((_founder(spec, checkpoint_reference(row)) for spec in specs), None)
+
+
+def cohort_of(session: Session, row: CheckpointRow) -> list[agent_pb2.AgentSpec]:
+    """The cohort in which the agent of a checkpoint was trained last; empty where nobody knows."""
+    query = (
+        select(WorkRow)
+        .join(MemberRow, MemberRow.work_id == WorkRow.id)
+        .where(WorkRow.job_uid == row.job_uid, MemberRow.agent == row.agent)
+    )
+    work = session.scalar(query.order_by(WorkRow.create_time.desc()).limit(1))
+    return [] if work is None else [each.agent for each in proposal_of(work).proposals]
+
+
+def needed(session: Session) -> dict[str, JobRow]:
+    """The checkpoints that the jobs which live start from: who needs it, by prefix."""
+    live = select(JobRow).where(JobRow.state.in_([state.value for state in LIVE_STATES]))
+    found: dict[str, JobRow] = {}
+    for job in session.scalars(live):
+        found |= dict.fromkeys((each.checkpoint.prefix for each in spec_of(job).founders), job)
+    return found
+
+
+def _founder(spec: agent_pb2.AgentSpec, checkpoint: agent_pb2.CheckpointReference) -> evolution_pb2.Founder:
+    return evolution_pb2.Founder(
+        agent=spec.name, checkpoint=checkpoint, algorithm=spec.algorithm, hyperparameters=dict(spec.hyperparameters)
+    )

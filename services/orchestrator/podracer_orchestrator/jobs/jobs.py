@@ -1,0 +1,222 @@
+"""Jobs in the database: making and finding them, and every change of their state."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import select, update
+from sqlalchemy.orm import Session
+
+from podracer.common.v1 import cohort_pb2, environment_pb2
+from podracer.orchestrator.v1 import job_pb2
+from podracer_core.errors import AlreadyExists, NotFound
+from podracer_core.telemetry.spans import current
+from podracer_orchestrator import events, outbox
+from podracer_orchestrator.jobs import founders, job_files
+from podracer_orchestrator.jobs.quotas import UNLIMITED, Quota, require_job
+from podracer_orchestrator.jobs.state import FINAL_STATES, JobOutcome, JobSignal, JobState, next_state
+from podracer_orchestrator.names import job_name
+from podracer_orchestrator.stored_messages import encode
+from podracer_orchestrator.tables import ContinuationRow, JobRow, WorkKind, WorkRow, WorkState
+from podracer_orchestrator.transactions import POOL, WORK, job_topic, touch
+
+
+@dataclass(frozen=True, slots=True)
+class NewJob:
+    """A checked request for a job. `description` is None where the environment has to be inspected first; `warnings`
+    are what its user should know. One that a continuous job makes has its uid as `parent_uid`, and a number."""
+
+    project: str
+    job_id: str
+    spec: job_pb2.JobSpec
+    description: environment_pb2.EnvironmentDescription | None = None
+    request_id: str = ""
+    warnings: tuple[str, ...] = ()
+    parent_uid: str | None = None
+    generation: int = 0
+
+
+def create(session: Session, new: NewJob, now: datetime, quota: Quota = UNLIMITED) -> JobRow:
+    """Store a job, or return the one that the same request made before.
+
+    Its data sets by name are looked up here; those of a continuous job only have to be there. Raises AlreadyExists for
+    a taken id, InvalidInput for files that were not uploaded, Exhausted where the project has all jobs it may have.
+    """
+    if new.request_id:
+        query = select(JobRow).where(JobRow.project == new.project, JobRow.request_id == new.request_id)
+        if (former := session.scalar(query)) is not None:
+            return former
+    if _find(session, new.project, new.job_id) is not None:
+        name = job_name(new.project, new.job_id)
+        raise AlreadyExists(f"there is a job {name} already", job=name)
+    require_job(session, new.project, quota)
+    spec = resolved(session, new.project, new.spec)
+    is_continuous = spec.HasField("continuous")
+    state = JobState.VALIDATING if new.description is None else JobState.PENDING
+    job = JobRow(
+        uid=uuid.uuid4().hex,
+        project=new.project,
+        job_id=new.job_id,
+        request_id=new.request_id or None,
+        spec=encode(spec),
+        state=JobState.RUNNING if is_continuous else state,
+        create_time=now,
+        start_time=now if is_continuous else None,
+        traceparent=current().traceparent,
+        is_continuous=is_continuous,
+        parent_uid=new.parent_uid,
+        generation=new.generation,
+    )
+    session.add(job)
+    session.flush()
+    job_files.keep(session, job, spec)
+    events.record(session, job, "JOB_CREATED", f"{job_name(job.project, job.job_id)} was accepted", now=now)
+    for warning in new.warnings:
+        message = f"{warning}: the round is shortened to it, and no agent is replaced"
+        events.record(session, job, "ROUND_SHORTENED", message, now=now)
+    if is_continuous:
+        session.add(ContinuationRow(job_uid=job.uid))
+    elif new.description is None:
+        add_work(session, job, WorkKind.INSPECT, WorkState.READY, now)
+    if new.description is not None:
+        describe(session, job, new.description)
+    touch(session, POOL, WORK)
+    return job
+
+
+def resolved(session: Session, project: str, spec: job_pb2.JobSpec) -> job_pb2.JobSpec:
+    """A checked spec with what has to be looked up: data sets by name, founders. Raises InvalidInput."""
+    return founders.resolved(session, project, job_files.resolved(session, project, spec))
+
+
+def describe(session: Session, job: JobRow, description: environment_pb2.EnvironmentDescription) -> None:
+    """Store what is known of the job's environment, and have its leaderboard made."""
+    job.description = encode(description)
+    outbox.create_leaderboard(session, job, founders.fitting(session, job))
+
+
+def add_work(
+    session: Session, job: JobRow, kind: WorkKind, state: WorkState, now: datetime, places: int = 0
+) -> WorkRow:
+    """Store a new piece of work."""
+    work = WorkRow(id=uuid.uuid4().hex, job_uid=job.uid, kind=kind, state=state, places=places, create_time=now)
+    work.attempts = 0
+    session.add(work)
+    session.flush()
+    return work
+
+
+def get(session: Session, project: str, job_id: str) -> JobRow:
+    """The job of a name. Raises NotFound."""
+    job = _find(session, project, job_id)
+    if job is None:
+        name = job_name(project, job_id)
+        # What people remember is the name in their file; the job's own has a random ending.
+        same = select(JobRow.job_id).where(JobRow.project == project, JobRow.job_id.like(f"{job_id}-______"))
+        newest = session.scalar(same.order_by(JobRow.create_time.desc()).limit(1))
+        hint = f"; the newest whose file says {job_id} is {newest}" if newest is not None else ""
+        raise NotFound(f"there is no job {name}{hint}", job=name)
+    return job
+
+
+def is_taken(session: Session, project: str, job_id: str) -> bool:
+    """Whether there is a job of that name."""
+    return _find(session, project, job_id) is not None
+
+
+def children(session: Session, job: JobRow) -> Sequence[JobRow]:
+    """The jobs that a continuous job has made, oldest first."""
+    if not job.is_continuous:
+        return []
+    return session.scalars(select(JobRow).where(JobRow.parent_uid == job.uid).order_by(JobRow.generation)).all()
+
+
+def newest_best(session: Session, job: JobRow) -> JobRow | None:
+    """Of the jobs that it has made, the newest one that has a candidate."""
+    return next((child for child in reversed(children(session, job)) if child.best is not None), None)
+
+
+def get_by_uid(session: Session, uid: str) -> JobRow:
+    """The job of a uid that the caller has from the database. Raises NotFound where it was deleted since."""
+    job = session.get(JobRow, uid)
+    if job is None:
+        raise NotFound(f"the job with uid {uid} is gone", uid=uid)
+    return job
+
+
+def load(session: Session, uids: Collection[str]) -> Sequence[JobRow]:
+    """Several at once."""
+    return session.scalars(select(JobRow).where(JobRow.uid.in_(uids))).all()
+
+
+def event_positions(session: Session, project: str) -> Mapping[str, int]:
+    """The newest event of each job of a project by the job's uid, oldest job first."""
+    query = select(JobRow.uid, JobRow.event_position).where(JobRow.project == project)
+    return dict(session.execute(query.order_by(JobRow.create_time, JobRow.uid)).all())
+
+
+def in_states(session: Session, states: Collection[JobState]) -> Sequence[JobRow]:
+    """The jobs in any of `states` that pods work for, oldest first: none works for a continuous job itself."""
+    query = select(JobRow).where(JobRow.state.in_([str(state) for state in states]), JobRow.is_continuous.is_(False))
+    return session.scalars(query.order_by(JobRow.create_time, JobRow.uid)).all()
+
+
+def signal(session: Session, job: JobRow, what: JobSignal, now: datetime) -> bool:
+    """Take a job to its next state; True where that is another one. Raises PreconditionFailed where it cannot go."""
+    is_described = job.is_continuous or job.description is not None
+    state = next_state(JobState(job.state), what, described=is_described, started=job.start_time is not None)
+    if state == job.state:
+        return False
+    job.state = state
+    job.revision += 1
+    if what is JobSignal.LEASED and job.start_time is None:
+        job.start_time = now
+    touch(session, POOL, WORK, job_topic(job.uid))
+    return True
+
+
+def succeed(session: Session, job: JobRow, outcome: JobOutcome, message: str, now: datetime) -> None:
+    """End a job well."""
+    signal(session, job, JobSignal.SUCCEED, now)
+    job.outcome = outcome
+    _end(session, job, "JOB_SUCCEEDED", message, now)
+
+
+def fail(session: Session, job: JobRow, problem: cohort_pb2.Problem, now: datetime) -> None:
+    """End a job that cannot go on; `problem` says why."""
+    signal(session, job, JobSignal.FAIL, now)
+    job.problem = encode(problem)
+    _end(session, job, "JOB_FAILED", problem.message, now)
+
+
+def cancel(session: Session, job: JobRow, now: datetime) -> None:
+    """End a job because its user says so, and those that it has made; nothing changes where it has ended already."""
+    for child in children(session, job):
+        cancel(session, child, now)
+    if JobState(job.state) in FINAL_STATES:
+        return
+    signal(session, job, JobSignal.CANCEL, now)
+    _end(session, job, "JOB_CANCELLED", "cancelled by its user", now)
+
+
+def drop_waiting(session: Session, job: JobRow, now: datetime) -> None:
+    """Drop the works of a job that no pod has."""
+    waiting = (WorkState.PROPOSING, WorkState.READY)
+    session.execute(
+        update(WorkRow)
+        .where(WorkRow.job_uid == job.uid, WorkRow.state.in_(waiting))
+        .values(state=WorkState.DROPPED, end_time=now)
+    )
+
+
+def _end(session: Session, job: JobRow, kind: str, message: str, now: datetime) -> None:
+    job.end_time = now
+    drop_waiting(session, job, now)
+    events.record(session, job, kind, message, now=now)
+
+
+def _find(session: Session, project: str, job_id: str) -> JobRow | None:
+    return session.scalar(select(JobRow).where(JobRow.project == project, JobRow.job_id == job_id))

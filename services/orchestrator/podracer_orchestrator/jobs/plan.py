@@ -1,0 +1,142 @@
+"""What of a job's spec the orchestrator itself decides by, every default filled in; and kinds of pods."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+import re
+from dataclasses import dataclass
+
+from podracer_core.catalogue.environments import BUILT_IN
+from podracer_core.jobs.messages import evolution_from_message, objective_from_message, pod_from_message
+from podracer_core.jobs.spec import EvaluationPlan, JobSpec, Pod
+from podracer_orchestrator.jobs.budget import Budget, RoundLimits
+from podracer_orchestrator.stored_messages import read_spec
+from podracer_orchestrator.tables import JobRow
+
+MIB = 1 << 20
+_FUSED_BYTES = 400 * MIB
+_PROCESS_BYTES = 250 * MIB
+"""First guesses: a learner that does all by itself, and each process of a split pod (measured: 240 to 330 MiB)."""
+
+_NAME = re.compile(r"(?:fused|split(?P<workers>\d+))(?:-gpu(?P<gpus>\d+))?(?:-threads(?P<threads>\d+))?")
+
+MAX_AUTOMATIC_MEMBERS = 16
+"""Agents of an automatic cohort at most: beyond it a pod gains little and the tournament waits for its slowest."""
+
+
+@dataclass(frozen=True, slots=True)
+class PodKind:
+    """The processes of a pod. `workers` 0 in the fused layout; `threads` of each process, 0: what the machine gives."""
+
+    is_fused: bool = True
+    workers: int = 0
+    gpus: int = 0
+    threads: int = 0
+
+    @property
+    def name(self) -> str:
+        """`fused`, `split2`, `fused-gpu1`, `split1-threads4`: the beginning of its pods' names."""
+        words = ["fused" if self.is_fused else f"split{self.workers}"]
+        words += [f"gpu{self.gpus}"] if self.gpus else []
+        words += [f"threads{self.threads}"] if self.threads else []
+        return "-".join(words)
+
+    @classmethod
+    def parse(cls, name: str) -> PodKind:
+        """The kind of a name; what is no kind's name gives the plainest one."""
+        match = _NAME.fullmatch(name)
+        if match is None:
+            return cls()
+        workers, gpus, threads = (int(match[word] or 0) for word in ("workers", "gpus", "threads"))
+        return cls(match["workers"] is None, workers, gpus, threads)
+
+    @property
+    def layout(self) -> str:
+        return "FUSED" if self.is_fused else "SPLIT"
+
+    @property
+    def busy_processes(self) -> int:
+        """Those that compute at the same time. A split pod's learner and its workers take turns, or one of them has
+        time to spare, and its evaluator waits for most of it: on two cores Ant-v5 with a worker of two threads takes
+        6,700 steps/s in lock-step and 7,500 ahead, with one thread each 4,200 and 6,000."""
+        return max(self.workers, 1)
+
+    @property
+    def memory_bytes(self) -> int:
+        """What a pod needs, as long as nobody has measured one."""
+        return _FUSED_BYTES if self.is_fused else (self.workers + 2) * _PROCESS_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class JobPlan:
+    """The orchestrator's view of a spec. `members` 0 means automatic; `target_return` None means that there is none.
+
+    `cpu` (cores) and `memory_bytes` (0: not said) are what a pod of `kind` needs. A cohort is trained by a team of
+    `learners` pods, of which the lead is enough: at least `min_pods` of them lead, at most `max_teams`.
+    """
+
+    budget: Budget
+    round: RoundLimits
+    target_return: float | None
+    target_is_mean: bool
+    population: int
+    members: int
+    min_pods: int
+    max_teams: int
+    learners: int
+    kind: PodKind
+    cpu: float
+    memory_bytes: int
+    weight: float
+    episodes: int
+
+    @property
+    def max_pods(self) -> int:
+        """Pods at most, of all teams."""
+        return self.max_teams * self.learners
+
+    def teams(self, pods: int) -> int:
+        """Cohorts that so many pods train at once; the last team may not be complete."""
+        return max(1, math.ceil(pods / self.learners))
+
+    def places(self, teams: int) -> int:
+        """Agents that a pod trains at once where `teams` of them share the population."""
+        return self.members or min(MAX_AUTOMATIC_MEMBERS, math.ceil(self.population / max(1, teams)))
+
+
+def plan_of(job: JobRow) -> JobPlan:
+    """The plan of a stored job."""
+    return _plan(job.spec)
+
+
+@functools.lru_cache(maxsize=256)
+def _plan(stored: bytes) -> JobPlan:
+    spec = read_spec(stored)
+    objective, pod = objective_from_message(spec.objective), pod_from_message(spec.pod)
+    evolution = evolution_from_message(spec.evolution)
+    return JobPlan(
+        budget=Budget(objective.max_env_steps, objective.max_duration, objective.max_cost),
+        round=RoundLimits(evolution.round.env_steps or 0, evolution.round.seconds),
+        target_return=objective.target_return,
+        target_is_mean=objective.statistic == "mean",
+        population=evolution.population,
+        members=pod.members or 0,
+        min_pods=pod.count.min,
+        max_teams=max(pod.count.min, pod.count.most),
+        learners=pod.learners,
+        kind=_kind(pod, spec.environment.id in BUILT_IN),
+        cpu=pod.resources.cpu or 1.0,
+        memory_bytes=pod.resources.memory or 0,
+        weight=spec.weight or JobSpec.weight,
+        episodes=spec.evaluation.episodes or EvaluationPlan.episodes,
+    )
+
+
+def _kind(pod: Pod, is_built_in: bool) -> PodKind:
+    """A pod whose job says how many cores it needs has so many threads, whatever else runs beside it."""
+    is_fused = is_built_in if pod.layout == "auto" else pod.layout == "fused"
+    kind = PodKind(is_fused, 0 if is_fused else pod.workers, pod.resources.gpu)
+    threads = max(1, int(pod.resources.cpu / kind.busy_processes)) if pod.resources.cpu else 0
+    return dataclasses.replace(kind, threads=threads)

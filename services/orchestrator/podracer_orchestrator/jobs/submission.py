@@ -1,0 +1,164 @@
+"""From a client's request to a job that can be stored, or to a changed one."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Sequence
+from importlib.metadata import entry_points
+
+from podracer.common.v1 import environment_pb2
+from podracer.orchestrator.v1 import job_pb2
+from podracer.orchestrator.v1 import job_service_pb2 as service_pb2
+from podracer_core.catalogue.environments import BUILT_IN
+from podracer_core.catalogue.fusions import fusion_names
+from podracer_core.catalogue.messages import space_to_message
+from podracer_core.errors import FieldViolation, InvalidInput
+from podracer_core.jobs.messages import spec_from_message, spec_to_message
+from podracer_core.jobs.spec import Evolution, Pod
+from podracer_core.jobs.validation import shortened_rounds, validate
+from podracer_orchestrator import names
+from podracer_orchestrator.jobs.jobs import NewJob
+
+MAX_REQUEST_ID = 64
+_ENDING_CHARACTERS = "abcdefghijkmnpqrstuvwxyz23456789"  # without those that are read as one another
+
+_EXTENSIONS = {"generator": "podracer.generators", "updater": "podracer.updaters"}
+
+Copy = Callable[[job_pb2.JobSpec, job_pb2.JobSpec], None]
+
+
+def new_job(request: service_pb2.CreateJobRequest) -> NewJob:
+    """Check a request and fill in its defaults. Raises InvalidInput with every bad field."""
+    project = names.parse_parent(request.parent)
+    check_length(request.request_id, "request_id", MAX_REQUEST_ID)
+    spec = checked(request.spec)
+    if request.job_id:
+        names.check_label(request.job_id, "job_id")
+    return NewJob(
+        project,
+        request.job_id or _job_id(spec.display_name),
+        spec,
+        built_in_description(spec),
+        request.request_id,
+        tuple(shortened_rounds(spec_from_message(spec))),
+    )
+
+
+def check_length(text: str, field: str, limit: int) -> None:
+    """Raise InvalidInput for a text that is longer than `limit`."""
+    if len(text) > limit:
+        raise _bad(field, f"has {len(text)} characters, at most {limit} are allowed")
+
+
+def checked(spec: job_pb2.JobSpec) -> job_pb2.JobSpec:
+    """The same spec with every default filled in. Raises InvalidInput with every bad field."""
+    decoded = spec_from_message(spec)
+    validate(decoded)
+    _check_extensions(decoded.evolution)
+    _check_fusion(decoded.pod)
+    return spec_to_message(decoded)
+
+
+def built_in_description(spec: job_pb2.JobSpec) -> environment_pb2.EnvironmentDescription | None:
+    """What is known of a built-in environment without starting it; None for any other.
+
+    Arguments may change its spaces, or be wrong, so with these it has to be started.
+    """
+    info = BUILT_IN.get(spec.environment.id)
+    if info is None or info.observation_space is None or info.action_space is None:
+        return None
+    if spec.environment.kwargs.fields or spec.retrain.kwargs.fields or spec.data or spec.data_sets:
+        return None
+    return environment_pb2.EnvironmentDescription(
+        observation_space=space_to_message(info.observation_space),
+        action_space=space_to_message(info.action_space),
+        max_episode_steps=spec.environment.max_episode_steps or info.max_episode_steps or 0,
+        backend=info.backend,
+    )
+
+
+def changed(spec: job_pb2.JobSpec, new: job_pb2.JobSpec, paths: Sequence[str]) -> job_pb2.JobSpec:
+    """`spec` with the fields at `paths` as in `new`. Raises InvalidInput for a path that may not change."""
+    result = job_pb2.JobSpec()
+    result.CopyFrom(spec)
+    for path in paths:
+        copy = _CHANGEABLE.get(path)
+        if copy is None:
+            raise _bad("update_mask", f"{path!r} cannot be changed; these can: {', '.join(sorted(_CHANGEABLE))}")
+        copy(new, result)
+    result = checked(result)
+    del result.founders[:]
+    result.founders.extend(spec.founders)  # with all that was looked up of their checkpoints
+    return result
+
+
+def _check_extensions(evolution: Evolution) -> None:
+    """Refuse a generator or an updater that is not there.
+
+    Where the leaderboard is installed beside us, as on one machine, its extensions are known here. Where it is not, the
+    leaderboard refuses the name itself when it is told of the job, which fails then.
+    """
+    for kind, group in _EXTENSIONS.items():
+        name, known = getattr(evolution, kind), set(entry_points(group=group).names)
+        if name is not None and known and name not in known:
+            message = f"no {kind} {name!r} is installed; there are: {', '.join(sorted(known))}"
+            raise _bad(f"evolution.{kind}", message)
+
+
+def _check_fusion(pod: Pod) -> None:
+    """Refuse a fusion that is not there. Of a package that offers one we only know the name: it may need torch."""
+    known = fusion_names()
+    if pod.fusion is not None and pod.fusion.name not in known:
+        message = f"no fusion {pod.fusion.name!r} is installed; there are: {', '.join(known)}"
+        raise _bad("pod.fusion.name", message)
+
+
+def _copy_labels(source: job_pb2.JobSpec, target: job_pb2.JobSpec) -> None:
+    target.labels.clear()
+    target.labels.update(source.labels)
+
+
+def _copy_weight(source: job_pb2.JobSpec, target: job_pb2.JobSpec) -> None:
+    target.weight = source.weight
+
+
+def _copier(section: str, field: str) -> Copy:
+    def copy(source: job_pb2.JobSpec, target: job_pb2.JobSpec) -> None:
+        from_section, to_section = getattr(source, section), getattr(target, section)
+        to_section.ClearField(field)
+        descriptor = from_section.DESCRIPTOR.fields_by_name[field]
+        if descriptor.has_presence and not from_section.HasField(field):
+            return
+        if descriptor.message_type is not None:
+            getattr(to_section, field).CopyFrom(getattr(from_section, field))
+        else:
+            setattr(to_section, field, getattr(from_section, field))
+
+    return copy
+
+
+_CHANGEABLE: dict[str, Copy] = {
+    "labels": _copy_labels,
+    "weight": _copy_weight,
+    **{
+        f"{section}.{field}": _copier(section, field)
+        for section, field in (
+            ("pod", "min_count"),
+            ("pod", "max_count"),
+            ("objective", "max_env_steps"),
+            ("objective", "max_duration"),
+            ("objective", "max_cost"),
+            ("objective", "target_return"),
+        )
+    },
+}
+
+
+def _job_id(display_name: str) -> str:
+    """The display name, cut to fit, and a random ending."""
+    ending = "".join(secrets.choice(_ENDING_CHARACTERS) for _ in range(6))
+    return f"{display_name[:56].rstrip('-')}-{ending}"
+
+
+def _bad(field: str, message: str) -> InvalidInput:
+    return InvalidInput(f"{field}: {message}", violations=[FieldViolation(field, message)])

@@ -1,0 +1,113 @@
+"""Followers: the pods that train, besides the lead, what the lead's lease is for (several learners of one agent).
+
+A follower holds a lease of the kind FOLLOW on the lead's work. It is renewed like any other, which says that its pod
+lives and nothing else; what is trained belongs to the lead's lease, which alone reports, commits and completes. While
+it is held its pod has a rank of its own in the team, and its time counts to the job's cost, by the clock. It ends when
+its pod hands it back or falls silent, and in the same transaction in which the lead's ends: no FOLLOW lease outlives
+the lease that it follows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from podracer_orchestrator import events
+from podracer_orchestrator.jobs import jobs
+from podracer_orchestrator.tables import JobRow, LeaseRow, LeaseState, WorkKind
+
+BACK_OFF = timedelta(seconds=30)
+"""How long a pod that has left a lead because something went wrong is not offered that lead again."""
+ROUND_OVER = "ROUND_OVER"
+"""Why a follower leaves whose lead has told it so: that one completes its work now, and nobody has to join it."""
+CANNOT_FUSE = "PODS_CANNOT_FUSE"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a follower is wanted: under which lead, at which rank."""
+
+    lead: LeaseRow
+    rank: int
+
+
+def free_rank(taken: Collection[int], learners: int) -> int | None:
+    """The least rank that nobody has in a team of `learners`, whose lead has rank 0; None where it is complete."""
+    return next((rank for rank in range(1, learners) if rank not in taken), None)
+
+
+def of_lead(session: Session, lead_fence: int) -> Sequence[LeaseRow]:
+    """The leases that are held under a lead's, oldest first."""
+    query = select(LeaseRow).where(LeaseRow.lead_fence == lead_fence, LeaseRow.state == LeaseState.HELD)
+    return session.scalars(query.order_by(LeaseRow.fence)).all()
+
+
+def open_place(session: Session, leads: Collection[LeaseRow], pod: str, learners: int, now: datetime) -> Place | None:
+    """Where `pod` is wanted most: under the lead with the fewest followers, of several the newest, which has most of
+    its round before it. A lead that the pod has just left in trouble, or that has ended its round, does not count.
+    """
+    places: list[tuple[int, int, Place]] = []
+    for lead in leads:
+        if is_over(lead, now):
+            continue
+        ranks = {follower.rank or 0 for follower in of_lead(session, lead.fence)}
+        rank = free_rank(ranks, learners)
+        if rank is not None and not _is_in_vain(session, lead, pod, now):
+            places.append((len(ranks), -lead.fence, Place(lead, rank)))
+    return min(places, key=lambda each: each[:2])[2] if places else None
+
+
+def is_over(lead: LeaseRow, now: datetime) -> bool:
+    """Whether a lead's time to train is up: it evaluates and commits."""
+    return lead.time_s is not None and time_left_s(lead, now) == 0.0
+
+
+def time_left_s(lead: LeaseRow, now: datetime) -> float:
+    """How long a lead still trains by its lease; 0 where that is not limited in time."""
+    return 0.0 if lead.time_s is None else max(0.0, lead.time_s - (now - lead.grant_time).total_seconds())
+
+
+def count_cost(job: JobRow, follower: LeaseRow, now: datetime) -> None:
+    """Count what a follower's pod has taken up to now, once: to its lease and to its job."""
+    if follower.cost_since is None:
+        return
+    grown = max(0.0, (now - follower.cost_since).total_seconds())
+    follower.cost_s += grown
+    job.cost_s += grown
+    follower.cost_since = now
+
+
+def count_costs(session: Session, now: datetime) -> None:
+    """The same for every follower, so that a crash forgets little of it."""
+    for follower in _held(session):
+        count_cost(jobs.get_by_uid(session, follower.job_uid), follower, now)
+
+
+def forget_time_since(session: Session, now: datetime) -> None:
+    """Count from now on: nobody knows what followers did since their cost was counted last."""
+    for follower in _held(session):
+        follower.cost_since = now
+
+
+def note_unfit(session: Session, job: JobRow, pod: str, why: str, now: datetime) -> None:
+    """Say once in a job's log that a pod asks in vain, since the job looks as if it waited for nothing."""
+    if not events.messages(session, job, CANNOT_FUSE):
+        message = f"{pod} cannot work for a job with several learners: {why}"
+        events.record(session, job, CANNOT_FUSE, message, now=now, subject=pod)
+
+
+def _held(session: Session) -> Sequence[LeaseRow]:
+    query = select(LeaseRow).where(LeaseRow.state == LeaseState.HELD, LeaseRow.kind == WorkKind.FOLLOW)
+    return session.scalars(query).all()
+
+
+def _is_in_vain(session: Session, lead: LeaseRow, pod: str, now: datetime) -> bool:
+    has_just_left = (LeaseRow.pod == pod) & (LeaseRow.left_for != "") & (LeaseRow.end_time > now - BACK_OFF)
+    query = select(LeaseRow.fence).where(
+        LeaseRow.lead_fence == lead.fence, has_just_left | (LeaseRow.left_for == ROUND_OVER)
+    )
+    return session.scalar(query.limit(1)) is not None

@@ -1,0 +1,317 @@
+"""Leases in the database: granting, holding, ending. Deadlines are checked by the caller (leases/deadlines.py)."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from sqlalchemy import BigInteger, ColumnElement, case, func, select, type_coerce
+from sqlalchemy.orm import Session
+
+from podracer_core.database import UtcTime
+from podracer_core.errors import Fenced
+from podracer_orchestrator import events
+from podracer_orchestrator.jobs import jobs
+from podracer_orchestrator.jobs.budget import Grant, RoundLimits, Usage
+from podracer_orchestrator.jobs.plan import plan_of
+from podracer_orchestrator.jobs.state import JobSignal
+from podracer_orchestrator.leases import followers
+from podracer_orchestrator.leases.followers import Place
+from podracer_orchestrator.tables import (
+    JobRow,
+    LeaseRow,
+    LeaseState,
+    MemberRow,
+    PodRow,
+    PodState,
+    WorkKind,
+    WorkRow,
+    WorkState,
+)
+from podracer_orchestrator.transactions import POOL, WORK, job_topic, touch
+from podracer_orchestrator.works.progress import members_of
+
+_ACTIVE_KINDS = (WorkKind.TRAIN, WorkKind.RETRAIN, WorkKind.EVALUATE)
+"""While one of these is leased the job is active: also the time that a challenge takes is time to the target."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asker:
+    """Who asks for a lease: the pod, this start of its learner, and the request."""
+
+    pod: str
+    instance_id: str
+    request_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """A lease and its fence, as its holder's call names them."""
+
+    lease_id: str
+    fence: int
+
+
+def grant(session: Session, job: JobRow, work: WorkRow, asker: Asker, what: Grant, now: datetime) -> LeaseRow:
+    """Lease a READY work; its fence is larger than that of any lease before."""
+    accrue(job, now)
+    lease = _new(job, work.id, WorkKind(work.kind), asker, now)
+    lease.member_env_steps, lease.time_s = what.round.member_env_steps, what.round.time_s
+    lease.is_cut = what.is_cut
+    lease.reserved_env_steps, lease.reserved_cost_s = what.reserved_env_steps, what.reserved_cost_s
+    session.add(lease)
+    session.flush()
+    work.state = WorkState.LEASED
+    for member in members_of(session, work.id):
+        member.base_env_steps = member.env_steps
+        member.base_cost_s = member.cost_s
+        member.base_evaluation_cost_s = member.evaluation_cost_s
+    if work.kind in _ACTIVE_KINDS:
+        job.active_since = job.active_since or now
+    if work.kind == WorkKind.TRAIN:
+        jobs.signal(session, job, JobSignal.LEASED, now)
+    _set_pod(session, lease.pod, PodState.WORKING)
+    message = f"{work.kind} leased to {asker.pod}"
+    events.record(session, job, "LEASE_GRANTED", message, now=now, subject=asker.pod, fence=lease.fence, work=work.id)
+    return lease
+
+
+def follow(
+    session: Session, job: JobRow, place: Place, asker: Asker, reserved_cost_s: float, now: datetime
+) -> LeaseRow:
+    """Lease a place under a lead. Its work stays the lead's; only the pod's time counts to the job."""
+    lease = _new(job, place.lead.work_id, WorkKind.FOLLOW, asker, now)
+    lease.lead_fence, lease.rank, lease.cost_since = place.lead.fence, place.rank, now
+    lease.reserved_cost_s = reserved_cost_s
+    session.add(lease)
+    session.flush()
+    _set_pod(session, lease.pod, PodState.WORKING)
+    message = f"{asker.pod} follows {place.lead.pod} as number {place.rank}"
+    details = {"fence": lease.fence, "lead_fence": place.lead.fence, "rank": place.rank}
+    events.record(session, job, "LEASE_GRANTED", message, now=now, subject=asker.pod, **details)
+    return lease
+
+
+def find(session: Session, holder: Holder) -> LeaseRow:
+    """Somebody's lease, whatever its state. Raises Fenced where there is none."""
+    lease = session.get(LeaseRow, holder.fence)
+    if lease is None or lease.id != holder.lease_id:
+        message = f"there is no lease {holder.lease_id} with fence {holder.fence}"
+        raise Fenced(message, lease=holder.lease_id, fence=holder.fence)
+    return lease
+
+
+def find_held(session: Session, holder: Holder) -> LeaseRow:
+    """Somebody's lease. Raises Fenced unless it is held."""
+    lease = find(session, holder)
+    if lease.state != LeaseState.HELD:
+        message = f"the lease {lease.id} has been {lease.state.lower()}"
+        raise Fenced(message, lease=lease.id, fence=lease.fence)
+    return lease
+
+
+def load(session: Session, fences: Sequence[int]) -> Sequence[LeaseRow]:
+    """Several at once; while somebody keeps them, `find` reads nothing."""
+    return session.scalars(select(LeaseRow).where(LeaseRow.fence.in_(fences))).all()
+
+
+def find_request(session: Session, request_id: str) -> LeaseRow | None:
+    """The lease that a request got before."""
+    return session.scalar(select(LeaseRow).where(LeaseRow.request_id == request_id))
+
+
+def held(session: Session, *, job_uid: str | None = None, pod: str | None = None) -> Sequence[LeaseRow]:
+    """The leases that are held, oldest first: all, of a job, of a pod."""
+    query = select(LeaseRow).where(LeaseRow.state == LeaseState.HELD)
+    if job_uid is not None:
+        query = query.where(LeaseRow.job_uid == job_uid)
+    if pod is not None:
+        query = query.where(LeaseRow.pod == pod)
+    return session.scalars(query.order_by(LeaseRow.fence)).all()
+
+
+def fences(session: Session, job_uid: str) -> Sequence[int]:
+    """Of the leases of a job that are held."""
+    query = select(LeaseRow.fence).where(LeaseRow.state == LeaseState.HELD, LeaseRow.job_uid == job_uid)
+    return session.scalars(query).all()
+
+
+def count_held(session: Session, job_uid: str) -> tuple[int, int]:
+    """How many leases of a job are held, and how many of these lead a team."""
+    leads = func.coalesce(func.sum(case((LeaseRow.kind == WorkKind.TRAIN, 1), else_=0)), 0)
+    query = select(func.count(), leads).where(LeaseRow.state == LeaseState.HELD, LeaseRow.job_uid == job_uid)
+    count, leading = session.execute(query).one()
+    return count, int(leading)
+
+
+@dataclass(frozen=True, slots=True)
+class PodLease:
+    """What a pod holds, as others see it."""
+
+    fence: int
+    project: str
+    job_id: str
+
+
+def held_by(session: Session, pods: Sequence[str]) -> dict[str, PodLease]:
+    """What each of `pods` holds, the newest; those that hold nothing are left out."""
+    query = (
+        select(LeaseRow.pod, LeaseRow.fence, JobRow.project, JobRow.job_id)
+        .join(JobRow, JobRow.uid == LeaseRow.job_uid)
+        .where(LeaseRow.state == LeaseState.HELD, LeaseRow.pod.in_(pods))
+    )
+    rows = session.execute(query.order_by(LeaseRow.fence))
+    return {pod: PodLease(fence, project, job_id) for pod, fence, project, job_id in rows}
+
+
+def agents_of(session: Session, pods: Sequence[str]) -> dict[str, list[str]]:
+    """The agents that each of `pods` trains, in the order of their cohort; those that train none are left out."""
+    query = (
+        select(LeaseRow.pod, MemberRow.agent)
+        .join(MemberRow, MemberRow.work_id == LeaseRow.work_id)
+        .where(LeaseRow.state == LeaseState.HELD, LeaseRow.pod.in_(pods))
+    )
+    agents: dict[str, list[str]] = {}
+    for pod, agent in session.execute(query.order_by(LeaseRow.fence, MemberRow.position)):
+        agents.setdefault(pod, []).append(agent)
+    return agents
+
+
+def end(session: Session, job: JobRow, lease: LeaseRow, state: LeaseState, now: datetime) -> None:
+    """End a held lease, and those that follow it: what they reserved is free again. What becomes of its work is the
+    caller's to say."""
+    accrue(job, now)
+    for follower in followers.of_lead(session, lease.fence):
+        _close(session, job, follower, LeaseState.RELEASED, now)
+        why = f"{follower.pod} is free: what it followed has ended"
+        events.record(session, job, "FOLLOW_ENDED", why, now=now, subject=follower.pod, fence=follower.fence)
+    _close(session, job, lease, state, now)
+    session.flush()
+    others = select(LeaseRow.fence).where(LeaseRow.state == LeaseState.HELD, LeaseRow.job_uid == job.uid)
+    if session.scalar(others.where(LeaseRow.kind.in_(_ACTIVE_KINDS)).limit(1)) is None:
+        job.active_since = None
+    touch(session, WORK, POOL, job_topic(job.uid))
+
+
+def accrue(job: JobRow, now: datetime) -> None:
+    """Count the active time up to now."""
+    if job.active_since is not None:
+        job.active_time_s += max(0.0, (now - job.active_since).total_seconds())
+        job.active_since = now
+
+
+def active_time_s(job: JobRow, now: datetime) -> float:
+    """Seconds that the job has been active, up to now."""
+    running = now - job.active_since if job.active_since is not None else timedelta()
+    return job.active_time_s + max(0.0, running.total_seconds())
+
+
+def used(job: JobRow, now: datetime) -> Usage:
+    """What a job has used; nothing of what its leases reserve."""
+    return Usage(job.env_steps, active_time_s(job, now), job.cost_s)
+
+
+def usage(session: Session, job: JobRow, now: datetime) -> Usage:
+    """What a job has used, and what its leases reserve beyond what they have committed."""
+    if not plan_of(job).budget.can_be_reserved:
+        return used(job, now)
+    # One query for all leases: every ask and every completed round of a job asks this, and it may have many pods.
+    query = (
+        select(
+            LeaseRow.reserved_env_steps,
+            LeaseRow.reserved_cost_s,
+            func.coalesce(func.sum(MemberRow.env_steps - MemberRow.base_env_steps), 0),
+            committed_cost_s(),
+        )
+        .outerjoin(MemberRow, trains_members())
+        .where(LeaseRow.state == LeaseState.HELD, LeaseRow.job_uid == job.uid)
+        .group_by(LeaseRow.fence)
+    )
+    steps, cost_s = 0, 0.0
+    for reserved_steps, reserved_cost_s, committed_steps, spent_s in session.execute(query):
+        steps += max(0, reserved_steps - int(committed_steps))
+        cost_s += max(0.0, reserved_cost_s - spent_s)
+    return Usage(job.env_steps, active_time_s(job, now), job.cost_s, steps, cost_s)
+
+
+def running(session: Session, now: datetime) -> dict[str, tuple[int, float]]:
+    """Of each job that holds leases: how many, and the device seconds by the clock that they have not committed."""
+    age_s = (UtcTime.microseconds(now) - type_coerce(LeaseRow.grant_time, BigInteger)) / 1e6
+    open_s = age_s - committed_cost_s()
+    each = (
+        select(LeaseRow.job_uid, case((open_s > 0.0, open_s), else_=0.0).label("open_s"))
+        .outerjoin(MemberRow, trains_members())
+        .where(LeaseRow.state == LeaseState.HELD)
+        .group_by(LeaseRow.fence)
+        .subquery()
+    )
+    query = select(each.c.job_uid, func.count(), func.sum(each.c.open_s)).group_by(each.c.job_uid)
+    return {job_uid: (count, float(seconds)) for job_uid, count, seconds in session.execute(query)}
+
+
+def standings(session: Session, job_uid: str) -> Iterable[tuple[int, str, int, int]]:
+    """Of every agent that a job's leases train: the fence, its name, the steps that it had when the lease began, and
+    those that are committed now."""
+    query = (
+        select(LeaseRow.fence, MemberRow.agent, MemberRow.base_env_steps, MemberRow.env_steps)
+        .join(MemberRow, trains_members())
+        .where(LeaseRow.state == LeaseState.HELD, LeaseRow.job_uid == job_uid)
+    )
+    return ((fence, agent, begun, committed) for fence, agent, begun, committed in session.execute(query))
+
+
+def trains_members() -> ColumnElement[bool]:
+    """How leases join the members that they train: a follower's lease has none of its own."""
+    return (MemberRow.work_id == LeaseRow.work_id) & (LeaseRow.kind != WorkKind.FOLLOW)
+
+
+def committed_cost_s() -> ColumnElement[float]:
+    """What a lease has added to its job's cost so far, of leases so joined and grouped by their fence."""
+    return func.coalesce(func.sum(MemberRow.cost_s - MemberRow.base_cost_s), 0.0) + LeaseRow.cost_s
+
+
+def round_left(session: Session, work: WorkRow, whole: RoundLimits) -> RoundLimits:
+    """What of its round a work has left after the commits of its earlier leases."""
+    members = members_of(session, work.id)
+    # Members train in step; where one stopped early, the others decide. What was not committed is done once more.
+    query = select(LeaseRow).where(LeaseRow.work_id == work.id, LeaseRow.kind != WorkKind.FOLLOW)
+    ended = [(each.end_time - each.grant_time) for each in session.scalars(query) if each.end_time is not None]
+    passed_s = sum(each.total_seconds() for each in ended)
+    spent_s = min(passed_s, sum(each.cost_s for each in members))
+    return whole.after(max((each.env_steps for each in members), default=0), spent_s)
+
+
+def _new(job: JobRow, work_id: str, kind: WorkKind, asker: Asker, now: datetime) -> LeaseRow:
+    return LeaseRow(
+        id=secrets.token_hex(8),
+        work_id=work_id,
+        job_uid=job.uid,
+        kind=kind,
+        pod=asker.pod,
+        instance_id=asker.instance_id,
+        request_id=asker.request_id,
+        state=LeaseState.HELD,
+        active_time_s=job.active_time_s,
+        cost_s=0.0,
+        left_for="",
+        grant_time=now,
+    )
+
+
+def _close(session: Session, job: JobRow, lease: LeaseRow, state: LeaseState, now: datetime) -> None:
+    followers.count_cost(job, lease, now)
+    lease.cost_since = None
+    lease.state = state
+    lease.end_time = now
+    pod = _set_pod(session, lease.pod, PodState.LOST if state is LeaseState.EXPIRED else PodState.IDLE)
+    if pod is not None and state is not LeaseState.EXPIRED:
+        pod.last_seen_time = max(pod.last_seen_time, now)  # else, after a long lease, it would pass for a silent one
+
+
+def _set_pod(session: Session, name: str, state: PodState) -> PodRow | None:
+    pod = session.get(PodRow, name)
+    if pod is not None and pod.state not in (PodState.DRAINING, PodState.STOPPED):
+        pod.state = state
+    return pod

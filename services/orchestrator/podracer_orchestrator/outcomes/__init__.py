@@ -1,0 +1,1 @@
+"""What ended leases mean for their job: results, failures, challenges, the objective, the stages after training."""

@@ -1,0 +1,1 @@
+"""Pieces of work: those that wait, proposed cohorts, evaluations, and which checkpoints and steps count."""

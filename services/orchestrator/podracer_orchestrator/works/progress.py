@@ -1,0 +1,165 @@
+"""The exact counters: what a commit makes of a member's and a job's steps and cost.
+
+A pod reports totals since its lease began. What counts is `base` (committed before the lease) plus that total, and a
+member's count only ever grows to a larger one: the same report twice, or an older one after a newer one, adds
+nothing. A job's count is the sum of what its members' counts grew by, in the same transaction.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from podracer.common.v1 import agent_pb2
+from podracer_core.errors import InvalidInput
+from podracer_core.storage.layout import CheckpointPlace
+from podracer_orchestrator.names import last_part
+from podracer_orchestrator.tables import CheckpointRow, JobRow, LeaseRow, MemberRow, WorkKind, WorkRow
+from podracer_orchestrator.transactions import job_topic, touch
+
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+
+
+@dataclass(frozen=True, slots=True)
+class MemberCommit:
+    """Where a member stands, in totals of its lease, and the checkpoint that holds it."""
+
+    agent: str
+    env_steps: int
+    cost_s: float
+    evaluation_cost_s: float
+    checkpoint: agent_pb2.CheckpointReference
+
+
+def members_of(session: Session, work_id: str) -> Sequence[MemberRow]:
+    """The members of a work, in the order of the cohort."""
+    query = select(MemberRow).where(MemberRow.work_id == work_id)
+    return session.scalars(query.order_by(MemberRow.position)).all()
+
+
+def agents_of(session: Session, work_ids: Sequence[str]) -> dict[str, list[str]]:
+    """The agents of each work, in the order of its cohort."""
+    query = select(MemberRow.work_id, MemberRow.agent).where(MemberRow.work_id.in_(work_ids))
+    agents: dict[str, list[str]] = {}
+    for work_id, agent in session.execute(query.order_by(MemberRow.work_id, MemberRow.position)):
+        agents.setdefault(work_id, []).append(agent)
+    return agents
+
+
+def commit(
+    session: Session,
+    lease: LeaseRow,
+    commits: Iterable[MemberCommit],
+    now: datetime,
+    besides: Iterable[tuple[str, agent_pb2.CheckpointReference]] = (),
+) -> int:
+    """Make checkpoints count; returns by how many environment steps the job has grown.
+
+    `besides`: checkpoints of agents that count, too, but are not where they stand. The caller has checked that `lease`
+    is held. Raises InvalidInput, and changes nothing, where an agent is none of the work's, a checkpoint lies where
+    this lease may not write, or the lease only follows another.
+    """
+    require_lead(lease)
+    job = session.get_one(JobRow, lease.job_uid)
+    work = session.get_one(WorkRow, lease.work_id)
+    members = {member.agent: member for member in members_of(session, lease.work_id)}
+    waiting, others = list(commits), list(besides)
+    prefixes = [each.checkpoint.prefix for each in waiting] + [checkpoint.prefix for _, checkpoint in others]
+    known = {row.prefix: row for row in load_checkpoints(session, prefixes)}
+    grown = 0
+    for each in waiting:
+        member = members.get(each.agent)
+        if member is None:
+            raise InvalidInput(f"{each.agent!r} is no member of this lease's cohort", agent=each.agent)
+        _register(session, known, job, lease, each.agent, each.checkpoint, now)
+        grown += _grow(job, member, each)
+    for agent, checkpoint in others:
+        _register(session, known, job, lease, agent, checkpoint, now)
+    if grown:
+        work.attempts = 0
+        job.failed_works = 0
+    touch(session, job_topic(job.uid))
+    return grown
+
+
+def require_lead(lease: LeaseRow) -> None:
+    """Raise InvalidInput for a lease that follows another: what is trained belongs to the lead's."""
+    if lease.kind == WorkKind.FOLLOW:
+        message = f"the lease {lease.id} follows another one, whose holder alone reports, commits and completes"
+        raise InvalidInput(message, reason="NOT_THE_LEAD")
+
+
+def load_checkpoints(session: Session, prefixes: Sequence[str]) -> Sequence[CheckpointRow]:
+    """Those that count."""
+    return session.scalars(select(CheckpointRow).where(CheckpointRow.prefix.in_(prefixes))).all()
+
+
+def _register(
+    session: Session,
+    rows: dict[str, CheckpointRow],
+    job: JobRow,
+    lease: LeaseRow,
+    agent: str,
+    checkpoint: agent_pb2.CheckpointReference,
+    now: datetime,
+) -> None:
+    """Record that a checkpoint counts; nothing changes where it does already, as `rows` say. Raises InvalidInput for a
+    wrong one."""
+    place = _place(job, agent, checkpoint)
+    known = rows.get(checkpoint.prefix)
+    if known is not None and known.fence == lease.fence:
+        # Its own writer has written it again, at the same step: what is there now counts.
+        known.manifest_sha256, known.size_bytes = checkpoint.manifest_sha256, checkpoint.size_bytes
+    if known is not None and known.manifest_sha256 == checkpoint.manifest_sha256:
+        return
+    if place.fence != lease.fence:
+        raise _wrong(agent, checkpoint, f"its fence is {place.fence}, the lease's is {lease.fence}")
+    rows[checkpoint.prefix] = CheckpointRow(
+        prefix=checkpoint.prefix,
+        job_uid=lease.job_uid,
+        agent=agent,
+        checkpoint_id=f"{place.env_steps}-{place.fence}",
+        manifest_sha256=checkpoint.manifest_sha256,
+        size_bytes=checkpoint.size_bytes,
+        env_steps=place.env_steps,
+        fence=place.fence,
+        create_time=now,
+    )
+    session.add(rows[checkpoint.prefix])
+
+
+def _place(job: JobRow, agent: str, checkpoint: agent_pb2.CheckpointReference) -> CheckpointPlace:
+    """Where a checkpoint lies. Raises InvalidInput where it is not a folder of this agent of this job."""
+    if not _SHA256.fullmatch(checkpoint.manifest_sha256):
+        raise _wrong(agent, checkpoint, "its manifest_sha256 is not 64 lower-case hexadecimal digits")
+    place = CheckpointPlace.parse(checkpoint.prefix)
+    if (place.project, place.job_uid, place.agent) != (job.project, job.uid, last_part(agent)):
+        raise _wrong(agent, checkpoint, "it is not in the agent's own folder")
+    return place
+
+
+def _wrong(agent: str, checkpoint: agent_pb2.CheckpointReference, problem: str) -> InvalidInput:
+    return InvalidInput(
+        f"checkpoint {checkpoint.prefix!r} of {agent}: {problem}", reason="WRONG_CHECKPOINT", agent=agent
+    )
+
+
+def _grow(job: JobRow, member: MemberRow, each: MemberCommit) -> int:
+    steps = member.base_env_steps + max(0, each.env_steps)
+    if steps >= member.env_steps:  # an older report keeps the newer checkpoint
+        member.checkpoint = each.checkpoint.prefix
+    grown = max(0, steps - member.env_steps)
+    cost_s = max(0.0, member.base_cost_s + each.cost_s - member.cost_s)
+    evaluation_cost_s = max(0.0, member.base_evaluation_cost_s + each.evaluation_cost_s - member.evaluation_cost_s)
+    member.env_steps += grown
+    member.cost_s += cost_s
+    member.evaluation_cost_s += evaluation_cost_s
+    job.env_steps += grown
+    job.cost_s += cost_s
+    job.evaluation_cost_s += evaluation_cost_s
+    return grown
