@@ -88,7 +88,6 @@ class _Job:
         self._now_s = 0.0
         self._idle = list(range(setting.pods))
         self._busy: list[tuple[float, int, leaderboard_pb2.ProposeCohortResponse]] = []
-        self._warm: dict[int, list[str]] = {}
         self._is_finished = False
 
     async def begin(self) -> None:
@@ -135,7 +134,6 @@ class _Job:
             leaderboard=self._board,
             request_id=f"work-{next(self._numbers)}",
             places=self._setting.members,
-            warm_agents=self._warm.get(pod, []),
             remaining_env_steps=self._left_steps,
         )
         cohort = await self._proposals.propose(request)
@@ -146,12 +144,12 @@ class _Job:
             return
         self._leases += 1
         count = len(cohort.proposals)
+        cohort.round_env_steps = min(cohort.round_env_steps, self._left_steps // count)
         self._reserved_steps += cohort.round_env_steps * count
         jitter = Random(f"{self._setting.seed} {pod} {self._leases}").uniform(0.9, 1.1)
         duration_s = cohort.round_env_steps / ROUND_ENV_STEPS * count * jitter
         heapq.heappush(self._busy, (self._now_s + duration_s, pod, cohort))
         self._idle.remove(pod)
-        self._warm[pod] = [each.agent.name for each in cohort.proposals]
 
     async def _complete(self, pod: int, cohort: leaderboard_pb2.ProposeCohortResponse) -> None:
         self._idle.append(pod)

@@ -164,13 +164,11 @@ class CohortRequest:
     """What a pod asks for.
 
     places      members at most, of any shape
-    warm        names of the agents that it still holds in memory
     algorithms  what it can train; empty: all
     limits      shape → members at most, where less than `places` is known to be better
     """
 
     places: int
-    warm: frozenset[str] = frozenset()
     algorithms: frozenset[str] = frozenset()
     limits: Mapping[Shape, int] = field(default_factory=dict)
 

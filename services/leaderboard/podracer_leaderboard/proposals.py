@@ -81,7 +81,7 @@ def _propose(
     population = store.load_population(session, board, living, competition.rules, with_history=uses_history)
     places = remaining.places(request.places)
     limits = load_limits(session, board.name, {agent.shape for agent in population.alive}, places)
-    wish = CohortRequest(places, frozenset(request.warm_agents), frozenset(request.algorithms), limits)
+    wish = CohortRequest(places, frozenset(request.algorithms), limits)
     seed, number = competition.rules.seed, board.proposal_count
     cohort, problem = guard.propose(competition, population, wish, lambda: stream(seed, "proposal", number))
     if problem is not None:
@@ -93,7 +93,7 @@ def _propose(
         return response
     response.proposals.extend(_carry_out(session, board, competition, cohort, living))
     stretch = cohort_stretch(population.scores_of(member) for member in cohort.members)
-    budget = round_budget(competition.rules, len(cohort.members), remaining, stretch)
+    budget = round_budget(competition.rules, stretch)
     response.round_env_steps = budget.env_steps
     if budget.time_s:
         response.round_time.CopyFrom(messages.duration(budget.time_s))

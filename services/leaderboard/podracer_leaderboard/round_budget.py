@@ -1,4 +1,4 @@
-"""How long a round may be: the job's wish, stretched for agents that improve, cut to what the job has left."""
+"""How long a round is: the job's wish, stretched for agents that improve. The orchestrator cuts it to the budget."""
 
 from __future__ import annotations
 
@@ -37,11 +37,9 @@ class RoundBudget:
     time_s: float
 
 
-def round_budget(rules: Rules, members: int, remaining: Remaining, stretch: float = 1.0) -> RoundBudget:
-    """A round of `members`. The members' costs add up to the pod's seconds, so the pod may take all that is left."""
-    steps = min(math.floor(rules.round_env_steps * stretch) or math.inf, remaining.env_steps // members)
-    time_s = min(rules.round_time_s * stretch or math.inf, remaining.cost_s)
-    return RoundBudget(0 if math.isinf(steps) else int(steps), 0.0 if math.isinf(time_s) else time_s)
+def round_budget(rules: Rules, stretch: float = 1.0) -> RoundBudget:
+    """The round of a cohort."""
+    return RoundBudget(math.floor(rules.round_env_steps * stretch), rules.round_time_s * stretch)
 
 
 def cohort_stretch(curves: Iterable[Sequence[float]]) -> float:

@@ -11,15 +11,14 @@ from podracer_leaderboard.agents import Agent, CohortRequest, NewAgent
 def seat(queue: Iterable[Agent | NewAgent], request: CohortRequest) -> tuple[Agent | NewAgent, ...]:
     """Members of one shape: whoever has had the fewest rounds leads, then come the others of its shape.
 
-    Among equals the longest waiting leads, and those follow first that the pod still holds. A new agent has waited as
-    long as the one that it replaces.
+    Among equals the longest waiting leads. A new agent has waited as long as the one that it replaces.
     """
     present = [agent for agent in queue if request.accepts(agent.algorithm)]
     if not present:
         return ()
     leader = min(present, key=lambda agent: (agent.generation, _waiting_since(agent)))
     rest = [agent for agent in present if agent.shape == leader.shape and agent is not leader]
-    rest.sort(key=lambda agent: (agent.generation, not _is_warm(agent, request), _waiting_since(agent)))
+    rest.sort(key=lambda agent: (agent.generation, _waiting_since(agent)))
     return (leader, *rest)[: request.places_for(leader.shape)]
 
 
@@ -27,7 +26,3 @@ def _waiting_since(agent: Agent | NewAgent) -> float:
     if isinstance(agent, Agent):
         return agent.waiting_since
     return math.inf if agent.replaced is None else agent.replaced.waiting_since
-
-
-def _is_warm(agent: Agent | NewAgent, request: CohortRequest) -> bool:
-    return isinstance(agent, Agent) and agent.name in request.warm

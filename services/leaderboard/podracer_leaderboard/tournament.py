@@ -38,7 +38,7 @@ class Tournament(Generator):
         if cohort.created and cohort.shape is None:  # all of them have given way to agents of other shapes
             cohort.join(cohort.created[0])
         rest = (agent for agent in queue if agent.shape == cohort.shape)
-        for agent in sorted(rest, key=lambda agent: (agent.rung, agent.name not in request.warm, agent.waiting_since)):
+        for agent in sorted(rest, key=lambda agent: (agent.rung, agent.waiting_since)):
             if cohort.is_full:
                 break
             cohort.take(agent)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
-import os
 import threading
 from functools import partial
 
 from podracer.learner.v1 import learner_service_pb2_grpc
 from podracer.orchestrator.v1 import job_pb2, pod_service_pb2
+from podracer_core.catalogue.algorithms import known_algorithms
+from podracer_core.catalogue.environments import BUILT_IN, known_environments
 from podracer_core.errors import FieldViolation, InvalidInput, Unavailable
 from podracer_core.lifetime import stop_event_on_signals
 from podracer_core.process import announce
@@ -117,13 +118,15 @@ def _check(config: LearnerConfig) -> None:
 def _capabilities(config: LearnerConfig) -> pod_service_pb2.PodCapabilities:
     import torch
 
+    from podracer_core.buffers.memory import total_bytes
+
     split = config.layout == "split"
     return pod_service_pb2.PodCapabilities(
         layout=job_pb2.POD_LAYOUT_SPLIT if split else job_pb2.POD_LAYOUT_FUSED,
-        cpu_threads=torch.get_num_threads(),
         gpus=[torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())],
-        memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
-        worker_count=len(config.workers),
+        memory_bytes=total_bytes(),
+        algorithms=known_algorithms(),
+        environments=known_environments().keys() - BUILT_IN.keys(),
         allows_user_code=split or config.allow_user_code,
         can_fuse=True,
     )

@@ -112,7 +112,7 @@ class JobRow(Base):
     evaluation_cost_s: Mapped[float] = mapped_column(default=0.0)
     active_time_s: Mapped[float] = mapped_column(default=0.0)
     active_since: Mapped[datetime | None]
-    """Set while a TRAIN or EVALUATE lease is held: from then on `active_time_s` has not been counted yet."""
+    """Set while a TRAIN, RETRAIN or EVALUATE lease is held: from then on `active_time_s` has not been counted yet."""
     time_to_target_s: Mapped[float | None]
     best: Mapped[bytes | None]
     best_score: Mapped[float | None]

@@ -225,8 +225,6 @@ class CollectSession(Session):
             tensors=messages,
             policy_versions=[self._version],
             normalizer_version=self._normalizer_version,
-            counter=int(rollout.first_step[0]),
-            valid_steps=valid,
             live_environments=int(rollout.valid.any(0).sum()),
             environment_state=state,
             duration_s=time.monotonic() - start,

@@ -84,7 +84,8 @@ class FakeLeaderboard(leaderboard_service_pb2_grpc.LeaderboardServiceServicer):
         job = self.boards[request.leaderboard].job
         for _ in range(0 if self.has_nothing else request.places):
             agent = response.proposals.add(action=leaderboard_pb2.PROPOSAL_ACTION_FRESH).agent
-            agent.name, agent.algorithm = f"{job}/agents/a{next(self._numbers):04}", "ppo"
+            agent.name = f"{job}/agents/a{next(self._numbers):04}"
+            agent.algorithm = request.algorithms[0] if request.algorithms else "ppo"
             agent.initialization.kind = agent_pb2.INITIALIZATION_KIND_FRESH
         self.proposals[request.request_id] = response
         return response
@@ -158,10 +159,11 @@ class FakeLearner:
     """Plays a learner: leases, writes checkpoints, commits, completes."""
 
     def __init__(
-        self, pods: Any, store: ObjectStore, name: str = "projects/default/pods/x", can_fuse: bool = False
+        self, pods: Any, store: ObjectStore, name: str = "projects/default/pods/x", **capabilities: Any
     ) -> None:
+        """`capabilities`: fields of its PodCapabilities."""
         self.pods = pods
-        self.can_fuse = can_fuse
+        self.capabilities = pod_pb2.PodCapabilities(layout=job_pb2.POD_LAYOUT_FUSED, **capabilities)
         self.store = store
         self.name = name
         self.instance_id = uuid.uuid4().hex
@@ -174,7 +176,7 @@ class FakeLearner:
             request_id=request_id or uuid.uuid4().hex,
             wait=seconds(wait_s),
             address=f"{self.name.rpartition('/')[2]}:7000",
-            capabilities=pod_pb2.PodCapabilities(layout=job_pb2.POD_LAYOUT_FUSED, can_fuse=self.can_fuse),
+            capabilities=self.capabilities,
         )
 
     async def ask(self, wait_s: float = 5.0, request_id: str = "") -> pod_pb2.Lease | None:
@@ -314,7 +316,7 @@ class Site:
             "database": f"sqlite:///{self.folder}/orchestrator.sqlite",
             "store": f"file://{self.folder}/store",
             "leaderboard": self.board_address,
-            "lease_term": 5.0,
+            "lease_term": 60.0,
         }
         return OrchestratorConfig(**{**values, **self.settings, **changes})
 
@@ -342,8 +344,8 @@ class Site:
             server, self.server = self.server, None
             await server.stop(0.1)
 
-    def learner(self, name: str = "projects/default/pods/x", can_fuse: bool = False) -> FakeLearner:
-        return FakeLearner(self.client.pods, self.store, name, can_fuse)
+    def learner(self, name: str = "projects/default/pods/x", **capabilities: Any) -> FakeLearner:
+        return FakeLearner(self.client.pods, self.store, name, **capabilities)
 
     async def job(self, name: str) -> job_pb2.Job:
         return (await self.client.jobs.GetJob(job_service_pb2.GetJobRequest(name=name))).job

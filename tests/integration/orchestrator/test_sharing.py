@@ -23,6 +23,7 @@ from podracer_core.storage.object_store import open_store
 from podracer_orchestrator.api import job_changes
 from podracer_orchestrator.board.delivery import Delivery
 from podracer_orchestrator.board.requests import CohortProposer
+from podracer_orchestrator.dispatch.capabilities import Capabilities
 from podracer_orchestrator.dispatch.dispatcher import Ask, Dispatcher
 from podracer_orchestrator.dispatch.lease_operations import LeaseOperations
 from podracer_orchestrator.dispatch.renewals import actions
@@ -138,7 +139,7 @@ class World:
         return self.write(lambda session: {job.job_id: job.cost_s for job in jobs.in_states(session, jobs.JobState)})
 
     def lease(self, pod: str, round_s: dict[str, float]) -> pod_pb2.Lease | None:
-        ask = Ask(PodReport(pod, "first", "FUSED", f"{pod}:7000", b""), uuid.uuid4().hex, can_fuse=True)
+        ask = Ask(PodReport(pod, "first", "FUSED", f"{pod}:7000", b""), uuid.uuid4().hex, Capabilities(can_fuse=True))
         lease = self.run(self.dispatcher.lease(ask, 0.0))
         if lease is not None and lease.HasField("follow"):
             self.following[pod] = lease.follow.lead_fence

@@ -138,7 +138,6 @@ def test_rollouts_are_those_that_a_collector_in_process_takes(
         assert set(tensors) == set(expected)
         for name, tensor in expected.items():
             assert torch.equal(tensors[name], tensor), name
-        assert batch.valid_steps == 2 * 4 * 16
         assert list(batch.policy_versions) == [1]
 
 

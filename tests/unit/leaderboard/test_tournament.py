@@ -35,9 +35,8 @@ def propose(
     rules: Rules = RULES,
     space: SearchSpace = NARROW,
     seed: int = 0,
-    warm: Iterable[str] = (),
 ) -> Cohort:
-    return Tournament(space, rules).propose(people, CohortRequest(places, frozenset(warm)), Random(seed))
+    return Tournament(space, rules).propose(people, CohortRequest(places), Random(seed))
 
 
 def new(cohort: Cohort, action: Action) -> list[NewAgent]:
@@ -229,8 +228,6 @@ def test_the_longest_waiting_leads_and_the_young_go_before_the_old() -> None:
         agent(4, None, rung=2, waiting_since=4),
     ]
     assert numbers(propose(population(people), places=3, rules=replace(RULES, population=4))) == [1, 3, 4]
-    warm = propose(population(people), places=2, rules=replace(RULES, population=4), warm=[people[3].name])
-    assert numbers(warm) == [1, 4]
 
 
 def test_algorithms_come_in_their_shares_and_only_those_that_the_pod_can_train() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import torch
@@ -20,6 +21,16 @@ def free_bytes(device: torch.device) -> int | None:
         return int(torch.cuda.mem_get_info(device)[0]) + int(held)
     known = [number for number in (_available_bytes(), _group_bytes()) if number is not None]
     return min(known, default=None)
+
+
+def total_bytes() -> int:
+    """The machine's memory, in a container its limit."""
+    machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    try:
+        limit = _GROUP_LIMIT.read_text().strip()
+    except OSError:  # no limits here
+        return machine
+    return min(machine, int(limit)) if limit.isdigit() else machine
 
 
 def require_memory(

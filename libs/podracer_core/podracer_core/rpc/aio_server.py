@@ -1,4 +1,4 @@
-"""Asyncio servers (`grpc.aio.server`): orchestrator, leaderboard."""
+"""Asyncio servers (`grpc.aio.server`): orchestrator, leaderboard, policy server."""
 
 from __future__ import annotations
 

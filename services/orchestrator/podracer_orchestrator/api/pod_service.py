@@ -19,6 +19,7 @@ from podracer_core.rpc.auth import current_caller
 from podracer_core.rpc.tokens import Role
 from podracer_orchestrator import names
 from podracer_orchestrator.clock import Clock
+from podracer_orchestrator.dispatch.capabilities import Capabilities
 from podracer_orchestrator.dispatch.dispatcher import Ask, Dispatcher
 from podracer_orchestrator.dispatch.lease_operations import LeaseOperations
 from podracer_orchestrator.leases.deadlines import LeaseDeadlines, LiveReport
@@ -120,8 +121,7 @@ def _ask(request: pod_pb2.LeaseWorkRequest) -> Ask:
         address=request.address,
         build=encode(request.build),
     )
-    can = request.capabilities
-    return Ask(report, request.request_id, tuple(request.warm_agents), tuple(can.algorithms), can.can_fuse)
+    return Ask(report, request.request_id, Capabilities.from_message(request.capabilities))
 
 
 def _holder(

@@ -16,6 +16,7 @@ from sqlalchemy.orm import Session
 
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
 from podracer_core.errors import PodracerError
+from podracer_core.jobs.messages import seconds_to_duration
 from podracer_core.rpc.backoff import Backoff
 from podracer_core.telemetry.spans import span
 from podracer_orchestrator import outbox
@@ -23,6 +24,7 @@ from podracer_orchestrator.board.client import LeaderboardClient
 from podracer_orchestrator.board.delivery import REFUSALS, Delivery
 from podracer_orchestrator.clock import Clock
 from podracer_orchestrator.jobs import jobs
+from podracer_orchestrator.jobs.budget import Remainder
 from podracer_orchestrator.jobs.state import LIVE_STATES, JobState
 from podracer_orchestrator.outcomes import ensembles, failures, objective
 from podracer_orchestrator.tables import JobRow, WorkRow, WorkState
@@ -58,14 +60,15 @@ class ToPropose:
     traceparent: str
 
 
-def to_propose(job: JobRow, work: WorkRow, warm_agents: Sequence[str], algorithms: Sequence[str]) -> ToPropose:
-    """The request for a work. It says nothing of the budget: a round is cut to that when it is leased."""
+def to_propose(job: JobRow, work: WorkRow, left: Remainder, algorithms: Sequence[str]) -> ToPropose:
+    """The request for a work. The round that comes back is cut to the budget when it is leased."""
     request = leaderboard_pb2.ProposeCohortRequest(
         leaderboard=outbox.board_of(job),
         request_id=work.id,
         places=work.places,
-        warm_agents=warm_agents,
         algorithms=algorithms,
+        remaining_env_steps=left.env_steps or 0,
+        remaining_cost=None if left.cost_s is None else seconds_to_duration(left.cost_s),
     )
     return ToPropose(work.id, job.uid, _rounds(job), request, job.traceparent)
 

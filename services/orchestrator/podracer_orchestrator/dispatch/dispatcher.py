@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from google.protobuf import duration_pb2
 from sqlalchemy.orm import Session
@@ -15,6 +15,7 @@ from podracer_core.errors import InvalidInput, PodracerError
 from podracer_core.rpc.tokens import LeaseTokens
 from podracer_orchestrator.board.requests import CohortProposer, ToPropose, to_propose
 from podracer_orchestrator.clock import Clock
+from podracer_orchestrator.dispatch.capabilities import Capabilities, note_passed_over
 from podracer_orchestrator.dispatch.metrics import WaitingPods, granted
 from podracer_orchestrator.jobs import jobs
 from podracer_orchestrator.jobs.budget import BudgetSplit, Grant, Remainder, RoundLimits, cut_round, remainder
@@ -40,9 +41,7 @@ class Ask:
 
     report: pods.PodReport
     request_id: str
-    warm_agents: Sequence[str] = ()
-    algorithms: Sequence[str] = ()
-    can_fuse: bool = False
+    capabilities: Capabilities = field(default_factory=Capabilities)
 
     @property
     def asker(self) -> leases.Asker:
@@ -183,14 +182,19 @@ class Dispatcher:
         return None
 
     def _find_in(self, session: Session, job: JobRow, waiting: works.Waiting, ask: Ask) -> Found:
-        now, kinds = self._clock.now(), waiting.kinds(job.uid, WorkState.READY)
-        work = works.ready(session, job.uid) if kinds - {WorkKind.EVALUATE} else None
+        now, kinds, can = self._clock.now(), waiting.kinds(job.uid, WorkState.READY), ask.capabilities
+        obstacle = can.obstacle(session.get_one(PodRow, ask.report.name), job)
+        if obstacle:
+            note_passed_over(session, job, ask.report.name, obstacle, now)
+            return None
+        waiting_works = works.ready(session, job.uid) if kinds - {WorkKind.EVALUATE} else ()
+        work = next((each for each in waiting_works if can.can_do(session, job, each)), None)
         if work is not None and work.kind == WorkKind.INSPECT:
             return self._grant(session, job, work, ask, works.NO_ROUND)
         if JobState(job.state) not in TRAINING_STATES:
             return None
         evaluation = objective.next_evaluation(session, job, now) if WorkKind.EVALUATE in kinds else None
-        if evaluation is not None:
+        if evaluation is not None and can.can_do(session, job, evaluation):
             if evaluation.checkpoint is not None:
                 challenges.note_start(session, job, evaluation, ask.report.name, now)
             cost_s = 0.0 if plan_of(job).budget.cost_s is None else evaluation.expected_cost_s
@@ -211,8 +215,9 @@ class Dispatcher:
         Who leads begins at once and alone; who follows joins it later. What another lead has lost comes first.
         """
         pod, now, plan = ask.report, self._clock.now(), plan_of(job)
-        if not ask.can_fuse or not pod.address:
-            why = "its learner cannot fuse" if not ask.can_fuse else "it does not say where others reach its learner"
+        can_fuse = ask.capabilities.can_fuse
+        if not can_fuse or not pod.address:
+            why = "its learner cannot fuse" if not can_fuse else "it does not say where others reach its learner"
             followers.note_unfit(session, job, pod.name, why, now)
             return None
         leads = [lease for lease in leases.held(session, job_uid=job.uid) if lease.kind == WorkKind.TRAIN]
@@ -246,7 +251,7 @@ class Dispatcher:
             plan = plan_of(job)
             places = plan.members or plan.places(plan.teams(self._shares.expected(session, job)))
             work = jobs.add_work(session, job, WorkKind.TRAIN, WorkState.PROPOSING, self._clock.now(), places)
-        return to_propose(job, work, ask.warm_agents, ask.algorithms)
+        return to_propose(job, work, left, ask.capabilities.trainable(job))
 
     def _follow(
         self, session: Session, job: JobRow, leads: Sequence[LeaseRow], left: Remainder, ask: Ask

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 
 from sqlalchemy import select
@@ -54,12 +54,12 @@ def waiting(session: Session, job_uids: Sequence[str]) -> Waiting:
     return Waiting((job_uid, kind, state) for job_uid, kind, state in session.execute(query))
 
 
-def ready(session: Session, job_uid: str) -> WorkRow | None:
-    """The oldest work of a job that a pod can take up, evaluations aside: these go first, see `objective`."""
+def ready(session: Session, job_uid: str) -> Iterator[WorkRow]:
+    """The works of a job that wait for a pod, oldest first; evaluations aside, which go first, see `objective`."""
     query = select(WorkRow).where(
         WorkRow.job_uid == job_uid, WorkRow.state == WorkState.READY, WorkRow.kind != WorkKind.EVALUATE
     )
-    return session.scalar(query.order_by(WorkRow.create_time, WorkRow.id).limit(1))
+    return iter(session.scalars(query.order_by(WorkRow.create_time, WorkRow.id)))
 
 
 def proposing(session: Session, job_uid: str) -> WorkRow | None:

@@ -23,6 +23,11 @@ if sys.version_info >= (3, 11):
 else:
     from typing_extensions import TypeAlias as _TypeAlias, Never as _Never
 
+if sys.version_info >= (3, 13):
+    from warnings import deprecated as _deprecated
+else:
+    from typing_extensions import deprecated as _deprecated
+
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class _AgentState:
@@ -427,10 +432,11 @@ class ProposeCohortRequest(_message.Message):
     places: _builtins.int
     """Places to fill, 1 to 1,024. Required."""
     remaining_env_steps: _builtins.int
-    """Environment steps that the job may still reserve. 0: no limit."""
+    """Environment steps that the job may still reserve: no cohort has more members. 0: no limit."""
     @_builtins.property
+    @_deprecated("""This field has been marked as deprecated using proto field options.""")
     def warm_agents(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Agents that the pod still holds in memory; preferred among equals."""
+        """Not read."""
 
     @_builtins.property
     def algorithms(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
@@ -438,7 +444,7 @@ class ProposeCohortRequest(_message.Message):
 
     @_builtins.property
     def remaining_cost(self) -> _duration_pb2.Duration:
-        """Device seconds that the job may still reserve. Unset: no limit."""
+        """Device seconds that the job may still reserve; with none left nothing is proposed. Unset: no limit."""
 
     def __init__(
         self,
@@ -508,7 +514,7 @@ class ProposeCohortResponse(_message.Message):
     FINISHED_FIELD_NUMBER: _builtins.int
     GENERATOR_PROBLEM_FIELD_NUMBER: _builtins.int
     round_env_steps: _builtins.int
-    """Environment steps of each member in this round. 0: no limit."""
+    """Environment steps of each member in this round; the job's budget may cut it. 0: no limit."""
     admission_score: _builtins.float
     """Score that a candidate has to reach to enter. Unset: there is room."""
     finished: _builtins.bool
@@ -519,7 +525,7 @@ class ProposeCohortResponse(_message.Message):
 
     @_builtins.property
     def round_time(self) -> _duration_pb2.Duration:
-        """Time of this round. Unset: no limit."""
+        """Time of this round; the job's budget may cut it. Unset: no limit."""
 
     @_builtins.property
     def generator_problem(self) -> _cohort_pb2.Problem:

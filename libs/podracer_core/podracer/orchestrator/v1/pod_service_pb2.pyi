@@ -24,6 +24,11 @@ if sys.version_info >= (3, 11):
 else:
     from typing_extensions import TypeAlias as _TypeAlias, Never as _Never
 
+if sys.version_info >= (3, 13):
+    from warnings import deprecated as _deprecated
+else:
+    from typing_extensions import deprecated as _deprecated
+
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class _LeaseAction:
@@ -60,7 +65,7 @@ Global___LeaseAction: _TypeAlias = LeaseAction  # noqa: Y015
 
 @_typing.final
 class PodCapabilities(_message.Message):
-    """What a pod can do."""
+    """What a pod can do. It gets no work of a job that needs more."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -72,14 +77,31 @@ class PodCapabilities(_message.Message):
     WORKER_COUNT_FIELD_NUMBER: _builtins.int
     ALLOWS_USER_CODE_FIELD_NUMBER: _builtins.int
     CAN_FUSE_FIELD_NUMBER: _builtins.int
+    ENVIRONMENTS_FIELD_NUMBER: _builtins.int
     layout: _job_pb2.PodLayout.ValueType
     """Its layout."""
-    cpu_threads: _builtins.int
-    """CPU threads that it computes with."""
+    @_builtins.property
+    @_deprecated("""This field has been marked as deprecated using proto field options.""")
+    def cpu_threads(self) -> _builtins.int:
+        """Not read."""
+
+    @cpu_threads.setter
+    @_deprecated("""This field has been marked as deprecated using proto field options.""")
+    def cpu_threads(self, value: _builtins.int) -> None:
+        """Not read."""
+
     memory_bytes: _builtins.int
-    """Memory that it may use, in bytes; 0 where unknown."""
-    worker_count: _builtins.int
-    """Workers that it can resolve now."""
+    """Memory that it may use, in bytes; 0: unknown."""
+    @_builtins.property
+    @_deprecated("""This field has been marked as deprecated using proto field options.""")
+    def worker_count(self) -> _builtins.int:
+        """Not read."""
+
+    @worker_count.setter
+    @_deprecated("""This field has been marked as deprecated using proto field options.""")
+    def worker_count(self, value: _builtins.int) -> None:
+        """Not read."""
+
     allows_user_code: _builtins.bool
     """Whether it may run user code in its own process."""
     can_fuse: _builtins.bool
@@ -90,7 +112,11 @@ class PodCapabilities(_message.Message):
 
     @_builtins.property
     def algorithms(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Algorithms that are installed. Empty: all built-in ones."""
+        """Algorithms that are installed. Empty: the built-in ones."""
+
+    @_builtins.property
+    def environments(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Environments of installed packages, beside the built-in ones and Gymnasium's."""
 
     def __init__(
         self,
@@ -103,10 +129,11 @@ class PodCapabilities(_message.Message):
         worker_count: _builtins.int = ...,
         allows_user_code: _builtins.bool = ...,
         can_fuse: _builtins.bool = ...,
+        environments: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["algorithms", b"algorithms", "allows_user_code", b"allows_user_code", "can_fuse", b"can_fuse", "cpu_threads", b"cpu_threads", "gpus", b"gpus", "layout", b"layout", "memory_bytes", b"memory_bytes", "worker_count", b"worker_count"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["algorithms", b"algorithms", "allows_user_code", b"allows_user_code", "can_fuse", b"can_fuse", "cpu_threads", b"cpu_threads", "environments", b"environments", "gpus", b"gpus", "layout", b"layout", "memory_bytes", b"memory_bytes", "worker_count", b"worker_count"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -147,8 +174,9 @@ class LeaseWorkRequest(_message.Message):
         """How long to wait for work, at most 30 s. Unset: 20 s."""
 
     @_builtins.property
+    @_deprecated("""This field has been marked as deprecated using proto field options.""")
     def warm_agents(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Agents whose weights the pod still holds in memory; preferred, not promised."""
+        """Not read."""
 
     def __init__(
         self,

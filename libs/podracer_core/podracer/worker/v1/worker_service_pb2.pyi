@@ -20,6 +20,11 @@ if sys.version_info >= (3, 11):
 else:
     from typing_extensions import TypeAlias as _TypeAlias, Never as _Never
 
+if sys.version_info >= (3, 13):
+    from warnings import deprecated as _deprecated
+else:
+    from typing_extensions import deprecated as _deprecated
+
 DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
@@ -228,8 +233,16 @@ class RolloutRequest(_message.Message):
     TRACEPARENT_FIELD_NUMBER: _builtins.int
     count: _builtins.int
     """How many."""
-    counter: _builtins.int
-    """Counter of the random numbers at which the first of them begins: the steps taken so far."""
+    @_builtins.property
+    @_deprecated("""This field has been marked as deprecated using proto field options.""")
+    def counter(self) -> _builtins.int:
+        """Not read."""
+
+    @counter.setter
+    @_deprecated("""This field has been marked as deprecated using proto field options.""")
+    def counter(self, value: _builtins.int) -> None:
+        """Not read."""
+
     with_environment_state: _builtins.bool
     """Whether the environments' state is wanted with the rollout."""
     traceparent: _builtins.str
@@ -389,10 +402,26 @@ class RolloutBatch(_message.Message):
     PROCESSOR_S_FIELD_NUMBER: _builtins.int
     normalizer_version: _builtins.int
     """Normalizer version that went with them."""
-    counter: _builtins.int
-    """Counter of random numbers at the rollout's first step."""
-    valid_steps: _builtins.int
-    """Environment steps whose `valid` is true."""
+    @_builtins.property
+    @_deprecated("""This field has been marked as deprecated using proto field options.""")
+    def counter(self) -> _builtins.int:
+        """Not read."""
+
+    @counter.setter
+    @_deprecated("""This field has been marked as deprecated using proto field options.""")
+    def counter(self, value: _builtins.int) -> None:
+        """Not read."""
+
+    @_builtins.property
+    @_deprecated("""This field has been marked as deprecated using proto field options.""")
+    def valid_steps(self) -> _builtins.int:
+        """Not read."""
+
+    @valid_steps.setter
+    @_deprecated("""This field has been marked as deprecated using proto field options.""")
+    def valid_steps(self, value: _builtins.int) -> None:
+        """Not read."""
+
     live_environments: _builtins.int
     """Environments that answered; fewer than opened after a process died."""
     duration_s: _builtins.float
