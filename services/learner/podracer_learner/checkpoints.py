@@ -21,13 +21,12 @@ from podracer_core.checkpoint import Checkpoint, load_checkpoint, save_checkpoin
 from podracer_core.errors import InvalidInput
 from podracer_core.evaluate import EvaluationResult
 from podracer_core.evaluate.messages import result_to_json
-from podracer_core.storage.layout import REPLAY_FOLDER, agent_prefix, checkpoint_prefix
+from podracer_core.storage.layout import REPLAY_FOLDER, CheckpointRef, agent_prefix, checkpoint_prefix
 from podracer_core.storage.manifest import ManifestFile
 from podracer_core.storage.object_store import ObjectStore
 from podracer_core.telemetry.metrics import CHECKPOINT_SIZE, CHECKPOINT_TIME
 from podracer_core.telemetry.spans import current, span
 from podracer_core.training.environment_states import EnvironmentState
-from podracer_learner.messages import reference_message
 
 __all__ = ["CheckpointWriter", "MemberWrite", "base_env_steps", "read_references", "replay_files", "stored_transitions"]
 
@@ -126,7 +125,7 @@ class CheckpointWriter:
         metadata = self._metadata(write, env_steps)
         reference = save_checkpoint(self._store, prefix, groups, metadata, self._earlier.get(write.member, ()))
         self._files[prefix] = write.member, replay_files(reference.files)
-        return reference_message(reference, env_steps, self._fence)
+        return _reference_message(reference, env_steps, self._fence)
 
     def _metadata(self, write: MemberWrite, env_steps: int) -> Mapping[str, Any]:
         agent = self._agents[write.member]
@@ -169,6 +168,19 @@ def stored_transitions(checkpoint: Checkpoint) -> Mapping[str, Tensor] | None:
 def replay_files(files: Sequence[ManifestFile]) -> Sequence[ManifestFile]:
     """Those that hold transitions."""
     return [file for file in files if file.path.startswith(REPLAY_FOLDER)]
+
+
+def _reference_message(reference: CheckpointRef, env_steps: int, fence: int) -> agent_pb2.CheckpointReference:
+    """A checkpoint that has been written just now; `env_steps` are the lineage's."""
+    message = agent_pb2.CheckpointReference(
+        prefix=reference.prefix,
+        manifest_sha256=reference.manifest_sha256,
+        size_bytes=reference.size_bytes,
+        env_steps=env_steps,
+        fence=fence,
+    )
+    message.create_time.GetCurrentTime()
+    return message
 
 
 def base_env_steps(agent: agent_pb2.AgentSpec) -> int:
