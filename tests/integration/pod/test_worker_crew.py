@@ -36,9 +36,9 @@ from podracer_core.rpc.server import create_server
 from podracer_core.rpc.tokens import FileToken, Role, TokenFiles, create_tokens
 from podracer_core.rpc.work_queue import WorkQueue
 from podracer_core.training.messages import cohort_from_message
-from podracer_learner import quorum, worker_crew, worker_link
 from podracer_learner.round.setup import require_same_environment
 from podracer_learner.user_files import FetchedFiles
+from podracer_learner.workers import crew, link, shares
 from podracer_learner.workers.discovery import WorkerDirectory
 from podracer_learner.workers.source import RemoteSource, WorkerPlan
 from podracer_worker.collection import Collection
@@ -201,7 +201,7 @@ def pod(tmp_path: Path, train_work: MakeWork, monkeypatch: pytest.MonkeyPatch) -
         return rollout
 
     monkeypatch.setattr(Collection, "collect", collect_and_wait)
-    monkeypatch.setattr(quorum, "_LEAST_GRACE_S", 2.0)  # nobody but who is held is late, however busy the machine is
+    monkeypatch.setattr(shares, "_LEAST_GRACE_S", 2.0)  # nobody but who is held is late, however busy the machine is
     pod = Pod(tmp_path, train_work(members=MEMBERS).cohort)
     with pod.held:
         yield pod
@@ -210,10 +210,10 @@ def pod(tmp_path: Path, train_work: MakeWork, monkeypatch: pytest.MonkeyPatch) -
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """Parts change hands at once."""
-    monkeypatch.setattr(worker_crew, "_HANDOVER_S", 0.2)
-    monkeypatch.setattr(worker_crew, "_SETTLED_S", 0.2)
-    monkeypatch.setattr(worker_crew, "_SWAP_S", 0.0)
-    monkeypatch.setattr(worker_crew, "_SHORT_LIFE_S", 0.0)
+    monkeypatch.setattr(crew, "_HANDOVER_S", 0.2)
+    monkeypatch.setattr(crew, "_SETTLED_S", 0.2)
+    monkeypatch.setattr(crew, "_SWAP_S", 0.0)
+    monkeypatch.setattr(crew, "_SHORT_LIFE_S", 0.0)
 
 
 def whole(pod: Pod, rollouts: int) -> Rollout:
@@ -373,7 +373,7 @@ def test_a_worker_that_another_learner_has_is_left_to_it(
     pod: Pod, hasty: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As where several learners look in one place."""
-    monkeypatch.setattr(worker_link, "_RELEASE_S", 0.1)
+    monkeypatch.setattr(link, "_RELEASE_S", 0.1)
     addresses = [pod.worker().address for _ in range(4)]
     others = pod.source(*addresses, max_workers=2)
     source = pod.source(*addresses, max_workers=2)
