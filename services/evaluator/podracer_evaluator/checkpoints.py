@@ -89,8 +89,8 @@ def evaluate_request(
     cache: FileCache,
     check: Callable[[], None] = lambda: None,
 ) -> evaluator_service_pb2.EvaluateCheckpointResponse:
-    """Greedy episodes of a stored policy, or of several that act together; with the (first) stored evaluation's seeds
-    unless the request says otherwise.
+    """A stored policy, or several that act together, judged by the evaluator of the request; with the (first) stored
+    evaluation's seeds unless the request says otherwise.
 
     A single policy's are compared with the stored ones where seeds and environment are the same. The files of its
     environment are taken from `cache`; errors as of `place_environment` and `evaluate_checkpoints`.
@@ -105,7 +105,9 @@ def evaluate_request(
     seeds = _seeds(request, stored)
     start = processor_seconds()
     with place_environment(environment_from_message(named), cache) as placed:
-        result = evaluate_checkpoints(checkpoints, placed.spec, seeds, rule=request.ensemble, check=check)
+        result = evaluate_checkpoints(
+            checkpoints, placed.spec, seeds, rule=request.ensemble, check=check, evaluator=request.evaluator
+        )
     alone = len(checkpoints) == 1
     evaluation = _message(result, description) if alone else result_to_message(result)
     evaluation.purpose = request.purpose or agent_pb2.EVALUATION_PURPOSE_REQUESTED

@@ -118,10 +118,12 @@ class EvaluatorService(evaluator_service_pb2_grpc.EvaluatorServiceServicer):
     def Backtest(  # noqa: N802 - the name in the contract
         self, request: evaluator_service_pb2.BacktestRequest, context: grpc.ServicerContext
     ) -> Iterator[evaluator_service_pb2.BacktestResponse]:
-        from podracer_evaluator.backtest import backtest
+        from podracer_core.backtest.evaluator import backtest
+        from podracer_evaluator.checkpoints import describe
 
         checkpoints = self._sources().load(request.checkpoints)
-        task = partial(backtest, checkpoints, request, self._cache, self._check(context))
+        descriptions = [describe(checkpoint) for checkpoint in checkpoints]
+        task = partial(backtest, checkpoints, descriptions, request, self._cache, self._check(context))
         yield from self._work.submit(task).result()
 
     def Inspect(  # noqa: N802 - the name in the contract

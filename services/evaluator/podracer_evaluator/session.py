@@ -92,7 +92,7 @@ class EvaluateSession(WorkSession):
         cohort = cohort_from_message(request.cohort)
         environment = environment_from_message(request.cohort.environment)
         self.submit(
-            partial(self._start, cohort, environment, require_device(request.device or "cpu"), request.carriers),
+            partial(self._start, cohort, environment, require_device(request.device or "cpu"), request),
             span("start environments", request.traceparent),
         )
 
@@ -115,13 +115,17 @@ class EvaluateSession(WorkSession):
         self.submit(self._evaluate_next)
 
     def _start(
-        self, cohort: CohortConfig, environment: EnvironmentSpec, device: str, offer: tensor_pb2.CarrierOffer
+        self,
+        cohort: CohortConfig,
+        environment: EnvironmentSpec,
+        device: str,
+        request: evaluator_service_pb2.OpenEvaluate,
     ) -> None:
         self._placed = place_environment(environment, self._cache)
-        self._evaluation = PolicyEvaluation(cohort, self._placed.spec, device, self.require_wanted)
+        self._evaluation = PolicyEvaluation(cohort, self._placed.spec, device, self.require_wanted, request.evaluator)
         sizes = self._evaluation.policy_sizes_bytes
         endpoint = Endpoint(self._folder, sends=False, device=torch.device(device))
-        choice, self._staging = choose(offer, endpoint, Payload(sum(sizes), len(sizes), _ORDERS_IN_FLIGHT))
+        choice, self._staging = choose(request.carriers, endpoint, Payload(sum(sizes), len(sizes), _ORDERS_IN_FLIGHT))
         if self._staging is not None:
             self._decoder.use_slots(SlotReader(self._staging), self._give_back)
         logger.info("a session is open; policies come by %s", carrier_name(choice.kind))

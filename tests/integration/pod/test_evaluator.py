@@ -45,7 +45,7 @@ from podracer_core.errors import (
     Unavailable,
     UserCodeFailed,
 )
-from podracer_core.evaluate import Evaluator
+from podracer_core.evaluate import GreedyEvaluator
 from podracer_core.evaluate.messages import result_to_json
 from podracer_core.storage.object_store import open_store
 from podracer_core.training.messages import cohort_from_message
@@ -125,7 +125,9 @@ def trained(cohort: Any, updates: int = 2) -> Any:
 
 
 def in_process(environment: str, actor: Any, seeds: list[int]) -> Any:
-    return Evaluator(lambda count: make_vec_environment(EnvironmentSpec(id=environment), count)).evaluate(actor, seeds)
+    return GreedyEvaluator(lambda count: make_vec_environment(EnvironmentSpec(id=environment), count)).evaluate(
+        actor, seeds
+    )
 
 
 def test_a_session_answers_with_what_an_evaluation_in_process_gives(

@@ -1,4 +1,4 @@
-"""One EVALUATE lease: greedy episodes of a stored policy, or of several that act together, here or at an evaluator."""
+"""One EVALUATE lease: a stored policy, or several that act together, judged here or at an evaluator."""
 
 from __future__ import annotations
 
@@ -93,7 +93,13 @@ def _here(
     device = device_for(config.device, environment_from_message(work.environment))
     with fetched.place() as placed:
         return evaluate_checkpoints(
-            checkpoints, placed.spec, work.seeds, rule=work.ensemble, device=device, check=check
+            checkpoints,
+            placed.spec,
+            work.seeds,
+            rule=work.ensemble,
+            device=device,
+            check=check,
+            evaluator=work.evaluator,
         )
 
 
@@ -113,6 +119,7 @@ def _at_an_evaluator(
         environment=work.environment,
         seeds=work.seeds,
         purpose=work.purpose,
+        evaluator=work.evaluator,
     )
     call = EvaluatorCall(fetched, _limit_s(work) + _SLACK_S, check)
     response: evaluator_service_pb2.EvaluateCheckpointResponse = answer_of_any(

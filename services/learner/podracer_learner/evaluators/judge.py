@@ -49,11 +49,13 @@ class RemoteJudge(Judge):
         stubs: Sequence[evaluator_service_pb2_grpc.EvaluatorServiceStub],
         check: Callable[[], None],
         endpoint: Endpoint,
+        evaluator: str = "",
     ) -> None:
         """Opens the first session. `files` are those of the environment. `check` is called while waiting; raises to
-        give up. `endpoint` is where policies go out."""
+        give up. `endpoint` is where policies go out, `evaluator` the name of what judges them."""
         if not stubs:
             raise InvalidInput("the split layout needs evaluators (PODRACER_EVALUATORS)", reason="NO_EVALUATORS")
+        self._evaluator = evaluator
         self._cohort, self._files, self._stubs, self._check = cohort, files, list(stubs), check
         self._delivery: Delivery | None = None  # to the evaluator that is asked next
         self._endpoint, self._inline_only = endpoint, False
@@ -97,7 +99,9 @@ class RemoteJudge(Judge):
         ORDERS.set(0)
 
     def _connect(self) -> None:
-        opening = evaluator_service_pb2.OpenEvaluate(build=own_build(), cohort=self._cohort, traceparent=self._parent)
+        opening = evaluator_service_pb2.OpenEvaluate(
+            build=own_build(), cohort=self._cohort, traceparent=self._parent, evaluator=self._evaluator
+        )
         self._stream = PolicyStream(self._stubs[0], opening, self._endpoint, inline_only=self._inline_only)
 
     def _arrived(self) -> list[EvaluationAnswer]:

@@ -138,7 +138,7 @@ def _set_up_fused(
     judge = None
     if starts.rank == 0 and not work.unjudged:
         make_judged = functools.partial(make_vec_environment, placed, evaluation=True)
-        judge = InProcessJudge(make_judged, all_alike=evaluates_alike(placed))
+        judge = InProcessJudge(make_judged, evaluator=work.evaluation.evaluator, all_alike=evaluates_alike(placed))
         held.callback(judge.close)
     return RoundSetup(
         cohort,
@@ -198,7 +198,7 @@ def _set_up_split(
     judge = None
     if starts.rank == 0 and not work.unjudged:
         sending = Endpoint(peers.folder, sends=True, device=algorithm.device)
-        judge = RemoteJudge(work.cohort, fetched, peers.evaluators, check, sending)
+        judge = RemoteJudge(work.cohort, fetched, peers.evaluators, check, sending, work.evaluation.evaluator)
         held.callback(judge.close)
     source.serve(algorithm)
     source.opened()

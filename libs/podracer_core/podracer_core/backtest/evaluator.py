@@ -1,4 +1,4 @@
-"""A back-test of what is stored: a policy's decisions, and what they are held against."""
+"""The evaluator `backtest`: a policy's decisions in a market bar by bar, and what they are held against."""
 
 from __future__ import annotations
 
@@ -23,13 +23,15 @@ from podracer_core.checkpoint.evaluation import make_environment_for
 from podracer_core.environments.stock_trading.environment import StockTrading
 from podracer_core.environments.stock_trading.market import Market, prepare
 from podracer_core.environments.stock_trading.settings import StockTradingConfig
+from podracer_core.environments.vec_environment import VecEnvironment
 from podracer_core.errors import FieldViolation, InvalidInput
+from podracer_core.evaluate import GreedyEvaluator
+from podracer_core.evaluate.evaluator import Evaluated
 from podracer_core.market_data.reading import read_index, read_table
 from podracer_core.market_data.refusal import refusal
 from podracer_core.market_data.table import checked, moment
-from podracer_evaluator.checkpoints import describe
 
-__all__ = ["INDEX", "POLICY", "backtest"]
+__all__ = ["INDEX", "POLICY", "BacktestEvaluator", "backtest"]
 
 POLICY, INDEX = "policy", "index"
 _ENVIRONMENT = "StockTrading-v0"
@@ -37,8 +39,20 @@ _TABLE = "table"
 _NAMED = 5  # tickers in a message
 
 
+class BacktestEvaluator(GreedyEvaluator):
+    """Plays policies through the market of StockTrading-v0, and through no other environment: its one episode is the
+    back-test, judged by the account's own statistic. `backtest` tells it bar by bar."""
+
+    def _environment(self, num_envs: int) -> VecEnvironment:
+        environment = super()._environment(num_envs)
+        if not isinstance(environment, StockTrading):
+            raise _not_a_market(type(environment).__name__)
+        return environment
+
+
 def backtest(
     checkpoints: Sequence[Checkpoint],
+    descriptions: Sequence[evaluator_service_pb2.CheckpointDescription],
     request: evaluator_service_pb2.BacktestRequest,
     cache: FileCache,
     check: Callable[[], None] = lambda: None,
@@ -48,23 +62,18 @@ def backtest(
     Raises InvalidInput for another environment than StockTrading-v0, for a baseline or an index that is not there, and
     what preparing the market and loading the policy raise.
     """
-    description = describe(checkpoints[0])
     rule = rule_of(checkpoints, request.ensemble) if len(checkpoints) > 1 else ""
-    named = request.environment if request.HasField("environment") else description.environment
-    spec = environment_from_message(named)
-    if spec.id != _ENVIRONMENT:
-        problem = f"only policies of {_ENVIRONMENT} can be back-tested, and this is {spec.name}: use evaluate"
-        raise InvalidInput(problem, violations=[FieldViolation("environment", problem)], reason="NOT_A_MARKET")
-    unknown = [name for name in request.baselines if name not in BASELINES]
-    if unknown:
-        problem = f"there is no baseline {unknown[0]!r}; expected some of {', '.join(BASELINES)}"
-        raise InvalidInput(problem, violations=[FieldViolation("baselines", problem)])
+    spec = environment_from_message(
+        request.environment if request.HasField("environment") else descriptions[0].environment
+    )
+    _require_possible(spec, request)
     former = _former_market(spec, request, cache)
-    own = [environment_from_message(describe(each).environment).kwargs for each in checkpoints]
+    trained = [environment_from_message(description.environment) for description in descriptions]
+    own = [environment.kwargs for environment in trained]
     if former is not None:
         spec = replace(spec, kwargs=dated(spec.kwargs, former))
         own = [dated(kwargs, former) for kwargs in own]
-    elif spec.data != environment_from_message(description.environment).data:  # another table: what is told of training
+    elif spec.data != trained[0].data:  # another table: what is told of training
         own = [{**_dates(spec.kwargs), **kwargs} for kwargs in own]
     actor = load_actor(checkpoints[0]) if len(checkpoints) == 1 else load_ensemble(checkpoints, rule, "cpu")
     with place_environment(spec, cache) as placed:
@@ -72,24 +81,48 @@ def backtest(
             _require_tickers(former.tickers, placed.spec)
         environment = make_environment_for(checkpoints[0], placed.spec, 1, "cpu")
         assert isinstance(environment, StockTrading), "what the catalogue says of its id"
-        records = {POLICY: play_policy(actor, environment, check)}
-        for name in dict.fromkeys(request.baselines):
-            check()
-            records[name] = play_baseline(name, environment)
-        if request.index_column:
-            records[INDEX] = _index(request.index_column, environment)
-    spans = _seen_spans(own, environment.market, None if former is None else former.times[-1])
+        records = _records(actor, environment, request, check)
     header = evaluator_service_pb2.BacktestHeader(
-        description=description,
+        description=descriptions[0],
         tickers=environment.market.tickers,
         accounts=list(records),
         bar_count=len(environment.bars),
         environment=environment_to_message(spec),
         preparation=environment.preparation.removeprefix(f"{environment.config.table}: "),
         ensemble=rule,
-        **spans,
+        **_seen_spans(own, environment.market, None if former is None else former.times[-1]),
     )
     return [evaluator_service_pb2.BacktestResponse(header=header), *_pieces(records.values())]
+
+
+def _require_possible(spec: EnvironmentSpec, request: evaluator_service_pb2.BacktestRequest) -> None:
+    if spec.id != _ENVIRONMENT:
+        raise _not_a_market(spec.name)
+    unknown = [name for name in request.baselines if name not in BASELINES]
+    if unknown:
+        problem = f"there is no baseline {unknown[0]!r}; expected some of {', '.join(BASELINES)}"
+        raise InvalidInput(problem, violations=[FieldViolation("baselines", problem)])
+
+
+def _not_a_market(name: str) -> InvalidInput:
+    problem = f"only policies of {_ENVIRONMENT} can be back-tested, and this is {name}: use evaluate"
+    return InvalidInput(problem, violations=[FieldViolation("environment", problem)], reason="NOT_A_MARKET")
+
+
+def _records(
+    actor: Evaluated,
+    environment: StockTrading,
+    request: evaluator_service_pb2.BacktestRequest,
+    check: Callable[[], None],
+) -> dict[str, BacktestRecord]:
+    """Of each account, in the order in which they are told."""
+    records = {POLICY: play_policy(actor, environment, check)}
+    for name in dict.fromkeys(request.baselines):
+        check()
+        records[name] = play_baseline(name, environment)
+    if request.index_column:
+        records[INDEX] = _index(request.index_column, environment)
+    return records
 
 
 def _pieces(records: Iterable[BacktestRecord]) -> Iterator[evaluator_service_pb2.BacktestResponse]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -12,7 +11,8 @@ from torch import Tensor
 from podracer_core import cuda_graphs
 from podracer_core.environments.vec_environment import VecEnvironment
 from podracer_core.errors import InvalidInput
-from podracer_core.evaluate.greedy_episodes import STEPS_AT_ONCE, Acting, GreedyEpisodes
+from podracer_core.evaluate.evaluator import Evaluated, Evaluator
+from podracer_core.evaluate.greedy_episodes import STEPS_AT_ONCE, GreedyEpisodes
 from podracer_core.evaluate.result import EvaluationResult
 from podracer_core.networks import NetworkActor
 
@@ -23,24 +23,13 @@ _DEFAULT_STEP_LIMIT = 100_000
 _MOST_KEPT = 8  # sets of environments
 
 
-class Evaluated(Acting, Protocol):
-    """What can be evaluated: an Actor, or an EnsembleActor."""
-
-    @property
-    def members(self) -> int:
-        """M."""
-
-    def repeat(self, times: int) -> Evaluated:
-        """A copy in which each member stands `times` times in a row."""
-
-
 @dataclass(frozen=True, slots=True)
 class _Kept:
     environment: VecEnvironment
     episodes: dict[tuple[int, int, int, int], GreedyEpisodes]  # that have graphs
 
 
-class Evaluator:
+class GreedyEvaluator(Evaluator):
     """Runs greedy episodes in environments that `make_environment(num_envs)` makes; a few are kept for the next time.
 
     They are made for evaluation: where `deterministic_evaluation` is true all of a policy's episodes are alike, and one
@@ -58,16 +47,16 @@ class Evaluator:
         step_limit: int = _DEFAULT_STEP_LIMIT,
         check: Callable[[], None] = lambda: None,
     ) -> None:
-        self._make_environment, self._step_limit, self._check = make_environment, step_limit, check
+        super().__init__(make_environment, all_alike=all_alike, check=check)
+        self._step_limit = step_limit
         self._kept: dict[int, _Kept] = {}  # by number of environments
-        self._all_alike = all_alike
 
     def evaluate(
         self, actor: Evaluated, seeds: Sequence[int], *, first_row: int = 0, block_rows: int = BLOCK_ROWS
     ) -> tuple[EvaluationResult, ...]:
-        """One result for each of the actor's M members; all of them play the episodes `seeds`.
+        """See `Evaluator`. Episode i plays in row first_row + i of the blocks, so that a second stage continues where
+        the first ended.
 
-        Episode i plays in row first_row + i of the blocks, so that a second stage continues where the first ended.
         Smaller blocks save time where nobody will ask for exactly these returns again.
         """
         if not seeds:
@@ -78,6 +67,10 @@ class Evaluator:
             one_each = self._play(actor, seeds[:1], 0, block_rows)
             return tuple(result.repeated(tuple(seeds)) for result in one_each)
         return self._play(actor, seeds, first_row, block_rows)
+
+    def look(self, actor: Evaluated, seeds: Sequence[int]) -> tuple[EvaluationResult, ...]:
+        """See `Evaluator`: in one block, whose size no other evaluation has."""
+        return self.evaluate(actor, seeds, block_rows=len(seeds))
 
     def _play(
         self, actor: Evaluated, seeds: Sequence[int], first_row: int, block_rows: int
