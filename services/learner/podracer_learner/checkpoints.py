@@ -59,9 +59,11 @@ class CheckpointWriter:
         environment: EnvironmentSpec,
         spaces: tuple[Space, Space],
         earlier: Sequence[Sequence[ManifestFile]] = (),
+        evaluator: str = "",
     ) -> None:
         """`spaces` are those of one observation and one action; `earlier` are the files of transitions in the committed
-        checkpoint that each member goes on from: what has not changed is not written again."""
+        checkpoint that each member goes on from: what has not changed is not written again; `evaluator` is the name of
+        what judges."""
         self._store, self._agents, self._job_uid, self._fence = store, agents, job_uid, fence
         self._earlier: dict[int, Sequence[ManifestFile]] = {}
         for member, (agent, files) in enumerate(zip(agents, earlier, strict=False)):
@@ -73,13 +75,15 @@ class CheckpointWriter:
         defaults = find_algorithm(cohort.algorithm).defaults()
         self._hyperparameters = [defaults | dict(cohort.shared) | dict(one.hyperparameters) for one in cohort.members]
         observation_space, action_space = map(to_json, spaces)
-        self._common = {
+        self._common: dict[str, Any] = {
             "environment": environment.to_metadata(),
             "observation_space": observation_space,
             "action_space": action_space,
             "algorithm": cohort.algorithm,
             "fence": fence,
         }
+        if evaluator:
+            self._common["evaluator"] = evaluator
 
     def write(
         self,

@@ -349,8 +349,9 @@ def test_a_gymnasium_environment_trains(pod: Any, train_work: MakeWork) -> None:
         (lambda work: work.cohort.members[0].resume.CopyFrom(agent_pb2.CheckpointReference(
             prefix="projects/p/jobs/u/agents/a/checkpoints/1-1/", manifest_sha256="0" * 64)), "DATA_CORRUPTED"),
         (lambda work: setattr(work.cohort.environment, "id", "CartPoll-v1"), "UNKNOWN_ENVIRONMENT"),
+        (lambda work: setattr(work.evaluation, "evaluator", "greedy"), "UNKNOWN_EXTENSION"),
     ],
-    ids=["algorithm", "stack", "range", "checkpoint", "environment"],
+    ids=["algorithm", "stack", "range", "checkpoint", "environment", "evaluator"],
 )  # fmt: skip
 def test_work_that_cannot_be_right_ends_with_a_problem(
     fused: Any, train_work: MakeWork, change: Callable[[Any], None], reason: str

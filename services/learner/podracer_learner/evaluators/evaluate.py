@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from podracer.common.v1 import agent_pb2
 from podracer.evaluator.v1 import evaluator_service_pb2
 from podracer.orchestrator.v1 import pod_service_pb2
+from podracer_core.catalogue.evaluators import GREEDY_EPISODES
 from podracer_core.catalogue.messages import environment_from_message
 from podracer_core.checkpoint import POLICY_GROUPS, Checkpoint, evaluate_checkpoints, pack_policy, rule_of
 from podracer_core.environments.registry import device_for
@@ -119,7 +120,7 @@ def _at_an_evaluator(
         environment=work.environment,
         seeds=work.seeds,
         purpose=work.purpose,
-        evaluator=work.evaluator,
+        evaluator=work.evaluator or GREEDY_EPISODES,
     )
     call = EvaluatorCall(fetched, _limit_s(work) + _SLACK_S, check)
     response: evaluator_service_pb2.EvaluateCheckpointResponse = answer_of_any(

@@ -68,6 +68,7 @@ class TrainRun:
             setup.environment,
             setup.spaces,
             setup.replay_files,
+            work.evaluation.evaluator,
         )
         replays = StoredReplays(setup.algorithm, held.store.url, asked_for=work.keep_replay)
         self._session = TrainingSession(

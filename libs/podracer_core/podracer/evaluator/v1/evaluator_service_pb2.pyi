@@ -419,7 +419,9 @@ class EvaluateCheckpointRequest(_message.Message):
     purpose: _agent_pb2.EvaluationPurpose.ValueType
     """Why. Unset: REQUESTED."""
     evaluator: _builtins.str
-    """Name of the evaluator that judges the policy (an entry point of `podracer.evaluators`). Unset: greedy_episodes."""
+    """Name of the evaluator that judges the policy (an entry point of `podracer.evaluators`). Unset: the one that judged the first
+    checkpoint's job.
+    """
     @_builtins.property
     def checkpoints(self) -> _containers.RepeatedCompositeFieldContainer[Global___CheckpointSource]:
         """The checkpoint; several act together. At least one."""
@@ -464,7 +466,7 @@ class EvaluateCheckpointResponse(_message.Message):
     LARGEST_DIFFERENCE_FIELD_NUMBER: _builtins.int
     DESCRIPTION_FIELD_NUMBER: _builtins.int
     largest_difference: _builtins.float
-    """Largest difference between the stored returns and these; set where environment and seeds are the same."""
+    """Largest difference between the stored returns and these; set where environment, seeds and evaluator are the same."""
     @_builtins.property
     def evaluation(self) -> _agent_pb2.Evaluation:
         """The evaluation."""
