@@ -62,6 +62,5 @@ class Evaluator(ABC):
 
 def evaluator_class(name: str = "") -> type[Evaluator]:
     """The class of the evaluator called `name`; of greedy episodes where it is empty. Errors as of `load_class`."""
-    return load_class(
-        ENTRY_POINT_GROUP, name or GREEDY_EPISODES, Evaluator, "evaluation.evaluator", BUILT_IN_EVALUATORS
-    )
+    found = name or GREEDY_EPISODES
+    return load_class(ENTRY_POINT_GROUP, found, Evaluator, "evaluation.evaluator", BUILT_IN_EVALUATORS)  # type: ignore[type-abstract]

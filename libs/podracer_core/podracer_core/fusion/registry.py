@@ -11,4 +11,4 @@ __all__ = ["fusion_class"]
 
 def fusion_class(name: str) -> type[Fusion]:
     """The class of the fusion called `name`. Errors as of `load_class`."""
-    return load_class(ENTRY_POINT_GROUP, name, Fusion, "pod.fusion.name")
+    return load_class(ENTRY_POINT_GROUP, name, Fusion, "pod.fusion.name")  # type: ignore[type-abstract]
