@@ -26,7 +26,7 @@ from podracer_core.catalogue.environments import EnvironmentSpec
 from podracer_core.collect import Collector
 from podracer_core.environments.registry import make_vec_environment
 from podracer_core.environments.vec_environment import VecEnvironment
-from podracer_core.evaluate import Evaluator
+from podracer_core.evaluate import GreedyEvaluator
 from podracer_core.native_settings import NATIVE_SETTINGS
 from podracer_core.random_streams import evaluation_seeds
 
@@ -124,7 +124,7 @@ def measure_speed(seed: int, repeats: int, rounds: int) -> tuple[list[float], li
 def train(steps: int, seed: int) -> list[tuple[int, float, float, float]]:
     """One agent; each look is a row of the table at once. Looks are not counted as training time."""
     environment, algorithm, collector = make_training(seed)
-    evaluator = Evaluator(functools.partial(make_vec_environment, EnvironmentSpec(id="Ant-v5")))
+    evaluator = GreedyEvaluator(functools.partial(make_vec_environment, EnvironmentSpec(id="Ant-v5")))
     curve: list[tuple[int, float, float, float]] = []
     taken, seconds = 0, 0.0
     with (FOLDER / "ant_ppo.csv").open("w", newline="") as file:

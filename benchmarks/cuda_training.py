@@ -23,7 +23,7 @@ from podracer_core.algorithms.registry import algorithm_class
 from podracer_core.catalogue.environments import EnvironmentSpec
 from podracer_core.collect import Collector
 from podracer_core.environments.registry import make_vec_environment
-from podracer_core.evaluate import Evaluator
+from podracer_core.evaluate import GreedyEvaluator
 from podracer_core.random_streams import CONFIRMATION, SCREENING, evaluation_seeds
 from podracer_core.torch_settings import set_up_torch
 from podracer_core.training.source import OverlappingSource
@@ -100,7 +100,7 @@ class Trainer:
         actor = self._algorithm.make_actor(cohort, *spaces, device)
         collector = Collector(environment, actor, torch.arange(members, device=device), buffers=2)
         self._source = OverlappingSource(collector, self._algorithm, ahead)
-        self._evaluator = Evaluator(lambda count: make_vec_environment(CART_POLE, count, device, evaluation=True))
+        self._evaluator = GreedyEvaluator(lambda count: make_vec_environment(CART_POLE, count, device, evaluation=True))
         self._steps, self._device = members * num_envs * self._algorithm.horizon, device
         self._rounds = 0
         for _ in range(WARM_UP):

@@ -35,7 +35,7 @@ from podracer_core.algorithms.ppo import PPO
 from podracer_core.catalogue.environments import EnvironmentSpec
 from podracer_core.collect import Collector
 from podracer_core.environments.registry import make_vec_environment
-from podracer_core.evaluate import Evaluator
+from podracer_core.evaluate import GreedyEvaluator
 from podracer_core.fusion.built_in import Mean, Outer
 from podracer_core.fusion.fusion import Fusion, FusionOptions
 from podracer_core.fusion.state import Contribution
@@ -114,7 +114,7 @@ def run_learner(options: argparse.Namespace, method: str, rank: int, size: int, 
     collector = Collector(environment, algorithm.actor, seeds, first_environment=rank << 20)
     after_update = averaging(algorithm, rank, size) if method == "gradients" else fusing(algorithm, rank, method)
 
-    evaluator = Evaluator(lambda count: make_vec_environment(spec, count, evaluation=True))
+    evaluator = GreedyEvaluator(lambda count: make_vec_environment(spec, count, evaluation=True))
     updates = max(1, options.steps // (size * horizon * options.envs))
     looks = {round(updates * (look + 1) / LOOKS) for look in range(LOOKS)}
     curve, seconds = [], 0.0

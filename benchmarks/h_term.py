@@ -122,7 +122,7 @@ def _train(measurement: Measurement) -> dict[str, Any]:
     from podracer_core.catalogue.environments import EnvironmentSpec
     from podracer_core.collect import Collector
     from podracer_core.environments.registry import make_vec_environment
-    from podracer_core.evaluate import Evaluator
+    from podracer_core.evaluate import GreedyEvaluator
     from podracer_core.random_streams import CONFIRMATION, SCREENING, evaluation_seeds
 
     torch.set_num_threads(measurement.threads)
@@ -136,7 +136,7 @@ def _train(measurement: Measurement) -> dict[str, Any]:
     environment = make_environment(measurement.agents * recipe["num_envs"])
     algorithm = algorithm_class("ppo")(cohort, environment.observation_space, environment.action_space)
     collector = Collector(environment, algorithm.actor, torch.tensor(seeds))
-    evaluator = Evaluator(make_environment)
+    evaluator = GreedyEvaluator(make_environment)
     looks, taken, seconds, processor_seconds = [], 0, 0.0, 0.0
     while taken < measurement.env_steps:
         start, processor_start = time.perf_counter(), time.process_time()

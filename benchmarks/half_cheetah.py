@@ -22,7 +22,7 @@ from podracer_core.algorithms.registry import algorithm_class
 from podracer_core.catalogue.environments import EnvironmentSpec
 from podracer_core.collect import Collector
 from podracer_core.environments.registry import make_vec_environment
-from podracer_core.evaluate import Evaluator
+from podracer_core.evaluate import GreedyEvaluator
 from podracer_core.random_streams import evaluation_seeds
 
 FOLDER = Path(__file__).resolve().parent.parent / "docs" / "benchmarks"
@@ -87,7 +87,7 @@ def train(
     with tempfile.TemporaryDirectory() as scratch:
         os.chdir(scratch)  # MuJoCo writes its log where it stands
         make = functools.partial(make_vec_environment, EnvironmentSpec(id="HalfCheetah-v5"), processes=1)
-        environment, evaluator = make(NUM_ENVS), Evaluator(make)
+        environment, evaluator = make(NUM_ENVS), GreedyEvaluator(make)
         algorithm = algorithm_class(name)(cohort, environment.observation_space, environment.action_space)
         collector = Collector(environment, algorithm.actor, torch.tensor([seed]))
         curve: list[tuple[int, float, float, float]] = []

@@ -299,10 +299,10 @@ def _speed_recipe(measurement: Measurement) -> dict[str, float]:
 
 def _solve_ours(measurement: Measurement) -> dict[str, float]:
     from podracer_core.environments.classic_control.pendulum import Pendulum
-    from podracer_core.evaluate import Evaluator
+    from podracer_core.evaluate import GreedyEvaluator
 
     algorithm, collector, environment = _make_ours(measurement, 1, RECIPE["num_envs"], RECIPE["hyperparameters"])
-    evaluator = Evaluator(Pendulum)
+    evaluator = GreedyEvaluator(Pendulum)
     looks = Looks(measurement.seed, lambda seeds: evaluator.evaluate(algorithm.actor, seeds)[0].mean)
     start = time.perf_counter()
     env_steps, next_look = 0, RECIPE["look_steps"]

@@ -48,7 +48,7 @@ from podracer_core.telemetry.start import TelemetryOptions, telemetry
 from podracer_core.training.plan import RoundPlan
 from podracer_core.training.session import TrainingSession
 from podracer_core.training.source import InProcessSource
-from podracer_learner.observation import RoundMeter
+from podracer_learner.round.reports import RoundMeter
 
 OFF, FILES, ALL = "off", "files", "collector, Prometheus and files"
 MODES = (OFF, FILES, ALL)

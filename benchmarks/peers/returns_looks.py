@@ -14,8 +14,8 @@ from torch import Tensor
 
 from podracer_core.catalogue.environments import EnvironmentSpec
 from podracer_core.environments.registry import make_vec_environment
-from podracer_core.evaluate import Evaluator
-from podracer_core.evaluate.evaluation import Evaluated
+from podracer_core.evaluate import GreedyEvaluator
+from podracer_core.evaluate.greedy_evaluator import Evaluated
 from podracer_core.random_streams import COMPARISON, evaluation_seeds
 
 
@@ -46,7 +46,9 @@ class Looks:
 
     def __init__(self, order: ReturnsOrder, actor: Evaluated) -> None:
         self._order, self._actor, self._due = order, actor, order.every
-        self._evaluator = Evaluator(functools.partial(make_vec_environment, EnvironmentSpec(id=order.environment)))
+        self._evaluator = GreedyEvaluator(
+            functools.partial(make_vec_environment, EnvironmentSpec(id=order.environment))
+        )
         self._looked_s, self._began_at = 0.0, time.perf_counter()
 
     def is_over(self, env_steps: int) -> bool:

@@ -63,7 +63,7 @@ def record(gamma: float, seed: int, seconds: float, every: float) -> Iterator[tu
     from podracer_core.catalogue.environments import EnvironmentSpec
     from podracer_core.collect import Collector
     from podracer_core.environments.registry import make_vec_environment
-    from podracer_core.evaluate import Evaluator
+    from podracer_core.evaluate import GreedyEvaluator
     from podracer_core.random_streams import evaluation_seeds
 
     torch.set_num_threads(1)
@@ -73,7 +73,7 @@ def record(gamma: float, seed: int, seconds: float, every: float) -> Iterator[tu
         for own, rate in zip(seeds, LEARNING_RATES, strict=True)
     )
     make = functools.partial(make_vec_environment, EnvironmentSpec(id=ENVIRONMENT), processes=1)
-    environment, evaluator = make(len(members) * ENVS_PER_MEMBER), Evaluator(make)
+    environment, evaluator = make(len(members) * ENVS_PER_MEMBER), GreedyEvaluator(make)
     algorithm = algorithm_class("ppo")(
         CohortConfig("ppo", members, RECIPE), environment.observation_space, environment.action_space
     )

@@ -28,7 +28,7 @@ from podracer_core.catalogue.environments import EnvironmentSpec
 from podracer_core.collect import Collector
 from podracer_core.environments.registry import make_vec_environment
 from podracer_core.environments.vec_environment import VecEnvironment
-from podracer_core.evaluate import Evaluator, evaluation
+from podracer_core.evaluate import GreedyEvaluator, greedy_evaluator
 from podracer_core.training.snapshots import take_snapshot
 
 MEMBERS, ENVS = 2, 4
@@ -75,10 +75,10 @@ def pretended(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(cuda_graphs, "capture", capture)
     monkeypatch.setattr(cuda_graphs, "WARM_UP", 1)
     monkeypatch.setattr(memory, "free_bytes", lambda device: None)
-    monkeypatch.setattr(evaluation, "STEPS_AT_ONCE", 2)
-    monkeypatch.setattr(evaluation, "_have_ended", lambda running: True)  # after as many steps as a graph has
-    monkeypatch.setattr(evaluation, "_results", lambda *_: ())
-    monkeypatch.setattr(evaluation, "_with_statistics", lambda results, *_: results)
+    monkeypatch.setattr(greedy_evaluator, "STEPS_AT_ONCE", 2)
+    monkeypatch.setattr(greedy_evaluator, "_have_ended", lambda running: True)  # after as many steps as a graph has
+    monkeypatch.setattr(greedy_evaluator, "_results", lambda *_: ())
+    monkeypatch.setattr(greedy_evaluator, "_with_statistics", lambda results, *_: results)
     gc.freeze()  # what is collected and counted is what comes from here on
     with MODE:
         yield
@@ -117,7 +117,7 @@ def train(name: str, environment: VecEnvironment, shared: dict[str, Any]) -> Non
 
 def evaluate(name: str, specification: EnvironmentSpec, shared: dict[str, Any]) -> None:
     """The looks at a cohort, and the episodes of snapshots of one member; these stay on the device."""
-    evaluator = Evaluator(lambda count: make_vec_environment(specification, count, "cuda", evaluation=True))
+    evaluator = GreedyEvaluator(lambda count: make_vec_environment(specification, count, "cuda", evaluation=True))
     environment = make_vec_environment(specification, MEMBERS * ENVS, "cuda")
     algorithm, moment = make_algorithm(name, environment, shared), SimpleNamespace(env_steps=[0] * MEMBERS, version=0)
     moment.elapsed_s = 0.0

@@ -23,7 +23,7 @@ REST = 4 * ROUND
 
 @pytest.fixture
 def start(podracer: Callable[..., Command], tmp_path: Path) -> Callable[[], Command]:
-    """Starts `podracer run` of a job in a split pod, or continues it; returns once it trains."""
+    """InitialAgents `podracer run` of a job in a split pod, or continues it; returns once it trains."""
 
     def start() -> Command:
         before = len(lease_states(tmp_path)) if (tmp_path / "runs").exists() else 0

@@ -15,6 +15,7 @@ from support.installed import write_metadata
 from support.processes import EXAMPLES
 
 ALGORITHM = EXAMPLES / "algorithms" / "munchausen_dqn"
+EVALUATOR = EXAMPLES / "evaluators" / "success_rate"
 FUSION = EXAMPLES / "fusions" / "median_fusion"
 GENERATOR = EXAMPLES / "generators" / "median_stopping"
 MAZE, HOVER = EXAMPLES / "environments" / "maze", EXAMPLES / "environments" / "hover"

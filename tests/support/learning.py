@@ -12,7 +12,7 @@ from podracer_core.algorithms.cohort import CohortConfig, MemberConfig
 from podracer_core.algorithms.registry import algorithm_class
 from podracer_core.collect import Collector
 from podracer_core.environments.vec_environment import VecEnvironment
-from podracer_core.evaluate import EvaluationResult, Evaluator
+from podracer_core.evaluate import EvaluationResult, GreedyEvaluator
 from podracer_core.random_streams import evaluation_seeds
 
 SEEDS = (11, 22, 33)
@@ -53,7 +53,7 @@ def best_bounds(
     mean of 32 has to reach the target, or where `confident` the lower end of its interval.
     """
     environment = make_environment(len(SEEDS) * envs)
-    evaluator = Evaluator(make_environment)
+    evaluator = GreedyEvaluator(make_environment)
     cohort = CohortConfig(algorithm_name, tuple(MemberConfig(str(seed), seed) for seed in SEEDS), shared)
     algorithm = algorithm_class(algorithm_name)(cohort, environment.observation_space, environment.action_space)
     collector = Collector(environment, algorithm.actor, torch.tensor(SEEDS))

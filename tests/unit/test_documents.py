@@ -13,7 +13,7 @@ import pytest
 
 from podracer_core.jobs.experiment import load_experiment, parse_experiment
 from support.documents import DOCUMENTS, blocks
-from support.examples import ALGORITHM, FUSION, GENERATOR, HOVER, MAZE
+from support.examples import ALGORITHM, EVALUATOR, FUSION, GENERATOR, HOVER, MAZE
 from support.processes import EXAMPLES, ROOT
 
 # page -> the files that it shows in full, and those of which it shows an excerpt; each below the folder of its example
@@ -21,6 +21,10 @@ EXTENSION_PAGES: dict[str, tuple[dict[str, Path], dict[str, Path]]] = {
     "write-an-algorithm.md": (
         dict.fromkeys(("pyproject.toml", "munchausen_dqn/catalogue.py", "munchausen_dqn/algorithm.py"), ALGORITHM),
         dict.fromkeys(("cartpole.yaml", "tests/test_munchausen_dqn.py"), ALGORITHM),
+    ),
+    "write-an-evaluator.md": (
+        dict.fromkeys(("pyproject.toml", "success_rate/evaluator.py"), EVALUATOR),
+        dict.fromkeys(("acrobot.yaml", "tests/test_success_rate.py"), EVALUATOR),
     ),
     "write-a-fusion.md": (
         dict.fromkeys(("pyproject.toml", "median_fusion/fusion.py"), FUSION),

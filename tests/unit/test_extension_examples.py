@@ -14,13 +14,18 @@ from pathlib import Path
 
 import pytest
 
+from podracer_core.algorithms.cohort import CohortConfig, MemberConfig
+from podracer_core.catalogue.environments import EnvironmentSpec
 from podracer_core.errors import InvalidInput
+from podracer_core.evaluate import evaluator_class
 from podracer_core.fusion.registry import fusion_class
 from podracer_core.jobs.job_file import load_job_file
+from podracer_core.jobs.messages import spec_from_message, spec_to_message
+from podracer_evaluator.evaluation import PolicyEvaluation
 from podracer_leaderboard.extensions import load_extension
 from podracer_leaderboard.generator import Generator
 from support.commands import Result, run_here
-from support.examples import ALGORITHM, FUSION, GENERATOR, HOVER, MAZE, Packages
+from support.examples import ALGORITHM, EVALUATOR, FUSION, GENERATOR, HOVER, MAZE, Packages
 
 
 @pytest.fixture
@@ -129,10 +134,59 @@ def test_the_name_of_a_built_in_fusion_cannot_be_taken(packages: Packages) -> No
         fusion_class("mean")
 
 
+def test_an_evaluator_is_found_by_its_name_and_so_are_the_built_in_ones(packages: Packages) -> None:
+    job = load_job_file(packages.install(EVALUATOR) / "acrobot.yaml")
+    assert spec_from_message(spec_to_message(job)).evaluation.evaluator == "success_rate"
+    found = {name: evaluator_class(name).__name__ for name in ("", "greedy_episodes", "backtest", "success_rate")}
+    assert list(found.values()) == ["GreedyEvaluator", "GreedyEvaluator", "BacktestEvaluator", "SuccessRate"]
+    known = "backtest, greedy_episodes, success_rate"
+    with pytest.raises(InvalidInput, match=f"no evaluator 'succes_rate' is installed; there are: {known}"):
+        evaluator_class("succes_rate")
+
+
+def test_an_evaluator_of_a_package_judges_the_policies_of_a_session(packages: Packages) -> None:
+    """Whose car, with weights that are not trained, never gets up the hill: no episode ends before its 200 steps."""
+    packages.install(EVALUATOR)
+    cohort = CohortConfig("ppo", (MemberConfig("a", 7), MemberConfig("b", 8)))
+    spec = EnvironmentSpec(id="MountainCar-v0")
+    rates = {}
+    for name in ("", "success_rate"):
+        evaluation = PolicyEvaluation(cohort, spec, "cpu", evaluator=name)
+        tensors = evaluation._actor(2).state()
+        results, _ = evaluation.evaluate(["a", "b"], tensors, range(8), 4, None, screening=False)
+        evaluation.close()
+        rates[name] = [(result.mean, result.episodes) for result in results]
+    assert rates == {"": [(-200.0, 8)] * 2, "success_rate": [(0.0, 8)] * 2}
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("import a_package_that_is_not_there\n", "cannot be imported: ModuleNotFoundError"),
+        ("class SuccessRate:\n    pass\n", "is no podracer_core.evaluate.evaluator.Evaluator"),
+    ],
+)
+def test_a_package_with_a_broken_evaluator_is_named(packages: Packages, text: str, problem: str) -> None:
+    (packages.install(EVALUATOR) / "success_rate" / "evaluator.py").write_text(text)
+    with pytest.raises(InvalidInput, match=problem) as raised:
+        evaluator_class("success_rate")
+    assert "evaluator 'success_rate' of package success-rate 0.1.0" in raised.value.message
+
+
+def test_an_evaluator_that_leaves_a_policy_out_is_told_so(packages: Packages) -> None:
+    module = packages.install(EVALUATOR) / "success_rate" / "evaluator.py"
+    module.write_text(module.read_text().replace(", first_row=first_row)))", ", first_row=first_row)))[:1]"))
+    cohort = CohortConfig("ppo", (MemberConfig("a", 7), MemberConfig("b", 8)))
+    evaluation = PolicyEvaluation(cohort, EnvironmentSpec(id="MountainCar-v0"), "cpu", evaluator="success_rate")
+    with pytest.raises(InvalidInput, match="SuccessRate gave 1 results for 2 policies"):
+        evaluation.evaluate(["a", "b"], evaluation._actor(2).state(), range(8), 0, None, screening=False)
+    evaluation.close()
+
+
 @pytest.mark.thorough
 def test_the_tests_that_the_examples_bring_pass(packages: Packages, tmp_path: Path) -> None:
     """Those of maze and hover without anything installed, as their page says."""
-    copies = [packages.install(example) for example in (ALGORITHM, FUSION, GENERATOR)]
+    copies = [packages.install(example) for example in (ALGORITHM, EVALUATOR, FUSION, GENERATOR)]
     copies += [shutil.copytree(example, tmp_path / example.name) for example in (MAZE, HOVER)]
     paths = ":".join([os.environ["PYTHONPATH"], *map(str, copies)])
     folders = [copy / "tests" for copy in copies]

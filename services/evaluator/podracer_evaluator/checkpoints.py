@@ -14,6 +14,7 @@ from podracer_core.attachments.placement import FILES_MISSING, place_environment
 from podracer_core.catalogue import spaces
 from podracer_core.catalogue.environments import EnvironmentSpec, find_environment
 from podracer_core.catalogue.environments.stored_file import StoredFile
+from podracer_core.catalogue.evaluators import GREEDY_EPISODES
 from podracer_core.catalogue.messages import (
     description_to_message,
     environment_from_message,
@@ -89,11 +90,11 @@ def evaluate_request(
     cache: FileCache,
     check: Callable[[], None] = lambda: None,
 ) -> evaluator_service_pb2.EvaluateCheckpointResponse:
-    """Greedy episodes of a stored policy, or of several that act together; with the (first) stored evaluation's seeds
+    """A stored policy, or several that act together, judged as the (first) stored evaluation was, and with its seeds,
     unless the request says otherwise.
 
-    A single policy's are compared with the stored ones where seeds and environment are the same. The files of its
-    environment are taken from `cache`; errors as of `place_environment` and `evaluate_checkpoints`.
+    A single policy's returns are compared with the stored ones where seeds, environment and evaluator are the same. The
+    files of its environment are taken from `cache`; errors as of `place_environment` and `evaluate_checkpoints`.
     """
     if request.purpose not in agent_pb2.EvaluationPurpose.values():
         problem = f"expected one of EvaluationPurpose, got {request.purpose}"
@@ -103,9 +104,13 @@ def evaluate_request(
     named = request.environment if request.HasField("environment") else description.environment
     stored = stored_evaluation(checkpoints[0])
     seeds = _seeds(request, stored)
+    own = str(checkpoints[0].metadata.get("evaluator", "")) or GREEDY_EPISODES
+    evaluator = request.evaluator or own
     start = processor_seconds()
     with place_environment(environment_from_message(named), cache) as placed:
-        result = evaluate_checkpoints(checkpoints, placed.spec, seeds, rule=request.ensemble, check=check)
+        result = evaluate_checkpoints(
+            checkpoints, placed.spec, seeds, rule=request.ensemble, check=check, evaluator=evaluator
+        )
     alone = len(checkpoints) == 1
     evaluation = _message(result, description) if alone else result_to_message(result)
     evaluation.purpose = request.purpose or agent_pb2.EVALUATION_PURPOSE_REQUESTED
@@ -114,7 +119,8 @@ def evaluate_request(
     response = evaluator_service_pb2.EvaluateCheckpointResponse(evaluation=evaluation, description=description)
     if stored is not None:
         response.stored.CopyFrom(_message(stored, description))
-        if alone and stored.seeds == result.seeds and named == description.environment:
+        is_same = evaluator == own and stored.seeds == result.seeds and named == description.environment
+        if alone and is_same:
             response.largest_difference = max(
                 abs(now - then) for now, then in zip(result.returns, stored.returns, strict=True)
             )

@@ -1,4 +1,4 @@
-"""What an evaluator does for one learner: policies of a cohort, greedy episodes. No gRPC."""
+"""What an evaluator does for one learner: it judges policies of a cohort. No gRPC."""
 
 from __future__ import annotations
 
@@ -27,16 +27,25 @@ class PolicyEvaluation:
     """Evaluates members of one cohort in its environment. All of it in one thread."""
 
     def __init__(
-        self, cohort: CohortConfig, environment: EnvironmentSpec, device: str, check: Callable[[], None] = lambda: None
+        self,
+        cohort: CohortConfig,
+        environment: EnvironmentSpec,
+        device: str,
+        check: Callable[[], None] = lambda: None,
+        evaluator: str = "",
     ) -> None:
-        """`check` raises to give an evaluation up. Raises UserCodeFailed where the environment does not start."""
+        """`check` raises to give an evaluation up, `evaluator` is the name of what judges. Raises UserCodeFailed where
+        the environment does not start, and InvalidInput where there is no such evaluator."""
         self._cohort, self._spec, self._device = cohort, environment, device
         self._index = {member.name: index for index, member in enumerate(cohort.members)}
         with_spaces = make_vec_environment(environment, 1, device)
         self._spaces = with_spaces.observation_space, with_spaces.action_space
         with_spaces.close()
         self._judge = InProcessJudge(
-            lambda count, _: self._make_environment(count), all_alike=evaluates_alike(environment), check=check
+            lambda count, _: self._make_environment(count),
+            evaluator=evaluator,
+            all_alike=evaluates_alike(environment),
+            check=check,
         )
         self._actors: dict[int, Actor] = {}
 

@@ -1,21 +1,38 @@
-"""The evaluator's process: gRPC serves in threads beside the main thread, which computes."""
+"""The evaluator's process and its rpc methods: gRPC serves in threads beside the main thread, which computes."""
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable, Iterator
 from functools import partial
+from typing import TYPE_CHECKING
 
-from podracer.evaluator.v1 import evaluator_service_pb2_grpc
+import grpc
+
+from podracer.evaluator.v1 import evaluator_service_pb2, evaluator_service_pb2_grpc
+from podracer_core.attachments.cache import FileCache
+from podracer_core.attachments.placement import place_environment
+from podracer_core.attachments.transfer import FileReceiver
+from podracer_core.build import own_build
+from podracer_core.catalogue.messages import environment_from_message
+from podracer_core.errors import FieldViolation, InvalidInput, Unavailable
+from podracer_core.jobs.messages import seconds_from_duration
 from podracer_core.lifetime import stop_event_on_signals
 from podracer_core.process import announce
 from podracer_core.rpc.auth import Authorizer
 from podracer_core.rpc.server import RpcServer, create_server
+from podracer_core.rpc.sessions import SessionSlots
 from podracer_core.rpc.tokens import Role, TokenFiles
 from podracer_core.rpc.work_queue import WorkQueue
+from podracer_core.telemetry.metrics import EVALUATION
 from podracer_evaluator.config import EvaluatorConfig
-from podracer_evaluator.service import EvaluatorService
+from podracer_evaluator.episode_counter import EpisodeCounter, purpose_name
 
-__all__ = ["METHODS", "create_evaluator_server", "serve"]
+if TYPE_CHECKING:
+    from podracer_evaluator.checkpoints import Sources
+
+__all__ = ["METHODS", "EvaluatorService", "create_evaluator_server", "serve"]
+
 
 _SERVICE = "/podracer.evaluator.v1.EvaluatorService"
 METHODS = {
@@ -27,6 +44,10 @@ METHODS = {
     f"{_SERVICE}/PutFile": (Role.POD, Role.CONTROL),
     f"{_SERVICE}/GetStatus": (Role.POD, Role.CONTROL),
 }
+
+_INSPECT_TIMEOUT_S = 60.0
+_MAX_TIMEOUT_S = 3600.0
+_CHUNK_BYTES = 1 << 20
 
 
 def create_evaluator_server(config: EvaluatorConfig, work: WorkQueue, stop: threading.Event) -> RpcServer:
@@ -57,3 +78,107 @@ def serve(config: EvaluatorConfig) -> int:
     work.run(stop)
     server.drain()
     return 0
+
+
+class EvaluatorService(evaluator_service_pb2_grpc.EvaluatorServiceServicer):
+    """What computes goes to `work`; inspecting waits for another process and does so in its call's own thread.
+
+    The modules that do it are imported late: they import torch, and the server listens before.
+    """
+
+    def __init__(self, work: WorkQueue, config: EvaluatorConfig, cache: FileCache, stop: threading.Event) -> None:
+        """`stop`: set once the process is about to end."""
+        self._work, self._config, self._cache, self._stop = work, config, cache, stop
+        self._folder = config.shared_folder()
+        self._files = FileReceiver(cache)
+        self._slots = SessionSlots(config.max_sessions)
+        self._episodes = EpisodeCounter()
+
+    def Evaluate(  # noqa: N802 - the name in the contract
+        self, request_iterator: Iterator[evaluator_service_pb2.EvaluateRequest], context: grpc.ServicerContext
+    ) -> Iterator[evaluator_service_pb2.EvaluateResponse]:
+        from podracer_evaluator.session import EvaluateSession
+
+        make_session = partial(EvaluateSession, self._work, self._episodes, self._cache, self._folder)
+        return self._slots.serve(make_session, request_iterator, context)
+
+    def EvaluateCheckpoint(  # noqa: N802 - the name in the contract
+        self, request: evaluator_service_pb2.EvaluateCheckpointRequest, context: grpc.ServicerContext
+    ) -> evaluator_service_pb2.EvaluateCheckpointResponse:
+        from podracer_evaluator.checkpoints import evaluate_request
+
+        checkpoints = self._sources().load(request.checkpoints)
+        task = partial(evaluate_request, checkpoints, request, self._cache, self._check(context))
+        purpose = purpose_name(request.purpose)
+        with EVALUATION.timed(purpose=purpose):
+            response = self._work.submit(task).result()
+        self._episodes.add(len(response.evaluation.returns), purpose)
+        return response
+
+    def Backtest(  # noqa: N802 - the name in the contract
+        self, request: evaluator_service_pb2.BacktestRequest, context: grpc.ServicerContext
+    ) -> Iterator[evaluator_service_pb2.BacktestResponse]:
+        from podracer_core.backtest.evaluator import backtest
+        from podracer_evaluator.checkpoints import describe
+
+        checkpoints = self._sources().load(request.checkpoints)
+        descriptions = [describe(checkpoint) for checkpoint in checkpoints]
+        task = partial(backtest, checkpoints, descriptions, request, self._cache, self._check(context))
+        yield from self._work.submit(task).result()
+
+    def Inspect(  # noqa: N802 - the name in the contract
+        self, request: evaluator_service_pb2.InspectRequest, context: grpc.ServicerContext
+    ) -> evaluator_service_pb2.InspectResponse:
+        from podracer_core.training.inspection import inspected
+
+        timeout_s = seconds_from_duration(request.timeout) or _INSPECT_TIMEOUT_S
+        if not 0 < timeout_s <= _MAX_TIMEOUT_S:
+            problem = f"expected 0 to {_MAX_TIMEOUT_S:.0f} s, got {timeout_s:g} s"
+            raise InvalidInput(f"timeout: {problem}", violations=[FieldViolation("timeout", problem)])
+        with place_environment(environment_from_message(request.environment), self._cache) as placed:
+            return evaluator_service_pb2.InspectResponse(description=inspected(placed.spec, timeout_s))
+
+    def ExportPolicy(  # noqa: N802 - the name in the contract
+        self, request: evaluator_service_pb2.ExportPolicyRequest, context: grpc.ServicerContext
+    ) -> Iterator[evaluator_service_pb2.ExportPolicyResponse]:
+        from podracer_evaluator.export import exported_policy
+
+        checkpoints = self._sources().load(request.checkpoints)
+        task = partial(exported_policy, checkpoints, request.format, request.ensemble, self._cache)
+        header, data = self._work.submit(task).result()
+        yield evaluator_service_pb2.ExportPolicyResponse(header=header)
+        for offset in range(0, len(data), _CHUNK_BYTES):
+            yield evaluator_service_pb2.ExportPolicyResponse(data=data[offset : offset + _CHUNK_BYTES])
+
+    def PutFile(  # noqa: N802 - the name in the contract
+        self, request_iterator: Iterator[evaluator_service_pb2.PutFileRequest], context: grpc.ServicerContext
+    ) -> evaluator_service_pb2.PutFileResponse:
+        return evaluator_service_pb2.PutFileResponse(already_there=self._files.receive(request_iterator))
+
+    def GetStatus(  # noqa: N802 - the name in the contract
+        self, request: evaluator_service_pb2.GetStatusRequest, context: grpc.ServicerContext
+    ) -> evaluator_service_pb2.GetStatusResponse:
+        return evaluator_service_pb2.GetStatusResponse(
+            build=own_build(),
+            session_count=self._slots.count,
+            max_sessions=self._slots.limit,
+            episodes=self._episodes.total,
+        )
+
+    def _check(self, context: grpc.ServicerContext) -> Callable[[], None]:
+        """What raises once the call's work is not wanted any more."""
+
+        def check() -> None:
+            if self._stop.is_set() or not context.is_active():
+                raise Unavailable("the evaluation was given up: the evaluator is stopping, or nobody waits for it")
+
+        return check
+
+    def _sources(self) -> Sources:
+        from podracer_evaluator.checkpoints import Sources
+
+        return Sources(self._config.store, self._config.allow_folders, self._cache)
+
+    def drain(self) -> None:
+        """Tell every open session that the evaluator is about to stop, and end it."""
+        self._slots.drain()

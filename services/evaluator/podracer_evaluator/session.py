@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import math
 import threading
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
@@ -26,15 +25,15 @@ from podracer_core.carriers.staging import Staging
 from podracer_core.catalogue.environments import EnvironmentSpec
 from podracer_core.catalogue.messages import environment_from_message
 from podracer_core.environments.registry import require_device
-from podracer_core.errors import FieldViolation, InvalidInput, Unavailable
+from podracer_core.errors import FieldViolation, InvalidInput
 from podracer_core.evaluate import EvaluationResult
 from podracer_core.evaluate.messages import result_to_message
 from podracer_core.jobs.messages import seconds_to_duration
 from podracer_core.jobs.validation import MAX_EPISODES
-from podracer_core.rpc.sessions import Session
+from podracer_core.rpc.sessions import WorkSession
 from podracer_core.rpc.work_queue import WorkQueue
 from podracer_core.telemetry.metrics import EVALUATION, EVALUATOR_QUEUE
-from podracer_core.telemetry.spans import NO_SPAN, Span, span
+from podracer_core.telemetry.spans import span
 from podracer_core.training.messages import cohort_from_message
 from podracer_evaluator.episode_counter import EpisodeCounter, purpose_name
 from podracer_evaluator.evaluation import PolicyEvaluation
@@ -59,13 +58,13 @@ class _Order:
         return both and list(self.message.agents) == list(newer.message.agents)
 
 
-class EvaluateSession(Session):
+class EvaluateSession(WorkSession):
     """See the contract of `Evaluate`."""
 
     def __init__(self, work: WorkQueue, episodes: EpisodeCounter, cache: FileCache, folder: SharedFolder) -> None:
         """`cache` has the files of users' environments, `folder` is where policies may cross."""
-        super().__init__()
-        self._work, self._episodes, self._cache, self._folder = work, episodes, cache, folder
+        super().__init__(work)
+        self._episodes, self._cache, self._folder = episodes, cache, folder
         self._placed: PlacedEnvironment | None = None
         self._decoder = TensorDecoder()
         self._staging: Staging | None = None
@@ -73,17 +72,9 @@ class EvaluateSession(Session):
         self._lock = threading.Lock()
         self._waiting: list[_Order] = []
         self._evaluation: PolicyEvaluation | None = None
-        self._opened = False
-        self._over = False
 
-    def receive(self, request: evaluator_service_pb2.EvaluateRequest) -> None:
-        kind = request.WhichOneof("message")
-        if kind == "open" and not self._opened:
-            self._opened = True
-            self._open(request.open)
-        elif kind == "open" or not self._opened:
-            raise InvalidInput("a session begins with `open`, and has only one", reason="BAD_SESSION")
-        elif kind == "order":
+    def take(self, kind: str, request: evaluator_service_pb2.EvaluateRequest) -> None:
+        if kind == "order":
             self._incoming = request.order
             self._take_order(self._decoder.begin(request.order.tensors))
         elif kind == "chunk":
@@ -96,19 +87,12 @@ class EvaluateSession(Session):
         self.outbox.put(evaluator_service_pb2.EvaluateResponse(draining=draining))
         self.outbox.close()
 
-    def close(self) -> None:
-        self._over = True
-        try:
-            self._work.submit(self._close).result()
-        except Unavailable:
-            self._close()  # the main thread has stopped already
-
-    def _open(self, request: evaluator_service_pb2.OpenEvaluate) -> None:
+    def open(self, request: evaluator_service_pb2.OpenEvaluate) -> None:
         require_same_build(request.build)
         cohort = cohort_from_message(request.cohort)
         environment = environment_from_message(request.cohort.environment)
-        self._submit(
-            partial(self._start, cohort, environment, require_device(request.device or "cpu"), request.carriers),
+        self.submit(
+            partial(self._start, cohort, environment, require_device(request.device or "cpu"), request),
             span("start environments", request.traceparent),
         )
 
@@ -128,30 +112,20 @@ class EvaluateSession(Session):
             EVALUATOR_QUEUE.set(len(self._waiting))
         for old in superseded:
             self._answer(evaluator_service_pb2.EvaluationAnswer(order_id=old.message.order_id, superseded=True))
-        self._submit(self._evaluate_next)
-
-    def _submit(self, task: Callable[[], None], own: Span = NO_SPAN) -> None:
-        """Have the main thread do it, in a span of its `own`; an error ends the session."""
-
-        def guarded() -> None:
-            if self._over:
-                return
-            try:
-                with own:
-                    task()
-            except Exception as error:  # noqa: BLE001 - whatever it is must end the session, not hang it
-                self.outbox.fail(error)
-
-        self._work.submit(guarded)
+        self.submit(self._evaluate_next)
 
     def _start(
-        self, cohort: CohortConfig, environment: EnvironmentSpec, device: str, offer: tensor_pb2.CarrierOffer
+        self,
+        cohort: CohortConfig,
+        environment: EnvironmentSpec,
+        device: str,
+        request: evaluator_service_pb2.OpenEvaluate,
     ) -> None:
         self._placed = place_environment(environment, self._cache)
-        self._evaluation = PolicyEvaluation(cohort, self._placed.spec, device, self._require_wanted)
+        self._evaluation = PolicyEvaluation(cohort, self._placed.spec, device, self.require_wanted, request.evaluator)
         sizes = self._evaluation.policy_sizes_bytes
         endpoint = Endpoint(self._folder, sends=False, device=torch.device(device))
-        choice, self._staging = choose(offer, endpoint, Payload(sum(sizes), len(sizes), _ORDERS_IN_FLIGHT))
+        choice, self._staging = choose(request.carriers, endpoint, Payload(sum(sizes), len(sizes), _ORDERS_IN_FLIGHT))
         if self._staging is not None:
             self._decoder.use_slots(SlotReader(self._staging), self._give_back)
         logger.info("a session is open; policies come by %s", carrier_name(choice.kind))
@@ -185,14 +159,10 @@ class EvaluateSession(Session):
         evaluations = [to_message(agent, result) for agent, result in zip(message.agents, results, strict=True)]
         self._answer(evaluator_service_pb2.EvaluationAnswer(order_id=message.order_id, evaluations=evaluations))
 
-    def _require_wanted(self) -> None:
-        if self._over:
-            raise Unavailable("nobody waits for this evaluation any longer")
-
     def _answer(self, answer: evaluator_service_pb2.EvaluationAnswer) -> None:
         self.outbox.put(evaluator_service_pb2.EvaluateResponse(answer=answer))
 
-    def _close(self) -> None:
+    def release(self) -> None:
         if self._staging is not None:
             self._staging.close()
         evaluation, self._evaluation = self._evaluation, None

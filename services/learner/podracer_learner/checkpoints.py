@@ -21,13 +21,12 @@ from podracer_core.checkpoint import Checkpoint, load_checkpoint, save_checkpoin
 from podracer_core.errors import InvalidInput
 from podracer_core.evaluate import EvaluationResult
 from podracer_core.evaluate.messages import result_to_json
-from podracer_core.storage.layout import REPLAY_FOLDER, agent_prefix, checkpoint_prefix
+from podracer_core.storage.layout import REPLAY_FOLDER, CheckpointRef, agent_prefix, checkpoint_prefix
 from podracer_core.storage.manifest import ManifestFile
 from podracer_core.storage.object_store import ObjectStore
 from podracer_core.telemetry.metrics import CHECKPOINT_SIZE, CHECKPOINT_TIME
 from podracer_core.telemetry.spans import current, span
 from podracer_core.training.environment_states import EnvironmentState
-from podracer_learner.messages import reference_message
 
 __all__ = ["CheckpointWriter", "MemberWrite", "base_env_steps", "read_references", "replay_files", "stored_transitions"]
 
@@ -60,9 +59,11 @@ class CheckpointWriter:
         environment: EnvironmentSpec,
         spaces: tuple[Space, Space],
         earlier: Sequence[Sequence[ManifestFile]] = (),
+        evaluator: str = "",
     ) -> None:
         """`spaces` are those of one observation and one action; `earlier` are the files of transitions in the committed
-        checkpoint that each member goes on from: what has not changed is not written again."""
+        checkpoint that each member goes on from: what has not changed is not written again; `evaluator` is the name of
+        what judges."""
         self._store, self._agents, self._job_uid, self._fence = store, agents, job_uid, fence
         self._earlier: dict[int, Sequence[ManifestFile]] = {}
         for member, (agent, files) in enumerate(zip(agents, earlier, strict=False)):
@@ -74,13 +75,15 @@ class CheckpointWriter:
         defaults = find_algorithm(cohort.algorithm).defaults()
         self._hyperparameters = [defaults | dict(cohort.shared) | dict(one.hyperparameters) for one in cohort.members]
         observation_space, action_space = map(to_json, spaces)
-        self._common = {
+        self._common: dict[str, Any] = {
             "environment": environment.to_metadata(),
             "observation_space": observation_space,
             "action_space": action_space,
             "algorithm": cohort.algorithm,
             "fence": fence,
         }
+        if evaluator:
+            self._common["evaluator"] = evaluator
 
     def write(
         self,
@@ -126,7 +129,7 @@ class CheckpointWriter:
         metadata = self._metadata(write, env_steps)
         reference = save_checkpoint(self._store, prefix, groups, metadata, self._earlier.get(write.member, ()))
         self._files[prefix] = write.member, replay_files(reference.files)
-        return reference_message(reference, env_steps, self._fence)
+        return _reference_message(reference, env_steps, self._fence)
 
     def _metadata(self, write: MemberWrite, env_steps: int) -> Mapping[str, Any]:
         agent = self._agents[write.member]
@@ -169,6 +172,19 @@ def stored_transitions(checkpoint: Checkpoint) -> Mapping[str, Tensor] | None:
 def replay_files(files: Sequence[ManifestFile]) -> Sequence[ManifestFile]:
     """Those that hold transitions."""
     return [file for file in files if file.path.startswith(REPLAY_FOLDER)]
+
+
+def _reference_message(reference: CheckpointRef, env_steps: int, fence: int) -> agent_pb2.CheckpointReference:
+    """A checkpoint that has been written just now; `env_steps` are the lineage's."""
+    message = agent_pb2.CheckpointReference(
+        prefix=reference.prefix,
+        manifest_sha256=reference.manifest_sha256,
+        size_bytes=reference.size_bytes,
+        env_steps=env_steps,
+        fence=fence,
+    )
+    message.create_time.GetCurrentTime()
+    return message
 
 
 def base_env_steps(agent: agent_pb2.AgentSpec) -> int:

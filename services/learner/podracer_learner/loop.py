@@ -28,25 +28,21 @@ from podracer_core.storage.object_store import ObjectStore
 from podracer_core.storage.spool import Spool, SpoolFolder
 from podracer_core.telemetry import metrics
 from podracer_core.telemetry.spans import current, span
-from podracer_learner.commands import Commands
 from podracer_learner.config import LearnerConfig
-from podracer_learner.control import LeaseControl, lease_work
-from podracer_learner.evaluate_run import EvaluationTooLong, evaluate_for
-from podracer_learner.follow import follow
-from podracer_learner.fusion_desk import FusionDesk
-from podracer_learner.fusion_lead import LeadTerms
-from podracer_learner.inspect_run import inspect_environment_for
-from podracer_learner.leading import leading
-from podracer_learner.lease import DRAINING, ROUND_OVER, HeldLease, Interrupted
-from podracer_learner.lease_guard import FencedStore, LeaseGuard
-from podracer_learner.messages import problem_message
-from podracer_learner.observation import work_span
+from podracer_learner.evaluators.calls import inspect_environment_for
+from podracer_learner.evaluators.evaluate import EvaluationTooLong, evaluate_for
+from podracer_learner.fusion.follower import follow
+from podracer_learner.fusion.follower_registry import FollowerRegistry
+from podracer_learner.fusion.lead import LeadOptions, lead_fusion
+from podracer_learner.lease.control import LeaseControl, lease_work
+from podracer_learner.lease.guard import FencedStore, LeaseGuard
+from podracer_learner.lease.held_lease import DRAINING, ROUND_OVER, HeldLease, Interrupted, Renewal
 from podracer_learner.peers import Peers
-from podracer_learner.renewal import Renewal
-from podracer_learner.replays import ReplayCache
-from podracer_learner.round_setup import RoundSetup, set_up_round
-from podracer_learner.status import LearnerStatus
-from podracer_learner.train import Patience, TrainRun
+from podracer_learner.round.access import Commands, LearnerStatus
+from podracer_learner.round.initial_agents import ReplayCache
+from podracer_learner.round.reports import problem_message, work_span
+from podracer_learner.round.setup import RoundSetup, set_up_round
+from podracer_learner.round.train import Patience, TrainRun
 from podracer_learner.user_files import UserFiles
 
 __all__ = ["LeaseLoop"]
@@ -67,13 +63,13 @@ class LeaseLoop:
         store: ObjectStore,
         status: LearnerStatus,
         commands: Commands,
-        desk: FusionDesk,
+        followers: FollowerRegistry,
         request: pod_service_pb2.LeaseWorkRequest,
     ) -> None:
         """`request`: what every LeaseWork of this process has in common. Raises InvalidInput where no spool can be
         made."""
         self._config, self._peers, self._store = config, peers, store
-        self._status, self._commands, self._desk, self._request = status, commands, desk, request
+        self._status, self._commands, self._followers, self._request = status, commands, followers, request
         self._replays = ReplayCache()
         self._cache = config.file_cache()
         self._spool: SpoolFolder | None = None
@@ -183,8 +179,8 @@ class LeaseLoop:
         try:
             limit_s = setup.plan.duration_s
             ends_at = math.inf if limit_s is None else held.received_at + limit_s
-            terms = LeadTerms(held.lease.fence, work.follower_count, held.guard.check, in_a_hurry, ends_at)
-            with leading(work, terms, setup.algorithm, self._desk) as fusion:
+            options = LeadOptions(held.lease.fence, work.follower_count, held.guard.check, in_a_hurry, ends_at)
+            with lead_fusion(work, options, setup.algorithm, self._followers) as fusion:
                 patience = Patience(self._config.peer_patience, self._config.store_patience)
                 run = TrainRun(held, setup, stop, self._status, self._commands, patience, fusion)
                 completed = run.run()

@@ -11,7 +11,7 @@ from podracer.evaluator.v1 import evaluator_service_pb2_grpc
 from podracer_core.rpc.channel import open_channel
 from podracer_core.rpc.tokens import FileToken
 from podracer_learner.config import LearnerConfig
-from podracer_learner.worker_directory import WorkerDirectory
+from podracer_learner.workers.discovery import WorkerDirectory
 
 __all__ = ["Peers"]
 

@@ -1,13 +1,17 @@
-"""The learner's process: gRPC serves in threads beside the main thread, which leases and trains."""
+"""The learner's process and its rpc methods: gRPC serves in threads beside the main thread, which leases and trains."""
 
 from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Iterator
 from functools import partial
 
-from podracer.learner.v1 import learner_service_pb2_grpc
+import grpc
+
+from podracer.learner.v1 import learner_service_pb2, learner_service_pb2_grpc
 from podracer.orchestrator.v1 import job_pb2, pod_service_pb2
+from podracer_core.build import own_build
 from podracer_core.catalogue.algorithms import known_algorithms
 from podracer_core.catalogue.environments import BUILT_IN, known_environments
 from podracer_core.errors import FieldViolation, InvalidInput, Unavailable
@@ -19,15 +23,13 @@ from podracer_core.rpc.limits import SERVER_THREADS
 from podracer_core.rpc.server import RpcServer, create_server
 from podracer_core.rpc.tokens import Role, TokenFiles
 from podracer_core.storage.object_store import ObjectStore, open_store
-from podracer_learner.commands import Commands
 from podracer_learner.config import LearnerConfig
-from podracer_learner.control import work_request
-from podracer_learner.fusion_desk import MAX_STREAMS, FusionDesk
+from podracer_learner.fusion.follower_registry import MAX_STREAMS, FollowerRegistry
+from podracer_learner.lease.control import work_request
 from podracer_learner.peers import Peers
-from podracer_learner.service import LearnerService
-from podracer_learner.status import LearnerStatus
+from podracer_learner.round.access import Commands, LearnerStatus
 
-__all__ = ["METHODS", "create_learner_server", "serve"]
+__all__ = ["METHODS", "LearnerService", "create_learner_server", "serve"]
 
 logger = logging.getLogger(__name__)
 
@@ -42,17 +44,17 @@ METHODS = {
 
 
 def create_learner_server(
-    config: LearnerConfig, status: LearnerStatus, commands: Commands, desk: FusionDesk
+    config: LearnerConfig, status: LearnerStatus, commands: Commands, followers: FollowerRegistry
 ) -> RpcServer:
-    """A bound server that tells `status`, hands requests to `commands`, and sends followers to `desk`."""
-    service = LearnerService(status, commands, desk)
+    """A bound server that tells `status`, hands requests to `commands`, and sends followers to `followers`."""
+    service = LearnerService(status, commands, followers)
     server = create_server(
         config.listen,
         [partial(learner_service_pb2_grpc.add_LearnerServiceServicer_to_server, service)],
         Authorizer(METHODS, TokenFiles(config.tokens)),
         config.server_options(SERVER_THREADS + MAX_STREAMS),
     )
-    server.on_drain(desk.drain)
+    server.on_drain(followers.drain)
     return server
 
 
@@ -60,10 +62,10 @@ def serve(config: LearnerConfig) -> int:
     """Serve and work until SIGTERM or SIGINT, or until the orchestrator says EXIT. Only from the main thread."""
     _check(config)
     stop = stop_event_on_signals()
-    status, commands, desk = LearnerStatus(), Commands(), FusionDesk()
+    status, commands, followers = LearnerStatus(), Commands(), FollowerRegistry()
     peers = Peers(config)
     peers.orchestrator.subscribe(lambda _: None, try_to_connect=True)  # connects while torch is imported
-    server = create_learner_server(config, status, commands, desk)
+    server = create_learner_server(config, status, commands, followers)
     server.start()
     announce(server.address)
     from podracer_core.environments.registry import require_device  # late: torch takes a second
@@ -78,7 +80,7 @@ def serve(config: LearnerConfig) -> int:
         request = work_request(config.pod_name(), address, _capabilities(config))
         store = open_store(config.store)
         _await_store(store, server, stop)
-        LeaseLoop(config, peers, store, status, commands, desk, request).run(stop)
+        LeaseLoop(config, peers, store, status, commands, followers, request).run(stop)
     finally:
         peers.close()
         server.drain(0.5)
@@ -130,3 +132,51 @@ def _capabilities(config: LearnerConfig) -> pod_service_pb2.PodCapabilities:
         allows_user_code=split or config.allow_user_code,
         can_fuse=True,
     )
+
+
+class LearnerService(learner_service_pb2_grpc.LearnerServiceServicer):
+    """What touches the cohort is done by the main thread between two updates (`Commands`)."""
+
+    def __init__(self, status: LearnerStatus, commands: Commands, followers: FollowerRegistry) -> None:
+        self._status, self._commands, self._followers = status, commands, followers
+
+    def GetStatus(  # noqa: N802 - the name in the contract
+        self, request: learner_service_pb2.GetStatusRequest, context: grpc.ServicerContext
+    ) -> learner_service_pb2.GetStatusResponse:
+        now = self._status.presence
+        return learner_service_pb2.GetStatusResponse(
+            build=own_build(),
+            state=now.state,
+            lease=now.lease,
+            fence=now.fence,
+            agents=now.agents,
+            updates=now.updates,
+            env_steps=now.env_steps,
+            env_steps_per_second=now.env_steps_per_second,
+            worker_count=now.worker_count,
+            evaluator_count=now.evaluator_count,
+            policy_version=now.policy_version,
+            staleness=now.staleness,
+        )
+
+    def FetchPolicy(  # noqa: N802 - the name in the contract
+        self, request: learner_service_pb2.FetchPolicyRequest, context: grpc.ServicerContext
+    ) -> Iterator[learner_service_pb2.FetchPolicyResponse]:
+        from podracer_core.carriers.inline import TensorEncoder  # late: it imports torch
+
+        agents, version, tensors = self._commands.fetch_policy(request.agent)
+        messages, chunks = TensorEncoder().encode(tensors)
+        snapshot = learner_service_pb2.PolicySnapshot(agents=agents, policy_version=version, tensors=messages)
+        yield learner_service_pb2.FetchPolicyResponse(snapshot=snapshot)
+        for chunk in chunks:
+            yield learner_service_pb2.FetchPolicyResponse(chunk=chunk)
+
+    def Fuse(  # noqa: N802 - the name in the contract
+        self, request_iterator: Iterator[learner_service_pb2.FuseRequest], context: grpc.ServicerContext
+    ) -> Iterator[learner_service_pb2.FuseResponse]:
+        return self._followers.serve(request_iterator, context)
+
+    def Checkpoint(  # noqa: N802 - the name in the contract
+        self, request: learner_service_pb2.CheckpointRequest, context: grpc.ServicerContext
+    ) -> learner_service_pb2.CheckpointResponse:
+        return learner_service_pb2.CheckpointResponse(checkpoints=self._commands.checkpoint(list(request.agents)))

@@ -22,9 +22,8 @@ from podracer_core.rpc.channel import open_channel
 from podracer_core.rpc.tokens import FileToken, Role, TokenFiles
 from podracer_core.serving import Batcher, ServedPolicies
 from podracer_policy.config import PolicyConfig
-from podracer_policy.following import Follower
 from podracer_policy.service import METHODS, PolicyService
-from podracer_policy.sources import Alias, parse_sources
+from podracer_policy.sources import Alias, Follower, parse_sources
 
 __all__ = ["create_policy_server", "serve"]
 

@@ -1,20 +1,29 @@
-"""The worker's process: gRPC serves in threads beside the main thread, which collects."""
+"""The worker's process and its rpc methods: gRPC serves in threads beside the main thread, which collects."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
 
-from podracer.worker.v1 import worker_service_pb2_grpc
+import grpc
+
+from podracer.worker.v1 import worker_service_pb2, worker_service_pb2_grpc
+from podracer_core.attachments.cache import FileCache
+from podracer_core.attachments.transfer import FileReceiver
+from podracer_core.build import own_build
+from podracer_core.carriers.shared_folder import SharedFolder
 from podracer_core.lifetime import stop_event_on_signals
 from podracer_core.process import announce
 from podracer_core.rpc.auth import Authorizer
 from podracer_core.rpc.server import RpcServer, create_server
+from podracer_core.rpc.sessions import SessionSlots
 from podracer_core.rpc.tokens import Role, TokenFiles
 from podracer_core.rpc.work_queue import WorkQueue
 from podracer_worker.config import WorkerConfig
-from podracer_worker.service import WorkerService
+from podracer_worker.step_meter import StepMeter
 
-__all__ = ["METHODS", "create_worker_server", "serve"]
+__all__ = ["METHODS", "WorkerService", "create_worker_server", "serve"]
+
 
 METHODS = {
     "/podracer.worker.v1.WorkerService/Collect": (Role.POD,),
@@ -56,3 +65,43 @@ def serve(config: WorkerConfig) -> int:
     finally:
         server.drain()
     return 0
+
+
+class WorkerService(worker_service_pb2_grpc.WorkerServiceServicer):
+    """Sessions run in the threads of their calls, but for what computes: that goes to `work`."""
+
+    def __init__(self, work: WorkQueue, max_sessions: int, device: str, cache: FileCache, folder: SharedFolder) -> None:
+        """`device` is where sessions collect that name none, `cache` has the files of users' environments, `folder` is
+        where tensors may cross."""
+        self._work, self._device, self._cache, self._folder = work, device, cache, folder
+        self._files = FileReceiver(cache)
+        self._slots = SessionSlots(max_sessions)
+        self._meter = StepMeter()
+
+    def Collect(  # noqa: N802 - the name in the contract
+        self, request_iterator: Iterator[worker_service_pb2.CollectRequest], context: grpc.ServicerContext
+    ) -> Iterator[worker_service_pb2.CollectResponse]:
+        from podracer_worker.session import CollectSession  # late: it imports torch
+
+        make_session = partial(CollectSession, self._work, self._meter, self._device, self._cache, self._folder)
+        return self._slots.serve(make_session, request_iterator, context)
+
+    def PutFile(  # noqa: N802 - the name in the contract
+        self, request_iterator: Iterator[worker_service_pb2.PutFileRequest], context: grpc.ServicerContext
+    ) -> worker_service_pb2.PutFileResponse:
+        return worker_service_pb2.PutFileResponse(already_there=self._files.receive(request_iterator))
+
+    def GetStatus(  # noqa: N802 - the name in the contract
+        self, request: worker_service_pb2.GetStatusRequest, context: grpc.ServicerContext
+    ) -> worker_service_pb2.GetStatusResponse:
+        return worker_service_pb2.GetStatusResponse(
+            build=own_build(),
+            session_count=self._slots.count,
+            max_sessions=self._slots.limit,
+            env_steps=self._meter.total,
+            env_steps_per_second=self._meter.per_second(),
+        )
+
+    def drain(self) -> None:
+        """Tell every open session that the worker is about to stop, and end it."""
+        self._slots.drain()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
@@ -26,12 +25,12 @@ from podracer_core.catalogue.messages import description_to_message, environment
 from podracer_core.environments.registry import device_for, require_device
 from podracer_core.environments.spaces import from_gymnasium
 from podracer_core.environments.vec_environment import VecEnvironment
-from podracer_core.errors import InvalidInput, Unavailable
+from podracer_core.errors import InvalidInput
 from podracer_core.processor_time import processor_seconds
-from podracer_core.rpc.sessions import Session
+from podracer_core.rpc.sessions import WorkSession
 from podracer_core.rpc.work_queue import WorkQueue
 from podracer_core.telemetry.metrics import ROLLOUT, WORKER_STEPS
-from podracer_core.telemetry.spans import NO_SPAN, Span, span
+from podracer_core.telemetry.spans import Span, span
 from podracer_core.training.messages import cohort_from_message
 from podracer_worker.collection import Collection, CollectionPlan
 from podracer_worker.step_meter import StepMeter
@@ -46,37 +45,29 @@ _MAX_TENSORS = 32  # of a rollout with its environments' state; whatever finds n
 _SLOT_WAIT_S = 1.0
 
 
-class CollectSession(Session):
+class CollectSession(WorkSession):
     """See the contract of `Collect`. Weights are replaced as they come; a rollout takes the newest there are."""
 
     def __init__(self, work: WorkQueue, meter: StepMeter, device: str, cache: FileCache, folder: SharedFolder) -> None:
         """`device` is where to collect where the learner does not say, `cache` has the files of users' environments,
         `folder` is where rollouts may cross."""
-        super().__init__()
-        self._work, self._meter, self._device, self._cache, self._folder = work, meter, device, cache, folder
+        super().__init__(work)
+        self._meter, self._device, self._cache, self._folder = meter, device, cache, folder
         self._placed: PlacedEnvironment | None = None
         self._decoder, self._encoder = TensorDecoder(), TensorEncoder()
         self._slots: SlotWriter | None = None  # where rollouts do not go inline
         self._incoming: worker_service_pb2.ActorUpdate | None = None  # waits for its chunks
         self._collection: Collection | None = None
-        self._opened = False
         self._lock_step = False
         self._weights: deque[tuple[worker_service_pb2.ActorUpdate, dict[str, Tensor]]] = deque(maxlen=1)
         self._version, self._normalizer_version = 0, 0
         self._fresh_weights = False
         self._owed: list[worker_service_pb2.RolloutRequest] = []  # of a lock-step session, wait for weights
         self._ordered = self._gone = 0  # rollouts that were asked for, and those that are out
-        self._over = False
         self._told_s = processor_seconds()  # what the learner has been told of
 
-    def receive(self, request: worker_service_pb2.CollectRequest) -> None:
-        kind = request.WhichOneof("message")
-        if kind == "open" and not self._opened:
-            self._opened = True
-            self._open(request.open)
-        elif kind == "open" or not self._opened:
-            raise InvalidInput("a session begins with `open`, and has only one", reason="BAD_SESSION")
-        elif kind == "actor_update":
+    def take(self, kind: str, request: worker_service_pb2.CollectRequest) -> None:
+        if kind == "actor_update":
             if request.actor_update.policy_version < 1:
                 version = request.actor_update.policy_version
                 raise InvalidInput(f"versions of policies count from 1, not {version}", reason="BAD_SESSION")
@@ -97,14 +88,7 @@ class CollectSession(Session):
         )
         self.outbox.close()
 
-    def close(self) -> None:
-        self._over = True
-        try:
-            self._work.submit(self._close).result()
-        except Unavailable:
-            self._close()  # the main thread has stopped already
-
-    def _open(self, request: worker_service_pb2.OpenCollect) -> None:
+    def open(self, request: worker_service_pb2.OpenCollect) -> None:
         require_same_build(request.build)
         if not request.cohort.members:
             raise InvalidInput("a session needs a cohort", reason="BAD_SESSION")
@@ -123,7 +107,7 @@ class CollectSession(Session):
             raise InvalidInput(f"max_in_flight is 1 to {_MAX_IN_FLIGHT}, or unset for 1, not {in_flight}")
         self._lock_step = request.deterministic
         start = partial(self._start, plan, request.carriers, in_flight)
-        self._submit(start, span("start environments", request.traceparent))
+        self.submit(start, span("start environments", request.traceparent))
 
     def _take_weights(self, complete: bool) -> None:
         if not complete:
@@ -133,7 +117,7 @@ class CollectSession(Session):
         self._weights.append((self._incoming, self._decoder.take()))
         self._incoming = None
         if self._lock_step:
-            self._submit(self._pay)
+            self.submit(self._pay)
 
     def _order(self, request: worker_service_pb2.RolloutRequest) -> None:
         if not 0 < request.count <= _MAX_IN_FLIGHT:
@@ -146,30 +130,16 @@ class CollectSession(Session):
             )
         self._ordered += request.count
         for _ in range(request.count):
-            self._submit(partial(self._collect, request))
+            self.submit(partial(self._collect, request))
 
     def _take_back(self, message: tensor_pb2.SlotReturn) -> None:
         if self._slots is None:
             raise InvalidInput("a slot was returned to a session without any", reason="BAD_SLOT_RETURN")
         self._slots.take_back(message)
 
-    def _submit(self, task: Callable[[], None], own: Span = NO_SPAN) -> None:
-        """Have the main thread do it, in a span of its `own`; an error ends the session."""
-
-        def guarded() -> None:
-            if self._over:
-                return
-            try:
-                with own:
-                    task()
-            except Exception as error:  # noqa: BLE001 - whatever it is must end the session, not hang it
-                self.outbox.fail(error)
-
-        self._work.submit(guarded)
-
     def _start(self, plan: CollectionPlan, offer: tensor_pb2.CarrierOffer, in_flight: int) -> None:
         self._placed = place_environment(plan.environment, self._cache)
-        self._collection = Collection(replace(plan, environment=self._placed.spec), self._check)
+        self._collection = Collection(replace(plan, environment=self._placed.spec), self.require_wanted)
         endpoint = Endpoint(self._folder, sends=True, device=torch.device(plan.device))
         payload = Payload(self._collection.rollout_size_bytes, _MAX_TENSORS, in_flight)
         choice, staging = choose(offer, endpoint, payload)
@@ -245,11 +215,7 @@ class CollectSession(Session):
         """A rollout has left; called in one thread only."""
         self._gone += 1
 
-    def _check(self) -> None:
-        if self._over:
-            raise Unavailable("nobody waits for this rollout any longer")
-
-    def _close(self) -> None:
+    def release(self) -> None:
         if self._slots is not None:
             self._slots.close()
         collection, self._collection = self._collection, None

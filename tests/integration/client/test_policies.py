@@ -35,7 +35,7 @@ from podracer_core.checkpoint import (
 from podracer_core.environments.registry import make_vec_environment
 from podracer_core.environments.spaces import from_gymnasium
 from podracer_core.errors import NotFound, PodracerError
-from podracer_core.evaluate import Evaluator
+from podracer_core.evaluate import GreedyEvaluator
 from podracer_core.evaluate.messages import result_to_json
 from podracer_core.storage.object_store import open_store
 from support.commands import Result, one_evaluator, run_here
@@ -66,7 +66,7 @@ def stored_policy(spec: EnvironmentSpec, folder: Path, number: int = 1, hidden_s
     cohort = CohortConfig("ppo", (MemberConfig(agent, 6 + number),), {"hidden_sizes": hidden_sizes})
     make = algorithm_class("ppo")
     algorithm = make(cohort, environment.observation_space, environment.action_space)
-    evaluator = Evaluator(lambda count: make_vec_environment(spec, count, "cpu", evaluation=True))
+    evaluator = GreedyEvaluator(lambda count: make_vec_environment(spec, count, "cpu", evaluation=True))
     (result,) = evaluator.evaluate(algorithm.actor, SEEDS)
     metadata = {
         "agent": f"projects/default/jobs/j/agents/{agent}",
@@ -143,7 +143,7 @@ def test_another_split_of_the_market(trader: Path, tmp_path: Path) -> None:
     assert values["largest_difference"] is None
     spec = EnvironmentSpec.from_metadata(json.loads((trader / "manifest.json").read_text())["metadata"]["environment"])
     spec = replace(spec, kwargs={**spec.kwargs, "evaluation_split": "test"})
-    evaluator = Evaluator(lambda count: make_vec_environment(spec, count, evaluation=True))
+    evaluator = GreedyEvaluator(lambda count: make_vec_environment(spec, count, evaluation=True))
     (expected,) = evaluator.evaluate(load_actor(open_checkpoint_folder(trader, POLICY_GROUPS)), [0])
     assert values["returns"] == [pytest.approx(expected.mean)] * 8 != values["stored_returns"]
 

@@ -29,14 +29,13 @@ from podracer_core.fusion.table import FusionTable
 from podracer_core.rpc.channel import open_channel
 from podracer_core.rpc.server import RpcServer
 from podracer_core.rpc.tokens import FileToken, create_tokens
-from podracer_learner.commands import Commands
 from podracer_learner.config import LearnerConfig
-from podracer_learner.fusion_desk import FusionDesk
-from podracer_learner.fusion_follower import FollowTerms, FusionFollower, RoundOver
-from podracer_learner.fusion_lead import FusionLead, LeadTerms
-from podracer_learner.fusion_wire import contribution_requests
+from podracer_learner.fusion.follower import FollowOptions, FusionFollower, RoundOver
+from podracer_learner.fusion.follower_registry import FollowerRegistry
+from podracer_learner.fusion.lead import FusionLead, LeadOptions
+from podracer_learner.fusion.stream import contribution_requests
+from podracer_learner.round.access import Commands, LearnerStatus
 from podracer_learner.server import create_learner_server
-from podracer_learner.status import LearnerStatus
 from support.fusion import make_contribution, make_state, mean_of, same
 
 FENCE = 41
@@ -49,7 +48,7 @@ class Lab:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         create_tokens(folder / "tokens")
-        self.desk = FusionDesk()
+        self.desk = FollowerRegistry()
         self._channels: list[grpc.Channel] = []
         self._threads: list[threading.Thread] = []
         self.stopped = threading.Event()
@@ -71,7 +70,7 @@ class Lab:
         self, followers: int, *, quorum: int = 0, deadline_s: float = PATIENCE_S, ends_at: float = math.inf
     ) -> FusionLead:
         table = FusionTable(Mean(FusionOptions()), make_state(), quorum=quorum, deadline_s=deadline_s)
-        return FusionLead(table, LeadTerms(FENCE, followers, lambda: None, self.stopped.is_set, ends_at))
+        return FusionLead(table, LeadOptions(FENCE, followers, lambda: None, self.stopped.is_set, ends_at))
 
     def stub(self) -> learner_service_pb2_grpc.LearnerServiceStub:
         channel = open_channel(self.server.address, FileToken(self._folder / "tokens" / "pod"))
@@ -81,7 +80,7 @@ class Lab:
     def follower(
         self, rank: int, *, fence: int = FENCE, coming_s: float = PATIENCE_S, lost_s: float = 0.5
     ) -> FusionFollower:
-        return FusionFollower(self.stub(), FollowTerms(rank, fence, coming_s, lost_s, lambda: None))
+        return FusionFollower(self.stub(), FollowOptions(rank, fence, coming_s, lost_s, lambda: None))
 
     def spawn(self, work: Callable[[], Any]) -> Future[Any]:
         future: Future[Any] = Future()
@@ -356,7 +355,7 @@ def test_who_does_not_belong_is_refused(lab: Lab, rank: int, fence: int, error: 
 
 def test_another_build_is_refused_with_both_versions(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     other = cohort_pb2.BuildInfo(version="9.8.7", protocol=own_build().protocol)
-    monkeypatch.setattr("podracer_learner.fusion_follower.own_build", lambda: other)
+    monkeypatch.setattr("podracer_learner.fusion.follower.own_build", lambda: other)
     with lab.desk.serving(lab.lead(1)):
         follower = lab.follower(1)
         with pytest.raises(PreconditionFailed, match=f"this is build {own_build().version} .* the peer is 9.8.7"):

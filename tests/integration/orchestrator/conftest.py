@@ -161,9 +161,10 @@ class FakeLearner:
     def __init__(
         self, pods: Any, store: ObjectStore, name: str = "projects/default/pods/x", **capabilities: Any
     ) -> None:
-        """`capabilities`: fields of its PodCapabilities."""
+        """`capabilities`: fields of its PodCapabilities; it runs user code unless they say otherwise."""
         self.pods = pods
-        self.capabilities = pod_pb2.PodCapabilities(layout=job_pb2.POD_LAYOUT_FUSED, **capabilities)
+        fields = {"layout": job_pb2.POD_LAYOUT_FUSED, "allows_user_code": True, **capabilities}
+        self.capabilities = pod_pb2.PodCapabilities(**fields)
         self.store = store
         self.name = name
         self.instance_id = uuid.uuid4().hex

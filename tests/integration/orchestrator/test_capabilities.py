@@ -28,7 +28,7 @@ def proposal_requests(site):
 
 async def assert_only(site, job, why, **able):
     """A plain pod gets nothing, and `why` is said once; a pod with `able` gets work."""
-    plain = site.learner("projects/default/pods/plain")
+    plain = site.learner("projects/default/pods/plain", allows_user_code=False)
     for _ in range(2):
         assert await plain.ask(wait_s=0.05) is None
     assert await site.learner("projects/default/pods/able", **able).ask() is not None

@@ -38,11 +38,11 @@ from podracer_core.rpc.channel import open_channel
 from podracer_core.rpc.server import create_server
 from podracer_core.rpc.tokens import FileToken, Role, TokenFiles, create_tokens
 from podracer_core.training.messages import cohort_from_message
-from podracer_learner.arrivals import Arrival
-from podracer_learner.evaluators import RemoteJudge
-from podracer_learner.policy_stream import PolicyStream
+from podracer_learner.evaluators.judge import RemoteJudge
+from podracer_learner.evaluators.policy_stream import PolicyStream
 from podracer_learner.user_files import FetchedFiles
-from podracer_learner.worker_link import LinkTerms, Weights, WorkerLink
+from podracer_learner.workers.collect_stream import Arrival
+from podracer_learner.workers.link import LinkOptions, Weights, WorkerLink
 
 pytestmark = pytest.mark.processes
 
@@ -104,7 +104,7 @@ def link(cohort: cohort_pb2.CohortSpec) -> Iterator[Callable[..., WorkerLink]]:
             lab.addresses[name],
             lambda: lab.channel(name),
             (0, ENVS),
-            LinkTerms(
+            LinkOptions(
                 opening,
                 FetchedFiles(
                     EnvironmentSpec(id="CartPole-v1"), {}, FileCache(lab.folder / "cache", 1 << 20), ExitStack()

@@ -45,7 +45,7 @@ from podracer_core.errors import (
     Unavailable,
     UserCodeFailed,
 )
-from podracer_core.evaluate import Evaluator
+from podracer_core.evaluate import GreedyEvaluator
 from podracer_core.evaluate.messages import result_to_json
 from podracer_core.storage.object_store import open_store
 from podracer_core.training.messages import cohort_from_message
@@ -125,7 +125,9 @@ def trained(cohort: Any, updates: int = 2) -> Any:
 
 
 def in_process(environment: str, actor: Any, seeds: list[int]) -> Any:
-    return Evaluator(lambda count: make_vec_environment(EnvironmentSpec(id=environment), count)).evaluate(actor, seeds)
+    return GreedyEvaluator(lambda count: make_vec_environment(EnvironmentSpec(id=environment), count)).evaluate(
+        actor, seeds
+    )
 
 
 def test_a_session_answers_with_what_an_evaluation_in_process_gives(
@@ -252,6 +254,15 @@ def test_an_order_that_cannot_be_right_ends_the_session(
         conversation.read()
 
 
+def test_an_evaluator_that_is_not_installed_ends_the_session_with_those_that_are(
+    converse: Callable[[], Conversation], train_work: MakeWork
+) -> None:
+    conversation = converse()
+    conversation.open(train_work().cohort, evaluator="greedy")
+    with pytest.raises(InvalidInput, match="no evaluator 'greedy' is installed; there are: backtest, greedy_episodes"):
+        conversation.read()
+
+
 @pytest.mark.parametrize("message", [{}, {"slot_return": tensor_pb2.SlotReturn()}], ids=["nothing", "a slot"])
 def test_a_message_that_says_nothing_here_ends_the_session(
     converse: Callable[[], Conversation], train_work: MakeWork, message: dict[str, Any]
@@ -365,6 +376,17 @@ class TestCheckpoints:
             seeds=[1, 2],
         )
         assert list(stub.EvaluateCheckpoint(request, timeout=30).evaluation.lengths) == [10, 10]
+
+    def test_by_another_evaluator(self, stub: evaluator_service_pb2_grpc.EvaluatorServiceStub, stored: Any) -> None:
+        request = pb.EvaluateCheckpointRequest(checkpoints=[pb.CheckpointSource(checkpoint=stored[0])])
+        request.evaluator = "greedy_episodes"
+        assert stub.EvaluateCheckpoint(request, timeout=30).largest_difference == 0.0
+        request.evaluator = "backtest"
+        with pytest.raises(InvalidInput, match="only policies of StockTrading-v0 can be back-tested"):
+            stub.EvaluateCheckpoint(request, timeout=30)
+        request.evaluator = "greedy"
+        with pytest.raises(InvalidInput, match="no evaluator 'greedy' is installed; there are: backtest, greedy_epis"):
+            stub.EvaluateCheckpoint(request, timeout=30)
 
     def test_a_damaged_file_is_named(
         self, evaluator: Any, stub: evaluator_service_pb2_grpc.EvaluatorServiceStub, stored: Any

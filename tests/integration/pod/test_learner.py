@@ -18,7 +18,7 @@ from podracer_core.catalogue.environments import EnvironmentSpec
 from podracer_core.checkpoint import Checkpoint, load_actor, load_checkpoint
 from podracer_core.environments.registry import make_vec_environment
 from podracer_core.errors import NotFound, PreconditionFailed
-from podracer_core.evaluate import Evaluator
+from podracer_core.evaluate import GreedyEvaluator
 from podracer_core.storage.object_store import open_store
 from support.processes import wait_until
 
@@ -91,7 +91,7 @@ def test_a_candidates_stored_returns_come_again(pod: Any, train_work: MakeWork) 
     result = finished(pod.orchestrator.offer(train=train_work("Pendulum-v1", steps=300, episodes=9))).train
     for member in result.members:
         actor = load_actor(load(pod, member.candidate.checkpoint))
-        evaluator = Evaluator(lambda count: make_vec_environment(EnvironmentSpec(id="Pendulum-v1"), count))
+        evaluator = GreedyEvaluator(lambda count: make_vec_environment(EnvironmentSpec(id="Pendulum-v1"), count))
         (again,) = evaluator.evaluate(actor, member.candidate.seeds)
         assert again.returns == tuple(member.candidate.returns)
 
@@ -349,8 +349,9 @@ def test_a_gymnasium_environment_trains(pod: Any, train_work: MakeWork) -> None:
         (lambda work: work.cohort.members[0].resume.CopyFrom(agent_pb2.CheckpointReference(
             prefix="projects/p/jobs/u/agents/a/checkpoints/1-1/", manifest_sha256="0" * 64)), "DATA_CORRUPTED"),
         (lambda work: setattr(work.cohort.environment, "id", "CartPoll-v1"), "UNKNOWN_ENVIRONMENT"),
+        (lambda work: setattr(work.evaluation, "evaluator", "greedy"), "UNKNOWN_EXTENSION"),
     ],
-    ids=["algorithm", "stack", "range", "checkpoint", "environment"],
+    ids=["algorithm", "stack", "range", "checkpoint", "environment", "evaluator"],
 )  # fmt: skip
 def test_work_that_cannot_be_right_ends_with_a_problem(
     fused: Any, train_work: MakeWork, change: Callable[[Any], None], reason: str

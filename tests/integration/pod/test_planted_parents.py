@@ -28,8 +28,8 @@ from podracer_core.storage.object_store import ObjectStore, open_store
 from podracer_core.training.messages import cohort_from_message
 from podracer_learner.checkpoints import stored_transitions
 from podracer_learner.config import LearnerConfig
-from podracer_learner.replays import ReplayCache
-from podracer_learner.round_setup import RoundSetup, set_up_round
+from podracer_learner.round.initial_agents import ReplayCache
+from podracer_learner.round.setup import RoundSetup, set_up_round
 from podracer_learner.user_files import UserFiles
 
 MakeWork = Callable[..., pod_service_pb2.TrainWork]

@@ -36,12 +36,11 @@ from podracer_core.rpc.server import create_server
 from podracer_core.rpc.tokens import FileToken, Role, TokenFiles, create_tokens
 from podracer_core.rpc.work_queue import WorkQueue
 from podracer_core.training.messages import cohort_from_message
-from podracer_learner import quorum, worker_crew, worker_link
-from podracer_learner.round_setup import require_same_environment
-from podracer_learner.starts import Starts
+from podracer_learner.round.setup import require_same_environment
 from podracer_learner.user_files import FetchedFiles
-from podracer_learner.worker_directory import WorkerDirectory
-from podracer_learner.workers import RemoteSource, WorkerPlan
+from podracer_learner.workers import crew, link, shares
+from podracer_learner.workers.discovery import WorkerDirectory
+from podracer_learner.workers.source import RemoteSource, WorkerPlan
 from podracer_worker.collection import Collection
 from podracer_worker.config import WorkerConfig
 from podracer_worker.server import METHODS, create_worker_server
@@ -160,7 +159,8 @@ class Pod:
                 **settings,
             ),
             directory,
-            Starts(torch.zeros(MEMBERS, dtype=torch.int64), [None] * MEMBERS),
+            torch.zeros(MEMBERS, dtype=torch.int64),
+            [None] * MEMBERS,
         )
         self.held.callback(source.close)
         source.serve(self.algorithm)
@@ -201,7 +201,7 @@ def pod(tmp_path: Path, train_work: MakeWork, monkeypatch: pytest.MonkeyPatch) -
         return rollout
 
     monkeypatch.setattr(Collection, "collect", collect_and_wait)
-    monkeypatch.setattr(quorum, "_LEAST_GRACE_S", 2.0)  # nobody but who is held is late, however busy the machine is
+    monkeypatch.setattr(shares, "_LEAST_GRACE_S", 2.0)  # nobody but who is held is late, however busy the machine is
     pod = Pod(tmp_path, train_work(members=MEMBERS).cohort)
     with pod.held:
         yield pod
@@ -210,10 +210,10 @@ def pod(tmp_path: Path, train_work: MakeWork, monkeypatch: pytest.MonkeyPatch) -
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """Parts change hands at once."""
-    monkeypatch.setattr(worker_crew, "_HANDOVER_S", 0.2)
-    monkeypatch.setattr(worker_crew, "_SETTLED_S", 0.2)
-    monkeypatch.setattr(worker_crew, "_SWAP_S", 0.0)
-    monkeypatch.setattr(worker_crew, "_SHORT_LIFE_S", 0.0)
+    monkeypatch.setattr(crew, "_HANDOVER_S", 0.2)
+    monkeypatch.setattr(crew, "_SETTLED_S", 0.2)
+    monkeypatch.setattr(crew, "_SWAP_S", 0.0)
+    monkeypatch.setattr(crew, "_SHORT_LIFE_S", 0.0)
 
 
 def whole(pod: Pod, rollouts: int) -> Rollout:
@@ -321,7 +321,7 @@ def test_a_spare_worker_takes_over_what_another_had(pod: Pod, hasty: None, caplo
     source = pod.source(*(worker.address for worker in workers), max_workers=2)
     pod.train(source, 2)
     assert source.worker_count == 2
-    pod.train_until(source, lambda _: bool(source._crew._scout.free()))
+    pod.train_until(source, lambda _: bool(source._crew._discovery.free()))
     workers[0].end()
     pod.train_until(source, lambda rollout: rollout.live_envs == ENVS)
     said = f"worker {workers[2].address} takes over from {workers[0].address}"
@@ -332,7 +332,7 @@ def test_a_spare_worker_takes_over_what_another_had(pod: Pod, hasty: None, caplo
 def test_in_lock_step_a_spare_goes_on_bit_for_bit(pod: Pod, hasty: None) -> None:
     workers = [pod.worker() for _ in range(3)]
     source = pod.source(*(worker.address for worker in workers), max_workers=2, lock_step=True)
-    pod.train_until(source, lambda _: bool(source._crew._scout.free()))
+    pod.train_until(source, lambda _: bool(source._crew._discovery.free()))
     workers[0].end()
     rollout = pod.train(source)
     assert torch.equal(rollout.action, whole(pod, pod.algorithm.version).action)
@@ -373,7 +373,7 @@ def test_a_worker_that_another_learner_has_is_left_to_it(
     pod: Pod, hasty: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As where several learners look in one place."""
-    monkeypatch.setattr(worker_link, "_RELEASE_S", 0.1)
+    monkeypatch.setattr(link, "_RELEASE_S", 0.1)
     addresses = [pod.worker().address for _ in range(4)]
     others = pod.source(*addresses, max_workers=2)
     source = pod.source(*addresses, max_workers=2)

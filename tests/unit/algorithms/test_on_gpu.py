@@ -13,7 +13,7 @@ from podracer_core.catalogue.spaces import DiscreteSpace
 from podracer_core.collect import Collector
 from podracer_core.environments.classic_control.cartpole import CartPole
 from podracer_core.environments.classic_control.pendulum import Pendulum
-from podracer_core.evaluate import Evaluator
+from podracer_core.evaluate import GreedyEvaluator
 from podracer_core.fusion.built_in import Mean
 from podracer_core.fusion.fuse import fuse
 from podracer_core.fusion.fusion import FusionOptions
@@ -83,7 +83,7 @@ def test_an_evaluation_by_graphs_has_the_returns_of_one_without(
     algorithm = algorithm_class(name)(cohort, environment.observation_space, environment.action_space, "cuda")
 
     def returns() -> list[list[float]]:
-        evaluator = Evaluator(lambda count: make(count, "cuda", max_episode_steps=53))
+        evaluator = GreedyEvaluator(lambda count: make(count, "cuda", max_episode_steps=53))
         found = []
         for member in (None, 0, 1, None, 2, 0):
             actor = algorithm.actor if member is None else algorithm.actor.member(member)

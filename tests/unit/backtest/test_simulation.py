@@ -15,7 +15,7 @@ from podracer_core.backtest.record import BacktestRecord, equity_csv, holdings_c
 from podracer_core.backtest.simulation import BASELINES, play_baseline, play_policy
 from podracer_core.environments.stock_trading.environment import StockTrading
 from podracer_core.errors import InvalidInput
-from podracer_core.evaluate import Evaluator
+from podracer_core.evaluate import GreedyEvaluator
 from support.stock_market import Row, days_of, market_rows, write_csv
 
 ROWS = market_rows(3, 160, seed=6)
@@ -63,7 +63,7 @@ def replayed(record: BacktestRecord, environment: StockTrading) -> np.ndarray[An
 def test_a_policy_is_played_as_an_evaluation_plays_it(table: Path, fill: str) -> None:
     environment = made(table, fill=fill)
     record = play_policy(Contrarian(), environment)
-    (result,) = Evaluator(lambda _: made(table, fill=fill), all_alike=True).evaluate(Contrarian(), [3])
+    (result,) = GreedyEvaluator(lambda _: made(table, fill=fill), all_alike=True).evaluate(Contrarian(), [3])
     assert (record.value[-1] / 50_000 - 1) * 100 == pytest.approx(result.returns[0], rel=1e-5)
     assert len(record.times) == result.lengths[0] + 1
     assert (record.traded > 0).any()

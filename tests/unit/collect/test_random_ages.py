@@ -11,7 +11,7 @@ from podracer_core.algorithms.cohort import CohortConfig, MemberConfig
 from podracer_core.algorithms.ppo import PPO
 from podracer_core.collect import Collector
 from podracer_core.environments.classic_control.pendulum import Pendulum
-from podracer_core.evaluate import Evaluator
+from podracer_core.evaluate import GreedyEvaluator
 from podracer_core.random_streams import first_ages
 
 LIMIT, ENVS, SEEDS = 12, 40, [3, 4]
@@ -81,5 +81,5 @@ def test_where_episodes_begin_anew_they_have_ages_again() -> None:
 
 def test_an_evaluation_has_whole_episodes() -> None:
     actor = collector().actor
-    for result in Evaluator(lambda count: Pendulum(count, max_episode_steps=LIMIT)).evaluate(actor, [1, 2, 3]):
+    for result in GreedyEvaluator(lambda count: Pendulum(count, max_episode_steps=LIMIT)).evaluate(actor, [1, 2, 3]):
         assert [int(length) for length in result.lengths] == [LIMIT] * 3

@@ -17,7 +17,7 @@ from podracer_core.environments.classic_control.pendulum import Pendulum
 from podracer_core.environments.processes.preprocess import PreprocessVecEnv
 from podracer_core.environments.vec_environment import VecEnvironment
 from podracer_core.errors import InvalidInput
-from podracer_core.evaluate import EvaluationResult, Evaluator
+from podracer_core.evaluate import EvaluationResult, GreedyEvaluator
 from podracer_core.networks import NetworkActor
 from podracer_core.random_streams import evaluation_seeds
 from tests.support.graph_recorder import captures, use_recorder
@@ -58,7 +58,7 @@ def test_one_episode_proves_nothing_and_equal_ones_prove_all() -> None:
 def test_returns_equal_gymnasiums_with_the_exported_policy(name: str) -> None:
     """Episode by episode in Gymnasium's own environment, from the same first state."""
     mine = actor(name, 4)
-    (result,) = Evaluator(ENVIRONMENTS[name]).evaluate(mine, SEEDS[:3])
+    (result,) = GreedyEvaluator(ENVIRONMENTS[name]).evaluate(mine, SEEDS[:3])
     policy = mine.policy(0)
     batch = ENVIRONMENTS[name](3)
     observation = batch.reset(torch.tensor(SEEDS[:3]))
@@ -80,11 +80,11 @@ def test_returns_equal_gymnasiums_with_the_exported_policy(name: str) -> None:
 
 @BOTH
 def test_the_same_seeds_give_the_same_returns_in_any_company(name: str) -> None:
-    cohort, evaluator = actor(name, 4, 5, 6), Evaluator(ENVIRONMENTS[name])
+    cohort, evaluator = actor(name, 4, 5, 6), GreedyEvaluator(ENVIRONMENTS[name])
     together = evaluator.evaluate(cohort, SEEDS)
     assert len({result.returns for result in together}) == 3
     for m in range(3):
-        for fresh in (evaluator, Evaluator(ENVIRONMENTS[name])):
+        for fresh in (evaluator, GreedyEvaluator(ENVIRONMENTS[name])):
             (alone,) = fresh.evaluate(cohort.member(m), SEEDS)
             assert alone == together[m]
     (few,) = evaluator.evaluate(cohort.member(1), SEEDS[:3])
@@ -97,13 +97,13 @@ def test_the_number_of_threads_does_not_matter(name: str) -> None:
     results = []
     for threads in (2, 1):
         torch.set_num_threads(threads)
-        results.append(Evaluator(ENVIRONMENTS[name]).evaluate(actor(name, 4), SEEDS))
+        results.append(GreedyEvaluator(ENVIRONMENTS[name]).evaluate(actor(name, 4), SEEDS))
     assert results[0] == results[1]
 
 
 @BOTH
 def test_a_staged_evaluation_goes_on_only_while_it_has_to(name: str) -> None:
-    one, evaluator = actor(name, 4), Evaluator(ENVIRONMENTS[name])
+    one, evaluator = actor(name, 4), GreedyEvaluator(ENVIRONMENTS[name])
     (full,) = evaluator.evaluate(one, SEEDS[:32])
     (eight,) = evaluator.evaluate(one, SEEDS[:8])
     assert evaluator.evaluate_staged(one, SEEDS[:32], eight.upper_bound + 1) == eight
@@ -127,7 +127,7 @@ def test_only_a_few_sets_of_environments_are_kept() -> None:
         made.append(count)
         return Counted(count, max_episode_steps=3)
 
-    one, evaluator = actor("Pendulum", 4), Evaluator(make)
+    one, evaluator = actor("Pendulum", 4), GreedyEvaluator(make)
     for episodes in (1, 2, 3, 1, 4, 5, 6, 7, 8, 9):
         evaluator.evaluate(one, SEEDS[:episodes])
     assert made == [1, 3, 4, 5, 6, 7, 8, 9]
@@ -136,7 +136,7 @@ def test_only_a_few_sets_of_environments_are_kept() -> None:
 
 
 def test_an_environment_without_a_time_limit_is_cut_off() -> None:
-    evaluator = Evaluator(lambda count: Pendulum(count, max_episode_steps=None), step_limit=21)
+    evaluator = GreedyEvaluator(lambda count: Pendulum(count, max_episode_steps=None), step_limit=21)
     (result,) = evaluator.evaluate(actor("Pendulum", 4), SEEDS[:3])
     assert result.lengths == (21, 21, 21)
     with pytest.raises(InvalidInput, match="at least one seed"):
@@ -153,7 +153,7 @@ def test_an_environment_whose_episode_has_ended_is_not_stepped_where_it_can_stan
             asked.append(super().play_once())
             return asked[-1]
 
-    evaluator = Evaluator(lambda count: Watched(spec, count, processes=1))
+    evaluator = GreedyEvaluator(lambda count: Watched(spec, count, processes=1))
     results = [evaluator.evaluate(actor("CartPole", 4), SEEDS[:4]) for _ in range(2)]
     assert results[0] == results[1]
     assert asked == [True, True]
@@ -178,9 +178,9 @@ def test_on_a_gpu_graphs_play_the_same_episodes(name: str, graph_safe: bool, mon
     monkeypatch.setattr(ENVIRONMENTS[name], "graph_safe", graph_safe)
     cohort, make = actor(name, 4, 5, 6), as_on_a_gpu(name)
     orders = [cohort, *(cohort.member(m) for m in range(3)), actor(name, 7, 8, 9), cohort]
-    expected = [Evaluator(make).evaluate(one, SEEDS[: 3 + index]) for index, one in enumerate(orders)]
+    expected = [GreedyEvaluator(make).evaluate(one, SEEDS[: 3 + index]) for index, one in enumerate(orders)]
     use_recorder(monkeypatch)
-    evaluator = Evaluator(make)
+    evaluator = GreedyEvaluator(make)
     for _ in range(3):  # of 3 members with 3 episodes each there are as many environments as of one with 9
         for index, one in enumerate(orders):
             assert evaluator.evaluate(one, SEEDS[: 3 + index]) == expected[index]

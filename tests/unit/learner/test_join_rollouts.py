@@ -7,7 +7,7 @@ import torch
 
 from podracer_core.buffers.rollout import Rollout, allocate_rollout
 from podracer_core.errors import InvalidInput
-from podracer_learner.batch import absent_rows, join_rollouts, moved_to
+from podracer_learner.workers.rollouts import absent_rows, join_rollouts, moved_to
 
 T, M = 3, 2
 

@@ -10,7 +10,7 @@ import pytest
 from podracer_core.errors import Fenced, NotFound, Unavailable
 from podracer_core.storage.folder import FolderStore
 from podracer_core.storage.object_store import ObjectInfo
-from podracer_learner.lease_guard import FencedStore, LeaseGuard
+from podracer_learner.lease.guard import FencedStore, LeaseGuard
 
 
 class Clock:

@@ -11,7 +11,7 @@ from podracer_core.errors import Unavailable, UserCodeFailed
 from podracer_core.evaluate import EvaluationResult
 from podracer_core.training.session import Progress
 from podracer_core.training.snapshots import Judgement
-from podracer_learner.messages import evaluation_message, member_progress, problem_message, progress_report
+from podracer_learner.round.reports import evaluation_message, member_progress, problem_message, progress_report
 
 
 def test_a_judgement_says_when_what_was_known_of_which_weights() -> None:

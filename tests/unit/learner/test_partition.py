@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from podracer_learner.partition import consecutive, is_worth_moving, shares
+from podracer_learner.workers.shares import consecutive, is_worth_moving, shares
 
 
 @pytest.mark.parametrize("environments", [1, 2, 7, 16, 100])

@@ -17,8 +17,7 @@ from podracer_core.storage.folder import FolderStore
 from podracer_core.training.environment_states import member_environment_states, resume_environments
 from podracer_core.training.session import MemberOutcome
 from podracer_learner.checkpoints import CheckpointWriter, MemberWrite
-from podracer_learner.replays import ReplayCache, StoredReplays
-from podracer_learner.starts import Starts, load_starts
+from podracer_learner.round.initial_agents import InitialAgents, ReplayCache, StoredReplays, load_initial_agents
 
 ENVS = 3
 NAMES = ["projects/p/jobs/j/agents/a1", "projects/p/jobs/j/agents/a2"]
@@ -36,7 +35,7 @@ class Run:
         torch.set_num_threads(1)
         environment = CartPole(len(NAMES) * ENVS)
         self.algorithm = DQN(COHORT, environment.observation_space, environment.action_space)
-        starts: Starts = load_starts(self.algorithm, agents, store, cache)
+        starts: InitialAgents = load_initial_agents(self.algorithm, agents, store, cache)
         seeds = torch.tensor([member.seed for member in COHORT.members])
         self.collector = Collector(
             environment, self.algorithm.actor, seeds, first_step=starts.step_count, session=starts.step_count
@@ -160,7 +159,7 @@ def test_a_child_takes_over_what_its_parent_has_seen_in_this_pod(store: FolderSt
 def test_small_buffers_are_stored_in_folders_and_any_where_asked_for(
     store: FolderStore, monkeypatch: pytest.MonkeyPatch, url: str, asked_for: bool, limit: int, stored: bool
 ) -> None:
-    monkeypatch.setattr("podracer_learner.replays._SMALL_BYTES", limit)
+    monkeypatch.setattr("podracer_learner.round.initial_agents._SMALL_BYTES", limit)
     run = Run(fresh(), store, ReplayCache()).train(2)
     assert bool(StoredReplays(run.algorithm, url, asked_for=asked_for).of(1)) == stored
 

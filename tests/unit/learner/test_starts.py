@@ -16,8 +16,7 @@ from podracer_core.environments.classic_control.cartpole import CartPole
 from podracer_core.storage.folder import FolderStore
 from podracer_core.training.environment_states import member_environment_states
 from podracer_learner.checkpoints import CheckpointWriter, MemberWrite
-from podracer_learner.replays import ReplayCache
-from podracer_learner.starts import Starts, load_starts
+from podracer_learner.round.initial_agents import InitialAgents, ReplayCache, load_initial_agents
 
 NAME = "projects/p/jobs/j/agents/a"
 COHORT = CohortConfig("ppo", (MemberConfig(NAME, 1),), {"hidden_sizes": (8,), "horizon": 4, "minibatch_size": 8})
@@ -29,10 +28,10 @@ def fresh() -> agent_pb2.AgentSpec:
     return agent_pb2.AgentSpec(name=NAME, initialization=agent_pb2.Initialization(kind=kind))
 
 
-def begin(agent: agent_pb2.AgentSpec, store: FolderStore, rank: int) -> tuple[PPO, Starts, Collector]:
+def begin(agent: agent_pb2.AgentSpec, store: FolderStore, rank: int) -> tuple[PPO, InitialAgents, Collector]:
     environment = CartPole(ENVS)
     algorithm = PPO(COHORT, environment.observation_space, environment.action_space)
-    starts = load_starts(algorithm, [agent], store, ReplayCache(), rank)
+    starts = load_initial_agents(algorithm, [agent], store, ReplayCache(), rank)
     collector = Collector(
         environment,
         algorithm.actor,

@@ -9,7 +9,7 @@ import pytest
 
 from podracer_core.errors import InvalidInput
 from podracer_core.rpc.channel import ChannelOptions
-from podracer_learner.worker_directory import WorkerDirectory, resolve_host
+from podracer_learner.workers.discovery import WorkerDirectory, resolve_host
 
 OPTIONS = ChannelOptions(allow_insecure=True)
 

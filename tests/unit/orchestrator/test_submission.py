@@ -11,7 +11,7 @@ from google.protobuf import duration_pb2
 from podracer.common.v1 import environment_pb2, evolution_pb2
 from podracer.orchestrator.v1 import job_pb2
 from podracer.orchestrator.v1 import job_service_pb2 as service_pb2
-from podracer_core.catalogue import fusions
+from podracer_core.catalogue import evaluators, fusions
 from podracer_core.errors import InvalidInput
 from podracer_orchestrator.jobs import submission
 from podracer_orchestrator.jobs.plan import MAX_AUTOMATIC_MEMBERS, JobPlan, plan_of
@@ -102,6 +102,17 @@ def test_a_fusion_that_nobody_offers_is_refused_with_those_that_there_are(monkey
     ) as told:
         submission.new_job(request_of(pod=unknown))
     assert [violation.field for violation in told.value.violations] == ["pod.fusion.name"]
+
+
+def test_an_evaluator_that_nobody_offers_is_refused_with_those_that_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    installed = EntryPoints([EntryPoint("mine", "not.there:Mine", "podracer.evaluators")])
+    monkeypatch.setattr(evaluators, "entry_points", lambda group: installed.select(group=group))
+    for name in ("", "greedy_episodes", "backtest", "mine"):
+        submission.new_job(request_of(evaluation=job_pb2.EvaluationSpec(evaluator=name)))
+    known = "backtest, greedy_episodes, mine"
+    with pytest.raises(InvalidInput, match=f"no evaluator 'greedy' is installed; there are: {known}") as told:
+        submission.new_job(request_of(evaluation=job_pb2.EvaluationSpec(evaluator="greedy")))
+    assert [violation.field for violation in told.value.violations] == ["evaluation.evaluator"]
 
 
 def test_where_no_leaderboard_is_installed_its_extensions_are_taken_on_trust(monkeypatch: pytest.MonkeyPatch) -> None:

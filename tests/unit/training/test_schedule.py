@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from podracer_core.training.schedule import EvaluationSchedule
+from podracer_core.training.evaluation_costs import EvaluationSchedule
 
 
 def spend(schedule: EvaluationSchedule, until_s: float, cost_s: float, *, promising: bool = False) -> int:

@@ -15,7 +15,7 @@ from podracer_core.catalogue.environments import EnvironmentSpec
 from podracer_core.collect import Collector
 from podracer_core.environments.registry import make_vec_environment
 from podracer_core.errors import InvalidInput
-from podracer_core.evaluate import Evaluator
+from podracer_core.evaluate import GreedyEvaluator
 from podracer_core.training.environment_states import resume_environments
 from podracer_core.training.plan import RoundPlan
 from podracer_core.training.session import TrainingSession
@@ -115,7 +115,7 @@ def test_a_candidates_returns_come_again_from_its_snapshot(make_session: MakeSes
     candidate = session.conclude()[1].candidate
     assert candidate is not None
     assert candidate.snapshot is not None
-    evaluator = Evaluator(partial(make_vec_environment, EnvironmentSpec(id="CartPole-v1")))
+    evaluator = GreedyEvaluator(partial(make_vec_environment, EnvironmentSpec(id="CartPole-v1")))
     (again,) = evaluator.evaluate(candidate.snapshot.actor, candidate.result.seeds)
     assert again.returns == candidate.result.returns
 

@@ -12,7 +12,8 @@ from torch import Tensor
 from podracer_core.backtest.record import BacktestRecord
 from podracer_core.environments.stock_trading.environment import Decision, StockTrading
 from podracer_core.errors import InvalidInput
-from podracer_core.evaluate.evaluation import Evaluated, Evaluator
+from podracer_core.evaluate import GreedyEvaluator
+from podracer_core.evaluate.evaluator import Evaluated
 
 __all__ = ["BASELINES", "index_record", "play_baseline", "play_policy"]
 
@@ -30,7 +31,7 @@ def play_policy(
     if actor.members != 1 or environment.num_envs != 1:
         raise InvalidInput(f"a back-test plays one policy in one account, not {actor.members} × {environment.num_envs}")
     decisions: list[Decision] = []
-    evaluator = Evaluator(lambda _: environment, all_alike=True, check=check)
+    evaluator = GreedyEvaluator(lambda _: environment, all_alike=True, check=check)
     environment.watch = decisions.append
     try:
         evaluator.evaluate(actor, [0])

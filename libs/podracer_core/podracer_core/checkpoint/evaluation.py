@@ -14,7 +14,7 @@ from podracer_core.environments.registry import evaluates_alike, make_vec_enviro
 from podracer_core.environments.spaces import action_array_space, observation_array_space
 from podracer_core.environments.vec_environment import VecEnvironment
 from podracer_core.errors import FieldViolation, InvalidInput
-from podracer_core.evaluate import EvaluationResult, Evaluator
+from podracer_core.evaluate import EvaluationResult, evaluator_class
 
 
 def evaluate_checkpoints(
@@ -25,23 +25,25 @@ def evaluate_checkpoints(
     rule: str | None = None,
     device: torch.device | str = "cpu",
     check: Callable[[], None] = lambda: None,
+    evaluator: str = "",
 ) -> EvaluationResult:
     """One policy, or several that act together (best first, by `rule`), as training evaluates: the same seeds give the
-    same returns. `check` is called every few steps; it raises to give up.
+    same returns. `check` is called every few steps; it raises to give up. `evaluator`: its name; empty for
+    greedy episodes.
 
     Raises InvalidInput (OTHER_SPACES) for an environment that the policy cannot act in, as `load_actor` and
-    `load_ensemble` do, and what the environment raises.
+    `load_ensemble` do, and what `evaluator_class` and the environment raise.
     """
     actor = load_actor(checkpoints[0], device) if len(checkpoints) == 1 else load_ensemble(checkpoints, rule, device)
-    evaluator = Evaluator(
+    judging = evaluator_class(evaluator)(
         lambda count: make_environment_for(checkpoints[0], spec, count, device),
         all_alike=evaluates_alike(spec),
         check=check,
     )
     try:
-        (result,) = evaluator.evaluate(actor, seeds)
+        (result,) = judging.evaluate(actor, seeds)
     finally:
-        evaluator.close()
+        judging.close()
     return result
 
 

@@ -1,7 +1,8 @@
-"""Evaluation: greedy episodes, and what they say about the mean return."""
+"""Evaluation: how policies are judged, and what that says about the mean return."""
 
-from podracer_core.evaluate.evaluation import Evaluator
+from podracer_core.evaluate.evaluator import Evaluator, evaluator_class
+from podracer_core.evaluate.greedy_evaluator import GreedyEvaluator
 from podracer_core.evaluate.result import EvaluationResult
 from podracer_core.student_t import student_t_quantile
 
-__all__ = ["EvaluationResult", "Evaluator", "student_t_quantile"]
+__all__ = ["EvaluationResult", "Evaluator", "GreedyEvaluator", "evaluator_class", "student_t_quantile"]

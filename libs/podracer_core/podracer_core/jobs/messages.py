@@ -101,7 +101,7 @@ def spec_to_message(spec: JobSpec) -> job_pb2.JobSpec:
         search=_search_to_message(spec.search),
         evolution=_evolution_to_message(spec.evolution),
         pod=_pod_to_message(spec.pod),
-        evaluation=job_pb2.EvaluationSpec(episodes=spec.evaluation.episodes),
+        evaluation=job_pb2.EvaluationSpec(episodes=spec.evaluation.episodes, evaluator=spec.evaluation.evaluator),
         seed=spec.seed,
         weight=spec.weight,
         data=files_to_messages(_files(spec.data)),
@@ -124,7 +124,7 @@ def spec_from_message(message: job_pb2.JobSpec) -> JobSpec:
             violations.extend(error.violations or [FieldViolation(field, error.message)])
             return fallback
 
-    evaluation = EvaluationPlan(message.evaluation.episodes or EvaluationPlan().episodes)
+    evaluation = EvaluationPlan(message.evaluation.episodes or EvaluationPlan().episodes, message.evaluation.evaluator)
     environment = part("environment", lambda: environment_from_message(message.environment), None)
     search = part("search", lambda: search_from_message(message.search), Search())
     data: dict[str, str | StoredFile | NamedDataSet] = {}
@@ -134,12 +134,6 @@ def spec_from_message(message: job_pb2.JobSpec) -> JobSpec:
     continuous = part("continuous", lambda: _continuous_from_message(message), None)
     retrain = part("retrain", lambda: _retrain_from_message(message), None)
     founders: tuple[Founder, ...] = part("founders", lambda: tuple(map(_founder_from_message, message.founders)), ())
-    unsupported = {
-        "evaluation.evaluator": bool(message.evaluation.evaluator),
-    }
-    violations += [
-        FieldViolation(field, "is not supported by this server yet") for field, set_ in unsupported.items() if set_
-    ]
     if message.environment.data:
         violations.append(FieldViolation("environment.data", "stands in the job's own `data`"))
     if violations or environment is None:

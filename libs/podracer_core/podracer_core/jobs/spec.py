@@ -253,9 +253,13 @@ class Pod:
 
 @dataclass(frozen=True)
 class EvaluationPlan:
-    """How candidates are judged: by the returns of this many greedy episodes."""
+    """How candidates are judged: by this many episodes.
+
+    evaluator   the name of what judges them (`podracer.evaluators`); empty: greedy episodes
+    """
 
     episodes: int = 32
+    evaluator: str = ""
 
 
 @dataclass(frozen=True)

@@ -6,15 +6,16 @@ import itertools
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import grpc
 
-from podracer_core.errors import Exhausted, PodracerError
+from podracer_core.errors import Exhausted, InvalidInput, PodracerError, Unavailable
 from podracer_core.rpc.streams import Outbox
+from podracer_core.rpc.work_queue import WorkQueue
 
-__all__ = ["Session", "SessionSlots"]
+__all__ = ["Session", "SessionSlots", "WorkSession"]
 
 
 class Session(ABC):
@@ -34,6 +35,66 @@ class Session(ABC):
     @abstractmethod
     def close(self) -> None:
         """The session is over: give back what it holds. Called once, after the last message went out."""
+
+
+class WorkSession(Session):
+    """A session that its client opens with the message `open`, and that has the main thread compute, in order.
+
+    Once the session is over its tasks are skipped, and `require_wanted` gives up the one that is under way.
+    """
+
+    def __init__(self, work: WorkQueue) -> None:
+        super().__init__()
+        self._work = work
+        self._opened = self._over = False
+
+    @abstractmethod
+    def open(self, request: Any) -> None:
+        """Take the `open` message."""
+
+    @abstractmethod
+    def take(self, kind: str, request: Any) -> None:
+        """Take a further message; `kind` is its field's name, empty where none is set."""
+
+    @abstractmethod
+    def release(self) -> None:
+        """Give back what the session holds, in the main thread or after its end."""
+
+    def receive(self, request: Any) -> None:
+        kind = request.WhichOneof("message") or ""
+        if (kind == "open") == self._opened:
+            raise InvalidInput("a session begins with `open`, and has only one", reason="BAD_SESSION")
+        self._opened = True
+        if kind == "open":
+            self.open(request.open)
+        else:
+            self.take(kind, request)
+
+    def submit(self, task: Callable[[], None], own: AbstractContextManager[Any] | None = None) -> None:
+        """Have the main thread do it, in a span of its `own`; an error ends the session."""
+
+        def guarded() -> None:
+            if self._over:
+                return
+            try:
+                with nullcontext() if own is None else own:
+                    task()
+            except Exception as error:  # noqa: BLE001 - whatever it is must end the session, not hang it
+                self.outbox.fail(error)
+
+        self._work.submit(guarded)
+
+    def require_wanted(self) -> None:
+        """Raises Unavailable once the session is over."""
+        if self._over:
+            raise Unavailable("nobody waits for this any longer")
+
+    def close(self) -> None:
+        self._over = True
+        try:
+            self._work.submit(self.release).result()
+        except Unavailable:
+            self.release()  # the main thread has stopped already
 
 
 class SessionSlots:

@@ -80,7 +80,7 @@ class _Formatter(logging.Formatter):
 
 
 class TextFormatter(_Formatter):
-    """`2026-01-31T12:00:00.000Z INFO learner podracer_learner.lease: granted fence=7`."""
+    """`2026-01-31T12:00:00.000Z INFO learner podracer_learner.loop: granted fence=7`."""
 
     def format(self, record: logging.LogRecord) -> str:
         head = f"{self._time(record)} {record.levelname:<7} {self._service} {record.name}: "

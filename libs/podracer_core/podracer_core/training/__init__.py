@@ -8,7 +8,9 @@ judge       who evaluates: this process, or an evaluator
 snapshots   a member at one moment, and what was said of it
 start       a member's first state: resumed, copied, perturbed or fused
 environment_states   environments' states by member, so that any cohort can go on from checkpoints
-schedule    when evaluating is worth its time
+evaluation_costs    when evaluating is worth its time
+evaluation_orders   what the judge is asked
+contenders  each member's best snapshots
 selection   screening, candidates, the target
 phases      where the time of a round goes
 session     the loop

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 import torch
 
 from podracer_core.environments.vec_environment import VecEnvironment
-from podracer_core.evaluate import EvaluationResult, Evaluator
+from podracer_core.errors import InvalidInput
+from podracer_core.evaluate import EvaluationResult, Evaluator, evaluator_class
 from podracer_core.networks.actor import Actor
 from podracer_core.processor_time import processor_seconds
 
@@ -95,12 +96,14 @@ class InProcessJudge(Judge):
         self,
         make_environment: Callable[[int, torch.device], VecEnvironment],
         *,
+        evaluator: str = "",
         all_alike: bool = False,
         check: Callable[[], None] = lambda: None,
     ) -> None:
-        """`make_environment(num_envs, device)` is called for each size and device that is not at hand; `all_alike` and
-        `check` are Evaluator's."""
+        """`make_environment(num_envs, device)` is called for each size and device that is not at hand; `evaluator` is a
+        name, `all_alike` and `check` are the evaluator's. Raises InvalidInput where there is no such evaluator."""
         self._make_environment, self._all_alike, self._check = make_environment, all_alike, check
+        self._evaluator_class = evaluator_class(evaluator)
         self._evaluators: dict[torch.device, Evaluator] = {}
         self._starting_s = 0.0  # that environments took to start within the present order
         self._answers: list[EvaluationAnswer] = []
@@ -126,7 +129,7 @@ class InProcessJudge(Judge):
 
     def _evaluator(self, device: torch.device) -> Evaluator:
         if device not in self._evaluators:
-            self._evaluators[device] = Evaluator(
+            self._evaluators[device] = self._evaluator_class(
                 lambda count: self._start(count, device), all_alike=self._all_alike, check=self._check
             )
         return self._evaluators[device]
@@ -147,9 +150,9 @@ def _clock(device: torch.device) -> Callable[[], float]:
 def evaluate_order(evaluator: Evaluator, order: EvaluationOrder) -> tuple[EvaluationResult, ...]:
     """All policies at once; those of which the first episodes leave it open what they are go on to all of them."""
     if order.screening:
-        return evaluator.evaluate(order.actor, order.seeds, block_rows=len(order.seeds))
+        return _complete(evaluator, evaluator.look(order.actor, order.seeds), order)
     first = order.first_episodes or len(order.seeds)
-    results = evaluator.evaluate(order.actor, order.seeds[:first])
+    results = _complete(evaluator, evaluator.evaluate(order.actor, order.seeds[:first]), order)
     if all(result.deterministic for result in results):  # of an environment whose episodes are all alike
         return tuple(result.repeated(order.seeds) for result in results)
     rest = order.seeds[first:]
@@ -163,3 +166,12 @@ def evaluate_order(evaluator: Evaluator, order: EvaluationOrder) -> tuple[Evalua
         (more,) = evaluator.evaluate(order.actor.member(index), rest, first_row=first)
         finished[index] = results[index] + more
     return tuple(finished)
+
+
+def _complete(
+    evaluator: Evaluator, results: tuple[EvaluationResult, ...], order: EvaluationOrder
+) -> tuple[EvaluationResult, ...]:
+    if len(results) != len(order.members):
+        message = f"{type(evaluator).__name__} gave {len(results)} results for {len(order.members)} policies"
+        raise InvalidInput(message, reason="BROKEN_EVALUATOR")
+    return results

@@ -10,11 +10,12 @@ from podracer.common.v1 import environment_pb2
 from podracer.orchestrator.v1 import job_pb2
 from podracer.orchestrator.v1 import job_service_pb2 as service_pb2
 from podracer_core.catalogue.environments import BUILT_IN
+from podracer_core.catalogue.evaluators import evaluator_names
 from podracer_core.catalogue.fusions import fusion_names
 from podracer_core.catalogue.messages import space_to_message
 from podracer_core.errors import FieldViolation, InvalidInput
 from podracer_core.jobs.messages import spec_from_message, spec_to_message
-from podracer_core.jobs.spec import Evolution, Pod
+from podracer_core.jobs.spec import Evolution
 from podracer_core.jobs.validation import shortened_rounds, validate
 from podracer_orchestrator import names
 from podracer_orchestrator.jobs.jobs import NewJob
@@ -55,7 +56,10 @@ def checked(spec: job_pb2.JobSpec) -> job_pb2.JobSpec:
     decoded = spec_from_message(spec)
     validate(decoded)
     _check_extensions(decoded.evolution)
-    _check_fusion(decoded.pod)
+    if decoded.pod.fusion is not None:
+        _check_installed("fusion", decoded.pod.fusion.name, fusion_names(), "pod.fusion.name")
+    if decoded.evaluation.evaluator:
+        _check_installed("evaluator", decoded.evaluation.evaluator, evaluator_names(), "evaluation.evaluator")
     return spec_to_message(decoded)
 
 
@@ -105,12 +109,10 @@ def _check_extensions(evolution: Evolution) -> None:
             raise _bad(f"evolution.{kind}", message)
 
 
-def _check_fusion(pod: Pod) -> None:
-    """Refuse a fusion that is not there. Of a package that offers one we only know the name: it may need torch."""
-    known = fusion_names()
-    if pod.fusion is not None and pod.fusion.name not in known:
-        message = f"no fusion {pod.fusion.name!r} is installed; there are: {', '.join(known)}"
-        raise _bad("pod.fusion.name", message)
+def _check_installed(kind: str, name: str, known: Sequence[str], field: str) -> None:
+    """Refuse an extension that is not there. Of a package that offers one we only know the name: it may need torch."""
+    if name not in known:
+        raise _bad(field, f"no {kind} {name[:100]!r} is installed; there are: {', '.join(known)}")
 
 
 def _copy_labels(source: job_pb2.JobSpec, target: job_pb2.JobSpec) -> None:

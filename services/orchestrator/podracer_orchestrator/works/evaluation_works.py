@@ -40,9 +40,11 @@ def fill(
     Works with the same words as `seeds_of` have the same seeds; without them each has its own. `environment`: another
     than the job's.
     """
+    spec = spec_of(job)
     order = pod_pb2.EvaluateWork(
         policies=policies,
-        seeds=fresh_seeds(spec_of(job).seed, seeds_of or work.id, plan_of(job).episodes, seen),
+        evaluator=spec.evaluation.evaluator,
+        seeds=fresh_seeds(spec.seed, seeds_of or work.id, plan_of(job).episodes, seen),
         purpose=purpose,
         timeout=seconds_to_duration(TIMEOUT_S),
         environment=environment,

@@ -17,7 +17,7 @@ from podracer_core.environments.stock_trading.environment import StockTrading
 from podracer_core.environments.stock_trading.settings import StockTradingConfig
 from podracer_core.environments.vec_environment import VecEnvironment
 from podracer_core.errors import InvalidInput
-from podracer_core.evaluate import Evaluator
+from podracer_core.evaluate import GreedyEvaluator
 from podracer_core.random_numbers import derive_key
 from podracer_core.training.inspection import inspected
 from support.stock_market import days_of, market_rows, split_shares, write_csv
@@ -196,14 +196,14 @@ def test_one_episode_judges(table: Path) -> None:
         made_for.append(count)
         return make_vec_environment(spec(table), count, evaluation=True)
 
-    evaluator = Evaluator(make)
+    evaluator = GreedyEvaluator(make)
     actor: Any = BuyMore(0.0, 0.5, 1.0)
     results = evaluator.evaluate(actor, [7, 8, 9, 10])
     again = evaluator.evaluate(actor, [7, 8, 9, 10], first_row=4)
     assert results == again
     assert made_for == [12, 3]
     made_for.clear()
-    assert Evaluator(make, all_alike=evaluates_alike(spec(table))).evaluate(actor, [7, 8, 9, 10]) == results
+    assert GreedyEvaluator(make, all_alike=evaluates_alike(spec(table))).evaluate(actor, [7, 8, 9, 10]) == results
     assert made_for == [3]
     for result in results:
         assert result.seeds == (7, 8, 9, 10)
@@ -216,7 +216,7 @@ def test_one_episode_judges(table: Path) -> None:
     for result in results[1:]:
         assert result.deterministic
         assert result.lower_bound < result.mean < result.upper_bound
-    (by_sharpe, *_) = Evaluator(
+    (by_sharpe, *_) = GreedyEvaluator(
         lambda count: make_vec_environment(spec(table, score="sharpe_ratio"), count, evaluation=True)
     ).evaluate(BuyMore(1.0), [7])  # type: ignore[arg-type]
     assert by_sharpe.returns[0] == results[2].returns[0]

@@ -108,10 +108,13 @@ class OpenEvaluate(_message.Message):
     CARRIERS_FIELD_NUMBER: _builtins.int
     DEVICE_FIELD_NUMBER: _builtins.int
     TRACEPARENT_FIELD_NUMBER: _builtins.int
+    EVALUATOR_FIELD_NUMBER: _builtins.int
     device: _builtins.str
     """Device to evaluate on. Unset: cpu."""
     traceparent: _builtins.str
     """The span in which the learner opens it, as W3C's traceparent. Unset where nobody records one."""
+    evaluator: _builtins.str
+    """Name of the evaluator that judges the policies (an entry point of `podracer.evaluators`). Unset: greedy_episodes."""
     @_builtins.property
     def build(self) -> _cohort_pb2.BuildInfo:
         """The learner's build; it must equal the evaluator's."""
@@ -132,10 +135,11 @@ class OpenEvaluate(_message.Message):
         carriers: _tensor_pb2.CarrierOffer | None = ...,
         device: _builtins.str = ...,
         traceparent: _builtins.str = ...,
+        evaluator: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["build", b"build", "carriers", b"carriers", "cohort", b"cohort"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["build", b"build", "carriers", b"carriers", "cohort", b"cohort", "device", b"device", "traceparent", b"traceparent"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["build", b"build", "carriers", b"carriers", "cohort", b"cohort", "device", b"device", "evaluator", b"evaluator", "traceparent", b"traceparent"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -407,12 +411,17 @@ class EvaluateCheckpointRequest(_message.Message):
     SEEDS_FIELD_NUMBER: _builtins.int
     EPISODES_FIELD_NUMBER: _builtins.int
     PURPOSE_FIELD_NUMBER: _builtins.int
+    EVALUATOR_FIELD_NUMBER: _builtins.int
     ensemble: _builtins.str
     """How several act together: `mean` or `vote`. Unset: by action space."""
     episodes: _builtins.int
     """Episodes with fresh seeds, where `seeds` is empty, at most 100,000. 0: the stored evaluation's seeds."""
     purpose: _agent_pb2.EvaluationPurpose.ValueType
     """Why. Unset: REQUESTED."""
+    evaluator: _builtins.str
+    """Name of the evaluator that judges the policy (an entry point of `podracer.evaluators`). Unset: the one that judged the first
+    checkpoint's job.
+    """
     @_builtins.property
     def checkpoints(self) -> _containers.RepeatedCompositeFieldContainer[Global___CheckpointSource]:
         """The checkpoint; several act together. At least one."""
@@ -436,10 +445,11 @@ class EvaluateCheckpointRequest(_message.Message):
         seeds: _abc.Iterable[_builtins.int] | None = ...,
         episodes: _builtins.int = ...,
         purpose: _agent_pb2.EvaluationPurpose.ValueType = ...,
+        evaluator: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["environment", b"environment"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoints", b"checkpoints", "ensemble", b"ensemble", "environment", b"environment", "episodes", b"episodes", "purpose", b"purpose", "seeds", b"seeds"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoints", b"checkpoints", "ensemble", b"ensemble", "environment", b"environment", "episodes", b"episodes", "evaluator", b"evaluator", "purpose", b"purpose", "seeds", b"seeds"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -456,7 +466,7 @@ class EvaluateCheckpointResponse(_message.Message):
     LARGEST_DIFFERENCE_FIELD_NUMBER: _builtins.int
     DESCRIPTION_FIELD_NUMBER: _builtins.int
     largest_difference: _builtins.float
-    """Largest difference between the stored returns and these; set where environment and seeds are the same."""
+    """Largest difference between the stored returns and these; set where environment, seeds and evaluator are the same."""
     @_builtins.property
     def evaluation(self) -> _agent_pb2.Evaluation:
         """The evaluation."""

@@ -86,7 +86,8 @@ class EvaluatorServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def EvaluateCheckpoint(self, request, context):
-        """Evaluates a checkpoint, or several acting together. Errors: NOT_FOUND, DATA_LOSS, FAILED_PRECONDITION (FILES_MISSING) where PutFile
+        """Evaluates a checkpoint, or several acting together. Errors: INVALID_ARGUMENT (UNKNOWN_EXTENSION) for an evaluator that is not
+        installed, with the names of those that are; NOT_FOUND, DATA_LOSS, FAILED_PRECONDITION (FILES_MISSING) where PutFile
         has not brought the environment's code or data yet.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -94,8 +95,8 @@ class EvaluatorServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Backtest(self, request, context):
-        """Plays a policy, or several acting together, through the market of StockTrading-v0, beside what it is held against. The
-        first message is the header; then come all bars of one account after the other.
+        """Plays a policy, or several acting together, through the market of StockTrading-v0, beside what it is held against: what the
+        evaluator `backtest` judges, bar by bar. The first message is the header; then come all bars of one account after the other.
         Errors: as EvaluateCheckpoint; INVALID_ARGUMENT for another environment.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

@@ -39,12 +39,13 @@ class EvaluatorServiceStub:
     Errors: as for podracer.worker.v1.WorkerService.Collect.
     """
     EvaluateCheckpoint: _grpc.UnaryUnaryMultiCallable[_evaluator_service_pb2.EvaluateCheckpointRequest, _evaluator_service_pb2.EvaluateCheckpointResponse]
-    """Evaluates a checkpoint, or several acting together. Errors: NOT_FOUND, DATA_LOSS, FAILED_PRECONDITION (FILES_MISSING) where PutFile
+    """Evaluates a checkpoint, or several acting together. Errors: INVALID_ARGUMENT (UNKNOWN_EXTENSION) for an evaluator that is not
+    installed, with the names of those that are; NOT_FOUND, DATA_LOSS, FAILED_PRECONDITION (FILES_MISSING) where PutFile
     has not brought the environment's code or data yet.
     """
     Backtest: _grpc.UnaryStreamMultiCallable[_evaluator_service_pb2.BacktestRequest, _evaluator_service_pb2.BacktestResponse]
-    """Plays a policy, or several acting together, through the market of StockTrading-v0, beside what it is held against. The
-    first message is the header; then come all bars of one account after the other.
+    """Plays a policy, or several acting together, through the market of StockTrading-v0, beside what it is held against: what the
+    evaluator `backtest` judges, bar by bar. The first message is the header; then come all bars of one account after the other.
     Errors: as EvaluateCheckpoint; INVALID_ARGUMENT for another environment.
     """
     Inspect: _grpc.UnaryUnaryMultiCallable[_evaluator_service_pb2.InspectRequest, _evaluator_service_pb2.InspectResponse]
@@ -71,12 +72,13 @@ class EvaluatorServiceAsyncStub(EvaluatorServiceStub):
     Errors: as for podracer.worker.v1.WorkerService.Collect.
     """
     EvaluateCheckpoint: _aio.UnaryUnaryMultiCallable[_evaluator_service_pb2.EvaluateCheckpointRequest, _evaluator_service_pb2.EvaluateCheckpointResponse]  # type: ignore[assignment]
-    """Evaluates a checkpoint, or several acting together. Errors: NOT_FOUND, DATA_LOSS, FAILED_PRECONDITION (FILES_MISSING) where PutFile
+    """Evaluates a checkpoint, or several acting together. Errors: INVALID_ARGUMENT (UNKNOWN_EXTENSION) for an evaluator that is not
+    installed, with the names of those that are; NOT_FOUND, DATA_LOSS, FAILED_PRECONDITION (FILES_MISSING) where PutFile
     has not brought the environment's code or data yet.
     """
     Backtest: _aio.UnaryStreamMultiCallable[_evaluator_service_pb2.BacktestRequest, _evaluator_service_pb2.BacktestResponse]  # type: ignore[assignment]
-    """Plays a policy, or several acting together, through the market of StockTrading-v0, beside what it is held against. The
-    first message is the header; then come all bars of one account after the other.
+    """Plays a policy, or several acting together, through the market of StockTrading-v0, beside what it is held against: what the
+    evaluator `backtest` judges, bar by bar. The first message is the header; then come all bars of one account after the other.
     Errors: as EvaluateCheckpoint; INVALID_ARGUMENT for another environment.
     """
     Inspect: _aio.UnaryUnaryMultiCallable[_evaluator_service_pb2.InspectRequest, _evaluator_service_pb2.InspectResponse]  # type: ignore[assignment]
@@ -112,7 +114,8 @@ class EvaluatorServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _evaluator_service_pb2.EvaluateCheckpointRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_evaluator_service_pb2.EvaluateCheckpointResponse, _abc.Awaitable[_evaluator_service_pb2.EvaluateCheckpointResponse]]:
-        """Evaluates a checkpoint, or several acting together. Errors: NOT_FOUND, DATA_LOSS, FAILED_PRECONDITION (FILES_MISSING) where PutFile
+        """Evaluates a checkpoint, or several acting together. Errors: INVALID_ARGUMENT (UNKNOWN_EXTENSION) for an evaluator that is not
+        installed, with the names of those that are; NOT_FOUND, DATA_LOSS, FAILED_PRECONDITION (FILES_MISSING) where PutFile
         has not brought the environment's code or data yet.
         """
 
@@ -122,8 +125,8 @@ class EvaluatorServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _evaluator_service_pb2.BacktestRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_evaluator_service_pb2.BacktestResponse], _abc.AsyncIterator[_evaluator_service_pb2.BacktestResponse]]:
-        """Plays a policy, or several acting together, through the market of StockTrading-v0, beside what it is held against. The
-        first message is the header; then come all bars of one account after the other.
+        """Plays a policy, or several acting together, through the market of StockTrading-v0, beside what it is held against: what the
+        evaluator `backtest` judges, bar by bar. The first message is the header; then come all bars of one account after the other.
         Errors: as EvaluateCheckpoint; INVALID_ARGUMENT for another environment.
         """
 

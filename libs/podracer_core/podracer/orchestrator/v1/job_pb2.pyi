@@ -761,7 +761,7 @@ class EvaluationSpec(_message.Message):
     episodes: _builtins.int
     """Episodes of a full evaluation, 2 to 10,000. 0: 32."""
     evaluator: _builtins.str
-    """Name of an evaluator (an entry point). Unset: greedy episodes."""
+    """Name of the evaluator that judges all policies of the job (an entry point of `podracer.evaluators`). Unset: greedy_episodes."""
     def __init__(
         self,
         *,

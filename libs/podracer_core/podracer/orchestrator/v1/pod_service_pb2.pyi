@@ -519,10 +519,13 @@ class EvaluateWork(_message.Message):
     SEEDS_FIELD_NUMBER: _builtins.int
     PURPOSE_FIELD_NUMBER: _builtins.int
     TIMEOUT_FIELD_NUMBER: _builtins.int
+    EVALUATOR_FIELD_NUMBER: _builtins.int
     ensemble: _builtins.str
     """How several policies act together: `mean` or `vote`. Unset: by action space."""
     purpose: _agent_pb2.EvaluationPurpose.ValueType
     """Why."""
+    evaluator: _builtins.str
+    """The evaluator of EvaluationSpec."""
     @_builtins.property
     def environment(self) -> _environment_pb2.EnvironmentSpec:
         """The environment."""
@@ -548,10 +551,11 @@ class EvaluateWork(_message.Message):
         seeds: _abc.Iterable[_builtins.int] | None = ...,
         purpose: _agent_pb2.EvaluationPurpose.ValueType = ...,
         timeout: _duration_pb2.Duration | None = ...,
+        evaluator: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["environment", b"environment", "timeout", b"timeout"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ensemble", b"ensemble", "environment", b"environment", "policies", b"policies", "purpose", b"purpose", "seeds", b"seeds", "timeout", b"timeout"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ensemble", b"ensemble", "environment", b"environment", "evaluator", b"evaluator", "policies", b"policies", "purpose", b"purpose", "seeds", b"seeds", "timeout", b"timeout"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

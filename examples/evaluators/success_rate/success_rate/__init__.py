@@ -1,0 +1,1 @@
+"""The rate of episodes that end before their time limit."""

@@ -1,0 +1,161 @@
+"""When evaluating is worth its time: what the evaluations of a round cost, and what its fraction leaves for them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from podracer_core.training.judge import EvaluationAnswer
+from podracer_core.training.plan import RoundPlan
+from podracer_core.training.snapshots import Moment
+
+__all__ = ["CREDIT_S", "EvaluationCosts", "EvaluationSchedule"]
+
+
+CREDIT_S = 5.0
+_LOOKS_AT_THE_END = 2  # what a round ends with costs about as much: a last look, and each member's best in full
+
+_KNOWN_PART = 0.02  # of a round, from which on its whole use can be told from what it has used
+_MOST_PACE = 5.0  # what takes longer than so was not evaluating, but starting environments
+_LOOK_PART = 4  # a look in the middle of a round takes at most such a part of what evaluation may take
+
+
+class EvaluationSchedule:
+    """Keeps evaluation to `fraction` of what a round uses, and spends it where it matters.
+
+    What is used is in seconds of processors, evaluation included, or in seconds of the GPU where there is one.
+    `round_s` is what the whole round will use, as far as anybody knows.
+
+    A round begins with a credit, used for the first look and, where a target is hunted, for more of them: a lucky
+    policy comes and goes within a few updates. Over a round whose length is known the fraction holds in the end: what
+    its end will cost is kept for it.
+    The fraction holds too where training goes on meanwhile (not `blocking`): who evaluates takes a core from somebody.
+    """
+
+    def __init__(self, fraction: float, round_s: float | None = None, *, hunting: bool, blocking: bool = True) -> None:
+        self._fraction = fraction
+        self.round_s, self._hunting, self._blocking = round_s, hunting, blocking
+        self._has_looked = False
+        self._last_end_s = 0.0
+        self.spent_s = 0.0
+
+    def is_due(self, used_s: float, cost_s: float, *, promising: bool, whole: float = 1.0) -> bool:
+        """Whether to look now, which costs `cost_s`. `promising`: the last look was not far from the target; `whole`:
+        how many times that a look with all of its episodes costs."""
+        if not self._has_looked or not self._hunting:
+            return self._leaves_the_end(used_s, cost_s, whole, credit=not self._has_looked)
+        pause_s = cost_s * (0 if not self._blocking else 1 if promising else 2)
+        rested = used_s - self._last_end_s >= pause_s
+        return rested and self._leaves_the_end(used_s, cost_s, whole)
+
+    def allows(self, used_s: float, cost_s: float, *, credit: bool = False) -> bool:
+        """Whether `cost_s` seconds more stay within the fraction."""
+        return cost_s <= self.left_s(used_s, credit=credit)
+
+    def left_s(self, used_s: float, *, credit: bool = True) -> float:
+        """Seconds of the fraction that are left; less than 0 where more was spent."""
+        base_s = used_s + (CREDIT_S if credit else 0.0)
+        if credit and self.round_s is not None:
+            base_s = max(used_s, min(base_s, self.round_s))
+        return self._fraction * base_s - self.spent_s
+
+    @property
+    def end_left_s(self) -> float | None:
+        """Seconds that are left for the end of a round of known length; less than 0 where more was spent."""
+        return None if self.round_s is None else self._fraction * self.round_s - self.spent_s
+
+    def _leaves_the_end(self, used_s: float, cost_s: float, whole: float, *, credit: bool = True) -> bool:
+        """Whether a look of `cost_s` seconds stays within the fraction and leaves what the end of the round costs, or
+        half of the fraction where that costs more."""
+        end_s = 0.0
+        if self.round_s is not None:
+            end_s = _LOOKS_AT_THE_END * whole * cost_s
+            end_s = end_s if whole == 1.0 else min(end_s, 0.5 * self._fraction * self.round_s)
+        return self.allows(used_s, cost_s + end_s, credit=credit)
+
+    def record(self, used_s: float, cost_s: float, *, screening: bool) -> None:
+        """An evaluation of `cost_s` seconds has just ended."""
+        self.spent_s += cost_s
+        if screening:
+            self._has_looked, self._last_end_s = True, used_s
+
+
+class EvaluationCosts:
+    """Costs are seconds of processors, or of the GPU.
+
+    schedule             says when a look is due, and counts what was spent
+    measured_episode_s   what an episode of the last look has cost; 0 before there has been one
+    pace                 seconds that pass for each second of cost
+    """
+
+    def __init__(self, plan: RoundPlan, members: int, blocking: bool, first_cost_s: Callable[[], float]) -> None:
+        """`first_cost_s` estimates what a first look costs."""
+        self._plan, self._members, self._blocking, self._first_cost_s = plan, members, blocking, first_cost_s
+        self.schedule = EvaluationSchedule(
+            plan.evaluation_fraction, plan.duration_s, hunting=plan.target is not None, blocking=blocking
+        )
+        self.measured_episode_s, self.pace = 0.0, 1.0
+        self._lengths: dict[int, float] = {}  # how many times as long each member's are as the mean; 1 at least
+
+    @property
+    def episode_s(self) -> float:
+        """What an episode costs."""
+        return self.measured_episode_s or self._first_cost_s() / self._members / self._plan.screening_episodes
+
+    def episode_of_s(self, member: int) -> float:
+        """What an episode of this member costs."""
+        return self.episode_s * self._lengths.get(member, 1.0)
+
+    def note_look(self, answer: EvaluationAnswer, elapsed_s: float) -> None:
+        """A look was answered after so many seconds."""
+        self.measured_episode_s = answer.duration_s / sum(result.episodes for result in answer.results)
+        means = [sum(result.lengths) / result.episodes for result in answer.results]
+        usual = sum(means) / len(means)
+        self._lengths = {member: max(1.0, mean / usual) for member, mean in enumerate(means)}
+        if answer.duration_s > 0.0:
+            self.pace = min(max(elapsed_s / answer.duration_s, 0.01), _MOST_PACE)
+
+    def part(self, now: Moment) -> float:
+        """How much of the round lies behind it; 0 where its length is not known."""
+        return self._plan.part(now.elapsed_s, max(now.env_steps), now.used_s)
+
+    def is_due(self, now: Moment, episodes: int, *, promising: bool) -> bool:
+        """Whether to look now, with so many episodes of each member."""
+        self.schedule.round_s = self._whole_use_s(now)
+        cost_s, whole = episodes * self.episode_s * self._members, self._plan.screening_episodes / episodes
+        return self.schedule.is_due(now.used_s, cost_s, promising=promising, whole=whole)
+
+    def end_left_s(self, now: Moment) -> float:
+        """What the fraction leaves for the end of the round."""
+        self.schedule.round_s = self._whole_use_s(now)
+        left_s = self.schedule.end_left_s
+        return self.schedule.left_s(now.used_s) if left_s is None else left_s
+
+    def closing_s(self, now: Moment) -> float:
+        """What the last evaluations of the round will cost."""
+        whole = self._members * (self._plan.screening_episodes + self._plan.episodes)
+        return max(0.0, min(self.end_left_s(now), whole * self.episode_s))
+
+    def look_episodes(self, now: Moment) -> int:
+        """Of each member, in a look in the middle of the round."""
+        whole_s = self._whole_use_s(now)
+        if whole_s is None:
+            return self._plan.screening_episodes
+        return self.paid_episodes(self._plan.evaluation_fraction * whole_s / _LOOK_PART, at_least=1)
+
+    def paid_episodes(self, seconds: float, at_least: int = 0) -> int:
+        """Of each member, as `seconds` pay for, at most a whole look's."""
+        cost_s = self.episode_s * self._members
+        paid = seconds / cost_s if cost_s > 0.0 else math.inf
+        most = self._plan.screening_episodes
+        if not self._blocking:  # in no more environments than a candidate: starting others would take seconds
+            most = max(1, min(most, self._plan.episodes // self._members))
+        return int(max(at_least, min(paid, most)))
+
+    def _whole_use_s(self, now: Moment) -> float | None:
+        """What the whole round will use; None where its length is not known."""
+        part = self.part(now)
+        whole_s = now.used_s / min(part, 1.0) if part >= _KNOWN_PART else self._plan.duration_s
+        if whole_s is None or self._plan.duration_s is not None:
+            return whole_s
+        return max(whole_s, now.used_s + CREDIT_S)

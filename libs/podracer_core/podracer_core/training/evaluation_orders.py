@@ -1,0 +1,121 @@
+"""What a round has asked its judge, and not been answered yet."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from podracer_core.algorithms.algorithm import Algorithm
+from podracer_core.random_numbers import derive_key
+from podracer_core.random_streams import ADMISSION, COMPARISON, CONFIRMATION, SCREENING, evaluation_seeds
+from podracer_core.training.judge import EvaluationAnswer, EvaluationOrder, Judge
+from podracer_core.training.plan import RoundPlan
+from podracer_core.training.snapshots import Moment, Snapshot, take_snapshot
+
+__all__ = ["EvaluationOrders", "Full", "Look"]
+
+
+@dataclass(slots=True)
+class Look:
+    """At all members; `snapshots` once training may go on before the answer."""
+
+    order_id: int
+    moment: Moment
+    snapshots: list[Snapshot] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Full:
+    """Of one snapshot, with fresh episodes of its own for each purpose."""
+
+    snapshot: Snapshot
+    purpose: int
+
+
+class EvaluationOrders:
+    """One look, or any number of full evaluations, at a time.
+
+    busy_since_s   since when the judge has been busy with what is out, in seconds of the round
+    """
+
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        judge: Judge,
+        seed: int,
+        base_env_steps: Sequence[int],
+        take: Callable[[EvaluationAnswer], None],
+    ) -> None:
+        """`seed`: the job's; `base_env_steps`: each member's before the round. `take` gets the answers of a judge that
+        gives them at once."""
+        self._algorithm, self._judge, self._take = algorithm, judge, take
+        self._seed, self._base_env_steps = seed, base_env_steps
+        self._ids = itertools.count(1)
+        self._look: Look | None = None
+        self._full: dict[int, Full] = {}
+        self.busy_since_s = 0.0
+
+    def __len__(self) -> int:
+        return len(self._full) + (self._look is not None)
+
+    @property
+    def has_full(self) -> bool:
+        """Whether a full evaluation is out."""
+        return bool(self._full)
+
+    def look(self, now: Moment, episodes: int) -> None:
+        """Ask for so many episodes of every member as it is now."""
+        members = range(self._algorithm.members)
+        self.busy_since_s = now.elapsed_s
+        seeds = evaluation_seeds(self._fresh_seed(0, now.env_steps[0]), SCREENING, episodes)
+        look = self._look = Look(next(self._ids), now)
+        self._submit(
+            EvaluationOrder(look.order_id, tuple(members), self._algorithm.actor, tuple(seeds), screening=True)
+        )
+        if self._look is look:
+            look.snapshots = [take_snapshot(self._algorithm, member, now) for member in members]
+
+    def evaluate(self, now: Moment, snapshot: Snapshot, purpose: int, episodes: int, plan: RoundPlan) -> None:
+        """Ask for so many fresh episodes of a snapshot. Those that it does not need in full, as a candidate that may
+        have the target, or that waits for a score, begin with a look's number."""
+        self.busy_since_s = self.busy_since_s if self._full else now.elapsed_s
+        confirmation = purpose == CONFIRMATION
+        at_once = purpose == COMPARISON or not (self._judge.blocking or confirmation)
+        seed = self._fresh_seed(snapshot.member, snapshot.env_steps)
+        order = EvaluationOrder(
+            next(self._ids),
+            (snapshot.member,),
+            snapshot.actor,
+            tuple(evaluation_seeds(seed, purpose, episodes)),
+            first_episodes=0 if at_once else min(plan.screening_episodes, plan.episodes),
+            admission_score=plan.admission_score if purpose == ADMISSION else None,
+            required_score=plan.target if confirmation else None,
+        )
+        self._full[order.order_id] = Full(snapshot, purpose)
+        self._submit(order)
+
+    def claim(self, answer: EvaluationAnswer) -> Look | Full | None:
+        """What was asked for, which is out no more; None where nothing waits for this answer."""
+        if self._look is not None and answer.order_id == self._look.order_id:
+            look, self._look = self._look, None
+            return look
+        return self._full.pop(answer.order_id, None)
+
+    def abandon(self, plan: RoundPlan) -> int:
+        """Wait for nothing any more. Returns how many episodes that leaves out, at most."""
+        episodes = plan.episodes * len(self._full)
+        if self._look is not None:
+            episodes += self._algorithm.members * plan.screening_episodes
+        self._look, self._full = None, {}
+        return episodes
+
+    def _submit(self, order: EvaluationOrder) -> None:
+        self._judge.submit(order)
+        for answer in self._judge.poll():
+            self._take(answer)
+
+    def _fresh_seed(self, member: int, env_steps: int) -> int:
+        """Seed of episodes that nobody has seen: of this job, this agent and this state of it."""
+        agent = self._algorithm.cohort.members[member]
+        return int(derive_key(self._seed, agent.seed, self._base_env_steps[member] + env_steps))

@@ -1,0 +1,1 @@
+"""Evaluations and inspections, at an evaluator or here."""

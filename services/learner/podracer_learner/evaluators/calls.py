@@ -1,0 +1,176 @@
+"""Single calls to whichever evaluator answers, and INSPECT: the environment is started once, there or here."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from podracer.common.v1 import environment_pb2
+from podracer.evaluator.v1 import evaluator_service_pb2
+from podracer.evaluator.v1.evaluator_service_pb2_grpc import EvaluatorServiceStub
+from podracer.orchestrator.v1 import pod_service_pb2
+from podracer_core.catalogue.messages import environment_from_message
+from podracer_core.errors import InvalidInput, PodracerError, PreconditionFailed, Unavailable, UserCodeFailed
+from podracer_core.jobs.messages import seconds_from_duration
+from podracer_core.rpc.backoff import Backoff
+from podracer_core.rpc.status import translated_errors
+from podracer_core.training.inspection import inspected
+from podracer_learner.config import LearnerConfig
+from podracer_learner.peers import Peers
+from podracer_learner.user_files import FetchedFiles, UserFiles, wants_files
+
+__all__ = ["EvaluatorCall", "answer_of_any", "inspect_environment_for", "require_user_code_allowed"]
+
+logger = logging.getLogger(__name__)
+
+Answer = TypeVar("Answer")
+
+_POLL_S = 0.1
+_RETRY_S = (0.05, 1.0)
+
+_TIMEOUT_S = 60.0
+_SLACK_S = 15.0
+_POLL_S = 0.2
+
+
+class EvaluatorCall:
+    """One unary call, with the files that its evaluator may lack. `check` is called while waiting; raises to give up,
+    which cancels the call."""
+
+    def __init__(self, files: FetchedFiles, timeout_s: float, check: Callable[[], None]) -> None:
+        self._files, self._timeout_s, self._check = files, timeout_s, check
+
+    def ask(self, stub: EvaluatorServiceStub, method: str, request: Any) -> Any:
+        """The answer of one evaluator. Raises what it says, and Unavailable where it is lost."""
+        try:
+            return self._answer(stub, method, request)
+        except PreconditionFailed as error:
+            if not wants_files(error):
+                raise
+        self._files.deliver(stub.PutFile, evaluator_service_pb2.PutFileRequest).result(self._check)
+        return self._answer(stub, method, request)
+
+    def wait(self, seconds: float) -> None:
+        """Let time pass."""
+        until = time.monotonic() + seconds
+        while (left_s := until - time.monotonic()) > 0:
+            self._check()
+            time.sleep(min(left_s, _POLL_S))
+
+    def _answer(self, stub: EvaluatorServiceStub, method: str, request: Any) -> Any:
+        done = threading.Event()
+        with translated_errors(method=method):
+            call = getattr(stub, method).future(request, timeout=self._timeout_s)
+            call.add_done_callback(lambda _: done.set())
+            try:
+                while not done.wait(_POLL_S):
+                    self._check()
+                return call.result()
+            finally:
+                call.cancel()
+
+
+def answer_of_any(
+    stubs: Sequence[EvaluatorServiceStub], call: EvaluatorCall, method: str, request: Any, patience_s: float
+) -> Any:
+    """The answer of the first evaluator that gives one; they are asked again and again for `patience_s` since the first
+    was lost, then Unavailable (EVALUATOR_LOST) is raised."""
+    if not stubs:
+        raise InvalidInput("the split layout needs evaluators (PODRACER_EVALUATORS)", reason="NO_EVALUATORS")
+    deadline: float | None = None
+    waits = Backoff(*_RETRY_S)
+    while True:
+        for stub in stubs:
+            try:
+                return call.ask(stub, method, request)
+            except Unavailable as error:
+                logger.warning("an evaluator is lost: %s", error.message)
+                deadline = deadline or time.monotonic() + patience_s
+                if time.monotonic() > deadline:
+                    raise Unavailable(
+                        f"no evaluator has answered for {patience_s:.0f} s: {error.message}", reason="EVALUATOR_LOST"
+                    ) from error
+        call.wait(next(waits))
+
+
+def inspect_environment_for(
+    work: pod_service_pb2.InspectWork, config: LearnerConfig, peers: Peers, files: UserFiles
+) -> environment_pb2.EnvironmentDescription:
+    """What the environment is. Raises UserCodeFailed with the user's own traceback, InvalidInput where the one of
+    `retrain` does not fit, and what `files` does."""
+    found = _inspect(work, work.environment, config, peers, files)
+    if work.HasField("retrain_environment"):
+        try:
+            later = _inspect(work, work.retrain_environment, config, peers, files)
+        except InvalidInput as error:
+            raise InvalidInput(f"retrain.kwargs: {error.message}", reason=error.reason) from error
+        except UserCodeFailed as error:
+            message = f"retrain.kwargs: {error.message}"
+            raise UserCodeFailed(message, user_traceback=error.user_traceback, reason=error.reason) from error
+        if (later.observation_space, later.action_space) != (found.observation_space, found.action_space):
+            raise InvalidInput("retrain.kwargs: with these the environment has other observations or actions")
+    return found
+
+
+def _inspect(
+    work: pod_service_pb2.InspectWork,
+    environment: environment_pb2.EnvironmentSpec,
+    config: LearnerConfig,
+    peers: Peers,
+    files: UserFiles,
+) -> environment_pb2.EnvironmentDescription:
+    timeout_s = seconds_from_duration(work.timeout) or _TIMEOUT_S
+    if config.layout == "fused":
+        require_user_code_allowed(environment, config)
+    with files.fetch(environment_from_message(environment)) as fetched:
+        if config.layout == "split":
+            request = evaluator_service_pb2.InspectRequest(environment=environment, timeout=work.timeout)
+            call = EvaluatorCall(fetched, timeout_s + _SLACK_S, files.check)
+            response: evaluator_service_pb2.InspectResponse = answer_of_any(
+                peers.evaluators, call, "Inspect", request, config.peer_patience
+            )
+            return response.description
+        return _waited_for(lambda: _here(fetched, timeout_s), files.check)
+
+
+def require_user_code_allowed(environment: environment_pb2.EnvironmentSpec, config: LearnerConfig) -> None:
+    """Raise InvalidInput where this fused pod may not start the environment."""
+    if environment.entry_point and not config.allow_user_code:
+        raise InvalidInput(
+            f"this fused pod does not run user code ({environment.entry_point}); use the split layout, or allow it "
+            "(PODRACER_ALLOW_USER_CODE)",
+            reason="USER_CODE_NOT_ALLOWED",
+        )
+
+
+def _here(fetched: FetchedFiles, timeout_s: float) -> environment_pb2.EnvironmentDescription:
+    with fetched.place() as placed:
+        return inspected(placed.spec, timeout_s)
+
+
+def _waited_for(
+    task: Callable[[], environment_pb2.EnvironmentDescription], check: Callable[[], None]
+) -> environment_pb2.EnvironmentDescription:
+    """What `task` gives, in a thread of its own: it may take a minute, and a signal must not wait for it."""
+    answers: queue.SimpleQueue[environment_pb2.EnvironmentDescription | PodracerError] = queue.SimpleQueue()
+
+    def run() -> None:
+        try:
+            answers.put(task())
+        except PodracerError as error:
+            answers.put(error)
+
+    threading.Thread(target=run, name="inspection", daemon=True).start()
+    while True:
+        check()
+        try:
+            answer = answers.get(timeout=_POLL_S)
+        except queue.Empty:
+            continue
+        if isinstance(answer, PodracerError):
+            raise answer
+        return answer

@@ -1,0 +1,244 @@
+"""One FOLLOW lease: the same round as the lead's, but for its end, its evaluations and its checkpoints."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import grpc
+
+from podracer.common.v1 import tensor_pb2
+from podracer.learner.v1 import learner_service_pb2, learner_service_pb2_grpc
+from podracer_core.build import own_build
+from podracer_core.carriers.inline import TensorEncoder
+from podracer_core.errors import (
+    DeadlineExpired,
+    Exhausted,
+    InvalidInput,
+    PodracerError,
+    PreconditionFailed,
+    Unavailable,
+)
+from podracer_core.fusion.state import Contribution, Fused
+from podracer_core.rpc.backoff import Backoff
+from podracer_core.rpc.streams import StreamCall
+from podracer_core.telemetry.spans import current
+from podracer_core.training.epochs import EpochFusion, FusionTransport
+from podracer_core.training.session import TrainingSession
+from podracer_learner.fusion.follower_registry import NOT_A_LEAD
+from podracer_learner.fusion.lead import Answer, Ended, fusion_deadline_s
+from podracer_learner.fusion.stream import StateDecoder, contribution_requests
+from podracer_learner.lease.held_lease import HeldLease
+from podracer_learner.round.access import LearnerStatus
+from podracer_learner.round.reports import RoundMeter
+from podracer_learner.round.setup import RoundSetup
+
+__all__ = ["FollowOptions", "FusionFollower", "RoundOver", "follow"]
+
+logger = logging.getLogger(__name__)
+
+FuseRequest = learner_service_pb2.FuseRequest
+
+_LOST = (Unavailable, DeadlineExpired, Exhausted)
+_POLL_S = 0.2
+_REJOIN_S = (0.05, 1.0)
+
+_REPORT_INTERVAL_S = 0.3
+
+
+class RoundOver(PodracerError):
+    """The lead has ended its round, in good order."""
+
+    reason = "ROUND_OVER"
+
+
+@dataclass(frozen=True, slots=True)
+class FollowOptions:
+    """Under what a follower follows.
+
+    rank        1 or more
+    lead_fence  of the lead's lease
+    coming_s    how long the lead is waited for until it leads: it has just leased, as this one
+    lost_s      how long one that is lost is looked for
+    check       is called while waiting; raises to give up
+    """
+
+    rank: int
+    lead_fence: int
+    coming_s: float
+    lost_s: float
+    check: Callable[[], None]
+
+
+class FusionFollower(FusionTransport):
+    """One stream, opened again whenever it breaks until patience ends. In the main thread.
+
+    All methods raise RoundOver when the lead ends its round, Unavailable (LEAD_LOST) where it is lost, Fenced
+    where it has another lease, PreconditionFailed (BUILD_MISMATCH) where it is of another build.
+    """
+
+    def __init__(self, stub: learner_service_pb2_grpc.LearnerServiceStub, options: FollowOptions) -> None:
+        self._stub, self._options = stub, options
+        self._call: StreamCall[FuseRequest, Answer | Ended] | None = None
+        self._encoder = TensorEncoder()
+
+    def join(self) -> Fused:
+        """Come to the lead; returns what to go on from."""
+        return self._join(self._options.coming_s, until_it_leads=True)
+
+    def exchange(self, contribution: Contribution) -> Fused | None:
+        """See `FusionTransport`."""
+        self._send(contribution)
+        while True:
+            try:
+                answer = self._receive()
+            except _LOST as error:
+                logger.warning("the lead is lost: %s", error.message)
+                joined = self._join(self._options.lost_s)
+                if joined.epoch >= contribution.epoch:
+                    return joined
+                self._send(contribution)  # what it began from is what all others still go on from
+                continue
+            return answer.fused
+
+    def poll(self) -> None:
+        """Look whether the lead has ended its round, without waiting."""
+        try:
+            item = self._call.poll() if self._call is not None else None
+        except _LOST:
+            return  # `exchange` will find out, and come back
+        if isinstance(item, Ended):
+            raise RoundOver(item.reason)
+
+    def close(self) -> None:
+        """Leave; closing twice is harmless."""
+        if self._call is not None:
+            self._call.close()
+            self._call = None
+
+    def _join(self, patience_s: float, *, until_it_leads: bool = False) -> Fused:
+        deadline = time.monotonic() + patience_s
+        waits = Backoff(*_REJOIN_S)
+        while True:
+            self.close()
+            self._open()
+            try:
+                answer = self._receive()
+                if answer.fused is None:
+                    raise InvalidInput("a lead did not say where things stand to who joined", reason="BAD_FUSION")
+                return answer.fused
+            except (*_LOST, PreconditionFailed) as error:
+                not_leading = isinstance(error, PreconditionFailed)
+                if not_leading and (error.reason != NOT_A_LEAD or not until_it_leads):
+                    raise
+                if time.monotonic() > deadline:
+                    message = f"the lead has been away for {patience_s:.0f} s: {error.message}"
+                    raise Unavailable(message, reason="LEAD_LOST") from error
+            self._pause(next(waits))
+
+    def _open(self) -> None:
+        self._encoder = TensorEncoder()
+        self._call = StreamCall(self._stub.Fuse, _Decoder().decode)
+        join = learner_service_pb2.JoinFusion(
+            build=own_build(),
+            rank=self._options.rank,
+            lead_fence=self._options.lead_fence,
+            carriers=tensor_pb2.CarrierOffer(kinds=[tensor_pb2.CARRIER_KIND_INLINE]),
+        )
+        self._call.send(FuseRequest(join=join))
+
+    def _send(self, contribution: Contribution) -> None:
+        assert self._call is not None, "who has not joined brings nothing"
+        for request in contribution_requests(contribution, self._encoder):
+            self._call.send(request)
+
+    def _receive(self) -> Answer:
+        assert self._call is not None
+        while True:
+            self._options.check()
+            if self._call.wait(_POLL_S):
+                break
+        item = self._call.receive(0.0)
+        if isinstance(item, Ended):
+            raise RoundOver(item.reason)
+        return item
+
+    def _pause(self, wait_s: float) -> None:
+        deadline = time.monotonic() + wait_s
+        while (remaining_s := deadline - time.monotonic()) > 0:
+            self._options.check()
+            time.sleep(min(remaining_s, _POLL_S))
+
+
+class _Decoder:
+    """Responses -> answers, in the stream's receiving thread."""
+
+    def __init__(self) -> None:
+        self._decoder = StateDecoder()
+        self._header: learner_service_pb2.FusionResult | None = None
+        self._joined = False
+
+    def decode(self, response: learner_service_pb2.FuseResponse) -> Answer | Ended | None:
+        kind = response.WhichOneof("message")
+        match kind:
+            case "joined" | "result":
+                self._joined = kind == "joined"
+                self._header = response.joined if self._joined else response.result
+                if not self._header.parameters:
+                    return Answer(None)
+                return self._answer(self._decoder.begin(self._header.parameters, self._header.normalizer))
+            case "chunk":
+                return self._answer(self._decoder.add(response.chunk))
+            case "end":
+                return Ended(response.end.reason)
+            case _:
+                raise InvalidInput(f"a lead sent {kind or 'an empty message'}", reason="BAD_FUSION")
+
+    def _answer(self, complete: bool) -> Answer | None:
+        if not complete:
+            return None
+        if self._header is None:
+            raise InvalidInput("a state came without a header", reason="BAD_FUSION")
+        fused = Fused(self._header.epoch, self._decoder.take(), tuple(self._header.ranks))
+        return Answer(fused, self._joined)
+
+
+def follow(
+    held: HeldLease,
+    setup: RoundSetup,
+    channel: grpc.Channel,
+    status: LearnerStatus,
+    check: Callable[[], None],
+    patience_s: float,
+) -> None:
+    """Train until the lead ends its round. `channel` leads to it; `check` is called between updates and while waiting.
+
+    patience_s: how long it is waited for until it leads. Raises what `FusionFollower` and `check` raise.
+    """
+    work = held.lease.follow
+    # A lead that is lost is looked for as long as it would wait for its followers.
+    options = FollowOptions(work.rank, work.lead_fence, patience_s, fusion_deadline_s(work.train.fusion), check)
+    follower = FusionFollower(learner_service_pb2_grpc.LearnerServiceStub(channel), options)
+    algorithm = setup.algorithm
+    fusion = EpochFusion(algorithm, algorithm.share(work.rank), follower, work.rank, work.train.fusion.interval_updates)
+    session = TrainingSession(algorithm, setup.source, None, setup.plan, began_at=held.received_at, fusion=fusion)
+    meter, reported_at = RoundMeter(session, algorithm, setup.source), 0.0
+    try:
+        fusion.begin(follower.join())
+        logger.info("follows %s as rank %d from fusion %d on", work.lead_address, work.rank, fusion.epoch)
+        while True:
+            check()
+            follower.poll()
+            session.step()
+            if time.monotonic() - reported_at >= _REPORT_INTERVAL_S:
+                reported_at = time.monotonic()
+                progress = session.progress()
+                meter.count(progress)
+                status.training(held.lease, progress, sum(progress.env_steps) / progress.elapsed_s, setup)
+    except RoundOver as over:
+        logger.info("the lead says: %s", over.message)
+    finally:
+        current().set(rank=work.rank, **session.phases.attributes)
+        follower.close()

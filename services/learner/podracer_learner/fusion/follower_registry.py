@@ -1,0 +1,70 @@
+"""Where followers come to this learner while it leads."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import grpc
+
+from podracer.learner.v1 import learner_service_pb2
+from podracer_core.errors import PreconditionFailed
+from podracer_core.rpc.sessions import SessionSlots
+
+if TYPE_CHECKING:
+    from podracer_learner.fusion.lead import FusionLead
+    from podracer_learner.fusion.stream import FollowerSession
+
+__all__ = ["MAX_STREAMS", "NOT_A_LEAD", "FollowerRegistry"]
+
+NOT_A_LEAD = "NOT_A_LEAD"
+"""Reason of the refusal while this learner leads no fusion."""
+
+MAX_STREAMS = 96
+"""Followers, and streams of theirs that are lost without this side knowing yet."""
+
+
+class FollowerRegistry:
+    """Serves Fuse for the round of the moment."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._lead: FusionLead | None = None
+        self._slots = SessionSlots(MAX_STREAMS)
+
+    @contextmanager
+    def serving(self, lead: FusionLead) -> Iterator[FusionLead]:
+        """Admit followers to this one; at the end they are told that the round is over."""
+        with self._lock:
+            self._lead = lead
+        try:
+            yield lead
+        finally:
+            with self._lock:
+                self._lead = None
+            lead.end("the lead's round is over")
+
+    def serve(
+        self, requests: Iterator[learner_service_pb2.FuseRequest], context: grpc.ServicerContext
+    ) -> Iterator[learner_service_pb2.FuseResponse]:
+        """A follower's stream. Raises PreconditionFailed (NOT_A_LEAD) while this learner leads no fusion."""
+        with self._lock:
+            lead = self._lead
+        if lead is None:
+            raise PreconditionFailed("this learner leads no fusion now", reason=NOT_A_LEAD)
+        from podracer_learner.fusion.stream import FollowerSession  # late: it imports torch, as who leads has done
+
+        sessions: list[FollowerSession] = []
+
+        def begin() -> FollowerSession:
+            sessions.append(FollowerSession(lead))
+            return sessions[0]
+
+        for answer in self._slots.serve(begin, requests, context):
+            yield from sessions[0].responses(answer)
+
+    def drain(self) -> None:
+        """The process is about to stop: tell all followers."""
+        self._slots.drain()

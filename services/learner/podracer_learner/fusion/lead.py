@@ -1,0 +1,207 @@
+"""The lead of a fusion: collects what followers bring, fuses, and answers everyone."""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from podracer.orchestrator.v1 import pod_service_pb2
+from podracer_core.algorithms.algorithm import Algorithm
+from podracer_core.errors import Fenced, InvalidInput
+from podracer_core.fusion.fusion import FusionOptions
+from podracer_core.fusion.registry import fusion_class
+from podracer_core.fusion.state import Contribution, Fused
+from podracer_core.fusion.table import LEAD, FusionTable
+from podracer_core.jobs.messages import seconds_from_duration
+from podracer_core.rpc.streams import Outbox
+from podracer_core.training.epochs import EpochFusion, FusionTransport
+from podracer_learner.fusion.follower_registry import FollowerRegistry
+
+__all__ = ["Answer", "Ended", "FusionLead", "LeadOptions", "fusion_deadline_s", "lead_fusion"]
+
+logger = logging.getLogger(__name__)
+
+_POLL_S = 0.1
+
+_FUSION = "mean"
+_DEADLINE_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a follower is told: a state to go on from, as one who `joined` or as one who has brought something; or,
+    where `fused` is None, that nothing was fused."""
+
+    fused: Fused | None
+    joined: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The round is over."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class LeadOptions:
+    """Under what a lead leads.
+
+    fence      of its lease: followers repeat it
+    followers  ranks 1 to this are admitted
+    check      is called while waiting; raises to give up
+    in_a_hurry whether to wait no longer: the round is to end
+    ends_at    when the round's time is up, on the monotonic clock
+    """
+
+    fence: int
+    followers: int
+    check: Callable[[], None]
+    in_a_hurry: Callable[[], bool]
+    ends_at: float = math.inf
+
+
+class FusionLead(FusionTransport):
+    """Followers' streams are served in threads of their own; the main thread trains, and waits in `exchange` alone.
+
+    Each follower has an outbox, which its stream is answered from. A later one of the same rank takes an earlier one's
+    place: that is a follower which has lost its connection, whatever this side knows of it.
+    """
+
+    def __init__(self, table: FusionTable, options: LeadOptions) -> None:
+        self._table, self._options = table, options
+        self._changed = threading.Condition()
+        self._outboxes: dict[int, Outbox[Answer | Ended]] = {}
+        self._ended: Ended | None = None
+        self._answered_at = time.monotonic()
+
+    @property
+    def followers(self) -> int:
+        """How many are there."""
+        with self._changed:
+            return len(self._outboxes)
+
+    @property
+    def brought(self) -> frozenset[int]:
+        """Ranks whose contributions wait for the lead's own."""
+        with self._changed:
+            return self._table.brought
+
+    def exchange(self, contribution: Contribution) -> Fused | None:
+        """See `FusionTransport`. Waits until everybody at the table has brought something, or until the deadline.
+
+        Once the round's time is up nobody is waited for longer than this learner has taken for its own epoch: who is as
+        fast as this one still counts, who is not would have the round last a deadline longer.
+        """
+        growth = contribution.growth.to("cpu")
+        own = Contribution(contribution.rank, contribution.epoch, contribution.samples, growth)
+        with self._changed:
+            now = time.monotonic()
+            self._table.open(own, now, max(self._options.ends_at, now + (now - self._answered_at)))
+            while (decision := self._table.decide(time.monotonic(), at_once=self._options.in_a_hurry())) is None:
+                self._options.check()
+                self._changed.wait(min(_POLL_S, self._table.remaining_s(time.monotonic())))
+            for rank in decision.answered:
+                if rank != LEAD:
+                    self._outboxes[rank].put(Answer(decision.fused))
+            self._answered_at = time.monotonic()
+        if decision.fused is None:
+            logger.info("fusion %d: only ranks %s were there", contribution.epoch, decision.answered)
+        return decision.fused
+
+    def join(self, rank: int, fence: int, outbox: Outbox[Answer | Ended]) -> None:
+        """A follower has come. Raises Fenced for another lease's fence, InvalidInput for a rank that there is not."""
+        if fence != self._options.fence:
+            raise Fenced(
+                f"a follower came for the lead of fence {fence}, this one's is {self._options.fence}", fence=fence
+            )
+        if not LEAD < rank <= self._options.followers:
+            raise InvalidInput(
+                f"a follower came with rank {rank}, expected 1 to {self._options.followers}", reason="BAD_FUSION"
+            )
+        with self._changed:
+            if self._ended is not None:
+                outbox.put(self._ended)
+                outbox.close()
+                return
+            before = self._outboxes.get(rank)
+            if before is not None:
+                before.close()
+            self._outboxes[rank] = outbox
+            self._table.join(rank)
+            outbox.put(Answer(self._table.present, joined=True))
+            self._changed.notify_all()
+        logger.info("follower %d has joined at fusion %d", rank, self._table.present.epoch)
+
+    def bring(self, contribution: Contribution, outbox: Outbox[Answer | Ended]) -> None:
+        """What a follower has trained. Raises InvalidInput for what cannot be right."""
+        with self._changed:
+            if self._ended is not None or self._outboxes.get(contribution.rank) is not outbox:
+                return  # its stream is about to end
+            late = self._table.bring(contribution)
+            if late is not None:
+                logger.info("follower %d is late for fusion %d", contribution.rank, contribution.epoch)
+                outbox.put(Answer(late))
+            self._changed.notify_all()
+
+    def leave(self, rank: int, outbox: Outbox[Answer | Ended]) -> None:
+        """A follower's stream is over."""
+        with self._changed:
+            if self._outboxes.get(rank) is not outbox:
+                return
+            del self._outboxes[rank]
+            self._table.leave(rank)
+            self._changed.notify_all()
+        logger.info("follower %d has left", rank)
+
+    def closes(self, last: bool) -> bool:
+        """See `FusionTransport`."""
+        return last or self._options.in_a_hurry()
+
+    def finish(self) -> None:
+        """See `FusionTransport`."""
+        self.end("the lead has trained its round")
+
+    def end(self, reason: str) -> None:
+        """Tell all followers that the round is over, once; also those that still come."""
+        with self._changed:
+            if self._ended is not None:
+                return
+            self._ended = Ended(reason)
+            for outbox in self._outboxes.values():
+                outbox.put(self._ended)
+                outbox.close()
+
+
+@contextmanager
+def lead_fusion(
+    work: pod_service_pb2.TrainWork, options: LeadOptions, algorithm: Algorithm, followers: FollowerRegistry
+) -> Iterator[EpochFusion | None]:
+    """Admit followers to the round of `algorithm` meanwhile, as its grant says; None where it is to learn alone.
+
+    Raises InvalidInput for a fusion that there is not, and for an algorithm that knows none.
+    """
+    if not work.follower_count:
+        yield None
+        return
+    spec = work.fusion
+    fusion = fusion_class(spec.fusion or _FUSION)(
+        FusionOptions(
+            spec.outer_learning_rate if spec.HasField("outer_learning_rate") else 1.0,
+            spec.outer_momentum if spec.HasField("outer_momentum") else 0.0,
+        )
+    )
+    sharing = algorithm.share(LEAD)
+    table = FusionTable(fusion, sharing.state().to("cpu"), quorum=spec.quorum, deadline_s=fusion_deadline_s(spec))
+    with followers.serving(FusionLead(table, options)) as lead:
+        yield EpochFusion(algorithm, sharing, lead, LEAD, spec.interval_updates)
+
+
+def fusion_deadline_s(spec: pod_service_pb2.FusionSpec) -> float:
+    """How long the lead waits for the others."""
+    return seconds_from_duration(spec.deadline) if spec.HasField("deadline") else _DEADLINE_S

@@ -1,0 +1,149 @@
+"""The learner's calls to the orchestrator, under the pod's token and under a lease's."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from google.protobuf import duration_pb2
+
+from podracer.common.v1 import cohort_pb2
+from podracer.orchestrator.v1 import pod_service_pb2, pod_service_pb2_grpc
+from podracer_core.build import own_build
+from podracer_core.errors import (
+    DeadlineExpired,
+    Fenced,
+    InvalidInput,
+    PermissionRefused,
+    PodracerError,
+    PreconditionFailed,
+    Unauthenticated,
+    Unavailable,
+)
+from podracer_core.rpc.auth import bearer
+from podracer_core.rpc.backoff import Backoff
+from podracer_core.rpc.status import translated_errors
+from podracer_learner.lease.guard import LeaseGuard
+
+__all__ = ["LeaseControl", "lease_work", "work_request"]
+
+logger = logging.getLogger(__name__)
+
+Response = TypeVar("Response")
+
+_LONG_POLL_S = 20.0
+_LONG_POLL_SLACK_S = 10.0
+_WRITE_TIMEOUT_S = 10.0
+_RETRY_S = (0.05, 1.0)
+_AWAY_S = (0.1, 2.0)
+
+
+def lease_work(
+    stub: pod_service_pb2_grpc.PodServiceStub,
+    request: pod_service_pb2.LeaseWorkRequest,
+    stop: threading.Event,
+) -> pod_service_pb2.Lease | None:
+    """Wait for work, however long it takes and through any outage; None once `stop` is set.
+
+    The same request id is repeated until an answer has come, so that no lease is granted twice. Raises what asking
+    again would not mend: a wrong token, another build.
+    """
+    away = Backoff(*_AWAY_S)
+    request.request_id = secrets.token_hex(16)
+    request.wait.CopyFrom(duration_pb2.Duration(seconds=int(_LONG_POLL_S)))
+    while not stop.is_set():
+        try:
+            response = _interruptible(stub, request, stop)
+        except (InvalidInput, PermissionRefused, PreconditionFailed, Unauthenticated):
+            raise  # asking again would not help
+        except PodracerError as error:
+            logger.info("no work from the orchestrator: %s", error.message)
+            stop.wait(next(away))
+            continue
+        if response is None:
+            return None
+        if response.HasField("lease"):
+            return response.lease
+        away.reset()
+        request.request_id = secrets.token_hex(16)
+    return None
+
+
+def _interruptible(
+    stub: pod_service_pb2_grpc.PodServiceStub, request: pod_service_pb2.LeaseWorkRequest, stop: threading.Event
+) -> pod_service_pb2.LeaseWorkResponse | None:
+    """The answer, or None where `stop` was set first."""
+    done = threading.Event()
+    with translated_errors(method="LeaseWork"):
+        call = stub.LeaseWork.future(request, timeout=_LONG_POLL_S + _LONG_POLL_SLACK_S)
+        call.add_done_callback(lambda _: done.set())
+        while not done.wait(0.05):
+            if stop.is_set():
+                call.cancel()
+                return None
+        response: pod_service_pb2.LeaseWorkResponse = call.result()
+        return response
+
+
+class LeaseControl:
+    """The calls of one lease. What must land is repeated while the lease is ours; each is idempotent by contract."""
+
+    def __init__(
+        self, stub: pod_service_pb2_grpc.PodServiceStub, lease: pod_service_pb2.Lease, guard: LeaseGuard
+    ) -> None:
+        self._stub, self._guard = stub, guard
+        self._name, self._fence = lease.name, lease.fence
+        self._metadata = bearer(lease.token)
+
+    def renew(self, request: pod_service_pb2.RenewLeaseRequest, timeout_s: float) -> pod_service_pb2.RenewLeaseResponse:
+        """Once. The caller repeats it."""
+        request.lease, request.fence = self._name, self._fence
+        response: pod_service_pb2.RenewLeaseResponse = self._stub.RenewLease(
+            request, metadata=self._metadata, timeout=timeout_s
+        )
+        return response
+
+    def commit(self, members: Sequence[pod_service_pb2.MemberCheckpoint]) -> None:
+        """Make checkpoints count. Raises Fenced where the lease is not ours (any more)."""
+        request = pod_service_pb2.CommitCheckpointRequest(lease=self._name, fence=self._fence, members=members)
+        self._insist(lambda timeout_s: self._stub.CommitCheckpoint(request, metadata=self._metadata, timeout=timeout_s))
+
+    def complete(self, request: pod_service_pb2.CompleteWorkRequest) -> None:
+        """End the work with its result. Raises Fenced where the lease is not ours (any more)."""
+        request.lease, request.fence = self._name, self._fence
+        self._insist(lambda timeout_s: self._stub.CompleteWork(request, metadata=self._metadata, timeout=timeout_s))
+
+    def release(self, problem: cohort_pb2.Problem, timeout_s: float = 1.0) -> None:
+        """Hand the work back, as well as it goes: the lease would expire anyhow."""
+        request = pod_service_pb2.ReleaseLeaseRequest(lease=self._name, fence=self._fence, reason=problem)
+        try:
+            self._guard.check()
+            self._stub.ReleaseLease(request, metadata=self._metadata, timeout=timeout_s)
+        except Fenced as error:
+            logger.info("%s is over already: %s", self._name, error.message)
+        except PodracerError as error:
+            logger.warning("%s could not be released: %s", self._name, error.message)
+        self._guard.revoke("it has been released")
+
+    def _insist(self, call: Callable[[float], Response]) -> Response:
+        waits = Backoff(*_RETRY_S)
+        while True:
+            self._guard.check()
+            try:
+                return call(min(_WRITE_TIMEOUT_S, max(self._guard.remaining_s, 0.1)))
+            except (Unavailable, DeadlineExpired) as error:
+                logger.info("%s: the orchestrator does not answer: %s", self._name, error.message)
+                time.sleep(next(waits))
+
+
+def work_request(
+    pod: str, address: str, capabilities: pod_service_pb2.PodCapabilities
+) -> pod_service_pb2.LeaseWorkRequest:
+    """What every LeaseWork of this process has in common; its instance id tells it from the process before."""
+    return pod_service_pb2.LeaseWorkRequest(
+        pod=pod, instance_id=secrets.token_hex(16), build=own_build(), address=address, capabilities=capabilities
+    )

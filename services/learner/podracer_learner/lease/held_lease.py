@@ -1,0 +1,161 @@
+"""A lease that is held: what keeps it alive from a thread of its own, and what it allows."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from podracer.common.v1 import agent_pb2, cohort_pb2
+from podracer.orchestrator.v1 import pod_service_pb2
+from podracer_core.errors import DeadlineExpired, Fenced, PodracerError, Unavailable
+from podracer_core.jobs.messages import seconds_from_duration
+from podracer_core.rpc.backoff import Backoff
+from podracer_core.storage.object_store import ObjectStore
+from podracer_learner.lease.control import LeaseControl
+from podracer_learner.lease.guard import LeaseGuard
+
+__all__ = ["DRAINING", "ROUND_OVER", "HeldLease", "Interrupted", "Renewal"]
+
+logger = logging.getLogger(__name__)
+
+_TIMEOUT_S = 5.0
+_SOONEST_S = 1.0
+_RETRY_S = (0.1, 1.0)
+
+DRAINING = cohort_pb2.Problem(reason="DRAINING", message="the pod was told to stop, or to do other work")
+
+ROUND_OVER = cohort_pb2.Problem(reason="ROUND_OVER", message="the lead has ended the round")
+
+
+class Renewal:
+    """Renews every third of a term, sooner where evaluations wait. Progress is whatever was reported last.
+
+    A refusal revokes the guard; silence lets it run out.
+    """
+
+    def __init__(self, control: LeaseControl, guard: LeaseGuard, term_s: float) -> None:
+        self._control, self._guard, self._term_s = control, guard, term_s
+        self._lock = threading.Lock()
+        self._progress = pod_service_pb2.RenewLeaseRequest()
+        self._candidates: dict[str, agent_pb2.Evaluation] = {}  # by id
+        self._looks: dict[str, agent_pb2.Evaluation] = {}  # by agent: the newest says enough
+        self._action = pod_service_pb2.LEASE_ACTION_CONTINUE
+        self._wake, self._stopped = threading.Event(), threading.Event()
+        self._thread = threading.Thread(target=self._run, name="lease-renewal", daemon=True)
+        self.admission_score: float | None = None
+
+    @property
+    def action(self) -> pod_service_pb2.LeaseAction.ValueType:
+        """What the orchestrator wants."""
+        return self._action
+
+    @property
+    def calls_back(self) -> bool:
+        """Whether the orchestrator wants it back, undone: to stop this pod, or to have it work for another job."""
+        return self._action in (pod_service_pb2.LEASE_ACTION_DRAIN, pod_service_pb2.LEASE_ACTION_RELEASE)
+
+    def start(self) -> None:
+        """Renew once, which makes the guard valid, and go on in the thread. Raises Fenced, or Unavailable where the
+        orchestrator does not answer."""
+        self._renew()
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Renew no more. What has not been delivered stays in `undelivered`."""
+        self._stopped.set()
+        self._wake.set()
+        if self._thread.is_alive():
+            self._thread.join(_TIMEOUT_S)
+
+    def report(self, progress: pod_service_pb2.RenewLeaseRequest) -> None:
+        """Have the next renewal tell this; the first report is told soon."""
+        with self._lock:
+            first, self._progress = not self._progress.members, progress
+        if first:
+            self._wake.set()
+
+    def add_evaluations(self, evaluations: Iterable[agent_pb2.Evaluation]) -> None:
+        """Have the next renewal deliver these; of the looks of one agent only the newest."""
+        with self._lock:
+            for evaluation in evaluations:
+                if evaluation.purpose == agent_pb2.EVALUATION_PURPOSE_PROGRESS:
+                    self._looks[evaluation.agent] = evaluation
+                else:
+                    self._candidates[evaluation.evaluation_id] = evaluation
+        self._wake.set()
+
+    def undelivered(self) -> list[agent_pb2.Evaluation]:
+        """Evaluations that no renewal has delivered for certain."""
+        with self._lock:
+            return [*self._candidates.values(), *self._looks.values()]
+
+    def _run(self) -> None:
+        retries = Backoff(*_RETRY_S)
+        wait_s = self._term_s / 3
+        while not self._stopped.is_set():
+            soonest = min(_SOONEST_S, self._term_s / 6)
+            self._stopped.wait(min(soonest, wait_s))
+            self._wake.wait(max(wait_s - soonest, 0.0))
+            self._wake.clear()
+            if self._stopped.is_set():
+                return
+            try:
+                self._renew()
+            except Fenced as error:
+                logger.warning("%s", error.message)
+                return
+            except (Unavailable, DeadlineExpired) as error:
+                logger.info("a renewal was not answered: %s", error.message)
+                wait_s = next(retries)
+            except PodracerError as error:
+                self._guard.revoke(error.message)
+                logger.warning("a renewal was refused: %s", error.message)
+                return
+            else:
+                retries.reset()
+                wait_s = self._term_s / 3
+
+    def _renew(self) -> None:
+        with self._lock:
+            request = pod_service_pb2.RenewLeaseRequest()
+            request.CopyFrom(self._progress)
+            sent = [*self._candidates.values(), *self._looks.values()]
+        request.evaluations.extend(sent)
+        sent_at = self._guard.now()
+        try:
+            response = self._control.renew(request, min(_TIMEOUT_S, self._term_s / 2))
+        except Fenced as error:
+            self._guard.revoke(error.message)
+            raise
+        if response.HasField("term"):
+            self._term_s = seconds_from_duration(response.term)
+        self._guard.extend(sent_at, self._term_s)
+        self._action = response.action or pod_service_pb2.LEASE_ACTION_CONTINUE
+        self.admission_score = response.admission_score if response.HasField("admission_score") else None
+        delivered = {evaluation.evaluation_id for evaluation in sent}
+        with self._lock:
+            for waiting in (self._candidates, self._looks):
+                for key in [key for key, evaluation in waiting.items() if evaluation.evaluation_id in delivered]:
+                    del waiting[key]
+
+
+class Interrupted(PodracerError):
+    """The learner was told to stop while it waited."""
+
+    reason = "DRAINING"
+
+
+@dataclass(frozen=True, slots=True)
+class HeldLease:
+    """`store` is the object store, written to only while the lease is ours. `received_at`, on the monotonic clock;
+    `used_before`: this process's processor seconds then."""
+
+    lease: pod_service_pb2.Lease
+    received_at: float
+    used_before: float
+    guard: LeaseGuard
+    control: LeaseControl
+    renewal: Renewal
+    store: ObjectStore

@@ -1,0 +1,1 @@
+"""A round of training: how it begins, what it does, what it tells and what it leaves."""

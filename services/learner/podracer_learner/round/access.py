@@ -1,0 +1,175 @@
+"""The round of the moment for threads that serve: what it does (LearnerStatus), what they may ask (Commands)."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+from podracer.common.v1 import agent_pb2
+from podracer.learner.v1 import learner_service_pb2
+from podracer.orchestrator.v1 import pod_service_pb2
+from podracer_core.errors import DeadlineExpired, NotFound, PreconditionFailed
+from podracer_core.rpc.work_queue import WorkQueue
+
+if TYPE_CHECKING:
+    from torch import Tensor
+if TYPE_CHECKING:
+    from podracer_core.training.session import Progress
+    from podracer_learner.round.setup import RoundSetup
+
+__all__ = ["Commands", "LearnerStatus", "Presence", "TrainingControl"]
+
+
+Answer = TypeVar("Answer")
+
+_TIMEOUT_S = 30.0
+
+
+class TrainingControl(Protocol):
+    """The round as far as others may touch it; every method runs in the main thread."""
+
+    @property
+    def agents(self) -> Sequence[str]:
+        """Names of the members' agents."""
+
+    def policy(self, members: Sequence[int]) -> tuple[int, dict[str, Tensor]]:
+        """Version and stacked tensors of these members' actors."""
+
+    def checkpoint_now(self, members: Sequence[int]) -> list[agent_pb2.CheckpointReference]:
+        """Write and commit these members."""
+
+
+class Commands:
+    """Requests to the round of the moment."""
+
+    def __init__(self) -> None:
+        self._work = WorkQueue()
+        self._lock = threading.Lock()
+        self._round: TrainingControl | None = None
+
+    @contextmanager
+    def serving(self, current: TrainingControl) -> Iterator[None]:
+        """Have requests answered from this round; `run_pending` does it."""
+        with self._lock:
+            self._round = current
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._round = None
+            self._work.run_pending()
+
+    def run_pending(self) -> None:
+        """Answer what waits. Main thread."""
+        self._work.run_pending()
+
+    def fetch_policy(self, agent: str) -> tuple[list[str], int, dict[str, Tensor]]:
+        """Agents, version and tensors of one member, or of all where `agent` is empty."""
+
+        def fetch(current: TrainingControl) -> tuple[list[str], int, dict[str, Tensor]]:
+            members = _members(current, [agent] if agent else [])
+            return [current.agents[member] for member in members], *current.policy(members)
+
+        return self._ask(fetch)
+
+    def checkpoint(self, agents: Sequence[str]) -> list[agent_pb2.CheckpointReference]:
+        """Write and commit checkpoints of these agents, or of all."""
+        return self._ask(lambda current: current.checkpoint_now(_members(current, agents)))
+
+    def _ask(self, question: Callable[[TrainingControl], Answer]) -> Answer:
+        def task() -> Answer:
+            with self._lock:
+                current = self._round
+            if current is None:
+                raise PreconditionFailed("this learner trains nobody now", reason="NO_LEASE")
+            return question(current)
+
+        with self._lock:
+            if self._round is None:
+                raise PreconditionFailed("this learner trains nobody now", reason="NO_LEASE")
+            future = self._work.submit(task)
+        try:
+            return future.result(_TIMEOUT_S)
+        except FutureTimeoutError:
+            raise DeadlineExpired(f"the round did not answer within {_TIMEOUT_S:.0f} s") from None
+
+
+def _members(current: TrainingControl, agents: Sequence[str]) -> list[int]:
+    """Indices of agents; of all where none is named. Raises NotFound for one that is not of this cohort."""
+    known = list(current.agents)
+    for agent in agents:
+        if agent not in known:
+            raise NotFound(f"{agent} is not trained here; it trains {', '.join(known)}", agent=agent)
+    return [known.index(agent) for agent in agents] if agents else list(range(len(known)))
+
+
+@dataclass(frozen=True, slots=True)
+class Presence:
+    """One look at the learner; replaced as a whole."""
+
+    state: learner_service_pb2.LearnerState.ValueType = learner_service_pb2.LEARNER_STATE_IDLE
+    lease: str = ""
+    fence: int = 0
+    agents: tuple[str, ...] = ()
+    updates: int = 0
+    env_steps: int = 0
+    env_steps_per_second: float = 0.0
+    worker_count: int = 0
+    evaluator_count: int = 0
+    policy_version: int = 0
+    staleness: float = 0.0
+
+
+class LearnerStatus:
+    """The newest Presence: written by the main thread, read by rpc threads."""
+
+    def __init__(self) -> None:
+        self.presence = Presence()
+
+    def idle(self) -> None:
+        """Waits for work."""
+        self.presence = Presence()
+
+    def draining(self) -> None:
+        """Is about to stop."""
+        self.presence = Presence(learner_service_pb2.LEARNER_STATE_DRAINING)
+
+    def training(
+        self,
+        lease: pod_service_pb2.Lease,
+        progress: Progress,
+        env_steps_per_second: float,
+        setup: RoundSetup,
+    ) -> None:
+        """Where the round stands."""
+        source, judge = setup.source, setup.judge
+        self.presence = Presence(
+            learner_service_pb2.LEARNER_STATE_TRAINING,
+            lease.name,
+            lease.fence,
+            _agents(lease),
+            progress.updates,
+            sum(progress.env_steps),
+            env_steps_per_second,
+            source.worker_count,
+            0 if judge is None else judge.evaluator_count,
+            setup.algorithm.version,
+            source.staleness,
+        )
+
+    def working(self, lease: pod_service_pb2.Lease) -> None:
+        """Has just leased something."""
+        training = lease.WhichOneof("work") in ("train", "follow")
+        state = learner_service_pb2.LEARNER_STATE_TRAINING if training else learner_service_pb2.LEARNER_STATE_BUSY
+        self.presence = Presence(state, lease.name, lease.fence, _agents(lease))
+
+
+def _agents(lease: pod_service_pb2.Lease) -> tuple[str, ...]:
+    if lease.WhichOneof("work") == "evaluate":
+        return tuple(policy.agent for policy in lease.evaluate.policies)
+    work = lease.follow.train if lease.WhichOneof("work") == "follow" else lease.train
+    return tuple(agent.name for agent in work.cohort.members)

@@ -1,0 +1,269 @@
+"""Rollouts from workers, which share the environments of every member between them."""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from podracer.common.v1 import cohort_pb2, environment_pb2
+from podracer.worker.v1 import worker_service_pb2
+from podracer_core.algorithms.algorithm import Algorithm
+from podracer_core.buffers.rollout import Rollout
+from podracer_core.build import own_build
+from podracer_core.carriers.inline import TensorEncoder, encode_tensor
+from podracer_core.carriers.negotiation import Endpoint
+from podracer_core.errors import InvalidInput
+from podracer_core.rpc.address import parse_address
+from podracer_core.training.environment_states import EnvironmentState, stack_states, unstack_states
+from podracer_core.training.pace_trial import MOST_AHEAD, PaceTrial
+from podracer_core.training.source import RolloutSource
+from podracer_learner.user_files import FetchedFiles
+from podracer_learner.workers.collect_stream import Arrival
+from podracer_learner.workers.crew import CrewOptions, WorkerCrew
+from podracer_learner.workers.discovery import WorkerDirectory
+from podracer_learner.workers.link import LinkOptions, WorkerLink
+from podracer_learner.workers.rollouts import Weights, join_states, whole_rollout
+from podracer_learner.workers.shares import Part, Share, remaining_wait_s
+
+__all__ = ["RemoteSource", "WorkerPlan"]
+
+logger = logging.getLogger(__name__)
+
+_SILENCE_S = 300.0
+_OPENING_GRACE_S = 10.0
+_ABSENT_GRACE_S = 2.0  # processes that are started together listen within less of each other
+_POLL_S = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerPlan:
+    """What all workers of a learner are asked for.
+
+    files        of the environment
+    lock_step    always: a rollout begins only on the weights that answer the one before, and waits for all workers
+    ahead        rollouts that workers collect ahead of training, 0 to 2; None: as is measured to be best
+    max_workers  that have a part at a time; 0: all that there are
+    patience_s   how long too few workers are waited for
+    check        is called while waiting; raises to give up
+    check_environment  raises PreconditionFailed for a worker that has started another one than is expected
+    endpoint     where rollouts arrive
+    first_environment  number of the first one within each member
+    """
+
+    cohort: cohort_pb2.CohortSpec
+    files: FetchedFiles
+    envs_per_member: int
+    horizon: int
+    lock_step: bool
+    ahead: int | None
+    max_workers: int
+    patience_s: float
+    check: Callable[[], None]
+    check_environment: Callable[[environment_pb2.EnvironmentDescription], None]
+    endpoint: Endpoint
+    first_environment: int = 0
+
+
+class RemoteSource(RolloutSource):
+    """Collects through workers, any number of which may come and go (`WorkerCrew`).
+
+    A rollout goes on without workers that are lost or late, once half of the environments have answered (`quorum.py`):
+    their rows are there, none of them valid, so that minibatches keep their shapes. What comes late is part of the next
+    rollout, unless it is older than the algorithm can use. Where fewer have answered they are waited for until patience
+    ends, then Unavailable is raised.
+
+    It begins in lock-step: every rollout is of the newest weights. Where collecting and training take about as long as
+    each other (`PaceTrial`), workers soon collect the next rollouts while the learner trains on this one, which is then
+    some versions old. With `lock_step` that never happens, all workers are waited for, and environments' states are
+    known.
+    """
+
+    def __init__(
+        self,
+        plan: WorkerPlan,
+        directory: WorkerDirectory,
+        step_count: Tensor,
+        states: Sequence[EnvironmentState | None],
+    ) -> None:
+        """Begins to open the sessions, without waiting for them. step_count int64 [M]: steps per environment that each
+        agent has taken; `states`: those of its environments to go on from, None: new episodes."""
+        self._plan = plan
+        self._algorithm: Algorithm | None = None
+        self._encoder = TensorEncoder()
+        self._step_count, self._states = step_count.clone(), list(states)
+        self._standing: Tensor | None = None
+        self._pace = PaceTrial(0 if plan.lock_step else plan.ahead)
+        self._threads = torch.get_num_threads()
+        self._greatest_lag, self._live_environments = 0, 0
+        news = threading.Event()
+        options = CrewOptions(plan.envs_per_member, plan.max_workers, plan.lock_step, plan.patience_s, plan.check)
+        self._crew = WorkerCrew(
+            options,
+            directory,
+            news,
+            LinkOptions(
+                self._opening,
+                plan.files,
+                plan.check_environment,
+                _SILENCE_S,
+                news.set,
+                plan.endpoint,
+                with_environment_state=plan.lock_step,
+            ),
+        )
+
+    @property
+    def figures(self) -> dict[str, float]:
+        return {
+            "workers": self.worker_count,
+            "live_environments": self._live_environments,
+            "staleness": self.staleness,
+            "staleness_greatest": self._greatest_lag,
+            "collected_ahead": self._pace.ahead,
+        }
+
+    def opened(self) -> None:
+        """Wait until all sessions are open; half of them do, where the others do not come within some seconds. Raises
+        UserCodeFailed where the environment does not start, and what `WorkerCrew.poll` raises."""
+        began_at = time.monotonic()
+
+        def grace_s(link: WorkerLink) -> float:
+            if self._plan.lock_step:
+                return math.inf
+            limit_s = _OPENING_GRACE_S if link.lost_since is None else _ABSENT_GRACE_S
+            return began_at + limit_s - time.monotonic()
+
+        while True:
+            self._crew.poll()
+            wait_s = remaining_wait_s([Share(one.environments, one.opened, grace_s(one)) for one in self._crew.links])
+            if wait_s <= 0:
+                return
+            self._crew.wait(min(wait_s, _POLL_S))
+
+    def serve(self, algorithm: Algorithm) -> None:
+        """Collect for this algorithm from now on."""
+        self._algorithm = algorithm
+
+    def collect(self) -> Rollout:
+        algorithm = self._algorithm
+        if algorithm is None:
+            raise InvalidInput("nobody trains on these rollouts yet")
+        self._pace.wait()
+        self._crew.regroup()
+        weights = Weights.of(algorithm, self._encoder)
+        links, arrivals = self._await(algorithm, weights)
+        self._pace.go_on()
+        self._share_cores(links)
+        self._remember(arrivals)
+        if self._pace.ahead and self._crew.change_due() is None:
+            for link in links:
+                link.keep_busy(weights, self._pace.ahead)
+        self._measure(algorithm, arrivals)
+        return self._whole(links, arrivals, algorithm.device)
+
+    def environment_states(self) -> list[EnvironmentState] | None:
+        known = [state for state in self._states if state is not None]
+        return known if self._plan.lock_step and len(known) == len(self._states) else None
+
+    def close(self) -> None:
+        torch.set_num_threads(self._threads)
+        self._crew.close()
+
+    def _share_cores(self, links: Sequence[WorkerLink]) -> None:
+        """Workers of this machine that collect while this process trains have its cores; else it has them in turn."""
+        beside = any(parse_address(link.address).is_local for link in links)
+        threads = 1 if self._pace.ahead and beside else self._threads
+        if torch.get_num_threads() != threads:
+            torch.set_num_threads(threads)
+
+    def _await(self, algorithm: Algorithm, weights: Weights) -> tuple[Sequence[WorkerLink], Sequence[Arrival | None]]:
+        """Workers in the order of their parts, and the rollout of each that has answered in time."""
+        crew = self._crew
+        rollouts = 1 if crew.change_due() is not None else max(self._pace.ahead, 1)
+        while True:
+            crew.poll()
+            for link in crew.links:
+                self._drop_old(link, algorithm)
+                link.keep_busy(weights, rollouts)
+            wait_s = self._remaining_wait_s()
+            if wait_s <= 0:
+                break
+            crew.wait(min(wait_s, _POLL_S))
+        grace_s = crew.usual.grace_s
+        for link in crew.links:
+            link.late = link.times.last_duration_s > grace_s if link.arrivals else link.late or link.opened
+        durations = [link.times.last_duration_s for link in crew.links if link.arrivals and not link.late]
+        if durations:
+            crew.usual.add(max(durations))
+        return list(crew.links), [link.arrivals.popleft() if link.arrivals else None for link in crew.links]
+
+    def _remaining_wait_s(self) -> float:
+        crew, now = self._crew, time.monotonic()
+        if self._plan.lock_step:
+            return 0.0 if crew.links and all(link.arrivals for link in crew.links) else math.inf
+
+        def grace_s(link: WorkerLink) -> float:
+            if link.late or link.lost_since is not None:
+                return 0.0
+            return crew.usual.grace_s - link.age_s(now)
+
+        return remaining_wait_s([Share(link.environments, bool(link.arrivals), grace_s(link)) for link in crew.links])
+
+    def _drop_old(self, link: WorkerLink, algorithm: Algorithm) -> None:
+        while link.arrivals and algorithm.version - link.arrivals[0].rollout.policy_version > algorithm.max_lag:
+            dropped = link.arrivals.popleft()
+            self.used_s += dropped.processor_s
+            lag = algorithm.version - dropped.rollout.policy_version
+            logger.info("a rollout of worker %s is %d versions old and was dropped", link.address, lag)
+
+    def _opening(self, part: Part, ahead: int) -> worker_service_pb2.OpenCollect:
+        """`ahead`: rollouts of the part that have come and will be used: the session's random numbers come after
+        theirs."""
+        first, count = part
+        step_count = self._step_count + ahead * self._plan.horizon
+        state = stack_states(self._states, first, count) | {"step_count": step_count}
+        return worker_service_pb2.OpenCollect(
+            build=own_build(),
+            cohort=self._plan.cohort,
+            envs_per_member=count,
+            first_env_index=self._plan.first_environment + first,
+            horizon=self._plan.horizon,
+            max_in_flight=1 if self._plan.lock_step else MOST_AHEAD,
+            deterministic=self._plan.lock_step,
+            environment_state={name: encode_tensor(tensor) for name, tensor in state.items()},
+        )
+
+    def _remember(self, arrivals: Sequence[Arrival | None]) -> None:
+        """Where the environments stand now: a session that has to be opened again goes on from there."""
+        self._step_count = self._step_count + self._plan.horizon
+        parts = [unstack_states(one.environment_state) for one in arrivals if one is not None and one.environment_state]
+        if len(parts) == len(arrivals):
+            self._states = [join_states([part[member] for part in parts]) for member in range(len(parts[0]))]
+        else:
+            self._states = [None] * len(self._states)
+
+    def _measure(self, algorithm: Algorithm, arrivals: Sequence[Arrival | None]) -> None:
+        there = [arrival for arrival in arrivals if arrival is not None]
+        lags = [algorithm.version - arrival.rollout.policy_version for arrival in there]
+        counts = [arrival.rollout.num_envs for arrival in there]
+        self.staleness = sum(lag * count for lag, count in zip(lags, counts, strict=True)) / sum(counts)
+        self.worker_count = self._crew.connected
+        self.used_s += sum(arrival.processor_s for arrival in there)
+        self._greatest_lag = max(lags)
+        self._live_environments = sum(arrival.live_environments for arrival in there)
+
+    def _whole(self, links: Sequence[WorkerLink], arrivals: Sequence[Arrival | None], device: torch.device) -> Rollout:
+        rollouts = [None if arrival is None else arrival.rollout for arrival in arrivals]
+        rollout = whole_rollout([link.part for link in links], rollouts, self._standing, device)
+        if len(links) > 1:
+            self._standing = rollout.observation[-1].clone()
+        # A part that came late has begun at an earlier step of its own: the members' clock is the learner's.
+        first_step = (self._step_count - self._plan.horizon).to(rollout.first_step.device)
+        return replace(rollout, first_step=first_step)
