@@ -15,8 +15,8 @@ from podracer_core.errors import FieldViolation, InvalidInput, NotFound
 
 if TYPE_CHECKING:
     from podracer.evaluator.v1 import evaluator_service_pb2_grpc
-    from podracer_client.backtests import Backtest
-    from podracer_client.client import Client
+    from podracer_client.jobs.client import Client
+    from podracer_client.trading.backtests import Backtest
     from podracer_core.catalogue.environments import EnvironmentSpec
     from podracer_core.catalogue.environments.stored_file import StoredFile
 
@@ -83,15 +83,15 @@ def backtest(
     """Play a trading policy through days that it has not seen, beside what it is held against; writes a page
     (index.html) and every fill (trades.csv) into a folder."""
     from podracer.evaluator.v1 import evaluator_service_pb2
-    from podracer_client.backtests import run_backtest
-    from podracer_client.command.other_arguments import parsed_arguments, with_arguments
-    from podracer_client.display.backtest import backtest_json, backtest_text
-    from podracer_client.environment_files import bring_files, trained_environment
+    from podracer_client.files import require_makeable
     from podracer_client.local.evaluator import private_evaluator
     from podracer_client.names import short_name
-    from podracer_client.policies import policy_folders
-    from podracer_client.report.writing import require_makeable
-    from podracer_client.walk_forward import walk_forward
+    from podracer_client.policies.argument_overrides import parsed_arguments, with_arguments
+    from podracer_client.policies.environment_files import bring_files, trained_environment
+    from podracer_client.policies.folders import policy_folders
+    from podracer_client.trading.backtest_text import backtest_json, backtest_text
+    from podracer_client.trading.backtests import run_backtest
+    from podracer_client.trading.walk_forward import walk_forward
     from podracer_core.attachments.transfer import put_file
 
     arguments = {"evaluation_split": "test", **parsed_arguments(settings or ())}
@@ -145,11 +145,11 @@ def backtest(
     import logging
 
     logging.getLogger("matplotlib").setLevel(logging.ERROR)  # that it builds a cache of fonts is no news
-    from podracer_client.report.backtest_page import write_backtest
+    from podracer_client.trading.backtest_page import write_backtest
 
     written = write_backtest(found, folder, f"{short_name(policies[0].rstrip('/'))}: back-test", figures)
     if json:
-        from podracer_client.command.messages import write_json
+        from podracer_client.display.messages import write_json
 
         write_json({"event": "backtest", "folder": str(folder), **backtest_json(found)})
         return
@@ -162,7 +162,7 @@ def _other_table(text: str, connect: Callable[[], Client]) -> Iterator[tuple[Pat
     """The file that `--data` names, here or on the server; None where it names none."""
     import tempfile
 
-    from podracer_client.data_sets import fetch_data_set
+    from podracer_client.artifacts.data_sets import fetch_data_set
 
     if not text:
         yield None

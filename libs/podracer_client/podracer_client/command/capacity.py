@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 @with_server
 def capacity(server: ServerOptions, json: Json = False) -> None:
     """Show what the pool of pods has and uses, what keeps it from growing, and each job's share."""
-    from podracer_client.command.messages import write_json
+    from podracer_client.display.messages import write_json
 
     with server.connect() as client:
         found = client.capacity()

@@ -28,8 +28,8 @@ def add(
     Each command then reads a client's token and certificate from the cluster's Secrets, and keeps a
     `kubectl port-forward` open while it runs.
     """
-    from podracer_client.cluster import current_kube_context
-    from podracer_client.contexts import ClusterPlace, Contexts
+    from podracer_client.servers.cluster import current_kube_context
+    from podracer_client.servers.contexts import ClusterPlace, Contexts
 
     if not kubernetes:
         raise typer.BadParameter("say of what kind it is", param_hint="--kubernetes")
@@ -43,7 +43,7 @@ def add(
 @application.command()
 def use(name: Name) -> None:
     """Use a context wherever no server is named and none runs in ./runs."""
-    from podracer_client.contexts import Contexts
+    from podracer_client.servers.contexts import Contexts
 
     contexts = Contexts.read()
     _ = contexts[name]
@@ -54,8 +54,8 @@ def use(name: Name) -> None:
 @application.command("list")
 def list_contexts() -> None:
     """List the contexts; a star marks the one in use."""
-    from podracer_client.contexts import Contexts
     from podracer_client.display.listing import columns
+    from podracer_client.servers.contexts import Contexts
 
     contexts = Contexts.read()
     known = sorted(contexts.known.items())
@@ -66,7 +66,7 @@ def list_contexts() -> None:
 @application.command()
 def remove(name: Name) -> None:
     """Forget a context; what it stands for stays as it is."""
-    from podracer_client.contexts import Contexts
+    from podracer_client.servers.contexts import Contexts
 
     contexts = Contexts.read()
     _ = contexts[name]

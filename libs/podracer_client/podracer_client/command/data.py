@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from podracer_client.command.options import Json, ServerOptions, with_server
-from podracer_client.command.output import require_writable
+from podracer_client.files import require_writable
 from podracer_core.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -48,8 +48,8 @@ def import_table(
     json: Json = False,
 ) -> None:
     """Check a price table, say what is remarkable about it, and store it as Parquet in a file or on the server."""
-    from podracer_client.data_import import ImportRequest, import_market_data
-    from podracer_client.display.market_data import inspection_text
+    from podracer_client.trading.data_import import ImportRequest, import_market_data
+    from podracer_client.trading.inspection_text import inspection_text
 
     if output is not None:
         require_writable(output)
@@ -90,7 +90,7 @@ def make(
     json: Json = False,
 ) -> None:
     """Make an invented market: correlated prices with regimes, trends, jumps and gaps; the same for the same seed."""
-    from podracer_client.data_import import write_market
+    from podracer_client.trading.data_import import write_market
     from podracer_core.market_data.synthetic import SyntheticMarket
 
     if output.suffix not in (".csv", ".parquet"):
@@ -117,7 +117,7 @@ def make(
 @with_server
 def list_data_sets(server: ServerOptions, json: Json = False) -> None:
     """The data sets of the server, newest first. NAME.0123456789abcdef is what NAME was before, kept for its jobs."""
-    from podracer_client.data_sets import data_sets
+    from podracer_client.artifacts.data_sets import data_sets
     from podracer_client.display.listing import columns
 
     with server.connect() as client:
@@ -137,7 +137,7 @@ def list_data_sets(server: ServerOptions, json: Json = False) -> None:
 @with_server
 def show(server: ServerOptions, name: Name, json: Json = False) -> None:
     """What a data set holds."""
-    from podracer_client.data_sets import download_data_set
+    from podracer_client.artifacts.data_sets import download_data_set
     from podracer_core.market_data.canonical import read_provenance
 
     with server.connect() as client, download_data_set(client, name) as (artifact, file):
@@ -159,7 +159,7 @@ def show(server: ServerOptions, name: Name, json: Json = False) -> None:
 @with_server
 def delete(server: ServerOptions, name: Name) -> None:
     """Delete a data set that no job needs."""
-    from podracer_client.data_sets import delete_data_set
+    from podracer_client.artifacts.data_sets import delete_data_set
 
     with server.connect() as client:
         delete_data_set(client, name)
@@ -174,7 +174,7 @@ def download(
     output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="The new file.", show_default=False)],
 ) -> None:
     """Write a data set to a file."""
-    from podracer_client.data_sets import fetch_data_set
+    from podracer_client.artifacts.data_sets import fetch_data_set
 
     require_writable(output)
     with server.connect() as client:
@@ -210,6 +210,6 @@ def _when(artifact: artifact_service_pb2.Artifact) -> str:
 
 
 def _write_json(values: dict[str, Any]) -> None:
-    from podracer_client.command.messages import write_json
+    from podracer_client.display.messages import write_json
 
     write_json(values)

@@ -15,7 +15,7 @@ from podracer_core.errors import InvalidInput
 if TYPE_CHECKING:
     from podracer.common.v1 import agent_pb2, environment_pb2
     from podracer.evaluator.v1 import evaluator_service_pb2
-    from podracer_client.ensembles import EnsembleEvaluation
+    from podracer_client.policies.ensembles import EnsembleEvaluation
 
 _TIMEOUT_S = 3600.0
 _SHOWN_EPISODES = 8
@@ -50,11 +50,11 @@ def evaluate(
     """Evaluate a policy: its stored episodes once more, or fresh ones, or in a changed environment; or several that act
     together, beside each of them alone."""
     from podracer.evaluator.v1 import evaluator_service_pb2
-    from podracer_client.command.other_arguments import parsed_arguments, with_arguments
-    from podracer_client.ensembles import FRESH_EPISODES, evaluate_together, sources
-    from podracer_client.environment_files import bring_files, trained_environment
     from podracer_client.local.evaluator import private_evaluator
-    from podracer_client.policies import policy_folders
+    from podracer_client.policies.argument_overrides import parsed_arguments, with_arguments
+    from podracer_client.policies.ensembles import FRESH_EPISODES, evaluate_together, sources
+    from podracer_client.policies.environment_files import bring_files, trained_environment
+    from podracer_client.policies.folders import policy_folders
     from podracer_core.catalogue.messages import environment_to_message
 
     arguments = parsed_arguments(settings or ())
@@ -175,7 +175,7 @@ def _told(arguments: Mapping[str, Any]) -> str:
 
 
 def _show_ensemble(found: EnsembleEvaluation, arguments: Mapping[str, Any], *, json: bool) -> None:
-    from podracer_client.command.messages import evaluation_json, write_json
+    from podracer_client.display.messages import evaluation_json, write_json
 
     if not json:
         sys.stdout.write(ensemble_text(found, arguments))
@@ -210,7 +210,7 @@ def _show_ensemble(found: EnsembleEvaluation, arguments: Mapping[str, Any], *, j
 
 
 def _write_json(response: evaluator_service_pb2.EvaluateCheckpointResponse, arguments: Mapping[str, Any]) -> None:
-    from podracer_client.command.messages import evaluation_json, write_json
+    from podracer_client.display.messages import evaluation_json, write_json
 
     description, evaluation = response.description, response.evaluation
     compared = response.HasField("largest_difference")

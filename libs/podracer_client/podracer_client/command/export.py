@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from podracer_client.command.options import EnsembleRule, EnsembleSize, Json, Policies, ServerOptions, with_server
-from podracer_client.command.output import require_writable
+from podracer_client.files import require_writable
 from podracer_core.errors import DataCorrupted, InvalidInput
 
 if TYPE_CHECKING:
@@ -53,9 +53,9 @@ def export(
     require_writable(output)
 
     from podracer.evaluator.v1 import evaluator_service_pb2
-    from podracer_client.ensembles import rule_text, sources
     from podracer_client.local.evaluator import private_evaluator
-    from podracer_client.policies import policy_folders
+    from podracer_client.policies.ensembles import rule_text, sources
+    from podracer_client.policies.folders import policy_folders
 
     with (
         policy_folders(policies, ensemble, server.connect, server.folder) as folders,
@@ -69,7 +69,7 @@ def export(
         header = write_policy(evaluator.ExportPolicy(request, timeout=_TIMEOUT_S), output)
     together = (rule or rule_text(header.description)) if len(folders) > 1 else ""
     if json:
-        from podracer_client.command.messages import write_json
+        from podracer_client.display.messages import write_json
 
         values = {"event": "exported", "path": str(output), "size_bytes": header.size_bytes, "sha256": header.sha256}
         values |= {"policies": len(folders), "ensemble": together or None}

@@ -24,7 +24,7 @@ def gc(
     What is on a leaderboard, an alias's, an agent's newest or best, or in use stays, and so does whatever is younger
     than an hour. The server does this by itself now and then.
     """
-    from podracer_client.command.messages import write_json
+    from podracer_client.display.messages import write_json
 
     with server.connect() as client:
         found = client.collect_checkpoints(dry_run=dry_run)

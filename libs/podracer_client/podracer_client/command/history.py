@@ -25,8 +25,8 @@ def history(
     json: Json = False,
 ) -> None:
     """Show what was promoted, what was not, and why, newest first; of a state folder also when nothing runs there."""
-    from podracer_client.command.messages import write_json
     from podracer_client.display.listing import columns
+    from podracer_client.display.messages import write_json
     from podracer_client.names import short_name
 
     with server.read() as client:
@@ -42,7 +42,7 @@ def history(
 
 def show_promotion(promotion: job_service_pb2.Promotion, *, json: bool) -> None:
     """A decision that has just been made."""
-    from podracer_client.command.messages import write_json
+    from podracer_client.display.messages import write_json
 
     if json:
         write_json(promotion_json(promotion))
@@ -76,7 +76,7 @@ def promotion_json(promotion: job_service_pb2.Promotion) -> dict[str, Any]:
 
 
 def _side(evaluation: agent_pb2.Evaluation) -> dict[str, Any]:
-    from podracer_client.command.messages import evaluation_json
+    from podracer_client.display.messages import evaluation_json
 
     return {"agent": evaluation.agent, **evaluation_json(evaluation)}
 

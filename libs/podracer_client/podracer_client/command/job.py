@@ -10,7 +10,7 @@ from podracer_client.command.options import JobName, Json, ServerOptions, with_s
 @with_server
 def job(server: ServerOptions, name: JobName, json: Json = False) -> None:
     """Show one job: its figures, pods and latest events; of a state folder also when nothing runs there."""
-    from podracer_client.command.messages import job_json, write_json
+    from podracer_client.display.messages import job_json, write_json
     from podracer_client.display.numbers import time_text
     from podracer_client.display.snapshot import take_snapshot
     from podracer_client.display.summary import JobSummary

@@ -32,8 +32,8 @@ def jobs(
     json: Json = False,
 ) -> None:
     """List jobs, newest first; of a state folder also when nothing runs there."""
-    from podracer_client.command.messages import job_json, write_json
     from podracer_client.display.listing import columns
+    from podracer_client.display.messages import job_json, write_json
     from podracer_client.display.numbers import count_text, return_text, time_text
     from podracer_client.names import short_name
 

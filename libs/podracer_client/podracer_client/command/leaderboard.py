@@ -35,8 +35,8 @@ def leaderboard(
 
 
 def _show(board: leaderboard_service_pb2.Leaderboard, *, every: bool, json: bool) -> None:
-    from podracer_client.command.messages import candidate_json, write_json
     from podracer_client.display.leaderboard import leaderboard_text
+    from podracer_client.display.messages import candidate_json, write_json
 
     if json:
         for candidate in board.candidates:

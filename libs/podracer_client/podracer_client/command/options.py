@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from podracer_client.client import Client
+    from podracer_client.jobs.client import Client
 
 JobFile = Annotated[Path, typer.Argument(metavar="JOB.yaml", help="The job file.", show_default=False)]
 JobName = Annotated[str, typer.Argument(metavar="JOB", help="The job's id or name.", show_default=False)]
@@ -71,7 +71,7 @@ class ServerOptions:
 
     def connect(self) -> Client:
         """Raises NotFound where no server is known, InvalidInput for an unreadable token."""
-        from podracer_client.client import Client
+        from podracer_client.jobs.client import Client
 
         return Client.connect(
             self.orchestrator,

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from podracer_client.command.options import Json, ServerOptions, with_server
-from podracer_client.command.output import require_writable
+from podracer_client.files import require_writable
 
 
 @with_server
@@ -45,7 +45,7 @@ def report(
         made = make_report(client, name, experiment=experiment)
     written = made.write(output, figures)
     if json:
-        from podracer_client.command.messages import write_json
+        from podracer_client.display.messages import write_json
 
         write_json({"event": "report", "path": str(output), "figures": [str(path) for path in written], **made.facts})
         return

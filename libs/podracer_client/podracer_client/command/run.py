@@ -28,10 +28,10 @@ def run(
     experiment = load_experiment(job_file)  # before anything is made or started
     _refuse_continuous(experiment, job_file)
 
-    from podracer_client.connection import DEFAULT_FOLDER
-    from podracer_client.display.display import choose_display
+    from podracer_client.display.following import choose_display
     from podracer_client.local.run import run_job
     from podracer_client.local.services import ServiceOptions
+    from podracer_client.servers.connection import DEFAULT_FOLDER
 
     options = ServiceOptions(max_pods=max_pods)
     elsewhere = ["--dir", str(folder)] if folder != DEFAULT_FOLDER else []

@@ -40,7 +40,7 @@ def secrets(
     if kubernetes == (folder is not None):
         raise typer.BadParameter("expected either DIR or --kubernetes")
     if folder is None:
-        from podracer_client.cluster_secrets import ClusterSecrets, keep
+        from podracer_client.secrets.cluster import ClusterSecrets, keep
         from podracer_core.kubernetes.access import in_cluster, read_kubeconfig
         from podracer_core.kubernetes.api import ClusterApi
         from podracer_core.telemetry.logging import configure_logging
@@ -52,7 +52,7 @@ def secrets(
         api = ClusterApi(in_cluster() if kubeconfig is None else read_kubeconfig(kubeconfig))
         keep(ClusterSecrets(api, without or (), host or (), days), stop, once=once, renew=renew)
         return
-    from podracer_client.deployment_secrets import create_secrets
+    from podracer_client.secrets.deployment import create_secrets
 
     written = create_secrets(folder, host or (), days, renew=renew)
     sys.stdout.write("".join(f"{path}\n" for path in written) or f"nothing is missing below {folder}\n")

@@ -39,8 +39,8 @@ def serve(
     ] = 5.0,
 ) -> None:
     """Act with policies for whoever asks, until Ctrl-C: one small server, many policies."""
-    from podracer_client.connection import DEFAULT_FOLDER
-    from podracer_client.local.serve import ServeOptions, keep_serving
+    from podracer_client.policies.serve import ServeOptions, keep_serving
+    from podracer_client.servers.connection import DEFAULT_FOLDER
 
     folder = tokens or (server.folder or DEFAULT_FOLDER) / "tokens"
     options = ServeOptions(listen, folder.absolute(), rule, follow_interval, server.tls, server.insecure)

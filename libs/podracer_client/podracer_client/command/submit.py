@@ -12,8 +12,8 @@ from podracer_client.command.options import JobFile, Json, Plain, ServerOptions,
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from podracer_client.client import Client
-    from podracer_client.job import Job
+    from podracer_client.jobs.client import Client
+    from podracer_client.jobs.job import Job
     from podracer_core.jobs.experiment import Experiment
 
 _SUBMISSION_LENGTH = 16
@@ -45,8 +45,8 @@ def submit(
     experiment = load_experiment(job_file)
     _check_submission(submission)
 
-    from podracer_client.command.messages import job_json, write_json
     from podracer_client.command.watch import watch_job
+    from podracer_client.display.messages import job_json, write_json
 
     with server.connect() as client:
         jobs = []
@@ -75,7 +75,7 @@ def _submitted(client: Client, experiment: Experiment, submission: str, job_id: 
     """All of them, or none where one would be refused; cut off in between, `submission` completes what there is."""
     import secrets
 
-    from podracer_client.experiments import check_jobs, create_jobs
+    from podracer_client.jobs.experiments import check_jobs, create_jobs
 
     if not experiment.axes and not submission:
         return [client.submit(experiment.jobs[0], job_id=job_id)]
@@ -90,7 +90,7 @@ def _watch_all(client: Client, experiment: Experiment, jobs: list[Job], *, json:
     """Show all jobs until the last one has ended; the exit code."""
     from podracer.orchestrator.v1 import job_pb2
     from podracer_client.display.comparison import choose_experiment_display
-    from podracer_client.experiments import follow_jobs
+    from podracer_client.jobs.experiments import follow_jobs
 
     display = choose_experiment_display(experiment.axes, json=json)
     latest = {job.name: job for job in jobs}

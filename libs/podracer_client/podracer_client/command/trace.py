@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from podracer_client.command.options import JobName, Json, StateFolderOption
-from podracer_client.command.output import require_writable
+from podracer_client.files import require_writable
 
 
 def trace(
@@ -28,13 +28,12 @@ def trace(
     json: Json = False,
 ) -> None:
     """Show where the time of a job went, from its creation to gradient steps, and write that as one HTML page."""
+    from podracer_client.files import write_whole
     from podracer_client.local.state_folder import StateFolder
     from podracer_client.names import short_name
-    from podracer_client.report.writing import write_whole
-    from podracer_client.traces.flame import flame_of
+    from podracer_client.traces.flame import flame_of, flame_text
     from podracer_client.traces.page import trace_page
     from podracer_client.traces.reading import read_trace
-    from podracer_client.traces.text import flame_text
 
     output = output or Path(f"{short_name(name)}-trace.html")
     require_writable(output)
@@ -42,7 +41,7 @@ def trace(
     flame = flame_of(found)
     write_whole(output, trace_page(found, flame).encode())
     if json:
-        from podracer_client.command.messages import write_json
+        from podracer_client.display.messages import write_json
 
         figures = {"seconds": found.seconds, "work_seconds": flame.seconds, "spans": len(found.spans)}
         write_json({"event": "trace", "job": found.job, "path": str(output), **figures})

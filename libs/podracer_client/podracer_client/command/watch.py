@@ -10,8 +10,8 @@ import typer
 from podracer_client.command.options import JobName, Json, Plain, ServerOptions, with_server
 
 if TYPE_CHECKING:
-    from podracer_client.client import Client
-    from podracer_client.job import Job
+    from podracer_client.jobs.client import Client
+    from podracer_client.jobs.job import Job
 
 
 @with_server
@@ -24,9 +24,8 @@ def watch(server: ServerOptions, job: JobName, plain: Plain = False, json: Json 
 def watch_job(server: ServerOptions, client: Client, job: Job, *, plain: bool, json: bool) -> int:
     """Show a job until it has ended; the exit code. `server` is what the user said to reach `client`'s servers."""
     from podracer.orchestrator.v1 import job_pb2
-    from podracer_client.display.display import choose_display
+    from podracer_client.display.following import AgentPoller, choose_display, show_update
     from podracer_client.display.summary import JobSummary, next_steps
-    from podracer_client.following import AgentPoller, show_update
     from podracer_client.names import best_checkpoint_name, short_name
 
     with choose_display(plain=plain, json=json) as display:

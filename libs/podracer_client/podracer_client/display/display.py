@@ -1,8 +1,7 @@
-"""The interface of a display, and which one to take."""
+"""The interface of a display."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from types import TracebackType
 from typing import Self
@@ -43,18 +42,3 @@ class Display:
 
     def finish(self, summary: JobSummary, next_steps: Sequence[str]) -> None:
         """It has ended, or we stop watching; called once, last."""
-
-
-def choose_display(*, plain: bool, json: bool) -> Display:
-    """JSON lines, or log lines when asked for or when stderr is no terminal, else the live table."""
-    if json:
-        from podracer_client.display.json_lines import JsonDisplay
-
-        return JsonDisplay(sys.stdout, sys.stderr)
-    if plain or not sys.stderr.isatty():
-        from podracer_client.display.plain import PlainDisplay
-
-        return PlainDisplay(sys.stdout, sys.stderr)
-    from podracer_client.display.table import TableDisplay
-
-    return TableDisplay(sys.stdout)

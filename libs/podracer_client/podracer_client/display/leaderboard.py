@@ -7,10 +7,10 @@ import textwrap
 
 from podracer.common.v1 import agent_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2
-from podracer_client.display.hyperparameters import hyperparameters_text, telling_names
+from podracer_client.display.catalogue import hyperparameters_text, telling_names
 from podracer_client.display.listing import columns
 from podracer_client.display.numbers import count_text, return_text, seconds
-from podracer_client.display.snapshot import score
+from podracer_client.display.score import score
 from podracer_client.names import short_name
 from podracer_core.catalogue.messages import HyperparameterValue, hyperparameter_from_message
 from podracer_core.errors import InvalidInput

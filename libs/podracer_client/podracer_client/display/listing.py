@@ -1,7 +1,8 @@
-"""Aligned columns of text, the same on a terminal and in a pipe."""
+"""Aligned columns of text: for a page or a message, and as a table on stdout."""
 
 from __future__ import annotations
 
+import sys
 import unicodedata
 from collections.abc import Sequence
 
@@ -18,6 +19,22 @@ def columns(titles: Sequence[str], rows: Sequence[Sequence[str]], right: Sequenc
             cells.append(space + text if title in right else text + space)
         lines.append("  ".join(cells).rstrip())
     return "\n".join(lines)
+
+
+def write_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """On stdout: folded to the width of a terminal, the first column never; a line a row in a pipe."""
+    if not sys.stdout.isatty():
+        sys.stdout.write(columns(titles, rows) + "\n")
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
+    for index, title in enumerate(titles):
+        table.add_column(title, no_wrap=index == 0, overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    Console(file=sys.stdout, markup=False, emoji=False, highlight=False).print(table)
 
 
 def _width(text: str) -> int:

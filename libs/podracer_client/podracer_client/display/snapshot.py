@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from podracer.common.v1 import agent_pb2, evolution_pb2
+from podracer.common.v1 import evolution_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2
 from podracer.orchestrator.v1 import job_pb2
-from podracer_client.display.generations import standing
-from podracer_client.display.numbers import seconds
-from podracer_client.display.score import score_name
+from podracer_client.display.numbers import seconds, time_text
+from podracer_client.display.score import score, score_name
 from podracer_client.names import short_name
 
 
@@ -73,13 +72,6 @@ def state_text(state: job_pb2.JobState.ValueType) -> str:
     return job_pb2.JobState.Name(state).removeprefix("JOB_STATE_")
 
 
-def score(evaluation: agent_pb2.Evaluation, objective: evolution_pb2.Objective) -> float:
-    """The number of an evaluation that the objective looks at."""
-    if objective.statistic == evolution_pb2.TARGET_STATISTIC_MEAN:
-        return evaluation.mean
-    return evaluation.lower_bound
-
-
 def take_snapshot(job: job_pb2.Job, pods: Iterable[job_pb2.Pod]) -> Snapshot:
     """What a display shows of a job and its pods."""
     progress, objective = job.progress, job.spec.objective
@@ -137,3 +129,29 @@ def _agent_row(agent: leaderboard_service_pb2.Agent, objective: evolution_pb2.Ob
         rung=agent.rung,
         parents=tuple(short_name(parent) for parent in agent.parents),
     )
+
+
+def standing(job: job_pb2.Job) -> dict[str, str]:
+    """The generation it is at, its champion and what it waits for; nothing for an ordinary job."""
+    if not job.HasField("continuous_status"):
+        return {}
+    status = job.continuous_status
+    return {"generation": str(status.generation), "champion": _champion(status), "waits for": _waits_for(job)}
+
+
+def _champion(status: job_pb2.ContinuousStatus) -> str:
+    if not status.HasField("champion"):
+        return "none yet"
+    name = status.champion.agent.partition("/jobs/")[2].replace("/agents/", "/")
+    return f"{name}, of generation {status.champion_generation}" if status.champion_generation else name
+
+
+def _waits_for(job: job_pb2.Job) -> str:
+    status = job.continuous_status
+    if status.current_job:
+        return f"the end of {short_name(status.current_job)}"
+    if not status.generation:
+        return "its first generation"
+    ways = ["other data"] if job.spec.data_sets else []
+    ways += [time_text(status.next_time)] if status.HasField("next_time") else []
+    return " or ".join(ways)

@@ -12,10 +12,9 @@ from typing import Any
 
 from podracer.common.v1 import agent_pb2
 from podracer.orchestrator.v1 import job_pb2
-from podracer_client.display.generations import standing
 from podracer_client.display.numbers import count_text, duration_text, return_text, seconds
 from podracer_client.display.score import score_name
-from podracer_client.display.snapshot import state_text
+from podracer_client.display.snapshot import standing, state_text
 from podracer_client.names import short_name
 from podracer_core.catalogue.messages import arguments_from_message
 

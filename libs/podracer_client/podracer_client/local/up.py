@@ -10,14 +10,14 @@ from contextlib import ExitStack
 from pathlib import Path
 from queue import SimpleQueue
 
-from podracer_client.connection import DEFAULT_FOLDER, Connection
 from podracer_client.display.summary import path_text, program_words
-from podracer_client.local.interrupts import INTERRUPTED, Interrupts, leave_at_once
-from podracer_client.local.ports import free_ports, listener_of
-from podracer_client.local.process import ProcessNews
-from podracer_client.local.run_folder import RunFolder
-from podracer_client.local.services import LocalServices, ServiceOptions
+from podracer_client.local.services import LocalServices, ServiceOptions, leave_at_once
 from podracer_client.local.state_folder import StateFolder
+from podracer_client.processes.interrupts import INTERRUPTED, Interrupts
+from podracer_client.processes.ports import free_ports, listener_of
+from podracer_client.processes.process import ProcessNews
+from podracer_client.processes.run_folder import RunFolder
+from podracer_client.servers.connection import DEFAULT_FOLDER, Connection
 from podracer_core.errors import InvalidInput, PodracerError, Unavailable
 from podracer_core.rpc.address import parse_address
 from podracer_core.rpc.binding import prepare_address

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from podracer_client.display.hyperparameters import hyperparameters_text, telling_names
+from podracer_client.display.catalogue import hyperparameters_text, telling_names
 from podracer_client.display.numbers import count_text, return_text
 from podracer_client.report.families import LIVING
 from podracer_client.report.html import Content, Markup, element, join, table

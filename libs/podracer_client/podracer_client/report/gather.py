@@ -10,12 +10,11 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
 from podracer.orchestrator.v1 import job_pb2
-from podracer_client.client import Client
-from podracer_client.display.generations import standing
 from podracer_client.display.numbers import seconds
 from podracer_client.display.score import score_name
-from podracer_client.display.snapshot import state_text
+from podracer_client.display.snapshot import standing, state_text
 from podracer_client.display.summary import retrained_text
+from podracer_client.jobs.client import Client
 from podracer_client.names import short_name
 from podracer_client.report import conversion
 from podracer_client.report.records import Agent, Candidate, Evaluation, Event, JobReport, Objective, Pod, Problem

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
+from podracer_client.files import make_folder, write_whole
 from podracer_client.report.figures.rendering import Rendered, render
 from podracer_client.report.html import Content, Markup, element, escape, join
 from podracer_client.report.style import style_sheet
-from podracer_client.report.writing import make_folder, write_whole
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib.metadata import version
 
 from podracer.orchestrator.v1 import artifact_service_pb2, job_pb2
-from podracer_client.client import Client
+from podracer_client.jobs.client import Client
 from podracer_client.names import best_checkpoint_name
 from podracer_core.errors import DataCorrupted, NotFound, PreconditionFailed
 from podracer_core.storage.manifest import FILE_NAME, Manifest

@@ -9,9 +9,8 @@ from typing import Any
 
 from podracer_client.report.html import Markup, element, join
 from podracer_client.report.style import style_sheet
-from podracer_client.traces.flame import Frame
+from podracer_client.traces.flame import Frame, flame_text
 from podracer_client.traces.reading import Trace, TraceSpan
-from podracer_client.traces.text import flame_text
 
 __all__ = ["MOST_SPANS", "trace_page"]
 

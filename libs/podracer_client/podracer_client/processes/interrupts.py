@@ -1,0 +1,44 @@
+"""Ctrl-C, SIGTERM and SIGHUP while processes of ours are running: once to stop well, twice to stop now."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from types import FrameType, TracebackType
+from typing import Any, Self
+
+INTERRUPTED = 130
+"""Exit code."""
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class Interrupts:
+    """While open, the first signal calls `on_first`, any further one `on_second`; both on the main thread.
+
+    Nothing is raised into the code that is running: `on_first` leaves a message that it looks for.
+    """
+
+    def __init__(self, on_first: Callable[[], None], on_second: Callable[[], None]) -> None:
+        self._on_first = on_first
+        self._on_second = on_second
+        self._former: dict[signal.Signals, Any] = {}
+        self.received = False
+
+    def __enter__(self) -> Self:
+        for number in _SIGNALS:
+            self._former[number] = signal.signal(number, self._receive)
+        return self
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        for number, former in self._former.items():
+            signal.signal(number, former)
+
+    def _receive(self, number: int, frame: FrameType | None) -> None:
+        if self.received:
+            self._on_second()
+        else:
+            self.received = True
+            self._on_first()
