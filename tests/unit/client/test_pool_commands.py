@@ -8,8 +8,8 @@ import pytest
 from google.protobuf.duration_pb2 import Duration
 
 from podracer.orchestrator.v1 import job_pb2, job_service_pb2
-from podracer_client.command.capacity import capacity_json, capacity_text
-from podracer_client.command.scale import count_text
+from podracer_client.command.jobs import pod_count_text
+from podracer_client.command.pool import capacity_json, capacity_text
 from podracer_client.jobs.job import Job
 from podracer_core.errors import InvalidInput
 
@@ -71,7 +71,7 @@ def test_numbers_that_cannot_be_never_leave(job, counts, message):
     ],
 )
 def test_what_is_scaled_is_named(counts, text):
-    assert count_text(*counts) == text
+    assert pod_count_text(*counts) == text
 
 
 @pytest.fixture

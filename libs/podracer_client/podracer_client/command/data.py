@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from podracer_client.command.options import Json, ServerOptions, with_server
+from podracer_client.display.output import columns, write_json
 from podracer_client.files import require_writable
+from podracer_client.names import short_name
 from podracer_core.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -63,9 +65,7 @@ def import_table(
     told = None if json else sys.stderr
     imported = import_market_data(request, server.connect, told)
     if json:
-        _write_json(
-            dict(imported.inspection.to_plain()) | {"adjust": imported.adjust} | imported.stored_values(request)
-        )
+        write_json(dict(imported.inspection.to_plain()) | {"adjust": imported.adjust} | imported.stored_values(request))
         return
     sys.stdout.write(inspection_text(imported.inspection, imported.adjust))
     if imported.sha256:
@@ -108,7 +108,7 @@ def make(
     )
     rows, sha256 = write_market(market, output)
     if json:
-        _write_json({"path": str(output), "rows": rows, "sha256": sha256})
+        write_json({"path": str(output), "rows": rows, "sha256": sha256})
     else:
         sys.stdout.write(f"wrote {rows:,} rows to {output}\nSHA-256 {sha256}\n")
 
@@ -118,16 +118,17 @@ def make(
 def list_data_sets(server: ServerOptions, json: Json = False) -> None:
     """The data sets of the server, newest first. NAME.0123456789abcdef is what NAME was before, kept for its jobs."""
     from podracer_client.artifacts.data_sets import data_sets
-    from podracer_client.display.listing import columns
 
     with server.connect() as client:
         found = list(data_sets(client))
     if json:
         for artifact in found:
-            _write_json(_artifact_values(artifact))
+            write_json(_artifact_values(artifact))
     elif found:
         titles = ("name", "MiB", "when", "SHA-256")
-        rows = [(_short(each.name), f"{each.size_bytes / 2**20:,.2f}", _when(each), each.sha256[:16]) for each in found]
+        rows = [
+            (short_name(each.name), f"{each.size_bytes / 2**20:,.2f}", _when(each), each.sha256[:16]) for each in found
+        ]
         sys.stdout.write(f"{columns(titles, rows, right=('MiB',))}\n")
     else:
         sys.stdout.write("no data sets\n")
@@ -148,7 +149,7 @@ def show(server: ServerOptions, name: Name, json: Json = False) -> None:
         values |= {"first": provenance.first, "last": provenance.last, "adjust": provenance.adjust}
         values |= {"source": provenance.source, "ex_rights": len(provenance.ex_rights)}
     if json:
-        _write_json(values)
+        write_json(values)
         return
     for key, value in values.items():
         text = ", ".join(value) if isinstance(value, list) else f"{value:,}" if isinstance(value, int) else value
@@ -197,19 +198,9 @@ def _columns(texts: list[str]) -> dict[str, str]:
 
 
 def _artifact_values(artifact: artifact_service_pb2.Artifact) -> dict[str, Any]:
-    values = {"name": _short(artifact.name), "sha256": artifact.sha256, "size_bytes": artifact.size_bytes}
+    values = {"name": short_name(artifact.name), "sha256": artifact.sha256, "size_bytes": artifact.size_bytes}
     return values | {"when": _when(artifact)}
-
-
-def _short(name: str) -> str:
-    return name.rpartition("/")[2]
 
 
 def _when(artifact: artifact_service_pb2.Artifact) -> str:
     return artifact.create_time.ToDatetime().isoformat(sep=" ", timespec="seconds") + "Z"
-
-
-def _write_json(values: dict[str, Any]) -> None:
-    from podracer_client.display.messages import write_json
-
-    write_json(values)

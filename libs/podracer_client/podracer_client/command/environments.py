@@ -13,7 +13,7 @@ import typer
 
 from podracer_client.command.options import Json
 from podracer_client.display.catalogue import value_text
-from podracer_client.display.listing import write_table
+from podracer_client.display.output import write_json, write_table
 
 if TYPE_CHECKING:
     from podracer_core.catalogue.environments import ArgumentInfo, EnvironmentInfo
@@ -45,8 +45,6 @@ def environments(
     else:
         found = list((gymnasium_environments() if gymnasium else known_environments()).values())
     if json:
-        from podracer_client.display.messages import write_json
-
         for info in found:
             write_json(environment_json(info) | ({} if name is None else {"job": job_text(info)}))
     elif name is None:

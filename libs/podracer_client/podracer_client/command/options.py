@@ -38,6 +38,18 @@ EnsembleRule = Annotated[
         show_default="by action space",
     ),
 ]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="NAME=VALUE",
+        help="Another argument of the environment, as in environment.kwargs of a job file; any number of them.",
+    ),
+]
+FiguresFolder = Annotated[
+    Path | None,
+    typer.Option("--figures", metavar="DIR", help="Write every figure as SVG and PNG too.", show_default=False),
+]
 StateFolderOption = Annotated[Path, typer.Option("--dir", metavar="DIR", help="The state folder.")]
 MaxPods = Annotated[int, typer.Option(min=0, metavar="N", help="Pods at most. 0: what the machine has room for.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object a line.")]

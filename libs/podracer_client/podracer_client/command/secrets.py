@@ -1,7 +1,8 @@
-"""`podracer secrets`."""
+"""`podracer secrets` and `token`: the secrets of a deployment."""
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import threading
@@ -9,6 +10,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from podracer_core.errors import InvalidInput
 
 
 def secrets(
@@ -56,3 +59,18 @@ def secrets(
 
     written = create_secrets(folder, host or (), days, renew=renew)
     sys.stdout.write("".join(f"{path}\n" for path in written) or f"nothing is missing below {folder}\n")
+
+
+def token(
+    tokens: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Folder with the token files.", show_default="$PODRACER_TOKENS"),
+    ] = None,
+) -> None:
+    """Print a client's token: for PODRACER_TOKEN_FILE, or for the metadata `authorization: Bearer TOKEN` of a call."""
+    from podracer_core.rpc.tokens import FileToken
+
+    folder = tokens or (Path(os.environ["PODRACER_TOKENS"]) if os.environ.get("PODRACER_TOKENS") else None)
+    if folder is None:
+        raise InvalidInput("which tokens? Give --tokens DIR, or set PODRACER_TOKENS", reason="NO_TOKENS")
+    sys.stdout.write(f"{FileToken(folder / 'client')()}\n")

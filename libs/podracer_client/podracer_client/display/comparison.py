@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TextIO, TypeVar
 
 from podracer.orchestrator.v1 import job_pb2
-from podracer_client.display.listing import columns
 from podracer_client.display.numbers import count_text, duration_text, return_text, seconds
+from podracer_client.display.output import columns, write_json
 from podracer_client.display.score import score_name
 from podracer_client.display.snapshot import Snapshot, state_text, take_snapshot
 from podracer_client.names import short_name
@@ -71,18 +70,14 @@ class JsonExperimentDisplay(ExperimentDisplay):
     """One JSON object a line: `job_changed`, `note`, and `experiment_finished` with every job at the end."""
 
     def changed(self, job: job_pb2.Job, snapshot: Snapshot) -> None:
-        self._write({"event": "job_changed", **comparison_json(job, self._axes)})
+        write_json({"event": "job_changed", **comparison_json(job, self._axes)}, self._out)
 
     def note(self, text: str) -> None:
-        self._write({"event": "note", "message": text})
+        write_json({"event": "note", "message": text}, self._out)
 
     def finish(self, jobs: Sequence[job_pb2.Job], next_steps: Sequence[str]) -> None:
         found = [comparison_json(job, self._axes) for job in jobs]
-        self._write({"event": "experiment_finished", "jobs": found})
-
-    def _write(self, values: Mapping[str, Any]) -> None:
-        self._out.write(json.dumps(values, ensure_ascii=False) + "\n")
-        self._out.flush()
+        write_json({"event": "experiment_finished", "jobs": found}, self._out)
 
 
 def comparison_json(job: job_pb2.Job, axes: Sequence[str]) -> dict[str, Any]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, TextIO
+from typing import TextIO
 
 from podracer.orchestrator.v1 import job_pb2
 from podracer_client.display.display import Display
+from podracer_client.display.output import write_json
 from podracer_client.display.snapshot import Snapshot
 from podracer_client.display.summary import JobSummary
 
@@ -33,7 +33,7 @@ class JsonDisplay(Display):
         if now < self._next_s and snapshot.state == self._state:
             return
         self._next_s, self._state = now + _INTERVAL_S, snapshot.state
-        self._write(
+        write_json(
             {
                 "event": "progress",
                 "job": snapshot.name,
@@ -48,11 +48,12 @@ class JsonDisplay(Display):
                 "eta_seconds": snapshot.eta_seconds,
                 "agents": snapshot.agent_count,
                 "pods": len(snapshot.pods),
-            }
+            },
+            self._out,
         )
 
     def event(self, event: job_pb2.Event) -> None:
-        self._write(
+        write_json(
             {
                 "event": "job_event",
                 "kind": event.kind,
@@ -60,19 +61,16 @@ class JsonDisplay(Display):
                 "subject": event.subject,
                 "details": dict(event.details),
                 "time": event.time.ToJsonString(),
-            }
+            },
+            self._out,
         )
 
     def prepared(self, text: str) -> None:
-        self._write({"event": "prepared", "message": text})
+        write_json({"event": "prepared", "message": text}, self._out)
 
     def note(self, text: str) -> None:
-        self._write({"event": "note", "message": text})
+        write_json({"event": "note", "message": text}, self._out)
 
     def finish(self, summary: JobSummary, next_steps: Sequence[str]) -> None:
-        self._write(summary.to_json())
+        write_json(summary.to_json(), self._out)
         self._diagnostics.writelines(f"{line}\n" for line in summary.problem_lines())
-
-    def _write(self, values: dict[str, Any]) -> None:
-        self._out.write(json.dumps(values, ensure_ascii=False) + "\n")
-        self._out.flush()

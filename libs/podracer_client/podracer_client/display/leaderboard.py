@@ -8,8 +8,8 @@ import textwrap
 from podracer.common.v1 import agent_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2
 from podracer_client.display.catalogue import hyperparameters_text, telling_names
-from podracer_client.display.listing import columns
-from podracer_client.display.numbers import count_text, return_text, seconds
+from podracer_client.display.numbers import count_text, interval_text, return_text, seconds
+from podracer_client.display.output import columns
 from podracer_client.display.score import score
 from podracer_client.names import short_name
 from podracer_core.catalogue.messages import HyperparameterValue, hyperparameter_from_message
@@ -81,7 +81,7 @@ def _row(candidate: leaderboard_service_pb2.Candidate, board: leaderboard_servic
         agent.spec.algorithm,
         return_text(score(evaluation, board.spec.objective)),
         return_text(evaluation.mean),
-        f"{return_text(evaluation.lower_bound)} to {return_text(evaluation.upper_bound)}",
+        interval_text(evaluation),
         "yes" if candidate.confirmed else "no",
         count_text(evaluation.env_steps),
         f"{seconds(agent.cost):,.1f}",

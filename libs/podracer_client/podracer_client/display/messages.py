@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import math
-import sys
 from typing import Any
 
 from podracer.common.v1 import agent_pb2, evolution_pb2
@@ -13,12 +11,6 @@ from podracer.orchestrator.v1 import job_pb2
 from podracer_client.display.numbers import seconds
 from podracer_client.display.score import score
 from podracer_client.display.snapshot import state_text
-
-
-def write_json(values: dict[str, Any]) -> None:
-    """One object a line on stdout."""
-    sys.stdout.write(json.dumps(values, ensure_ascii=False) + "\n")
-    sys.stdout.flush()
 
 
 def job_json(job: job_pb2.Job) -> dict[str, Any]:

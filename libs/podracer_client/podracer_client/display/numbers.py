@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
-from google.protobuf.duration_pb2 import Duration
-from google.protobuf.timestamp_pb2 import Timestamp
+from datetime import UTC
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from google.protobuf.duration_pb2 import Duration
+    from google.protobuf.timestamp_pb2 import Timestamp
+
+    from podracer.common.v1 import agent_pb2
 
 
 def seconds(duration: Duration) -> float:
@@ -45,6 +51,15 @@ def time_text(timestamp: Timestamp) -> str:
     """Local date and time; `–` for none."""
     if not timestamp.seconds:
         return "–"
-    from datetime import UTC
-
     return timestamp.ToDatetime(tzinfo=UTC).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+
+
+def evaluation_text(evaluation: agent_pb2.Evaluation) -> str:
+    """Its mean, interval and episodes."""
+    mean, episodes = return_text(evaluation.mean), len(evaluation.returns)
+    return f"{mean} (95 % interval {interval_text(evaluation)}, {episodes} episodes)"
+
+
+def interval_text(evaluation: agent_pb2.Evaluation) -> str:
+    """`-201.3 to -163.5`."""
+    return f"{return_text(evaluation.lower_bound)} to {return_text(evaluation.upper_bound)}"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from functools import partial
 
-from podracer_client.display.listing import columns
 from podracer_client.display.numbers import count_text, duration_text, return_text
+from podracer_client.display.output import columns
 from podracer_client.report.experiment import Experiment, Group, axis_value, spread, to_target
 from podracer_client.report.figures.comparison import MAX_GROUPS, draw_multiples, draw_overlay, draw_spread
 from podracer_client.report.figures.rendering import Rendered

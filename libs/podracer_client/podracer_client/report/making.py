@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from podracer_client.display.listing import columns
 from podracer_client.display.numbers import count_text, duration_text, return_text
+from podracer_client.display.output import columns
 from podracer_client.jobs.client import Client
 from podracer_client.report.agent_tables import origin
 from podracer_client.report.experiment import Experiment, experiment_jobs, gather_experiment

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from podracer_client.display.listing import columns
+from podracer_client.display.output import columns
 from podracer_client.names import short_name
 from podracer_client.trading.backtests import Account, Backtest
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from podracer.evaluator.v1 import evaluator_service_pb2, evaluator_service_pb2_grpc
-from podracer_client.policies.ensembles import sources
+from podracer_client.policies.evaluation import sources
 from podracer_core.backtest.bootstrap import bootstrap_interval, paired_interval
 from podracer_core.backtest.chain import chained_trades_csv
 from podracer_core.backtest.messages import record_from_messages

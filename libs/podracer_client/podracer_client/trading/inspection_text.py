@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from podracer_client.display.listing import columns
+from podracer_client.display.output import columns
 
 if TYPE_CHECKING:
     from podracer_core.market_data.inspection import Inspection

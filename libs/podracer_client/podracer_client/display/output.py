@@ -1,10 +1,14 @@
-"""Aligned columns of text: for a page or a message, and as a table on stdout."""
+"""What is written on stdout: aligned columns of text, tables, and JSON objects, one a line."""
 
 from __future__ import annotations
 
+import json
 import sys
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any, TextIO
+
+__all__ = ["columns", "write_json", "write_table"]
 
 
 def columns(titles: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[str] = ()) -> str:
@@ -35,6 +39,13 @@ def write_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     for row in rows:
         table.add_row(*row)
     Console(file=sys.stdout, markup=False, emoji=False, highlight=False).print(table)
+
+
+def write_json(values: Mapping[str, Any], out: TextIO | None = None) -> None:
+    """One object, a line on stdout or `out`."""
+    out = sys.stdout if out is None else out
+    out.write(json.dumps(values, ensure_ascii=False) + "\n")
+    out.flush()
 
 
 def _width(text: str) -> int:

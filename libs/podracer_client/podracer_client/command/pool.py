@@ -1,11 +1,16 @@
-"""`podracer capacity`."""
+"""`podracer capacity` and `gc`: the pool of pods, and the store of checkpoints."""
 
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
 
 from podracer_client.command.options import Json, ServerOptions, with_server
+from podracer_client.display.numbers import seconds
+from podracer_client.display.output import columns, write_json
+from podracer_client.names import short_name
 
 if TYPE_CHECKING:
     from podracer.orchestrator.v1 import job_service_pb2
@@ -14,8 +19,6 @@ if TYPE_CHECKING:
 @with_server
 def capacity(server: ServerOptions, json: Json = False) -> None:
     """Show what the pool of pods has and uses, what keeps it from growing, and each job's share."""
-    from podracer_client.display.messages import write_json
-
     with server.connect() as client:
         found = client.capacity()
     if json:
@@ -24,10 +27,28 @@ def capacity(server: ServerOptions, json: Json = False) -> None:
         sys.stdout.write(capacity_text(found))
 
 
+@with_server
+def gc(
+    server: ServerOptions,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be deleted.")] = False,
+    json: Json = False,
+) -> None:
+    """Delete the checkpoints that nothing needs any more, of all jobs.
+
+    What is on a leaderboard, an alias's, an agent's newest or best, or in use stays, and so does whatever is younger
+    than an hour. The server does this by itself now and then.
+    """
+    with server.connect() as client:
+        found = client.collect_checkpoints(dry_run=dry_run)
+    if json:
+        prefixes = list(found.prefixes)
+        write_json({"checkpoints": found.checkpoint_count, "size_bytes": found.size_bytes, "prefixes": prefixes})
+    else:
+        sys.stdout.write(gc_text(found, dry_run=dry_run))
+
+
 def capacity_json(found: job_service_pb2.GetCapacityResponse) -> dict[str, Any]:
     """Plain values: seconds, bytes, cores; null where the pool cannot tell."""
-    from podracer_client.display.numbers import seconds
-
     return {
         "backend": found.backend,
         "pods": found.pod_count,
@@ -62,8 +83,6 @@ def capacity_text(found: job_service_pb2.GetCapacityResponse) -> str:
 
 
 def _machine_table(found: job_service_pb2.GetCapacityResponse) -> str:
-    from podracer_client.display.listing import columns
-
     resources = (found.total, found.reserved, found.used)
     rows = [
         ("cores", *(f"{each.cpu:.3g}" for each in resources)),
@@ -75,10 +94,6 @@ def _machine_table(found: job_service_pb2.GetCapacityResponse) -> str:
 
 
 def _share_table(found: job_service_pb2.GetCapacityResponse) -> str:
-    from podracer_client.display.listing import columns
-    from podracer_client.display.numbers import seconds
-    from podracer_client.names import short_name
-
     rows = [
         (
             short_name(share.job),
@@ -99,3 +114,12 @@ def _resources(found: job_service_pb2.GetCapacityResponse, name: str) -> dict[st
         return None
     resources = getattr(found, name)
     return {"cores": resources.cpu, "memory_bytes": resources.memory_bytes, "gpus": resources.gpu}
+
+
+def gc_text(found: job_service_pb2.CollectCheckpointsResponse, *, dry_run: bool) -> str:
+    """One line."""
+    if not found.checkpoint_count:
+        return "nothing to delete\n"
+    what = "checkpoint" if found.checkpoint_count == 1 else "checkpoints"
+    would = "would be deleted" if dry_run else "deleted"
+    return f"{found.checkpoint_count} {what} {would}, {found.size_bytes / 2**20:,.1f} MiB\n"

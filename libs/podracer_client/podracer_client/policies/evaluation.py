@@ -1,4 +1,4 @@
-"""Policies that act together, judged beside each of them alone, on the same episodes."""
+"""Policies evaluated by an evaluator: one, or several that act together, beside each of them alone."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from pathlib import Path
 from podracer.common.v1 import agent_pb2, environment_pb2
 from podracer.evaluator.v1 import evaluator_service_pb2
 from podracer.evaluator.v1.evaluator_service_pb2_grpc import EvaluatorServiceStub
+from podracer_core.errors import InvalidInput
 
-__all__ = ["FRESH_EPISODES", "EnsembleEvaluation", "evaluate_together", "rule_text", "sources"]
+__all__ = ["EnsembleEvaluation", "evaluate_alone", "evaluate_together", "rule_text", "sources"]
 
 _TIMEOUT_S = 3600.0
-FRESH_EPISODES = 100
+_FRESH_EPISODES = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +32,30 @@ class EnsembleEvaluation:
         return statistics.median(response.evaluation.mean for response in self.alone)
 
 
+def evaluate_alone(
+    evaluator: EvaluatorServiceStub,
+    folder: Path,
+    *,
+    rule: str = "",
+    episodes: int = 0,
+    environment: environment_pb2.EnvironmentSpec | None = None,
+) -> evaluator_service_pb2.EvaluateCheckpointResponse:
+    """Fresh episodes of a policy; 0: the stored evaluation's once more, or 100 fresh ones where none is stored.
+
+    `environment` is another than it was trained in.
+    """
+    request = evaluator_service_pb2.EvaluateCheckpointRequest(
+        checkpoints=sources([folder]), ensemble=rule, episodes=episodes, environment=environment
+    )
+    try:
+        return evaluator.EvaluateCheckpoint(request, timeout=_TIMEOUT_S)
+    except InvalidInput as error:
+        if error.reason != "NO_STORED_EVALUATION":  # what was trained once more was never evaluated
+            raise
+        request.episodes = _FRESH_EPISODES
+        return evaluator.EvaluateCheckpoint(request, timeout=_TIMEOUT_S)
+
+
 def evaluate_together(
     evaluator: EvaluatorServiceStub,
     folders: Sequence[Path],
@@ -45,7 +70,7 @@ def evaluate_together(
     InvalidInput for policies that cannot act together.
     """
     request = evaluator_service_pb2.EvaluateCheckpointRequest(
-        checkpoints=sources(folders), ensemble=rule, episodes=episodes or FRESH_EPISODES, environment=environment
+        checkpoints=sources(folders), ensemble=rule, episodes=episodes or _FRESH_EPISODES, environment=environment
     )
     together = evaluator.EvaluateCheckpoint(request, timeout=_TIMEOUT_S)
     alone = []
