@@ -15,7 +15,7 @@ import pytest
 
 from podracer.orchestrator.v1 import job_pb2
 from podracer_client import Client, Connection
-from podracer_client.display.json_lines import JsonDisplay
+from podracer_client.display.displays import JsonDisplay
 from podracer_client.local import foreground
 from podracer_client.local import run as run_module
 from podracer_client.processes.process import ProcessNews

@@ -50,8 +50,7 @@ def import_table(
     json: Json = False,
 ) -> None:
     """Check a price table, say what is remarkable about it, and store it as Parquet in a file or on the server."""
-    from podracer_client.trading.data_import import ImportRequest, import_market_data
-    from podracer_client.trading.inspection_text import inspection_text
+    from podracer_client.trading.data_import import ImportRequest, import_market_data, inspection_text
 
     if output is not None:
         require_writable(output)

@@ -9,9 +9,7 @@ from types import TracebackType
 from typing import Self
 
 from podracer.common.v1 import evolution_pb2
-from podracer_client.display.display import Display
-from podracer_client.display.json_lines import JsonDisplay
-from podracer_client.display.plain import PlainDisplay
+from podracer_client.display.displays import Display, JsonDisplay, PlainDisplay
 from podracer_client.display.snapshot import AgentRow, agent_rows, take_snapshot
 from podracer_client.jobs.client import Client
 from podracer_client.jobs.watch import JobUpdate

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from podracer.orchestrator.v1 import job_pb2
-from podracer_client.display.display import Display
+from podracer_client.display.displays import Display
 from podracer_client.display.following import AgentPoller, show_update
 from podracer_client.display.snapshot import take_snapshot
 from podracer_client.display.summary import JobSummary, next_steps, path_text

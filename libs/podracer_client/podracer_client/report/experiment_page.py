@@ -9,10 +9,9 @@ from podracer_client.display.numbers import count_text, duration_text, return_te
 from podracer_client.display.output import columns
 from podracer_client.report.experiment import Experiment, Group, axis_value, spread, to_target
 from podracer_client.report.figures.comparison import MAX_GROUPS, draw_multiples, draw_overlay, draw_spread
-from podracer_client.report.figures.rendering import Rendered
-from podracer_client.report.html import element, join, section, table
+from podracer_client.report.figures.rendering import FigurePlan, Rendered, figure_element
+from podracer_client.report.html import element, join, page, section, table
 from podracer_client.report.job_page import outcome_text
-from podracer_client.report.page import FigurePlan, figure_element, page
 from podracer_client.report.records import JobReport
 
 OVERLAY, MULTIPLES, SPREAD = "best-score", "by-axis", "spread"

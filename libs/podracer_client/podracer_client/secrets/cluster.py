@@ -2,7 +2,7 @@
 
 podracer-tokens            the tokens themselves, from which the others are made again where one is deleted
 podracer-authority         signs the certificates (tls.crt, tls.key)
-podracer-tokens-<role>     the tokens that a role is given (`role_folders.py`)
+podracer-tokens-<role>     the tokens that a role is given (`deployment.py`)
 podracer-tls-<role>        its certificate
 podracer-s3                keys of the object store
 
@@ -23,8 +23,7 @@ from threading import Event
 
 from cryptography import x509
 
-from podracer_client.secrets.deployment import Authority
-from podracer_client.secrets.role_folders import given
+from podracer_client.secrets.deployment import Authority, given
 from podracer_core.errors import AlreadyExists, InvalidInput, NotFound, PodracerError, Unavailable
 from podracer_core.kubernetes.api import ClusterApi
 from podracer_core.rpc.backoff import Backoff

@@ -6,7 +6,9 @@ DIR/tls/ca/{ca.pem,key.pem}              the authority; its key is needed only h
 DIR/tls/<role>/{ca.pem,cert.pem,key.pem} what a process of the role is given as PODRACER_TLS
 DIR/store/{access_key,secret_key}        for an object store of its own
 DIR/database/{password,pgpass}           for a PostgreSQL of its own
-DIR/roles/<role>/…                       copies: all that a process of the role is given (`role_folders.py`)
+DIR/roles/<role>/…                       copies: all that a process of the role is given, to be mounted where it runs:
+  tokens/ for PODRACER_TOKENS, tls/ for PODRACER_TLS, database/ for PGPASSFILE, store/ for
+  PODRACER_S3_ACCESS_KEY_FILE and PODRACER_S3_SECRET_KEY_FILE
 """
 
 from __future__ import annotations
@@ -22,12 +24,36 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from podracer_client.files import write_private
-from podracer_client.secrets.role_folders import ROLES, fill_role_folders
 from podracer_core.errors import InvalidInput
 from podracer_core.rpc.tls import CA, CERTIFICATE, KEY, role_name
-from podracer_core.rpc.tokens import create_secret_file, create_tokens
+from podracer_core.rpc.tokens import create_secret_file, create_tokens, hash_tokens
 
-__all__ = ["ROLES", "Authority", "create_secrets"]
+__all__ = ["ROLES", "Authority", "create_secrets", "given"]
+
+ROLES = ("orchestrator", "leaderboard", "learner", "worker", "evaluator", "policy", "client")
+"""Those that have a certificate."""
+
+_STORE = ("store/access_key", "store/secret_key")
+_GIVEN = {
+    "orchestrator": ("tokens/client", "tokens/pod", "tokens/control", *_STORE, "database/pgpass"),
+    "leaderboard": ("tokens/client", "tokens/control", "database/pgpass"),
+    "learner": ("tokens/pod", *_STORE),
+    "worker": ("tokens/pod",),
+    "evaluator": ("tokens/pod",),
+    "policy": ("tokens/client", "tokens/control"),
+    "client": ("tokens/client",),
+    "store": _STORE,
+    "database": ("database/password",),
+}
+"""Besides the certificate. `store` and `database` are the servers themselves."""
+_KNOWN = {
+    "orchestrator": ("tokens/pod",),
+    "leaderboard": ("tokens/client", "tokens/control"),
+    "worker": ("tokens/pod",),
+    "evaluator": ("tokens/pod",),
+    "policy": ("tokens/control",),
+}
+"""Tokens that a role is shown and never shows: it is given their digests, which admit nobody."""
 
 _AUTHORITY_DAYS = 3650
 _BEFORE = datetime.timedelta(hours=1)  # clocks differ
@@ -58,12 +84,33 @@ def create_secrets(folder: Path, hosts: Sequence[str] = (), days: int = 365, *, 
                 for name, content in authority.issue(role_name(role), hosts, days).items():
                     write_private(place / name, content)
                     written.append(place / name)
-        written += fill_role_folders(folder)
+        written += _fill_role_folders(folder)
     except OSError as error:
         message = f"cannot write below {folder}: {error.strerror}"
         raise InvalidInput(message, reason="FOLDER_UNWRITABLE", path=folder) from error
     new = {path for path in folder.rglob("*") if path.is_file()} - before
     return sorted(new | set(written))
+
+
+def _fill_role_folders(folder: Path) -> list[Path]:
+    """Bring the copies below `folder`/roles up to date; returns those that were written."""
+    written = []
+    for role, paths in _GIVEN.items():
+        contents = given(role, {path: (folder / path).read_bytes() for path in paths})
+        if role in ROLES:
+            contents |= {f"tls/{name}": (folder / "tls" / role / name).read_bytes() for name in (CA, KEY, CERTIFICATE)}
+        for path, content in contents.items():
+            copy = folder / "roles" / role / path
+            if not copy.exists() or copy.read_bytes() != content:
+                write_private(copy, content)
+                written.append(copy)
+    return written
+
+
+def given(role: str, contents: Mapping[str, bytes]) -> dict[str, bytes]:
+    """What a role is given of these, by path; its certificate is not among them."""
+    known, paths = _KNOWN.get(role, ()), [path for path in _GIVEN[role] if path in contents]
+    return {path: hash_tokens(contents[path].decode()).encode() if path in known else contents[path] for path in paths}
 
 
 def _load_or_create(folder: Path) -> Authority:

@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 
 from podracer_client.files import make_folder, write_whole
-from podracer_client.report.figures.rendering import Rendered
-from podracer_client.report.html import Markup, definitions, element, join, section, table
-from podracer_client.report.page import FigurePlan, figure_element, page, render_figures, write_figures, write_page
+from podracer_client.report.figures.rendering import FigurePlan, Rendered, figure_element, render_figures, write_figures
+from podracer_client.report.html import Markup, definitions, element, join, page, section, table
 from podracer_client.trading.backtest_figures import MOST_HELD, draw_drawdown, draw_equity, draw_holdings
 from podracer_client.trading.backtest_text import (
     COLUMNS,
@@ -49,7 +48,7 @@ def write_backtest(found: Backtest, folder: Path, title: str, figures: Path | No
         write_whole(folder / name, text.encode())
     plans = _figures(found)
     rendered = render_figures(plans, png=figures is not None)
-    write_page(folder / PAGE, backtest_page(found, title, plans, rendered))
+    write_whole(folder / PAGE, backtest_page(found, title, plans, rendered).encode())
     if figures is not None:
         write_figures(figures, rendered.values())
     return [folder / PAGE, *(folder / name for name in files)]
