@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from podracer_client.command.options import JobName, Json, ServerOptions, with_server
-from podracer_client.display.numbers import time_text
+from podracer_client.display.numbers import enum_word, time_text
 from podracer_client.display.output import columns, write_json
 from podracer_client.names import leaderboard_name, short_name
 
@@ -169,4 +169,4 @@ def _mean_text(evaluation: agent_pb2.Evaluation | None) -> str:
 def _decision(promotion: job_service_pb2.Promotion) -> str:
     from podracer.orchestrator.v1 import job_service_pb2
 
-    return job_service_pb2.PromotionDecision.Name(promotion.decision).removeprefix("PROMOTION_DECISION_")
+    return enum_word(job_service_pb2.PromotionDecision, promotion.decision)

@@ -8,7 +8,8 @@ from typing import Any
 from podracer.common.v1 import agent_pb2, evolution_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2
 from podracer.orchestrator.v1 import job_pb2
-from podracer_client.display.numbers import seconds
+from podracer_client.display.leaderboard import agent_hyperparameters
+from podracer_client.display.numbers import enum_word, seconds
 from podracer_client.display.score import score
 from podracer_client.display.snapshot import state_text
 
@@ -20,7 +21,7 @@ def job_json(job: job_pb2.Job) -> dict[str, Any]:
         "name": job.name,
         "state": state_text(job.state),
         "environment": job.spec.environment.id or job.spec.environment.entry_point,
-        "outcome": job_pb2.JobOutcome.Name(job.outcome).removeprefix("JOB_OUTCOME_") if job.outcome else None,
+        "outcome": enum_word(job_pb2.JobOutcome, job.outcome) or None,
         "problem": job.problem.message if job.HasField("problem") else None,
         "best_return": _finite(progress.best.mean) if progress.HasField("best") else None,
         "best_score": _finite(score(progress.best, job.spec.objective)) if progress.HasField("best") else None,
@@ -59,7 +60,6 @@ def candidate_json(candidate: leaderboard_service_pb2.Candidate, objective: evol
     `env_steps` are the lineage's up to the judged snapshot, `device_seconds` all that it has had.
     """
     agent, evaluation = candidate.agent, candidate.evaluation
-    kind = agent.spec.initialization.kind
     return {
         "rank": candidate.rank,
         "agent": agent.name,
@@ -71,14 +71,14 @@ def candidate_json(candidate: leaderboard_service_pb2.Candidate, objective: evol
         "checkpoint": evaluation.checkpoint.prefix,
         "device_seconds": round(seconds(agent.cost), 3),
         "rounds": agent.rung,
-        "state": leaderboard_service_pb2.AgentState.Name(agent.state).removeprefix("AGENT_STATE_"),
-        "initialization": agent_pb2.InitializationKind.Name(kind).removeprefix("INITIALIZATION_KIND_"),
+        "state": enum_word(leaderboard_service_pb2.AgentState, agent.state),
+        "initialization": enum_word(agent_pb2.InitializationKind, agent.spec.initialization.kind),
         "parents": list(agent.parents),
         "lineage": agent.lineage,
         "replaced": agent.replaced or None,
         "reason": agent.reason,
         "admit_time": candidate.admit_time.ToJsonString(),
-        "hyperparameters": {name: hyperparameter(value) for name, value in sorted(agent.spec.hyperparameters.items())},
+        "hyperparameters": agent_hyperparameters(agent.spec),
     }
 
 
@@ -105,14 +105,3 @@ def ensemble_json(ensemble: job_pb2.Ensemble) -> dict[str, Any]:
 def _finite(value: float) -> float | None:
     """JSON knows no infinity."""
     return value if math.isfinite(value) else None
-
-
-def hyperparameter(value: agent_pb2.HyperparameterValue) -> Any:
-    """The plain value."""
-    match value.WhichOneof("kind"):
-        case None:
-            return None
-        case "integers":
-            return list(value.integers.values)
-        case kind:
-            return getattr(value, kind)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from podracer.common.v1 import evolution_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2
 from podracer.orchestrator.v1 import job_pb2
-from podracer_client.display.numbers import seconds, time_text
+from podracer_client.display.numbers import enum_word, seconds, time_text
 from podracer_client.display.score import score, score_name
 from podracer_client.names import short_name
 
@@ -69,7 +69,7 @@ class Snapshot:
 
 def state_text(state: job_pb2.JobState.ValueType) -> str:
     """`RUNNING` for JOB_STATE_RUNNING."""
-    return job_pb2.JobState.Name(state).removeprefix("JOB_STATE_")
+    return enum_word(job_pb2.JobState, state)
 
 
 def take_snapshot(job: job_pb2.Job, pods: Iterable[job_pb2.Pod]) -> Snapshot:
@@ -98,11 +98,10 @@ def take_snapshot(job: job_pb2.Job, pods: Iterable[job_pb2.Pod]) -> Snapshot:
 
 
 def _pod_row(pod: job_pb2.Pod) -> PodRow:
-    layout = job_pb2.PodLayout.Name(pod.layout).removeprefix("POD_LAYOUT_").lower()
     return PodRow(
         name=short_name(pod.name),
-        state=job_pb2.PodState.Name(pod.state).removeprefix("POD_STATE_"),
-        layout=layout if pod.layout else "",
+        state=enum_word(job_pb2.PodState, pod.state),
+        layout=enum_word(job_pb2.PodLayout, pod.layout).lower(),
         agents=tuple(short_name(agent) for agent in pod.agents),
         env_steps_per_second=pod.env_steps_per_second,
         restarts=pod.restart_count,
@@ -122,7 +121,7 @@ def _agent_row(agent: leaderboard_service_pb2.Agent, objective: evolution_pb2.Ob
     return AgentRow(
         name=short_name(agent.name),
         algorithm=agent.spec.algorithm,
-        state=leaderboard_service_pb2.AgentState.Name(agent.state).removeprefix("AGENT_STATE_"),
+        state=enum_word(leaderboard_service_pb2.AgentState, agent.state),
         score=score(agent.best_evaluation, objective) if agent.HasField("best_evaluation") else None,
         latest=score(agent.latest_evaluation, objective) if agent.HasField("latest_evaluation") else None,
         env_steps=agent.env_steps,

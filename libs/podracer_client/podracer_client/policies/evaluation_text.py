@@ -66,7 +66,7 @@ def together_text(found: EnsembleEvaluation, arguments: Mapping[str, Any]) -> st
             short_name(response.description.agent),
             response.description.algorithm,
             return_text(response.evaluation.mean),
-            interval_text(response.evaluation),
+            interval_text(response.evaluation.lower_bound, response.evaluation.upper_bound),
             return_text(_variance(response.evaluation)),
         )
         for rank, response in enumerate(found.alone, 1)

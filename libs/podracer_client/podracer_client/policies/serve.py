@@ -6,7 +6,6 @@ import os
 import re
 import shlex
 import sys
-import threading
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -20,11 +19,11 @@ from podracer_client.jobs.client import Client
 from podracer_client.local.services import READY_TIMEOUT_S, inherited_environment
 from podracer_client.names import is_checkpoint_name, is_job_name, job_name, leaderboard_name, short_name
 from podracer_client.policies.folders import policy_folders
-from podracer_client.processes.interrupts import INTERRUPTED, Interrupts
+from podracer_client.processes.interrupts import INTERRUPTED, Inbox, Interrupts, serve_until_interrupted
 from podracer_client.processes.ports import FixedAddress
-from podracer_client.processes.process import ManagedProcess, ProcessNews, ProcessPlan
+from podracer_client.processes.process import ManagedProcess, ProcessPlan
 from podracer_client.processes.run_folder import RunFolder
-from podracer_core.errors import FieldViolation, InvalidInput, NotFound, PodracerError, Unavailable
+from podracer_core.errors import FieldViolation, InvalidInput, NotFound
 from podracer_core.rpc.binding import prepare_address
 from podracer_core.rpc.tokens import FileToken, Role, create_tokens
 
@@ -34,7 +33,6 @@ _STOP_S = 4.0
 _NAME = re.compile(r"([A-Za-z0-9._-]{1,100})=(.+)", re.DOTALL)
 _ALIAS = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
 _DEFAULT_NAME = "policy"
-_Message = ProcessNews | PodracerError | str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +61,7 @@ def keep_serving(
     """
     wanted = wanted_policies(texts)
     prepare_address(options.listen, allow_insecure=options.allow_insecure, has_tls=options.tls is not None)
-    inbox: SimpleQueue[_Message] = SimpleQueue()
+    inbox: Inbox = SimpleQueue()
     with ExitStack() as stack:
         run_folder = stack.enter_context(RunFolder())
         listen = FixedAddress(options.listen)
@@ -87,19 +85,9 @@ def keep_serving(
         stack.enter_context(Interrupts(lambda: inbox.put(None), lambda: _leave_at_once(process, run_folder)))
         stack.callback(process.stop, _STOP_S)
         process.start()
-        threading.Thread(target=_wait_ready, args=(process, inbox), name="ready", daemon=True).start()
-        while (message := inbox.get()) is not None:
-            match message:
-                case str():
-                    sys.stdout.write(_how_to_connect(message, wanted, options.tokens))
-                    sys.stdout.flush()
-                case ProcessNews(fatal=True):
-                    raise Unavailable(message.message, reason="PROCESS_FAILED")
-                case ProcessNews():
-                    sys.stderr.write(f"{message.message}\n")
-                case PodracerError():
-                    raise message
-    return INTERRUPTED
+        return serve_until_interrupted(
+            inbox, lambda: _how_to_connect(process.wait_ready(READY_TIMEOUT_S), wanted, options.tokens)
+        )
 
 
 def _entries(
@@ -148,13 +136,6 @@ def _followed(wanted: Sequence[Wanted], connect: Callable[[], Client], run_folde
         "PODRACER_LEADERBOARD": connection.leaderboard,
         "PODRACER_CLIENT_TOKEN": str(path.absolute()),
     }
-
-
-def _wait_ready(process: ManagedProcess, inbox: SimpleQueue[_Message]) -> None:
-    try:
-        inbox.put(process.wait_ready(READY_TIMEOUT_S))
-    except PodracerError as error:
-        inbox.put(error)
 
 
 def _leave_at_once(process: ManagedProcess, run_folder: RunFolder) -> None:

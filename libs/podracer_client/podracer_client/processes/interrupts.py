@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import signal
+import sys
+import threading
 from collections.abc import Callable
+from queue import SimpleQueue
 from types import FrameType, TracebackType
 from typing import Any, Self
 
+from podracer_client.processes.process import ProcessNews
+from podracer_core.errors import PodracerError, Unavailable
+
 INTERRUPTED = 130
 """Exit code."""
+
+Inbox = SimpleQueue[ProcessNews | PodracerError | str | None]
+"""What the main thread waits for; None is an interrupt."""
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -42,3 +51,31 @@ class Interrupts:
         else:
             self.received = True
             self._on_first()
+
+
+def serve_until_interrupted(inbox: Inbox, wait_ready: Callable[[], str]) -> int:
+    """Say on stdout what `wait_ready` returns, called in a thread, and on stderr what happens to processes; the exit
+    code once an interrupt comes.
+
+    Raises what `wait_ready` does, Unavailable when a process dies again and again.
+    """
+
+    def announce() -> None:
+        try:
+            inbox.put(wait_ready())
+        except PodracerError as error:
+            inbox.put(error)
+
+    threading.Thread(target=announce, name="ready", daemon=True).start()
+    while (message := inbox.get()) is not None:
+        match message:
+            case str():
+                sys.stdout.write(message)
+                sys.stdout.flush()
+            case ProcessNews(fatal=True):
+                raise Unavailable(message.message, reason="PROCESS_FAILED")
+            case ProcessNews():
+                sys.stderr.write(f"{message.message}\n")
+            case PodracerError():
+                raise message
+    return INTERRUPTED

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from functools import partial
 
-from podracer_client.display.numbers import count_text, duration_text, return_text
+from podracer_client.display.numbers import count_text, duration_text, interval_text, return_text
 from podracer_client.display.output import columns
 from podracer_client.report.experiment import Experiment, Group, axis_value, spread, to_target
 from podracer_client.report.figures.comparison import MAX_GROUPS, draw_multiples, draw_overlay, draw_spread
@@ -111,7 +111,7 @@ def _job_figures(job: JobReport) -> tuple[str, ...]:
         count_text(job.env_steps),
         _seconds_text(job.cost_s),
         return_text(job.best_score),
-        f"{return_text(best.lower)} to {return_text(best.upper)}" if best else "–",
+        interval_text(best.lower, best.upper) if best else "–",
         ("yes" if job.confirmed else "no") if best else "–",
         best.agent if best else "–",
     )

@@ -12,7 +12,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
 from podracer.orchestrator.v1 import artifact_service_pb2, job_pb2
-from podracer_client.display.numbers import seconds
+from podracer_client.display.numbers import enum_word, seconds
 from podracer_client.display.score import score_name
 from podracer_client.display.snapshot import standing, state_text
 from podracer_client.display.summary import retrained_text
@@ -146,7 +146,7 @@ def _report(
         environment_id=environment,
         labels=dict(job.spec.labels),
         state=state_text(job.state),
-        outcome=job_pb2.JobOutcome.Name(job.outcome).removeprefix("JOB_OUTCOME_") if job.outcome else "",
+        outcome=enum_word(job_pb2.JobOutcome, job.outcome),
         problem=Problem(problem.reason, problem.message, problem.detail) if job.HasField("problem") else None,
         objective=conversion.objective(job.spec.objective),
         request=request_rows(job.spec),

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from podracer_client.display.numbers import count_text, duration_text, return_text
+from podracer_client.display.numbers import count_text, duration_text, interval_text, return_text
 from podracer_client.display.output import columns
 from podracer_client.files import write_whole
 from podracer_client.jobs.client import Client
@@ -93,7 +93,7 @@ def job_text(report: JobReport) -> str:
     rows = [
         (
             *(str(candidate.rank), candidate.agent, agents[candidate.agent].algorithm, return_text(candidate.score)),
-            f"{return_text(candidate.evaluation.lower)} to {return_text(candidate.evaluation.upper)}",
+            interval_text(candidate.evaluation.lower, candidate.evaluation.upper),
             *("yes" if candidate.confirmed else "no", origin(agents[candidate.agent])),
         )
         for candidate in report.candidates
