@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from podracer.leaderboard.v1 import leaderboard_service_pb2
-from podracer_client.names import leaderboard_name
+from podracer_client.names import leaderboard_name, refused
 from podracer_core.catalogue.messages import hyperparameters_from_message
-from podracer_core.errors import FieldViolation, InvalidInput, NotFound
+from podracer_core.errors import NotFound
 from podracer_core.jobs.spec import Founder, JobSpec, WarmStart
 
 __all__ = ["look_up_founders"]
@@ -25,9 +25,9 @@ def look_up_founders(read: Callable[[str], leaderboard_service_pb2.Leaderboard],
     try:
         board = read(leaderboard_name(wanted.job))
     except NotFound as error:
-        raise _refused("warm_start.job", f"there is no leaderboard of a job {wanted.job}") from error
+        raise refused("warm_start.job", f"there is no leaderboard of a job {wanted.job}") from error
     if not board.candidates:
-        raise _refused("warm_start.job", f"the job {wanted.job} has no candidate on its leaderboard")
+        raise refused("warm_start.job", f"the job {wanted.job} has no candidate on its leaderboard")
     founders = tuple(map(_founder, board.candidates[: wanted.candidates]))
     return replace(spec, warm_start=founders)
 
@@ -41,7 +41,3 @@ def _founder(candidate: leaderboard_service_pb2.Candidate) -> Founder:
         agent.spec.algorithm,
         hyperparameters_from_message(agent.spec.hyperparameters),
     )
-
-
-def _refused(field: str, problem: str) -> InvalidInput:
-    return InvalidInput(f"{field}: {problem}", violations=[FieldViolation(field, problem)])

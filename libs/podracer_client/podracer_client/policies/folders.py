@@ -19,11 +19,12 @@ from podracer_client.names import (
     job_name,
     job_of_best_checkpoint,
     leaderboard_name,
+    refused,
 )
 from podracer_client.servers.connection import DEFAULT_FOLDER
-from podracer_core.errors import FieldViolation, InvalidInput, NotFound
+from podracer_core.errors import InvalidInput, NotFound
 
-__all__ = ["MANIFEST", "checkpoint_folder", "policy_folders"]
+__all__ = ["MANIFEST", "checkpoint_folder", "is_there", "policy_folders"]
 
 MANIFEST = "manifest.json"
 _CHAMPION = "champion"
@@ -43,7 +44,7 @@ def policy_folders(
     Raises NotFound and InvalidInput for what is not there, or not there so often.
     """
     if ensemble and len(names) != 1:
-        raise _refused("--ensemble", "takes the best candidates of one job: name that job, and nothing else")
+        raise refused("--ensemble", "takes the best candidates of one job: name that job, and nothing else")
     with ExitStack() as held:
         shelf = _Shelf(connect, state_folder or DEFAULT_FOLDER, held)
         if ensemble:
@@ -59,7 +60,7 @@ def checkpoint_folder(text: str, connect: Callable[[], Client]) -> Iterator[Path
     Raises NotFound when it is neither here nor on the server, InvalidInput when it is a folder without a checkpoint.
     """
     path = Path(text)
-    if _exists(path) or not is_checkpoint_name(text):
+    if is_there(path) or not is_checkpoint_name(text):
         yield _local(path)
         return
     with tempfile.TemporaryDirectory(prefix="podracer-checkpoint-") as folder, connect() as client:
@@ -76,7 +77,7 @@ class _Shelf:
 
     def folder(self, text: str) -> Path:
         """Of a checkpoint, or of what a job has come to."""
-        if _exists(Path(text)) or not (is_job_name(text) or job_of_best_checkpoint(text)):
+        if is_there(text) or not (is_job_name(text) or job_of_best_checkpoint(text)):
             return self._held.enter_context(checkpoint_folder(text, self._connect))
         job = job_of_best_checkpoint(text) or text
         try:
@@ -109,7 +110,7 @@ class _Shelf:
                 raise NotFound(f"{job} has no candidate yet")
             if len(found) < count:
                 only = "only one candidate" if len(found) == 1 else f"{len(found)} candidates"
-                raise _refused("--ensemble", f"{job} has {only} on its leaderboard, not {count}")
+                raise refused("--ensemble", f"{job} has {only} on its leaderboard, not {count}")
             return [
                 self._checkpoint(candidate.agent.name, candidate.evaluation.checkpoint.prefix, client)
                 for candidate in found[:count]
@@ -137,7 +138,7 @@ class _Shelf:
 
 
 def _local(path: Path) -> Path:
-    if not _exists(path):
+    if not is_there(path):
         raise NotFound(
             f"there is no checkpoint {path}; expected a folder, or a name such as "
             "projects/default/jobs/JOB/checkpoints/best",
@@ -153,12 +154,9 @@ def _local(path: Path) -> Path:
     return path.absolute()
 
 
-def _exists(path: Path) -> bool:
+def is_there(path: str | Path) -> bool:
+    """Whether a file or folder of that name is here; false for what can be no name."""
     try:
-        return path.exists()
-    except OSError:  # too long a name
+        return Path(path).exists()
+    except (OSError, ValueError):
         return False
-
-
-def _refused(field: str, message: str) -> InvalidInput:
-    return InvalidInput(f"{field}: {message}", violations=[FieldViolation(field, message)])

@@ -17,13 +17,13 @@ from podracer_client.display.summary import path_text
 from podracer_client.files import write_private
 from podracer_client.jobs.client import Client
 from podracer_client.local.services import READY_TIMEOUT_S, inherited_environment
-from podracer_client.names import is_checkpoint_name, is_job_name, job_name, leaderboard_name, short_name
-from podracer_client.policies.folders import policy_folders
+from podracer_client.names import is_checkpoint_name, is_job_name, job_name, leaderboard_name, refused, short_name
+from podracer_client.policies.folders import is_there, policy_folders
 from podracer_client.processes.interrupts import INTERRUPTED, Inbox, Interrupts, serve_until_interrupted
 from podracer_client.processes.ports import FixedAddress
 from podracer_client.processes.process import ManagedProcess, ProcessPlan
 from podracer_client.processes.run_folder import RunFolder
-from podracer_core.errors import FieldViolation, InvalidInput, NotFound
+from podracer_core.errors import InvalidInput, NotFound
 from podracer_core.rpc.binding import prepare_address
 from podracer_core.rpc.tokens import FileToken, Role, create_tokens
 
@@ -99,8 +99,7 @@ def _entries(
 ) -> list[str]:
     """PODRACER_POLICIES; what had to be fetched is removed with `stack`."""
     if ensemble and (len(wanted) != 1 or wanted[0].alias):
-        problem = "takes the best candidates of one job: name that job, and nothing else"
-        raise InvalidInput(f"--ensemble: {problem}", violations=[FieldViolation("--ensemble", problem)])
+        raise refused("--ensemble", "takes the best candidates of one job: name that job, and nothing else")
     entries = []
     for one in wanted:
         if one.alias:
@@ -168,14 +167,14 @@ def wanted_policies(texts: Sequence[str]) -> list[Wanted]:
     """`[NAME=]POLICY` each; without a name it is the job's id, or `policy`. Raises InvalidInput."""
     found: dict[str, Wanted] = {}
     for text in texts:
-        match = None if _is_there(text) else _NAME.fullmatch(text)
+        match = None if is_there(text) else _NAME.fullmatch(text)
         given, source = (match[1], match[2]) if match else ("", text)
         job, at, alias = source.rpartition("@")
-        follows = bool(at and is_job_name(job) and _ALIAS.fullmatch(alias) and not _is_there(source))
+        follows = bool(at and is_job_name(job) and _ALIAS.fullmatch(alias) and not is_there(source))
         name = given or (short_name(job) if follows else _default_name(source))
         former = found.get(name)
         if former is not None and (follows or former.alias or not given):
-            raise _refused(f"{name} is there twice; give each its own NAME=")
+            raise refused("POLICY", f"{name} is there twice; give each its own NAME=")
         if follows:
             found[name] = Wanted(name, job=job_name(job), alias=alias)
         else:
@@ -184,20 +183,9 @@ def wanted_policies(texts: Sequence[str]) -> list[Wanted]:
 
 
 def _default_name(source: str) -> str:
-    if not _is_there(source):
+    if not is_there(source):
         if is_job_name(source):
             return short_name(source)
         if is_checkpoint_name(source):
             return source.split("/")[3]
     return _DEFAULT_NAME
-
-
-def _is_there(text: str) -> bool:
-    try:
-        return Path(text).exists()
-    except (OSError, ValueError):
-        return False
-
-
-def _refused(message: str) -> InvalidInput:
-    return InvalidInput(message, violations=[FieldViolation("POLICY", message)])

@@ -23,7 +23,7 @@ from threading import Event
 
 from cryptography import x509
 
-from podracer_client.secrets.deployment import Authority, given
+from podracer_client.secrets.deployment import Authority, role_secrets
 from podracer_core.errors import AlreadyExists, InvalidInput, NotFound, PodracerError, Unavailable
 from podracer_core.kubernetes.api import ClusterApi
 from podracer_core.rpc.backoff import Backoff
@@ -141,7 +141,7 @@ def keep(deployment: ClusterSecrets, stop: Event, *, once: bool, renew: bool) ->
 
 def _tokens_of(role: str, tokens: Data) -> Data:
     paths = {f"tokens/{name}": content for name, content in tokens.items()}
-    return {path.removeprefix("tokens/"): content for path, content in given(role, paths).items()}
+    return {path.removeprefix("tokens/"): content for path, content in role_secrets(role, paths).items()}
 
 
 def _make_authority() -> Data:

@@ -28,7 +28,7 @@ from podracer_core.errors import InvalidInput
 from podracer_core.rpc.tls import CA, CERTIFICATE, KEY, role_name
 from podracer_core.rpc.tokens import create_secret_file, create_tokens, hash_tokens
 
-__all__ = ["ROLES", "Authority", "create_secrets", "given"]
+__all__ = ["ROLES", "Authority", "create_secrets", "role_secrets"]
 
 ROLES = ("orchestrator", "leaderboard", "learner", "worker", "evaluator", "policy", "client")
 """Those that have a certificate."""
@@ -96,7 +96,7 @@ def _fill_role_folders(folder: Path) -> list[Path]:
     """Bring the copies below `folder`/roles up to date; returns those that were written."""
     written = []
     for role, paths in _GIVEN.items():
-        contents = given(role, {path: (folder / path).read_bytes() for path in paths})
+        contents = role_secrets(role, {path: (folder / path).read_bytes() for path in paths})
         if role in ROLES:
             contents |= {f"tls/{name}": (folder / "tls" / role / name).read_bytes() for name in (CA, KEY, CERTIFICATE)}
         for path, content in contents.items():
@@ -107,7 +107,7 @@ def _fill_role_folders(folder: Path) -> list[Path]:
     return written
 
 
-def given(role: str, contents: Mapping[str, bytes]) -> dict[str, bytes]:
+def role_secrets(role: str, contents: Mapping[str, bytes]) -> dict[str, bytes]:
     """What a role is given of these, by path; its certificate is not among them."""
     known, paths = _KNOWN.get(role, ()), [path for path in _GIVEN[role] if path in contents]
     return {path: hash_tokens(contents[path].decode()).encode() if path in known else contents[path] for path in paths}

@@ -15,6 +15,7 @@ import numpy as np
 from podracer.evaluator.v1 import evaluator_service_pb2, evaluator_service_pb2_grpc
 from podracer_client.artifacts.data_sets import fetch_data_set
 from podracer_client.jobs.client import Client
+from podracer_client.names import refused
 from podracer_client.policies.argument_overrides import with_arguments
 from podracer_client.policies.environment_files import bring_files, trained_environment
 from podracer_client.trading.backtests import POLICY, Account, Backtest, run_backtest
@@ -22,7 +23,7 @@ from podracer_core.attachments.transfer import put_file, sha256_of
 from podracer_core.backtest.chain import chained
 from podracer_core.catalogue.environments import EnvironmentSpec
 from podracer_core.catalogue.environments.stored_file import StoredFile
-from podracer_core.errors import FieldViolation, InvalidInput, NotFound
+from podracer_core.errors import InvalidInput, NotFound
 
 __all__ = ["BacktestPlan", "PriceFile", "play_backtest", "price_file"]
 
@@ -87,8 +88,7 @@ def price_file(text: str, connect: Callable[[], Client]) -> Iterator[PriceFile |
         path = Path(text)
         if not path.is_file():
             if path.suffix or "/" in text:
-                problem = f"--data: there is no file {text}"
-                raise InvalidInput(problem, violations=[FieldViolation("--data", problem)])
+                raise refused("--data", f"there is no file {text}")
             with connect() as client:
                 path = Path(folder, "table")
                 fetch_data_set(client, text, path)
