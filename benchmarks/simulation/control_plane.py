@@ -9,10 +9,10 @@ from typing import Self
 
 import psutil
 
-from podracer_client.client import Client
-from podracer_client.connection import Connection
-from podracer_client.local.process import ManagedProcess, ProcessPlan
+from podracer_client.jobs.client import Client
 from podracer_client.local.services import inherited_environment
+from podracer_client.processes.process import ManagedProcess, ProcessPlan
+from podracer_client.servers.connection import Connection
 from podracer_core.rpc.tokens import FileToken, Role, create_tokens
 
 _READY_S = 60.0

@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 from chaos.faults import Faults
 
-from podracer_client.job import Job
+from podracer_client.jobs.job import Job
 from podracer_core.errors import PodracerError
 from podracer_core.jobs.job_file import parse_job
 from podracer_core.storage.object_store import open_store

@@ -17,8 +17,9 @@ from typing import Any
 import yaml
 from cluster.kubectl import Kubectl, wait_until
 
-from podracer_client import Client, Job, PolicyClient, cluster
-from podracer_client.contexts import ClusterPlace
+from podracer_client import Client, Job, PolicyClient
+from podracer_client.servers import cluster
+from podracer_client.servers.contexts import ClusterPlace
 from podracer_core.config.secret import Secret
 from podracer_core.errors import PodracerError
 from podracer_core.storage.object_store import ObjectStore, open_store

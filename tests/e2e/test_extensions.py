@@ -15,7 +15,7 @@ import pytest
 
 from podracer.orchestrator.v1 import artifact_service_pb2, job_service_pb2
 from podracer_client import Client
-from podracer_client.job import Job
+from podracer_client.jobs.job import Job
 from podracer_core.jobs.job_file import load_job_file
 from podracer_core.jobs.messages import spec_to_message
 from support.code import make_zip

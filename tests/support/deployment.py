@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from podracer_client.client import Client
-from podracer_client.connection import Connection
-from podracer_client.deployment_secrets import create_secrets
+from podracer_client.jobs.client import Client
+from podracer_client.secrets.deployment import create_secrets
+from podracer_client.servers.connection import Connection
 from podracer_core.rpc.tokens import FileToken
 from support.link import Link
 from support.services import ServiceProcesses

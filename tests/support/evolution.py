@@ -12,11 +12,11 @@ from podracer_leaderboard.agents import Action, Agent, Cohort, CohortRequest, Ne
 from podracer_leaderboard.competition import Competition
 from podracer_leaderboard.generator import Generator
 from podracer_leaderboard.guard import check_cohort
+from podracer_leaderboard.new_agents import stream
 from podracer_leaderboard.ranges import Choice, Interval, Range, Value
 from podracer_leaderboard.rules import Rules
 from podracer_leaderboard.rungs import LineRound, peer_scores
 from podracer_leaderboard.search_space import SearchSpace, shape_of
-from podracer_leaderboard.seeds import stream
 from podracer_leaderboard.updater import LowerBoundUpdater
 
 LEARNING_RATE = Interval(1e-4, 1e-2, logarithmic=True)

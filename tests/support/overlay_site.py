@@ -13,9 +13,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from podracer_client.client import Client
-from podracer_client.cluster_secrets import ClusterSecrets
-from podracer_client.connection import Connection
+from podracer_client.jobs.client import Client
+from podracer_client.secrets.cluster import ClusterSecrets
+from podracer_client.servers.connection import Connection
 from podracer_core.kubernetes.access import read_kubeconfig
 from podracer_core.kubernetes.api import ClusterApi
 from podracer_core.rpc.tokens import FileToken

@@ -14,20 +14,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from podracer_client.client import Client
-    from podracer_client.connection import Connection
-    from podracer_client.job import Job
-    from podracer_client.policy_client import PolicyClient
-    from podracer_client.watching import JobUpdate
+    from podracer_client.jobs.client import Client
+    from podracer_client.jobs.job import Job
+    from podracer_client.jobs.watch import JobUpdate
+    from podracer_client.policies.policy_client import PolicyClient
+    from podracer_client.servers.connection import Connection
 
 __all__ = ["Client", "Connection", "Job", "JobUpdate", "PolicyClient"]
 
 _HOME = {
-    "Client": "podracer_client.client",
-    "Connection": "podracer_client.connection",
-    "Job": "podracer_client.job",
-    "JobUpdate": "podracer_client.watching",
-    "PolicyClient": "podracer_client.policy_client",
+    "Client": "podracer_client.jobs.client",
+    "Connection": "podracer_client.servers.connection",
+    "Job": "podracer_client.jobs.job",
+    "JobUpdate": "podracer_client.jobs.watch",
+    "PolicyClient": "podracer_client.policies.policy_client",
 }
 
 

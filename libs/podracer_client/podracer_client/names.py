@@ -55,3 +55,8 @@ def job_of_best_checkpoint(text: str) -> str:
     """The inverse of `best_checkpoint_name`; empty for anything else."""
     found = _BEST_CHECKPOINT.match(text)
     return found[1] if found else ""
+
+
+def refused(field: str, problem: str) -> InvalidInput:
+    """The error for a field of a job file, or an option, that cannot be as it is."""
+    return InvalidInput(f"{field}: {problem}", violations=[FieldViolation(field, problem)])

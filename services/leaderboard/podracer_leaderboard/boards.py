@@ -1,22 +1,23 @@
-"""Leaderboards themselves: made, read, watched, deleted."""
+"""Leaderboards themselves: made, read, watched, deleted; and their aliases, names such as `champion`."""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import AsyncIterator
 
-from sqlalchemy import delete, select
+from sqlalchemy import delete, func, select
 from sqlalchemy.orm import Session
 
+from podracer.common.v1 import agent_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
 from podracer_core.database import Database
-from podracer_core.errors import AlreadyExists
+from podracer_core.errors import AlreadyExists, PreconditionFailed
 from podracer_leaderboard import messages, names, store
-from podracer_leaderboard.aliases import current_aliases
 from podracer_leaderboard.changes import Changes
 from podracer_leaderboard.competition import read_competition
-from podracer_leaderboard.founders import check_founders
-from podracer_leaderboard.tables import AgentRow, BoardRow
+from podracer_leaderboard.new_agents import check_founders
+from podracer_leaderboard.store import page_of_board, page_query
+from podracer_leaderboard.tables import AgentRow, AliasRow, BoardRow, CandidateRow
 
 
 class Boards:
@@ -81,6 +82,59 @@ class Boards:
         self._changes.ring()
 
 
+class Aliases:
+    """Answers SetAlias and ListAliasHistory."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def set(self, request: leaderboard_pb2.SetAliasRequest) -> leaderboard_pb2.SetAliasResponse:
+        """Point an alias at an agent's candidate, at a checkpoint that is named, or at nothing.
+
+        Raises PreconditionFailed (NO_CANDIDATE) for an agent of which no snapshot was ever judged. With a checkpoint
+        the agent may be one of another job: what the caller says of it is taken as it is.
+        """
+        names.check_leaderboard(request.leaderboard)
+        names.check_alias(request.alias)
+        if request.HasField("checkpoint"):
+            names.check_agent(request.agent)
+
+        def operation(session: Session) -> AliasRow:
+            board = store.get_board(session, request.leaderboard)
+            row = _alias_by_request(session, board.name, request.request_id)
+            if row is None:
+                checkpoint = _alias_checkpoint(session, board.name, request)
+                row = AliasRow(
+                    board=board.name,
+                    alias=request.alias,
+                    agent=request.agent,
+                    checkpoint=checkpoint,
+                    reason=request.reason,
+                    request_id=request.request_id,
+                    create_time=store.now(),
+                )
+                session.add(row)
+            return row
+
+        return leaderboard_pb2.SetAliasResponse(change=messages.alias_change(await self._database.write(operation)))
+
+    async def history(
+        self, request: leaderboard_pb2.ListAliasHistoryRequest
+    ) -> leaderboard_pb2.ListAliasHistoryResponse:
+        """Newest first."""
+        names.check_leaderboard(request.leaderboard)
+        query = select(AliasRow).where(AliasRow.board == request.leaderboard)
+        if request.alias:
+            query = query.where(AliasRow.alias == names.check_alias(request.alias))
+        query = page_query(query, AliasRow.number, request.page_size, request.page_token, newest_first=True)
+        rows, token = await self._database.read(
+            lambda session: page_of_board(session, request.leaderboard, query, request.page_size)
+        )
+        return leaderboard_pb2.ListAliasHistoryResponse(
+            changes=[messages.alias_change(row) for row in rows], next_page_token=token
+        )
+
+
 def _newer(session: Session, name: str, after_revision: int) -> tuple[bool, leaderboard_pb2.Leaderboard | None]:
     """Whether the board is there, and itself where its revision is a newer one."""
     board = session.get(BoardRow, name)
@@ -94,7 +148,7 @@ def _leaderboard(session: Session, board: BoardRow) -> leaderboard_pb2.Leaderboa
     query = select(AgentRow).where(AgentRow.board == board.name, AgentRow.name.in_([row.agent for row in rows]))
     agents = {agent.name: agent for agent in session.scalars(query)}
     candidates = [messages.candidate(rank, row, agents[row.agent]) for rank, row in enumerate(rows, start=1)]
-    return messages.leaderboard(board, candidates, current_aliases(session, board.name))
+    return messages.leaderboard(board, candidates, _current_aliases(session, board.name))
 
 
 def _is_same(stored: leaderboard_pb2.LeaderboardSpec, spec: leaderboard_pb2.LeaderboardSpec) -> bool:
@@ -104,3 +158,32 @@ def _is_same(stored: leaderboard_pb2.LeaderboardSpec, spec: leaderboard_pb2.Lead
 
 def _taken(problem: str, name: str) -> AlreadyExists:
     return AlreadyExists(problem, reason="LEADERBOARD_EXISTS", leaderboard=name)
+
+
+def _current_aliases(session: Session, board: str) -> dict[str, str]:
+    """Alias → the agent that it points at now."""
+    newest = select(func.max(AliasRow.number)).where(AliasRow.board == board).group_by(AliasRow.alias)
+    rows = session.scalars(select(AliasRow).where(AliasRow.number.in_(newest)).order_by(AliasRow.alias))
+    return {row.alias: row.agent for row in rows if row.agent}
+
+
+def _alias_by_request(session: Session, board: str, request_id: str) -> AliasRow | None:
+    if not request_id:
+        return None
+    query = select(AliasRow).where(AliasRow.board == board, AliasRow.request_id == request_id)
+    return session.scalars(query).first()
+
+
+def _alias_checkpoint(session: Session, board: str, request: leaderboard_pb2.SetAliasRequest) -> bytes:
+    """The checkpoint that is named, else that of the agent's place on the board, else of its best candidate ever."""
+    if request.HasField("checkpoint"):
+        return messages.to_bytes(request.checkpoint)
+    if not request.agent:
+        return b""
+    row = store.get_agent(session, names.check_agent(request.agent), board)
+    candidate = session.get(CandidateRow, (board, request.agent))
+    evaluation = row.best_evaluation if candidate is None else candidate.evaluation
+    if evaluation is None:
+        message = f"agent {request.agent} has no candidate: no snapshot of it was judged yet"
+        raise PreconditionFailed(message, reason="NO_CANDIDATE", agent=request.agent)
+    return messages.to_bytes(agent_pb2.Evaluation.FromString(evaluation).checkpoint)

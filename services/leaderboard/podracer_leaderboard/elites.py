@@ -40,7 +40,7 @@ def elite_statistics(elites: Sequence[Mapping[str, Value]], ranges: Mapping[str,
 
 
 @dataclass(frozen=True, slots=True)
-class Round:
+class RoundResult:
     """A finished round of an agent of a lineage; `cost_s` is of this round alone."""
 
     lineage: str
@@ -61,16 +61,16 @@ class LineageStatistics:
     cost_s: float
 
 
-def lineage_statistics(rounds: Iterable[Round]) -> list[LineageStatistics]:
+def lineage_statistics(rounds: Iterable[RoundResult]) -> list[LineageStatistics]:
     """Every lineage of which a round was judged, the fastest improving first."""
-    by_lineage: dict[str, list[Round]] = {}
+    by_lineage: dict[str, list[RoundResult]] = {}
     for each in rounds:
         by_lineage.setdefault(each.lineage, []).append(each)
     statistics = [_lineage(lineage, of_it) for lineage, of_it in by_lineage.items() if _best(of_it) is not None]
     return sorted(statistics, key=lambda each: (-each.improvement, -each.best_score, each.lineage))
 
 
-def _lineage(lineage: str, rounds: Sequence[Round]) -> LineageStatistics:
+def _lineage(lineage: str, rounds: Sequence[RoundResult]) -> LineageStatistics:
     newest = max(each.rung for each in rounds)
     recent = [each for each in rounds if each.rung > newest - IMPROVEMENT_RUNGS]
     before = _best([each for each in rounds if each.rung <= newest - IMPROVEMENT_RUNGS])
@@ -89,7 +89,7 @@ def _lineage(lineage: str, rounds: Sequence[Round]) -> LineageStatistics:
     )
 
 
-def _best(rounds: Iterable[Round]) -> float | None:
+def _best(rounds: Iterable[RoundResult]) -> float | None:
     return max((each.score for each in rounds if each.score is not None), default=None)
 
 

@@ -14,7 +14,7 @@ from podracer_core.errors import FieldViolation, InvalidInput, NotFound
 from podracer_leaderboard import messages, names, places, store
 from podracer_leaderboard.changes import Changes
 from podracer_leaderboard.competition import competition_of
-from podracer_leaderboard.pages import page_of_board, page_query
+from podracer_leaderboard.store import page_of_board, page_query
 from podracer_leaderboard.tables import AgentRow, EvaluationRow
 
 MAX_EVALUATIONS = 1000

@@ -1,17 +1,19 @@
-"""What rounds have told, read from their rows: each agent's curve, all progress, how well cohorts of a size do."""
+"""What rounds have told, read from their rows: curves, rungs, all progress, and how fast cohorts of a size are."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+from typing import Any
 
-from sqlalchemy import func, select
-from sqlalchemy.orm import Session, aliased
+from sqlalchemy import Select, func, select
+from sqlalchemy.orm import InstrumentedAttribute, Session, aliased
 
 from podracer_leaderboard.agents import Agent
-from podracer_leaderboard.packing import Throughput, member_limit
+from podracer_leaderboard.round_budget import Throughput, member_limit
 from podracer_leaderboard.rules import Rules
-from podracer_leaderboard.rungs import Front, LineRound
+from podracer_leaderboard.rungs import SAME_TO, Front, LineRound, peer_scores
 from podracer_leaderboard.search_space import Shape
 from podracer_leaderboard.tables import AgentRow, RoundRow, ThroughputRow
 
@@ -20,6 +22,15 @@ CURVE_ROUNDS = 8
 
 NOISE = 0.1
 """A score counts as the best that falls short of it by at most this part of what the best has over the median."""
+
+MAX_ROUNDS = 128
+"""Rounds on either side of an effort that a rung is read from at most, the nearest: a job of any age is quick."""
+
+FEW_EFFORTS = 8
+"""So many are looked up one by one."""
+
+MAX_WINDOW = 8192
+"""Rounds that are read at once for more, those of the greatest effort; what lies below is looked up one by one."""
 
 
 def load_curves(
@@ -35,6 +46,17 @@ def load_curves(
     for row in session.scalars(query):
         curves[row.agent] += (_line_round(row, rules),)
     return curves
+
+
+def load_peers(session: Session, board: str, rules: Rules, agents: Iterable[Agent]) -> dict[str, tuple[float, ...]]:
+    """Name of an agent whose last round was judged → the scores of its rung, its own first."""
+    own = [
+        LineRound(agent.name, 0.0, rules.effort(agent.env_steps, agent.cost_s), agent.score)
+        for agent in agents
+        if agent.score is not None
+    ]
+    near = _rounds_near_each(session, board, rules, {each.after for each in own})
+    return {each.agent: peer_scores(each, near[each.after]) for each in own}
 
 
 def load_front(session: Session, board: str, rules: Rules) -> Front | None:
@@ -95,3 +117,46 @@ def _line_round(row: RoundRow, rules: Rules) -> LineRound:
     if rules.round_env_steps:
         return LineRound(row.agent, row.line_env_steps - row.env_steps, row.line_env_steps, row.score)
     return LineRound(row.agent, row.line_cost_s - row.cost_s, row.line_cost_s, row.score)
+
+
+def _rounds_near_each(session: Session, board: str, rules: Rules, efforts: set[float]) -> dict[float, list[LineRound]]:
+    """Effort → `_rounds_near` it; of many efforts most come out of one query."""
+    near: dict[float, list[LineRound]] = {}
+    if len(efforts) > FEW_EFFORTS:
+        query, effort_of = _judged_rounds(board, rules)
+        query = query.where(effort_of <= max(efforts) * SAME_TO).limit(MAX_WINDOW)
+        rounds = _line_rounds(session.execute(query.order_by(effort_of.desc(), RoundRow.agent.desc())).all())
+        descending = [-each.after for each in rounds]
+        for effort in efforts:
+            middle = bisect_left(descending, -effort)
+            first = max(bisect_left(descending, -effort * SAME_TO), middle - MAX_ROUNDS)
+            last = middle + MAX_ROUNDS
+            if last <= len(rounds) or len(rounds) < MAX_WINDOW:
+                near[effort] = rounds[first:last]
+    return near | {effort: _rounds_near(session, board, rules, effort) for effort in efforts - near.keys()}
+
+
+def _rounds_near(session: Session, board: str, rules: Rules, effort: float) -> list[LineRound]:
+    """The judged rounds that ended nearest to `effort`, those of the greatest effort first."""
+    query, effort_of = _judged_rounds(board, rules)
+    query = query.limit(MAX_ROUNDS)
+    above = query.where(effort_of > effort, effort_of <= effort * SAME_TO).order_by(effort_of, RoundRow.agent)
+    below = query.where(effort_of <= effort).order_by(effort_of.desc(), RoundRow.agent.desc())
+    return _line_rounds([*reversed(session.execute(above).all()), *session.execute(below).all()])
+
+
+def _judged_rounds(board: str, rules: Rules) -> tuple[Select[Any], InstrumentedAttribute[Any]]:
+    """The query for a board's judged rounds, each with what its line has come to since; and its column of efforts."""
+    by_steps = rules.round_env_steps > 0
+    effort_of: InstrumentedAttribute[Any] = RoundRow.line_env_steps if by_steps else RoundRow.line_cost_s
+    reached: InstrumentedAttribute[Any] = AgentRow.env_steps if by_steps else AgentRow.cost_s
+    query = (
+        select(RoundRow.agent, effort_of, RoundRow.rung_score, reached, RoundRow.episodes, RoundRow.variance)
+        .join(AgentRow, AgentRow.name == RoundRow.agent)
+        .where(RoundRow.board == board, RoundRow.rung_score.is_not(None))
+    )
+    return query, effort_of
+
+
+def _line_rounds(rows: Sequence[Any]) -> list[LineRound]:
+    return [LineRound(row[0], 0.0, *row[1:]) for row in rows]

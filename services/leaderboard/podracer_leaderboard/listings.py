@@ -15,9 +15,15 @@ from podracer_core.database import Database
 from podracer_core.errors import FieldViolation, InvalidInput
 from podracer_leaderboard import messages, names, store
 from podracer_leaderboard.competition import competition_of
-from podracer_leaderboard.elites import EliteStatistics, LineageStatistics, Round, elite_statistics, lineage_statistics
-from podracer_leaderboard.pages import page_of_board, page_query
+from podracer_leaderboard.elites import (
+    EliteStatistics,
+    LineageStatistics,
+    RoundResult,
+    elite_statistics,
+    lineage_statistics,
+)
 from podracer_leaderboard.search_space import SearchSpace
+from podracer_leaderboard.store import page_of_board, page_query
 from podracer_leaderboard.tables import AgentRow, ParentRow, RoundRow
 
 _STATE_NAMES = {number: state for state, number in messages.STATES.items()}
@@ -72,7 +78,7 @@ class Listings:
                 raise InvalidInput(problem, violations=[FieldViolation("algorithm", problem)])
             columns = (RoundRow.lineage, RoundRow.agent, RoundRow.rung, RoundRow.score, RoundRow.cost_s)
             rounds = session.execute(select(*columns).where(RoundRow.board == board.name))
-            return space, _elites(session, board.name), lineage_statistics(Round(*row) for row in rounds)
+            return space, _elites(session, board.name), lineage_statistics(RoundResult(*row) for row in rounds)
 
         space, elites, lineages = await self._database.read(operation)
         counts = Counter(elite.algorithm for elite in elites)

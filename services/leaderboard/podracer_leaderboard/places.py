@@ -16,7 +16,7 @@ from podracer.common.v1 import agent_pb2
 from podracer_leaderboard import messages, store
 from podracer_leaderboard.ranking import Admission, Entry, claims_first
 from podracer_leaderboard.tables import AgentRow, BoardRow, CandidateRow, EvaluationRow, RoundRow
-from podracer_leaderboard.updater import Judgement, Updater
+from podracer_leaderboard.updater import EvaluationSummary, Updater
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +44,11 @@ class Judged:
 
 def score_of(updater: Updater, evaluation: agent_pb2.Evaluation, *, within_rung: bool = False) -> float | None:
     """The number that an evaluation ranks by; None where it is no finite one."""
-    judgement = Judgement(evaluation.mean, evaluation.lower_bound, evaluation.upper_bound, len(evaluation.returns))
+    summary = EvaluationSummary(
+        evaluation.mean, evaluation.lower_bound, evaluation.upper_bound, len(evaluation.returns)
+    )
     score = updater.rung_score if within_rung else updater.score
-    return score(judgement) if judgement.is_finite else None
+    return score(summary) if summary.is_finite else None
 
 
 def judged(session: Session, board: BoardRow, updater: Updater, own: Judged) -> Judged:

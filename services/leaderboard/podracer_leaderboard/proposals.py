@@ -4,30 +4,21 @@ from __future__ import annotations
 
 from sqlalchemy.orm import Session
 
-from podracer.common.v1 import agent_pb2, cohort_pb2
+from podracer.common.v1 import cohort_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
-from podracer_core.catalogue.messages import hyperparameter_to_message
 from podracer_core.database import Database
 from podracer_core.errors import FieldViolation, InvalidInput
 from podracer_core.telemetry.metrics import PROPOSALS
 from podracer_leaderboard import guard, messages, names, store
-from podracer_leaderboard.agents import Action, Agent, Cohort, CohortRequest, NewAgent, Start, State
+from podracer_leaderboard.agents import Action, Agent, Cohort, CohortRequest, State
 from podracer_leaderboard.competition import Competition, competition_of
-from podracer_leaderboard.founders import create_founders
 from podracer_leaderboard.judged_rounds import load_limits
+from podracer_leaderboard.new_agents import create_agent, create_founders, stream
 from podracer_leaderboard.ranking import admission_score
 from podracer_leaderboard.round_budget import Remaining, cohort_stretch, round_budget
-from podracer_leaderboard.seeds import derive_seed, stream
-from podracer_leaderboard.tables import AgentRow, BoardRow, ParentRow, ProposalRow
+from podracer_leaderboard.tables import AgentRow, BoardRow, ProposalRow
 
 MAX_PLACES = 1024
-
-KINDS = {
-    Start.FRESH: agent_pb2.INITIALIZATION_KIND_FRESH,
-    Start.COPY: agent_pb2.INITIALIZATION_KIND_COPY,
-    Start.NOISE: agent_pb2.INITIALIZATION_KIND_NOISE,
-    Start.FUSE: agent_pb2.INITIALIZATION_KIND_FUSE,
-}
 
 AgentRows = dict[str, AgentRow]
 
@@ -108,7 +99,7 @@ def _carry_out(
     session: Session, board: BoardRow, competition: Competition, cohort: Cohort, living: AgentRows
 ) -> list[leaderboard_pb2.Proposal]:
     """New agents get their rows, those they replace and others retire; then the members are the pod's."""
-    created = {id(new): _create(session, board, competition, new, living) for new in cohort.created}
+    created = {id(new): create_agent(session, board, competition, new, living) for new in cohort.created}
     for each in cohort.retired:
         ended = living[each.agent.name]
         ended.state, ended.reason = State.RETIRED, f"{ended.reason}; {each.reason}"
@@ -118,61 +109,6 @@ def _carry_out(
         proposals.append(_proposal(row))
         row.started, row.state = True, State.TRAINING
     return proposals
-
-
-def _create(session: Session, board: BoardRow, competition: Competition, new: NewAgent, living: AgentRows) -> AgentRow:
-    board.agent_count += 1
-    number = board.agent_count
-    name = names.agent_name(board.job, number)
-    parents = [living[parent.name] for parent in new.parents]
-    replaced = living[new.replaced.name] if new.replaced else None
-    if replaced is not None:
-        replaced.state = State.RETIRED
-    spec = agent_pb2.AgentSpec(
-        name=name,
-        algorithm=new.algorithm,
-        seed=derive_seed(competition.rules.seed, "agent", number),
-        hyperparameters={key: hyperparameter_to_message(value) for key, value in new.hyperparameters.items()},
-        initialization=_initialization(new, parents, derive_seed(competition.rules.seed, "noise", number)),
-    )
-    row = AgentRow(
-        board=board.name,
-        number=number,
-        name=name,
-        algorithm=new.algorithm,
-        spec=messages.to_bytes(spec),
-        origin=new.action,
-        state=State.WAITING,
-        reason=new.reason,
-        replaced=replaced.name if replaced else "",
-        lineage=parents[0].lineage if parents else name,
-        create_time=store.now(),
-        waiting_since=replaced.waiting_since if replaced else store.tick(board),
-        # A fusion has had the training of its older parent: it is judged among those that are as old.
-        env_steps=max((parent.best_env_steps for parent in parents), default=0),
-        cost_s=max((parent.best_cost_s for parent in parents), default=0.0),
-        rung=max((parent.best_rung for parent in parents), default=0),
-        generation=new.generation,
-    )
-    session.add(row)
-    session.add_all(
-        ParentRow(board=board.name, child=name, place=place, parent=parent.agent)
-        for place, parent in enumerate(spec.initialization.parents)
-    )
-    return row
-
-
-def _initialization(new: NewAgent, parents: list[AgentRow], noise_seed: int) -> agent_pb2.Initialization:
-    """First weights from the parents' candidates. Transitions come along from one of the same shape, if there are any:
-    else a child waits for as many of its own as anyone that begins."""
-    inherit_replay = [parent.shape for parent in new.parents] == [new.shape]
-    initialization = agent_pb2.Initialization(kind=KINDS[new.start], inherit_replay=inherit_replay)
-    for parent in parents:
-        candidate = agent_pb2.Evaluation.FromString(parent.best_evaluation or b"")
-        initialization.parents.add(agent=parent.name, checkpoint=candidate.checkpoint, weight=1 / len(parents))
-    if new.start is Start.NOISE:
-        initialization.seed, initialization.noise_scale = noise_seed, new.noise_scale
-    return initialization
 
 
 def _proposal(row: AgentRow) -> leaderboard_pb2.Proposal:

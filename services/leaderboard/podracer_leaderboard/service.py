@@ -11,8 +11,7 @@ from podracer.leaderboard.v1 import leaderboard_service_pb2 as pb
 from podracer.leaderboard.v1.leaderboard_service_pb2_grpc import LeaderboardServiceServicer
 from podracer_core.database import Database
 from podracer_core.rpc.tokens import Role
-from podracer_leaderboard.aliases import Aliases
-from podracer_leaderboard.boards import Boards
+from podracer_leaderboard.boards import Aliases, Boards
 from podracer_leaderboard.changes import Changes
 from podracer_leaderboard.evaluations import Evaluations
 from podracer_leaderboard.listings import Listings

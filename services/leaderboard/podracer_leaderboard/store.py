@@ -7,16 +7,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from types import MappingProxyType
+from typing import Any, Protocol, TypeVar
 
-from sqlalchemy import func, or_, select
-from sqlalchemy.orm import Session
+from sqlalchemy import Select, func, or_, select
+from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from podracer.common.v1 import agent_pb2
 from podracer_core.catalogue.messages import hyperparameters_from_message
-from podracer_core.errors import NotFound
+from podracer_core.errors import FieldViolation, InvalidInput, NotFound
 from podracer_leaderboard.agents import ALIVE, Action, Agent, Population, State
-from podracer_leaderboard.judged_rounds import load_curves, load_front
-from podracer_leaderboard.peers import load_peers
+from podracer_leaderboard.judged_rounds import load_curves, load_front, load_peers
 from podracer_leaderboard.ranges import Value
 from podracer_leaderboard.ranking import Entry, ranked
 from podracer_leaderboard.rules import Rules
@@ -25,6 +25,8 @@ from podracer_leaderboard.tables import AgentRow, BoardRow, CandidateRow
 
 NEWEST_IN_HISTORY, BEST_IN_HISTORY = 192, 64
 """Agents of `Population.history` at most: what a sampler makes of more takes longer and says little more."""
+DEFAULT_PAGE_SIZE = 100
+MAX_PAGE_SIZE = 1000
 
 
 def now() -> datetime:
@@ -64,6 +66,53 @@ def get_candidates(session: Session, board: str) -> list[CandidateRow]:
 def entries(candidates: Sequence[CandidateRow]) -> list[Entry]:
     """Candidates as the ranking sees them."""
     return [Entry(row.agent, row.lineage, row.score, row.mean, row.entry_order, row.confirmed) for row in candidates]
+
+
+class Numbered(Protocol):
+    """A row with a place in its list."""
+
+    @property
+    def number(self) -> Any: ...
+
+
+Row = TypeVar("Row", bound=Numbered)
+Query = TypeVar("Query", bound=Select[Any])
+
+
+def page_query(
+    query: Query, number: InstrumentedAttribute[int], size: int, token: str, *, newest_first: bool = False
+) -> Query:
+    """`query` in order and cut to one page, and one row more that tells whether another follows.
+
+    Raises InvalidInput for a wrong size or token.
+    """
+    if token:
+        last = _last_number(token)
+        query = query.where(number < last if newest_first else number > last)
+    return query.order_by(number.desc() if newest_first else number).limit(_checked_size(size) + 1)
+
+
+def page_of_board(session: Session, board: str, query: Select[Row], size: int) -> tuple[Sequence[Row], str]:
+    """The rows of a page of a board, and the token of the next one; empty on the last. Raises NotFound."""
+    get_board(session, board)
+    rows, size = session.scalars(query).all(), _checked_size(size)
+    return rows[:size], str(rows[size - 1].number) if len(rows) > size else ""
+
+
+def _checked_size(size: int) -> int:
+    if not 0 <= size <= MAX_PAGE_SIZE:
+        raise _refuse("page_size", f"expected 1 to {MAX_PAGE_SIZE}, or 0 for {DEFAULT_PAGE_SIZE}; got {size}")
+    return size or DEFAULT_PAGE_SIZE
+
+
+def _last_number(token: str) -> int:
+    if not (token.isascii() and token.isdecimal() and len(token) < 19):
+        raise _refuse("page_token", "was not given by a former response")
+    return int(token)
+
+
+def _refuse(field: str, problem: str) -> InvalidInput:
+    return InvalidInput(f"{field}: {problem}", violations=[FieldViolation(field, problem)])
 
 
 def load_living(session: Session, board: str) -> dict[str, AgentRow]:

@@ -134,7 +134,7 @@ class RoundRow(Tables, kw_only=True):
 
 
 class ThroughputRow(Tables, kw_only=True):
-    """What rounds of one shape and cohort size did, all members together; see `packing.Throughput`."""
+    """What rounds of one shape and cohort size did, all members together; see `round_budget.Throughput`."""
 
     __tablename__ = "throughputs"
 

@@ -14,7 +14,7 @@ ENTRY_POINT_GROUP = "podracer.updaters"
 
 
 @dataclass(frozen=True, slots=True)
-class Judgement:
+class EvaluationSummary:
     """What an evaluation says: the mean return and the two-sided 95 % interval of it."""
 
     mean: float
@@ -34,12 +34,12 @@ class Updater(ABC):
         self.rules = rules
 
     @abstractmethod
-    def score(self, judgement: Judgement) -> float:
-        """The number that candidates are admitted and ranked by, larger is better. `judgement` is finite."""
+    def score(self, evaluation: EvaluationSummary) -> float:
+        """The number that candidates are admitted and ranked by, larger is better. `evaluation` is finite."""
 
-    def rung_score(self, judgement: Judgement) -> float:
+    def rung_score(self, evaluation: EvaluationSummary) -> float:
         """The number that agents of a rung are compared by, where some had more episodes than others."""
-        return self.score(judgement)
+        return self.score(evaluation)
 
     def admit(self, entries: Iterable[Entry], candidate: Entry) -> Admission:
         """Whether and where `candidate` enters."""
@@ -50,15 +50,15 @@ class LowerBoundUpdater(Updater):
     """The lower end of the interval: a lucky mean over few episodes does not count as much as a sure one. Within a rung
     the mean, since a bound would push those further down that got the fewest episodes for being at the bottom."""
 
-    def score(self, judgement: Judgement) -> float:
-        return judgement.lower_bound
+    def score(self, evaluation: EvaluationSummary) -> float:
+        return evaluation.lower_bound
 
-    def rung_score(self, judgement: Judgement) -> float:
-        return judgement.mean
+    def rung_score(self, evaluation: EvaluationSummary) -> float:
+        return evaluation.mean
 
 
 class MeanUpdater(Updater):
     """The mean, for jobs whose objective asks for it."""
 
-    def score(self, judgement: Judgement) -> float:
-        return judgement.mean
+    def score(self, evaluation: EvaluationSummary) -> float:
+        return evaluation.mean

@@ -20,8 +20,8 @@ from podracer.orchestrator.v1 import (
     job_service_pb2,
     job_service_pb2_grpc,
 )
-from podracer_client.client import Client
-from podracer_client.connection import Connection
+from podracer_client.jobs.client import Client
+from podracer_client.servers.connection import Connection
 from podracer_core.errors import InvalidInput, NotFound
 from podracer_core.rpc.auth import Authorizer
 from podracer_core.rpc.binding import ServerOptions

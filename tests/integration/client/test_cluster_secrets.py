@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from cryptography import x509
 
-from podracer_client import cluster_secrets
-from podracer_client.cluster_secrets import ClusterSecrets, keep
-from podracer_client.deployment_secrets import create_secrets
+from podracer_client.secrets import cluster as cluster_secrets
+from podracer_client.secrets.cluster import ClusterSecrets, keep
+from podracer_client.secrets.deployment import create_secrets
 from podracer_core.errors import PermissionRefused
 from podracer_core.kubernetes.access import read_kubeconfig
 from podracer_core.kubernetes.api import ClusterApi

@@ -17,7 +17,7 @@ import pytest
 
 from podracer.orchestrator.v1 import job_pb2
 from podracer_client import Client
-from podracer_client.deployment_secrets import create_secrets
+from podracer_client.secrets.deployment import create_secrets
 from podracer_core.errors import InvalidInput, PodracerError, Unavailable
 from podracer_core.rpc.tls import TlsFolder
 from support.commands import run_here

@@ -12,11 +12,11 @@ import pytest
 from podracer.common.v1 import agent_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2_grpc
-from podracer_client.client import Client
 from podracer_client.command import main
-from podracer_client.connection import FILE_NAME
+from podracer_client.jobs.client import Client
 from podracer_client.local.reading import resting_services
 from podracer_client.report.gather import gather
+from podracer_client.servers.connection import FILE_NAME
 from podracer_core.errors import NotFound, PreconditionFailed
 from podracer_core.jobs.job_file import parse_job
 from podracer_core.rpc.channel import open_channel

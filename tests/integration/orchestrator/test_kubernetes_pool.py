@@ -13,7 +13,7 @@ import yaml
 
 from podracer.orchestrator.v1 import job_pb2
 from podracer.orchestrator.v1 import job_service_pb2 as service_pb2
-from podracer_client.deployment_secrets import create_secrets
+from podracer_client.secrets.deployment import create_secrets
 from podracer_core.errors import PermissionRefused
 from podracer_orchestrator.pool import reconciler
 from podracer_orchestrator.pool.kubernetes import deaths, pacing, pool, troubles

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from podracer_client import PolicyClient
-from podracer_client.deployment_secrets import create_secrets
+from podracer_client.secrets.deployment import create_secrets
 from podracer_core.checkpoint import Checkpoint, save_checkpoint
 from podracer_core.storage.folder import FolderStore
 from support.policies import random_policy

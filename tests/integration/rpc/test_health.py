@@ -10,7 +10,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from podracer_client.deployment_secrets import create_secrets
+from podracer_client.secrets.deployment import create_secrets
 from podracer_core.errors import InvalidInput, Unavailable
 from podracer_core.rpc import readiness
 from podracer_core.rpc.aio_server import create_aio_server

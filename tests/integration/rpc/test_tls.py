@@ -10,7 +10,7 @@ from typing import Any
 import grpc
 import pytest
 
-from podracer_client.deployment_secrets import ROLES, create_secrets
+from podracer_client.secrets.deployment import ROLES, create_secrets
 from podracer_core.errors import InvalidInput, PodracerError, Unavailable
 from podracer_core.rpc.aio_server import create_aio_server
 from podracer_core.rpc.binding import ServerOptions

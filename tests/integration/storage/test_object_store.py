@@ -20,7 +20,7 @@ from typing import Any, NoReturn
 import pytest
 from urllib3.exceptions import ProtocolError
 
-from podracer_client.deployment_secrets import create_secrets
+from podracer_client.secrets.deployment import create_secrets
 from podracer_core.config import Secret
 from podracer_core.errors import InvalidInput, NotFound, PermissionRefused, PreconditionFailed, Unavailable
 from podracer_core.storage.object_store import ObjectStore, open_store

@@ -15,8 +15,8 @@ import pytest
 
 from podracer.evaluator.v1 import evaluator_service_pb2
 from podracer_client.command import main
-from podracer_client.command.export import write_policy
-from podracer_client.command.failures import exit_code, failure_text
+from podracer_client.command.application import exit_code, failure_text
+from podracer_client.command.policies import write_policy
 from podracer_core.errors import (
     DataCorrupted,
     Fenced,

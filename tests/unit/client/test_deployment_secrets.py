@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from podracer_client.deployment_secrets import create_secrets
+from podracer_client.secrets.deployment import create_secrets
 from podracer_core.rpc.tls import TlsFolder
 from podracer_core.rpc.tokens import FileToken, Role, TokenFiles
 

@@ -14,17 +14,15 @@ from rich.console import Console
 from podracer.common.v1 import evolution_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2
 from podracer.orchestrator.v1 import job_pb2
-from podracer_client.display.display import choose_display
-from podracer_client.display.json_lines import JsonDisplay
-from podracer_client.display.listing import columns
+from podracer_client.display.displays import JsonDisplay, PlainDisplay, progress_line
+from podracer_client.display.following import choose_display, show_update
 from podracer_client.display.numbers import count_text, duration_text, return_text
-from podracer_client.display.plain import PlainDisplay, progress_line
+from podracer_client.display.output import columns
 from podracer_client.display.snapshot import agent_rows, take_snapshot
 from podracer_client.display.summary import JobSummary, next_steps, path_text, program_words
 from podracer_client.display.table import TableDisplay
-from podracer_client.following import show_update
+from podracer_client.jobs.watch import JobUpdate
 from podracer_client.report.request import request_rows
-from podracer_client.watching import JobUpdate
 
 KEYS = [
     "event", "state", "best_return", "env_steps", "train_seconds", "cost_seconds", "evaluation_seconds",

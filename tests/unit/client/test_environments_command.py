@@ -13,8 +13,8 @@ import gymnasium
 import pytest
 
 from podracer_client.command import environments as command
+from podracer_client.command.application import exit_code
 from podracer_client.command.environments import environments, job_text
-from podracer_client.command.failures import exit_code
 from podracer_core.catalogue.environments import BUILT_IN, ENTRY_POINT_GROUP, ArgumentInfo, EnvironmentInfo
 from podracer_core.catalogue.spaces import BoxSpace, DiscreteSpace, from_json
 from podracer_core.errors import InvalidInput

@@ -8,9 +8,9 @@ import pytest
 from google.protobuf.duration_pb2 import Duration
 
 from podracer.orchestrator.v1 import job_pb2, job_service_pb2
-from podracer_client.command.capacity import capacity_json, capacity_text
-from podracer_client.command.scale import count_text
-from podracer_client.job import Job
+from podracer_client.command.jobs import pod_count_text
+from podracer_client.command.pool import capacity_json, capacity_text
+from podracer_client.jobs.job import Job
 from podracer_core.errors import InvalidInput
 
 
@@ -40,7 +40,7 @@ def job() -> Job:
 def test_scaling_changes_only_what_is_said(job):
     assert job.scale(most=4).message.spec.pod.max_count == 4
     job.scale(least=2, most=4)
-    first, second = job._client.job_service.requests
+    first, second = job._servers.job_service.requests
     assert list(first.update_mask.paths) == ["pod.max_count"]
     assert list(second.update_mask.paths) == ["pod.min_count", "pod.max_count"]
     assert (second.spec.pod.min_count, second.spec.pod.max_count) == (2, 4)
@@ -58,7 +58,7 @@ def test_scaling_changes_only_what_is_said(job):
 def test_numbers_that_cannot_be_never_leave(job, counts, message):
     with pytest.raises(InvalidInput, match=message):
         job.scale(**counts)
-    assert not job._client.job_service.requests
+    assert not job._servers.job_service.requests
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_numbers_that_cannot_be_never_leave(job, counts, message):
     ],
 )
 def test_what_is_scaled_is_named(counts, text):
-    assert count_text(*counts) == text
+    assert pod_count_text(*counts) == text
 
 
 @pytest.fixture

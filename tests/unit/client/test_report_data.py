@@ -15,11 +15,10 @@ from podracer_client.report import conversion
 from podracer_client.report.experiment import best_so_far, experiment_of, spread
 from podracer_client.report.experiment_page import experiment_text
 from podracer_client.report.families import ancestors, best_agent, family_order, living_lines, most_telling
-from podracer_client.report.pods import pod_histories
+from podracer_client.report.gather import Thinning
+from podracer_client.report.pods import job_steps, pod_histories, throughput
 from podracer_client.report.records import Agent, Event
 from podracer_client.report.request import request_rows, searched_names
-from podracer_client.report.thinning import Thinning
-from podracer_client.report.throughput import job_steps, throughput
 from podracer_core.jobs.messages import spec_to_message
 from podracer_core.jobs.spec import Continuous, EnvironmentSpec, Founder, JobSpec, Objective, Retrain
 from support.reports import empty_report, made_up_report

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
+from podracer_client.files import write_whole
 from podracer_client.report.experiment import Experiment, experiment_of
 from podracer_client.report.experiment_page import experiment_figures, experiment_page
 from podracer_client.report.figures.curves import draw_curves
-from podracer_client.report.figures.rendering import render
+from podracer_client.report.figures.rendering import render, render_figures, write_figures
 from podracer_client.report.job_figures import job_figures
 from podracer_client.report.job_page import job_page
-from podracer_client.report.page import render_figures, write_figures, write_page
 from podracer_client.report.records import Ensemble, Event, JobReport, Pod
 from podracer_core.errors import InvalidInput
 from support.reports import empty_report, failed_report, made_up_report
@@ -223,9 +223,9 @@ def test_names_in_any_script_are_drawn_without_a_warning(recwarn: pytest.Warning
 
 
 def test_a_page_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
-    write_page(tmp_path / "page.html", "one")
-    write_page(tmp_path / "page.html", "two")
+    write_whole(tmp_path / "page.html", b"one")
+    write_whole(tmp_path / "page.html", b"two")
     assert (tmp_path / "page.html").read_text() == "two"
     with pytest.raises(InvalidInput, match="cannot write"):
-        write_page(tmp_path / "missing" / "page.html", "three")
+        write_whole(tmp_path / "missing" / "page.html", b"three")
     assert [path.name for path in tmp_path.iterdir()] == ["page.html"]

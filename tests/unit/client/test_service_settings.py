@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from podracer_client.local.run_folder import RunFolder
 from podracer_client.local.services import ServiceOptions, leaderboard_plan, orchestrator_plan
 from podracer_client.local.state_folder import StateFolder
+from podracer_client.processes.run_folder import RunFolder
 
 
 @pytest.fixture

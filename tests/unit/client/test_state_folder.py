@@ -10,11 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from podracer_client.connection import Connection, ConnectionFile, find_connection
-from podracer_client.local import run_folder
-from podracer_client.local.run_folder import RunFolder
 from podracer_client.local.services import LocalServices, ServiceOptions
 from podracer_client.local.state_folder import StateFolder
+from podracer_client.processes import run_folder
+from podracer_client.processes.run_folder import RunFolder
+from podracer_client.servers.connection import Connection, ConnectionFile
+from podracer_client.servers.lookup import find_connection
 from podracer_core.errors import InvalidInput, NotFound, PreconditionFailed
 
 
@@ -71,7 +72,7 @@ def test_a_killed_launchers_run_folder_goes_when_the_next_one_is_made(
     monkeypatch.setattr(run_folder, "_LONGEST_PARENT_BYTES", 1000)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     killed = (
-        "import os; from podracer_client.local import run_folder as module\n"
+        "import os; from podracer_client.processes import run_folder as module\n"
         "module._LONGEST_PARENT_BYTES = 1000; module.RunFolder(); os._exit(9)"
     )
     subprocess.run([sys.executable, "-c", killed], env={**os.environ, "TMPDIR": str(tmp_path)}, timeout=60, check=False)

@@ -10,10 +10,9 @@ import pytest
 from typer.testing import CliRunner
 
 from podracer_client.command.application import application
-from podracer_client.traces.flame import Frame, flame_of
+from podracer_client.traces.flame import Frame, flame_of, flame_text
 from podracer_client.traces.page import MOST_SPANS, trace_page
 from podracer_client.traces.reading import Trace, read_trace
-from podracer_client.traces.text import flame_text
 from podracer_core.errors import InvalidInput, NotFound
 
 JOB = "projects/default/jobs/cartpole-x7"

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
-from podracer_client.warm_starts import look_up_founders
+from podracer_client.jobs.warm_starts import look_up_founders
 from podracer_core.errors import InvalidInput, NotFound
 from podracer_core.jobs.job_file import parse_job
 from podracer_core.jobs.messages import spec_to_message

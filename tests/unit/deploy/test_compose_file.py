@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
-from podracer_client.role_folders import ROLES
+from podracer_client.secrets.deployment import ROLES
 from podracer_core.config import load_settings
 from podracer_core.native_settings import NATIVE_SETTINGS
 from podracer_core.storage.s3 import S3Settings

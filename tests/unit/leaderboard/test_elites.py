@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from podracer_leaderboard.elites import Round, elite_statistics, lineage_statistics
+from podracer_leaderboard.elites import RoundResult, elite_statistics, lineage_statistics
 from podracer_leaderboard.ranges import Choice, Fixed, Interval, Range
 
 RANGES: dict[str, Range] = {
@@ -43,14 +43,14 @@ def test_of_one_the_covariance_is_zero_and_of_none_so_is_the_mean() -> None:
 
 def test_improvement_is_growth_for_each_device_second_of_the_last_three_rungs() -> None:
     rounds = [
-        Round("fast", "a1", 1, 10.0, 5.0),
-        Round("fast", "a1", 2, 20.0, 5.0),
-        Round("fast", "a1", 3, 40.0, 5.0),
-        Round("fast", "a2", 3, 35.0, 5.0),
-        Round("fast", "a2", 4, 70.0, 5.0),
-        Round("slow", "b1", 1, 50.0, 5.0),
-        Round("slow", "b1", 2, 55.0, 5.0),
-        Round("unjudged", "c1", 1, None, 5.0),
+        RoundResult("fast", "a1", 1, 10.0, 5.0),
+        RoundResult("fast", "a1", 2, 20.0, 5.0),
+        RoundResult("fast", "a1", 3, 40.0, 5.0),
+        RoundResult("fast", "a2", 3, 35.0, 5.0),
+        RoundResult("fast", "a2", 4, 70.0, 5.0),
+        RoundResult("slow", "b1", 1, 50.0, 5.0),
+        RoundResult("slow", "b1", 2, 55.0, 5.0),
+        RoundResult("unjudged", "c1", 1, None, 5.0),
     ]
     fast, slow = lineage_statistics(rounds)
     # rungs 2, 3, 3 and 4 cost 20 s and took the best from 10 to 70
@@ -61,5 +61,5 @@ def test_improvement_is_growth_for_each_device_second_of_the_last_three_rungs() 
 
 
 def test_a_lineage_that_gets_worse_does_not_improve() -> None:
-    (lineage,) = lineage_statistics([Round("a", "a1", 1, 9.0, 1.0), Round("a", "a1", 2, 3.0, 1.0)])
+    (lineage,) = lineage_statistics([RoundResult("a", "a1", 1, 9.0, 1.0), RoundResult("a", "a1", 2, 3.0, 1.0)])
     assert (lineage.best_score, lineage.improvement) == (9.0, 0.0)

@@ -8,7 +8,7 @@ import pytest
 
 from podracer_core.errors import InvalidInput
 from podracer_leaderboard import names
-from podracer_leaderboard.seeds import derive_seed, stream
+from podracer_leaderboard.new_agents import derive_seed, stream
 
 
 @pytest.mark.parametrize(

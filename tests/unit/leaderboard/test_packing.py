@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from podracer_leaderboard.packing import Throughput, member_limit
+from podracer_leaderboard.round_budget import Throughput, member_limit
 
 # Environment steps of the whole cohort for each device second, by cohort size.
 PPO_ON_CPU = {1: 80_000.0, 2: 110_000.0, 4: 140_000.0, 8: 170_000.0, 16: 175_000.0}  # DESIGN §5: CartPole, two cores

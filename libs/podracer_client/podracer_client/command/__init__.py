@@ -1,9 +1,4 @@
-"""The `podracer` command: one small module for each command, imported light; what is heavy is imported when it runs.
-
-application  the commands put together
-options      the options that several commands share
-failures     a deliberate error becomes one message and an exit code
-"""
+"""The `podracer` command: modules by subject, imported light; what is heavy is imported when a command runs."""
 
 from __future__ import annotations
 
@@ -16,8 +11,7 @@ def main() -> None:
     0 the objective was met or the budget used; 1 failed; 2 bad usage or bad input; 130 interrupted.
     """
     try:
-        from podracer_client.command.application import application
-        from podracer_client.command.failures import exit_code, failure_text
+        from podracer_client.command.application import application, exit_code, failure_text
         from podracer_core.errors import PodracerError
 
         try:

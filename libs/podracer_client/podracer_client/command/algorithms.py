@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from podracer_client.command.options import Json
-from podracer_client.display.catalogue import value_text, write_table
+from podracer_client.display.catalogue import value_text
+from podracer_client.display.output import write_json, write_table
 from podracer_core.catalogue.hyperparameters import SearchChoice, SearchRange
 
 if TYPE_CHECKING:
@@ -28,8 +29,6 @@ def algorithms(
 
     found = list(known_algorithms().values()) if name is None else [find_algorithm(name)]
     if json:
-        from podracer_client.command.messages import write_json
-
         for info in found:
             write_json(algorithm_json(info) | ({} if name is None else {"hyperparameters": _knobs_json(info)}))
     elif name is None:

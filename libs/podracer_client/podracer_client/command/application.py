@@ -9,32 +9,32 @@ import typer
 from podracer_client.command import (
     algorithms,
     backtest,
-    cancel,
-    capacity,
     context,
     data,
-    delete,
     environments,
-    evaluate,
-    export,
-    gc,
-    history,
-    job,
     jobs,
     leaderboard,
-    promote,
+    policies,
+    pool,
     report,
-    rollback,
     run,
-    scale,
     secrets,
-    serve,
     submit,
-    token,
-    trace,
-    up,
-    watch,
 )
+from podracer_core.errors import (
+    AlreadyExists,
+    Fenced,
+    InvalidInput,
+    NotFound,
+    PermissionRefused,
+    PodracerError,
+    PreconditionFailed,
+    Unauthenticated,
+    Unavailable,
+    UserCodeFailed,
+)
+
+_BAD_INPUT = (InvalidInput, NotFound, AlreadyExists, PreconditionFailed, Unauthenticated, PermissionRefused)
 
 application = typer.Typer(
     name="podracer",
@@ -66,30 +66,37 @@ def podracer(
     """Train deep-reinforcement-learning agents as a tournament of pods, on this machine or on a server."""
 
 
-application.command("run", rich_help_panel=_HERE)(run.run)
-application.command("up", rich_help_panel=_HERE)(up.up)
-application.command("algorithms", rich_help_panel=_HERE)(algorithms.algorithms)
-application.command("environments", rich_help_panel=_HERE)(environments.environments)
-application.command("secrets", rich_help_panel=_HERE)(secrets.secrets)
-application.command("token", rich_help_panel=_HERE)(token.token)
-application.command("trace", rich_help_panel=_HERE)(trace.trace)
+_COMMANDS = {
+    _HERE: (
+        *(run.run, run.up, algorithms.algorithms, environments.environments, secrets.secrets, secrets.token),
+        report.trace,
+    ),
+    _SERVER: (
+        *(submit.submit, jobs.jobs, jobs.job, submit.watch, jobs.scale, pool.capacity, pool.gc, jobs.cancel),
+        *(jobs.delete, leaderboard.leaderboard, leaderboard.promote, leaderboard.rollback, leaderboard.history),
+        report.report,
+    ),
+    _POLICIES: (policies.evaluate, backtest.backtest, policies.export, policies.serve),
+}
+for _panel, _commands in _COMMANDS.items():
+    for _command in _commands:
+        application.command(rich_help_panel=_panel)(_command)
 application.add_typer(context.application, name="context", rich_help_panel=_HERE)
 application.add_typer(data.application, name="data", rich_help_panel=_HERE)
-application.command("submit", rich_help_panel=_SERVER)(submit.submit)
-application.command("jobs", rich_help_panel=_SERVER)(jobs.jobs)
-application.command("job", rich_help_panel=_SERVER)(job.job)
-application.command("watch", rich_help_panel=_SERVER)(watch.watch)
-application.command("scale", rich_help_panel=_SERVER)(scale.scale)
-application.command("capacity", rich_help_panel=_SERVER)(capacity.capacity)
-application.command("gc", rich_help_panel=_SERVER)(gc.gc)
-application.command("cancel", rich_help_panel=_SERVER)(cancel.cancel)
-application.command("delete", rich_help_panel=_SERVER)(delete.delete)
-application.command("leaderboard", rich_help_panel=_SERVER)(leaderboard.leaderboard)
-application.command("promote", rich_help_panel=_SERVER)(promote.promote)
-application.command("rollback", rich_help_panel=_SERVER)(rollback.rollback)
-application.command("history", rich_help_panel=_SERVER)(history.history)
-application.command("report", rich_help_panel=_SERVER)(report.report)
-application.command("evaluate", rich_help_panel=_POLICIES)(evaluate.evaluate)
-application.command("backtest", rich_help_panel=_POLICIES)(backtest.backtest)
-application.command("export", rich_help_panel=_POLICIES)(export.export)
-application.command("serve", rich_help_panel=_POLICIES)(serve.serve)
+
+
+def exit_code(error: PodracerError) -> int:
+    """2 for what the user can put right in the command or its files, 1 for the rest."""
+    return 2 if isinstance(error, _BAD_INPUT) and not isinstance(error, Fenced) else 1
+
+
+def failure_text(error: PodracerError) -> str:
+    """The message, a line for each bad field that it does not name already, and the user's own traceback."""
+    lines = [f"podracer: {error.message}"]
+    if isinstance(error, InvalidInput):
+        lines += [f"  {violation}" for violation in error.violations if violation.message not in error.message]
+    if isinstance(error, Unavailable) and error.reason == Unavailable.reason:
+        lines.append("  is it running (`podracer up` starts one on this machine)? Does it speak TLS (--tls)?")
+    if isinstance(error, UserCodeFailed) and error.user_traceback:
+        lines += ["", error.user_traceback.rstrip()]
+    return "\n".join(lines) + "\n"

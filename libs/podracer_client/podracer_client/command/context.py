@@ -7,6 +7,9 @@ from typing import Annotated
 
 import typer
 
+from podracer_client.display.output import columns
+from podracer_client.servers.contexts import ClusterPlace, Contexts
+
 application = typer.Typer(no_args_is_help=True, help="Servers by name: where the commands go, and how they get there.")
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The context's name.", show_default=False)]
@@ -28,8 +31,7 @@ def add(
     Each command then reads a client's token and certificate from the cluster's Secrets, and keeps a
     `kubectl port-forward` open while it runs.
     """
-    from podracer_client.cluster import current_kube_context
-    from podracer_client.contexts import ClusterPlace, Contexts
+    from podracer_client.servers.cluster import current_kube_context
 
     if not kubernetes:
         raise typer.BadParameter("say of what kind it is", param_hint="--kubernetes")
@@ -43,8 +45,6 @@ def add(
 @application.command()
 def use(name: Name) -> None:
     """Use a context wherever no server is named and none runs in ./runs."""
-    from podracer_client.contexts import Contexts
-
     contexts = Contexts.read()
     _ = contexts[name]
     contexts.current = name
@@ -54,9 +54,6 @@ def use(name: Name) -> None:
 @application.command("list")
 def list_contexts() -> None:
     """List the contexts; a star marks the one in use."""
-    from podracer_client.contexts import Contexts
-    from podracer_client.display.listing import columns
-
     contexts = Contexts.read()
     known = sorted(contexts.known.items())
     rows = [("*" * (name == contexts.current), name, place.namespace, place.kube_context) for name, place in known]
@@ -66,8 +63,6 @@ def list_contexts() -> None:
 @application.command()
 def remove(name: Name) -> None:
     """Forget a context; what it stands for stays as it is."""
-    from podracer_client.contexts import Contexts
-
     contexts = Contexts.read()
     _ = contexts[name]
     del contexts.known[name]

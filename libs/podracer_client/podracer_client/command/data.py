@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from podracer_client.command.options import Json, ServerOptions, with_server
-from podracer_client.command.output import require_writable
+from podracer_client.display.output import columns, write_json
+from podracer_client.files import require_writable
+from podracer_client.names import short_name
 from podracer_core.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -48,8 +50,7 @@ def import_table(
     json: Json = False,
 ) -> None:
     """Check a price table, say what is remarkable about it, and store it as Parquet in a file or on the server."""
-    from podracer_client.data_import import ImportRequest, import_market_data
-    from podracer_client.display.market_data import inspection_text
+    from podracer_client.trading.data_import import ImportRequest, import_market_data, inspection_text
 
     if output is not None:
         require_writable(output)
@@ -63,9 +64,7 @@ def import_table(
     told = None if json else sys.stderr
     imported = import_market_data(request, server.connect, told)
     if json:
-        _write_json(
-            dict(imported.inspection.to_plain()) | {"adjust": imported.adjust} | imported.stored_values(request)
-        )
+        write_json(dict(imported.inspection.to_plain()) | {"adjust": imported.adjust} | imported.stored_values(request))
         return
     sys.stdout.write(inspection_text(imported.inspection, imported.adjust))
     if imported.sha256:
@@ -90,7 +89,7 @@ def make(
     json: Json = False,
 ) -> None:
     """Make an invented market: correlated prices with regimes, trends, jumps and gaps; the same for the same seed."""
-    from podracer_client.data_import import write_market
+    from podracer_client.trading.data_import import write_market
     from podracer_core.market_data.synthetic import SyntheticMarket
 
     if output.suffix not in (".csv", ".parquet"):
@@ -108,7 +107,7 @@ def make(
     )
     rows, sha256 = write_market(market, output)
     if json:
-        _write_json({"path": str(output), "rows": rows, "sha256": sha256})
+        write_json({"path": str(output), "rows": rows, "sha256": sha256})
     else:
         sys.stdout.write(f"wrote {rows:,} rows to {output}\nSHA-256 {sha256}\n")
 
@@ -117,17 +116,18 @@ def make(
 @with_server
 def list_data_sets(server: ServerOptions, json: Json = False) -> None:
     """The data sets of the server, newest first. NAME.0123456789abcdef is what NAME was before, kept for its jobs."""
-    from podracer_client.data_sets import data_sets
-    from podracer_client.display.listing import columns
+    from podracer_client.artifacts.data_sets import data_sets
 
     with server.connect() as client:
         found = list(data_sets(client))
     if json:
         for artifact in found:
-            _write_json(_artifact_values(artifact))
+            write_json(_artifact_values(artifact))
     elif found:
         titles = ("name", "MiB", "when", "SHA-256")
-        rows = [(_short(each.name), f"{each.size_bytes / 2**20:,.2f}", _when(each), each.sha256[:16]) for each in found]
+        rows = [
+            (short_name(each.name), f"{each.size_bytes / 2**20:,.2f}", _when(each), each.sha256[:16]) for each in found
+        ]
         sys.stdout.write(f"{columns(titles, rows, right=('MiB',))}\n")
     else:
         sys.stdout.write("no data sets\n")
@@ -137,7 +137,7 @@ def list_data_sets(server: ServerOptions, json: Json = False) -> None:
 @with_server
 def show(server: ServerOptions, name: Name, json: Json = False) -> None:
     """What a data set holds."""
-    from podracer_client.data_sets import download_data_set
+    from podracer_client.artifacts.data_sets import download_data_set
     from podracer_core.market_data.canonical import read_provenance
 
     with server.connect() as client, download_data_set(client, name) as (artifact, file):
@@ -148,7 +148,7 @@ def show(server: ServerOptions, name: Name, json: Json = False) -> None:
         values |= {"first": provenance.first, "last": provenance.last, "adjust": provenance.adjust}
         values |= {"source": provenance.source, "ex_rights": len(provenance.ex_rights)}
     if json:
-        _write_json(values)
+        write_json(values)
         return
     for key, value in values.items():
         text = ", ".join(value) if isinstance(value, list) else f"{value:,}" if isinstance(value, int) else value
@@ -159,7 +159,7 @@ def show(server: ServerOptions, name: Name, json: Json = False) -> None:
 @with_server
 def delete(server: ServerOptions, name: Name) -> None:
     """Delete a data set that no job needs."""
-    from podracer_client.data_sets import delete_data_set
+    from podracer_client.artifacts.data_sets import delete_data_set
 
     with server.connect() as client:
         delete_data_set(client, name)
@@ -174,7 +174,7 @@ def download(
     output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="The new file.", show_default=False)],
 ) -> None:
     """Write a data set to a file."""
-    from podracer_client.data_sets import fetch_data_set
+    from podracer_client.artifacts.data_sets import fetch_data_set
 
     require_writable(output)
     with server.connect() as client:
@@ -197,19 +197,9 @@ def _columns(texts: list[str]) -> dict[str, str]:
 
 
 def _artifact_values(artifact: artifact_service_pb2.Artifact) -> dict[str, Any]:
-    values = {"name": _short(artifact.name), "sha256": artifact.sha256, "size_bytes": artifact.size_bytes}
+    values = {"name": short_name(artifact.name), "sha256": artifact.sha256, "size_bytes": artifact.size_bytes}
     return values | {"when": _when(artifact)}
-
-
-def _short(name: str) -> str:
-    return name.rpartition("/")[2]
 
 
 def _when(artifact: artifact_service_pb2.Artifact) -> str:
     return artifact.create_time.ToDatetime().isoformat(sep=" ", timespec="seconds") + "Z"
-
-
-def _write_json(values: dict[str, Any]) -> None:
-    from podracer_client.command.messages import write_json
-
-    write_json(values)

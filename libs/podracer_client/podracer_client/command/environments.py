@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from podracer_client.command.options import Json
-from podracer_client.display.catalogue import value_text, write_table
+from podracer_client.display.catalogue import value_text
+from podracer_client.display.output import write_json, write_table
 
 if TYPE_CHECKING:
     from podracer_core.catalogue.environments import ArgumentInfo, EnvironmentInfo
@@ -44,8 +45,6 @@ def environments(
     else:
         found = list((gymnasium_environments() if gymnasium else known_environments()).values())
     if json:
-        from podracer_client.command.messages import write_json
-
         for info in found:
             write_json(environment_json(info) | ({} if name is None else {"job": job_text(info)}))
     elif name is None:

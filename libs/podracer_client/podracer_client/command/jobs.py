@@ -1,4 +1,4 @@
-"""`podracer jobs`."""
+"""`podracer jobs`, `job`, `cancel`, `delete` and `scale`."""
 
 from __future__ import annotations
 
@@ -7,10 +7,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from podracer_client.command.options import Json, ServerOptions, with_server
+from podracer_client.command.options import JobName, Json, ServerOptions, with_server
+from podracer_client.display.numbers import count_text, return_text, time_text
+from podracer_client.display.output import columns, write_json
+from podracer_client.names import best_checkpoint_name, short_name
 
 if TYPE_CHECKING:
     from podracer.orchestrator.v1 import job_pb2
+
+_TEAMS = ", or teams where an agent has several learners"
 
 
 @with_server
@@ -32,10 +37,7 @@ def jobs(
     json: Json = False,
 ) -> None:
     """List jobs, newest first; of a state folder also when nothing runs there."""
-    from podracer_client.command.messages import job_json, write_json
-    from podracer_client.display.listing import columns
-    from podracer_client.display.numbers import count_text, return_text, time_text
-    from podracer_client.names import short_name
+    from podracer_client.display.messages import job_json
 
     with server.read() as client:
         found = [job.message for job in client.jobs([_state(text) for text in state or ()], matching=matching)]
@@ -66,6 +68,77 @@ def jobs(
     sys.stdout.write(columns(titles, rows, right=("best", "target", "steps", "agents")) + "\n")
 
 
+@with_server
+def job(server: ServerOptions, name: JobName, json: Json = False) -> None:
+    """Show one job: its figures, pods and latest events; of a state folder also when nothing runs there."""
+    from podracer_client.display.messages import job_json
+    from podracer_client.display.snapshot import take_snapshot
+    from podracer_client.display.summary import JobSummary
+
+    with server.read() as client:
+        found = client.job(name)
+        pods = found.pods()
+        events = found.latest_events()
+    preparation = found.message.environment_description.preparation
+    if json:
+        write_json(job_json(found.message) | {"preparation": preparation or None})
+        return
+    checkpoint = best_checkpoint_name(found.name) if found.progress.best.checkpoint.prefix else ""
+    lines = JobSummary(found.message, checkpoint).lines()
+    if preparation:
+        lines.append(f"prepared     {preparation}")
+    for pod in take_snapshot(found.message, pods).pods:
+        words = (pod.name, pod.state.lower(), pod.layout, " ".join(pod.agents), pod.message)
+        lines.append(f"pod          {'  '.join(filter(None, words))}")
+    lines += [f"event        {time_text(event.time)}  {event.kind}: {event.message}" for event in events]
+    sys.stdout.write("\n".join(lines) + "\n")
+
+
+@with_server
+def cancel(server: ServerOptions, job: JobName) -> None:
+    """End a job; what it has reached stays."""
+    with server.connect() as client:
+        cancelled = client.job(job).cancel()
+    sys.stdout.write(f"{cancelled.name}: {cancelled.state}\n")
+
+
+@with_server
+def delete(server: ServerOptions, job: JobName) -> None:
+    """Delete an ended job with its leaderboard and checkpoints; a continuous one with its generations."""
+    with server.connect() as client:
+        found = client.job(job)
+        found.delete()
+    sys.stdout.write(f"deleted {found.name}\n")
+
+
+@with_server
+def scale(
+    server: ServerOptions,
+    job: JobName,
+    most: Annotated[
+        int | None, typer.Option("--max", metavar="N", help=f"Pods at most{_TEAMS}.", show_default="as it is")
+    ] = None,
+    least: Annotated[
+        int | None, typer.Option("--min", metavar="N", help=f"Pods at least{_TEAMS}.", show_default="as it is")
+    ] = None,
+) -> None:
+    """Change how many pods may work for a job, also while it runs: pods join, or end their update and leave."""
+    if most is None and least is None:
+        raise typer.BadParameter("say how many pods: --max N, --min N, or both", param_hint="--max / --min")
+    with server.connect() as client:
+        scaled = client.job(job).scale(least=least, most=most)
+    count = scaled.message.spec.pod
+    sys.stdout.write(f"{scaled.name}: {pod_count_text(count.min_count, count.max_count, count.learners)}\n")
+
+
+def pod_count_text(least: int, most: int, learners: int) -> str:
+    """`pod.count` in words; with several learners it is one of teams."""
+    number = str(most) if least == most else f"{least} to {most}"
+    if learners > 1:
+        return f"{number} {'team' if most == 1 else 'teams'} of {learners} pods"
+    return f"{number} {'pod' if most == 1 else 'pods'}"
+
+
 def _state_text(message: job_pb2.Job) -> str:
     """With the generation that a continuous job is at."""
     from podracer_client.display.snapshot import state_text
@@ -78,7 +151,6 @@ def _state_text(message: job_pb2.Job) -> str:
 
 def _best_text(message: job_pb2.Job, best: float | None) -> str:
     """With what it is, where it is no return."""
-    from podracer_client.display.numbers import return_text
     from podracer_client.display.score import score_name
 
     name = score_name(message.spec.environment)

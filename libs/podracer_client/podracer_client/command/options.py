@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from podracer_client.client import Client
+    from podracer_client.jobs.client import Client
 
 JobFile = Annotated[Path, typer.Argument(metavar="JOB.yaml", help="The job file.", show_default=False)]
 JobName = Annotated[str, typer.Argument(metavar="JOB", help="The job's id or name.", show_default=False)]
@@ -37,6 +37,18 @@ EnsembleRule = Annotated[
         help="How several act together: by the mean of their actions where these are real numbers, else by vote.",
         show_default="by action space",
     ),
+]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="NAME=VALUE",
+        help="Another argument of the environment, as in environment.kwargs of a job file; any number of them.",
+    ),
+]
+FiguresFolder = Annotated[
+    Path | None,
+    typer.Option("--figures", metavar="DIR", help="Write every figure as SVG and PNG too.", show_default=False),
 ]
 StateFolderOption = Annotated[Path, typer.Option("--dir", metavar="DIR", help="The state folder.")]
 MaxPods = Annotated[int, typer.Option(min=0, metavar="N", help="Pods at most. 0: what the machine has room for.")]
@@ -71,7 +83,7 @@ class ServerOptions:
 
     def connect(self) -> Client:
         """Raises NotFound where no server is known, InvalidInput for an unreadable token."""
-        from podracer_client.client import Client
+        from podracer_client.jobs.client import Client
 
         return Client.connect(
             self.orchestrator,

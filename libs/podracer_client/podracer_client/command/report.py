@@ -1,16 +1,17 @@
-"""`podracer report`."""
+"""`podracer report` and `trace`: what became of a job, and of its time, as a page."""
 
 from __future__ import annotations
 
-import logging
 import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from podracer_client.command.options import Json, ServerOptions, with_server
-from podracer_client.command.output import require_writable
+from podracer_client.command.options import FiguresFolder, JobName, Json, ServerOptions, StateFolderOption, with_server
+from podracer_client.display.output import write_json
+from podracer_client.files import require_writable, write_whole
+from podracer_client.names import short_name
 
 
 @with_server
@@ -23,31 +24,57 @@ def report(
         Path | None,
         typer.Argument(metavar="OUT.html", help="The page to write.", show_default="NAME-report.html"),
     ] = None,
-    figures: Annotated[
-        Path | None,
-        typer.Option("--figures", metavar="DIR", help="Write every figure as SVG and PNG too.", show_default=False),
-    ] = None,
+    figures: FiguresFolder = None,
     experiment: Annotated[
         bool, typer.Option("--experiment", help="Compare the jobs of the experiment, also where a job has its name.")
     ] = False,
     json: Json = False,
 ) -> None:
     """Write one HTML page about a job, or about the jobs of an experiment; of a state folder also when nothing runs."""
-    from podracer_client.names import short_name
-
     output = output or Path(f"{short_name(name)}-report.html")
     require_writable(output)
 
-    logging.getLogger("matplotlib").setLevel(logging.ERROR)  # that it builds a cache of fonts is no news
-    from podracer_client.report.making import make_report
+    from podracer_client.report.making import make_report  # after the check: matplotlib takes a second
 
     with server.read() as client:
         made = make_report(client, name, experiment=experiment)
     written = made.write(output, figures)
     if json:
-        from podracer_client.command.messages import write_json
-
         write_json({"event": "report", "path": str(output), "figures": [str(path) for path in written], **made.facts})
         return
     sys.stdout.write(made.text)
     sys.stdout.write(f"wrote {output}{f' and {len(written)} files in {figures}' if figures else ''}\n")
+
+
+def trace(
+    name: JobName,
+    output: Annotated[
+        Path | None,
+        typer.Argument(metavar="OUT.html", help="The page to write.", show_default="JOB-trace.html"),
+    ] = None,
+    folder: StateFolderOption = Path("runs"),
+    traces: Annotated[
+        Path | None,
+        typer.Option(
+            "--traces", metavar="DIR", help="The folder with the files of spans.", show_default="that of --dir"
+        ),
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Show where the time of a job went, from its creation to gradient steps, and write that as one HTML page."""
+    from podracer_client.local.state_folder import StateFolder
+    from podracer_client.traces.flame import flame_of, flame_text
+    from podracer_client.traces.page import trace_page
+    from podracer_client.traces.reading import read_trace
+
+    output = output or Path(f"{short_name(name)}-trace.html")
+    require_writable(output)
+    found = read_trace(traces or StateFolder.traces_of(folder), name)
+    flame = flame_of(found)
+    write_whole(output, trace_page(found, flame).encode())
+    if json:
+        figures = {"seconds": found.seconds, "work_seconds": flame.seconds, "spans": len(found.spans)}
+        write_json({"event": "trace", "job": found.job, "path": str(output), **figures})
+        return
+    sys.stdout.write(flame_text(found, flame))
+    sys.stdout.write(f"wrote {output}\n")

@@ -1,10 +1,10 @@
-"""`podracer run`."""
+"""`podracer run` and `up`: everything on this machine."""
 
 from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -28,10 +28,10 @@ def run(
     experiment = load_experiment(job_file)  # before anything is made or started
     _refuse_continuous(experiment, job_file)
 
-    from podracer_client.connection import DEFAULT_FOLDER
-    from podracer_client.display.display import choose_display
+    from podracer_client.display.following import choose_display
     from podracer_client.local.run import run_job
     from podracer_client.local.services import ServiceOptions
+    from podracer_client.servers.connection import DEFAULT_FOLDER
 
     options = ServiceOptions(max_pods=max_pods)
     elsewhere = ["--dir", str(folder)] if folder != DEFAULT_FOLDER else []
@@ -42,6 +42,21 @@ def run(
     (spec,) = experiment.jobs
     display = choose_display(plain=plain, json=json)
     raise typer.Exit(run_job(spec, folder, display, options, again))
+
+
+def up(
+    folder: StateFolderOption = Path("runs"),
+    listen: Annotated[str, typer.Option(metavar="ADDRESS", help="Where the orchestrator listens.")] = "127.0.0.1:7700",
+    leaderboard_listen: Annotated[
+        str, typer.Option(metavar="ADDRESS", help="Where the leaderboard listens.")
+    ] = "127.0.0.1:7701",
+    max_pods: MaxPods = 0,
+) -> None:
+    """Keep the services running on this machine until Ctrl-C, for jobs that come by `podracer submit`."""
+    from podracer_client.local.services import ServiceOptions
+    from podracer_client.local.up import keep_up
+
+    raise typer.Exit(keep_up(folder, ServiceOptions(listen, leaderboard_listen, max_pods)))
 
 
 def _refuse_continuous(experiment: Experiment, job_file: Path) -> None:

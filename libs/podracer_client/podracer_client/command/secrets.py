@@ -1,7 +1,8 @@
-"""`podracer secrets`."""
+"""`podracer secrets` and `token`: the secrets of a deployment."""
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import threading
@@ -9,6 +10,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from podracer_core.errors import InvalidInput
 
 
 def secrets(
@@ -40,7 +43,7 @@ def secrets(
     if kubernetes == (folder is not None):
         raise typer.BadParameter("expected either DIR or --kubernetes")
     if folder is None:
-        from podracer_client.cluster_secrets import ClusterSecrets, keep
+        from podracer_client.secrets.cluster import ClusterSecrets, keep
         from podracer_core.kubernetes.access import in_cluster, read_kubeconfig
         from podracer_core.kubernetes.api import ClusterApi
         from podracer_core.telemetry.logging import configure_logging
@@ -52,7 +55,22 @@ def secrets(
         api = ClusterApi(in_cluster() if kubeconfig is None else read_kubeconfig(kubeconfig))
         keep(ClusterSecrets(api, without or (), host or (), days), stop, once=once, renew=renew)
         return
-    from podracer_client.deployment_secrets import create_secrets
+    from podracer_client.secrets.deployment import create_secrets
 
     written = create_secrets(folder, host or (), days, renew=renew)
     sys.stdout.write("".join(f"{path}\n" for path in written) or f"nothing is missing below {folder}\n")
+
+
+def token(
+    tokens: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Folder with the token files.", show_default="$PODRACER_TOKENS"),
+    ] = None,
+) -> None:
+    """Print a client's token: for PODRACER_TOKEN_FILE, or for the metadata `authorization: Bearer TOKEN` of a call."""
+    from podracer_core.rpc.tokens import FileToken
+
+    folder = tokens or (Path(os.environ["PODRACER_TOKENS"]) if os.environ.get("PODRACER_TOKENS") else None)
+    if folder is None:
+        raise InvalidInput("which tokens? Give --tokens DIR, or set PODRACER_TOKENS", reason="NO_TOKENS")
+    sys.stdout.write(f"{FileToken(folder / 'client')()}\n")

@@ -1,19 +1,24 @@
-"""`podracer submit`."""
+"""`podracer submit` and `watch`."""
 
 from __future__ import annotations
 
+import secrets
 import sys
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from podracer_client.command.options import JobFile, Json, Plain, ServerOptions, with_server
+from podracer_client.command.options import JobFile, JobName, Json, Plain, ServerOptions, with_server
+from podracer_client.display.output import write_json
+from podracer_client.names import best_checkpoint_name, short_name
+from podracer_core.errors import InvalidInput
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from podracer_client.client import Client
-    from podracer_client.job import Job
+    from podracer_client.jobs.client import Client
+    from podracer_client.jobs.job import Job
     from podracer_core.jobs.experiment import Experiment
 
 _SUBMISSION_LENGTH = 16
@@ -45,8 +50,7 @@ def submit(
     experiment = load_experiment(job_file)
     _check_submission(submission)
 
-    from podracer_client.command.messages import job_json, write_json
-    from podracer_client.command.watch import watch_job
+    from podracer_client.display.messages import job_json
 
     with server.connect() as client:
         jobs = []
@@ -61,21 +65,24 @@ def submit(
             return
         if experiment.axes:
             raise typer.Exit(_watch_all(client, experiment, jobs, json=json))
-        raise typer.Exit(watch_job(server, client, jobs[0], plain=plain, json=json))
+        raise typer.Exit(_watch_job(server, client, jobs[0], plain=plain, json=json))
+
+
+@with_server
+def watch(server: ServerOptions, job: JobName, plain: Plain = False, json: Json = False) -> None:
+    """Watch a job until it has ended; Ctrl-C leaves it running."""
+    with server.connect() as client:
+        raise typer.Exit(_watch_job(server, client, client.job(job), plain=plain, json=json))
 
 
 def _check_submission(submission: str) -> None:
-    from podracer_core.errors import InvalidInput
-
     if submission and not (submission.isalnum() and submission.isascii() and len(submission) <= 2 * _SUBMISSION_LENGTH):
         raise InvalidInput(f"--submission {submission!r} is none that was printed here", reason="INVALID_SUBMISSION")
 
 
 def _submitted(client: Client, experiment: Experiment, submission: str, job_id: str) -> Iterable[Job]:
     """All of them, or none where one would be refused; cut off in between, `submission` completes what there is."""
-    import secrets
-
-    from podracer_client.experiments import check_jobs, create_jobs
+    from podracer_client.jobs.experiments import check_jobs, create_jobs
 
     if not experiment.axes and not submission:
         return [client.submit(experiment.jobs[0], job_id=job_id)]
@@ -90,7 +97,7 @@ def _watch_all(client: Client, experiment: Experiment, jobs: list[Job], *, json:
     """Show all jobs until the last one has ended; the exit code."""
     from podracer.orchestrator.v1 import job_pb2
     from podracer_client.display.comparison import choose_experiment_display
-    from podracer_client.experiments import follow_jobs
+    from podracer_client.jobs.experiments import follow_jobs
 
     display = choose_experiment_display(experiment.axes, json=json)
     latest = {job.name: job for job in jobs}
@@ -99,3 +106,24 @@ def _watch_all(client: Client, experiment: Experiment, jobs: list[Job], *, json:
         latest = dict(update)
     display.finish([job.message for job in latest.values()], [])
     return 0 if all(job.message.state == job_pb2.JOB_STATE_SUCCEEDED for job in latest.values()) else 1
+
+
+def _watch_job(server: ServerOptions, client: Client, job: Job, *, plain: bool, json: bool) -> int:
+    """Show a job until it has ended; the exit code. `server` is what the user said to reach `client`'s servers."""
+    from podracer.orchestrator.v1 import job_pb2
+    from podracer_client.display.following import AgentPoller, choose_display, show_update
+    from podracer_client.display.summary import JobSummary, next_steps
+
+    with choose_display(plain=plain, json=json) as display:
+        with ExitStack() as stack:
+            if display.wants_agents and client.connection.leaderboard:
+                objective = job.message.spec.objective
+                stack.enter_context(AgentPoller(client, job.message.leaderboard, objective, display.agents))
+            for update in job.watch():
+                job.message = update.job
+                show_update(display, update)
+        checkpoint = best_checkpoint_name(job.name) if job.progress.best.checkpoint.prefix else ""
+        options = server.arguments()
+        commands = next_steps(checkpoint, [short_name(job.name), *options], checkpoint_options=options)
+        display.finish(JobSummary(job.message, checkpoint), commands)
+    return 0 if job.message.state == job_pb2.JOB_STATE_SUCCEEDED else 1

@@ -1,29 +1,15 @@
-"""How the lists of what there is (algorithms, environments) are shown."""
+"""Values as a job file has them, and which hyperparameters are worth a look."""
 
 from __future__ import annotations
 
 import json
 import math
-import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping
 
+from podracer_core.catalogue.hyperparameters import HyperparameterValue
+from podracer_core.errors import InvalidInput
 
-def write_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """On stdout: folded to the width of a terminal, the first column never; a line a row in a pipe."""
-    if not sys.stdout.isatty():
-        from podracer_client.display.listing import columns
-
-        sys.stdout.write(columns(titles, rows) + "\n")
-        return
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
-    for index, title in enumerate(titles):
-        table.add_column(title, no_wrap=index == 0, overflow="fold")
-    for row in rows:
-        table.add_row(*row)
-    Console(file=sys.stdout, markup=False, emoji=False, highlight=False).print(table)
+Hyperparameters = Mapping[str, HyperparameterValue]
 
 
 def value_text(value: object) -> str:
@@ -45,3 +31,48 @@ def value_text(value: object) -> str:
             return value
         case _:
             return json.dumps(value)
+
+
+def telling_names(agents: Iterable[tuple[str, Hyperparameters]]) -> dict[str, tuple[str, ...]]:
+    """By algorithm: those that differ between its agents, then those that differ from their defaults."""
+    groups: dict[str, list[Hyperparameters]] = {}
+    for algorithm, values in agents:
+        groups.setdefault(algorithm, []).append(values)
+    return {algorithm: (*_differing(group), *_unusual(algorithm, group)) for algorithm, group in groups.items()}
+
+
+def differing_names(agents: Iterable[tuple[str, Hyperparameters]]) -> tuple[str, ...]:
+    """Those that differ between agents of one algorithm, of any; by name."""
+    groups: dict[str, list[Hyperparameters]] = {}
+    for algorithm, values in agents:
+        groups.setdefault(algorithm, []).append(values)
+    return tuple(sorted({name for group in groups.values() for name in _differing(group)}))
+
+
+def hyperparameter_text(value: HyperparameterValue) -> str:
+    """As in a job file, real numbers with four digits."""
+    return value_text(float(f"{value:.4g}") if isinstance(value, float) else value)
+
+
+def hyperparameters_text(values: Hyperparameters, names: Iterable[str] | None = None) -> str:
+    """`learning_rate 0.00031, gamma 0.98`; only `names`, in their order, where given."""
+    chosen = sorted(values) if names is None else [name for name in names if name in values]
+    return ", ".join(f"{name} {hyperparameter_text(values[name])}" for name in chosen)
+
+
+def _differing(group: list[Hyperparameters]) -> list[str]:
+    names = sorted({name for values in group for name in values})
+    return [name for name in names if len({values.get(name) for values in group}) > 1]
+
+
+def _unusual(algorithm: str, group: list[Hyperparameters]) -> list[str]:
+    """Equal in the whole group, and another value than the default; none of an algorithm that is not installed here."""
+    from podracer_core.catalogue.algorithms import find_algorithm  # late: the help of the commands needs none
+
+    try:
+        defaults = find_algorithm(algorithm).defaults()
+    except InvalidInput:
+        return []
+    differing = set(_differing(group))
+    first = group[0]
+    return [name for name in sorted(first) if name not in differing and first[name] != defaults.get(name, first[name])]

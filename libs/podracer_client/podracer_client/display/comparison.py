@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-import json
 import statistics
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, TextIO
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TextIO, TypeVar
 
 from podracer.orchestrator.v1 import job_pb2
-from podracer_client.display.listing import columns
 from podracer_client.display.numbers import count_text, duration_text, return_text, seconds
+from podracer_client.display.output import columns, write_json
 from podracer_client.display.score import score_name
 from podracer_client.display.snapshot import Snapshot, state_text, take_snapshot
-from podracer_client.grouping import axis_titles, grouped_over_seeds, settings
 from podracer_client.names import short_name
 from podracer_core.jobs.experiment import axis_label
 
+JobType = TypeVar("JobType")
+
+_SEED = "seed"
 _NUMBERS = ("to target", "steps", "device s", "reached", "median to target")
 
 
@@ -69,18 +70,14 @@ class JsonExperimentDisplay(ExperimentDisplay):
     """One JSON object a line: `job_changed`, `note`, and `experiment_finished` with every job at the end."""
 
     def changed(self, job: job_pb2.Job, snapshot: Snapshot) -> None:
-        self._write({"event": "job_changed", **comparison_json(job, self._axes)})
+        write_json({"event": "job_changed", **comparison_json(job, self._axes)}, self._out)
 
     def note(self, text: str) -> None:
-        self._write({"event": "note", "message": text})
+        write_json({"event": "note", "message": text}, self._out)
 
     def finish(self, jobs: Sequence[job_pb2.Job], next_steps: Sequence[str]) -> None:
         found = [comparison_json(job, self._axes) for job in jobs]
-        self._write({"event": "experiment_finished", "jobs": found})
-
-    def _write(self, values: Mapping[str, Any]) -> None:
-        self._out.write(json.dumps(values, ensure_ascii=False) + "\n")
-        self._out.flush()
+        write_json({"event": "experiment_finished", "jobs": found}, self._out)
 
 
 def comparison_json(job: job_pb2.Job, axes: Sequence[str]) -> dict[str, Any]:
@@ -148,3 +145,30 @@ def _best(job: job_pb2.Job) -> float | None:
 
 def _to_target(job: job_pb2.Job) -> float | None:
     return seconds(job.progress.time_to_target) if job.progress.HasField("time_to_target") else None
+
+
+def is_seed(axis: str) -> bool:
+    """Whether jobs that differ only there are repeats: they differ in nothing but their randomness."""
+    return axis.rpartition(".")[2] == _SEED
+
+
+def settings(axes: Iterable[str]) -> tuple[str, ...]:
+    """The axes without the seeds."""
+    return tuple(axis for axis in axes if not is_seed(axis))
+
+
+def axis_titles(axes: Sequence[str]) -> dict[str, str]:
+    """Axis → `learning_rate` for `search.space.learning_rate`, as long as no other axis ends so."""
+    last = {axis: axis.rpartition(".")[2] for axis in axes}
+    return {axis: short if list(last.values()).count(short) == 1 else axis for axis, short in last.items()}
+
+
+def grouped_over_seeds(
+    jobs: Iterable[JobType], axes: Iterable[str], value: Callable[[JobType, str], str]
+) -> dict[tuple[str, ...], list[JobType]]:
+    """The jobs by their values of the settings; `value` is a job's of an axis."""
+    chosen = settings(axes)
+    groups: dict[tuple[str, ...], list[JobType]] = {}
+    for job in jobs:
+        groups.setdefault(tuple(value(job, axis) for axis in chosen), []).append(job)
+    return groups

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import shutil
 import textwrap
+from collections.abc import Sequence
 
 from podracer.common.v1 import agent_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2
-from podracer_client.display.hyperparameters import hyperparameters_text, telling_names
-from podracer_client.display.listing import columns
-from podracer_client.display.numbers import count_text, return_text, seconds
-from podracer_client.display.snapshot import score
+from podracer_client.display.catalogue import hyperparameters_text, telling_names
+from podracer_client.display.numbers import count_text, enum_word, interval_text, return_text, seconds
+from podracer_client.display.output import columns
+from podracer_client.display.score import score
 from podracer_client.names import short_name
 from podracer_core.catalogue.messages import HyperparameterValue, hyperparameter_from_message
 from podracer_core.errors import InvalidInput
@@ -18,11 +19,7 @@ from podracer_core.errors import InvalidInput
 _WIDTH = 100
 _LEAST_WIDTH = 60
 _INDENT = " " * 6
-_BEGINNINGS = {
-    agent_pb2.INITIALIZATION_KIND_COPY: "from {}",
-    agent_pb2.INITIALIZATION_KIND_NOISE: "from {} with noise",
-    agent_pb2.INITIALIZATION_KIND_FUSE: "fused from {}",
-}
+_STARTS = {"FRESH": "fresh", "COPY": "from {}", "NOISE": "from {} with noise", "FUSE": "fused from {}"}
 
 
 def leaderboard_text(
@@ -43,7 +40,7 @@ def leaderboard_text(
     ).splitlines()
     found = [head]
     for line, agent, own in zip(lines, agents, values, strict=True):
-        details = [beginning(agent), hyperparameters_text(own, None if every else telling[agent.spec.algorithm])]
+        details = [_origin(agent), hyperparameters_text(own, None if every else telling[agent.spec.algorithm])]
         below = textwrap.wrap(
             "; ".join(filter(None, details)),
             width,
@@ -55,11 +52,10 @@ def leaderboard_text(
     return "\n".join(found) + "\n"
 
 
-def beginning(agent: leaderboard_service_pb2.Agent) -> str:
-    """`fresh`, `from a0003`, `fused from a0003 and a0007`; and whose place it took."""
-    parents = " and ".join(map(short_name, agent.parents))
-    text = _BEGINNINGS.get(agent.spec.initialization.kind, "from {}").format(parents) if parents else "fresh"
-    return f"{text}, for {short_name(agent.replaced)}" if agent.replaced else text
+def origin_text(start: str, parents: Sequence[str], replaced: str) -> str:
+    """`fresh`, `from a0003`, `fused from a0003 and a0007`; and whose place it took. `start` is FRESH, COPY, …"""
+    text = _STARTS.get(start, start.lower()).format(" and ".join(parents)) if parents else "fresh"
+    return f"{text}, for {replaced}" if replaced else text
 
 
 def agent_hyperparameters(spec: agent_pb2.AgentSpec) -> dict[str, HyperparameterValue]:
@@ -73,6 +69,11 @@ def agent_hyperparameters(spec: agent_pb2.AgentSpec) -> dict[str, Hyperparameter
     return found
 
 
+def _origin(agent: leaderboard_service_pb2.Agent) -> str:
+    start = enum_word(agent_pb2.InitializationKind, agent.spec.initialization.kind)
+    return origin_text(start, list(map(short_name, agent.parents)), short_name(agent.replaced))
+
+
 def _row(candidate: leaderboard_service_pb2.Candidate, board: leaderboard_service_pb2.Leaderboard) -> tuple[str, ...]:
     evaluation, agent = candidate.evaluation, candidate.agent
     return (
@@ -81,7 +82,7 @@ def _row(candidate: leaderboard_service_pb2.Candidate, board: leaderboard_servic
         agent.spec.algorithm,
         return_text(score(evaluation, board.spec.objective)),
         return_text(evaluation.mean),
-        f"{return_text(evaluation.lower_bound)} to {return_text(evaluation.upper_bound)}",
+        interval_text(evaluation.lower_bound, evaluation.upper_bound),
         "yes" if candidate.confirmed else "no",
         count_text(evaluation.env_steps),
         f"{seconds(agent.cost):,.1f}",

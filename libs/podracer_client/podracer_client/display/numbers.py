@@ -1,9 +1,16 @@
-"""Numbers as text."""
+"""Numbers of messages as text."""
 
 from __future__ import annotations
 
-from google.protobuf.duration_pb2 import Duration
-from google.protobuf.timestamp_pb2 import Timestamp
+import re
+from datetime import UTC
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from google.protobuf.duration_pb2 import Duration
+    from google.protobuf.timestamp_pb2 import Timestamp
+
+    from podracer.common.v1 import agent_pb2
 
 
 def seconds(duration: Duration) -> float:
@@ -45,6 +52,26 @@ def time_text(timestamp: Timestamp) -> str:
     """Local date and time; `–` for none."""
     if not timestamp.seconds:
         return "–"
-    from datetime import UTC
-
     return timestamp.ToDatetime(tzinfo=UTC).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+
+
+def evaluation_text(evaluation: agent_pb2.Evaluation) -> str:
+    """Its mean, interval and episodes."""
+    mean, episodes = return_text(evaluation.mean), len(evaluation.returns)
+    return (
+        f"{mean} (95 % interval {interval_text(evaluation.lower_bound, evaluation.upper_bound)}, {episodes} episodes)"
+    )
+
+
+def interval_text(lower: float | None, upper: float | None) -> str:
+    """`-201.3 to -163.5`."""
+    return f"{return_text(lower)} to {return_text(upper)}"
+
+
+def enum_word(enum: Any, value: int) -> str:
+    """`RUNNING` for JOB_STATE_RUNNING of JobState; empty for what is not set, the number for what is not known here."""
+    if not value:
+        return ""
+    prefix = re.sub(r"(?<!^)(?=[A-Z])", "_", enum.DESCRIPTOR.name).upper()
+    word: str = enum.Name(value) if value in enum.values() else str(value)
+    return word.removeprefix(f"{prefix}_")

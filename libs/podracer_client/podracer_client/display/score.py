@@ -1,14 +1,14 @@
-"""What the number is called by which a job's evaluations rank."""
+"""The number by which a job's evaluations rank, and what it is called."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from podracer.common.v1 import environment_pb2
+from podracer.common.v1 import agent_pb2, environment_pb2, evolution_pb2
 from podracer_core.catalogue.environments import BUILT_IN
 from podracer_core.catalogue.messages import arguments_from_message
 
-__all__ = ["score_name"]
+__all__ = ["score", "score_name"]
 
 
 def score_name(environment: environment_pb2.EnvironmentSpec, changes: Mapping[str, object] | None = None) -> str:
@@ -18,3 +18,10 @@ def score_name(environment: environment_pb2.EnvironmentSpec, changes: Mapping[st
         return "return"
     arguments = arguments_from_message(environment.kwargs, "environment.kwargs")
     return BUILT_IN[environment.id].score_name({**arguments, **(changes or {})})
+
+
+def score(evaluation: agent_pb2.Evaluation, objective: evolution_pb2.Objective) -> float:
+    """The number of an evaluation that the objective looks at."""
+    if objective.statistic == evolution_pb2.TARGET_STATISTIC_MEAN:
+        return evaluation.mean
+    return evaluation.lower_bound

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from podracer.common.v1 import agent_pb2, evolution_pb2
+from podracer.common.v1 import evolution_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2
 from podracer.orchestrator.v1 import job_pb2
-from podracer_client.display.generations import standing
-from podracer_client.display.numbers import seconds
-from podracer_client.display.score import score_name
+from podracer_client.display.numbers import enum_word, seconds, time_text
+from podracer_client.display.score import score, score_name
 from podracer_client.names import short_name
 
 
@@ -70,14 +69,7 @@ class Snapshot:
 
 def state_text(state: job_pb2.JobState.ValueType) -> str:
     """`RUNNING` for JOB_STATE_RUNNING."""
-    return job_pb2.JobState.Name(state).removeprefix("JOB_STATE_")
-
-
-def score(evaluation: agent_pb2.Evaluation, objective: evolution_pb2.Objective) -> float:
-    """The number of an evaluation that the objective looks at."""
-    if objective.statistic == evolution_pb2.TARGET_STATISTIC_MEAN:
-        return evaluation.mean
-    return evaluation.lower_bound
+    return enum_word(job_pb2.JobState, state)
 
 
 def take_snapshot(job: job_pb2.Job, pods: Iterable[job_pb2.Pod]) -> Snapshot:
@@ -106,11 +98,10 @@ def take_snapshot(job: job_pb2.Job, pods: Iterable[job_pb2.Pod]) -> Snapshot:
 
 
 def _pod_row(pod: job_pb2.Pod) -> PodRow:
-    layout = job_pb2.PodLayout.Name(pod.layout).removeprefix("POD_LAYOUT_").lower()
     return PodRow(
         name=short_name(pod.name),
-        state=job_pb2.PodState.Name(pod.state).removeprefix("POD_STATE_"),
-        layout=layout if pod.layout else "",
+        state=enum_word(job_pb2.PodState, pod.state),
+        layout=enum_word(job_pb2.PodLayout, pod.layout).lower(),
         agents=tuple(short_name(agent) for agent in pod.agents),
         env_steps_per_second=pod.env_steps_per_second,
         restarts=pod.restart_count,
@@ -130,10 +121,36 @@ def _agent_row(agent: leaderboard_service_pb2.Agent, objective: evolution_pb2.Ob
     return AgentRow(
         name=short_name(agent.name),
         algorithm=agent.spec.algorithm,
-        state=leaderboard_service_pb2.AgentState.Name(agent.state).removeprefix("AGENT_STATE_"),
+        state=enum_word(leaderboard_service_pb2.AgentState, agent.state),
         score=score(agent.best_evaluation, objective) if agent.HasField("best_evaluation") else None,
         latest=score(agent.latest_evaluation, objective) if agent.HasField("latest_evaluation") else None,
         env_steps=agent.env_steps,
         rung=agent.rung,
         parents=tuple(short_name(parent) for parent in agent.parents),
     )
+
+
+def standing(job: job_pb2.Job) -> dict[str, str]:
+    """The generation it is at, its champion and what it waits for; nothing for an ordinary job."""
+    if not job.HasField("continuous_status"):
+        return {}
+    status = job.continuous_status
+    return {"generation": str(status.generation), "champion": _champion(status), "waits for": _waits_for(job)}
+
+
+def _champion(status: job_pb2.ContinuousStatus) -> str:
+    if not status.HasField("champion"):
+        return "none yet"
+    name = status.champion.agent.partition("/jobs/")[2].replace("/agents/", "/")
+    return f"{name}, of generation {status.champion_generation}" if status.champion_generation else name
+
+
+def _waits_for(job: job_pb2.Job) -> str:
+    status = job.continuous_status
+    if status.current_job:
+        return f"the end of {short_name(status.current_job)}"
+    if not status.generation:
+        return "its first generation"
+    ways = ["other data"] if job.spec.data_sets else []
+    ways += [time_text(status.next_time)] if status.HasField("next_time") else []
+    return " or ".join(ways)

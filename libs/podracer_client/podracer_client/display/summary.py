@@ -12,10 +12,9 @@ from typing import Any
 
 from podracer.common.v1 import agent_pb2
 from podracer.orchestrator.v1 import job_pb2
-from podracer_client.display.generations import standing
-from podracer_client.display.numbers import count_text, duration_text, return_text, seconds
+from podracer_client.display.numbers import count_text, duration_text, evaluation_text, seconds
 from podracer_client.display.score import score_name
-from podracer_client.display.snapshot import state_text
+from podracer_client.display.snapshot import standing, state_text
 from podracer_client.names import short_name
 from podracer_core.catalogue.messages import arguments_from_message
 
@@ -88,7 +87,7 @@ class JobSummary:
             best = progress.best
             confirmed = ", confirmed" if best.purpose == agent_pb2.EVALUATION_PURPOSE_CHALLENGE else ""
             title = f"best {score_name(self.job.spec.environment)}"
-            lines.append(f"{title}  {_evaluation_text(best)}, agent {short_name(best.agent)}{confirmed}")
+            lines.append(f"{title}  {evaluation_text(best)}, agent {short_name(best.agent)}{confirmed}")
         if self.job.HasField("retrained"):
             lines.append(f"retrained    {retrained_text(self.job)}")
         elif self._has_ended_well and self.job.spec.HasField("retrain") and progress.HasField("best"):
@@ -98,11 +97,6 @@ class JobSummary:
         if self.checkpoint:
             lines.append(f"best policy  {self.checkpoint}")
         return lines
-
-
-def _evaluation_text(evaluation: agent_pb2.Evaluation) -> str:
-    low, high = return_text(evaluation.lower_bound), return_text(evaluation.upper_bound)
-    return f"{return_text(evaluation.mean)} (95 % interval {low} to {high}, {len(evaluation.returns)} episodes)"
 
 
 def retrained_text(job: job_pb2.Job) -> str:
@@ -116,7 +110,7 @@ def retrained_text(job: job_pb2.Job) -> str:
 def _ensemble_text(ensemble: job_pb2.Ensemble) -> str:
     """What it reached, and of whom it is made."""
     agents = f"{ensemble.rule} of {', '.join(short_name(policy.agent) for policy in ensemble.policies)}"
-    return f"{_evaluation_text(ensemble.evaluation)}, {agents}" if ensemble.HasField("evaluation") else agents
+    return f"{evaluation_text(ensemble.evaluation)}, {agents}" if ensemble.HasField("evaluation") else agents
 
 
 def program_words(argv: Sequence[str] | None = None) -> list[str]:

@@ -15,9 +15,8 @@ from rich.table import Table
 from rich.text import Text
 
 from podracer.orchestrator.v1 import job_pb2
-from podracer_client.display.display import Display
+from podracer_client.display.displays import Display, best_text, write_summary
 from podracer_client.display.numbers import count_text, duration_text, return_text
-from podracer_client.display.plain import best_text, write_summary
 from podracer_client.display.snapshot import AgentRow, PodRow, Snapshot
 from podracer_client.display.summary import JobSummary
 

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from podracer.evaluator.v1 import evaluator_service_pb2_grpc
-from podracer_client.local.process import ManagedProcess, ProcessPlan
-from podracer_client.local.run_folder import RunFolder
 from podracer_client.local.services import inherited_environment
+from podracer_client.processes.process import ManagedProcess, ProcessPlan
+from podracer_client.processes.run_folder import RunFolder
 from podracer_core.rpc.channel import open_channel
 from podracer_core.rpc.tokens import FileToken, Role, create_tokens
 

@@ -12,11 +12,11 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Generic, TypeVar
 
-from podracer_client.local.interrupts import Interrupts, leave_at_once
-from podracer_client.local.process import ProcessNews
-from podracer_client.local.run_folder import RunFolder
-from podracer_client.local.services import STOP_S, LocalServices, ServiceOptions
+from podracer_client.local.services import STOP_S, LocalServices, ServiceOptions, leave_at_once
 from podracer_client.local.state_folder import StateFolder
+from podracer_client.processes.interrupts import Interrupts
+from podracer_client.processes.process import ProcessNews
+from podracer_client.processes.run_folder import RunFolder
 from podracer_core.errors import PodracerError, Unavailable
 
 News = TypeVar("News")

@@ -7,12 +7,12 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from podracer_client.client import Client
-from podracer_client.connection import DEFAULT_FOLDER, Connection
-from podracer_client.local.process import ManagedProcess
-from podracer_client.local.run_folder import RunFolder
+from podracer_client.jobs.client import Client
 from podracer_client.local.services import READY_TIMEOUT_S, ServiceOptions, leaderboard_plan, orchestrator_plan
 from podracer_client.local.state_folder import StateFolder
+from podracer_client.processes.process import ManagedProcess
+from podracer_client.processes.run_folder import RunFolder
+from podracer_client.servers.connection import DEFAULT_FOLDER, Connection
 from podracer_core.errors import NotFound
 from podracer_core.rpc.tokens import FileToken, Role, create_tokens
 

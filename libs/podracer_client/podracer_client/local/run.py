@@ -9,19 +9,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from podracer.orchestrator.v1 import job_pb2
-from podracer_client.client import Client
-from podracer_client.connection import DEFAULT_FOLDER
-from podracer_client.display.display import Display
+from podracer_client.display.displays import Display
+from podracer_client.display.following import AgentPoller, show_update
 from podracer_client.display.snapshot import take_snapshot
 from podracer_client.display.summary import JobSummary, next_steps, path_text
-from podracer_client.following import AgentPoller, show_update
-from podracer_client.job import Job
+from podracer_client.jobs.client import Client
+from podracer_client.jobs.job import Job
+from podracer_client.jobs.warm_starts import look_up_founders
+from podracer_client.jobs.watch import JobUpdate
 from podracer_client.local.foreground import Foreground
-from podracer_client.local.interrupts import INTERRUPTED
 from podracer_client.local.services import ServiceOptions
 from podracer_client.names import short_name
-from podracer_client.warm_starts import look_up_founders
-from podracer_client.watching import JobUpdate
+from podracer_client.processes.interrupts import INTERRUPTED
+from podracer_client.servers.connection import DEFAULT_FOLDER
 from podracer_core.errors import PodracerError
 from podracer_core.jobs.messages import spec_from_message, spec_to_message
 from podracer_core.jobs.spec import JobSpec

@@ -9,15 +9,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from podracer_client.connection import Connection, ConnectionFile
-from podracer_client.local.ports import FixedAddress
-from podracer_client.local.process import ManagedProcess, ProcessNews, ProcessPlan
-from podracer_client.local.run_folder import RunFolder
 from podracer_client.local.state_folder import StateFolder
+from podracer_client.processes.interrupts import INTERRUPTED
+from podracer_client.processes.ports import FixedAddress
+from podracer_client.processes.process import ManagedProcess, ProcessNews, ProcessPlan
+from podracer_client.processes.run_folder import RunFolder
+from podracer_client.servers.connection import Connection, ConnectionFile
 from podracer_core.rpc.tokens import FileToken, Role, create_tokens
 
 if TYPE_CHECKING:
-    from podracer_client.client import Client
+    from podracer_client.jobs.client import Client
 
 READY_TIMEOUT_S = 60.0
 STOP_S = 4.6
@@ -82,7 +83,7 @@ class LocalServices:
 
     def client(self) -> Client:
         """A client of the two, once they are ready."""
-        from podracer_client.client import Client
+        from podracer_client.jobs.client import Client
 
         return Client(self.wait_ready())
 
@@ -148,3 +149,13 @@ def inherited_environment() -> dict[str, str]:
 def _with_traces(environment: dict[str, str], state: StateFolder) -> dict[str, str]:
     """Spans go to the state folder, unless the user says where, or that there be none (an empty PODRACER_TRACE_DIR)."""
     return {"PODRACER_TRACE_DIR": str(state.traces), **environment}
+
+
+def leave_at_once(services: LocalServices, state: StateFolder, run_folder: RunFolder) -> None:
+    """Called from the signal handler: end every process now, and this one."""
+    services.kill()
+    state.close()
+    run_folder.remove()
+    if os.isatty(2):
+        os.write(2, b"\x1b[?25h\n")  # the live table hides the cursor
+    os._exit(INTERRUPTED)

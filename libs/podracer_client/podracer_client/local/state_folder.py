@@ -9,7 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from podracer_client.connection import FILE_NAME
+from podracer_client.servers.connection import FILE_NAME
 from podracer_core.errors import FieldViolation, InvalidInput, NotFound, PreconditionFailed
 
 

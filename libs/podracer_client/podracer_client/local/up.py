@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import shlex
-import sys
-import threading
 from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from queue import SimpleQueue
 
-from podracer_client.connection import DEFAULT_FOLDER, Connection
 from podracer_client.display.summary import path_text, program_words
-from podracer_client.local.interrupts import INTERRUPTED, Interrupts, leave_at_once
-from podracer_client.local.ports import free_ports, listener_of
-from podracer_client.local.process import ProcessNews
-from podracer_client.local.run_folder import RunFolder
-from podracer_client.local.services import LocalServices, ServiceOptions
+from podracer_client.local.services import LocalServices, ServiceOptions, leave_at_once
 from podracer_client.local.state_folder import StateFolder
-from podracer_core.errors import InvalidInput, PodracerError, Unavailable
+from podracer_client.processes.interrupts import Inbox, Interrupts, serve_until_interrupted
+from podracer_client.processes.ports import free_ports, listener_of
+from podracer_client.processes.run_folder import RunFolder
+from podracer_client.servers.connection import DEFAULT_FOLDER, Connection
+from podracer_core.errors import InvalidInput
 from podracer_core.rpc.address import parse_address
 from podracer_core.rpc.binding import prepare_address
 
@@ -30,7 +27,7 @@ def keep_up(folder: Path, options: ServiceOptions) -> int:
     process has the folder, Unavailable when a service cannot start or dies again and again.
     """
     _check_addresses(options)
-    inbox: SimpleQueue[ProcessNews | Connection | PodracerError | None] = SimpleQueue()
+    inbox: Inbox = SimpleQueue()
     with ExitStack() as stack:
         state = stack.enter_context(StateFolder.open(folder))
         run_folder = stack.enter_context(RunFolder())
@@ -38,19 +35,7 @@ def keep_up(folder: Path, options: ServiceOptions) -> int:
         stack.enter_context(Interrupts(lambda: inbox.put(None), lambda: leave_at_once(services, state, run_folder)))
         stack.callback(services.stop)
         services.start()
-        threading.Thread(target=_wait_ready, args=(services, inbox), name="ready", daemon=True).start()
-        while (message := inbox.get()) is not None:
-            match message:
-                case Connection():
-                    sys.stdout.write(_how_to_connect(message, state))
-                    sys.stdout.flush()
-                case ProcessNews(fatal=True):
-                    raise Unavailable(message.message, reason="PROCESS_FAILED")
-                case ProcessNews():
-                    sys.stderr.write(f"{message.message}\n")
-                case PodracerError():
-                    raise message
-    return INTERRUPTED
+        return serve_until_interrupted(inbox, lambda: _how_to_connect(services.wait_ready(), state))
 
 
 def _check_addresses(options: ServiceOptions) -> None:
@@ -76,13 +61,6 @@ def _way_out(port: int, listen: Mapping[str, str]) -> str:
     free = zip(listen, free_ports(highest, len(listen)), strict=False)
     options = " ".join(f"{option} {address}" for option, address in free)
     return f"{f' by {owner}' if owner else ''}; these are free: {options}"
-
-
-def _wait_ready(services: LocalServices, inbox: SimpleQueue[ProcessNews | Connection | PodracerError | None]) -> None:
-    try:
-        inbox.put(services.wait_ready())
-    except PodracerError as error:
-        inbox.put(error)
 
 
 def _how_to_connect(connection: Connection, state: StateFolder) -> str:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from podracer_client.display.hyperparameters import hyperparameters_text, telling_names
+from podracer_client.display.catalogue import hyperparameters_text, telling_names
+from podracer_client.display.leaderboard import origin_text
 from podracer_client.display.numbers import count_text, return_text
 from podracer_client.report.families import LIVING
 from podracer_client.report.html import Content, Markup, element, join, table
@@ -12,7 +13,6 @@ from podracer_client.report.records import Agent, JobReport
 
 MAX_ROWS = 300
 _NUMBERS = ("rank", "score", "best score", "mean", "95 % interval", "episodes", "steps", "device s", "rounds")
-_STARTS = {"FRESH": "fresh", "COPY": "from {}", "NOISE": "from {} with noise", "FUSE": "fused from {}"}
 
 
 def leaderboard_table(report: JobReport, colors: Mapping[str, str]) -> Markup:
@@ -78,8 +78,7 @@ def algorithm(name: str, colors: Mapping[str, str]) -> Markup:
 
 def origin(agent: Agent) -> str:
     """`from a0003`, and whose place it took."""
-    text = _STARTS.get(agent.start, agent.start.lower()).format(" and ".join(agent.parents) or "?")
-    return f"{text}, for {agent.replaced}" if agent.replaced else text
+    return origin_text(agent.start, agent.parents, agent.replaced)
 
 
 def number(value: float | None) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-from typing import Any
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
@@ -12,7 +11,7 @@ from podracer.common.v1 import agent_pb2, environment_pb2, evolution_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
 from podracer.orchestrator.v1 import job_pb2
 from podracer_client.display.leaderboard import agent_hyperparameters
-from podracer_client.display.numbers import seconds
+from podracer_client.display.numbers import enum_word, seconds
 from podracer_client.names import short_name
 from podracer_client.report.records import (
     Agent,
@@ -51,7 +50,7 @@ def evaluation(message: agent_pb2.Evaluation, origin: Timestamp) -> Evaluation |
         lower=_finite(message.lower_bound),
         upper=_finite(message.upper_bound),
         episodes=len(message.returns),
-        purpose=_word(agent_pb2.EvaluationPurpose, message.purpose, "EVALUATION_PURPOSE_"),
+        purpose=enum_word(agent_pb2.EvaluationPurpose, message.purpose),
         checkpoint=message.checkpoint.prefix,
     )
 
@@ -74,8 +73,8 @@ def agent(message: leaderboard_pb2.Agent, wanted: Objective, origin: Timestamp) 
     return Agent(
         name=short_name(message.name),
         algorithm=message.spec.algorithm,
-        state=_word(leaderboard_pb2.AgentState, message.state, "AGENT_STATE_"),
-        start=_word(agent_pb2.InitializationKind, first.kind, "INITIALIZATION_KIND_") or "FRESH",
+        state=enum_word(leaderboard_pb2.AgentState, message.state),
+        start=enum_word(agent_pb2.InitializationKind, first.kind) or "FRESH",
         parents=tuple(map(short_name, message.parents)),
         replaced=short_name(message.replaced),
         create_s=time_of(message.create_time, origin),
@@ -126,8 +125,8 @@ def pod(message: job_pb2.Pod) -> Pod:
     build = message.build
     return Pod(
         name=short_name(message.name),
-        state=_word(job_pb2.PodState, message.state, "POD_STATE_"),
-        layout=_word(job_pb2.PodLayout, message.layout, "POD_LAYOUT_"),
+        state=enum_word(job_pb2.PodState, message.state),
+        layout=enum_word(job_pb2.PodLayout, message.layout),
         version=f"{build.version}{f' ({build.git_commit})' if build.git_commit else ''}",
         env_steps_per_second=message.env_steps_per_second,
         restarts=message.restart_count,
@@ -161,11 +160,3 @@ def _space(message: environment_pb2.Space) -> str:
 
 def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
-
-
-def _word(enum: Any, value: int, prefix: str) -> str:
-    """`RUNNING` for JOB_STATE_RUNNING; empty for what is not set, the number for what we do not know."""
-    if not value:
-        return ""
-    word: str = enum.Name(value) if value in enum.values() else str(value)
-    return word.removeprefix(prefix)

@@ -6,11 +6,11 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from podracer_client.client import Client
-from podracer_client.grouping import axis_titles, grouped_over_seeds, is_seed, settings
+from podracer_client.display.comparison import axis_titles, grouped_over_seeds, is_seed, settings
+from podracer_client.jobs.client import Client
 from podracer_client.report.gather import gather
+from podracer_client.report.pods import job_steps
 from podracer_client.report.records import JobReport
-from podracer_client.report.throughput import job_steps
 from podracer_core.errors import NotFound
 from podracer_core.jobs.experiment import EXPERIMENT_LABEL, axis_label
 

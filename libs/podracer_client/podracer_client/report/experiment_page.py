@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from functools import partial
 
-from podracer_client.display.listing import columns
-from podracer_client.display.numbers import count_text, duration_text, return_text
+from podracer_client.display.numbers import count_text, duration_text, interval_text, return_text
+from podracer_client.display.output import columns
 from podracer_client.report.experiment import Experiment, Group, axis_value, spread, to_target
 from podracer_client.report.figures.comparison import MAX_GROUPS, draw_multiples, draw_overlay, draw_spread
-from podracer_client.report.figures.rendering import Rendered
-from podracer_client.report.html import element, join, section, table
+from podracer_client.report.figures.rendering import FigurePlan, Rendered, figure_element
+from podracer_client.report.html import element, join, page, section, table
 from podracer_client.report.job_page import outcome_text
-from podracer_client.report.page import FigurePlan, figure_element, page
 from podracer_client.report.records import JobReport
 
 OVERLAY, MULTIPLES, SPREAD = "best-score", "by-axis", "spread"
@@ -112,7 +111,7 @@ def _job_figures(job: JobReport) -> tuple[str, ...]:
         count_text(job.env_steps),
         _seconds_text(job.cost_s),
         return_text(job.best_score),
-        f"{return_text(best.lower)} to {return_text(best.upper)}" if best else "–",
+        interval_text(best.lower, best.upper) if best else "–",
         ("yes" if job.confirmed else "no") if best else "–",
         best.agent if best else "–",
     )

@@ -5,24 +5,26 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC
+from importlib.metadata import version
+from typing import Generic, TypeVar
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
-from podracer.orchestrator.v1 import job_pb2
-from podracer_client.client import Client
-from podracer_client.display.generations import standing
-from podracer_client.display.numbers import seconds
+from podracer.orchestrator.v1 import artifact_service_pb2, job_pb2
+from podracer_client.display.numbers import enum_word, seconds
 from podracer_client.display.score import score_name
-from podracer_client.display.snapshot import state_text
+from podracer_client.display.snapshot import standing, state_text
 from podracer_client.display.summary import retrained_text
-from podracer_client.names import short_name
+from podracer_client.jobs.client import Client
+from podracer_client.names import best_checkpoint_name, short_name
 from podracer_client.report import conversion
 from podracer_client.report.records import Agent, Candidate, Evaluation, Event, JobReport, Objective, Pod, Problem
 from podracer_client.report.request import request_rows, searched_names
-from podracer_client.report.thinning import Thinning
-from podracer_client.report.versions import checkpoint_libraries, client_version
-from podracer_core.errors import NotFound
+from podracer_core.errors import DataCorrupted, NotFound, PreconditionFailed
+from podracer_core.storage.manifest import FILE_NAME, Manifest
+
+Item = TypeVar("Item")
 
 MAX_EVALUATIONS = 12_000
 MAX_EVENTS = 20_000
@@ -42,9 +44,27 @@ def gather(
         _history(client, job, max_evaluations),
         events,
         pods=tuple(map(conversion.pod, found.pods())),
-        versions=(client_version(), *checkpoint_libraries(client, job)),
+        versions=(("podracer-client", version("podracer-client")), *_checkpoint_libraries(client, job)),
         notes=notes,
     )
+
+
+class Thinning(Generic[Item]):
+    """Keeps every n-th item; n doubles whenever `limit` is passed: of a long stream limit/2 to `limit` items."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._stride = 1
+        self.count = 0
+        self.kept: list[Item] = []
+
+    def add(self, item: Item) -> None:
+        if self.count % self._stride == 0:
+            self.kept.append(item)
+            if len(self.kept) > self._limit:
+                del self.kept[1::2]
+                self._stride *= 2
+        self.count += 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +146,7 @@ def _report(
         environment_id=environment,
         labels=dict(job.spec.labels),
         state=state_text(job.state),
-        outcome=job_pb2.JobOutcome.Name(job.outcome).removeprefix("JOB_OUTCOME_") if job.outcome else "",
+        outcome=enum_word(job_pb2.JobOutcome, job.outcome),
         problem=Problem(problem.reason, problem.message, problem.detail) if job.HasField("problem") else None,
         objective=conversion.objective(job.spec.objective),
         request=request_rows(job.spec),
@@ -157,3 +177,15 @@ def _report(
         notes=tuple(filter(None, [*notes, history.note])),
         score_name=called if called != "return" else "mean return",
     )
+
+
+def _checkpoint_libraries(client: Client, job: job_pb2.Job) -> tuple[tuple[str, str], ...]:
+    """Libraries and versions that wrote the best checkpoint; none where there is no best checkpoint, or it has gone."""
+    if not job.progress.best.checkpoint.prefix:
+        return ()
+    request = artifact_service_pb2.DownloadRequest(name=best_checkpoint_name(job.name), paths=[FILE_NAME])
+    try:
+        content = b"".join(response.data for response in client.artifact_service.Download(request))
+        return tuple(sorted(Manifest.from_json(content, FILE_NAME).libraries.items()))
+    except (NotFound, PreconditionFailed, DataCorrupted):
+        return ()

@@ -8,7 +8,7 @@ from podracer_client.report.figures.curves import MAX_LINES, draw_curves
 from podracer_client.report.figures.hyperparameters import MAX_NAMES, draw_hyperparameters, drawn_names
 from podracer_client.report.figures.lineage import MAX_AGENTS, draw_lineage
 from podracer_client.report.figures.pods import MAX_PODS, draw_pods
-from podracer_client.report.page import FigurePlan
+from podracer_client.report.figures.rendering import FigurePlan
 from podracer_client.report.pods import pod_histories
 from podracer_client.report.records import JobReport
 

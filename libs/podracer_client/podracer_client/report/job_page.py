@@ -8,9 +8,8 @@ from podracer_client.display.numbers import count_text, duration_text
 from podracer_client.report import job_figures as figures
 from podracer_client.report.agent_tables import everybody, leaderboard_table, number, population_table
 from podracer_client.report.figures.palette import LIGHT, series_colors
-from podracer_client.report.figures.rendering import Rendered
-from podracer_client.report.html import Content, Markup, definitions, element, join, meter, section, table
-from podracer_client.report.page import FigurePlan, figure_element, page
+from podracer_client.report.figures.rendering import FigurePlan, Rendered, figure_element
+from podracer_client.report.html import Content, Markup, definitions, element, join, meter, page, section, table
 from podracer_client.report.records import Event, JobReport
 
 OUTCOMES = {"TARGET_REACHED": "target reached", "BUDGET_USED": "budget used"}

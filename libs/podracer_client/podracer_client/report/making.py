@@ -6,16 +6,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from podracer_client.client import Client
-from podracer_client.display.listing import columns
-from podracer_client.display.numbers import count_text, duration_text, return_text
+from podracer_client.display.numbers import count_text, duration_text, interval_text, return_text
+from podracer_client.display.output import columns
+from podracer_client.files import write_whole
+from podracer_client.jobs.client import Client
 from podracer_client.report.agent_tables import origin
 from podracer_client.report.experiment import Experiment, experiment_jobs, gather_experiment
 from podracer_client.report.experiment_page import experiment_figures, experiment_page, experiment_text
+from podracer_client.report.figures.rendering import FigurePlan, render_figures, write_figures
 from podracer_client.report.gather import gather
 from podracer_client.report.job_figures import job_figures
 from podracer_client.report.job_page import job_page, outcome_text
-from podracer_client.report.page import FigurePlan, render_figures, write_figures, write_page
 from podracer_client.report.records import JobReport
 from podracer_core.errors import InvalidInput, NotFound
 
@@ -39,9 +40,9 @@ class Made:
         plans = self.plans()
         rendered = render_figures(plans, png=figures is not None)
         if isinstance(self.subject, JobReport):
-            write_page(output, job_page(self.subject, plans, rendered))
+            write_whole(output, job_page(self.subject, plans, rendered).encode())
         else:
-            write_page(output, experiment_page(self.subject, plans, rendered))
+            write_whole(output, experiment_page(self.subject, plans, rendered).encode())
         return write_figures(figures, rendered.values()) if figures is not None else []
 
 
@@ -92,7 +93,7 @@ def job_text(report: JobReport) -> str:
     rows = [
         (
             *(str(candidate.rank), candidate.agent, agents[candidate.agent].algorithm, return_text(candidate.score)),
-            f"{return_text(candidate.evaluation.lower)} to {return_text(candidate.evaluation.upper)}",
+            interval_text(candidate.evaluation.lower, candidate.evaluation.upper),
             *("yes" if candidate.confirmed else "no", origin(agents[candidate.agent])),
         )
         for candidate in report.candidates

@@ -7,11 +7,9 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from podracer_client.report.html import Markup, element, join
-from podracer_client.report.style import style_sheet
-from podracer_client.traces.flame import Frame
+from podracer_client.report.html import Markup, element, join, page
+from podracer_client.traces.flame import Frame, flame_text
 from podracer_client.traces.reading import Trace, TraceSpan
-from podracer_client.traces.text import flame_text
 
 __all__ = ["MOST_SPANS", "trace_page"]
 
@@ -27,35 +25,25 @@ _TIMELINE = "When each process did what. Of the iterations of a round only a few
 
 def trace_page(trace: Trace, flame: Frame) -> str:
     """A whole document."""
-    head = join(
-        (
-            Markup('<meta charset="utf-8">'),
-            Markup('<meta name="viewport" content="width=device-width, initial-scale=1">'),
-            element("title", f"{trace.job}: where its time went"),
-            element("style", Markup(style_sheet() + _RULES)),
-        )
-    )
     shown = _longest(trace.spans)
     left_out = len(trace.spans) - len(shown)
     note = f" The {MOST_SPANS:,} longest spans; {left_out:,} are left out." if left_out else ""
     text = element("details", join((element("summary", "the same as text"), element("pre", flame_text(trace, flame)))))
-    body = join(
-        (
-            element("h1", flame.name),
-            element("p", f"{trace.seconds:.1f} s from the first span to the last", class_="muted"),
-            element("h2", "Where the time went"),
-            element("p", _ABOUT),
-            element("div", "", id="flame"),
-            text,
-            element("h2", "When"),
-            element("p", _TIMELINE + note),
-            element("div", "", id="timeline"),
-            element("script", Markup(f"const flame={_json(_flame_data(flame))};")),
-            element("script", Markup(f"const lanes={_json(_lanes(trace, shown))};")),
-            element("script", Markup(_SCRIPT)),
-        )
+    sections = (
+        element("h1", flame.name),
+        element("p", f"{trace.seconds:.1f} s from the first span to the last", class_="muted"),
+        element("h2", "Where the time went"),
+        element("p", _ABOUT),
+        element("div", "", id="flame"),
+        text,
+        element("h2", "When"),
+        element("p", _TIMELINE + note),
+        element("div", "", id="timeline"),
+        element("script", Markup(f"const flame={_json(_flame_data(flame))};")),
+        element("script", Markup(f"const lanes={_json(_lanes(trace, shown))};")),
+        element("script", Markup(_SCRIPT)),
     )
-    return f'<!DOCTYPE html>\n<html lang="en">\n{element("head", head)}\n{element("body", body)}\n</html>\n'
+    return page(f"{trace.job}: where its time went", sections, rules=_RULES)
 
 
 def _json(value: Any) -> str:

@@ -11,7 +11,7 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.colors import LinearSegmentedColormap, Normalize
 from matplotlib.figure import Figure
 
-from podracer_client.display.hyperparameters import differing_names
+from podracer_client.display.catalogue import differing_names
 from podracer_client.report.families import most_telling
 from podracer_client.report.figures.axes import WIDTH_IN, logarithmic, number_text, number_ticks, tidy, time_ticks
 from podracer_client.report.figures.palette import INK, MUTED

@@ -8,9 +8,8 @@ from matplotlib.lines import Line2D
 
 from podracer_client.report.figures.axes import WIDTH_IN, legend, number_ticks, tidy, time_ticks
 from podracer_client.report.figures.palette import BAD, INK, MUTED, PAGE, SERIES
-from podracer_client.report.pods import PodHistory, pod_histories
+from podracer_client.report.pods import PodHistory, pod_histories, throughput
 from podracer_client.report.records import JobReport
-from podracer_client.report.throughput import throughput
 
 MAX_PODS = 60
 _ROW_IN = 0.24

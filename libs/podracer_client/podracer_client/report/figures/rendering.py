@@ -1,18 +1,21 @@
-"""A drawn figure as SVG (a file, or inline in a page) and as PNG; the same data give the same bytes."""
+"""Figures drawn, as SVG (a file, or inline in a page) and as PNG; the same data give the same bytes."""
 
 from __future__ import annotations
 
 import io
 import re
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import matplotlib
 from matplotlib.figure import Figure
 
+from podracer_client.files import make_folder, write_whole
 from podracer_client.report.figures.palette import INK, LIGHT, PAGE
+from podracer_client.report.html import Markup, element, escape, join
 
 _PNG_DPI = 144
 _STYLE: dict[Any, Any] = {
@@ -63,3 +66,42 @@ def render(name: str, draw: Callable[[], Figure | None], *, png: bool = False) -
             figure.savefig(image, format="png", dpi=_PNG_DPI, metadata={"Software": None})
     svg = _IDENTIFIER.sub(lambda match: f"{match[0]}{name}-", text.getvalue())
     return Rendered(name, svg, image.getvalue())
+
+
+@dataclass(frozen=True, slots=True)
+class FigurePlan:
+    """A figure of a page: a name for its files, what it shows, and how it is drawn (None: there is nothing to draw)."""
+
+    name: str
+    title: str
+    caption: str
+    draw: Callable[[], Figure | None]
+
+
+def render_figures(plans: Iterable[FigurePlan], *, png: bool) -> dict[str, Rendered]:
+    """The figures that have something to show, by name."""
+    found = {}
+    for plan in plans:
+        rendered = render(plan.name, plan.draw, png=png)
+        if rendered is not None:
+            found[plan.name] = rendered
+    return found
+
+
+def figure_element(plan: FigurePlan, rendered: Rendered | None) -> Markup:
+    """The figure inline with its caption; nothing where there is none."""
+    if rendered is None:
+        return Markup()
+    drawing = Markup(rendered.inline().replace("<svg", f'<svg role="img" aria-label="{escape(plan.title)}"', 1))
+    return element("figure", join((drawing, element("figcaption", plan.caption))))
+
+
+def write_figures(folder: Path, figures: Iterable[Rendered]) -> list[Path]:
+    """Every figure as NAME.svg and NAME.png; the folder is made. Raises InvalidInput where that cannot be."""
+    make_folder(folder)
+    written = []
+    for figure in figures:
+        for ending, content in ((".svg", figure.svg.encode()), (".png", figure.png)):
+            written.append(folder / f"{figure.name}{ending}")
+            write_whole(written[-1], content)
+    return written

@@ -1,0 +1,91 @@
+"""Named data sets on a server: stored, listed, described, fetched."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from podracer.orchestrator.v1 import artifact_service_pb2
+from podracer_client.artifacts.uploads import upload_file
+from podracer_client.names import DEFAULT_PROJECT
+from podracer_client.servers.stubs import Servers, pages
+from podracer_core.errors import AlreadyExists, InvalidInput, NotFound
+
+__all__ = [
+    "data_sets",
+    "delete_data_set",
+    "describe_data_set",
+    "download_data_set",
+    "fetch_data_set",
+    "store_data_set",
+]
+
+_KIND = artifact_service_pb2.ARTIFACT_KIND_DATA_SET
+
+Artifact = artifact_service_pb2.Artifact
+
+
+def _resource(name: str) -> str:
+    """The resource name of a data set that is called `name`, or has that resource name."""
+    return name if name.startswith("projects/") else f"{DEFAULT_PROJECT}/artifacts/{name}"
+
+
+def store_data_set(servers: Servers, name: str, path: Path, *, former_sha256: str = "") -> Artifact:
+    """Let `name` stand for the file from now on. Jobs that were given its former content keep that.
+
+    Raises Fenced (ARTIFACT_CHANGED) where it does not stand for `former_sha256` any more, which the file was made from.
+    """
+    header = artifact_service_pb2.UploadHeader(
+        parent=DEFAULT_PROJECT, artifact_id=name, kind=_KIND, replace=True, replaced_sha256=former_sha256
+    )
+    return upload_file(servers.artifact_service, header, path)
+
+
+def data_sets(servers: Servers) -> Iterator[Artifact]:
+    """All of the project, newest first; those that a job file's `data:` uploaded are called by their SHA-256."""
+    request = artifact_service_pb2.ListArtifactsRequest(parent=DEFAULT_PROJECT, kind=_KIND)
+    for page in pages(servers.artifact_service.ListArtifacts, request):
+        yield from page.artifacts
+
+
+def describe_data_set(servers: Servers, name: str) -> Artifact:
+    """Raises NotFound, InvalidInput for an artifact that is no data set."""
+    try:
+        artifact = servers.describe(_resource(name))
+    except NotFound as error:
+        raise NotFound(f"there is no data set {name}; `podracer data list` names those there are") from error
+    if artifact.kind != _KIND:
+        raise InvalidInput(f"{name} is no data set, but a {artifact_service_pb2.ArtifactKind.Name(artifact.kind)[14:]}")
+    return artifact
+
+
+@contextmanager
+def download_data_set(servers: Servers, name: str) -> Iterator[tuple[Artifact, Path]]:
+    """The data set's file in a temporary folder, checked against its SHA-256. Raises as `describe_data_set`."""
+    artifact = describe_data_set(servers, name)
+    with tempfile.TemporaryDirectory(prefix="podracer-data-") as folder:
+        received = servers.download(artifact.name, Path(folder) / "files")
+        files = [path for path in (Path(folder) / "files").iterdir() if path.is_file()]
+        yield received, files[0]
+
+
+def fetch_data_set(servers: Servers, name: str, target: Path) -> Artifact:
+    """Write the data set to the new file `target`. Raises AlreadyExists, InvalidInput where it cannot be written."""
+    if target.exists():
+        raise AlreadyExists(f"{target} is there already; choose another file", path=target)
+    with download_data_set(servers, name) as (artifact, file):
+        try:
+            shutil.copyfile(file, target)
+        except OSError as error:
+            raise InvalidInput(f"cannot write {target}: {error.strerror}", path=target) from error
+    return artifact
+
+
+def delete_data_set(servers: Servers, name: str) -> Artifact:
+    """Raises NotFound, and PreconditionFailed while a job needs it."""
+    artifact = describe_data_set(servers, name)
+    servers.artifact_service.DeleteArtifact(artifact_service_pb2.DeleteArtifactRequest(name=artifact.name))
+    return artifact

@@ -1,0 +1,209 @@
+"""`podracer evaluate`, `export` and `serve`: what is done with trained policies."""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+import sys
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from podracer_client.command.options import (
+    EnsembleRule,
+    EnsembleSize,
+    Json,
+    Policies,
+    ServerOptions,
+    Settings,
+    with_server,
+)
+from podracer_client.display.output import write_json
+from podracer_client.files import require_writable
+from podracer_core.errors import DataCorrupted, InvalidInput
+
+if TYPE_CHECKING:
+    from podracer.evaluator.v1 import evaluator_service_pb2
+
+_EXPORT_TIMEOUT_S = 600.0
+_TOLERANCE = 1e-4
+
+
+@with_server
+def evaluate(
+    server: ServerOptions,
+    policies: Policies,
+    ensemble: EnsembleSize = 0,
+    rule: EnsembleRule = "",
+    episodes: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            max=10_000,
+            metavar="N",
+            help="Episodes with fresh seeds. 0: the stored evaluation's again; of several policies 100 fresh ones.",
+        ),
+    ] = 0,
+    settings: Settings = None,
+    json: Json = False,
+) -> None:
+    """Evaluate a policy: its stored episodes once more, or fresh ones, or in a changed environment; or several that act
+    together, beside each of them alone."""
+    from podracer_client.local.evaluator import private_evaluator
+    from podracer_client.policies import evaluation_text as texts
+    from podracer_client.policies.argument_overrides import changed_environment, parsed_arguments
+    from podracer_client.policies.environment_files import bring_files
+    from podracer_client.policies.evaluation import evaluate_alone, evaluate_together
+    from podracer_client.policies.folders import policy_folders
+
+    arguments = parsed_arguments(settings or ())
+    with (
+        policy_folders(policies, ensemble, server.connect, server.folder) as folders,
+        private_evaluator() as evaluator,
+    ):
+        bring_files(evaluator, folders[0], server.connect)
+        changed = changed_environment(folders[0], arguments)
+        if len(folders) > 1:
+            found = evaluate_together(evaluator, folders, rule=rule, episodes=episodes, environment=changed)
+            if json:
+                write_json({"event": "evaluation", **texts.together_json(found, arguments)})
+            else:
+                sys.stdout.write(texts.together_text(found, arguments))
+            return
+        response = evaluate_alone(evaluator, folders[0], rule=rule, episodes=episodes, environment=changed)
+    if json:
+        write_json({"event": "evaluation", **texts.alone_json(response, arguments)})
+    else:
+        sys.stdout.write(texts.alone_text(response, arguments))
+    if response.HasField("largest_difference") and response.largest_difference > _TOLERANCE:
+        sys.stderr.write(
+            "podracer: the stored returns did not come again; was the policy trained on another kind of machine, "
+            "or with another version of its environment?\n"
+        )
+
+
+class Format(enum.StrEnum):
+    """Form of an exported policy."""
+
+    TORCH_EXPORT = "torch-export"
+    TORCHSCRIPT = "torchscript"
+    ONNX = "onnx"
+
+
+_HOW_TO_LOAD = {
+    Format.TORCH_EXPORT: "torch.export.load({path!r}).module()(observation)",
+    Format.TORCHSCRIPT: "torch.jit.load({path!r})(observation)",
+    Format.ONNX: "onnxruntime.InferenceSession({path!r}).run(None, {{'observation': observation}})[0]",
+}
+
+
+@with_server
+def export(
+    server: ServerOptions,
+    policies: Policies,
+    ensemble: EnsembleSize = 0,
+    rule: EnsembleRule = "",
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="The file to write.")] = Path(
+        "policy.pt2"
+    ),
+    form: Annotated[Format, typer.Option("--format", help="Form of the policy.")] = Format.TORCH_EXPORT,
+    json: Json = False,
+) -> None:
+    """Write a policy, or several that act together as one, normalization included, that acts without Podracer."""
+    require_writable(output)
+
+    from podracer.evaluator.v1 import evaluator_service_pb2
+    from podracer_client.local.evaluator import private_evaluator
+    from podracer_client.policies.evaluation import rule_text, sources
+    from podracer_client.policies.folders import policy_folders
+
+    with (
+        policy_folders(policies, ensemble, server.connect, server.folder) as folders,
+        private_evaluator() as evaluator,
+    ):
+        request = evaluator_service_pb2.ExportPolicyRequest(
+            checkpoints=sources(folders),
+            format=evaluator_service_pb2.ExportFormat.Value(f"EXPORT_FORMAT_{form.name}"),
+            ensemble=rule,
+        )
+        header = write_policy(evaluator.ExportPolicy(request, timeout=_EXPORT_TIMEOUT_S), output)
+    together = (rule or rule_text(header.description)) if len(folders) > 1 else ""
+    if json:
+        values = {"event": "exported", "path": str(output), "size_bytes": header.size_bytes, "sha256": header.sha256}
+        values |= {"policies": len(folders), "ensemble": together or None}
+        values |= {"largest_difference": header.largest_difference, "observations": header.compared_count}
+        write_json({**values, "played_observations": header.played_count})
+        return
+    what = f" of {len(folders)} policies, together by {together}" if together else ""
+    whose = "theirs" if together else "the trained policy's"
+    seen = f", {header.played_count} of them from episodes" if header.played_count else ", all made up"
+    sys.stdout.write(
+        f"wrote {output}{what} ({header.size_bytes:,} bytes); its actions differ from {whose} by "
+        f"{header.largest_difference:.2g} at most on {header.compared_count} observations{seen}\n"
+        f"load it with {_HOW_TO_LOAD[form].format(path=str(output))}\n"
+    )
+
+
+def write_policy(
+    pieces: Iterable[evaluator_service_pb2.ExportPolicyResponse], output: Path
+) -> evaluator_service_pb2.ExportHeader:
+    """Write the streamed policy, whole or not at all. Raises DataCorrupted, InvalidInput when it cannot be written."""
+    header: evaluator_service_pb2.ExportHeader | None = None
+    digest = hashlib.sha256()
+    try:
+        with tempfile.NamedTemporaryFile(prefix=f".{output.name}.", dir=output.absolute().parent) as file:
+            for piece in pieces:
+                if piece.WhichOneof("part") == "header":
+                    header = piece.header
+                else:
+                    digest.update(piece.data)
+                    file.write(piece.data)
+            if header is None or digest.hexdigest() != header.sha256:
+                raise DataCorrupted("the exported policy arrived incomplete; nothing was written")
+            file.flush()
+            Path(file.name).chmod(0o644)
+            output.unlink(missing_ok=True)
+            output.hardlink_to(file.name)
+    except OSError as error:
+        raise InvalidInput(f"cannot write {output}: {error.strerror}", path=output) from error
+    return header
+
+
+@with_server
+def serve(
+    server: ServerOptions,
+    policies: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="[NAME=]POLICY",
+            help="A checkpoint's folder, its name on a server, a job (its best policy), or JOB@ALIAS: what the alias "
+            "of the job's leaderboard points at, exchanged when it is moved. Policies of one NAME act together, the "
+            "best first.",
+            show_default=False,
+        ),
+    ],
+    ensemble: EnsembleSize = 0,
+    rule: EnsembleRule = "",
+    listen: Annotated[str, typer.Option(metavar="ADDRESS", help="Where the policy server listens.")] = "127.0.0.1:7710",
+    tokens: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Folder with the tokens that it accepts; made where missing.",
+            show_default="runs/tokens",
+        ),
+    ] = None,
+    follow_interval: Annotated[
+        float, typer.Option(min=0.1, metavar="SECONDS", help="How often to look where an alias points.")
+    ] = 5.0,
+) -> None:
+    """Act with policies for whoever asks, until Ctrl-C: one small server, many policies."""
+    from podracer_client.policies.serve import ServeOptions, keep_serving
+    from podracer_client.servers.connection import DEFAULT_FOLDER
+
+    folder = tokens or (server.folder or DEFAULT_FOLDER) / "tokens"
+    options = ServeOptions(listen, folder.absolute(), rule, follow_interval, server.tls, server.insecure)
+    raise typer.Exit(keep_serving(policies, ensemble, options, server.connect, server.folder))

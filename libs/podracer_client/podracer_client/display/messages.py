@@ -1,0 +1,107 @@
+"""Messages as JSON objects, for `--json`."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from podracer.common.v1 import agent_pb2, evolution_pb2
+from podracer.leaderboard.v1 import leaderboard_service_pb2
+from podracer.orchestrator.v1 import job_pb2
+from podracer_client.display.leaderboard import agent_hyperparameters
+from podracer_client.display.numbers import enum_word, seconds
+from podracer_client.display.score import score
+from podracer_client.display.snapshot import state_text
+
+
+def job_json(job: job_pb2.Job) -> dict[str, Any]:
+    """A job's figures; times in seconds."""
+    progress = job.progress
+    return {
+        "name": job.name,
+        "state": state_text(job.state),
+        "environment": job.spec.environment.id or job.spec.environment.entry_point,
+        "outcome": enum_word(job_pb2.JobOutcome, job.outcome) or None,
+        "problem": job.problem.message if job.HasField("problem") else None,
+        "best_return": _finite(progress.best.mean) if progress.HasField("best") else None,
+        "best_score": _finite(score(progress.best, job.spec.objective)) if progress.HasField("best") else None,
+        "best_confirmed": progress.best.purpose == agent_pb2.EVALUATION_PURPOSE_CHALLENGE,
+        "ensemble": ensemble_json(job.ensemble) if job.HasField("ensemble") else None,
+        "retrained": job.retrained.agent or None,
+        "target_return": job.spec.objective.target_return if job.spec.objective.HasField("target_return") else None,
+        "env_steps": progress.env_steps,
+        "train_seconds": round(seconds(progress.train_time), 3),
+        "seconds_to_target": seconds(progress.time_to_target) if progress.HasField("time_to_target") else None,
+        "agents": progress.agent_count,
+        "pods": progress.pod_count,
+        "rounds": progress.completed_rounds,
+        "create_time": job.create_time.ToJsonString(),
+        "parent": job.parent or None,
+        "generation": job.generation or None,
+        "continuous": continuous_json(job.continuous_status) if job.HasField("continuous_status") else None,
+    }
+
+
+def continuous_json(status: job_pb2.ContinuousStatus) -> dict[str, Any]:
+    """Where a continuous job stands."""
+    return {
+        "generation": status.generation,
+        "current_job": status.current_job or None,
+        "champion": status.champion.agent or None,
+        "champion_generation": status.champion_generation or None,
+        "next_time": status.next_time.ToJsonString() if status.HasField("next_time") else None,
+        "data_sha256": status.data_sha256 or None,
+    }
+
+
+def candidate_json(candidate: leaderboard_service_pb2.Candidate, objective: evolution_pb2.Objective) -> dict[str, Any]:
+    """A place on the leaderboard; its score is the objective's statistic.
+
+    `env_steps` are the lineage's up to the judged snapshot, `device_seconds` all that it has had.
+    """
+    agent, evaluation = candidate.agent, candidate.evaluation
+    return {
+        "rank": candidate.rank,
+        "agent": agent.name,
+        "algorithm": agent.spec.algorithm,
+        "score": _finite(score(evaluation, objective)),
+        **evaluation_json(evaluation),
+        "confirmed": candidate.confirmed,
+        "env_steps": evaluation.env_steps,
+        "checkpoint": evaluation.checkpoint.prefix,
+        "device_seconds": round(seconds(agent.cost), 3),
+        "rounds": agent.rung,
+        "state": enum_word(leaderboard_service_pb2.AgentState, agent.state),
+        "initialization": enum_word(agent_pb2.InitializationKind, agent.spec.initialization.kind),
+        "parents": list(agent.parents),
+        "lineage": agent.lineage,
+        "replaced": agent.replaced or None,
+        "reason": agent.reason,
+        "admit_time": candidate.admit_time.ToJsonString(),
+        "hyperparameters": agent_hyperparameters(agent.spec),
+    }
+
+
+def evaluation_json(evaluation: agent_pb2.Evaluation) -> dict[str, Any]:
+    """The statistics of an evaluation; `statistics` are the environment's own further ones, where it has some."""
+    return {
+        "mean": _finite(evaluation.mean),
+        "lower_bound": _finite(evaluation.lower_bound),
+        "upper_bound": _finite(evaluation.upper_bound),
+        "episodes": len(evaluation.returns),
+        **({"statistics": dict(sorted(evaluation.statistics.items()))} if evaluation.deterministic else {}),
+    }
+
+
+def ensemble_json(ensemble: job_pb2.Ensemble) -> dict[str, Any]:
+    """Candidates that act together; without statistics where they were not evaluated."""
+    return {
+        "agents": [policy.agent for policy in ensemble.policies],
+        "rule": ensemble.rule,
+        **(evaluation_json(ensemble.evaluation) if ensemble.HasField("evaluation") else {}),
+    }
+
+
+def _finite(value: float) -> float | None:
+    """JSON knows no infinity."""
+    return value if math.isfinite(value) else None

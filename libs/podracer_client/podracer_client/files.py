@@ -1,0 +1,65 @@
+"""Files that are there whole or not at all, and their folders."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+from podracer_core.errors import InvalidInput
+
+__all__ = ["make_folder", "require_makeable", "require_writable", "write_private", "write_whole"]
+
+
+def make_folder(folder: Path) -> None:
+    """With its parents. Raises InvalidInput where that cannot be."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InvalidInput(f"cannot make the folder {folder}: {error.strerror}", path=folder) from error
+
+
+def require_makeable(folder: Path) -> None:
+    """Raises InvalidInput where `make_folder` would, or where nothing can be written into it; makes nothing."""
+    whole = folder.absolute()
+    there = next(each for each in (whole, *whole.parents) if each.exists())
+    if not there.is_dir():
+        raise InvalidInput(f"cannot make the folder {folder}: {there} is a file", path=folder)
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise InvalidInput(f"cannot make the folder {folder}: {there} cannot be written", path=folder)
+
+
+def require_writable(path: Path) -> None:
+    """Raise InvalidInput where no file can be written at `path`: told before the work that it would be the end of."""
+    try:
+        fits = not path.is_dir() and path.absolute().parent.is_dir()
+    except OSError as error:  # too long a name
+        raise InvalidInput(f"cannot write {path}: {error.strerror}", path=path) from error
+    if not fits:
+        raise InvalidInput(f"cannot write {path}: expected a file in a folder that is there", path=path)
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Write a file that everybody may read. Raises InvalidInput where it cannot be written."""
+    try:
+        _write(path, content, 0o644)
+    except OSError as error:
+        raise InvalidInput(f"cannot write {path}: {error.strerror}", path=path) from error
+
+
+def write_private(path: Path, content: bytes) -> None:
+    """Write a file for this user alone, and make its folders. Raises OSError where it cannot be written."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    _write(path, content, 0o600)
+
+
+def _write(path: Path, content: bytes, mode: int) -> None:
+    descriptor, draft = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.absolute().parent)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+        Path(draft).chmod(mode)
+        Path(draft).replace(path)
+    except BaseException:
+        Path(draft).unlink(missing_ok=True)
+        raise

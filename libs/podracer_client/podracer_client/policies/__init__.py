@@ -1,0 +1,1 @@
+"""Trained policies: found by name, evaluated together, served, and asked for actions (`PolicyClient`)."""

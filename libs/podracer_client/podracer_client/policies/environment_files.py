@@ -1,0 +1,76 @@
+"""The code and data of the environment that a policy was trained in, for an evaluator that has none."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from podracer.evaluator.v1 import evaluator_service_pb2, evaluator_service_pb2_grpc
+from podracer_client.jobs.client import Client
+from podracer_core.attachments.transfer import put_file
+from podracer_core.catalogue.environments import EnvironmentSpec
+from podracer_core.catalogue.environments.stored_file import StoredFile
+from podracer_core.errors import InvalidInput, NotFound, PodracerError
+from podracer_core.storage.manifest import FILE_NAME, Manifest
+
+__all__ = ["bring_files", "trained_environment"]
+
+_DIGITS = 16
+"""Of the SHA-256, in the name of what a name stood for before (`UploadHeader.replace`)."""
+
+
+def bring_files(
+    evaluator: evaluator_service_pb2_grpc.EvaluatorServiceStub, checkpoint: Path, connect: Callable[[], Client]
+) -> None:
+    """Bring an evaluator what the environment of the checkpoint in a folder needs, if it needs anything.
+
+    It is taken from the object store that the folder lies in, else from a server. Raises NotFound where neither has it.
+    """
+    for file in trained_environment(checkpoint).stored_files:
+        with _local_copy(file, checkpoint, connect) as path:
+            put_file(evaluator.PutFile, evaluator_service_pb2.PutFileRequest, file, path)
+
+
+def trained_environment(checkpoint: Path) -> EnvironmentSpec:
+    """The environment that the policy of the checkpoint in a folder was trained in. Raises InvalidInput for another
+    manifest than an agent's."""
+    manifest = Manifest.from_json((checkpoint / FILE_NAME).read_bytes(), str(checkpoint / FILE_NAME))
+    try:
+        return EnvironmentSpec.from_metadata(manifest.metadata["environment"])
+    except (KeyError, TypeError, AttributeError) as error:
+        raise InvalidInput(f"{checkpoint} is not an agent's checkpoint: {error!r}", reason="NOT_A_POLICY") from error
+
+
+@contextmanager
+def _local_copy(file: StoredFile, checkpoint: Path, connect: Callable[[], Client]) -> Iterator[Path]:
+    beside = [folder / file.key for folder in checkpoint.parents if (folder / file.key).is_file()]
+    if beside:
+        yield beside[0]
+        return
+    with tempfile.TemporaryDirectory(prefix="podracer-environment-") as folder:
+        yield _download(file, Path(folder, "artifact"), connect)
+
+
+def _download(file: StoredFile, target: Path, connect: Callable[[], Client]) -> Path:
+    name = "/".join(file.key.split("/")[:4])  # projects/p/artifacts/x/…
+    try:
+        with connect() as client:
+            client.download(_name_of(client, name, file.sha256), target)
+    except PodracerError as error:
+        raise NotFound(
+            f"the environment that this policy was trained in needs {name}, which is not in the object store that the "
+            f"checkpoint lies in; from a server: {error.message}",
+            reason="ENVIRONMENT_FILES_NOT_FOUND",
+        ) from error
+    return target / file.key.rpartition("/")[2]
+
+
+def _name_of(client: Client, name: str, sha256: str) -> str:
+    """By which name the server has this content: `name` may stand for other content now. Raises NotFound."""
+    for each in (name, f"{name}.{sha256[:_DIGITS]}"):
+        with suppress(NotFound):
+            if client.describe(each).sha256 == sha256:
+                return each
+    raise NotFound(f"it has no {name} with the SHA-256 {sha256}", name=name)

@@ -1,0 +1,162 @@
+"""Where the policies are that the user names: folders here, checkpoints on a server, or a job's best candidates."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from podracer.leaderboard.v1 import leaderboard_service_pb2
+from podracer.orchestrator.v1 import artifact_service_pb2
+from podracer_client.jobs.client import Client
+from podracer_client.local.reading import running_or_resting
+from podracer_client.local.state_folder import StateFolder
+from podracer_client.names import (
+    best_checkpoint_name,
+    is_checkpoint_name,
+    is_job_name,
+    job_name,
+    job_of_best_checkpoint,
+    leaderboard_name,
+    refused,
+)
+from podracer_client.servers.connection import DEFAULT_FOLDER
+from podracer_core.errors import InvalidInput, NotFound
+
+__all__ = ["MANIFEST", "checkpoint_folder", "is_there", "policy_folders"]
+
+MANIFEST = "manifest.json"
+_CHAMPION = "champion"
+
+
+@contextmanager
+def policy_folders(
+    names: Sequence[str], ensemble: int, connect: Callable[[], Client], state_folder: Path | None = None
+) -> Iterator[list[Path]]:
+    """The folders of the policies' checkpoints, best first; those that had to be fetched are removed at the end.
+
+    names         checkpoints (see `checkpoint_folder`) in order of their rank, or one job: what it has come to
+    ensemble      that many of the one job's best candidates; 0: what `names` says
+    connect       a client of the server that runs; raises NotFound where none does
+    state_folder  whose leaderboard and objects are read where no server runs; None: ./runs
+
+    Raises NotFound and InvalidInput for what is not there, or not there so often.
+    """
+    if ensemble and len(names) != 1:
+        raise refused("--ensemble", "takes the best candidates of one job: name that job, and nothing else")
+    with ExitStack() as held:
+        shelf = _Shelf(connect, state_folder or DEFAULT_FOLDER, held)
+        if ensemble:
+            yield shelf.candidates(names[0], ensemble)
+        else:
+            yield [shelf.folder(name) for name in names]
+
+
+@contextmanager
+def checkpoint_folder(text: str, connect: Callable[[], Client]) -> Iterator[Path]:
+    """The folder of a checkpoint; one that had to be fetched is removed at the end.
+
+    Raises NotFound when it is neither here nor on the server, InvalidInput when it is a folder without a checkpoint.
+    """
+    path = Path(text)
+    if is_there(path) or not is_checkpoint_name(text):
+        yield _local(path)
+        return
+    with tempfile.TemporaryDirectory(prefix="podracer-checkpoint-") as folder, connect() as client:
+        target = Path(folder) / "checkpoint"
+        client.download(text, target)
+        yield target
+
+
+class _Shelf:
+    """Checkpoints of a server, or of a state folder where none runs; `held` takes what has to be removed."""
+
+    def __init__(self, connect: Callable[[], Client], state_folder: Path, held: ExitStack) -> None:
+        self._connect, self._state_folder, self._held = connect, state_folder, held
+
+    def folder(self, text: str) -> Path:
+        """Of a checkpoint, or of what a job has come to."""
+        if is_there(text) or not (is_job_name(text) or job_of_best_checkpoint(text)):
+            return self._held.enter_context(checkpoint_folder(text, self._connect))
+        job = job_of_best_checkpoint(text) or text
+        try:
+            with running_or_resting(self._connect, self._state_folder) as client:
+                if client.connection.orchestrator:
+                    return self._final(job_name(job), client)
+            return self.candidates(job, 1)[0]
+        except NotFound as error:
+            raise NotFound(
+                f"there is no checkpoint {text} here; expected a folder, a name such as "
+                f"projects/default/jobs/JOB/checkpoints/best, or a job: {error.message}",
+                reason=error.reason,
+            ) from error
+
+    def _final(self, job: str, client: Client) -> Path:
+        """Of its best candidate, trained once more where that was asked for; of a continuous job its champion's."""
+        request = artifact_service_pb2.GetArtifactRequest(name=best_checkpoint_name(job))
+        artifact = client.artifact_service.GetArtifact(request).artifact
+        return self._checkpoint(artifact.name.partition("/checkpoints/")[0], artifact.uri, client)
+
+    def candidates(self, job: str, count: int) -> list[Path]:
+        """Of the best `count` candidates of a job, best first; of a job without any its champion's, of another job."""
+        name = leaderboard_name(job)
+        with running_or_resting(self._connect, self._state_folder, only_leaderboard=True) as client:
+            board = client.leaderboard(name)
+            found = board.candidates
+            if not found and board.aliases and count == 1:
+                return [self._promoted(board, client)]
+            if not found:
+                raise NotFound(f"{job} has no candidate yet")
+            if len(found) < count:
+                only = "only one candidate" if len(found) == 1 else f"{len(found)} candidates"
+                raise refused("--ensemble", f"{job} has {only} on its leaderboard, not {count}")
+            return [
+                self._checkpoint(candidate.agent.name, candidate.evaluation.checkpoint.prefix, client)
+                for candidate in found[:count]
+            ]
+
+    def _promoted(self, board: leaderboard_service_pb2.Leaderboard, client: Client) -> Path:
+        """Of what the alias `champion` points at, or whichever alias there is."""
+        alias = _CHAMPION if _CHAMPION in board.aliases else min(board.aliases)
+        request = leaderboard_service_pb2.ListAliasHistoryRequest(leaderboard=board.name, alias=alias, page_size=1)
+        newest = client.leaderboard_service.ListAliasHistory(request).changes[0]
+        return self._checkpoint(newest.agent, newest.checkpoint.prefix, client)
+
+    def _checkpoint(self, agent: str, prefix: str, client: Client) -> Path:
+        here = StateFolder.objects_of(self._state_folder) / prefix  # prefixes have the job's uid: it is the same one
+        if (here / MANIFEST).is_file():
+            return here.absolute()
+        name = f"{agent}/checkpoints/{prefix.rstrip('/').rpartition('/')[2]}"
+        if not client.connection.orchestrator:
+            message = f"{name} is not in the state folder {self._state_folder}, and no orchestrator is known to ask"
+            raise NotFound(message, reason="NO_CHECKPOINT")
+        folder = self._held.enter_context(tempfile.TemporaryDirectory(prefix="podracer-checkpoint-"))
+        target = Path(folder) / "checkpoint"
+        client.download(name, target)
+        return target
+
+
+def _local(path: Path) -> Path:
+    if not is_there(path):
+        raise NotFound(
+            f"there is no checkpoint {path}; expected a folder, or a name such as "
+            "projects/default/jobs/JOB/checkpoints/best",
+            reason="NO_CHECKPOINT",
+            path=path,
+        )
+    if path.is_file() and path.name == MANIFEST:
+        path = path.parent
+    if not path.is_dir():
+        raise InvalidInput(f"{path} is no checkpoint: expected a folder with a {MANIFEST}", path=path)
+    if not (path / MANIFEST).is_file():
+        raise InvalidInput(f"{path} is no checkpoint: it has no {MANIFEST}", path=path)
+    return path.absolute()
+
+
+def is_there(path: str | Path) -> bool:
+    """Whether a file or folder of that name is here; false for what can be no name."""
+    try:
+        return Path(path).exists()
+    except (OSError, ValueError):
+        return False

@@ -1,0 +1,167 @@
+"""The Secrets of a deployment on Kubernetes, made by a program that runs beside it.
+
+podracer-tokens            the tokens themselves, from which the others are made again where one is deleted
+podracer-authority         signs the certificates (tls.crt, tls.key)
+podracer-tokens-<role>     the tokens that a role is given (`deployment.py`)
+podracer-tls-<role>        its certificate
+podracer-s3                keys of the object store
+
+What is there stays, whoever made it, but for a certificate of our authority that is to end: that is made anew. No owner
+and no manifest names these Secrets, so they outlive the deployment.
+"""
+
+from __future__ import annotations
+
+import base64
+import logging
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from fnmatch import fnmatch
+from functools import cache, partial
+from threading import Event
+
+from cryptography import x509
+
+from podracer_client.secrets.deployment import Authority, role_secrets
+from podracer_core.errors import AlreadyExists, InvalidInput, NotFound, PodracerError, Unavailable
+from podracer_core.kubernetes.api import ClusterApi
+from podracer_core.rpc.backoff import Backoff
+from podracer_core.rpc.tls import CA, CERTIFICATE, KEY, role_name
+
+__all__ = ["ClusterSecrets", "keep"]
+
+logger = logging.getLogger(__name__)
+
+LOOK_S = 30.0
+"""How often it looks whether something is missing."""
+_LABELS = {"app.kubernetes.io/part-of": "podracer", "app.kubernetes.io/managed-by": "podracer-secrets"}
+_AUTHORITY, _TLS = "podracer-authority", "kubernetes.io/tls"
+_ROLES = ("orchestrator", "leaderboard", "learner", "policy", "client")
+"""Those that have a certificate, and tokens; workers and evaluators have tokens alone, in `podracer-tokens-sidecar`."""
+_FORMER = {"client": "orchestrator", "control": "orchestrator", "pod": "learner"}
+"""Whose Secret has each token itself, where the Secrets were made otherwise."""
+_FILES = {"ca.crt": CA, "tls.crt": CERTIFICATE, "tls.key": KEY}
+
+Data = Mapping[str, bytes]
+_warn_once = cache(logger.warning)
+
+
+class ClusterSecrets:
+    """`without` are patterns of names of Secrets that something else makes; `hosts`, `days` as of `create_secrets`."""
+
+    def __init__(self, api: ClusterApi, without: Sequence[str], hosts: Sequence[str], days: int) -> None:
+        self._api, self._without, self._hosts, self._days = api, without, hosts, days
+
+    def ensure(self, *, renew: bool = False) -> None:
+        """Make what is missing, renew what is to end (with `renew` every certificate). May be repeated at will."""
+        tokens = self._ensure("podracer-tokens", self._make_tokens)
+        for role in _ROLES if tokens else ():
+            self._ensure(f"podracer-tokens-{role}", partial(_tokens_of, role, tokens))
+        if tokens:
+            self._ensure("podracer-tokens-sidecar", partial(_tokens_of, "worker", tokens))
+        self._ensure("podracer-s3", lambda: {"access-key": _random(), "secret-key": _random()})
+        roles = [role for role in _ROLES if not self._is_left_out(f"podracer-tls-{role}")]
+        if roles and not self._get(_AUTHORITY) and any(self._get(f"podracer-tls-{role}") for role in roles):
+            _warn_once(
+                f"there are certificates, and no Secret {_AUTHORITY} with the authority that has signed them (tls.crt, "
+                "tls.key): none is made and none is renewed, as those of another authority would be refused"
+            )
+        elif roles:
+            found = self._ensure(_AUTHORITY, _make_authority, _TLS)
+            authority = Authority.parse(found.get("tls.crt", b""), found.get("tls.key", b""), f"Secret {_AUTHORITY}")
+            for role in roles:
+                self._ensure_certificate(role, authority, renew)
+
+    def _ensure_certificate(self, role: str, authority: Authority, renew: bool) -> None:
+        def make() -> Data:
+            files = authority.issue(role_name(role), self._hosts, self._days)
+            return {key: files[file] for key, file in _FILES.items()}
+
+        name = f"podracer-tls-{role}"
+        found = self._ensure(name, make, _TLS)
+        if found.get("ca.crt", b"").strip() != authority.certificate.strip():
+            _warn_once(f"the Secret {name} is of another authority than {_AUTHORITY}: it stays as it is")
+        elif renew or _is_to_end(name, found.get("tls.crt", b"")):
+            self._api.patch("secrets", name, {"data": _encoded(make())})
+            logger.info("the certificate in the Secret %s is renewed for %d days", name, self._days)
+
+    def _ensure(self, name: str, make: Callable[[], Data], kind: str = "Opaque") -> Data:
+        """What is in a Secret, which is made where it is missing; empty where it is left out."""
+        if self._is_left_out(name):
+            return {}
+        if found := self._get(name):
+            return found
+        metadata = {"name": name, "labels": _LABELS}
+        body = {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "type": kind, "data": _encoded(make())}
+        try:
+            self._api.create("secrets", body)
+            logger.info("the Secret %s is made", name)
+        except AlreadyExists:
+            logger.info("the Secret %s was made by something else meanwhile", name)
+        return self._get(name)
+
+    def _get(self, name: str) -> Data:
+        """Empty where there is none."""
+        try:
+            data = self._api.get("secrets", name).get("data") or {}
+        except NotFound:
+            return {}
+        return {key: base64.b64decode(content) for key, content in data.items()}
+
+    def _make_tokens(self) -> Data:
+        """Those of the deployment as far as it has some."""
+        return {name: self._get(f"podracer-tokens-{role}").get(name) or _random() for name, role in _FORMER.items()}
+
+    def _is_left_out(self, name: str) -> bool:
+        return any(fnmatch(name, pattern) for pattern in self._without)
+
+
+def keep(deployment: ClusterSecrets, stop: Event, *, once: bool, renew: bool) -> None:
+    """Look again and again, or `once`, until `stop` is set; waits longer and longer while the API server is away.
+
+    Raises what keeps it from doing so `once`, but for Unavailable; else it says so and goes on.
+    """
+    waits = Backoff(1.0, 60.0)
+    while not stop.is_set():
+        try:
+            deployment.ensure(renew=renew)
+        except PodracerError as error:
+            if once and not isinstance(error, Unavailable):
+                raise
+            logger.warning("the Secrets cannot be looked after, it is tried again: %s", error.message)
+            stop.wait(next(waits))
+            continue
+        if once:
+            return
+        renew = False
+        waits.reset()
+        stop.wait(LOOK_S)
+
+
+def _tokens_of(role: str, tokens: Data) -> Data:
+    paths = {f"tokens/{name}": content for name, content in tokens.items()}
+    return {path.removeprefix("tokens/"): content for path, content in role_secrets(role, paths).items()}
+
+
+def _make_authority() -> Data:
+    authority = Authority.create()
+    return {"ca.crt": authority.certificate, "tls.crt": authority.certificate, "tls.key": authority.key}
+
+
+def _random() -> bytes:
+    return secrets.token_urlsafe(32).encode() + b"\n"
+
+
+def _is_to_end(name: str, pem: bytes) -> bool:
+    """Whether a third of its time is left, or less."""
+    try:
+        certificate = x509.load_pem_x509_certificate(pem)
+    except ValueError as error:
+        raise InvalidInput(f"the Secret {name} holds no certificate: {error}", reason="BAD_TLS") from error
+    left = certificate.not_valid_after_utc - datetime.now(UTC)
+    return 3 * left <= certificate.not_valid_after_utc - certificate.not_valid_before_utc
+
+
+def _encoded(data: Data) -> dict[str, str]:
+    return {key: base64.b64encode(content).decode() for key, content in data.items()}

@@ -1,0 +1,233 @@
+"""What a deployment needs before it starts: tokens, certificates for every role, signed by an authority of its own, and
+keys for an object store and a database that are made for it.
+
+DIR/tokens/{client,pod,control}          one token each
+DIR/tls/ca/{ca.pem,key.pem}              the authority; its key is needed only here
+DIR/tls/<role>/{ca.pem,cert.pem,key.pem} what a process of the role is given as PODRACER_TLS
+DIR/store/{access_key,secret_key}        for an object store of its own
+DIR/database/{password,pgpass}           for a PostgreSQL of its own
+DIR/roles/<role>/…                       copies: all that a process of the role is given, to be mounted where it runs:
+  tokens/ for PODRACER_TOKENS, tls/ for PODRACER_TLS, database/ for PGPASSFILE, store/ for
+  PODRACER_S3_ACCESS_KEY_FILE and PODRACER_S3_SECRET_KEY_FILE
+"""
+
+from __future__ import annotations
+
+import datetime
+import ipaddress
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from podracer_client.files import write_private
+from podracer_core.errors import InvalidInput
+from podracer_core.rpc.tls import CA, CERTIFICATE, KEY, role_name
+from podracer_core.rpc.tokens import create_secret_file, create_tokens, hash_tokens
+
+__all__ = ["ROLES", "Authority", "create_secrets", "role_secrets"]
+
+ROLES = ("orchestrator", "leaderboard", "learner", "worker", "evaluator", "policy", "client")
+"""Those that have a certificate."""
+
+_STORE = ("store/access_key", "store/secret_key")
+_GIVEN = {
+    "orchestrator": ("tokens/client", "tokens/pod", "tokens/control", *_STORE, "database/pgpass"),
+    "leaderboard": ("tokens/client", "tokens/control", "database/pgpass"),
+    "learner": ("tokens/pod", *_STORE),
+    "worker": ("tokens/pod",),
+    "evaluator": ("tokens/pod",),
+    "policy": ("tokens/client", "tokens/control"),
+    "client": ("tokens/client",),
+    "store": _STORE,
+    "database": ("database/password",),
+}
+"""Besides the certificate. `store` and `database` are the servers themselves."""
+_KNOWN = {
+    "orchestrator": ("tokens/pod",),
+    "leaderboard": ("tokens/client", "tokens/control"),
+    "worker": ("tokens/pod",),
+    "evaluator": ("tokens/pod",),
+    "policy": ("tokens/control",),
+}
+"""Tokens that a role is shown and never shows: it is given their digests, which admit nobody."""
+
+_AUTHORITY_DAYS = 3650
+_BEFORE = datetime.timedelta(hours=1)  # clocks differ
+_EXTENSION_USES = (ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH)
+
+
+def create_secrets(folder: Path, hosts: Sequence[str] = (), days: int = 365, *, renew: bool = False) -> list[Path]:
+    """Make what is missing below `folder` (mode 0600), and with `renew` every role's certificate anew.
+
+    hosts   names and addresses that stand in the certificates beside the role: for callers that know nothing of roles
+    Returns the files that were written. Raises InvalidInput where the folder cannot be written.
+    """
+    if days < 1:
+        raise InvalidInput(f"a certificate is to be valid for a day at least, not {days}", reason="INVALID_DAYS")
+    try:
+        before = set(folder.rglob("*"))
+        create_tokens(folder / "tokens")
+        for path in ("store/access_key", "store/secret_key", "database/password"):
+            create_secret_file(folder / path)
+        pgpass = folder / "database" / "pgpass"
+        if not pgpass.exists():
+            write_private(pgpass, b"*:*:*:*:" + (folder / "database" / "password").read_bytes())
+        authority = _load_or_create(folder / "tls" / "ca")
+        written: list[Path] = []
+        for role in ROLES:
+            place = folder / "tls" / role
+            if renew or not (place / CERTIFICATE).exists():
+                for name, content in authority.issue(role_name(role), hosts, days).items():
+                    write_private(place / name, content)
+                    written.append(place / name)
+        written += _fill_role_folders(folder)
+    except OSError as error:
+        message = f"cannot write below {folder}: {error.strerror}"
+        raise InvalidInput(message, reason="FOLDER_UNWRITABLE", path=folder) from error
+    new = {path for path in folder.rglob("*") if path.is_file()} - before
+    return sorted(new | set(written))
+
+
+def _fill_role_folders(folder: Path) -> list[Path]:
+    """Bring the copies below `folder`/roles up to date; returns those that were written."""
+    written = []
+    for role, paths in _GIVEN.items():
+        contents = role_secrets(role, {path: (folder / path).read_bytes() for path in paths})
+        if role in ROLES:
+            contents |= {f"tls/{name}": (folder / "tls" / role / name).read_bytes() for name in (CA, KEY, CERTIFICATE)}
+        for path, content in contents.items():
+            copy = folder / "roles" / role / path
+            if not copy.exists() or copy.read_bytes() != content:
+                write_private(copy, content)
+                written.append(copy)
+    return written
+
+
+def role_secrets(role: str, contents: Mapping[str, bytes]) -> dict[str, bytes]:
+    """What a role is given of these, by path; its certificate is not among them."""
+    known, paths = _KNOWN.get(role, ()), [path for path in _GIVEN[role] if path in contents]
+    return {path: hash_tokens(contents[path].decode()).encode() if path in known else contents[path] for path in paths}
+
+
+def _load_or_create(folder: Path) -> Authority:
+    if (folder / CA).exists():
+        return Authority.parse((folder / CA).read_bytes(), (folder / KEY).read_bytes(), str(folder))
+    authority = Authority.create()
+    write_private(folder / KEY, authority.key)
+    write_private(folder / CA, authority.certificate)  # last: with it the authority is there
+    return authority
+
+
+class Authority:
+    """Signs certificates."""
+
+    def __init__(self, certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> None:
+        self._certificate, self._key = certificate, key
+
+    @classmethod
+    def create(cls) -> Authority:
+        """A new one."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "podracer authority")])
+        certificate = (
+            _builder(name, name, key, _AUTHORITY_DAYS)
+            .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+            .add_extension(_usage(signs=True), critical=True)
+            .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+            .sign(key, hashes.SHA256())
+        )
+        return cls(certificate, key)
+
+    @classmethod
+    def parse(cls, certificate: bytes, key: bytes, place: str) -> Authority:
+        """One in PEM. Raises InvalidInput, naming the `place` where it lies."""
+        try:
+            parsed = x509.load_pem_x509_certificate(certificate)
+            private = serialization.load_pem_private_key(key, None)
+        except (ValueError, TypeError) as error:
+            raise InvalidInput(f"{place} holds no authority: {error}", reason="BAD_TLS", path=place) from error
+        if not isinstance(private, ec.EllipticCurvePrivateKey):
+            raise InvalidInput(f"the key of {place} is not one that podracer has made", reason="BAD_TLS", path=place)
+        return cls(parsed, private)
+
+    @property
+    def certificate(self) -> bytes:
+        """In PEM."""
+        return self._certificate.public_bytes(serialization.Encoding.PEM)
+
+    @property
+    def key(self) -> bytes:
+        """In PEM."""
+        return _pem_key(self._key)
+
+    def issue(self, name: str, hosts: Sequence[str], days: int) -> Mapping[str, bytes]:
+        """A new key and certificate of a role, and this authority's certificate, by the names of their files."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+        certificate = (
+            _builder(subject, self._certificate.subject, key, days)
+            .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+            .add_extension(_usage(signs=False), critical=True)
+            .add_extension(x509.ExtendedKeyUsage(_EXTENSION_USES), critical=False)
+            .add_extension(x509.SubjectAlternativeName([_general_name(one) for one in (name, *hosts)]), critical=False)
+            .add_extension(
+                x509.AuthorityKeyIdentifier.from_issuer_public_key(self._certificate.public_key()),  # type: ignore[arg-type]
+                critical=False,
+            )
+            .sign(self._key, hashes.SHA256())
+        )
+        return {
+            CA: self.certificate,
+            KEY: _pem_key(key),
+            CERTIFICATE: certificate.public_bytes(serialization.Encoding.PEM),
+        }
+
+
+def _builder(
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey, days: int
+) -> x509.CertificateBuilder:
+    now = datetime.datetime.now(datetime.UTC)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - _BEFORE)
+        .not_valid_after(now + datetime.timedelta(days=days))
+    )
+
+
+def _usage(*, signs: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=not signs,
+        key_cert_sign=signs,
+        crl_sign=signs,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _general_name(host: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        pass
+    try:
+        return x509.DNSName(host)
+    except ValueError as error:
+        raise InvalidInput(f"{host!r} is neither a host's name nor an address", reason="INVALID_HOST") from error
+
+
+def _pem_key(key: ec.EllipticCurvePrivateKey) -> bytes:
+    return key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )

@@ -1,0 +1,101 @@
+"""Where the servers are and with which token, and the file in a state folder that says so."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from podracer_client.files import write_private
+from podracer_core.errors import InvalidInput, NotFound
+from podracer_core.rpc.tokens import FileToken, TokenSource
+
+if TYPE_CHECKING:
+    from podracer_core.rpc.tls import TlsMaterial
+
+CONTEXT_VARIABLE = "PODRACER_CONTEXT"
+ORCHESTRATOR_VARIABLE = "PODRACER_ORCHESTRATOR"
+LEADERBOARD_VARIABLE = "PODRACER_LEADERBOARD"
+TOKEN_VARIABLE = "PODRACER_TOKEN"  # noqa: S105 - the name of a variable
+TOKEN_FILE_VARIABLE = "PODRACER_TOKEN_FILE"  # noqa: S105
+TLS_VARIABLE = "PODRACER_TLS"
+DEFAULT_FOLDER = Path("runs")
+FILE_NAME = "connection.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """Addresses of orchestrator and leaderboard (empty where it is not known), the client's token, and its certificate,
+    or the folder with it, where they speak TLS. `close` ends what keeps them reachable."""
+
+    orchestrator: str
+    leaderboard: str
+    token: TokenSource
+    tls: Path | TlsMaterial | None = None
+    close: Callable[[], None] = lambda: None
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionFile:
+    """What `podracer up` and `podracer run` leave in their state folder for other terminals."""
+
+    orchestrator: str
+    leaderboard: str
+    token_file: str
+    pid: int
+
+    def write(self, folder: Path) -> Path:
+        """Write it for this user alone, whole or not at all."""
+        path = folder / FILE_NAME
+        values = {name: getattr(self, name) for name in self.__slots__}
+        write_private(path, f"{json.dumps(values, indent=2)}\n".encode())
+        return path
+
+    @classmethod
+    def read(cls, folder: Path) -> ConnectionFile:
+        """Raises NotFound when there is none, InvalidInput when it cannot be read or is not one."""
+        path = folder / FILE_NAME
+        try:
+            values = json.loads(path.read_text(encoding="utf-8"))
+            return cls(**{name: type_(values[name]) for name, type_ in _FIELDS.items()})
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise _no_server(folder) from error
+        except OSError as error:
+            raise InvalidInput(f"cannot read {path}: {error.strerror}", reason="UNREADABLE_FILE", path=path) from error
+        except (ValueError, KeyError, TypeError) as error:
+            raise InvalidInput(f"{path} is not a connection file of podracer", path=path) from error
+
+    @classmethod
+    def connection(cls, folder: Path) -> Connection:
+        """The servers that run for a state folder now. Raises NotFound when none do, InvalidInput as `read`."""
+        file = cls.read(folder)
+        try:
+            os.kill(file.pid, 0)
+        except ProcessLookupError as error:  # the launcher was killed and could not remove its file
+            raise _no_server(folder) from error
+        except PermissionError:
+            pass  # it lives, and is another user's
+        return Connection(file.orchestrator, file.leaderboard, FileToken(Path(file.token_file)))
+
+
+def _no_server(folder: Path) -> NotFound:
+    option = "" if folder == DEFAULT_FOLDER else f" --dir {folder}"
+    return NotFound(
+        f"no server runs for the state folder {folder}; start one with `podracer up{option}`, or say where one is with "
+        f"--orchestrator, {ORCHESTRATOR_VARIABLE} or `podracer context add`",
+        reason="NO_SERVER",
+        folder=folder,
+    )
+
+
+_FIELDS = {"orchestrator": str, "leaderboard": str, "token_file": str, "pid": int}
+
+
+def token_source(token: str | None, token_file: str | Path | None) -> TokenSource | None:
+    """What presents a token that is given, or a file's; None where neither is. Raises InvalidInput as FileToken."""
+    if token:
+        return lambda: token
+    return FileToken(Path(token_file)) if token_file else None

@@ -1,0 +1,79 @@
+"""Finding the servers: given, in the environment, in a state folder or in a context."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+from podracer_client.servers.connection import (
+    CONTEXT_VARIABLE,
+    DEFAULT_FOLDER,
+    LEADERBOARD_VARIABLE,
+    ORCHESTRATOR_VARIABLE,
+    TLS_VARIABLE,
+    TOKEN_FILE_VARIABLE,
+    TOKEN_VARIABLE,
+    Connection,
+    ConnectionFile,
+    token_source,
+)
+from podracer_client.servers.contexts import Contexts
+from podracer_core.errors import InvalidInput, NotFound
+from podracer_core.rpc.tokens import TokenSource
+
+__all__ = ["find_connection"]
+
+
+def find_connection(
+    orchestrator: str | None = None,
+    leaderboard: str | None = None,
+    *,
+    token: str | None = None,
+    token_file: Path | None = None,
+    tls: Path | None = None,
+    folder: Path | None = None,
+    context: str | None = None,
+) -> Connection:
+    """The servers to talk to: what is given wins, then a given `folder`, then PODRACER_*, then what runs in ./runs,
+    then the current context.
+
+    Raises InvalidInput for a token that cannot be read, NotFound where no server is known, Unavailable for a cluster
+    that cannot be reached.
+    """
+    environment = {} if folder is not None else os.environ
+    if not orchestrator and not leaderboard and (context := context or environment.get(CONTEXT_VARIABLE)):
+        return _of_context(Contexts.read(), context, token_source(token, token_file))
+    orchestrator = orchestrator or environment.get(ORCHESTRATOR_VARIABLE, "")
+    leaderboard = leaderboard or environment.get(LEADERBOARD_VARIABLE, "")
+    source = token_source(token, token_file)
+    if not orchestrator and not leaderboard:
+        try:
+            found = ConnectionFile.connection(folder or DEFAULT_FOLDER)
+        except NotFound:
+            contexts = Contexts.read()
+            if folder is not None or not contexts.current:
+                raise
+            return _of_context(contexts, contexts.current, source)
+        return Connection(found.orchestrator, found.leaderboard, source or found.token, tls)
+    if tls is None and (set_tls := environment.get(TLS_VARIABLE)):
+        tls = Path(set_tls)
+    source = source or token_source(environment.get(TOKEN_VARIABLE), environment.get(TOKEN_FILE_VARIABLE))
+    if source is None and folder is not None:
+        with suppress(NotFound):  # no server of that folder runs: it says nothing of the one that is given
+            source = ConnectionFile.connection(folder).token
+    if source is None:
+        raise InvalidInput(
+            f"no token for {orchestrator or leaderboard}: give --token-file, or set {TOKEN_FILE_VARIABLE} or "
+            f"{TOKEN_VARIABLE}",
+            reason="NO_TOKEN",
+        )
+    return Connection(orchestrator, leaderboard, source, tls)
+
+
+def _of_context(contexts: Contexts, name: str, source: TokenSource | None) -> Connection:
+    from podracer_client.servers import cluster  # late: most commands need none
+
+    found = cluster.connect(contexts[name])
+    return found if source is None else replace(found, token=source)

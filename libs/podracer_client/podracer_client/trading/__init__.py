@@ -1,0 +1,1 @@
+"""Market data and back-tests: price tables imported, policies played through the days, and what comes of it shown."""

@@ -1,0 +1,166 @@
+"""Agents that come to be: those that a generator wants, and founders, which start from the weights of other jobs."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from random import Random
+
+from sqlalchemy.orm import Session
+
+from podracer.common.v1 import agent_pb2, evolution_pb2
+from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
+from podracer_core.catalogue.algorithms import find_algorithm
+from podracer_core.catalogue.messages import hyperparameter_to_message, hyperparameters_from_message
+from podracer_core.errors import FieldViolation, InvalidInput
+from podracer_leaderboard import messages, names, store
+from podracer_leaderboard.agents import Action, NewAgent, Start, State
+from podracer_leaderboard.competition import Competition
+from podracer_leaderboard.ranges import Value
+from podracer_leaderboard.tables import AgentRow, BoardRow, ParentRow
+
+_KINDS = {
+    Start.FRESH: agent_pb2.INITIALIZATION_KIND_FRESH,
+    Start.COPY: agent_pb2.INITIALIZATION_KIND_COPY,
+    Start.NOISE: agent_pb2.INITIALIZATION_KIND_NOISE,
+    Start.FUSE: agent_pb2.INITIALIZATION_KIND_FUSE,
+}
+
+
+def check_founders(founders: Sequence[evolution_pb2.Founder], competition: Competition) -> None:
+    """Raise InvalidInput for one that could not be trained here: of another algorithm, without a checkpoint, …"""
+    violations = []
+    for place, founder in enumerate(founders):
+        try:
+            names.check_agent(founder.agent)
+            if founder.algorithm not in competition.space.shares:
+                searched = ", ".join(competition.space.shares)
+                message = f"{founder.agent} is an agent of {founder.algorithm}; searched are {searched}"
+                raise InvalidInput(message)
+            if not founder.checkpoint.prefix:
+                raise InvalidInput(f"{founder.agent} has no checkpoint")
+            _hyperparameters(founder)
+        except InvalidInput as error:
+            violations.append(FieldViolation(f"founders[{place}]", error.message))
+    if violations:
+        raise InvalidInput("; ".join(map(str, violations)), violations=violations, reason="INVALID_FOUNDER")
+
+
+def create_founders(session: Session, board: BoardRow, competition: Competition) -> None:
+    """Make the first agents of a leaderboard that has none yet; they wait for their first pod.
+
+    Each has its founder's shape, whatever the search says, and its own optimizer state, which a copy keeps.
+    """
+    founders = leaderboard_pb2.LeaderboardSpec.FromString(board.spec).founders
+    for founder in founders[: competition.rules.population]:
+        initialization = agent_pb2.Initialization(kind=agent_pb2.INITIALIZATION_KIND_COPY)
+        initialization.parents.add(agent=founder.agent, checkpoint=founder.checkpoint, weight=1.0)
+        spec = _new_spec(board, competition, founder.algorithm, _hyperparameters(founder))
+        spec.initialization.CopyFrom(initialization)
+        session.add(
+            AgentRow(
+                board=board.name,
+                number=board.agent_count,
+                name=spec.name,
+                algorithm=spec.algorithm,
+                spec=messages.to_bytes(spec),
+                origin=Action.FRESH,
+                state=State.WAITING,
+                reason=f"it starts from {founder.agent}",
+                lineage=spec.name,
+                create_time=store.now(),
+                waiting_since=store.tick(board),
+                env_steps=0,
+                cost_s=0.0,
+                rung=0,
+            )
+        )
+    session.flush()
+
+
+def create_agent(
+    session: Session, board: BoardRow, competition: Competition, new: NewAgent, living: Mapping[str, AgentRow]
+) -> AgentRow:
+    """Make the agent that a generator wants; the one that it replaces, of the `living`, retires."""
+    parents = [living[parent.name] for parent in new.parents]
+    replaced = living[new.replaced.name] if new.replaced else None
+    if replaced is not None:
+        replaced.state = State.RETIRED
+    spec = _new_spec(board, competition, new.algorithm, new.hyperparameters)
+    noise_seed = derive_seed(competition.rules.seed, "noise", board.agent_count)
+    spec.initialization.CopyFrom(_initialization(new, parents, noise_seed))
+    row = AgentRow(
+        board=board.name,
+        number=board.agent_count,
+        name=spec.name,
+        algorithm=spec.algorithm,
+        spec=messages.to_bytes(spec),
+        origin=new.action,
+        state=State.WAITING,
+        reason=new.reason,
+        replaced=replaced.name if replaced else "",
+        lineage=parents[0].lineage if parents else spec.name,
+        create_time=store.now(),
+        waiting_since=replaced.waiting_since if replaced else store.tick(board),
+        # A fusion has had the training of its older parent: it is judged among those that are as old.
+        env_steps=max((parent.best_env_steps for parent in parents), default=0),
+        cost_s=max((parent.best_cost_s for parent in parents), default=0.0),
+        rung=max((parent.best_rung for parent in parents), default=0),
+        generation=new.generation,
+    )
+    session.add(row)
+    session.add_all(
+        ParentRow(board=board.name, child=row.name, place=place, parent=parent.agent)
+        for place, parent in enumerate(spec.initialization.parents)
+    )
+    return row
+
+
+def derive_seed(seed: int, stream: str, number: int) -> int:
+    """A seed from 0 to 2^63 - 1: SHA-256 of its origin."""
+    digest = hashlib.sha256(f"podracer/{seed}/{stream}/{number}".encode()).digest()
+    return int.from_bytes(digest[:8], "big") >> 1
+
+
+def stream(seed: int, name: str, number: int) -> Random:
+    """A generator of its own; only its `random()` gives the same on every version of Python."""
+    return Random(derive_seed(seed, name, number))  # noqa: S311 - repeatable is what it must be
+
+
+def _new_spec(
+    board: BoardRow, competition: Competition, algorithm: str, hyperparameters: Mapping[str, Value]
+) -> agent_pb2.AgentSpec:
+    """Of the board's next agent, which gets its number, name and seed."""
+    board.agent_count += 1
+    return agent_pb2.AgentSpec(
+        name=names.agent_name(board.job, board.agent_count),
+        algorithm=algorithm,
+        seed=derive_seed(competition.rules.seed, "agent", board.agent_count),
+        hyperparameters={name: hyperparameter_to_message(value) for name, value in hyperparameters.items()},
+    )
+
+
+def _initialization(new: NewAgent, parents: list[AgentRow], noise_seed: int) -> agent_pb2.Initialization:
+    """First weights from the parents' candidates. Transitions come along from one of the same shape, if there are any:
+    else a child waits for as many of its own as anyone that begins."""
+    inherit_replay = [parent.shape for parent in new.parents] == [new.shape]
+    initialization = agent_pb2.Initialization(kind=_KINDS[new.start], inherit_replay=inherit_replay)
+    for parent in parents:
+        candidate = agent_pb2.Evaluation.FromString(parent.best_evaluation or b"")
+        initialization.parents.add(agent=parent.name, checkpoint=candidate.checkpoint, weight=1 / len(parents))
+    if new.start is Start.NOISE:
+        initialization.seed, initialization.noise_scale = noise_seed, new.noise_scale
+    return initialization
+
+
+def _hyperparameters(founder: evolution_pb2.Founder) -> dict[str, Value]:
+    """All of them, defaults filled in. Raises InvalidInput for an unknown one, or a value that it cannot have."""
+    info = find_algorithm(founder.algorithm)
+    values: dict[str, Value] = info.defaults()
+    given = hyperparameters_from_message(founder.hyperparameters)
+    if unknown := sorted(given.keys() - values.keys()):
+        raise InvalidInput(f"{founder.algorithm} has no hyperparameter {', '.join(unknown)}")
+    values |= given
+    for knob in info.hyperparameters:
+        knob.check(values[knob.name])
+    return values
