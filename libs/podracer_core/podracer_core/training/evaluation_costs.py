@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from podracer_core.training.judge import EvaluationAnswer
+from podracer_core.training.evaluation_backend import EvaluationAnswer
 from podracer_core.training.plan import RoundPlan
 from podracer_core.training.snapshots import Moment
 
