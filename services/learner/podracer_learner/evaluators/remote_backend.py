@@ -26,8 +26,9 @@ from podracer_core.telemetry.metrics import ORDERS
 from podracer_core.telemetry.occasions import Occasions
 from podracer_core.telemetry.spans import NO_SPAN, Span, current, span
 from podracer_core.training.evaluation_backend import EvaluationAnswer, EvaluationBackend, EvaluationOrder
+from podracer_learner.background import BackgroundTask
 from podracer_learner.evaluators.policy_stream import EvaluatorItem, PolicyStream
-from podracer_learner.user_files import Delivery, FetchedFiles, wants_files
+from podracer_learner.user_files import FetchedFiles, wants_files
 
 __all__ = ["RemoteBackend"]
 
@@ -57,7 +58,7 @@ class RemoteBackend(EvaluationBackend):
             raise InvalidInput("the split layout needs evaluators (PODRACER_EVALUATORS)", reason="NO_EVALUATORS")
         self._evaluator = evaluator
         self._cohort, self._files, self._stubs, self._check = cohort, files, list(stubs), check
-        self._delivery: Delivery | None = None  # to the evaluator that is asked next
+        self._delivery: BackgroundTask[None] | None = None  # to the evaluator that is asked next
         self._endpoint, self._inline_only = endpoint, False
         self._waits = Backoff(*_REOPEN_S)
         self._retry_at = 0.0
