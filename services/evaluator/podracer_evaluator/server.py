@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
 __all__ = ["METHODS", "EvaluatorService", "create_evaluator_server", "serve"]
 
-
 _SERVICE = "/podracer.evaluator.v1.EvaluatorService"
 METHODS = {
     f"{_SERVICE}/Evaluate": (Role.POD,),

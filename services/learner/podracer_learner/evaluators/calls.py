@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 from podracer.common.v1 import environment_pb2
 from podracer.evaluator.v1 import evaluator_service_pb2
@@ -27,13 +27,9 @@ __all__ = ["EvaluatorCall", "answer_of_any", "inspect_environment_for", "require
 
 logger = logging.getLogger(__name__)
 
-Answer = TypeVar("Answer")
-
 _POLL_S = 0.1
 _RETRY_S = (0.05, 1.0)
-
-_TIMEOUT_S = 60.0
-_SLACK_S = 15.0
+_INSPECTION_S, _SLACK_S = 60.0, 15.0
 
 
 class EvaluatorCall:
@@ -115,7 +111,7 @@ def _inspect(
     peers: Peers,
     files: UserFiles,
 ) -> environment_pb2.EnvironmentDescription:
-    timeout_s = seconds_from_duration(work.timeout) or _TIMEOUT_S
+    timeout_s = seconds_from_duration(work.timeout) or _INSPECTION_S
     if config.layout == "fused":
         require_user_code_allowed(environment, config)
     with files.fetch(environment_from_message(environment)) as fetched:

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Commands", "LearnerStatus", "Presence", "TrainingControl"]
 
-
 Answer = TypeVar("Answer")
 
 _TIMEOUT_S = 30.0
