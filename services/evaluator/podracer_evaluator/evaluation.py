@@ -15,7 +15,7 @@ from podracer_core.environments.vec_environment import VecEnvironment
 from podracer_core.errors import FieldViolation, InvalidInput
 from podracer_core.evaluate import EvaluationResult
 from podracer_core.networks import Actor
-from podracer_core.training.judge import EvaluationOrder, InProcessJudge
+from podracer_core.training.evaluation_backend import EvaluationOrder, InProcessBackend
 
 __all__ = ["PolicyEvaluation"]
 
@@ -41,7 +41,7 @@ class PolicyEvaluation:
         with_spaces = make_vec_environment(environment, 1, device)
         self._spaces = with_spaces.observation_space, with_spaces.action_space
         with_spaces.close()
-        self._judge = InProcessJudge(
+        self._backend = InProcessBackend(
             lambda count, _: self._make_environment(count),
             evaluator=evaluator,
             all_alike=evaluates_alike(environment),
@@ -72,8 +72,8 @@ class PolicyEvaluation:
         order = EvaluationOrder(
             0, members, actor, tuple(seeds), first_episodes, admission_score, screening, required_score
         )
-        self._judge.submit(order)
-        (answer,) = self._judge.poll()
+        self._backend.submit(order)
+        (answer,) = self._backend.poll()
         return answer.results, answer.duration_s
 
     @property
@@ -83,7 +83,7 @@ class PolicyEvaluation:
 
     def close(self) -> None:
         """End the environments."""
-        self._judge.close()
+        self._backend.close()
 
     def _make_environment(self, count: int) -> VecEnvironment:
         return make_vec_environment(self._spec, count, self._device, evaluation=True)

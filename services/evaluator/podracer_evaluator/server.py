@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
 __all__ = ["METHODS", "EvaluatorService", "create_evaluator_server", "serve"]
 
-
 _SERVICE = "/podracer.evaluator.v1.EvaluatorService"
 METHODS = {
     f"{_SERVICE}/Evaluate": (Role.POD,),
@@ -118,7 +117,7 @@ class EvaluatorService(evaluator_service_pb2_grpc.EvaluatorServiceServicer):
     def Backtest(  # noqa: N802 - the name in the contract
         self, request: evaluator_service_pb2.BacktestRequest, context: grpc.ServicerContext
     ) -> Iterator[evaluator_service_pb2.BacktestResponse]:
-        from podracer_core.backtest.evaluator import backtest
+        from podracer_core.checkpoint.backtest import backtest
         from podracer_evaluator.checkpoints import describe
 
         checkpoints = self._sources().load(request.checkpoints)

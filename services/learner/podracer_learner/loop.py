@@ -180,7 +180,7 @@ class LeaseLoop:
             limit_s = setup.plan.duration_s
             ends_at = math.inf if limit_s is None else held.received_at + limit_s
             options = LeadOptions(held.lease.fence, work.follower_count, held.guard.check, in_a_hurry, ends_at)
-            with lead_fusion(work, options, setup.algorithm, self._followers) as fusion:
+            with lead_fusion(work, options, setup.algorithm, self._followers.serving) as fusion:
                 patience = Patience(self._config.peer_patience, self._config.store_patience)
                 run = TrainRun(held, setup, stop, self._status, self._commands, patience, fusion)
                 completed = run.run()

@@ -6,10 +6,7 @@ Workers and evaluators hold no keys of the store. They are asked to begin, say t
 from __future__ import annotations
 
 import hashlib
-import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
-from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,10 +20,9 @@ from podracer_core.catalogue.environments import EnvironmentSpec
 from podracer_core.catalogue.environments.stored_file import StoredFile
 from podracer_core.errors import PodracerError, PreconditionFailed
 from podracer_core.storage.object_store import ObjectStore
+from podracer_learner.background import BackgroundTask
 
-__all__ = ["Delivery", "FetchedFiles", "UserFiles", "wants_files"]
-
-_POLL_S = 0.2
+__all__ = ["FetchedFiles", "UserFiles", "wants_files"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +71,14 @@ class FetchedFiles:
         self._paths[file] = self._holds.enter_context(held).path
         return sha256
 
-    def deliver(self, put: Callable[..., Any], request: Callable[..., Any]) -> Delivery:
-        """Begin to send all of them; `put` is a stub's PutFile, `request` makes its messages."""
-        return Delivery(self._paths, put, request)
+    def deliver(self, put: Callable[..., Any], request: Callable[..., Any]) -> BackgroundTask[None]:
+        """Begin to send all of them, which may take long; `put` is a stub's PutFile, `request` makes its messages."""
+
+        def send() -> None:
+            for file, path in self._paths.items():
+                put_file(put, request, file, path)
+
+        return BackgroundTask(send, "file-delivery")
 
     def close(self) -> None:
         """Let them go."""
@@ -90,43 +91,6 @@ class FetchedFiles:
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
-
-
-class Delivery:
-    """Files on their way to a peer, in a thread of their own: large ones take their time, and training may go on."""
-
-    def __init__(self, paths: dict[StoredFile, Path], put: Callable[..., Any], request: Callable[..., Any]) -> None:
-        self._paths, self._put, self._request = paths, put, request
-        self._outcome: Future[None] = Future()
-        threading.Thread(target=self._run, name="file-delivery", daemon=True).start()
-
-    @property
-    def done(self) -> bool:
-        """Whether it is over, well or not."""
-        return self._outcome.done()
-
-    def wait(self, timeout_s: float) -> None:
-        """Return when it is over, at the latest after `timeout_s`."""
-        try:
-            self._outcome.exception(timeout_s)
-        except FutureTimeoutError:
-            return
-
-    def result(self, check: Callable[[], None] = lambda: None) -> None:
-        """Wait until all files are there, calling `check`. Raises what the peer said."""
-        while not self.done:
-            check()
-            self.wait(_POLL_S)
-        self._outcome.result()
-
-    def _run(self) -> None:
-        try:
-            for file, path in self._paths.items():
-                put_file(self._put, self._request, file, path)
-        except Exception as error:  # noqa: BLE001 - whoever waits gets it
-            self._outcome.set_exception(error)
-        else:
-            self._outcome.set_result(None)
 
 
 def wants_files(error: PodracerError) -> bool:

@@ -24,7 +24,6 @@ from podracer_worker.step_meter import StepMeter
 
 __all__ = ["METHODS", "WorkerService", "create_worker_server", "serve"]
 
-
 METHODS = {
     "/podracer.worker.v1.WorkerService/Collect": (Role.POD,),
     "/podracer.worker.v1.WorkerService/PutFile": (Role.POD,),

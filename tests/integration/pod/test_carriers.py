@@ -38,8 +38,8 @@ from podracer_core.rpc.channel import open_channel
 from podracer_core.rpc.server import create_server
 from podracer_core.rpc.tokens import FileToken, Role, TokenFiles, create_tokens
 from podracer_core.training.messages import cohort_from_message
-from podracer_learner.evaluators.judge import RemoteJudge
 from podracer_learner.evaluators.policy_stream import PolicyStream
+from podracer_learner.evaluators.remote_backend import RemoteBackend
 from podracer_learner.user_files import FetchedFiles
 from podracer_learner.workers.collect_stream import Arrival
 from podracer_learner.workers.link import LinkOptions, Weights, WorkerLink
@@ -421,7 +421,7 @@ def test_a_judge_opens_again_without_a_carrier_that_failed_at_the_evaluator(
         open_channel(server.address, FileToken(tmp_path / "pod")) as channel,
     ):
         stubs = [evaluator_service_pb2_grpc.EvaluatorServiceStub(channel)]
-        judge = RemoteJudge(cohort, files, stubs, lambda: None, endpoint)
+        judge = RemoteBackend(cohort, files, stubs, lambda: None, endpoint)
         wait_until(lambda: not judge.poll(0.05) and judge.ready)
         judge.close()
     assert evaluator.offers == [[SHARED, INLINE], [INLINE]]

@@ -141,6 +141,18 @@ def test_a_name_that_is_no_agents_is_refused(store: FolderStore, algorithm: Algo
         writer.write([MemberWrite(0, 64, algorithm.member_state(0))])
 
 
+@pytest.mark.parametrize("evaluator", ["", "success_rate"])
+def test_a_checkpoint_tells_what_judges_it_unless_greedy_episodes_do(
+    store: FolderStore, algorithm: Algorithm, evaluator: str
+) -> None:
+    info = BUILT_IN["CartPole-v1"]
+    spaces = info.observation_space, info.action_space
+    writer = CheckpointWriter(store, AGENTS, COHORT, "uid7", 5, SPEC, spaces, evaluator=evaluator)
+    (reference,) = writer.write([MemberWrite(0, 64, algorithm.member_state(0))])
+    loaded = load_checkpoint(store, reference.prefix, reference.manifest_sha256)
+    assert loaded.metadata.get("evaluator", "") == evaluator
+
+
 def test_steps_before_a_lease_are_those_of_the_checkpoint_it_resumes() -> None:
     agent = agent_pb2.AgentSpec(env_steps=70)
     assert base_env_steps(agent) == 70

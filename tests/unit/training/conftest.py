@@ -15,7 +15,7 @@ from podracer_core.algorithms.registry import algorithm_class
 from podracer_core.catalogue.environments import EnvironmentSpec
 from podracer_core.collect import Collector
 from podracer_core.environments.registry import make_vec_environment
-from podracer_core.training.judge import InProcessJudge
+from podracer_core.training.evaluation_backend import InProcessBackend
 from podracer_core.training.plan import RoundPlan
 from podracer_core.training.session import TrainingSession
 from podracer_core.training.source import InProcessSource
@@ -56,7 +56,7 @@ def make_session(
     def make(seeds: Sequence[int] = (1, 2), envs: int = 4, **plan: Any) -> TrainingSession:
         algorithm = make_algorithm(seeds)
         source = InProcessSource(make_collector(algorithm, envs), algorithm)
-        judge = InProcessJudge(partial(make_vec_environment, SPEC))
+        judge = InProcessBackend(partial(make_vec_environment, SPEC))
         return TrainingSession(algorithm, source, judge, RoundPlan(**plan), episode_steps=500)
 
     return make

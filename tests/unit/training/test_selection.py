@@ -13,7 +13,7 @@ from podracer_core.algorithms.algorithm import Algorithm
 from podracer_core.errors import DeadlineExpired
 from podracer_core.evaluate import EvaluationResult
 from podracer_core.networks.actor import Actor
-from podracer_core.training.judge import EvaluationAnswer, EvaluationOrder, Judge
+from podracer_core.training.evaluation_backend import EvaluationAnswer, EvaluationBackend, EvaluationOrder
 from podracer_core.training.plan import RoundPlan
 from podracer_core.training.selection import Selection
 from podracer_core.training.snapshots import Moment
@@ -36,7 +36,7 @@ def is_comparison(order: EvaluationOrder) -> bool:
     return not order.screening and order.first_episodes == 0 and len(order.seeds) <= 8
 
 
-class ScriptedJudge(Judge):
+class ScriptedJudge(EvaluationBackend):
     """Answers looks and full evaluations with the means of the script; later only if `delayed`."""
 
     def __init__(
@@ -87,7 +87,7 @@ class ScriptedJudge(Judge):
 class Stage:
     """A selection whose clock and steps the test sets."""
 
-    def __init__(self, algorithm: Algorithm, judge: Judge, base: int = 0, **plan: object) -> None:
+    def __init__(self, algorithm: Algorithm, judge: EvaluationBackend, base: int = 0, **plan: object) -> None:
         self.elapsed_s, self.algorithm = 0.0, algorithm
         self.steps = 0
         self.selection = Selection(

@@ -5,7 +5,6 @@ bootstrap     their intervals
 record        bar by bar: values, holdings, fills; and the files of them
 baselines     what a policy is held against
 simulation    a stored policy's decisions, recorded (torch)
-evaluator     the evaluator `backtest`, and the answer to the RPC Backtest (torch)
 
 The first three need NumPy alone. This file imports nothing.
 """

@@ -1,4 +1,4 @@
-"""Accounts played through StockTrading-v0's own market and broker, bar by bar."""
+"""Accounts played through StockTrading-v0's own market and broker, bar by bar; the evaluator `backtest`."""
 
 from __future__ import annotations
 
@@ -11,14 +11,35 @@ from torch import Tensor
 
 from podracer_core.backtest.record import BacktestRecord
 from podracer_core.environments.stock_trading.environment import Decision, StockTrading
-from podracer_core.errors import InvalidInput
+from podracer_core.environments.vec_environment import VecEnvironment
+from podracer_core.errors import FieldViolation, InvalidInput
 from podracer_core.evaluate import GreedyEvaluator
 from podracer_core.evaluate.evaluator import Evaluated
 
-__all__ = ["BASELINES", "index_record", "play_baseline", "play_policy"]
+__all__ = ["BASELINES", "MARKET", "BacktestEvaluator", "index_record", "not_a_market", "play_baseline", "play_policy"]
+
+MARKET = "StockTrading-v0"
+"""The environment."""
 
 # Orders in shares [K], from the bar, the cash, and the shares [K] that are held.
 Rule = Callable[[int, float, Tensor], Tensor]
+
+
+class BacktestEvaluator(GreedyEvaluator):
+    """Plays policies through the market of StockTrading-v0, and through no other environment: its one episode is the
+    back-test, judged by the account's own statistic."""
+
+    def _environment(self, num_envs: int) -> VecEnvironment:
+        environment = super()._environment(num_envs)
+        if not isinstance(environment, StockTrading):
+            raise not_a_market(type(environment).__name__)
+        return environment
+
+
+def not_a_market(name: str) -> InvalidInput:
+    """The refusal of another environment."""
+    problem = f"only policies of {MARKET} can be back-tested, and this is {name}: use evaluate"
+    return InvalidInput(problem, violations=[FieldViolation("environment", problem)], reason="NOT_A_MARKET")
 
 
 def play_policy(

@@ -6,8 +6,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from podracer_core.catalogue.entry_points import load_class
 from podracer_core.catalogue.evaluators import BUILT_IN_EVALUATORS, ENTRY_POINT_GROUP, GREEDY_EPISODES
+from podracer_core.catalogue.extensions import load_class
 from podracer_core.environments.vec_environment import VecEnvironment
 from podracer_core.evaluate.greedy_episodes import Acting
 from podracer_core.evaluate.result import EvaluationResult

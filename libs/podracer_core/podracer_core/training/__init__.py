@@ -4,12 +4,12 @@ plan        what a round is to do
 source      where rollouts come from: this process, or workers
 epochs      several learners of one cohort, fused at the end of each epoch
 group       learners that sit in one torch.distributed group
-judge       who evaluates: this process, or an evaluator
+evaluation_backend  what evaluates: this process, or an evaluator
 snapshots   a member at one moment, and what was said of it
 start       a member's first state: resumed, copied, perturbed or fused
 environment_states   environments' states by member, so that any cohort can go on from checkpoints
 evaluation_costs    when evaluating is worth its time
-evaluation_orders   what the judge is asked
+evaluation_orders   what it is asked
 contenders  each member's best snapshots
 selection   screening, candidates, the target
 phases      where the time of a round goes
@@ -17,8 +17,8 @@ session     the loop
 
     algorithm = PPO(cohort, environment.observation_space, environment.action_space)
     source = InProcessSource(Collector(environment, algorithm.actor, seeds), algorithm)
-    judge = InProcessJudge(partial(make_vec_environment, spec, evaluation=True))
-    session = TrainingSession(algorithm, source, judge, RoundPlan(duration_s=10, target=475, statistic="mean"))
+    backend = InProcessBackend(partial(make_vec_environment, spec, evaluation=True))
+    session = TrainingSession(algorithm, source, backend, RoundPlan(duration_s=10, target=475, statistic="mean"))
     while not session.finished:
         session.step()
     outcomes = session.conclude()

@@ -1,4 +1,4 @@
-"""What a round has asked its judge, and not been answered yet."""
+"""What a round has asked to be evaluated, and not been answered yet."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from podracer_core.algorithms.algorithm import Algorithm
 from podracer_core.random_numbers import derive_key
 from podracer_core.random_streams import ADMISSION, COMPARISON, CONFIRMATION, SCREENING, evaluation_seeds
-from podracer_core.training.judge import EvaluationAnswer, EvaluationOrder, Judge
+from podracer_core.training.evaluation_backend import EvaluationAnswer, EvaluationBackend, EvaluationOrder
 from podracer_core.training.plan import RoundPlan
 from podracer_core.training.snapshots import Moment, Snapshot, take_snapshot
 
@@ -36,20 +36,20 @@ class Full:
 class EvaluationOrders:
     """One look, or any number of full evaluations, at a time.
 
-    busy_since_s   since when the judge has been busy with what is out, in seconds of the round
+    busy_since_s   since when the backend has been busy with what is out, in seconds of the round
     """
 
     def __init__(
         self,
         algorithm: Algorithm,
-        judge: Judge,
+        backend: EvaluationBackend,
         seed: int,
         base_env_steps: Sequence[int],
         take: Callable[[EvaluationAnswer], None],
     ) -> None:
-        """`seed`: the job's; `base_env_steps`: each member's before the round. `take` gets the answers of a judge that
-        gives them at once."""
-        self._algorithm, self._judge, self._take = algorithm, judge, take
+        """`seed`: the job's; `base_env_steps`: each member's before the round. `take` gets the answers of a backend
+        that gives them at once."""
+        self._algorithm, self._backend, self._take = algorithm, backend, take
         self._seed, self._base_env_steps = seed, base_env_steps
         self._ids = itertools.count(1)
         self._look: Look | None = None
@@ -81,7 +81,7 @@ class EvaluationOrders:
         have the target, or that waits for a score, begin with a look's number."""
         self.busy_since_s = self.busy_since_s if self._full else now.elapsed_s
         confirmation = purpose == CONFIRMATION
-        at_once = purpose == COMPARISON or not (self._judge.blocking or confirmation)
+        at_once = purpose == COMPARISON or not (self._backend.blocking or confirmation)
         seed = self._fresh_seed(snapshot.member, snapshot.env_steps)
         order = EvaluationOrder(
             next(self._ids),
@@ -111,8 +111,8 @@ class EvaluationOrders:
         return episodes
 
     def _submit(self, order: EvaluationOrder) -> None:
-        self._judge.submit(order)
-        for answer in self._judge.poll():
+        self._backend.submit(order)
+        for answer in self._backend.poll():
             self._take(answer)
 
     def _fresh_seed(self, member: int, env_steps: int) -> int:

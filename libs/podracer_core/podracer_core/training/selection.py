@@ -13,9 +13,9 @@ from podracer_core.algorithms.algorithm import Algorithm
 from podracer_core.errors import DeadlineExpired
 from podracer_core.random_streams import ADMISSION, COMPARISON, CONFIRMATION
 from podracer_core.training.contenders import Contender, Contenders
+from podracer_core.training.evaluation_backend import EvaluationAnswer, EvaluationBackend
 from podracer_core.training.evaluation_costs import EvaluationCosts
 from podracer_core.training.evaluation_orders import EvaluationOrders, Full, Look
-from podracer_core.training.judge import EvaluationAnswer, Judge
 from podracer_core.training.plan import RoundPlan
 from podracer_core.training.snapshots import Judgement, Moment, Snapshot, take_snapshot
 
@@ -44,7 +44,7 @@ class Selection:
     def __init__(
         self,
         algorithm: Algorithm,
-        judge: Judge,
+        backend: EvaluationBackend,
         plan: RoundPlan,
         now: Callable[[], Moment],
         first_cost_s: Callable[[], float],
@@ -55,10 +55,10 @@ class Selection:
         """`now` tells where the round stands; `first_cost_s` estimates what a first look costs; `base_env_steps`:
         each member's before the round; `interrupted` makes `conclude` give up; `returns`: of each member's last
         training episodes."""
-        self._algorithm, self._judge, self._plan = algorithm, judge, plan
+        self._algorithm, self._backend, self._plan = algorithm, backend, plan
         self._now, self._interrupted, self._returns = now, interrupted, returns
-        self._orders = EvaluationOrders(algorithm, judge, plan.seed, base_env_steps, self._take)
-        self._costs = EvaluationCosts(plan, algorithm.members, judge.blocking, first_cost_s)
+        self._orders = EvaluationOrders(algorithm, backend, plan.seed, base_env_steps, self._take)
+        self._costs = EvaluationCosts(plan, algorithm.members, backend.blocking, first_cost_s)
         self._passed: list[Snapshot] = []  # passed the target in the last look, the best one last
         self._contenders = Contenders()
         self._concluding = False
@@ -69,7 +69,7 @@ class Selection:
         self._first_mean: float | None = None
         self._promising = False
         self._challenged_at = 0.0  # when a full evaluation was last asked for because of the target
-        self._seen_at = self._heard_at = 0.0  # at the end of the round: when the judge was there, and said something
+        self._seen_at = self._heard_at = 0.0  # at the end of the round: when the backend was there, and said something
         self._news: list[Judgement] = []
         self.confirmed: Judgement | None = None
 
@@ -117,9 +117,9 @@ class Selection:
 
     def step(self, *, may_look: bool = True) -> bool:
         """After an update: take answers, and look if it is time. Returns whether it has looked at this moment."""
-        for answer in self._judge.poll(self._pause_s()):
+        for answer in self._backend.poll(self._pause_s()):
             self._take(answer)
-        if self._orders or self.confirmed is not None or not self._judge.ready:
+        if self._orders or self.confirmed is not None or not self._backend.ready:
             return False
         if self._concluding and self._contenders:
             self._go_on()
@@ -141,7 +141,7 @@ class Selection:
         its best snapshot, as far as all this is not known yet. Where something is known of a round of limited seconds,
         or it is `told_to_end`, it waits little beyond its end, else for half of the round.
 
-        Raises DeadlineExpired where the judge is away for `timeout_s`, or says nothing for ten minutes.
+        Raises DeadlineExpired where the backend is away for `timeout_s`, or says nothing for ten minutes.
         """
         self._seen_at = self._heard_at = time.monotonic()
         now_s, limit_s = self._now().elapsed_s, self._plan.duration_s
@@ -152,7 +152,7 @@ class Selection:
         while self._orders and not self._is_over:
             self._listen(timeout_s)
         while (self._to_come or self._orders) and not self._is_over:
-            if self._orders or not self._judge.ready:
+            if self._orders or not self._backend.ready:
                 self._listen(timeout_s)
             else:
                 self._go_on()
@@ -167,7 +167,7 @@ class Selection:
         return is_late or self.confirmed is not None or self._interrupted()
 
     def _leave_out(self) -> None:
-        """Wait for no answer any more. The judge was busy with them until now, or started environments for them."""
+        """Wait for no answer any more. The backend was busy with them until now, or started environments for them."""
         if self.confirmed is None and not self._interrupted():
             text = "%d evaluations have not come in time: those members are ranked by what is known of them"
             logger.info(text, len(self._orders))
@@ -180,13 +180,13 @@ class Selection:
         """Whether the last evaluations have to be asked for now to be known when the round is over. Where training
         waits for them, the round ends earlier instead."""
         part = self._costs.part(now)
-        if self._judge.blocking or not part:
+        if self._backend.blocking or not part:
             return False
         return now.elapsed_s * (1.0 - part) / part <= self.closing_s
 
     def _go_on(self) -> None:
         """Begin what comes next at the end of the round, once nothing is out."""
-        while self._to_come and not (self._orders or self._is_over) and self._judge.ready:
+        while self._to_come and not (self._orders or self._is_over) and self._backend.ready:
             self._concluding = True
             self._to_come.popleft()()
 
@@ -250,13 +250,13 @@ class Selection:
                 self._evaluate(snapshot, ADMISSION, episodes)
 
     def _listen(self, timeout_s: float) -> None:
-        """Take what comes soon. Raises DeadlineExpired once patience with the judge has ended."""
-        for answer in self._judge.poll(min(_POLL_S, timeout_s)):
+        """Take what comes soon. Raises DeadlineExpired once patience with the backend has ended."""
+        for answer in self._backend.poll(min(_POLL_S, timeout_s)):
             self._take(answer)
             if answer.results:
                 self._heard_at = time.monotonic()
         now = time.monotonic()
-        self._seen_at = now if self._judge.ready else self._seen_at
+        self._seen_at = now if self._backend.ready else self._seen_at
         if now - self._seen_at > timeout_s or now - self._heard_at > _SILENCE_S:
             raise DeadlineExpired("the evaluations at the end of the round have not come", reason="NO_EVALUATION")
 

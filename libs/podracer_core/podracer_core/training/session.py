@@ -16,7 +16,7 @@ from podracer_core.buffers.rollout import Rollout
 from podracer_core.processor_time import processor_seconds
 from podracer_core.training.environment_states import EnvironmentState
 from podracer_core.training.epochs import EpochFusion
-from podracer_core.training.judge import Judge
+from podracer_core.training.evaluation_backend import EvaluationBackend
 from podracer_core.training.phases import Phases
 from podracer_core.training.plan import RoundPlan
 from podracer_core.training.selection import Selection
@@ -66,7 +66,7 @@ class TrainingSession:
         self,
         algorithm: Algorithm,
         source: RolloutSource,
-        judge: Judge | None,
+        backend: EvaluationBackend | None,
         plan: RoundPlan,
         *,
         clock: Callable[[], float] = time.monotonic,
@@ -78,7 +78,7 @@ class TrainingSession:
         interrupted: Callable[[], bool] = lambda: False,
         fusion: EpochFusion | None = None,
     ) -> None:
-        """Without a judge nothing is evaluated. `began_at` is when the round began on `clock`, by default now, and
+        """Without a backend nothing is evaluated. `began_at` is when the round began on `clock`, by default now, and
         `used_before` what `processor_clock` said then; where the device is no CPU, its seconds are those of `clock`.
         `episode_steps` helps to estimate the cost of a first look; `base_env_steps`, each member's before the round,
         make its evaluation episodes other ones than in rounds before; `interrupted` makes `conclude` hurry; `fusion`:
@@ -101,11 +101,11 @@ class TrainingSession:
         self._collect_s, self._envs_per_member = 0.0, 1  # used for the last rollout
         base = [0] * algorithm.members if base_env_steps is None else list(base_env_steps)
         self.selection = (
-            Selection(algorithm, judge, plan, self.moment, self._first_look_s, base, interrupted, self._returns)
-            if judge
+            Selection(algorithm, backend, plan, self.moment, self._first_look_s, base, interrupted, self._returns)
+            if backend
             else None
         )
-        self._judges_elsewhere = judge is not None and not judge.blocking
+        self._evaluates_elsewhere = backend is not None and not backend.blocking
 
     @property
     def elapsed_s(self) -> float:
@@ -117,7 +117,7 @@ class TrainingSession:
         """Processor seconds of all processes that worked for the round; on a GPU the seconds for which it was held."""
         if not self._is_on_cpu:
             return self.elapsed_s
-        judged_s = self.selection.spent_s if self.selection and self._judges_elsewhere else 0.0
+        judged_s = self.selection.spent_s if self.selection and self._evaluates_elsewhere else 0.0
         return self._processor_clock() - self._used_before + self._source.used_s + judged_s
 
     @property
@@ -132,7 +132,7 @@ class TrainingSession:
         if self.confirmed is not None or (plan.env_steps and self._steps_per_member >= plan.env_steps):
             return True
         if plan.duration_s is not None:
-            closing_s = selection.closing_s if selection and not self._judges_elsewhere else 0.0
+            closing_s = selection.closing_s if selection and not self._evaluates_elsewhere else 0.0
             if self.elapsed_s + closing_s >= plan.duration_s:
                 return True
         closing_cost_s = selection.closing_cost_s if selection and plan.cost_s is not None else 0.0
@@ -162,7 +162,7 @@ class TrainingSession:
         self, *, timeout_s: float = _CONCLUDE_S, told_to_end: Callable[[], bool] = lambda: False
     ) -> list[MemberOutcome]:
         """End the round: every member's best snapshot gets a full evaluation where the fraction pays for it and time is
-        left (`Selection.conclude`), unless the target is reached. Raises DeadlineExpired where the judge is away for
+        left (`Selection.conclude`), unless the target is reached. Raises DeadlineExpired where the backend is away for
         `timeout_s`."""
         if self.selection:
             with self.phases.phase("conclude"):

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import logging
-import queue
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 from podracer.common.v1 import environment_pb2
 from podracer.evaluator.v1 import evaluator_service_pb2
 from podracer.evaluator.v1.evaluator_service_pb2_grpc import EvaluatorServiceStub
 from podracer.orchestrator.v1 import pod_service_pb2
 from podracer_core.catalogue.messages import environment_from_message
-from podracer_core.errors import InvalidInput, PodracerError, PreconditionFailed, Unavailable, UserCodeFailed
+from podracer_core.errors import InvalidInput, PreconditionFailed, Unavailable, UserCodeFailed
 from podracer_core.jobs.messages import seconds_from_duration
 from podracer_core.rpc.backoff import Backoff
 from podracer_core.rpc.status import translated_errors
 from podracer_core.training.inspection import inspected
+from podracer_learner.background import BackgroundTask, pause
 from podracer_learner.config import LearnerConfig
 from podracer_learner.peers import Peers
 from podracer_learner.user_files import FetchedFiles, UserFiles, wants_files
@@ -27,14 +27,9 @@ __all__ = ["EvaluatorCall", "answer_of_any", "inspect_environment_for", "require
 
 logger = logging.getLogger(__name__)
 
-Answer = TypeVar("Answer")
-
 _POLL_S = 0.1
 _RETRY_S = (0.05, 1.0)
-
-_TIMEOUT_S = 60.0
-_SLACK_S = 15.0
-_POLL_S = 0.2
+_INSPECTION_S, _SLACK_S = 60.0, 15.0
 
 
 class EvaluatorCall:
@@ -42,7 +37,7 @@ class EvaluatorCall:
     which cancels the call."""
 
     def __init__(self, files: FetchedFiles, timeout_s: float, check: Callable[[], None]) -> None:
-        self._files, self._timeout_s, self._check = files, timeout_s, check
+        self._files, self._timeout_s, self.check = files, timeout_s, check
 
     def ask(self, stub: EvaluatorServiceStub, method: str, request: Any) -> Any:
         """The answer of one evaluator. Raises what it says, and Unavailable where it is lost."""
@@ -51,15 +46,8 @@ class EvaluatorCall:
         except PreconditionFailed as error:
             if not wants_files(error):
                 raise
-        self._files.deliver(stub.PutFile, evaluator_service_pb2.PutFileRequest).result(self._check)
+        self._files.deliver(stub.PutFile, evaluator_service_pb2.PutFileRequest).result(self.check)
         return self._answer(stub, method, request)
-
-    def wait(self, seconds: float) -> None:
-        """Let time pass."""
-        until = time.monotonic() + seconds
-        while (left_s := until - time.monotonic()) > 0:
-            self._check()
-            time.sleep(min(left_s, _POLL_S))
 
     def _answer(self, stub: EvaluatorServiceStub, method: str, request: Any) -> Any:
         done = threading.Event()
@@ -68,7 +56,7 @@ class EvaluatorCall:
             call.add_done_callback(lambda _: done.set())
             try:
                 while not done.wait(_POLL_S):
-                    self._check()
+                    self.check()
                 return call.result()
             finally:
                 call.cancel()
@@ -94,7 +82,7 @@ def answer_of_any(
                     raise Unavailable(
                         f"no evaluator has answered for {patience_s:.0f} s: {error.message}", reason="EVALUATOR_LOST"
                     ) from error
-        call.wait(next(waits))
+        pause(next(waits), call.check)
 
 
 def inspect_environment_for(
@@ -123,7 +111,7 @@ def _inspect(
     peers: Peers,
     files: UserFiles,
 ) -> environment_pb2.EnvironmentDescription:
-    timeout_s = seconds_from_duration(work.timeout) or _TIMEOUT_S
+    timeout_s = seconds_from_duration(work.timeout) or _INSPECTION_S
     if config.layout == "fused":
         require_user_code_allowed(environment, config)
     with files.fetch(environment_from_message(environment)) as fetched:
@@ -134,7 +122,7 @@ def _inspect(
                 peers.evaluators, call, "Inspect", request, config.peer_patience
             )
             return response.description
-        return _waited_for(lambda: _here(fetched, timeout_s), files.check)
+        return BackgroundTask(lambda: _here(fetched, timeout_s), "inspection").result(files.check)
 
 
 def require_user_code_allowed(environment: environment_pb2.EnvironmentSpec, config: LearnerConfig) -> None:
@@ -150,27 +138,3 @@ def require_user_code_allowed(environment: environment_pb2.EnvironmentSpec, conf
 def _here(fetched: FetchedFiles, timeout_s: float) -> environment_pb2.EnvironmentDescription:
     with fetched.place() as placed:
         return inspected(placed.spec, timeout_s)
-
-
-def _waited_for(
-    task: Callable[[], environment_pb2.EnvironmentDescription], check: Callable[[], None]
-) -> environment_pb2.EnvironmentDescription:
-    """What `task` gives, in a thread of its own: it may take a minute, and a signal must not wait for it."""
-    answers: queue.SimpleQueue[environment_pb2.EnvironmentDescription | PodracerError] = queue.SimpleQueue()
-
-    def run() -> None:
-        try:
-            answers.put(task())
-        except PodracerError as error:
-            answers.put(error)
-
-    threading.Thread(target=run, name="inspection", daemon=True).start()
-    while True:
-        check()
-        try:
-            answer = answers.get(timeout=_POLL_S)
-        except queue.Empty:
-            continue
-        if isinstance(answer, PodracerError):
-            raise answer
-        return answer

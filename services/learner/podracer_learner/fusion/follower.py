@@ -27,6 +27,7 @@ from podracer_core.rpc.streams import StreamCall
 from podracer_core.telemetry.spans import current
 from podracer_core.training.epochs import EpochFusion, FusionTransport
 from podracer_core.training.session import TrainingSession
+from podracer_learner.background import pause
 from podracer_learner.fusion.follower_registry import NOT_A_LEAD
 from podracer_learner.fusion.lead import Answer, Ended, fusion_deadline_s
 from podracer_learner.fusion.stream import StateDecoder, contribution_requests
@@ -136,7 +137,7 @@ class FusionFollower(FusionTransport):
                 if time.monotonic() > deadline:
                     message = f"the lead has been away for {patience_s:.0f} s: {error.message}"
                     raise Unavailable(message, reason="LEAD_LOST") from error
-            self._pause(next(waits))
+            pause(next(waits), self._options.check)
 
     def _open(self) -> None:
         self._encoder = TensorEncoder()
@@ -164,12 +165,6 @@ class FusionFollower(FusionTransport):
         if isinstance(item, Ended):
             raise RoundOver(item.reason)
         return item
-
-    def _pause(self, wait_s: float) -> None:
-        deadline = time.monotonic() + wait_s
-        while (remaining_s := deadline - time.monotonic()) > 0:
-            self._options.check()
-            time.sleep(min(remaining_s, _POLL_S))
 
 
 class _Decoder:

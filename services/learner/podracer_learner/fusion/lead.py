@@ -7,7 +7,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 
 from podracer.orchestrator.v1 import pod_service_pb2
@@ -20,7 +20,6 @@ from podracer_core.fusion.table import LEAD, FusionTable
 from podracer_core.jobs.messages import seconds_from_duration
 from podracer_core.rpc.streams import Outbox
 from podracer_core.training.epochs import EpochFusion, FusionTransport
-from podracer_learner.fusion.follower_registry import FollowerRegistry
 
 __all__ = ["Answer", "Ended", "FusionLead", "LeadOptions", "fusion_deadline_s", "lead_fusion"]
 
@@ -178,9 +177,13 @@ class FusionLead(FusionTransport):
                 outbox.close()
 
 
+Serving = Callable[[FusionLead], AbstractContextManager[FusionLead]]
+"""Admits followers to a lead: `FollowerRegistry.serving`."""
+
+
 @contextmanager
 def lead_fusion(
-    work: pod_service_pb2.TrainWork, options: LeadOptions, algorithm: Algorithm, followers: FollowerRegistry
+    work: pod_service_pb2.TrainWork, options: LeadOptions, algorithm: Algorithm, serving: Serving
 ) -> Iterator[EpochFusion | None]:
     """Admit followers to the round of `algorithm` meanwhile, as its grant says; None where it is to learn alone.
 
@@ -198,7 +201,7 @@ def lead_fusion(
     )
     sharing = algorithm.share(LEAD)
     table = FusionTable(fusion, sharing.state().to("cpu"), quorum=spec.quorum, deadline_s=fusion_deadline_s(spec))
-    with followers.serving(FusionLead(table, options)) as lead:
+    with serving(FusionLead(table, options)) as lead:
         yield EpochFusion(algorithm, sharing, lead, LEAD, spec.interval_updates)
 
 

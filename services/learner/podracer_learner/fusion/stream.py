@@ -20,7 +20,6 @@ from podracer_learner.fusion.lead import Answer, Ended, FusionLead
 
 __all__ = ["FollowerSession", "StateDecoder", "contribution_requests", "fused_responses"]
 
-
 Value = TypeVar("Value")
 
 _PARAMETERS, _NORMALIZER = "parameters/", "normalizer/"

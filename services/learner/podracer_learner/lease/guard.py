@@ -12,6 +12,7 @@ from typing import TypeVar
 from podracer_core.errors import Fenced, Unavailable
 from podracer_core.rpc.backoff import Backoff
 from podracer_core.storage.object_store import CHUNK_BYTES, ObjectInfo, ObjectStore
+from podracer_learner.background import pause
 
 __all__ = ["FencedStore", "LeaseGuard"]
 
@@ -20,7 +21,6 @@ logger = logging.getLogger(__name__)
 Answer = TypeVar("Answer")
 
 _AWAY_S = (0.2, 5.0)
-_POLL_S = 0.1
 _MARGIN_FRACTION = 0.1
 _MARGIN_S = 1.0
 
@@ -117,10 +117,4 @@ class FencedStore(ObjectStore):
                 if time.monotonic() > deadline:
                     raise
                 logger.info("the store is waited for: %s", error.message)
-            self._wait(next(waits))
-
-    def _wait(self, seconds: float) -> None:
-        until = time.monotonic() + seconds
-        while (left_s := until - time.monotonic()) > 0:
-            self._check()
-            time.sleep(min(left_s, _POLL_S))
+            pause(next(waits), self._check)

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Commands", "LearnerStatus", "Presence", "TrainingControl"]
 
-
 Answer = TypeVar("Answer")
 
 _TIMEOUT_S = 30.0
@@ -146,7 +145,7 @@ class LearnerStatus:
         setup: RoundSetup,
     ) -> None:
         """Where the round stands."""
-        source, judge = setup.source, setup.judge
+        source, backend = setup.source, setup.backend
         self.presence = Presence(
             learner_service_pb2.LEARNER_STATE_TRAINING,
             lease.name,
@@ -156,7 +155,7 @@ class LearnerStatus:
             sum(progress.env_steps),
             env_steps_per_second,
             source.worker_count,
-            0 if judge is None else judge.evaluator_count,
+            0 if backend is None else backend.evaluator_count,
             setup.algorithm.version,
             source.staleness,
         )

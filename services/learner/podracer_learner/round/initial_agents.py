@@ -22,7 +22,6 @@ from podracer_learner.checkpoints import base_env_steps, read_references, replay
 
 __all__ = ["InitialAgents", "ReplayCache", "StoredReplays", "load_initial_agents"]
 
-
 _ENVIRONMENT_BITS = 20  # a learner has fewer environments of a member than 2 to this
 
 _KINDS: dict[int, ParentKind] = {

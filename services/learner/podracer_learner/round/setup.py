@@ -32,13 +32,13 @@ from podracer_core.environments.spaces import (
 from podracer_core.errors import InvalidInput, PreconditionFailed
 from podracer_core.storage.manifest import ManifestFile
 from podracer_core.training.environment_states import resume_environments
-from podracer_core.training.judge import InProcessJudge, Judge
+from podracer_core.training.evaluation_backend import EvaluationBackend, InProcessBackend
 from podracer_core.training.messages import cohort_from_message
 from podracer_core.training.plan import RoundPlan
 from podracer_core.training.source import InProcessSource, OverlappingSource, RolloutSource
 from podracer_learner.config import LearnerConfig
 from podracer_learner.evaluators.calls import require_user_code_allowed
-from podracer_learner.evaluators.judge import RemoteJudge
+from podracer_learner.evaluators.remote_backend import RemoteBackend
 from podracer_learner.peers import Peers
 from podracer_learner.round.initial_agents import InitialAgents, ReplayCache, load_initial_agents
 from podracer_learner.round.plan import describe_sizes, envs_per_member, round_plan
@@ -55,7 +55,7 @@ _UNLIMITED_EPISODE_STEPS = 1000
 @dataclass(frozen=True, slots=True)
 class RoundSetup:
     """Everything that a round needs. `spaces` are those of the batch, `episode_steps` an episode's at most, `held` is
-    what `close` closes. `environment` is as the job names it: its files are in the object store. Without a `judge`
+    what `close` closes. `environment` is as the job names it: its files are in the object store. Without a `backend`
     nothing is evaluated here. `replay_files` are those of the checkpoints that members go on from. `sizes`: for
     people."""
 
@@ -65,7 +65,7 @@ class RoundSetup:
     episode_steps: int
     algorithm: Algorithm
     source: RolloutSource
-    judge: Judge | None
+    backend: EvaluationBackend | None
     plan: RoundPlan
     replay_files: Sequence[Sequence[ManifestFile]]
     sizes: str
@@ -135,11 +135,11 @@ def _set_up_fused(
     )
     held.callback(source.close)
     resume_environments(collector, starts.environments)
-    judge = None
+    backend = None
     if starts.rank == 0 and not work.unjudged:
         make_judged = functools.partial(make_vec_environment, placed, evaluation=True)
-        judge = InProcessJudge(make_judged, evaluator=work.evaluation.evaluator, all_alike=evaluates_alike(placed))
-        held.callback(judge.close)
+        backend = InProcessBackend(make_judged, evaluator=work.evaluation.evaluator, all_alike=evaluates_alike(placed))
+        held.callback(backend.close)
     return RoundSetup(
         cohort,
         spec,
@@ -147,7 +147,7 @@ def _set_up_fused(
         environment.max_episode_steps or _UNLIMITED_EPISODE_STEPS,
         algorithm,
         source,
-        judge,
+        backend,
         round_plan(work),
         starts.replay_files,
         _told(algorithm, envs),
@@ -195,11 +195,11 @@ def _set_up_split(
     )
     source = RemoteSource(plan, peers.workers, starts.step_count, starts.environments)
     held.callback(source.close)
-    judge = None
+    backend = None
     if starts.rank == 0 and not work.unjudged:
         sending = Endpoint(peers.folder, sends=True, device=algorithm.device)
-        judge = RemoteJudge(work.cohort, fetched, peers.evaluators, check, sending, work.evaluation.evaluator)
-        held.callback(judge.close)
+        backend = RemoteBackend(work.cohort, fetched, peers.evaluators, check, sending, work.evaluation.evaluator)
+        held.callback(backend.close)
     source.serve(algorithm)
     source.opened()
     return RoundSetup(
@@ -209,7 +209,7 @@ def _set_up_split(
         description.max_episode_steps or _UNLIMITED_EPISODE_STEPS,
         algorithm,
         source,
-        judge,
+        backend,
         round_plan(work),
         starts.replay_files,
         _told(algorithm, plan.envs_per_member),

@@ -74,7 +74,7 @@ class TrainRun:
         self._session = TrainingSession(
             setup.algorithm,
             setup.source,
-            setup.judge,
+            setup.backend,
             setup.plan,
             began_at=held.received_at,
             used_before=held.used_before,
@@ -127,8 +127,8 @@ class TrainRun:
 
     def _evaluation_attributes(self) -> dict[str, float]:
         """What an evaluator's orders have taken; where there is none they are a phase of this process."""
-        selection, judge = self._session.selection, self._setup.judge
-        if selection is None or judge is None or judge.blocking:
+        selection, backend = self._session.selection, self._setup.backend
+        if selection is None or backend is None or backend.blocking:
             return {}
         return {f"{TOTAL}order": round(selection.spent_s, 6)}
 

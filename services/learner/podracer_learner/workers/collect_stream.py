@@ -55,7 +55,11 @@ class Arrival:
 
 
 class CollectStream:
-    """A session with a worker."""
+    """A session with a worker.
+
+    send   never waits
+    poll   what has come, if anything; raises what ended the stream
+    """
 
     def __init__(
         self,
@@ -77,15 +81,8 @@ class CollectStream:
         stub = worker_service_pb2_grpc.WorkerServiceStub(channel)
         self._call: StreamCall[CollectRequest, Arrival | Opened] = StreamCall(stub.Collect, decoder.decode, arrived)
         decoder.give_back = _slot_returner(self._call)
-        self._call.send(CollectRequest(open=opening))
-
-    def send(self, request: CollectRequest) -> None:
-        """Never waits."""
-        self._call.send(request)
-
-    def poll(self) -> Arrival | Opened | None:
-        """What has come, if anything. Raises what ended the stream."""
-        return self._call.poll()
+        self.send, self.poll = self._call.send, self._call.poll
+        self.send(CollectRequest(open=opening))
 
     def close(self) -> None:
         """End the session."""

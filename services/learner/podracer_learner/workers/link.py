@@ -26,7 +26,8 @@ from podracer_core.errors import (
 )
 from podracer_core.rpc.backoff import Backoff
 from podracer_core.telemetry.spans import current
-from podracer_learner.user_files import Delivery, FetchedFiles, wants_files
+from podracer_learner.background import BackgroundTask
+from podracer_learner.user_files import FetchedFiles, wants_files
 from podracer_learner.workers.collect_stream import Arrival, CollectStream, Opened
 from podracer_learner.workers.rollouts import Weights
 from podracer_learner.workers.shares import Part, RolloutTimes
@@ -89,7 +90,7 @@ class WorkerLink:
         self._open_channel, self._options = open_channel, options
         self._inline_only = False
         self._stream: CollectStream | None = None
-        self._delivery: Delivery | None = None
+        self._delivery: BackgroundTask[None] | None = None
         self._deliveries = 0
         self._waits = Backoff(*_REOPEN_S)
         self._retry_at = 0.0

@@ -166,7 +166,13 @@ class RemoteSource(RolloutSource):
             for link in links:
                 link.keep_busy(weights, self._pace.ahead)
         self._measure(algorithm, arrivals)
-        return self._whole(links, arrivals, algorithm.device)
+        rollouts = [None if arrival is None else arrival.rollout for arrival in arrivals]
+        rollout = whole_rollout([link.part for link in links], rollouts, self._standing, algorithm.device)
+        if len(links) > 1:
+            self._standing = rollout.observation[-1].clone()
+        # A part that came late has begun at an earlier step of its own: the members' clock is the learner's.
+        first_step = (self._step_count - self._plan.horizon).to(rollout.first_step.device)
+        return replace(rollout, first_step=first_step)
 
     def environment_states(self) -> list[EnvironmentState] | None:
         known = [state for state in self._states if state is not None]
@@ -258,12 +264,3 @@ class RemoteSource(RolloutSource):
         self.used_s += sum(arrival.processor_s for arrival in there)
         self._greatest_lag = max(lags)
         self._live_environments = sum(arrival.live_environments for arrival in there)
-
-    def _whole(self, links: Sequence[WorkerLink], arrivals: Sequence[Arrival | None], device: torch.device) -> Rollout:
-        rollouts = [None if arrival is None else arrival.rollout for arrival in arrivals]
-        rollout = whole_rollout([link.part for link in links], rollouts, self._standing, device)
-        if len(links) > 1:
-            self._standing = rollout.observation[-1].clone()
-        # A part that came late has begun at an earlier step of its own: the members' clock is the learner's.
-        first_step = (self._step_count - self._plan.horizon).to(rollout.first_step.device)
-        return replace(rollout, first_step=first_step)

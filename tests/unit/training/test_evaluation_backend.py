@@ -13,8 +13,8 @@ from podracer_core.environments.registry import make_vec_environment
 from podracer_core.environments.vec_environment import VecEnvironment
 from podracer_core.evaluate import EvaluationResult
 from podracer_core.networks import Actor
-from podracer_core.training import judge as judge_module
-from podracer_core.training.judge import EvaluationOrder, InProcessJudge, evaluate_order
+from podracer_core.training import evaluation_backend
+from podracer_core.training.evaluation_backend import EvaluationOrder, InProcessBackend, evaluate_order
 from tests.unit.training.conftest import SPEC
 
 
@@ -23,13 +23,13 @@ def test_the_start_of_environments_is_no_part_of_it(
 ) -> None:
     """Processes of a user's environment take seconds to start, and would use up what looks may take."""
     now = [0.0]
-    monkeypatch.setattr(judge_module, "processor_seconds", lambda: now[0])
+    monkeypatch.setattr(evaluation_backend, "processor_seconds", lambda: now[0])
 
     def start(num_envs: int, device: torch.device) -> VecEnvironment:
         now[0] += 5.0
         return make_vec_environment(SPEC, num_envs, device)
 
-    judge = InProcessJudge(start)
+    judge = InProcessBackend(start)
     judge.submit(EvaluationOrder(1, (0, 1), make_algorithm().actor, (1, 2, 3), screening=True))
     (answer,) = judge.poll()
     assert now[0] >= 5.0
@@ -62,7 +62,7 @@ def test_the_rest_is_played_where_the_first_episodes_leave_something_open(
 
 def test_a_confirmation_is_given_up_once_its_first_episodes_show_that_it_fails(make_algorithm: Callable) -> None:
     """An untrained policy has 20 or so on CartPole; all episodes come out where the target is in reach."""
-    judge = InProcessJudge(lambda count, device: make_vec_environment(SPEC, count, device))
+    judge = InProcessBackend(lambda count, device: make_vec_environment(SPEC, count, device))
     for required, episodes in ((400.0, 4), (1.0, 12)):
         order = EvaluationOrder(
             1, (0,), make_algorithm((1,)).actor, tuple(range(12)), first_episodes=4, required_score=required

@@ -1,4 +1,4 @@
-"""The evaluator `backtest`: a policy's decisions in a market bar by bar, and what they are held against."""
+"""A back-test of what is stored: a policy's decisions bar by bar, and what they are held against."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from podracer_core.attachments.placement import place_environment
 from podracer_core.backtest.messages import record_to_messages
 from podracer_core.backtest.record import BacktestRecord
 from podracer_core.backtest.seen import dated, seen_bars
-from podracer_core.backtest.simulation import BASELINES, index_record, play_baseline, play_policy
+from podracer_core.backtest.simulation import BASELINES, MARKET, index_record, not_a_market, play_baseline, play_policy
 from podracer_core.catalogue.environments import EnvironmentSpec
 from podracer_core.catalogue.messages import environment_from_message, environment_to_message, file_from_message
 from podracer_core.checkpoint import Checkpoint, load_actor, load_ensemble, rule_of
@@ -23,31 +23,17 @@ from podracer_core.checkpoint.evaluation import make_environment_for
 from podracer_core.environments.stock_trading.environment import StockTrading
 from podracer_core.environments.stock_trading.market import Market, prepare
 from podracer_core.environments.stock_trading.settings import StockTradingConfig
-from podracer_core.environments.vec_environment import VecEnvironment
 from podracer_core.errors import FieldViolation, InvalidInput
-from podracer_core.evaluate import GreedyEvaluator
 from podracer_core.evaluate.evaluator import Evaluated
 from podracer_core.market_data.reading import read_index, read_table
 from podracer_core.market_data.refusal import refusal
 from podracer_core.market_data.table import checked, moment
 
-__all__ = ["INDEX", "POLICY", "BacktestEvaluator", "backtest"]
+__all__ = ["INDEX", "POLICY", "backtest"]
 
 POLICY, INDEX = "policy", "index"
-_ENVIRONMENT = "StockTrading-v0"
 _TABLE = "table"
 _NAMED = 5  # tickers in a message
-
-
-class BacktestEvaluator(GreedyEvaluator):
-    """Plays policies through the market of StockTrading-v0, and through no other environment: its one episode is the
-    back-test, judged by the account's own statistic. `backtest` tells it bar by bar."""
-
-    def _environment(self, num_envs: int) -> VecEnvironment:
-        environment = super()._environment(num_envs)
-        if not isinstance(environment, StockTrading):
-            raise _not_a_market(type(environment).__name__)
-        return environment
 
 
 def backtest(
@@ -96,17 +82,12 @@ def backtest(
 
 
 def _require_possible(spec: EnvironmentSpec, request: evaluator_service_pb2.BacktestRequest) -> None:
-    if spec.id != _ENVIRONMENT:
-        raise _not_a_market(spec.name)
+    if spec.id != MARKET:
+        raise not_a_market(spec.name)
     unknown = [name for name in request.baselines if name not in BASELINES]
     if unknown:
         problem = f"there is no baseline {unknown[0]!r}; expected some of {', '.join(BASELINES)}"
         raise InvalidInput(problem, violations=[FieldViolation("baselines", problem)])
-
-
-def _not_a_market(name: str) -> InvalidInput:
-    problem = f"only policies of {_ENVIRONMENT} can be back-tested, and this is {name}: use evaluate"
-    return InvalidInput(problem, violations=[FieldViolation("environment", problem)], reason="NOT_A_MARKET")
 
 
 def _records(

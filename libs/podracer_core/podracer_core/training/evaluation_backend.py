@@ -1,4 +1,4 @@
-"""Who evaluates a learner's policies: it asks, goes on, and looks for the answer later."""
+"""What evaluates policies of a round: it is asked, and its answer is looked for later."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from podracer_core.evaluate import EvaluationResult, Evaluator, evaluator_class
 from podracer_core.networks.actor import Actor
 from podracer_core.processor_time import processor_seconds
 
-__all__ = ["EvaluationAnswer", "EvaluationOrder", "InProcessJudge", "Judge", "evaluate_order"]
+__all__ = ["EvaluationAnswer", "EvaluationBackend", "EvaluationOrder", "InProcessBackend", "evaluate_order"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class EvaluationAnswer:
     duration_s: float
 
 
-class Judge(ABC):
+class EvaluationBackend(ABC):
     """Evaluates in order of submission, here or elsewhere.
 
     blocking         whether training waits meanwhile
@@ -83,11 +83,11 @@ class Judge(ABC):
     def poll(self, timeout_s: float = 0.0) -> list[EvaluationAnswer]:
         """Answers that have come, in order; waits up to `timeout_s` for the first."""
 
-    def close(self) -> None:  # noqa: B027 - not every judge has something to give back
+    def close(self) -> None:  # noqa: B027 - not every backend has something to give back
         """Give back what it holds; closing twice is harmless."""
 
 
-class InProcessJudge(Judge):
+class InProcessBackend(EvaluationBackend):
     """Evaluates here, while training waits: each order on the device where its policies lie."""
 
     blocking = True

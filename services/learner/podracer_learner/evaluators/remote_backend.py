@@ -25,11 +25,12 @@ from podracer_core.rpc.backoff import Backoff
 from podracer_core.telemetry.metrics import ORDERS
 from podracer_core.telemetry.occasions import Occasions
 from podracer_core.telemetry.spans import NO_SPAN, Span, current, span
-from podracer_core.training.judge import EvaluationAnswer, EvaluationOrder, Judge
+from podracer_core.training.evaluation_backend import EvaluationAnswer, EvaluationBackend, EvaluationOrder
+from podracer_learner.background import BackgroundTask
 from podracer_learner.evaluators.policy_stream import EvaluatorItem, PolicyStream
-from podracer_learner.user_files import Delivery, FetchedFiles, wants_files
+from podracer_learner.user_files import FetchedFiles, wants_files
 
-__all__ = ["RemoteJudge"]
+__all__ = ["RemoteBackend"]
 
 logger = logging.getLogger(__name__)
 
@@ -38,7 +39,7 @@ _REOPEN_S = (0.1, 2.0)
 _POLL_S = 0.2
 
 
-class RemoteJudge(Judge):
+class RemoteBackend(EvaluationBackend):
     """One session with whichever evaluator answers. Looks that are lost are answered with nothing; full evaluations
     are asked for again."""
 
@@ -57,7 +58,7 @@ class RemoteJudge(Judge):
             raise InvalidInput("the split layout needs evaluators (PODRACER_EVALUATORS)", reason="NO_EVALUATORS")
         self._evaluator = evaluator
         self._cohort, self._files, self._stubs, self._check = cohort, files, list(stubs), check
-        self._delivery: Delivery | None = None  # to the evaluator that is asked next
+        self._delivery: BackgroundTask[None] | None = None  # to the evaluator that is asked next
         self._endpoint, self._inline_only = endpoint, False
         self._waits = Backoff(*_REOPEN_S)
         self._retry_at = 0.0

@@ -1,0 +1,58 @@
+"""What takes long beside a main thread that must notice what happens meanwhile."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from typing import Generic, TypeVar
+
+__all__ = ["BackgroundTask", "pause"]
+
+Result = TypeVar("Result")
+
+_POLL_S = 0.1
+
+
+class BackgroundTask(Generic[Result]):
+    """A task in a thread of its own, which ends with the process whatever it is busy with."""
+
+    def __init__(self, task: Callable[[], Result], name: str) -> None:
+        self._task = task
+        self._outcome: Future[Result] = Future()
+        threading.Thread(target=self._run, name=name, daemon=True).start()
+
+    @property
+    def done(self) -> bool:
+        """Whether it is over, well or not."""
+        return self._outcome.done()
+
+    def wait(self, timeout_s: float) -> None:
+        """Return when it is over, at the latest after `timeout_s`."""
+        try:
+            self._outcome.exception(timeout_s)
+        except FutureTimeoutError:
+            return
+
+    def result(self, check: Callable[[], None] = lambda: None) -> Result:
+        """What it gives, or what it raises; `check` is called while waiting."""
+        while not self.done:
+            check()
+            self.wait(_POLL_S)
+        return self._outcome.result()
+
+    def _run(self) -> None:
+        try:
+            self._outcome.set_result(self._task())
+        except Exception as error:  # noqa: BLE001 - whoever waits gets it
+            self._outcome.set_exception(error)
+
+
+def pause(seconds: float, check: Callable[[], None]) -> None:
+    """Let time pass, calling `check`, which raises to give up."""
+    until = time.monotonic() + seconds
+    while (left_s := until - time.monotonic()) > 0:
+        check()
+        time.sleep(min(left_s, _POLL_S))
