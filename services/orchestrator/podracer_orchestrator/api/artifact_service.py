@@ -99,7 +99,7 @@ class ArtifactServicer(artifact_service_pb2_grpc.ArtifactServiceServicer):
                 try:
                     found = await self._transactions.write(keep)
                 except (Exhausted, AlreadyExists, Fenced):
-                    await self._delete_unless_recorded(row.key)
+                    await versions.delete_unless_recorded(self._transactions, self._store, row.key)
                     raise
         return artifact_pb2.UploadResponse(artifact=await self._message(found))
 
@@ -145,13 +145,8 @@ class ArtifactServicer(artifact_service_pb2_grpc.ArtifactServiceServicer):
     ) -> artifact_pb2.DeleteArtifactResponse:
         found = await self._transactions.write(lambda session: artifacts.remove_upload(session, request.name))
         async with self._storing:
-            await self._delete_unless_recorded(found.uri)
+            await versions.delete_unless_recorded(self._transactions, self._store, found.uri)
         return artifact_pb2.DeleteArtifactResponse()
-
-    async def _delete_unless_recorded(self, key: str) -> None:
-        """An earlier version of a name may have the same object."""
-        if not await self._transactions.read(lambda session: versions.is_recorded(session, key)):
-            await asyncio.to_thread(self._store.delete, key)
 
     def _row(self, header: artifact_pb2.UploadHeader) -> ArtifactRow:
         """The row of a checked header. Raises InvalidInput, or Exhausted for too large a file."""

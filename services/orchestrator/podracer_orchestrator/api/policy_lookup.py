@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from podracer.common.v1 import agent_pb2
@@ -14,8 +13,9 @@ from podracer_orchestrator.continuous.promotions import Policy
 from podracer_orchestrator.jobs import jobs
 from podracer_orchestrator.names import Name
 from podracer_orchestrator.stored_messages import best_of, retrained_of
-from podracer_orchestrator.tables import CheckpointRow, JobRow
+from podracer_orchestrator.tables import JobRow
 from podracer_orchestrator.transactions import Transactions
+from podracer_orchestrator.works import checkpoints
 
 KINDS = ("agent", "checkpoint", "best checkpoint")
 
@@ -59,14 +59,8 @@ def _checkpoint(session: Session, name: Name) -> Policy:
     job = jobs.get(session, name.project, name.job)
     if name.kind == "best checkpoint":
         return _best(session, job)
-    agent = f"{names.job_name(name.project, name.job)}/agents/{name.agent}"
-    query = select(CheckpointRow).where(
-        CheckpointRow.job_uid == job.uid, CheckpointRow.agent == agent, CheckpointRow.checkpoint_id == name.id
-    )
-    row = session.scalar(query)
-    if row is None:
-        raise NotFound(f"there is no committed checkpoint {name.id} of {agent}", name=name.id)
-    return Policy(agent, row.prefix)
+    row = checkpoints.find_checkpoint(session, job, name)
+    return Policy(row.agent, row.prefix)
 
 
 def _of_agent(name: str, agents: list[leaderboard_pb2.Agent]) -> Policy:

@@ -40,7 +40,7 @@ from podracer_orchestrator.outcomes import objective
 from podracer_orchestrator.stored_messages import best_of, ensemble_of, order_of, proposal_of, retrained_of
 from podracer_orchestrator.tables import CheckpointRow, JobRow, MemberRow, WorkKind, WorkRow, WorkState
 from podracer_orchestrator.transactions import Transactions
-from podracer_orchestrator.works import refused_checkpoints
+from podracer_orchestrator.works import checkpoints
 
 logger = logging.getLogger(__name__)
 
@@ -219,7 +219,7 @@ class RetentionTask:
             return []  # deleted meanwhile, or news came for the leaderboard: the next time
         needed = pins.prefixes | set(pins.best) | _needed(session, job) | self._newest(session, uid, pins.living)
         needed |= promotions.pointed_at(session).keys() | founders.needed(session).keys() | _in_contests(session)
-        needed |= refused_checkpoints.in_place_of(session, uid, needed)
+        needed |= checkpoints.in_place_of(session, uid, needed)
         held = set(leases.fences(session, uid))
         doomed = [each for each in stored if each not in needed and CheckpointPlace.parse(each).fence not in held]
         if not dry_run:

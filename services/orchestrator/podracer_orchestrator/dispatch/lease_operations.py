@@ -27,8 +27,8 @@ from podracer_orchestrator.outcomes import failures, objective, results
 from podracer_orchestrator.pool import pods
 from podracer_orchestrator.tables import CheckpointRow, JobRow, LeaseRow, LeaseState, PodState
 from podracer_orchestrator.transactions import ChangeFeed, Transactions
-from podracer_orchestrator.works import evaluation_works, progress
-from podracer_orchestrator.works.progress import MemberCommit
+from podracer_orchestrator.works import checkpoints, evaluation_works
+from podracer_orchestrator.works.checkpoints import MemberCommit
 
 logger = logging.getLogger(__name__)
 
@@ -79,7 +79,7 @@ class LeaseOperations:
         await self._verify([each.checkpoint for each in commits])
 
         def operation(session: Session) -> None:
-            progress.commit(session, self._held(session, holder), commits, self._clock.now())
+            checkpoints.commit(session, self._held(session, holder), commits, self._clock.now())
 
         await self._transactions.write(operation)
 

@@ -31,7 +31,7 @@ from podracer_orchestrator.tables import (
     WorkState,
 )
 from podracer_orchestrator.transactions import POOL, WORK, job_topic, touch
-from podracer_orchestrator.works.progress import members_of
+from podracer_orchestrator.works.checkpoints import members_of
 
 _ACTIVE_KINDS = (WorkKind.TRAIN, WorkKind.RETRAIN, WorkKind.EVALUATE)
 """While one of these is leased the job is active: also the time that a challenge takes is time to the target."""

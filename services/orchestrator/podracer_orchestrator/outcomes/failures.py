@@ -19,7 +19,7 @@ from podracer_orchestrator.outcomes import ensembles, retraining
 from podracer_orchestrator.stored_messages import checkpoint_reference, encode
 from podracer_orchestrator.tables import CheckpointRow, JobRow, LeaseRow, LeaseState, WorkKind, WorkRow, WorkState
 from podracer_orchestrator.transactions import WORK, touch
-from podracer_orchestrator.works.progress import members_of
+from podracer_orchestrator.works.checkpoints import members_of
 
 MAX_ATTEMPTS = 5
 """Leases of one work that are lost one after the other, without a commit, before it fails."""
