@@ -1,6 +1,6 @@
 """The ensemble at the end of a job: its best candidates act together, and are evaluated so.
 
-Its work is PROPOSING until the leaderboard has said which they are (`board.ensemble_requests`). Whatever becomes of it,
+Its work is PROPOSING until the leaderboard has said which they are (`board.requests`). Whatever becomes of it,
 the job ends afterwards.
 """
 
