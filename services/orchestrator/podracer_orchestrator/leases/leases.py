@@ -138,14 +138,6 @@ def fences(session: Session, job_uid: str) -> Sequence[int]:
     return session.scalars(query).all()
 
 
-def count_held(session: Session, job_uid: str) -> tuple[int, int]:
-    """How many leases of a job are held, and how many of these lead a team."""
-    leads = func.coalesce(func.sum(case((LeaseRow.kind == WorkKind.TRAIN, 1), else_=0)), 0)
-    query = select(func.count(), leads).where(LeaseRow.state == LeaseState.HELD, LeaseRow.job_uid == job_uid)
-    count, leading = session.execute(query).one()
-    return count, int(leading)
-
-
 @dataclass(frozen=True, slots=True)
 class PodLease:
     """What a pod holds, as others see it."""

@@ -85,6 +85,4 @@ def give_up(session: Session, job: JobRow, work: WorkRow, why: str, now: datetim
 
 
 def _has_one_that_is(session: Session, job: JobRow, states: Collection[WorkState]) -> bool:
-    return any(
-        work.checkpoint is None and not work.contest for work in evaluation_works.in_states(session, job.uid, states)
-    )
+    return any(map(evaluation_works.is_of_ensemble, evaluation_works.in_states(session, job.uid, states)))

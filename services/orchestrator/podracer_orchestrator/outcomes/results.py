@@ -144,7 +144,7 @@ def complete_evaluation(session: Session, lease: LeaseRow, result: pod_pb2.Evalu
     work.state, work.end_time = WorkState.DONE, now
     if work.contest:
         contests.complete(session, job, work, result, now)
-    elif work.checkpoint is None:
+    elif evaluation_works.is_of_ensemble(work):
         ensembles.complete(session, job, work, result, now)
     else:
         outbox.record_evaluations(session, job, [result.evaluation])

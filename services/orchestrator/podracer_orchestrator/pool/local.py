@@ -18,7 +18,7 @@ from podracer_core.native_settings import NATIVE_SETTINGS
 from podracer_orchestrator.config import OrchestratorConfig
 from podracer_orchestrator.names import last_part
 from podracer_orchestrator.pool.backend import Capacity, PodObserver, PodPlan, PoolBackend
-from podracer_orchestrator.pool.local_pod import LEARNER, LocalPod, PodProcess, PodProcesses
+from podracer_orchestrator.pool.local_pod import LEARNER, LocalPod, PodProcess
 from podracer_orchestrator.pool.machine import Machine, Reading
 
 logger = logging.getLogger(__name__)
@@ -123,7 +123,7 @@ class LocalPool(PoolBackend):
             )
             for role, module, environment in self._commands(plan, sockets, gpus)
         }
-        pod = LocalPod(PodProcesses(plan.name, processes), self._observer)
+        pod = LocalPod(plan.name, processes, self._observer)
         self._pods[plan.name] = pod
         pod.start()
         logger.info("pod %s is starting: %s", plan.name, ", ".join(processes))
