@@ -39,6 +39,7 @@ from podracer_orchestrator.artifacts.artifacts import Found
 from podracer_orchestrator.clock import Clock
 from podracer_orchestrator.jobs import job_files
 from podracer_orchestrator.jobs.quotas import Quotas, require_upload
+from podracer_orchestrator.stored_messages import timestamp
 from podracer_orchestrator.tables import ArtifactRow
 from podracer_orchestrator.transactions import Transactions
 
@@ -238,16 +239,15 @@ async def _receive(requests: AsyncIterator[artifact_pb2.UploadRequest], draft: I
 
 
 def _message(found: Found, files: tuple[ManifestFile, ...]) -> artifact_pb2.Artifact:
-    message = artifact_pb2.Artifact(
+    return artifact_pb2.Artifact(
         name=found.name,
         kind=artifact_pb2.ArtifactKind.Value(f"ARTIFACT_KIND_{found.kind}"),
         files=[_file_message(file) for file in files],
         size_bytes=found.size_bytes,
         uri=found.uri,
         sha256=found.sha256,
+        create_time=timestamp(found.create_time),
     )
-    message.create_time.FromDatetime(found.create_time)
-    return message
 
 
 def _file_message(file: ManifestFile) -> artifact_pb2.ArtifactFile:
