@@ -34,11 +34,11 @@ logger = logging.getLogger(__name__)
 
 HANDED_BACK = ("", "DRAINED", "DRAINING", "SHUTDOWN", "SUSPENDED", "STOPPED", "CANCELLED")
 """Reasons of a release that say nothing against the work."""
-
-Result = pod_pb2.TrainResult | pod_pb2.EvaluateResult | pod_pb2.InspectResult | cohort_pb2.Problem
 ACCRUAL_S = 2.0
 """Active time, and what followers cost, is stored this often: a crash forgets no more of it."""
 _SHORTEST_S = 0.05
+
+Result = pod_pb2.TrainResult | pod_pb2.EvaluateResult | pod_pb2.InspectResult | cohort_pb2.Problem
 
 
 class LeaseOperations:

@@ -31,14 +31,13 @@ from podracer_orchestrator.works import checkpoints, evaluation_works
 
 FRESH_S = 1.0
 """How long an answer holds while nothing is written: some depend on the time."""
-
 MOST_KNOWN, FORGET_S = 256, 60.0
-
-Action: TypeAlias = pod_pb2.LeaseAction.ValueType
 AT_ONCE = 100
 """Pods whose evaluations are stored together at most."""
 PAUSE_S = 0.03
 """Between two such transactions: what comes meanwhile shares the next one."""
+
+Action: TypeAlias = pod_pb2.LeaseAction.ValueType
 
 
 @dataclass(frozen=True, slots=True)

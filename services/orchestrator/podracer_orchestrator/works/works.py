@@ -26,7 +26,6 @@ MAX_GENERATOR_PROBLEMS = 20
 NO_ROUND = Grant(RoundLimits())
 """What an inspection is granted: it trains nobody."""
 
-
 Waiting = Mapping[str, Collection[tuple[str, str]]]
 """Kind and state of each sort of work that waits to be taken up or filled, by job."""
 
