@@ -34,7 +34,7 @@ class OrchestratorConfig(ServiceSettings):
     gpu_resource    what a GPU is called in the cluster
     kubeconfig      where the cluster is, for an orchestrator outside of it; unset: the one that this process runs in
     kueue_queue     local queue of Kueue that admits the kubernetes pool's pods; unset: they start at once
-    quotas          file that says how much each project may have (`quotas.py`); unset: no limits
+    quotas          file that says how much each project may have (`jobs/quotas`); unset: no limits
     keep_last       newest checkpoints of each living agent that stay, whatever else does
     keep_best       best checkpoints of each job that stay, whatever else does
     collect_after   how long nothing is deleted that was written

@@ -6,7 +6,6 @@ import asyncio
 import logging
 import secrets
 from collections.abc import Awaitable, Callable, Mapping
-from datetime import timedelta
 
 import grpc
 from sqlalchemy.orm import Session
@@ -15,7 +14,7 @@ from podracer_core.database import open_database
 from podracer_core.rpc.channel import open_aio_channel
 from podracer_core.rpc.tokens import FileToken, LeaseTokens
 from podracer_core.storage.object_store import ObjectStore, open_store
-from podracer_orchestrator.artifacts.retention import Retention, RetentionTask
+from podracer_orchestrator.artifacts.retention import RetentionTask
 from podracer_orchestrator.board.client import LeaderboardClient
 from podracer_orchestrator.board.delivery import Delivery
 from podracer_orchestrator.board.requests import CohortProposer, EnsembleMaker
@@ -28,7 +27,7 @@ from podracer_orchestrator.dispatch.metrics import Gauges
 from podracer_orchestrator.jobs.quotas import Quotas
 from podracer_orchestrator.leases.deadlines import LeaseDeadlines
 from podracer_orchestrator.pool.backend import PoolBackend, StaticPool
-from podracer_orchestrator.pool.local import LocalPool, LocalPoolSettings
+from podracer_orchestrator.pool.local import LocalPool
 from podracer_orchestrator.pool.reconciler import PoolReconciler
 from podracer_orchestrator.pool.shares import PoolShares
 from podracer_orchestrator.tables import SettingRow
@@ -72,12 +71,9 @@ class Orchestrator:
         self._ensembles = EnsembleMaker(transactions, board, self._delivery, changes, self.clock)
         self._generations = GenerationTask(transactions, changes, self.clock)
         self._sweep = Sweep(transactions, self.deadlines, self.lease_operations, self.clock)
-        rules = Retention(config.keep_last, config.keep_best, timedelta(seconds=config.collect_after))
         self.storing = asyncio.Lock()
         """Held from when an uploaded object is stored until it is recorded, and by who deletes one."""
-        self.retention = RetentionTask(
-            transactions, board, self._delivery, store, self.storing, self.clock, rules, config.collect_every
-        )
+        self.retention = RetentionTask(transactions, board, self._delivery, store, self.storing, self.clock, config)
         self._config = config
         self._channel = channel
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -151,32 +147,10 @@ class Orchestrator:
     def _make_pool(self, address: str) -> PoolBackend:
         config = self._config
         if config.pool == "kubernetes":
-            from podracer_orchestrator.pool.kubernetes.pool import KubernetesPool, KubernetesPoolSettings
+            from podracer_orchestrator.pool.kubernetes.pool import KubernetesPool
 
-            return KubernetesPool(
-                KubernetesPoolSettings(
-                    pod_template=config.pod_template,
-                    kubeconfig=config.kubeconfig,
-                    max_pods=config.max_pods,
-                    name=config.pool_name,
-                    queue=config.kueue_queue,
-                    gpu_resource=config.gpu_resource,
-                ),
-                self.pool_reconciler,
-            )
-        if config.pool == "static" or config.state_dir is None or config.run_dir is None:
-            return StaticPool()
-        return LocalPool(
-            LocalPoolSettings(
-                orchestrator=address,
-                tokens=config.tokens,
-                store=config.store,
-                state_dir=config.state_dir,
-                run_dir=config.run_dir,
-                max_pods=config.max_pods,
-            ),
-            self.pool_reconciler,
-        )
+            return KubernetesPool(config, self.pool_reconciler)
+        return LocalPool(config, address, self.pool_reconciler) if config.pool == "local" else StaticPool()
 
 
 def _load_or_create_secret(session: Session) -> bytes:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import functools
+from datetime import datetime
 
 from google.protobuf.message import Message
+from google.protobuf.timestamp_pb2 import Timestamp
 
 from podracer.common.v1 import agent_pb2, cohort_pb2, environment_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
 from podracer.orchestrator.v1 import job_pb2
 from podracer.orchestrator.v1 import pod_service_pb2 as pod_pb2
-from podracer_orchestrator.tables import CheckpointRow, JobRow, PromotionRow, WorkRow
+from podracer_orchestrator.tables import CheckpointRow, JobRow, PodRow, PromotionRow, WorkRow
 
 
 def encode(message: Message) -> bytes:
@@ -72,6 +74,11 @@ def order_of(work: WorkRow) -> pod_pb2.EvaluateWork:
     return pod_pb2.EvaluateWork.FromString(work.evaluation or b"")
 
 
+def build_of(pod: PodRow) -> cohort_pb2.BuildInfo | None:
+    """The build of a pod's learner."""
+    return None if pod.build is None else cohort_pb2.BuildInfo.FromString(pod.build)
+
+
 def result_of(work: WorkRow) -> agent_pb2.Evaluation | None:
     """How one side of a contest did."""
     return _evaluation(work.result)
@@ -93,17 +100,25 @@ def policy_of(row: PromotionRow) -> agent_pb2.Parent:
     return agent_pb2.Parent(agent=row.agent, checkpoint=checkpoint)
 
 
+def timestamp(time: datetime | None) -> Timestamp | None:
+    """A stored time as a message."""
+    if time is None:
+        return None
+    stamp = Timestamp()
+    stamp.FromDatetime(time)
+    return stamp
+
+
 def checkpoint_reference(row: CheckpointRow) -> agent_pb2.CheckpointReference:
     """A stored checkpoint as the message that a learner resumes from."""
-    reference = agent_pb2.CheckpointReference(
+    return agent_pb2.CheckpointReference(
         prefix=row.prefix,
         manifest_sha256=row.manifest_sha256,
         size_bytes=row.size_bytes,
         env_steps=row.env_steps,
         fence=row.fence,
+        create_time=timestamp(row.create_time),
     )
-    reference.create_time.FromDatetime(row.create_time)
-    return reference
 
 
 def _evaluation(stored: bytes | None) -> agent_pb2.Evaluation | None:

@@ -127,7 +127,7 @@ class JobRow(Base):
     failed_works: Mapped[int] = mapped_column(default=0)
     """Works that failed one after the other, without a commit between them."""
     is_continuous: Mapped[bool] = mapped_column(default=False)
-    """Whether it trains nothing itself but makes jobs that do, one a generation (`supervision`)."""
+    """Whether it trains nothing itself but makes jobs that do, one a generation (`generations`)."""
     parent_uid: Mapped[str | None] = mapped_column(index=True)
     """The continuous job that has made this one."""
     generation: Mapped[int] = mapped_column(default=0)

@@ -5,20 +5,22 @@ from __future__ import annotations
 from podracer.common.v1 import agent_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
 from podracer_orchestrator import outbox
-from podracer_orchestrator.board.delivery import _together, _Waiting
+from podracer_orchestrator.board.delivery import _together
+from podracer_orchestrator.tables import OutboxRow
 
 
-def row(number: int, evaluations: int = 0, job: str = "a") -> _Waiting:
+def row(number: int, evaluations: int = 0, job: str = "a") -> OutboxRow:
     """A row of so many evaluations; 0: of a candidate."""
     if not evaluations:
-        return _Waiting(number, job, outbox.SUBMIT_CANDIDATE, b"", "")
+        return OutboxRow(id=number, job_uid=job, method=outbox.SUBMIT_CANDIDATE, request=b"")
     request = leaderboard_pb2.RecordEvaluationsRequest(
         leaderboard="b", evaluations=[agent_pb2.Evaluation(evaluation_id=f"{number}-{i}") for i in range(evaluations)]
     )
-    return _Waiting(number, job, outbox.RECORD_EVALUATIONS, request.SerializeToString(), "")
+    stored = request.SerializeToString()
+    return OutboxRow(id=number, job_uid=job, method=outbox.RECORD_EVALUATIONS, request=stored)
 
 
-def groups(*rows: _Waiting) -> list[list[int]]:
+def groups(*rows: OutboxRow) -> list[list[int]]:
     return [[each.id for each in group] for group in _together(rows)]
 
 

@@ -15,7 +15,6 @@ from podracer_orchestrator.pool.local_pod import (
     LEARNER_GRACE_S,
     STOP_GRACE_S,
     LocalPod,
-    PodProcesses,
 )
 
 
@@ -75,7 +74,7 @@ def end(hurried: bool, **ends_after_s: float) -> tuple[float, set[str]]:
 
     async def main() -> None:
         processes = {role: PlayedProcess(seconds) for role, seconds in ends_after_s.items()}
-        pod = LocalPod(PodProcesses("pod", processes), None)  # type: ignore[arg-type]
+        pod = LocalPod("pod", processes, None)  # type: ignore[arg-type]
         pod.start()
         await asyncio.sleep(0)
         if hurried:

@@ -39,6 +39,7 @@ from podracer_orchestrator.artifacts.artifacts import Found
 from podracer_orchestrator.clock import Clock
 from podracer_orchestrator.jobs import job_files
 from podracer_orchestrator.jobs.quotas import Quotas, require_upload
+from podracer_orchestrator.stored_messages import timestamp
 from podracer_orchestrator.tables import ArtifactRow
 from podracer_orchestrator.transactions import Transactions
 
@@ -99,7 +100,7 @@ class ArtifactServicer(artifact_service_pb2_grpc.ArtifactServiceServicer):
                 try:
                     found = await self._transactions.write(keep)
                 except (Exhausted, AlreadyExists, Fenced):
-                    await self._delete_unless_recorded(row.key)
+                    await versions.delete_unless_recorded(self._transactions, self._store, row.key)
                     raise
         return artifact_pb2.UploadResponse(artifact=await self._message(found))
 
@@ -145,13 +146,8 @@ class ArtifactServicer(artifact_service_pb2_grpc.ArtifactServiceServicer):
     ) -> artifact_pb2.DeleteArtifactResponse:
         found = await self._transactions.write(lambda session: artifacts.remove_upload(session, request.name))
         async with self._storing:
-            await self._delete_unless_recorded(found.uri)
+            await versions.delete_unless_recorded(self._transactions, self._store, found.uri)
         return artifact_pb2.DeleteArtifactResponse()
-
-    async def _delete_unless_recorded(self, key: str) -> None:
-        """An earlier version of a name may have the same object."""
-        if not await self._transactions.read(lambda session: versions.is_recorded(session, key)):
-            await asyncio.to_thread(self._store.delete, key)
 
     def _row(self, header: artifact_pb2.UploadHeader) -> ArtifactRow:
         """The row of a checked header. Raises InvalidInput, or Exhausted for too large a file."""
@@ -243,16 +239,15 @@ async def _receive(requests: AsyncIterator[artifact_pb2.UploadRequest], draft: I
 
 
 def _message(found: Found, files: tuple[ManifestFile, ...]) -> artifact_pb2.Artifact:
-    message = artifact_pb2.Artifact(
+    return artifact_pb2.Artifact(
         name=found.name,
         kind=artifact_pb2.ArtifactKind.Value(f"ARTIFACT_KIND_{found.kind}"),
         files=[_file_message(file) for file in files],
         size_bytes=found.size_bytes,
         uri=found.uri,
         sha256=found.sha256,
+        create_time=timestamp(found.create_time),
     )
-    message.create_time.FromDatetime(found.create_time)
-    return message
 
 
 def _file_message(file: ManifestFile) -> artifact_pb2.ArtifactFile:

@@ -20,8 +20,8 @@ from podracer_core.rpc.tokens import Role
 from podracer_core.telemetry.spans import current
 from podracer_orchestrator import events, names
 from podracer_orchestrator.api import job_changes
+from podracer_orchestrator.api.job_changes import find_policy
 from podracer_orchestrator.api.messages import event_message, job_message, pod_messages, promotion_message
-from podracer_orchestrator.api.policy_lookup import find_policy
 from podracer_orchestrator.api.watching import Watcher
 from podracer_orchestrator.continuous import promotions
 from podracer_orchestrator.jobs import job_files, jobs, listing, submission

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from sqlalchemy.orm import Session
 
@@ -13,12 +13,13 @@ from podracer_core.jobs.messages import seconds_to_duration
 from podracer_orchestrator.continuous import promotions
 from podracer_orchestrator.jobs import jobs
 from podracer_orchestrator.leases import leases
-from podracer_orchestrator.leases.deadlines import LeaseDeadlines
+from podracer_orchestrator.leases.deadlines import LeaseDeadlines, LiveReport
 from podracer_orchestrator.leases.leases import PodLease
 from podracer_orchestrator.names import job_name, leaderboard_name
 from podracer_orchestrator.outcomes import objective, retraining
 from podracer_orchestrator.stored_messages import (
     best_of,
+    build_of,
     challenger_of,
     champion_of,
     description_of,
@@ -27,13 +28,15 @@ from podracer_orchestrator.stored_messages import (
     problem_of,
     retrained_of,
     spec_of,
+    timestamp,
 )
 from podracer_orchestrator.tables import ContinuationRow, EventRow, JobRow, PodRow, PromotionRow, WorkKind
 
 
 def job_message(session: Session, job: JobRow, deadlines: LeaseDeadlines, now: datetime) -> job_pb2.Job:
     """A job as clients see it."""
-    message = job_pb2.Job(
+    parent = None if job.parent_uid is None else jobs.get_by_uid(session, job.parent_uid)
+    return job_pb2.Job(
         name=job_name(job.project, job.job_id),
         uid=job.uid,
         spec=spec_of(job),
@@ -48,16 +51,12 @@ def job_message(session: Session, job: JobRow, deadlines: LeaseDeadlines, now: d
         retrained=retrained_of(job),
         ensemble=ensemble_of(job),
         environment_description=description_of(job) if job.description is not None else None,
+        parent=job_name(parent.project, parent.job_id) if parent is not None else "",
+        generation=job.generation,
+        create_time=timestamp(job.create_time),
+        start_time=timestamp(job.start_time),
+        end_time=timestamp(job.end_time),
     )
-    if job.parent_uid is not None:
-        parent = jobs.get_by_uid(session, job.parent_uid)
-        message.parent, message.generation = job_name(parent.project, parent.job_id), job.generation
-    message.create_time.FromDatetime(job.create_time)
-    if job.start_time is not None:
-        message.start_time.FromDatetime(job.start_time)
-    if job.end_time is not None:
-        message.end_time.FromDatetime(job.end_time)
-    return message
 
 
 def pod_messages(
@@ -74,16 +73,19 @@ def pod_messages(
 
 def event_message(event: EventRow) -> job_pb2.Event:
     """An event as clients see it."""
-    message = job_pb2.Event(
-        position=event.position, kind=event.kind, message=event.message, subject=event.subject, details=event.details
+    return job_pb2.Event(
+        position=event.position,
+        kind=event.kind,
+        message=event.message,
+        subject=event.subject,
+        details=event.details,
+        time=timestamp(event.time),
     )
-    message.time.FromDatetime(event.time)
-    return message
 
 
 def promotion_message(row: PromotionRow) -> service_pb2.Promotion:
     """A decision about an alias as clients see it."""
-    message = service_pb2.Promotion(
+    return service_pb2.Promotion(
         position=row.position,
         alias=row.alias,
         decision=service_pb2.PromotionDecision.Value(f"PROMOTION_DECISION_{row.decision}"),
@@ -94,24 +96,22 @@ def promotion_message(row: PromotionRow) -> service_pb2.Promotion:
         policy=policy_of(row) if row.agent else None,
         champion=champion_of(row),
         challenger=challenger_of(row),
+        create_time=timestamp(row.create_time),
     )
-    message.create_time.FromDatetime(row.create_time)
-    return message
 
 
 def _continuous_status(session: Session, job: JobRow) -> job_pb2.ContinuousStatus:
     stand = session.get_one(ContinuationRow, job.uid)
-    status = job_pb2.ContinuousStatus(generation=stand.generation, data_sha256=stand.data_sha256)
     current = None if stand.child_uid is None else session.get(JobRow, stand.child_uid)
-    if current is not None:
-        status.current_job = job_name(current.project, current.job_id)
     champion = promotions.champion(session, job)
-    if champion is not None:
-        status.champion.CopyFrom(policy_of(champion))
-        status.champion_generation = champion.generation
-    if stand.next_time is not None:
-        status.next_time.FromDatetime(stand.next_time)
-    return status
+    return job_pb2.ContinuousStatus(
+        generation=stand.generation,
+        data_sha256=stand.data_sha256,
+        current_job="" if current is None else job_name(current.project, current.job_id),
+        champion=None if champion is None else policy_of(champion),
+        champion_generation=0 if champion is None else champion.generation,
+        next_time=timestamp(stand.next_time),
+    )
 
 
 def _progress(session: Session, job: JobRow, deadlines: LeaseDeadlines, now: datetime) -> job_pb2.JobProgress:
@@ -123,7 +123,12 @@ def _progress(session: Session, job: JobRow, deadlines: LeaseDeadlines, now: dat
         max(0, begun + deadlines.live(fence).member_env_steps.get(agent, 0) - committed)
         for fence, agent, begun, committed in leases.standings(session, job.uid)
     )
-    progress = job_pb2.JobProgress(
+    left = retraining.env_steps_left(session, job) if spec_of(job).HasField("retrain") else None
+    if left is None:
+        eta_s = objective.expected_end_s(job, used, len(held), speed)
+    else:
+        eta_s = max(0, left - live) / speed if speed > 0.0 else None
+    return job_pb2.JobProgress(
         env_steps=job.env_steps,
         live_env_steps=job.env_steps + live,
         env_steps_per_second=speed,
@@ -135,17 +140,9 @@ def _progress(session: Session, job: JobRow, deadlines: LeaseDeadlines, now: dat
         completed_rounds=job.completed_rounds,
         reserved_env_steps=used.reserved_env_steps,
         best=best_of(job),
+        time_to_target=None if job.time_to_target_s is None else seconds_to_duration(job.time_to_target_s),
+        eta=None if eta_s is None else seconds_to_duration(eta_s),
     )
-    if job.time_to_target_s is not None:
-        progress.time_to_target.CopyFrom(seconds_to_duration(job.time_to_target_s))
-    left = retraining.env_steps_left(session, job) if spec_of(job).HasField("retrain") else None
-    if left is None:
-        eta = objective.expected_end(job, used, len(held), speed)
-    else:
-        eta = timedelta(seconds=max(0, left - live) / speed) if speed > 0.0 else None
-    if eta is not None:
-        progress.eta.FromTimedelta(eta)
-    return progress
 
 
 def _pod_message(
@@ -155,7 +152,8 @@ def _pod_message(
     deadlines: LeaseDeadlines,
     used: job_pb2.Resources | None,
 ) -> job_pb2.Pod:
-    message = job_pb2.Pod(
+    live = LiveReport() if lease is None else deadlines.live(lease.fence)
+    return job_pb2.Pod(
         name=pod.name,
         state=job_pb2.PodState.Value(f"POD_STATE_{pod.state}"),
         backend=pod.backend,
@@ -165,15 +163,10 @@ def _pod_message(
         layout=job_pb2.PodLayout.Value(f"POD_LAYOUT_{pod.layout or 'UNSPECIFIED'}"),
         used=used,
         agents=agents,
+        job="" if lease is None else job_name(lease.project, lease.job_id),
+        fence=0 if lease is None else lease.fence,
+        env_steps_per_second=live.env_steps_per_second,
+        build=build_of(pod),
+        create_time=timestamp(pod.create_time),
+        last_seen_time=timestamp(max(pod.last_seen_time, live.time or pod.last_seen_time)),
     )
-    last_seen = pod.last_seen_time
-    if lease is not None:
-        live = deadlines.live(lease.fence)
-        message.job, message.fence = job_name(lease.project, lease.job_id), lease.fence
-        message.env_steps_per_second = live.env_steps_per_second
-        last_seen = max(last_seen, live.time or last_seen)
-    if pod.build is not None:
-        message.build.ParseFromString(pod.build)
-    message.create_time.FromDatetime(pod.create_time)
-    message.last_seen_time.FromDatetime(last_seen)
-    return message

@@ -26,7 +26,7 @@ from podracer_orchestrator.leases.deadlines import LeaseDeadlines, LiveReport
 from podracer_orchestrator.leases.leases import Holder
 from podracer_orchestrator.outcomes.results import member_commit
 from podracer_orchestrator.pool.pods import PodReport
-from podracer_orchestrator.stored_messages import encode
+from podracer_orchestrator.stored_messages import encode, timestamp
 
 SERVICE = "/podracer.orchestrator.v1.PodService/"
 METHODS: Mapping[str, set[Role]] = {
@@ -71,9 +71,7 @@ class PodServicer(pod_service_pb2_grpc.PodServiceServicer):
         self, request: pod_pb2.CommitCheckpointRequest, context: Context
     ) -> pod_pb2.CommitCheckpointResponse:
         await self._operations.commit(_holder(request), [member_commit(member) for member in request.members])
-        response = pod_pb2.CommitCheckpointResponse()
-        response.commit_time.FromDatetime(self._clock.now())
-        return response
+        return pod_pb2.CommitCheckpointResponse(commit_time=timestamp(self._clock.now()))
 
     async def CompleteWork(
         self, request: pod_pb2.CompleteWorkRequest, context: Context

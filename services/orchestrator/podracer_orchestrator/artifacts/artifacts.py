@@ -18,6 +18,7 @@ from podracer_orchestrator.jobs import job_files, jobs
 from podracer_orchestrator.names import Name
 from podracer_orchestrator.stored_messages import final_policy
 from podracer_orchestrator.tables import ArtifactRow, CheckpointRow, JobRow
+from podracer_orchestrator.works import checkpoints
 
 CHECKPOINT = "CHECKPOINT"
 KINDS = ("checkpoint", "best checkpoint", "artifact")
@@ -48,7 +49,8 @@ def find(session: Session, text: str) -> Found:
             raise NotFound(f"there is no artifact {text}", name=text)
         return uploaded(row)
     job = jobs.get(session, name.project, name.job)
-    return checkpoint(job, _best(session, job) if name.kind == "best checkpoint" else _checkpoint(session, job, name))
+    is_best = name.kind == "best checkpoint"
+    return checkpoint(job, _best(session, job) if is_best else checkpoints.find_checkpoint(session, job, name))
 
 
 def checkpoint(job: JobRow, row: CheckpointRow) -> Found:
@@ -167,15 +169,4 @@ def _row(session: Session, prefix: str) -> CheckpointRow:
     row = session.get(CheckpointRow, prefix)
     if row is None:
         raise NotFound(f"the checkpoint {prefix} is gone: its job is being deleted", prefix=prefix)
-    return row
-
-
-def _checkpoint(session: Session, job: JobRow, name: Name) -> CheckpointRow:
-    agent = f"{names.job_name(name.project, name.job)}/agents/{name.agent}"
-    query = select(CheckpointRow).where(
-        CheckpointRow.job_uid == job.uid, CheckpointRow.agent == agent, CheckpointRow.checkpoint_id == name.id
-    )
-    row = session.scalar(query)
-    if row is None:
-        raise NotFound(f"there is no committed checkpoint {name.id} of {agent}", name=name.id)
     return row

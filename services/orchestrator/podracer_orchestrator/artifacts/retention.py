@@ -31,6 +31,7 @@ from podracer_orchestrator.artifacts import versions
 from podracer_orchestrator.board.client import LeaderboardClient
 from podracer_orchestrator.board.delivery import Delivery
 from podracer_orchestrator.clock import Clock
+from podracer_orchestrator.config import OrchestratorConfig
 from podracer_orchestrator.continuous import promotions
 from podracer_orchestrator.jobs import founders, jobs
 from podracer_orchestrator.jobs.plan import plan_of
@@ -39,21 +40,11 @@ from podracer_orchestrator.outcomes import objective
 from podracer_orchestrator.stored_messages import best_of, ensemble_of, order_of, proposal_of, retrained_of
 from podracer_orchestrator.tables import CheckpointRow, JobRow, MemberRow, WorkKind, WorkRow, WorkState
 from podracer_orchestrator.transactions import Transactions
-from podracer_orchestrator.works import refused_checkpoints
+from podracer_orchestrator.works import checkpoints
 
 logger = logging.getLogger(__name__)
 
 _OPEN = (WorkState.PROPOSING.value, WorkState.READY.value, WorkState.LEASED.value)
-
-
-@dataclass(frozen=True, slots=True)
-class Retention:
-    """What stays besides what is needed: the newest `last` of each living agent, the `best` of the job; and everything
-    that is younger than `age`."""
-
-    last: int = 2
-    best: int = 8
-    age: timedelta = timedelta(hours=1)
 
 
 @dataclass(slots=True)
@@ -98,8 +89,7 @@ class RetentionTask:
         store: ObjectStore,
         storing: asyncio.Lock,
         clock: Clock,
-        retention: Retention,
-        interval_s: float,
+        config: OrchestratorConfig,
     ) -> None:
         self._transactions = transactions
         self._board = board
@@ -107,14 +97,14 @@ class RetentionTask:
         self._store = store
         self._storing = storing
         self._clock = clock
-        self._retention = retention
-        self._interval_s = interval_s
+        self._config = config
+        self._age = timedelta(seconds=config.collect_after)
         self._collecting = asyncio.Lock()
 
     async def run(self) -> None:
         """Collect for ever."""
         while True:
-            await asyncio.sleep(self._interval_s)
+            await asyncio.sleep(self._config.collect_every)
             try:
                 found = await self.collect()
             except PodracerError as error:
@@ -138,7 +128,7 @@ class RetentionTask:
                 except Exception:
                     logger.exception("nothing of job %s could be collected", uid)
             if not dry_run:
-                latest = self._clock.now() - self._retention.age
+                latest = self._clock.now() - self._age
                 await versions.collect_uploads(self._transactions, self._store, self._storing, latest, project)
         return found
 
@@ -148,7 +138,7 @@ class RetentionTask:
             return Collected()
         board, prefix = place
         everything = await asyncio.to_thread(self._stored, prefix)
-        latest = self._clock.now() - self._retention.age
+        latest = self._clock.now() - self._age
         stored = {each: found for each, found in everything.items() if found.modified < latest}
         if not stored:
             return Collected()
@@ -218,7 +208,7 @@ class RetentionTask:
             needed |= {agent.best_evaluation.checkpoint.prefix, agent.latest_evaluation.checkpoint.prefix}
             needed |= _of_spec(agent.spec)
         best_first = [prefix for _, prefix in sorted(scores, reverse=True)]
-        return _Pins(frozenset(needed), frozenset(living), best_first[: self._retention.best])
+        return _Pins(frozenset(needed), frozenset(living), best_first[: self._config.keep_best])
 
     def _doom(
         self, session: Session, uid: str, board: str, stored: Collection[str], pins: _Pins, dry_run: bool
@@ -229,7 +219,7 @@ class RetentionTask:
             return []  # deleted meanwhile, or news came for the leaderboard: the next time
         needed = pins.prefixes | set(pins.best) | _needed(session, job) | self._newest(session, uid, pins.living)
         needed |= promotions.pointed_at(session).keys() | founders.needed(session).keys() | _in_contests(session)
-        needed |= refused_checkpoints.in_place_of(session, uid, needed)
+        needed |= checkpoints.in_place_of(session, uid, needed)
         held = set(leases.fences(session, uid))
         doomed = [each for each in stored if each not in needed and CheckpointPlace.parse(each).fence not in held]
         if not dry_run:
@@ -246,7 +236,7 @@ class RetentionTask:
         )
         newest: dict[str, list[str]] = defaultdict(list)
         for agent, prefix in session.execute(rows.order_by(CheckpointRow.env_steps.desc(), CheckpointRow.fence.desc())):
-            if agent in agents and len(newest[agent]) < self._retention.last:
+            if agent in agents and len(newest[agent]) < self._config.keep_last:
                 newest[agent].append(prefix)
         return {prefix for prefixes in newest.values() for prefix in prefixes}
 

@@ -95,14 +95,17 @@ async def collect_uploads(
         old = await asyncio.to_thread(_old_objects, store, f"projects/{each}/{UPLOADS_FOLDER}", before)
         for key in old:
             async with storing:
-                await _delete_unless_recorded(transactions, store, key, before)
+                await delete_unless_recorded(transactions, store, key, before)
 
 
-async def _delete_unless_recorded(transactions: Transactions, store: ObjectStore, key: str, before: datetime) -> None:
+async def delete_unless_recorded(
+    transactions: Transactions, store: ObjectStore, key: str, before: datetime | None = None
+) -> None:
+    """Delete an object that no artifact has, written before then: another version of its name may have the same one."""
     if await transactions.read(lambda session: is_recorded(session, key)):
         return
     with contextlib.suppress(NotFound):
-        if (await asyncio.to_thread(store.stat, key)).modified < before:
+        if before is None or (await asyncio.to_thread(store.stat, key)).modified < before:
             await asyncio.to_thread(store.delete, key)
             logger.info("deleted %s, which no artifact has", key)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import grpc
@@ -34,28 +35,26 @@ class LeaderboardClient:
 
     async def agents(self, name: str) -> list[leaderboard_pb2.Agent]:
         """Every agent that a leaderboard has ever had, oldest first."""
-        found: list[leaderboard_pb2.Agent] = []
         request = leaderboard_pb2.ListAgentsRequest(leaderboard=name, page_size=_PAGE)
-        while True:
-            answer = await self._stub.ListAgents(request, timeout=TIMEOUT_S)
-            found += answer.agents
-            if not answer.next_page_token:
-                return found
-            request.page_token = answer.next_page_token
+        return [each async for page in _pages(self._stub.ListAgents, request) for each in page.agents]
 
     async def alias_changes(self, name: str) -> list[leaderboard_pb2.AliasChange]:
         """What every alias has pointed at, newest first."""
-        found: list[leaderboard_pb2.AliasChange] = []
         request = leaderboard_pb2.ListAliasHistoryRequest(leaderboard=name, page_size=_PAGE)
-        while True:
-            answer = await self._stub.ListAliasHistory(request, timeout=TIMEOUT_S)
-            found += answer.changes
-            if not answer.next_page_token:
-                return found
-            request.page_token = answer.next_page_token
+        return [each async for page in _pages(self._stub.ListAliasHistory, request) for each in page.changes]
 
     async def call(self, method: str, request: bytes) -> Message:
         """Make a call of the outbox; `request` is in wire form."""
         decoded = REQUEST_TYPES[method].FromString(request)
         answer: Message = await getattr(self._stub, method)(decoded, timeout=TIMEOUT_S)
         return answer
+
+
+async def _pages(call: Callable[..., Awaitable[Any]], request: Any) -> AsyncIterator[Any]:
+    """The answers to a call that lists, page by page."""
+    while True:
+        page = await call(request, timeout=TIMEOUT_S)
+        yield page
+        if not page.next_page_token:
+            return
+        request.page_token = page.next_page_token

@@ -7,7 +7,6 @@ import functools
 import logging
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from google.protobuf.message import Message
 from sqlalchemy.orm import Session
@@ -34,17 +33,6 @@ REFUSALS = (InvalidInput, NotFound, AlreadyExists, PreconditionFailed)
 """The leaderboard will never take this: repeating it would hold up everything behind it for ever."""
 _LATEST_S = 1.0
 """What need not be delivered at once is then, and together."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Waiting:
-    """A row of the outbox, read."""
-
-    id: int
-    job_uid: str
-    method: str
-    request: bytes
-    traceparent: str
 
 
 class Delivery:
@@ -76,7 +64,7 @@ class Delivery:
         async with self._delivering[board]:
             is_all = False
             while not is_all:
-                waiting = await self._transactions.read(functools.partial(_read, board=board))
+                waiting = await self._transactions.read(functools.partial(outbox.pending, board=board))
                 is_all = len(waiting) < outbox.ROWS_AT_ONCE
                 if waiting:
                     await self._deliver(waiting)
@@ -97,9 +85,9 @@ class Delivery:
             return error
         return None
 
-    async def _deliver(self, waiting: Sequence[_Waiting]) -> None:
+    async def _deliver(self, waiting: Sequence[OutboxRow]) -> None:
         """Deliver rows in order, and forget in one transaction those that the leaderboard has answered."""
-        answered: list[tuple[_Waiting, Message | PodracerError]] = []
+        answered: list[tuple[OutboxRow, Message | PodracerError]] = []
         try:
             for rows in _together(waiting):
                 answered += await self._call(rows)  # what was answered before a failure counts
@@ -127,7 +115,7 @@ class Delivery:
             return
         await self._transactions.write(lambda session: claim(session, candidates))
 
-    async def _call(self, rows: Sequence[_Waiting]) -> list[tuple[_Waiting, Message | PodracerError]]:
+    async def _call(self, rows: Sequence[OutboxRow]) -> list[tuple[OutboxRow, Message | PodracerError]]:
         """Make rows of the same method in one call; where that is refused, one by one."""
         first = rows[0]
         try:
@@ -143,7 +131,7 @@ class Delivery:
         DELIVERED.add(len(rows), method=first.method, result="taken")
         return [(row, answer) for row in rows]
 
-    def _settle(self, session: Session, answered: Sequence[tuple[_Waiting, Message | PodracerError]]) -> None:
+    def _settle(self, session: Session, answered: Sequence[tuple[OutboxRow, Message | PodracerError]]) -> None:
         outbox.delivered(session, [row.id for row, _ in answered])
         for row, answer in answered:
             if isinstance(answer, PodracerError):
@@ -155,7 +143,7 @@ class Delivery:
             if job is not None:
                 objective.finish_if_due(session, job, self._clock.now())
 
-    def _delivered(self, session: Session, row: _Waiting, answer: Message) -> None:
+    def _delivered(self, session: Session, row: OutboxRow, answer: Message) -> None:
         job = session.get(JobRow, row.job_uid)
         if job is None or not isinstance(answer, leaderboard_pb2.SubmitCandidateResponse) or not answer.admitted:
             return
@@ -166,7 +154,7 @@ class Delivery:
         if answer.challenge:
             objective.hear_claim(session, job, request.candidate, now)
 
-    def _refused(self, session: Session, row: _Waiting, error: PodracerError) -> None:
+    def _refused(self, session: Session, row: OutboxRow, error: PodracerError) -> None:
         job = session.get(JobRow, row.job_uid)
         if job is None:
             return
@@ -177,9 +165,9 @@ class Delivery:
             jobs.fail(session, job, cohort_pb2.Problem(reason=error.reason, message=message), now)
 
 
-def _together(waiting: Sequence[_Waiting]) -> list[list[_Waiting]]:
+def _together(waiting: Sequence[OutboxRow]) -> list[list[OutboxRow]]:
     """Evaluations that follow one another go together, as many as a call may hold; everything else by itself."""
-    groups: list[list[_Waiting]] = []
+    groups: list[list[OutboxRow]] = []
     room = 0
     for row in waiting:
         count = outbox.evaluation_count(row.method, row.request)
@@ -196,8 +184,3 @@ def _board_of(session: Session, job_uid: str) -> str | None:
     """The leaderboard of a job that trains; None for any other."""
     job = session.get(JobRow, job_uid)
     return outbox.board_of(job) if job is not None and JobState(job.state) in TRAINING_STATES else None
-
-
-def _read(session: Session, board: str) -> Sequence[_Waiting]:
-    rows: Sequence[OutboxRow] = outbox.pending(session, board)
-    return [_Waiting(row.id, row.job_uid, row.method, row.request, row.traceparent) for row in rows]

@@ -41,7 +41,6 @@ MAX_ASKED = 20
 """Times that a leaderboard is asked in vain, which takes over a minute, before a job ends without its ensemble."""
 _IDLE_S = 60.0
 
-
 Rounds = tuple[int, int]
 """How many rounds of a job have ended: what it waits for that was asked for in vain."""
 

@@ -169,7 +169,7 @@ class Dispatcher:
         waiting = works.waiting(session, [job.uid for job in offer.jobs])
 
         def is_crowded(job: JobRow) -> bool:
-            return WorkState.READY not in waiting.states(job.uid) and self._proposer.turn(job.uid).locked()
+            return not _ready_kinds(waiting, job) and self._proposer.turn(job.uid).locked()
 
         passed_over = [] if own is None else [own.uid]
         for job in sorted((job for job in offer.jobs if job is not own), key=is_crowded):
@@ -182,7 +182,7 @@ class Dispatcher:
         return None
 
     def _find_in(self, session: Session, job: JobRow, waiting: works.Waiting, ask: Ask) -> Found:
-        now, kinds, can = self._clock.now(), waiting.kinds(job.uid, WorkState.READY), ask.capabilities
+        now, kinds, can = self._clock.now(), _ready_kinds(waiting, job), ask.capabilities
         obstacle = can.obstacle(session.get_one(PodRow, ask.report.name), job)
         if obstacle:
             note_passed_over(session, job, ask.report.name, obstacle, now)
@@ -288,6 +288,10 @@ class Dispatcher:
         pod_s = leases.active_time_s(job, self._clock.now()) * teams * plan.learners
         rate = max(1.0, job.cost_s / pod_s) if pod_s > 0.0 else 1.0
         return BudgetSplit(max(1, without), job.env_steps / job.cost_s * rate, plan.learners, rate)
+
+
+def _ready_kinds(waiting: works.Waiting, job: JobRow) -> set[str]:
+    return {kind for kind, state in waiting.get(job.uid, ()) if state == WorkState.READY}
 
 
 def _exit_message(reason: str) -> pod_pb2.Lease:

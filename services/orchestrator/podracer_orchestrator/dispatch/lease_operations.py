@@ -27,18 +27,18 @@ from podracer_orchestrator.outcomes import failures, objective, results
 from podracer_orchestrator.pool import pods
 from podracer_orchestrator.tables import CheckpointRow, JobRow, LeaseRow, LeaseState, PodState
 from podracer_orchestrator.transactions import ChangeFeed, Transactions
-from podracer_orchestrator.works import evaluation_works, progress
-from podracer_orchestrator.works.progress import MemberCommit
+from podracer_orchestrator.works import checkpoints, evaluation_works
+from podracer_orchestrator.works.checkpoints import MemberCommit
 
 logger = logging.getLogger(__name__)
 
 HANDED_BACK = ("", "DRAINED", "DRAINING", "SHUTDOWN", "SUSPENDED", "STOPPED", "CANCELLED")
 """Reasons of a release that say nothing against the work."""
-
-Result = pod_pb2.TrainResult | pod_pb2.EvaluateResult | pod_pb2.InspectResult | cohort_pb2.Problem
 ACCRUAL_S = 2.0
 """Active time, and what followers cost, is stored this often: a crash forgets no more of it."""
 _SHORTEST_S = 0.05
+
+Result = pod_pb2.TrainResult | pod_pb2.EvaluateResult | pod_pb2.InspectResult | cohort_pb2.Problem
 
 
 class LeaseOperations:
@@ -79,7 +79,7 @@ class LeaseOperations:
         await self._verify([each.checkpoint for each in commits])
 
         def operation(session: Session) -> None:
-            progress.commit(session, self._held(session, holder), commits, self._clock.now())
+            checkpoints.commit(session, self._held(session, holder), commits, self._clock.now())
 
         await self._transactions.write(operation)
 

@@ -27,18 +27,17 @@ from podracer_orchestrator.leases.leases import Holder
 from podracer_orchestrator.outcomes import results
 from podracer_orchestrator.tables import JobRow, LeaseRow, LeaseState, PodRow, PodState, WorkKind
 from podracer_orchestrator.transactions import ChangeFeed, Transactions, job_topic
-from podracer_orchestrator.works import evaluation_works, progress
+from podracer_orchestrator.works import checkpoints, evaluation_works
 
 FRESH_S = 1.0
 """How long an answer holds while nothing is written: some depend on the time."""
-
 MOST_KNOWN, FORGET_S = 256, 60.0
-
-Action: TypeAlias = pod_pb2.LeaseAction.ValueType
 AT_ONCE = 100
 """Pods whose evaluations are stored together at most."""
 PAUSE_S = 0.03
 """Between two such transactions: what comes meanwhile shares the next one."""
+
+Action: TypeAlias = pod_pb2.LeaseAction.ValueType
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,14 +194,14 @@ class EvaluationBatcher:
     def _store(self, session: Session, batch: Sequence[_Received]) -> list[PodracerError | None]:
         """What is wrong with each; the others are stored."""
         loaded = leases.load(session, [each.holder.fence for each in batch])  # for `find_held`
-        agents = progress.agents_of(session, [lease.work_id for lease in loaded])
+        agents = checkpoints.agents_of(session, [lease.work_id for lease in loaded])
         problems: list[PodracerError | None] = []
         sound: dict[str, list[tuple[LeaseRow, Sequence[agent_pb2.Evaluation]]]] = {}  # by job
         for each in batch:
             try:
                 lease = leases.find_held(session, each.holder)
                 self._deadlines.check(lease.fence)
-                progress.require_lead(lease)
+                checkpoints.require_lead(lease)
                 results.check_evaluations(each.evaluations, agents.get(lease.work_id, []))
             except PodracerError as error:
                 problems.append(error)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from importlib.metadata import entry_points
+
+from google.protobuf.field_mask_pb2 import FieldMask
 
 from podracer.common.v1 import environment_pb2
 from podracer.orchestrator.v1 import job_pb2
@@ -25,7 +27,10 @@ _ENDING_CHARACTERS = "abcdefghijkmnpqrstuvwxyz23456789"  # without those that ar
 
 _EXTENSIONS = {"generator": "podracer.generators", "updater": "podracer.updaters"}
 
-Copy = Callable[[job_pb2.JobSpec, job_pb2.JobSpec], None]
+_CHANGEABLE = (
+    "labels", "objective.max_cost", "objective.max_duration", "objective.max_env_steps", "objective.target_return",
+    "pod.max_count", "pod.min_count", "weight",
+)  # fmt: skip
 
 
 def new_job(request: service_pb2.CreateJobRequest) -> NewJob:
@@ -86,10 +91,13 @@ def changed(spec: job_pb2.JobSpec, new: job_pb2.JobSpec, paths: Sequence[str]) -
     result = job_pb2.JobSpec()
     result.CopyFrom(spec)
     for path in paths:
-        copy = _CHANGEABLE.get(path)
-        if copy is None:
-            raise _bad("update_mask", f"{path!r} cannot be changed; these can: {', '.join(sorted(_CHANGEABLE))}")
-        copy(new, result)
+        if path not in _CHANGEABLE:
+            raise _bad("update_mask", f"{path!r} cannot be changed; these can: {', '.join(_CHANGEABLE)}")
+    source = job_pb2.JobSpec()
+    source.CopyFrom(new)
+    source.pod.SetInParent()  # what a section leaves out is unset, also where there is no section
+    source.objective.SetInParent()
+    FieldMask(paths=paths).MergeMessage(source, result, replace_message_field=True, replace_repeated_field=True)
     result = checked(result)
     del result.founders[:]
     result.founders.extend(spec.founders)  # with all that was looked up of their checkpoints
@@ -113,47 +121,6 @@ def _check_installed(kind: str, name: str, known: Sequence[str], field: str) -> 
     """Refuse an extension that is not there. Of a package that offers one we only know the name: it may need torch."""
     if name not in known:
         raise _bad(field, f"no {kind} {name[:100]!r} is installed; there are: {', '.join(known)}")
-
-
-def _copy_labels(source: job_pb2.JobSpec, target: job_pb2.JobSpec) -> None:
-    target.labels.clear()
-    target.labels.update(source.labels)
-
-
-def _copy_weight(source: job_pb2.JobSpec, target: job_pb2.JobSpec) -> None:
-    target.weight = source.weight
-
-
-def _copier(section: str, field: str) -> Copy:
-    def copy(source: job_pb2.JobSpec, target: job_pb2.JobSpec) -> None:
-        from_section, to_section = getattr(source, section), getattr(target, section)
-        to_section.ClearField(field)
-        descriptor = from_section.DESCRIPTOR.fields_by_name[field]
-        if descriptor.has_presence and not from_section.HasField(field):
-            return
-        if descriptor.message_type is not None:
-            getattr(to_section, field).CopyFrom(getattr(from_section, field))
-        else:
-            setattr(to_section, field, getattr(from_section, field))
-
-    return copy
-
-
-_CHANGEABLE: dict[str, Copy] = {
-    "labels": _copy_labels,
-    "weight": _copy_weight,
-    **{
-        f"{section}.{field}": _copier(section, field)
-        for section, field in (
-            ("pod", "min_count"),
-            ("pod", "max_count"),
-            ("objective", "max_env_steps"),
-            ("objective", "max_duration"),
-            ("objective", "max_cost"),
-            ("objective", "target_return"),
-        )
-    },
-}
 
 
 def _job_id(display_name: str) -> str:

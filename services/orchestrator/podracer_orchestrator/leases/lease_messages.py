@@ -15,8 +15,7 @@ from podracer_orchestrator.names import job_name, lease_name
 from podracer_orchestrator.stored_messages import checkpoint_reference, description_of, order_of, proposal_of, spec_of
 from podracer_orchestrator.tables import CheckpointRow, JobRow, LeaseRow, PodRow, WorkKind, WorkRow
 from podracer_orchestrator.works import evaluation_works
-from podracer_orchestrator.works.progress import members_of
-from podracer_orchestrator.works.refused_checkpoints import begin_soundly
+from podracer_orchestrator.works.checkpoints import begin_soundly, members_of
 
 CHECKPOINT_INTERVAL_S = 30.0
 EVALUATION_FRACTION = 0.2

@@ -31,7 +31,7 @@ from podracer_orchestrator.tables import (
     WorkState,
 )
 from podracer_orchestrator.transactions import POOL, WORK, job_topic, touch
-from podracer_orchestrator.works.progress import members_of
+from podracer_orchestrator.works.checkpoints import members_of
 
 _ACTIVE_KINDS = (WorkKind.TRAIN, WorkKind.RETRAIN, WorkKind.EVALUATE)
 """While one of these is leased the job is active: also the time that a challenge takes is time to the target."""
@@ -136,14 +136,6 @@ def fences(session: Session, job_uid: str) -> Sequence[int]:
     """Of the leases of a job that are held."""
     query = select(LeaseRow.fence).where(LeaseRow.state == LeaseState.HELD, LeaseRow.job_uid == job_uid)
     return session.scalars(query).all()
-
-
-def count_held(session: Session, job_uid: str) -> tuple[int, int]:
-    """How many leases of a job are held, and how many of these lead a team."""
-    leads = func.coalesce(func.sum(case((LeaseRow.kind == WorkKind.TRAIN, 1), else_=0)), 0)
-    query = select(func.count(), leads).where(LeaseRow.state == LeaseState.HELD, LeaseRow.job_uid == job_uid)
-    count, leading = session.execute(query).one()
-    return count, int(leading)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """The ensemble at the end of a job: its best candidates act together, and are evaluated so.
 
-Its work is PROPOSING until the leaderboard has said which they are (`board.ensemble_requests`). Whatever becomes of it,
+Its work is PROPOSING until the leaderboard has said which they are (`board.requests`). Whatever becomes of it,
 the job ends afterwards.
 """
 
@@ -85,6 +85,4 @@ def give_up(session: Session, job: JobRow, work: WorkRow, why: str, now: datetim
 
 
 def _has_one_that_is(session: Session, job: JobRow, states: Collection[WorkState]) -> bool:
-    return any(
-        work.checkpoint is None and not work.contest for work in evaluation_works.in_states(session, job.uid, states)
-    )
+    return any(map(evaluation_works.is_of_ensemble, evaluation_works.in_states(session, job.uid, states)))

@@ -19,7 +19,8 @@ from podracer_orchestrator.outcomes import ensembles, retraining
 from podracer_orchestrator.stored_messages import checkpoint_reference, encode
 from podracer_orchestrator.tables import CheckpointRow, JobRow, LeaseRow, LeaseState, WorkKind, WorkRow, WorkState
 from podracer_orchestrator.transactions import WORK, touch
-from podracer_orchestrator.works.progress import members_of
+from podracer_orchestrator.works import evaluation_works
+from podracer_orchestrator.works.checkpoints import members_of
 
 MAX_ATTEMPTS = 5
 """Leases of one work that are lost one after the other, without a commit, before it fails."""
@@ -113,7 +114,7 @@ def fail(session: Session, job: JobRow, work: WorkRow, problem: cohort_pb2.Probl
             request.latest.CopyFrom(checkpoint_reference(session.get_one(CheckpointRow, member.checkpoint)))
         outbox.submit_candidate(session, job, request)
     if work.kind == WorkKind.EVALUATE:
-        if work.checkpoint is None and not work.contest:
+        if evaluation_works.is_of_ensemble(work):
             ensembles.give_up(session, job, work, f"it could not be evaluated: {problem.message}", now)
     else:
         note_failure(session, job, work.kind, problem, now)

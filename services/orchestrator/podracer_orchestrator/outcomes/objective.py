@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from sqlalchemy.orm import Session
 
@@ -188,9 +188,11 @@ def is_budget_used(job: JobRow, now: datetime) -> bool:
     return remainder(plan_of(job).budget, leases.used(job, now)).is_empty
 
 
-def expected_end(job: JobRow, used: Usage, pods: int, env_steps_per_second: float) -> timedelta | None:
-    """Time until the budget is used at the present speed, by so many `pods`; None where it cannot be told, or is more
-    than a lifetime away."""
+def expected_end_s(job: JobRow, used: Usage, pods: int, env_steps_per_second: float) -> float | None:
+    """Seconds until the budget is used at the present speed, by so many `pods`.
+
+    None where it cannot be told, or is more than a lifetime away.
+    """
     if JobState(job.state) not in ACTIVE_STATES or job.active_since is None:
         return None
     plan = plan_of(job)
@@ -202,7 +204,7 @@ def expected_end(job: JobRow, used: Usage, pods: int, env_steps_per_second: floa
     if plan.budget.cost_s is not None:
         waits.append((plan.budget.cost_s - used.cost_s) / max(1, pods))
     left_s = max(0.0, min(waits, default=math.inf))
-    return timedelta(seconds=left_s) if left_s < _LONGEST_S else None
+    return left_s if left_s < _LONGEST_S else None
 
 
 def _reach(session: Session, job: JobRow, claim: Claim, time_s: float, now: datetime) -> None:

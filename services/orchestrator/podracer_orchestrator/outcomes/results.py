@@ -33,8 +33,8 @@ from podracer_orchestrator.tables import (
     WorkRow,
     WorkState,
 )
-from podracer_orchestrator.works import evaluation_works, refused_checkpoints
-from podracer_orchestrator.works.progress import MemberCommit, commit, load_checkpoints, members_of
+from podracer_orchestrator.works import evaluation_works
+from podracer_orchestrator.works.checkpoints import MemberCommit, commit, load_checkpoints, members_of, refuse
 
 _MOST_SIZES = 200  # letters
 _ORDERED = (agent_pb2.EVALUATION_PURPOSE_CHALLENGE, agent_pb2.EVALUATION_PURPOSE_REQUESTED)
@@ -144,7 +144,7 @@ def complete_evaluation(session: Session, lease: LeaseRow, result: pod_pb2.Evalu
     work.state, work.end_time = WorkState.DONE, now
     if work.contest:
         contests.complete(session, job, work, result, now)
-    elif work.checkpoint is None:
+    elif evaluation_works.is_of_ensemble(work):
         ensembles.complete(session, job, work, result, now)
     else:
         outbox.record_evaluations(session, job, [result.evaluation])
@@ -177,7 +177,7 @@ def complete_with_problem(
     job = session.get_one(JobRow, lease.job_uid)
     work = session.get_one(WorkRow, lease.work_id)
     leases.end(session, job, lease, LeaseState.COMPLETED, now)
-    if refused_checkpoints.refuse(session, job, work, problem, now) and _can_go_on(session, work):
+    if refuse(session, job, work, problem, now) and _can_go_on(session, work):
         failures.free(session, job, work, now)
     else:
         failures.fail(session, job, work, problem, now)

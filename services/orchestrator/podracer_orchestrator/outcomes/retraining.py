@@ -21,8 +21,8 @@ from podracer_orchestrator.names import last_part
 from podracer_orchestrator.stored_messages import best_of, checkpoint_reference, encode, proposal_of, spec_of
 from podracer_orchestrator.tables import CheckpointRow, JobRow, MemberRow, WorkKind, WorkRow, WorkState
 from podracer_orchestrator.transactions import WORK, touch
+from podracer_orchestrator.works.checkpoints import members_of
 from podracer_orchestrator.works.evaluation_works import fresh_seeds
-from podracer_orchestrator.works.progress import members_of
 
 _ENDING = "-retrained"
 

@@ -22,11 +22,6 @@ class PodChoice:
     surplus: Sequence[PodRow]
 
 
-def is_idle(pod: PodRow) -> bool:
-    """Whether it waits for work."""
-    return pod.state == PodState.IDLE
-
-
 def choose_pods(wanted: Mapping[PodKind, int], there: Sequence[PodRow], held: Collection[LeaseRow]) -> PodChoice:
     """`there`: the pods that are not gone, oldest first; those that drain already are none to count on.
 

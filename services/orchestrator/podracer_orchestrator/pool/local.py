@@ -9,15 +9,16 @@ import os
 import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from podracer_core.carriers.shared_folder import SharedFolder
 from podracer_core.errors import InvalidInput
 from podracer_core.native_settings import NATIVE_SETTINGS
+from podracer_orchestrator.config import OrchestratorConfig
 from podracer_orchestrator.names import last_part
 from podracer_orchestrator.pool.backend import Capacity, PodObserver, PodPlan, PoolBackend
-from podracer_orchestrator.pool.local_pod import LEARNER, LocalPod, PodProcess, PodProcesses
+from podracer_orchestrator.pool.local_pod import LEARNER, LocalPod, PodProcess
 from podracer_orchestrator.pool.machine import Machine, Reading
 
 logger = logging.getLogger(__name__)
@@ -37,27 +38,17 @@ PASSED_ON = (
 """Settings of ours that are also the pods' settings; no other PODRACER_ variable reaches them."""
 
 
-@dataclass(frozen=True, slots=True)
-class LocalPoolSettings:
-    """Where pods find things. `run_dir` is short and private: unix sockets live there."""
-
-    orchestrator: str
-    tokens: Path
-    store: str
-    state_dir: Path
-    run_dir: Path
-    max_pods: int
-
-
 class LocalPool(PoolBackend):
     """Starts pods in sessions of their own, that die with this process; keeps them running."""
 
     name = "local"
     dies_with_us = True
 
-    def __init__(self, settings: LocalPoolSettings, observer: PodObserver) -> None:
-        """Raises InvalidInput where the folders for logs and sockets cannot be written."""
-        self._settings = settings
+    def __init__(self, config: OrchestratorConfig, orchestrator: str, observer: PodObserver) -> None:
+        """`orchestrator`: its address. Raises InvalidInput where the folders for logs and sockets cannot be written."""
+        assert config.state_dir is not None and config.run_dir is not None, "a local pool has both"
+        self._config, self._state_dir, self._run_dir = config, config.state_dir, config.run_dir
+        self._orchestrator = orchestrator
         self._observer = observer
         shared = os.environ.get("PODRACER_SHM_DIR")
         self._shared_folder = SharedFolder(Path(shared) if shared else None)
@@ -66,8 +57,8 @@ class LocalPool(PoolBackend):
         self._pods: dict[str, LocalPod] = {}
         self._gpus: dict[str, Sequence[str]] = {}  # pod: the GPUs that are its own
         self._stopping: dict[str, asyncio.Task[None]] = {}
-        self._logs = settings.state_dir / "logs"
-        for folder in (self._logs, settings.run_dir):
+        self._logs = config.state_dir / "logs"
+        for folder in (self._logs, config.run_dir):
             _make_folder(folder)
 
     @property
@@ -79,7 +70,7 @@ class LocalPool(PoolBackend):
         return Capacity(
             cores=reading.cores,
             memory_bytes=reading.memory_bytes,
-            max_pods=self._settings.max_pods,
+            max_pods=self._config.max_pods,
             used_cores=reading.used_cores,
             available_bytes=reading.available_bytes,
             gpus=len(reading.gpus),
@@ -123,16 +114,16 @@ class LocalPool(PoolBackend):
             if len(free) < plan.kind.gpus:
                 return  # the pod that has it is still draining: at the next look
             self._gpus[plan.name] = free[: plan.kind.gpus]
-        sockets = self._settings.run_dir / hashlib.sha256(plan.name.encode()).hexdigest()[:8]
+        sockets = self._run_dir / hashlib.sha256(plan.name.encode()).hexdigest()[:8]
         _make_folder(sockets)
         gpus = self._gpus.get(plan.name, ())
         processes = {
             role: PodProcess(
                 module, environment, self._logs / f"{last_part(plan.name)}-{role}.log", has_gpus=bool(gpus)
             )
-            for role, module, environment in _commands(plan, self._settings, sockets, gpus)
+            for role, module, environment in self._commands(plan, sockets, gpus)
         }
-        pod = LocalPod(PodProcesses(plan.name, processes), self._observer)
+        pod = LocalPod(plan.name, processes, self._observer)
         self._pods[plan.name] = pod
         pod.start()
         logger.info("pod %s is starting: %s", plan.name, ", ".join(processes))
@@ -145,46 +136,51 @@ class LocalPool(PoolBackend):
             self._gpus.pop(name, None)
             self._stopping.pop(name, None)
         self._shared_folder.sweep()  # what the pod had there, if it had to be killed
-        sockets = self._settings.run_dir / hashlib.sha256(name.encode()).hexdigest()[:8]
+        sockets = self._run_dir / hashlib.sha256(name.encode()).hexdigest()[:8]
         shutil.rmtree(sockets, ignore_errors=True)
         await self._observer.pod_stopped(name)
 
+    def _commands(
+        self, plan: PodPlan, sockets: Path, gpus: Sequence[str]
+    ) -> Iterator[tuple[str, str, Mapping[str, str]]]:
+        """(role, module, environment) of each process of a pod."""
+        kind = plan.kind
+        inherited = NATIVE_SETTINGS | {
+            key: value for key, value in os.environ.items() if not key.startswith("PODRACER_")
+        }
+        common = inherited | {"PODRACER_CACHE_DIR": str(self._state_dir / "cache")}  # one for all pods
+        common |= {key: os.environ[key] for key in PASSED_ON if key in os.environ}
+        common |= {"PODRACER_TOKENS": str(self._config.tokens), "PODRACER_THREADS": str(plan.threads)}
+        # A pod that asks for no GPU sees what we see: its learner uses one where its environment runs on it.
+        common |= {"CUDA_VISIBLE_DEVICES": ",".join(gpus)} if gpus else {}
 
-def _commands(
-    plan: PodPlan, settings: LocalPoolSettings, sockets: Path, gpus: Sequence[str]
-) -> Iterator[tuple[str, str, Mapping[str, str]]]:
-    """(role, module, environment) of each process of a pod."""
-    kind = plan.kind
-    inherited = NATIVE_SETTINGS | {key: value for key, value in os.environ.items() if not key.startswith("PODRACER_")}
-    common = inherited | {"PODRACER_CACHE_DIR": str(settings.state_dir / "cache")}  # one for all pods
-    common |= {key: os.environ[key] for key in PASSED_ON if key in os.environ}
-    common |= {"PODRACER_TOKENS": str(settings.tokens), "PODRACER_THREADS": str(plan.threads)}
-    # A pod that asks for no GPU sees what we see: its learner uses one where its environment runs on it.
-    common |= {"CUDA_VISIBLE_DEVICES": ",".join(gpus)} if gpus else {}
+        def address(role: str) -> str:
+            return f"unix://{sockets / role}.sock"
 
-    def address(role: str) -> str:
-        return f"unix://{sockets / role}.sock"
-
-    worker_roles = [] if kind.is_fused else [f"worker{index}" for index in range(kind.workers)]
-    evaluator_roles = [] if kind.is_fused else ["evaluator"]
-    for role in worker_roles:
-        yield role, "podracer_worker", common | {"PODRACER_LISTEN": address(role)}
-    for role in evaluator_roles:
-        yield role, "podracer_evaluator", common | {"PODRACER_LISTEN": address(role), "PODRACER_STORE": settings.store}
-    yield (
-        LEARNER,
-        "podracer_learner",
-        common
-        | {
-            "PODRACER_LISTEN": address(LEARNER),
-            "PODRACER_ORCHESTRATOR": settings.orchestrator,
-            "PODRACER_POD": plan.name,
-            "PODRACER_STORE": settings.store,
-            "PODRACER_WORKERS": ",".join(address(role) for role in worker_roles),
-            "PODRACER_EVALUATORS": ",".join(address(role) for role in evaluator_roles),
-            "PODRACER_LAYOUT": "fused" if kind.is_fused else "split",
-        },
-    )
+        worker_roles = [] if kind.is_fused else [f"worker{index}" for index in range(kind.workers)]
+        evaluator_roles = [] if kind.is_fused else ["evaluator"]
+        for role in worker_roles:
+            yield role, "podracer_worker", common | {"PODRACER_LISTEN": address(role)}
+        for role in evaluator_roles:
+            yield (
+                role,
+                "podracer_evaluator",
+                common | {"PODRACER_LISTEN": address(role), "PODRACER_STORE": self._config.store},
+            )
+        yield (
+            LEARNER,
+            "podracer_learner",
+            common
+            | {
+                "PODRACER_LISTEN": address(LEARNER),
+                "PODRACER_ORCHESTRATOR": self._orchestrator,
+                "PODRACER_POD": plan.name,
+                "PODRACER_STORE": self._config.store,
+                "PODRACER_WORKERS": ",".join(address(role) for role in worker_roles),
+                "PODRACER_EVALUATORS": ",".join(address(role) for role in evaluator_roles),
+                "PODRACER_LAYOUT": "fused" if kind.is_fused else "split",
+            },
+        )
 
 
 def _make_folder(folder: Path) -> None:

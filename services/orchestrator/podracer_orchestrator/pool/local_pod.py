@@ -10,7 +10,6 @@ import os
 import signal
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from podracer_core import warm_start
@@ -34,20 +33,13 @@ TAIL_BYTES = 4000
 _MAX_LOG_BYTES = 16 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class PodProcesses:
-    """The processes of a pod by role: `learner`, `worker0`, …, `evaluator`."""
-
-    name: str
-    by_role: Mapping[str, PodProcess]
-
-
 class LocalPod:
     """Keeps the processes of a pod running until `stop`."""
 
-    def __init__(self, processes: PodProcesses, observer: PodObserver) -> None:
-        self.name = processes.name
-        self._processes = processes.by_role
+    def __init__(self, name: str, processes: Mapping[str, PodProcess], observer: PodObserver) -> None:
+        """`processes` by role: `learner`, `worker0`, …, `evaluator`."""
+        self.name = name
+        self._processes = processes
         self._observer = observer
         self._stopping = asyncio.Event()
         self._hurried = asyncio.Event()

@@ -20,7 +20,7 @@ from podracer_orchestrator.jobs.state import ACTIVE_STATES
 from podracer_orchestrator.leases import leases
 from podracer_orchestrator.pool import pods
 from podracer_orchestrator.pool.backend import Capacity, PodObserver, PodPlan, PoolBackend, Trouble
-from podracer_orchestrator.pool.choice import choose_pods, impossibility, is_idle
+from podracer_orchestrator.pool.choice import choose_pods, impossibility
 from podracer_orchestrator.pool.local_pod import LEARNER
 from podracer_orchestrator.pool.shares import PoolShares
 from podracer_orchestrator.tables import JobRow, PodRow, PodState, WorkKind
@@ -180,7 +180,7 @@ class PoolReconciler(PodObserver):
     def _spares(self, surplus: Sequence[PodRow]) -> Sequence[PodRow]:
         """The one idle pod that is kept for a while though no job needs it."""
         now = self._clock.monotonic()
-        idle = [pod for pod in surplus if is_idle(pod)][:1]
+        idle = [pod for pod in surplus if pod.state == PodState.IDLE][:1]
         self._spare_since = {pod.name: self._spare_since.get(pod.name, now) for pod in idle}
         return [pod for pod in idle if now - self._spare_since[pod.name] < SPARE_S]
 

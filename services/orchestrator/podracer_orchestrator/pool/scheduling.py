@@ -260,6 +260,3 @@ class MemoryNeeds:
     def of(self, kind: PodKind, asked_bytes: int = 0) -> int:
         """Measured, and at least what its job says; a guess where neither is known."""
         return max(self._seen.get(kind.name, 0), asked_bytes) or kind.memory_bytes
-
-    def total(self, kinds: Iterable[PodKind]) -> int:
-        return sum(self.of(kind) for kind in kinds)

@@ -96,7 +96,7 @@ class PoolShares:
 
     def may_take(self, session: Session, pod: PodRow, job: JobRow) -> bool:
         """Whether a job may have this pod, too."""
-        is_full = leases.count_held(session, job.uid)[0] >= plan_of(job).max_pods
+        is_full = len(leases.fences(session, job.uid)) >= plan_of(job).max_pods
         if is_full or JobState(job.state) not in ACTIVE_STATES or not pods.can_serve(pod, job):
             return False
         return quotas.pods_of(session).get(job.project, 0) < self._quotas.of(job.project).pods

@@ -71,6 +71,11 @@ def in_states(session: Session, job_uid: str, states: Collection[WorkState]) -> 
     return session.scalars(query.order_by(WorkRow.create_time, WorkRow.id)).all()
 
 
+def is_of_ensemble(work: WorkRow) -> bool:
+    """Whether an EVALUATE work is neither a challenge nor one side of a contest."""
+    return work.checkpoint is None and not work.contest
+
+
 def is_overdue(kind: str, grant_time: datetime, now: datetime) -> bool:
     """Whether a pod that keeps its EVALUATE lease alive must have hung: it has not kept the limit."""
     return kind == WorkKind.EVALUATE and now > grant_time + timedelta(seconds=TIMEOUT_S) + _GRACE

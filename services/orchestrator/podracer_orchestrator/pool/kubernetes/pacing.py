@@ -16,8 +16,6 @@ from podracer_orchestrator.pool.scheduling import Growth
 AGAIN_S = 60.0
 """How long after a pod found no room before more than one of its kind is tried at a time."""
 _NO_ROOM = ("POD_UNSCHEDULABLE", "POD_QUOTA", "POD_FORBIDDEN", "POD_REFUSED")
-
-
 FIRST_S, LONGEST_S = 1.0, 60.0
 STEADY_S = 120.0
 """Who has been well for so long begins anew."""

@@ -7,9 +7,7 @@ import logging
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from podracer_core.errors import (
@@ -24,6 +22,7 @@ from podracer_core.errors import (
 from podracer_core.kubernetes.access import in_cluster, read_kubeconfig
 from podracer_core.kubernetes.api import CALLS, ClusterApi, Item
 from podracer_core.rpc.backoff import Backoff
+from podracer_orchestrator.config import OrchestratorConfig
 from podracer_orchestrator.names import last_part
 from podracer_orchestrator.pool.backend import Capacity, PodObserver, PodPlan, PoolBackend, Trouble
 from podracer_orchestrator.pool.kubernetes import status, troubles
@@ -50,33 +49,21 @@ _SEEN_S = 15.0
 Result = TypeVar("Result")
 
 
-@dataclass(frozen=True, slots=True)
-class KubernetesPoolSettings:
-    """`kubeconfig` None: the cluster that this process runs in; `queue` of Kueue, "" for none."""
-
-    pod_template: str
-    kubeconfig: Path | None
-    max_pods: int
-    name: str
-    queue: str
-    gpu_resource: str
-
-
 class KubernetesPool(PoolBackend):
     """One Job a pod, of the pod's id. Jobs live on without this process, and are adopted by the next one."""
 
     name = "kubernetes"
 
-    def __init__(self, settings: KubernetesPoolSettings, observer: PodObserver) -> None:
+    def __init__(self, config: OrchestratorConfig, observer: PodObserver) -> None:
         """Raises InvalidInput where there is no cluster to be seen."""
-        self._settings = settings
+        self._config = config
         self._observer = observer
-        access = in_cluster() if settings.kubeconfig is None else read_kubeconfig(settings.kubeconfig)
+        access = in_cluster() if config.kubeconfig is None else read_kubeconfig(config.kubeconfig)
         self._api = ClusterApi(access)
-        self._maker = JobMaker(settings.name, settings.queue, settings.gpu_resource)
+        self._maker = JobMaker(config.pool_name, config.kueue_queue, config.gpu_resource)
         self._calls = ThreadPoolExecutor(CALLS, "cluster-call")
         self._changed = asyncio.Event()
-        self._cluster = ClusterCopy(self._api, pool_selector(settings.name), settings.pod_template, self._changed.set)
+        self._cluster = ClusterCopy(self._api, pool_selector(config.pool_name), config.pod_template, self._changed.set)
         self._growth = GrowthWatch()
         self._deaths = Deaths(observer)
         self._warnings = ClusterWarnings()
@@ -136,7 +123,7 @@ class KubernetesPool(PoolBackend):
         return Capacity(
             cores=0.0,
             memory_bytes=0,
-            max_pods=self._settings.max_pods,
+            max_pods=self._config.max_pods,
             growth=self._growth.now(time.monotonic()),
             asked_bytes={status.pod_name(job): _asked_memory(job) for job in self._cluster.jobs.values()},
         )
@@ -222,7 +209,7 @@ class KubernetesPool(PoolBackend):
         if not made_from or (pod is not None and status.phase(pod) != "Pending"):
             return False
         try:
-            return made_from != digest(read_template(self._settings.pod_template, self._cluster.template))
+            return made_from != digest(read_template(self._config.pod_template, self._cluster.template))
         except InvalidInput:
             return False
 
@@ -239,7 +226,7 @@ class KubernetesPool(PoolBackend):
         if not missing:
             return
         try:
-            template = read_template(self._settings.pod_template, self._cluster.template)
+            template = read_template(self._config.pod_template, self._cluster.template)
             owner = await self._owner()
         except (InvalidInput, PermissionRefused, PreconditionFailed) as error:
             for plan in missing:
@@ -272,7 +259,7 @@ class KubernetesPool(PoolBackend):
         except NotFound:
             return False
         pool = (job["metadata"].get("labels") or {}).get(POOL_LABEL)
-        if pool == self._settings.name:
+        if pool == self._config.pool_name:
             return True
         whose = f"of the pool {pool}" if pool else "that is none of ours"
         self._refuse(name, AlreadyExists(f"there is a Job {name} {whose} in the namespace {self._api.namespace}"))
@@ -286,7 +273,7 @@ class KubernetesPool(PoolBackend):
 
     async def _owner(self) -> Item:
         """The ConfigMap that owns all Jobs. It is applied and never made here: whoever deletes it wants their end."""
-        name = f"{self._settings.name}-pool"
+        name = f"{self._config.pool_name}-pool"
         try:
             owner = await self._in_thread(partial(self._api.get, "configmaps", name))
         except NotFound:

@@ -25,8 +25,6 @@ from podracer_orchestrator.pool.local_pod import describe_exit
 _IMAGE = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError")
 _CONFIG = ("CreateContainerConfigError", "CreateContainerError", "RunContainerError", "StartError")
 _TAIL_LINES, _TAIL_CHARACTERS = 12, 1200
-
-
 SLOW_S = 10.0
 """A pod that has not started after so long is asked about,"""
 AGAIN_S = 30.0

@@ -1,27 +1,32 @@
-"""The exact counters: what a commit makes of a member's and a job's steps and cost.
+"""Which checkpoints count, and the exact counters: what a commit makes of a member's and a job's steps and cost.
 
 A pod reports totals since its lease began. What counts is `base` (committed before the lease) plus that total, and a
 member's count only ever grows to a larger one: the same report twice, or an older one after a newer one, adds
 nothing. A job's count is the sum of what its members' counts grew by, in the same transaction.
+
+A checkpoint that is not what was committed any more is refused: an agent begins from the one before it instead.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from podracer.common.v1 import agent_pb2
-from podracer_core.errors import InvalidInput
+from podracer.common.v1 import agent_pb2, cohort_pb2
+from podracer_core.errors import DataCorrupted, InvalidInput, NotFound
 from podracer_core.storage.layout import CheckpointPlace
-from podracer_orchestrator.names import last_part
+from podracer_orchestrator import events
+from podracer_orchestrator.names import Name, job_name, last_part
+from podracer_orchestrator.stored_messages import checkpoint_reference
 from podracer_orchestrator.tables import CheckpointRow, JobRow, LeaseRow, MemberRow, WorkKind, WorkRow
 from podracer_orchestrator.transactions import job_topic, touch
 
+CHECKPOINT_REFUSED = "CHECKPOINT_REFUSED"
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
@@ -99,6 +104,18 @@ def load_checkpoints(session: Session, prefixes: Sequence[str]) -> Sequence[Chec
     return session.scalars(select(CheckpointRow).where(CheckpointRow.prefix.in_(prefixes))).all()
 
 
+def find_checkpoint(session: Session, job: JobRow, name: Name) -> CheckpointRow:
+    """The checkpoint of a job with that name. Raises NotFound where none counts."""
+    agent = f"{job_name(name.project, name.job)}/agents/{name.agent}"
+    query = select(CheckpointRow).where(
+        CheckpointRow.job_uid == job.uid, CheckpointRow.agent == agent, CheckpointRow.checkpoint_id == name.id
+    )
+    row = session.scalar(query)
+    if row is None:
+        raise NotFound(f"there is no committed checkpoint {name.id} of {agent}", name=name.id)
+    return row
+
+
 def _register(
     session: Session,
     rows: dict[str, CheckpointRow],
@@ -163,3 +180,74 @@ def _grow(job: JobRow, member: MemberRow, each: MemberCommit) -> int:
     job.cost_s += cost_s
     job.evaluation_cost_s += evaluation_cost_s
     return grown
+
+
+def refuse(session: Session, job: JobRow, work: WorkRow, problem: cohort_pb2.Problem, now: datetime) -> bool:
+    """Remember that a checkpoint of the job is bad, if that is what the problem says; whether it is.
+
+    The members of `work` that stand there stand at the one before it from now on.
+    """
+    if problem.reason != DataCorrupted.reason:
+        return False
+    place = CheckpointPlace.of_object(problem.subject)
+    row = None if place is None else session.get(CheckpointRow, place.prefix)
+    if row is None or row.job_uid != job.uid:
+        return False
+    known, row.refused = row.refused, True
+    session.flush()
+    before = _before(session, row)
+    for member in members_of(session, work.id):
+        if member.checkpoint == row.prefix:
+            member.checkpoint = None if before is None else before.prefix
+    if known:  # another pod has found it, too
+        return True
+    instead = "its beginning" if before is None else f"its checkpoint {before.checkpoint_id}"
+    message = f"{problem.message}; {last_part(row.agent)} goes on from {instead}"
+    events.record(session, job, CHECKPOINT_REFUSED, message, now=now, subject=row.agent, prefix=row.prefix)
+    return True
+
+
+def begin_soundly(session: Session, agent: agent_pb2.AgentSpec) -> None:
+    """Put the checkpoints before them in place of those that were refused; an agent with none left begins fresh."""
+    if agent.HasField("resume"):
+        sound = _sound(session, agent.resume)
+        agent.ClearField("resume") if sound is None else agent.resume.CopyFrom(sound)
+    start = agent.initialization
+    parents = [(parent, _sound(session, parent.checkpoint)) for parent in start.parents]
+    had_parents = bool(parents)
+    del start.parents[:]
+    for parent, sound in parents:
+        if sound is not None:
+            parent.checkpoint.CopyFrom(sound)
+            start.parents.append(parent)
+    if len(start.parents) == 1 and start.kind == agent_pb2.INITIALIZATION_KIND_FUSE:
+        start.kind = agent_pb2.INITIALIZATION_KIND_COPY
+    if not agent.HasField("resume") and not start.parents and (had_parents or not start.kind):
+        start.Clear()
+        start.kind = agent_pb2.INITIALIZATION_KIND_FRESH
+
+
+def in_place_of(session: Session, job_uid: str, prefixes: Collection[str]) -> set[str]:
+    """The checkpoints that are used instead of those of `prefixes` that were refused."""
+    refused = select(CheckpointRow).where(CheckpointRow.job_uid == job_uid, CheckpointRow.refused.is_(True))
+    befores = [_before(session, row) for row in session.scalars(refused).all() if row.prefix in prefixes]
+    return {before.prefix for before in befores if before is not None}
+
+
+def _sound(session: Session, reference: agent_pb2.CheckpointReference) -> agent_pb2.CheckpointReference | None:
+    row = session.get(CheckpointRow, reference.prefix)
+    if row is None or not row.refused:
+        return reference
+    before = _before(session, row)
+    return None if before is None else checkpoint_reference(before)
+
+
+def _before(session: Session, row: CheckpointRow) -> CheckpointRow | None:
+    """The agent's newest checkpoint before this one that is not refused."""
+    query = select(CheckpointRow).where(
+        CheckpointRow.job_uid == row.job_uid,
+        CheckpointRow.agent == row.agent,
+        CheckpointRow.env_steps < row.env_steps,
+        CheckpointRow.refused.is_(False),
+    )
+    return session.scalar(query.order_by(CheckpointRow.env_steps.desc(), CheckpointRow.fence.desc()).limit(1))
