@@ -14,6 +14,7 @@ from podracer.orchestrator.v1 import job_pb2, pod_service_pb2
 from podracer_core.build import own_build
 from podracer_core.catalogue.algorithms import known_algorithms
 from podracer_core.catalogue.environments import BUILT_IN, known_environments
+from podracer_core.catalogue.evaluators import evaluator_names
 from podracer_core.errors import FieldViolation, InvalidInput, Unavailable
 from podracer_core.lifetime import stop_event_on_signals
 from podracer_core.process import announce
@@ -129,6 +130,7 @@ def _capabilities(config: LearnerConfig) -> pod_service_pb2.PodCapabilities:
         memory_bytes=total_bytes(),
         algorithms=known_algorithms(),
         environments=known_environments().keys() - BUILT_IN.keys(),
+        evaluators=evaluator_names(),
         allows_user_code=split or config.allow_user_code,
         can_fuse=True,
     )

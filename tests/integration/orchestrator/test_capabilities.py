@@ -48,6 +48,12 @@ async def test_an_environment_of_a_package_goes_where_that_is_installed(site, in
     await assert_only(site, job, "the environment Mine-v0 is not installed there", environments=["Mine-v0"])
 
 
+async def test_an_evaluator_of_a_package_goes_where_that_is_installed(site, install):
+    install("my-package", {"mine": "my_package:Mine"}, "podracer.evaluators")
+    job = await site.create(evaluation=job_pb2.EvaluationSpec(evaluator="mine"))
+    await assert_only(site, job, "the evaluator mine is not installed there", evaluators=["mine"])
+
+
 async def test_an_algorithm_goes_where_it_is_installed(site):
     search = evolution_pb2.Search(algorithms=[evolution_pb2.AlgorithmShare(algorithm="ppo")])
     job = await site.create(search=search)

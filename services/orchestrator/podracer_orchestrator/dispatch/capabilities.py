@@ -14,12 +14,14 @@ from podracer.orchestrator.v1 import pod_service_pb2 as pod_pb2
 from podracer_core.catalogue.algorithms import BUILT_IN, automatic_algorithms
 from podracer_core.catalogue.environments import BUILT_IN as BUILT_IN_ENVIRONMENTS
 from podracer_core.catalogue.environments import known_environments
+from podracer_core.catalogue.evaluators import BUILT_IN_EVALUATORS
 from podracer_orchestrator import events
 from podracer_orchestrator.jobs.plan import plan_of
 from podracer_orchestrator.stored_messages import order_of, proposal_of, read_spec
 from podracer_orchestrator.tables import JobRow, MemberRow, PodRow, WorkKind, WorkRow
 
 PASSED_OVER = "POD_PASSED_OVER"
+_BUILT_IN_EVALUATORS = frozenset(entry.name for entry in BUILT_IN_EVALUATORS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +30,7 @@ class Capabilities:
 
     algorithms: Set[str] = frozenset(BUILT_IN)
     environments: Set[str] = frozenset()
+    evaluators: Set[str] = frozenset()
     gpus: int = 0
     memory_bytes: int = 0
     allows_user_code: bool = False
@@ -38,6 +41,7 @@ class Capabilities:
         return cls(
             algorithms=frozenset(message.algorithms or BUILT_IN),
             environments=frozenset(message.environments),
+            evaluators=frozenset(message.evaluators),
             gpus=len(message.gpus),
             memory_bytes=message.memory_bytes,
             allows_user_code=message.allows_user_code,
@@ -46,11 +50,14 @@ class Capabilities:
 
     def obstacle(self, pod: PodRow, job: JobRow) -> str:
         """Why the pod cannot work for a job; empty if it can."""
-        plan, environment = plan_of(job), read_spec(job.spec).environment
+        plan, spec = plan_of(job), read_spec(job.spec)
+        environment, evaluator = spec.environment, spec.evaluation.evaluator
         if environment.entry_point and not self.allows_user_code:
             return "it does not run user code; use the split layout, or allow it (PODRACER_ALLOW_USER_CODE)"
         if environment.id not in self.environments and _is_installed(environment.id):
             return f"the environment {environment.id} is not installed there"
+        if evaluator and evaluator not in self.evaluators | _BUILT_IN_EVALUATORS:
+            return f"the evaluator {evaluator} is not installed there"
         if not _searched(job.spec) & self.algorithms:
             return f"none of the job's algorithms is installed there: {', '.join(sorted(_searched(job.spec)))}"
         if pod.kind:  # the pool has made it for jobs like this one

@@ -78,6 +78,7 @@ class PodCapabilities(_message.Message):
     ALLOWS_USER_CODE_FIELD_NUMBER: _builtins.int
     CAN_FUSE_FIELD_NUMBER: _builtins.int
     ENVIRONMENTS_FIELD_NUMBER: _builtins.int
+    EVALUATORS_FIELD_NUMBER: _builtins.int
     layout: _job_pb2.PodLayout.ValueType
     """Its layout."""
     @_builtins.property
@@ -118,6 +119,10 @@ class PodCapabilities(_message.Message):
     def environments(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Environments of installed packages, beside the built-in ones and Gymnasium's."""
 
+    @_builtins.property
+    def evaluators(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Evaluators of installed packages, beside the built-in ones."""
+
     def __init__(
         self,
         *,
@@ -130,10 +135,11 @@ class PodCapabilities(_message.Message):
         allows_user_code: _builtins.bool = ...,
         can_fuse: _builtins.bool = ...,
         environments: _abc.Iterable[_builtins.str] | None = ...,
+        evaluators: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["algorithms", b"algorithms", "allows_user_code", b"allows_user_code", "can_fuse", b"can_fuse", "cpu_threads", b"cpu_threads", "environments", b"environments", "gpus", b"gpus", "layout", b"layout", "memory_bytes", b"memory_bytes", "worker_count", b"worker_count"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["algorithms", b"algorithms", "allows_user_code", b"allows_user_code", "can_fuse", b"can_fuse", "cpu_threads", b"cpu_threads", "environments", b"environments", "evaluators", b"evaluators", "gpus", b"gpus", "layout", b"layout", "memory_bytes", b"memory_bytes", "worker_count", b"worker_count"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
