@@ -40,7 +40,7 @@ def require_writable(path: Path) -> None:
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Write a file that everybody may read. Raises InvalidInput where it cannot be written."""
+    """Write a file that every user may read. Raises InvalidInput where it cannot be written."""
     try:
         _write(path, content, 0o644)
     except OSError as error:

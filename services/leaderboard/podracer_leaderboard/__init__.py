@@ -1,6 +1,6 @@
 """The leaderboard service: ranks the agents of a job and proposes the next ones.
 
-The domain, plain Python without database, protos or torch:
+The domain, plain Python without database or torch:
 agents         what an agent is to a generator, and what a generator answers
 rules          how agents compete: population, rounds, selection
 ranges         one search range: sampling and mutation

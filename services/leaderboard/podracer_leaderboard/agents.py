@@ -1,4 +1,4 @@
-"""What an agent is to those who rank and breed; plain values, the weights are only named."""
+"""An agent as ranking and breeding see it; plain values, the weights are only named."""
 
 from __future__ import annotations
 
@@ -74,8 +74,8 @@ class Agent:
 
     @property
     def merit(self) -> float | None:
-        """What donors and those who give way are compared by: the last round, of one that trains no more its candidate.
-        The best of many rounds against another's last would compare luck."""
+        """What donors and agents that give way are compared by: the last round, or the candidate of one that trains no
+        more. The best of many rounds against another's last would compare luck."""
         return self.best_score if self.score is None or self.state not in ALIVE else self.score
 
 
@@ -85,8 +85,8 @@ class NewAgent:
 
     reason       why, for people
     start        where its first weights come from
-    parents      who gives them: none for FRESH, one for COPY and NOISE, two or more for FUSE, the one that names its
-                 lineage first; each has a candidate
+    parents      the agents that give them: none for FRESH, one for COPY and NOISE, two or more for FUSE, first the one
+                 that names its lineage; each has a candidate
     noise_scale  NOISE: standard deviation, relative to each tensor's own
     replaced     the waiting agent that gives way to it; None where there is room
     generation   what its `Agent.generation` begins at; of importance to generators with a barrier only
@@ -106,7 +106,7 @@ class NewAgent:
 
 @dataclass(frozen=True, slots=True)
 class Retirement:
-    """A waiting agent that nobody takes the place of, and why, for people."""
+    """A waiting agent that ends without a successor, and why, for people."""
 
     agent: Agent
     reason: str

@@ -1,4 +1,4 @@
-"""Making new agents: who their parents are, what they inherit, and which shape they may have."""
+"""Making new agents: their parents, what they inherit, and which shape they may have."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ REBUILDING_PROBABILITY = 0.5
 """How often exploration keeps a donor's hyperparameters and changes its network, where that is searched."""
 
 STAGNANT_EXPLORATION = 0.5
-"""The least exploration where nobody gets any better: copies of who is stuck are stuck as well."""
+"""The least exploration where no line improves: copies of an agent that is stuck are stuck as well."""
 
 BEST_PART = 0.25
 """Truncation selection draws from this part of those that are better."""
@@ -30,7 +30,7 @@ BEST_PART = 0.25
 
 @dataclass(frozen=True, slots=True)
 class Vacancy:
-    """A place in the population for a new agent: why there is one, who gives way, and the generation that it joins."""
+    """A place in the population for a new agent: its reason, the agent that gives way, and the generation it joins."""
 
     reason: str
     replaced: Agent | None = None
@@ -81,14 +81,14 @@ class Breeding:
         self._shapes[agent.shape] -= 1
 
     def newcomer(self, vacancy: Vacancy) -> NewAgent:
-        """For a place that nobody holds: FRESH until the population has once been full, then a child if possible."""
+        """For a free place: FRESH until the population has once been full, then a child if possible."""
         was_full = self._population.created + len(self.created) >= self._rules.population
         return (self.exploit_or_explore(vacancy) if was_full else None) or self.fresh(vacancy)
 
     def exploit_or_explore(self, vacancy: Vacancy) -> NewAgent | None:
         """A child of a better agent, or with the exploration probability one with new weights.
 
-        None where nobody is better than who would give way.
+        None where no agent is better than the one that would give way.
         """
         stagnates, exploration = self._population.stagnates, self._rules.exploration
         explores = self._random.random() < (max(exploration, STAGNANT_EXPLORATION) if stagnates else exploration)
@@ -188,7 +188,7 @@ class Breeding:
         return self._select([agent for agent in others if agent.lineage == donor.lineage] or others)
 
     def _donors(self, replaced: Agent | None) -> list[Agent]:
-        """Who may give weights to the successor of `replaced`: all that are strictly better, best first."""
+        """The agents that may give weights to the successor of `replaced`: all strictly better ones, best first."""
         floor = float("-inf") if replaced is None or replaced.score is None else _merit(replaced)
         better = self._ranked[: bisect_left(self._ranked, -floor, key=lambda agent: -_merit(agent))]
         vacancy = Vacancy("", replaced)
@@ -259,7 +259,7 @@ class Breeding:
         return [shape for shape in present if weights_shape(donor.algorithm, dict(shape[1])) == weights]
 
     def _shapes_beside(self, algorithm: str, vacancy: Vacancy) -> list[Shape]:
-        """The shapes of `algorithm` in use, but for who gives way."""
+        """The shapes of `algorithm` in use, without the agent that gives way."""
         leaving = None if vacancy.replaced is None else vacancy.replaced.shape
         counts = self._shapes.items()
         return [shape for shape, count in counts if shape[0] == algorithm and count > (shape == leaving)]

@@ -1,4 +1,4 @@
-"""Wakes those who watch when a ranking has changed, and when the server is about to end."""
+"""Wakes the watchers when a ranking has changed, and when the server is about to end."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from podracer_leaderboard.seating import seat
 class Generational(Generator):
     """Every agent trains one round; when the last has ended it, the worst give way to children of the best.
 
-    The worst are `replaced_fraction` of the generation by their last scores, but none that nobody surpasses, so equal
+    The worst are `replaced_fraction` of the generation by their last scores, but none that equals the best, so equal
     scores change nothing. Parents come by truncation selection from the best quarter of those that are better, the
     leaderboard's included; children are mutated. Agents train in whatever order pods come; a pod that comes
     while the others of the generation still train gets nothing. One that failed is not waited for: its place is filled
@@ -59,7 +59,7 @@ class Generational(Generator):
 
 
 def _generation(population: Population) -> int:
-    """What the slowest that lives has behind it; where nobody does, what the last of the leaderboard had."""
+    """The generation of the slowest living agent; where none lives, the last one of the leaderboard."""
     alive = [agent.generation for agent in population.alive]
     return min(alive) if alive else max((agent.generation for agent in population.agents), default=0)
 

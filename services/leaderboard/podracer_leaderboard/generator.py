@@ -1,4 +1,4 @@
-"""The interface of generators: who decides which agents a pod trains next."""
+"""The interface of generators, which decide which agents a pod trains next."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Generator(ABC):
 
     @abstractmethod
     def propose(self, population: Population, request: CohortRequest, random: Random) -> Cohort:
-        """The next cohort for a pod; no members where nobody can train now.
+        """The next cohort for a pod; no members where no agent can train now.
 
         At most `request.places_for(shape)` members of one shape, each waiting now or new. After it at most
         `rules.population` agents are alive. Hyperparameters of new agents are complete and inside the search space.

@@ -30,7 +30,7 @@ from podracer_leaderboard.search_space import SearchSpace, shape_of, weights_sha
 logger = logging.getLogger(__name__)
 
 DEADLINE_S = 10.0
-"""A pod waits for the answer, and so does everybody who wants to write into the database."""
+"""A pod waits for the answer, and so does every other write into the database."""
 
 MAX_REASON = 1000
 """Characters of the reason of a new agent."""
@@ -145,7 +145,7 @@ def check_cohort(cohort: Cohort, competition: Competition, population: Populatio
 
 
 def _is_standstill(competition: Competition, population: Population, request: CohortRequest) -> bool:
-    """Whether nothing would ever change if this pod got nobody: a proposal is a function of the population."""
+    """Whether nothing would ever change if this pod got no agent: a proposal is a function of the population."""
     if any(agent.state is State.TRAINING for agent in population.agents):
         return False
     has_room = len(population.alive) < competition.rules.population

@@ -123,8 +123,8 @@ class Search(Tournament):
     """A tournament in whose empty places Optuna's TPE puts new agents (Bergstra et al. 2011, NeurIPS 24).
 
     Agents train on like in a tournament, unless they are at the bottom of their rung; the sampler suggests those that
-    replace them, beyond the first full population also their algorithm. Who begins from nothing when others have long
-    trained rarely catches up within a job's budget, so a suggestion takes over the weights of a better agent where
+    replace them, beyond the first full population also their algorithm. An agent that begins from nothing late
+    rarely catches up within a job's budget, so a suggestion takes over the weights of a better agent where
     they fit its network, and begins from nothing else.
     """
 

@@ -61,7 +61,7 @@ def take(
 ) -> tuple[Admission, bool]:
     """Put a candidate on the board where the updater says so. Whether it asks for a challenge is the second value.
 
-    It does where it claims the first place, or has driven out who had that: its own agent's former candidate, where
+    It does where it claims the first place, or has driven out the first: its own agent's former candidate, where
     others claim still more. One that is not confirmed remembers the confirmed one that it drives out.
     """
     rows = store.get_candidates(session, board.name)

@@ -14,8 +14,8 @@ class RandomSearch(Generator):
     """As many independent agents as the population, which train on, round after round, until the budget ends.
 
     They begin as a tournament's do: of each algorithm the first with the defaults, the others drawn from the space, in
-    as few shapes. Whoever has had the fewest rounds is next, so all get as much of the budget as rounds and shapes
-    allow. Nobody is copied, stopped or replaced; the place of one that failed goes to a fresh one. Rounds, pods,
+    as few shapes. The agent with the fewest rounds is next, so all get as much of the budget as rounds and shapes
+    allow. No agent is copied, stopped or replaced; the place of one that failed goes to a fresh one. Rounds, pods,
     evaluation and the leaderboard are those of the other generators: what these do better is their selection's work.
     """
 

@@ -1,4 +1,4 @@
-"""Who is on the board: its size, one place an agent, few a lineage, and the first place for one that was confirmed."""
+"""The candidates on the board: its size, one place an agent, few a lineage, the first for one that was confirmed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A candidate: `score` decides, `mean` where scores are equal, then who was first (`order`).
+    """A candidate: `score` decides, `mean` where scores are equal, then the earlier one (`order`).
 
     `confirmed`: the score is of a second evaluation, with fresh seeds. The first one selected the candidate, the best
     of many by noisy numbers, so it promises too much.
@@ -24,7 +24,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """Whether a candidate enters, at which rank (from 1; 0 where it does not), and who leaves for it."""
+    """Whether a candidate enters, at which rank (from 1; 0 where it does not), and the entries that leave for it."""
 
     rank: int
     reason: str
@@ -38,7 +38,7 @@ class Admission:
 def ranked(entries: Iterable[Entry]) -> list[Entry]:
     """Best first, of equal ones the earlier first; but the first place is the best confirmed one's, where there is one.
 
-    Only that place asks for confirmation: whoever stands behind it with a better score is a claim on it.
+    Only that place asks for confirmation: a better score behind it is a claim on it.
     """
     board = _by_score(entries)
     champion = next((entry for entry in board if entry.confirmed), None)
@@ -57,8 +57,8 @@ def admit(entries: Iterable[Entry], candidate: Entry, size: int, lineage_limit: 
     """Whether `candidate` enters a board of `size` places of which one lineage holds at most `lineage_limit`.
 
     It replaces its own agent's older entry, else the worst of its lineage where that has its limit, else the worst of a
-    full board; each only by being strictly better. Who is there stays in a tie. The first gives way only where there is
-    no other to do so, whatever its score.
+    full board; each only by being strictly better. In a tie the present entry stays. The first gives way only
+    where there is no other to do so, whatever its score.
     """
     board = ranked(entries)
     own = [entry for entry in board if entry.agent == candidate.agent]

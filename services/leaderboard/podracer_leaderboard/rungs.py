@@ -1,4 +1,4 @@
-"""Rungs: whom an agent is judged against, and who has to give way. Nobody is judged against those that had more."""
+"""Rungs: the scores that an agent is judged against, none of longer training, and which agents give way."""
 
 from __future__ import annotations
 
@@ -63,9 +63,9 @@ def peer_scores(own: LineRound, others: Sequence[LineRound]) -> tuple[float, ...
     They are `shrunken`.
 
     A line that was given up before does not count: losers of lower rungs would make everyone look good. `others` come
-    with the greatest effort first. Where too few lines have come as far, those below are taken, the nearest first: who
-    leads the field alone is held against what others reached with less training, else it could never be replaced; a
-    slow starter is never held against those that had more.
+    with the greatest effort first. Where too few lines have come as far, those below are taken, the nearest first: a
+    line that leads the field alone is held against what others reached with less training, else it could never be
+    replaced; a slow starter is never held against those that had more.
     """
     # As it is stored it knows of its episodes.
     own = next((each for each in others if (each.agent, each.score) == (own.agent, own.score)), own)
@@ -121,8 +121,8 @@ def fraction_at_stake(rules: Rules, curve: Sequence[LineRound]) -> float:
 
     The job's `replaced_fraction`; with adaptive rounds half, where the last round has passed a milestone. Milestones
     are efforts that double, as in asynchronous successive halving (Li et al. 2020, arXiv:1810.05934, algorithm 2 with
-    eta = 2), and as there nobody waits: an agent is held against those that have come so far by now. Different from
-    there, who is stopped is not promoted later: its place goes to another agent.
+    eta = 2), and as there no agent waits: an agent is held against those that have come so far by now. Different from
+    there, a stopped agent is not promoted later: its place goes to another agent.
     """
     if not (rules.adaptive_rounds and curve and _passes_milestone(curve[-1], rules)):
         return rules.replaced_fraction

@@ -1,4 +1,4 @@
-"""Who of a queue goes into one cohort, for generators that decide first who lives and then who trains."""
+"""Which agents of a queue form one cohort, for generators that first decide which live and then which train."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from podracer_leaderboard.agents import Agent, CohortRequest, NewAgent
 
 
 def seat(queue: Iterable[Agent | NewAgent], request: CohortRequest) -> tuple[Agent | NewAgent, ...]:
-    """Members of one shape: whoever has had the fewest rounds leads, then come the others of its shape.
+    """Members of one shape: the agent with the fewest rounds leads, then come the others of its shape.
 
     Among equals the longest waiting leads. A new agent has waited as long as the one that it replaces.
     """

@@ -42,7 +42,7 @@ _PREFIX = "/podracer.leaderboard.v1.LeaderboardService/"
 METHODS = {_PREFIX + method: frozenset({Role.CLIENT, Role.CONTROL}) for method in _READS} | {
     _PREFIX + method: frozenset({Role.CONTROL}) for method in _WRITES
 }
-"""Who may call what: only the orchestrator writes."""
+"""The roles that may call each method: only the orchestrator writes."""
 
 
 class LeaderboardService(LeaderboardServiceServicer):
@@ -58,7 +58,7 @@ class LeaderboardService(LeaderboardServiceServicer):
         self._aliases = Aliases(database)
 
     async def drain(self) -> None:
-        """Tell those who watch that the server is about to end."""
+        """Tell the watchers that the server is about to end."""
         self._changes.drain()
 
     async def CreateLeaderboard(  # noqa: N802

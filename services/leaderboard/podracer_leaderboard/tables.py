@@ -103,7 +103,7 @@ class ParentRow(Tables, kw_only=True):
 
 
 class RoundRow(Tables, kw_only=True):
-    """A round that an agent finished, with the stored answer to who reported it.
+    """A round that an agent finished, with the stored answer to its report.
 
     The `line_` columns are what its line had had when the round ended, its ancestors' training included; the indexes
     over them find a rung. `score` ranks candidates; what rungs compare is `rung_score` and what it is made of.

@@ -17,10 +17,10 @@ class Tournament(Generator):
     """CONTINUE for every waiting agent but those at the bottom of their rung; EXPLOIT or FRESH in their places.
 
     The longest waiting agent that trains on leads and gives the cohort its shape, but those that have had more than
-    most wait until the others have had as much: who is alone in a cohort pays for all of its pod. Then come the others
+    most wait until the others have had as much: an agent alone in a cohort pays for its whole pod. Then come the others
     of that shape, those with fewer rounds first, and among equals those that the pod still holds. A new agent of
     another shape waits in its predecessor's place in the queue, so it leads soon and no shape is starved. Before
-    anybody trains on, the population is made full: a pod that trains fewer gets fresh agents as long as there is room.
+    an agent trains on, the population is made full: a pod that trains fewer gets fresh agents as long as there is room.
     """
 
     breeding: ClassVar[type[Breeding]] = Breeding
@@ -30,7 +30,7 @@ class Tournament(Generator):
         cohort = _Cohort(self, population, request, random)
         queue = [agent for agent in self._queue(population) if request.accepts(agent.algorithm)]
         if all(agent.started for agent in queue):
-            # Else fewer pods than the population needs would train their first agents for ever, and nobody else.
+            # Else fewer pods than the population needs would train their first agents for ever, and no others.
             while not cohort.is_full and cohort.is_first_of_population:
                 cohort.fill()
         while queue and cohort.shape is None:
@@ -110,7 +110,7 @@ class _Cohort:
             self.join(successor)
 
     def fill(self) -> None:
-        """A new agent for a place that nobody holds."""
+        """A new agent for a free place."""
         was_full = self._population.created + len(self.created) >= self._rules.population
         reason = "a place is free" if was_full else "the population is not full yet"
         newcomer = self._breeding.newcomer(Vacancy(reason))

@@ -28,7 +28,7 @@ class EvaluationSummary:
 
 
 class Updater(ABC):
-    """Decides who is on the board. A package offers its own as an entry point of the group `podracer.updaters`."""
+    """Decides which candidates are on the board. Packages offer their own as entry points `podracer.updaters`."""
 
     def __init__(self, rules: Rules) -> None:
         self.rules = rules

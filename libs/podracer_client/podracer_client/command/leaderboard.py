@@ -1,4 +1,4 @@
-"""`podracer leaderboard`, and who its aliases point at: `promote`, `rollback`, `history`."""
+"""`podracer leaderboard`, and what its aliases point at: `promote`, `rollback`, `history`."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def promote(
     reason: Reason = "",
     json: Json = False,
 ) -> None:
-    """Point an alias of a job's leaderboard at a policy; whoever serves the alias follows."""
+    """Point an alias of a job's leaderboard at a policy; servers of the alias follow."""
     with server.connect() as client:
         _show_promotion(client.promote(job, policy, alias=alias, reason=reason), json=json)
 

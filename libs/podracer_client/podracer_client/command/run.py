@@ -60,7 +60,7 @@ def up(
 
 
 def _refuse_continuous(experiment: Experiment, job_file: Path) -> None:
-    """A continuous job never ends, so nobody would wait for the end of this command."""
+    """A continuous job never ends, so this command would not either."""
     from podracer_core.errors import InvalidInput
 
     if any(spec.continuous is not None for spec in experiment.jobs):

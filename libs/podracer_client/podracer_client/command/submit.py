@@ -81,7 +81,7 @@ def _check_submission(submission: str) -> None:
 
 
 def _submitted(client: Client, experiment: Experiment, submission: str, job_id: str) -> Iterable[Job]:
-    """All of them, or none where one would be refused; cut off in between, `submission` completes what there is."""
+    """All of them, or none where one would be refused; cut off in between, `submission` completes the rest."""
     from podracer_client.jobs.experiments import check_jobs, create_jobs
 
     if not experiment.axes and not submission:

@@ -53,7 +53,7 @@ def leaderboard_text(
 
 
 def origin_text(start: str, parents: Sequence[str], replaced: str) -> str:
-    """`fresh`, `from a0003`, `fused from a0003 and a0007`; and whose place it took. `start` is FRESH, COPY, …"""
+    """`fresh`, `from a0003`, `fused from a0003 and a0007`; and the agent that it replaced. `start` is FRESH, COPY, …"""
     text = _STARTS.get(start, start.lower()).format(" and ".join(parents)) if parents else "fresh"
     return f"{text}, for {replaced}" if replaced else text
 

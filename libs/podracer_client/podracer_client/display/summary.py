@@ -100,7 +100,7 @@ class JobSummary:
 
 
 def retrained_text(job: job_pb2.Job) -> str:
-    """Whom the job ends with, and what it was trained on that the job's agents were not."""
+    """The policy that the job ends with, and what it was trained on that the job's agents were not."""
     policy, changes = job.retrained, job.spec.retrain.kwargs
     others = ", ".join(f"{name} {value}" for name, value in sorted(arguments_from_message(changes, "").items()))
     steps = count_text(policy.checkpoint.env_steps)
@@ -108,7 +108,7 @@ def retrained_text(job: job_pb2.Job) -> str:
 
 
 def _ensemble_text(ensemble: job_pb2.Ensemble) -> str:
-    """What it reached, and of whom it is made."""
+    """What it reached, and its members."""
     agents = f"{ensemble.rule} of {', '.join(short_name(policy.agent) for policy in ensemble.policies)}"
     return f"{evaluation_text(ensemble.evaluation)}, {agents}" if ensemble.HasField("evaluation") else agents
 

@@ -67,7 +67,7 @@ class Job:
     def delete(self) -> None:
         """Delete it, its leaderboard and its checkpoints, and those of the jobs that it has made.
 
-        Raises PreconditionFailed unless they have ended and nobody else needs their checkpoints.
+        Raises PreconditionFailed unless they have ended and no other job needs their checkpoints.
         """
         request = job_service_pb2.DeleteJobRequest(name=self.name)
         self._servers.job_service.DeleteJob(request, timeout=_DELETE_TIMEOUT_S)

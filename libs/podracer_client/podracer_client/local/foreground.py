@@ -132,7 +132,7 @@ class Foreground(ABC, Generic[News]):
             self._inbox.put(ended)
 
     def _stop(self) -> None:
-        """End everything; a user who has interrupted has waited for a part of the time already."""
+        """End everything; after an interrupt a part of the time has passed already."""
         self._leave()
         left = STOP_S if self._stop_by is None else self._stop_by - time.monotonic()
         self._services.stop(max(1.0, left))

@@ -58,7 +58,7 @@ def resting_leaderboard(folder: Path) -> Iterator[Client]:
 def resting_services(folder: Path) -> Iterator[Client]:
     """A client of the folder's orchestrator and leaderboard. Raises PreconditionFailed as `resting_leaderboard`.
 
-    No connection.json says where they are: nobody else is to find them.
+    No connection.json says where they are: no other command is to find them.
     """
     with StateFolder.open(folder, create=False) as state, RunFolder() as run_folder:
         token = create_tokens(state.tokens)[Role.CLIENT]

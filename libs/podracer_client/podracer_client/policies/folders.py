@@ -39,7 +39,7 @@ def policy_folders(
     names         checkpoints (see `checkpoint_folder`) in order of their rank, or one job: what it has come to
     ensemble      that many of the one job's best candidates; 0: what `names` says
     connect       a client of the server that runs; raises NotFound where none does
-    state_folder  whose leaderboard and objects are read where no server runs; None: ./runs
+    state_folder  read (its leaderboard and objects) where no server runs; None: ./runs
 
     Raises NotFound and InvalidInput for what is not there, or not there so often.
     """

@@ -39,7 +39,7 @@ _NUMPY_DTYPES: dict[int, np.dtype[Any]] = {number: dtype for dtype, number in _D
 
 @dataclass(frozen=True, slots=True)
 class PolicyAnswer:
-    """Actions [B, …action], or […action] for one observation alone, and who acted."""
+    """Actions [B, …action], or […action] for one observation alone, and the policy that acted."""
 
     actions: NDArray[Any]
     policy: str

@@ -37,7 +37,7 @@ _DEFAULT_NAME = "policy"
 
 @dataclass(frozen=True, slots=True)
 class ServeOptions:
-    """`tokens`: folder with the tokens of who may call; `tls`: certificate of the role policy, for both directions."""
+    """`tokens`: folder with the tokens of its callers; `tls`: certificate of the role policy, for both directions."""
 
     listen: str
     tokens: Path

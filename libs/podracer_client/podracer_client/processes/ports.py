@@ -1,4 +1,4 @@
-"""Ports of this machine: kept for a service of ours, and who has one that is taken."""
+"""Ports of this machine: one kept for a service of ours, and the process that has a taken one."""
 
 from __future__ import annotations
 

@@ -53,9 +53,9 @@ class RunFolder:
 
 
 def _remove_left_overs(parent: Path) -> None:
-    """Remove this user's run folders that nobody has locked; young ones may be about to be."""
+    """Remove this user's run folders that are not locked; young ones may be about to be."""
     for folder in parent.glob(f"{PREFIX}*"):
-        with suppress(OSError):  # not ours, in use, or somebody else is removing it too
+        with suppress(OSError):  # not ours, in use, or another process is removing it too
             status = folder.lstat()
             if status.st_uid != os.getuid() or time.time() - status.st_mtime < _YOUNG_S:
                 continue

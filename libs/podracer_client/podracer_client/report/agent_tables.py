@@ -1,4 +1,4 @@
-"""Agents as tables of a page: the leaderboard, the final population, everybody."""
+"""Agents as tables of a page: the leaderboard, the final population, all agents."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _NUMBERS = ("rank", "score", "best score", "mean", "95 % interval", "episodes", 
 
 
 def leaderboard_table(report: JobReport, colors: Mapping[str, str]) -> Markup:
-    """Nothing where nobody is ranked."""
+    """Nothing where no agent is ranked."""
     if not report.candidates:
         return Markup()
     agents = {agent.name: agent for agent in report.agents}
@@ -62,7 +62,7 @@ def population_table(report: JobReport, colors: Mapping[str, str]) -> Markup:
     return _agent_table(report, living, colors)
 
 
-def everybody(report: JobReport, colors: Mapping[str, str]) -> Markup:
+def all_agents(report: JobReport, colors: Mapping[str, str]) -> Markup:
     """All agents, folded away."""
     if not report.agents:
         return Markup()
@@ -77,7 +77,7 @@ def algorithm(name: str, colors: Mapping[str, str]) -> Markup:
 
 
 def origin(agent: Agent) -> str:
-    """`from a0003`, and whose place it took."""
+    """`from a0003`, and the agent that it replaced."""
     return origin_text(agent.start, agent.parents, agent.replaced)
 
 

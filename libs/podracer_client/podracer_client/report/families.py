@@ -1,4 +1,4 @@
-"""Who came from whom: an order that keeps families together, the lines that live, the best one's ancestors."""
+"""The family tree of agents: an order that keeps families together, the lines that live, the best one's ancestors."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def living_lines(agents: Iterable[Agent]) -> set[str]:
 
 
 def best_agent(report: JobReport) -> str:
-    """The first of the leaderboard, else who made the job's best evaluation; empty for none."""
+    """The first of the leaderboard, else the agent of the job's best evaluation; empty for none."""
     if report.candidates:
         return report.candidates[0].agent
     return report.best.agent if report.best else ""

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from podracer_client.display.numbers import count_text, duration_text
 from podracer_client.report import job_figures as figures
-from podracer_client.report.agent_tables import everybody, leaderboard_table, number, population_table
+from podracer_client.report.agent_tables import all_agents, leaderboard_table, number, population_table
 from podracer_client.report.figures.palette import LIGHT, series_colors
 from podracer_client.report.figures.rendering import FigurePlan, Rendered, figure_element
 from podracer_client.report.html import Content, Markup, definitions, element, join, meter, page, section, table
@@ -21,7 +21,7 @@ def job_page(report: JobReport, plans: Iterable[FigurePlan], rendered: Mapping[s
     """The document; `rendered` are the figures by name."""
     figure = {plan.name: figure_element(plan, rendered.get(plan.name)) for plan in plans}
     colors = _variables(report)
-    nobody = "" if report.evaluations else element("p", "Nothing was evaluated yet.", class_="muted")
+    nothing = "" if report.evaluations else element("p", "Nothing was evaluated yet.", class_="muted")
     return page(
         f"{report.name}: report",
         (
@@ -29,7 +29,7 @@ def job_page(report: JobReport, plans: Iterable[FigurePlan], rendered: Mapping[s
             _problem(report),
             _tiles(report),
             section("What was asked", definitions(report.request)),
-            section("Leaderboard", leaderboard_table(report, colors) or nobody),
+            section("Leaderboard", leaderboard_table(report, colors) or nothing),
             section("Learning curves", figure[figures.CURVES_BY_STEPS], figure[figures.CURVES_BY_TIME]),
             section("Lineage", figure[figures.LINEAGE]),
             section("Hyperparameters over time", figure[figures.HYPERPARAMETERS]),
@@ -38,7 +38,7 @@ def job_page(report: JobReport, plans: Iterable[FigurePlan], rendered: Mapping[s
             section("Ensemble", _ensemble(report)),
             section("Trained once more", _retrained(report)),
             section("Continuous training", definitions(report.standing)),
-            section("Population", population_table(report, colors), everybody(report, colors)),
+            section("Population", population_table(report, colors), all_agents(report, colors)),
             section("Environment", definitions(report.environment)),
             section("Events", _events(report.events)),
             section("Versions", definitions(report.versions)),
@@ -157,10 +157,10 @@ def _ensemble(report: JobReport) -> Markup:
 
 
 def _retrained(report: JobReport) -> Markup:
-    """Whom the job ends with, where that is not its best candidate."""
+    """The policy that the job ends with, where that is not its best candidate."""
     if not report.retrained:
         return Markup()
-    return element("p", f"{report.retrained}. Nobody has judged it; it is the policy that the job ends with.")
+    return element("p", f"{report.retrained}. It was not evaluated; it is the policy that the job ends with.")
 
 
 def _events(events: Iterable[Event]) -> Markup:

@@ -162,7 +162,7 @@ class JobReport:
     train_s           active time, without pauses
     cost_s            device seconds, evaluation included; `evaluation_cost_s` of them for evaluation
     evaluations       oldest first; of a long history an even choice
-    retrained         whom the job ends with, where that is not its best
+    retrained         the policy that the job ends with, where that is not its best candidate
     standing          of a continuous job: generation, champion, what it waits for
     environment       what is known of the environment
     score_name        what the numbers of evaluations are called

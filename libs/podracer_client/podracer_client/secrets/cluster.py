@@ -6,8 +6,8 @@ podracer-tokens-<role>     the tokens that a role is given (`deployment.py`)
 podracer-tls-<role>        its certificate
 podracer-s3                keys of the object store
 
-What is there stays, whoever made it, but for a certificate of our authority that is to end: that is made anew. No owner
-and no manifest names these Secrets, so they outlive the deployment.
+What is there stays, whatever made it. Only a certificate of our authority that is to end is made anew. No owner and no
+manifest names these Secrets, so they outlive the deployment.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ _KNOWN = {
     "evaluator": ("tokens/pod",),
     "policy": ("tokens/control",),
 }
-"""Tokens that a role is shown and never shows: it is given their digests, which admit nobody."""
+"""Tokens that a role is shown and never shows: it is given their digests, which do not admit a caller."""
 
 _AUTHORITY_DAYS = 3650
 _BEFORE = datetime.timedelta(hours=1)  # clocks differ

@@ -21,7 +21,7 @@ __all__ = ["Trace", "TraceSpan", "read_trace"]
 
 @dataclass(frozen=True, slots=True)
 class TraceSpan:
-    """One span, and whose it is: `service` (learner, worker…) and `process`, which is one of its processes."""
+    """One span, with its `service` (learner, worker…) and the `process` of that service which wrote it."""
 
     service: str
     process: str

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -12,17 +13,39 @@ from matplotlib.ticker import FuncFormatter, NullLocator
 
 from podracer_client.report.figures.axes import WIDTH_IN, legend, tidy
 from podracer_client.report.figures.palette import GRID, MUTED, SERIES
+from podracer_client.report.figures.rendering import FigurePlan
 from podracer_client.trading.backtest_text import title_of
 from podracer_client.trading.backtests import Backtest
 
-__all__ = ["draw_drawdown", "draw_equity", "draw_holdings", "weights"]
+__all__ = ["backtest_figures", "weights"]
 
-MOST_HELD = len(SERIES) - 1
+_MOST_HELD = len(SERIES) - 1
 _POINTS = 4000
 _WIDE = 2.5  # between the greatest and the least value: then equal steps are equal returns
 
 
-def draw_equity(found: Backtest) -> Figure:
+def backtest_figures(found: Backtest) -> tuple[FigurePlan, ...]:
+    """Nothing is drawn yet."""
+    against = ", ".join(title_of(account.name) for account in found.accounts[1:] if account.record.tickers)
+    return (
+        FigurePlan(
+            "equity",
+            "Value of the accounts",
+            "Closing values, from 100 % on."
+            + (f" Beside the policy, at the same costs: {against}." if against else ""),
+            partial(_draw_equity, found),
+        ),
+        FigurePlan("drawdown", "Falls from the peak", "The policy's is filled.", partial(_draw_drawdown, found)),
+        FigurePlan(
+            "holdings",
+            "What the account was in",
+            f"Parts of the account at closing prices: the {_MOST_HELD} most held, all others together, and cash.",
+            partial(_draw_holdings, found),
+        ),
+    )
+
+
+def _draw_equity(found: Backtest) -> Figure:
     """The value of every account, the first being 100 %."""
     figure = Figure(figsize=(WIDTH_IN, 4.2), layout="constrained")
     axes = figure.subplots()
@@ -51,7 +74,7 @@ def draw_equity(found: Backtest) -> Figure:
     return figure
 
 
-def draw_drawdown(found: Backtest) -> Figure:
+def _draw_drawdown(found: Backtest) -> Figure:
     """How far the policy's account lies below its peak, and the others' as lines."""
     figure = Figure(figsize=(WIDTH_IN, 2.6), layout="constrained")
     axes = figure.subplots()
@@ -70,7 +93,7 @@ def draw_drawdown(found: Backtest) -> Figure:
     return figure
 
 
-def draw_holdings(found: Backtest) -> Figure:
+def _draw_holdings(found: Backtest) -> Figure:
     """What the policy's account consisted of: the stocks that it held most, all others, cash."""
     figure = Figure(figsize=(WIDTH_IN, 3.4), layout="constrained")
     axes = figure.subplots()
@@ -91,7 +114,7 @@ def weights(found: Backtest) -> dict[str, np.ndarray[tuple[int], np.dtype[np.flo
     """Parts of the account [T] by what they were in: the most held tickers, the others together, cash."""
     record = found.policy.record
     parts = record.shares * record.close / record.value[:, None]
-    most = np.argsort(-parts.mean(0), kind="stable")[:MOST_HELD]
+    most = np.argsort(-parts.mean(0), kind="stable")[:_MOST_HELD]
     held = {record.tickers[place]: parts[:, place] for place in most}
     others = parts.sum(1) - sum(held.values())
     return held | {"others": np.clip(others, 0.0, None), "cash": record.cash / record.value}

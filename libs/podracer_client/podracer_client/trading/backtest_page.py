@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ import numpy as np
 from podracer_client.files import make_folder, write_whole
 from podracer_client.report.figures.rendering import FigurePlan, Rendered, figure_element, render_figures, write_figures
 from podracer_client.report.html import Markup, definitions, element, join, page, section, table
-from podracer_client.trading.backtest_figures import MOST_HELD, draw_drawdown, draw_equity, draw_holdings
+from podracer_client.trading.backtest_figures import backtest_figures
 from podracer_client.trading.backtest_text import (
     COLUMNS,
     WINDOWS,
@@ -46,7 +45,7 @@ def write_backtest(found: Backtest, folder: Path, title: str, figures: Path | No
     files = {"equity.csv": equity_csv(record), "trades.csv": found.trades, "holdings.csv": holdings_csv(record)}
     for name, text in files.items():
         write_whole(folder / name, text.encode())
-    plans = _figures(found)
+    plans = backtest_figures(found)
     rendered = render_figures(plans, png=figures is not None)
     write_whole(folder / PAGE, backtest_page(found, title, plans, rendered).encode())
     if figures is not None:
@@ -72,26 +71,6 @@ def backtest_page(found: Backtest, title: str, plans: Iterable[FigurePlan], rend
             section("Trading", _trading(found)),
             section("What is simulated, and what is not", *_statement(found)),
             section("How it was made", definitions(_making(found))),
-        ),
-    )
-
-
-def _figures(found: Backtest) -> tuple[FigurePlan, ...]:
-    against = ", ".join(title_of(account.name) for account in found.accounts[1:] if account.record.tickers)
-    return (
-        FigurePlan(
-            "equity",
-            "Value of the accounts",
-            "Closing values, from 100 % on."
-            + (f" Beside the policy, at the same costs: {against}." if against else ""),
-            partial(draw_equity, found),
-        ),
-        FigurePlan("drawdown", "Falls from the peak", "The policy's is filled.", partial(draw_drawdown, found)),
-        FigurePlan(
-            "holdings",
-            "What the account was in",
-            f"Parts of the account at closing prices: the {MOST_HELD} most held, all others together, and cash.",
-            partial(draw_holdings, found),
         ),
     )
 

@@ -102,7 +102,7 @@ def import_market_data(request: ImportRequest, connect: Callable[[], Client], to
             try:
                 store_data_set(client, request.name, file, former_sha256=former_sha256)
                 break
-            except Fenced:  # somebody has added to it, or stored it anew, since it was fetched
+            except Fenced:  # another import has added to it, or stored it anew, since it was fetched
                 if attempt == _ATTEMPTS:
                     raise
     return Imported(inspection, provenance.adjust, len(stored.time), added, sha256)

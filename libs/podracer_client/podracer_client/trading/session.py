@@ -70,7 +70,8 @@ def play_backtest(
 ) -> Backtest:
     """Play the checkpoints in these folders together, or (`walk`) one after the other.
 
-    Raises InvalidInput for what is no market or what the evaluator refuses, NotFound for files that nobody has.
+    Raises InvalidInput for what is no market or what the evaluator refuses, NotFound for files that are neither here
+    nor on a server.
     """
     player = _Player(plan, evaluator, connect)
     if walk:

@@ -1,4 +1,4 @@
-"""Who came from whom, over time: a bar for each agent, a line from its parents to its beginning."""
+"""The family tree of agents over time: a bar for each agent, a line from its parents to its beginning."""
 
 from __future__ import annotations
 

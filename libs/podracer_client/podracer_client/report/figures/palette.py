@@ -1,4 +1,4 @@
-"""Colours that are told apart by everybody, and the CSS variables that take their place in a page.
+"""Colours that colour-blind readers can tell apart, and the CSS variables that take their place in a page.
 
 The series begin with those of Okabe and Ito 2008, Color Universal Design, as far as they are legible on white.
 """
