@@ -74,11 +74,15 @@ def parse_parent(text: str) -> str:
     return parse("project", text, "parent").project if text else DEFAULT_PROJECT
 
 
+def wrong_field(field: str, problem: str) -> InvalidInput:
+    """The error for a field of a request that is wrong."""
+    return InvalidInput(f"{field}: {problem}", violations=[FieldViolation(field, problem)])
+
+
 def enum_name(enum: Any, number: int, field: str) -> str:
     """The name of a value of a message's enum, without its prefix. Raises InvalidInput for a number that has none."""
     if number not in enum.values():
-        problem = f"{number} is none of {', '.join(enum.keys())}"
-        raise InvalidInput(f"{field}: {problem}", violations=[FieldViolation(field, problem)])
+        raise wrong_field(field, f"{number} is none of {', '.join(enum.keys())}")
     name: str = enum.Name(number)
     return name.removeprefix(enum.Name(0).removesuffix("UNSPECIFIED"))
 

@@ -13,7 +13,7 @@ import grpc
 from podracer.orchestrator.v1 import job_pb2, pod_service_pb2_grpc
 from podracer.orchestrator.v1 import pod_service_pb2 as pod_pb2
 from podracer_core.build import is_compatible, own_build
-from podracer_core.errors import FieldViolation, InvalidInput, PermissionRefused, PreconditionFailed
+from podracer_core.errors import PermissionRefused, PreconditionFailed
 from podracer_core.jobs.messages import seconds_from_duration, seconds_to_duration
 from podracer_core.rpc.auth import current_caller
 from podracer_core.rpc.tokens import Role
@@ -58,7 +58,7 @@ class PodServicer(pod_service_pb2_grpc.PodServiceServicer):
 
     async def RenewLease(self, request: pod_pb2.RenewLeaseRequest, context: Context) -> pod_pb2.RenewLeaseResponse:
         if not 0.0 <= request.env_steps_per_second < math.inf:
-            raise _invalid("env_steps_per_second", "expected a number of 0 or more")
+            raise names.wrong_field("env_steps_per_second", "expected a number of 0 or more")
         live = LiveReport(
             {member.agent: member.env_steps for member in request.members},
             request.env_steps_per_second,
@@ -78,7 +78,7 @@ class PodServicer(pod_service_pb2_grpc.PodServiceServicer):
     ) -> pod_pb2.CompleteWorkResponse:
         kind = request.WhichOneof("result")
         if kind is None:
-            raise _invalid("result", "expected train, evaluate, inspect or problem")
+            raise names.wrong_field("result", "expected train, evaluate, inspect or problem")
         holder = _holder(request)
         if request.HasField("next") and request.next.pod != (pod := await self._operations.pod_of(holder)):
             message = f"the lease is {pod}'s, the next work is asked for {request.next.pod}"
@@ -103,7 +103,7 @@ def _ask(request: pod_pb2.LeaseWorkRequest) -> Ask:
     names.parse("pod", request.pod, "pod")
     for field in ("request_id", "instance_id"):
         if not 0 < len(getattr(request, field)) <= 128:
-            raise _invalid(field, "expected a random text of at most 128 characters")
+            raise names.wrong_field(field, "expected a random text of at most 128 characters")
     if request.HasField("build") and not is_compatible(request.build):
         own = own_build()
         raise PreconditionFailed(
@@ -137,7 +137,3 @@ def _holder(
             reason="WRONG_LEASE",
         )
     return Holder(lease_id, request.fence)
-
-
-def _invalid(field: str, message: str) -> InvalidInput:
-    return InvalidInput(f"{field}: {message}", violations=[FieldViolation(field, message)])

@@ -4,7 +4,6 @@ candidates of its ensemble."""
 from __future__ import annotations
 
 import asyncio
-import functools
 import logging
 import math
 from collections import Counter, defaultdict
@@ -158,13 +157,6 @@ def _rounds(job: JobRow) -> Rounds:
     return job.completed_rounds, job.failed_works
 
 
-@dataclass(frozen=True, slots=True)
-class _Awaiting:
-    work_id: str
-    job_uid: str
-    board: str
-
-
 class EnsembleMaker:
     """The task that fills the works of ensembles."""
 
@@ -197,35 +189,33 @@ class EnsembleMaker:
     async def _fill_all(self) -> bool:
         """Whether no work waits any more."""
         try:
-            return all([await self._fill(each) for each in await self._transactions.read(_awaiting)])
+            waiting = await self._transactions.read(_awaiting)
+            return all([await self._fill(work_id, board) for work_id, board in waiting.items()])
         except PodracerError as error:
             logger.error("ensembles cannot be looked after now: %s", error)
             return False
 
-    async def _fill(self, what: _Awaiting) -> bool:
-        """Whether the work waits no more."""
+    async def _fill(self, work_id: str, name: str) -> bool:
+        """Whether the work waits no more; `name` is its leaderboard's."""
+        board, why = None, ""
         try:
-            await self._delivery.flush(what.board)  # the last results belong to it
-            board = await self._board.get(what.board)
+            await self._delivery.flush(name)  # the last results belong to it
+            board = await self._board.get(name)
         except PodracerError as error:
             logger.warning("the leaderboard cannot name the ensemble now: %s", error)
-            self._asked[what.work_id] += 1
-            if not isinstance(error, REFUSALS) and self._asked[what.work_id] < MAX_ASKED:
+            self._asked[work_id] += 1
+            if not isinstance(error, REFUSALS) and self._asked[work_id] < MAX_ASKED:
                 return False
             why = f"the leaderboard did not name its candidates: {error.message}"
-            await self._transactions.write(functools.partial(self._settle, what=what, board=None, why=why))
-        else:
-            await self._transactions.write(functools.partial(self._settle, what=what, board=board))
-        self._asked.pop(what.work_id, None)
+        await self._transactions.write(lambda session: self._settle(session, work_id, board, why))
+        self._asked.pop(work_id, None)
         return True
 
-    def _settle(
-        self, session: Session, what: _Awaiting, board: leaderboard_pb2.Leaderboard | None, why: str = ""
-    ) -> None:
-        work = session.get(WorkRow, what.work_id)
+    def _settle(self, session: Session, work_id: str, board: leaderboard_pb2.Leaderboard | None, why: str) -> None:
+        work = session.get(WorkRow, work_id)
         if work is None or work.state != WorkState.PROPOSING:
             return  # its job has ended meanwhile
-        job, now = jobs.get_by_uid(session, what.job_uid), self._clock.now()
+        job, now = jobs.get_by_uid(session, work.job_uid), self._clock.now()
         if board is None:
             ensembles.give_up(session, job, work, why, now)
         else:
@@ -233,8 +223,7 @@ class EnsembleMaker:
         objective.finish_if_due(session, job, now)
 
 
-def _awaiting(session: Session) -> Sequence[_Awaiting]:
-    return [
-        _Awaiting(work.id, work.job_uid, outbox.board_of(jobs.get_by_uid(session, work.job_uid)))
-        for work in ensembles.awaiting(session)
-    ]
+def _awaiting(session: Session) -> dict[str, str]:
+    """The leaderboard of each work of an ensemble that waits."""
+    works_found = ensembles.awaiting(session)
+    return {work.id: outbox.board_of(jobs.get_by_uid(session, work.job_uid)) for work in works_found}

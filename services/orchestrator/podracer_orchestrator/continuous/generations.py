@@ -15,7 +15,7 @@ from datetime import datetime, timedelta
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from podracer.common.v1 import agent_pb2, evolution_pb2
+from podracer.common.v1 import evolution_pb2
 from podracer.orchestrator.v1 import job_pb2
 from podracer_core.catalogue.messages import space_from_message
 from podracer_core.errors import PodracerError
@@ -187,7 +187,8 @@ def _judge(session: Session, job: JobRow, child: JobRow, generation: Generation,
     final = final_policy(child)
     assert final is not None, "it has a candidate"
     present, contest = promotions.champion(session, job), contests.outcome(session, child)
-    challenger = _evaluation(child) if contest is None else contest.challenger
+    judged = best_of(child) if child.retrained is None else None  # what was trained once more is not judged
+    challenger = judged if contest is None else contest.challenger
     champion = None if contest is None else contest.champion
     generation = Generation(generation.number, generation.child, generation.data_sha256, champion, challenger)
     if present is None:
@@ -209,11 +210,6 @@ def _judge(session: Session, job: JobRow, child: JobRow, generation: Generation,
     else:
         reason = reason if checkpoint_is_there else "its checkpoint is damaged"
         promotions.keep(session, job, Decision.KEPT, generation, reason, now)
-
-
-def _evaluation(child: JobRow) -> agent_pb2.Evaluation | None:
-    """Of what a generation has come to; None where that was trained once more, which nobody has judged."""
-    return None if child.retrained is not None else best_of(child)
 
 
 def _founders(session: Session, job: JobRow) -> list[evolution_pb2.Founder]:

@@ -55,8 +55,15 @@ def of_checkpoint(session: Session, agent: str, prefix: str) -> evolution_pb2.Fo
     row = session.get(CheckpointRow, prefix)
     if row is None or row.refused:
         return None
-    specs = (spec for spec in cohort_of(session, row) if spec.name == agent)
-    return next((_founder(spec, checkpoint_reference(row)) for spec in specs), None)
+    spec = next((spec for spec in cohort_of(session, row) if spec.name == agent), None)
+    if spec is None:
+        return None
+    return evolution_pb2.Founder(
+        agent=agent,
+        checkpoint=checkpoint_reference(row),
+        algorithm=spec.algorithm,
+        hyperparameters=dict(spec.hyperparameters),
+    )
 
 
 def cohort_of(session: Session, row: CheckpointRow) -> list[agent_pb2.AgentSpec]:
@@ -77,9 +84,3 @@ def needed(session: Session) -> dict[str, JobRow]:
     for job in session.scalars(live):
         found |= dict.fromkeys((each.checkpoint.prefix for each in spec_of(job).founders), job)
     return found
-
-
-def _founder(spec: agent_pb2.AgentSpec, checkpoint: agent_pb2.CheckpointReference) -> evolution_pb2.Founder:
-    return evolution_pb2.Founder(
-        agent=spec.name, checkpoint=checkpoint, algorithm=spec.algorithm, hyperparameters=dict(spec.hyperparameters)
-    )

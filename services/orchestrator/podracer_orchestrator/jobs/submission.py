@@ -15,7 +15,6 @@ from podracer_core.catalogue.environments import BUILT_IN
 from podracer_core.catalogue.evaluators import evaluator_names
 from podracer_core.catalogue.fusions import fusion_names
 from podracer_core.catalogue.messages import space_to_message
-from podracer_core.errors import FieldViolation, InvalidInput
 from podracer_core.jobs.messages import spec_from_message, spec_to_message
 from podracer_core.jobs.spec import Evolution
 from podracer_core.jobs.validation import shortened_rounds, validate
@@ -53,7 +52,7 @@ def new_job(request: service_pb2.CreateJobRequest) -> NewJob:
 def check_length(text: str, field: str, limit: int) -> None:
     """Raise InvalidInput for a text that is longer than `limit`."""
     if len(text) > limit:
-        raise _bad(field, f"has {len(text)} characters, at most {limit} are allowed")
+        raise names.wrong_field(field, f"has {len(text)} characters, at most {limit} are allowed")
 
 
 def checked(spec: job_pb2.JobSpec) -> job_pb2.JobSpec:
@@ -92,7 +91,7 @@ def changed(spec: job_pb2.JobSpec, new: job_pb2.JobSpec, paths: Sequence[str]) -
     result.CopyFrom(spec)
     for path in paths:
         if path not in _CHANGEABLE:
-            raise _bad("update_mask", f"{path!r} cannot be changed; these can: {', '.join(_CHANGEABLE)}")
+            raise names.wrong_field("update_mask", f"{path!r} cannot be changed; these can: {', '.join(_CHANGEABLE)}")
     source = job_pb2.JobSpec()
     source.CopyFrom(new)
     source.pod.SetInParent()  # what a section leaves out is unset, also where there is no section
@@ -114,20 +113,16 @@ def _check_extensions(evolution: Evolution) -> None:
         name, known = getattr(evolution, kind), set(entry_points(group=group).names)
         if name is not None and known and name not in known:
             message = f"no {kind} {name!r} is installed; there are: {', '.join(sorted(known))}"
-            raise _bad(f"evolution.{kind}", message)
+            raise names.wrong_field(f"evolution.{kind}", message)
 
 
 def _check_installed(kind: str, name: str, known: Sequence[str], field: str) -> None:
     """Refuse an extension that is not there. Of a package that offers one we only know the name: it may need torch."""
     if name not in known:
-        raise _bad(field, f"no {kind} {name[:100]!r} is installed; there are: {', '.join(known)}")
+        raise names.wrong_field(field, f"no {kind} {name[:100]!r} is installed; there are: {', '.join(known)}")
 
 
 def _job_id(display_name: str) -> str:
     """The display name, cut to fit, and a random ending."""
     ending = "".join(secrets.choice(_ENDING_CHARACTERS) for _ in range(6))
     return f"{display_name[:56].rstrip('-')}-{ending}"
-
-
-def _bad(field: str, message: str) -> InvalidInput:
-    return InvalidInput(f"{field}: {message}", violations=[FieldViolation(field, message)])
