@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from podracer_core.catalogue.ranges import Fixed, Interval
 from podracer_core.errors import InvalidInput
 from podracer_core.jobs.experiment import Experiment, load_experiment, parse_experiment
 from podracer_core.jobs.messages import spec_from_message, spec_to_message
-from podracer_core.jobs.spec import AlgorithmShare, Dimension, Fixed, PodCount, Uniform
+from podracer_core.jobs.spec import AlgorithmShare, Dimension, PodCount
 
 BASE = """\
 name: grid
@@ -58,7 +59,7 @@ def test_a_value_may_be_anything_that_the_field_may_be() -> None:
 """
     first, second = _grid(axes).jobs
     assert first.search.space == (Dimension("gamma", Fixed(0.9), "ppo"),)
-    assert second.search.space == (Dimension("gamma", Uniform(0.9, 0.99), "ppo"),)
+    assert second.search.space == (Dimension("gamma", Interval(0.9, 0.99), "ppo"),)
     assert second.environment.kwargs == {"g": 9.81}
     assert second.environment.id == "Pendulum-v1"
     assert second.pod.count == PodCount(2, 2)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from podracer.orchestrator.v1 import job_pb2
+from podracer_core.catalogue import ranges
 from podracer_core.catalogue.environments import EnvironmentSpec
 from podracer_core.catalogue.environments.stored_file import StoredFile
 from podracer_core.errors import InvalidInput
@@ -27,12 +28,12 @@ FULL = words.JobSpec(
     search=words.Search(
         (words.AlgorithmShare("ppo", 2.0),),
         (
-            words.Dimension("learning_rate", words.LogUniform(1e-4, 1e-2)),
-            words.Dimension("gamma", words.Uniform(0.9, 0.99), "ppo"),
-            words.Dimension("epochs", words.IntegerUniform(1, 8, log=True)),
-            words.Dimension("hidden_sizes", words.Choice(((64, 64), (128,)))),
-            words.Dimension("normalize_values", words.Fixed(False)),
-            words.Dimension("activation", words.Fixed("relu")),
+            words.Dimension("learning_rate", ranges.Interval(1e-4, 1e-2, logarithmic=True)),
+            words.Dimension("gamma", ranges.Interval(0.9, 0.99), "ppo"),
+            words.Dimension("epochs", ranges.IntegerInterval(1, 8, logarithmic=True)),
+            words.Dimension("hidden_sizes", ranges.Choice(((64, 64), (128,)))),
+            words.Dimension("normalize_values", ranges.Fixed(False)),
+            words.Dimension("activation", ranges.Fixed("relu")),
         ),
     ),
     evolution=words.Evolution(

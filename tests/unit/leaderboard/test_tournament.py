@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from podracer_core.catalogue.ranges import Choice, Interval, Range
 from podracer_leaderboard.agents import Action, Agent, Cohort, CohortRequest, NewAgent, Population, Start, State
-from podracer_leaderboard.ranges import Choice, Interval, Range
 from podracer_leaderboard.rules import Rules
 from podracer_leaderboard.rungs import LineRound
 from podracer_leaderboard.search_space import SearchSpace, shape_of

@@ -9,27 +9,24 @@ from podracer.orchestrator.v1 import job_pb2
 from podracer_client.display.catalogue import value_text
 from podracer_client.display.numbers import duration_text
 from podracer_client.display.score import score_name
+from podracer_core.catalogue.ranges import Choice, Fixed, IntegerInterval, Interval, Range
 from podracer_core.errors import InvalidInput
 from podracer_core.jobs.messages import spec_from_message
 from podracer_core.jobs.spec import (
     Beginnings,
-    Choice,
     Continuous,
-    Dimension,
     Evolution,
-    Fixed,
     Fusion,
-    IntegerUniform,
     JobSpec,
-    LogUniform,
     Objective,
     Pod,
     Retrain,
-    Uniform,
     WarmStart,
 )
 
 __all__ = ["request_rows", "searched_names"]
+
+_SCALE = ", in the logarithm"
 
 
 def request_rows(message: job_pb2.JobSpec) -> tuple[tuple[str, str], ...]:
@@ -47,19 +44,8 @@ def searched_names(message: job_pb2.JobSpec) -> dict[str, bool]:
         space = spec_from_message(message).search.space
     except InvalidInput:
         return {}
-    return {
-        dimension.hyperparameter: _is_logarithmic(dimension)
-        for dimension in space
-        if not isinstance(dimension.range, Fixed)
-    }
-
-
-def _is_logarithmic(dimension: Dimension) -> bool:
-    match dimension.range:
-        case LogUniform() | IntegerUniform(log=True):
-            return True
-        case _:
-            return False
+    searched = (dimension for dimension in space if not isinstance(dimension.range, Fixed))
+    return {dimension.hyperparameter: getattr(dimension.range, "logarithmic", False) for dimension in searched}
 
 
 def _rows(spec: JobSpec, called: str) -> Iterator[tuple[str, str]]:
@@ -68,7 +54,7 @@ def _rows(spec: JobSpec, called: str) -> Iterator[tuple[str, str]]:
     yield "objective", _objective(spec.objective, called)
     yield "algorithms", ", ".join(_share(each.algorithm, each.share) for each in spec.search.algorithms) or "auto"
     for dimension in spec.search.space:
-        yield dimension.key, _range(dimension)
+        yield dimension.key, _range(dimension.range)
     if not spec.search.space:
         yield "search space", "the algorithms' own"
     yield "evolution", _evolution(spec.evolution)
@@ -131,16 +117,14 @@ def _share(algorithm: str, share: float) -> str:
     return algorithm if share == 1.0 else f"{algorithm} (share {share:g})"
 
 
-def _range(dimension: Dimension) -> str:
-    match dimension.range:
+def _range(search: Range) -> str:
+    match search:
         case Fixed(value):
             return value_text(value)
-        case Uniform(low, high):
-            return f"{low:g} to {high:g}"
-        case LogUniform(low, high):
-            return f"{low:g} to {high:g}, in the logarithm"
-        case IntegerUniform(low, high, log):
-            return f"whole numbers {low:,} to {high:,}{', in the logarithm' if log else ''}"
+        case Interval(low, high, logarithmic):
+            return f"{low:g} to {high:g}{_SCALE if logarithmic else ''}"
+        case IntegerInterval(low, high, logarithmic):
+            return f"whole numbers {low:,} to {high:,}{_SCALE if logarithmic else ''}"
         case Choice(values):
             return f"one of {', '.join(map(value_text, values))}"
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from podracer_core.catalogue.algorithms import AlgorithmInfo
-from podracer_core.catalogue.hyperparameters import HyperparameterValue
-from podracer_core.jobs.spec import Choice, Fixed, Search
+from podracer_core.catalogue.ranges import Choice, Fixed, HyperparameterValue
+from podracer_core.jobs.spec import Search
 
 __all__ = ["impossible_combinations"]
 

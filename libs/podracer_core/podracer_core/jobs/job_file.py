@@ -12,25 +12,21 @@ from typing import Any, Literal
 from podracer_core.attachments.code_folder import code_files
 from podracer_core.attachments.limits import MAX_DATA_BYTES, mebibytes
 from podracer_core.catalogue.environments import EnvironmentSpec
+from podracer_core.catalogue.ranges import Choice, Fixed, IntegerInterval, Interval
 from podracer_core.config import Builder, Document, Node, build, load_yaml, parse_yaml
 from podracer_core.config.build import INVALID, BuildFunction
 from podracer_core.errors import FieldViolation, InvalidInput
 from podracer_core.jobs.spec import (
     AlgorithmShare,
     Beginnings,
-    Choice,
     DataSets,
     Dimension,
-    Fixed,
     Fusion,
-    IntegerUniform,
     JobSpec,
-    LogUniform,
     NamedDataSet,
     Pod,
     PodCount,
     Search,
-    Uniform,
     WarmStart,
 )
 from podracer_core.jobs.validation import validate
@@ -235,11 +231,11 @@ def _space(builder: Builder, node: Node, path: str) -> Any:
     return INVALID if INVALID in dimensions else tuple(dimensions)
 
 
-_RANGES: Mapping[str, tuple[Any, Callable[..., Any]]] = {
-    "uniform": (tuple[float, float], Uniform),
-    "log_uniform": (tuple[float, float], LogUniform),
-    "integer_uniform": (tuple[int, int], IntegerUniform),
-    "integer_log_uniform": (tuple[int, int], lambda low, high: IntegerUniform(low, high, log=True)),
+_RANGES: Mapping[str, tuple[Any, Callable[..., Any], bool]] = {
+    "uniform": (tuple[float, float], Interval, False),
+    "log_uniform": (tuple[float, float], Interval, True),
+    "integer_uniform": (tuple[int, int], IntegerInterval, False),
+    "integer_log_uniform": (tuple[int, int], IntegerInterval, True),
 }
 
 
@@ -257,9 +253,9 @@ def _range(builder: Builder, node: Node, path: str) -> Any:
         return INVALID if INVALID in values else Choice(tuple(values))
     if kind not in _RANGES:
         return builder.unknown_key(inner, path, kind, {**_RANGES, "choice": None})
-    shape, make = _RANGES[kind]
+    shape, make, logarithmic = _RANGES[kind]
     ends = builder.value(shape, inner, f"{path}.{kind}")
-    return INVALID if ends is INVALID else make(*ends)
+    return INVALID if ends is INVALID else make(*ends, logarithmic)
 
 
 def _hyperparameter_value(builder: Builder, node: Node, path: str) -> Any:

@@ -20,22 +20,19 @@ from podracer_core.catalogue.messages import (
     hyperparameter_to_message,
     hyperparameters_from_message,
 )
+from podracer_core.catalogue.ranges import Choice, Fixed, IntegerInterval, Interval, Range
 from podracer_core.errors import FieldViolation, InvalidInput
 from podracer_core.jobs.spec import (
     AlgorithmShare,
     Beginnings,
-    Choice,
     Continuous,
     DataSets,
     Dimension,
     EvaluationPlan,
     Evolution,
-    Fixed,
     Founder,
     Fusion,
-    IntegerUniform,
     JobSpec,
-    LogUniform,
     NamedDataSet,
     Objective,
     Pod,
@@ -44,7 +41,6 @@ from podracer_core.jobs.spec import (
     Retrain,
     Round,
     Search,
-    Uniform,
     WarmStart,
 )
 
@@ -272,12 +268,11 @@ def _dimension_to_message(dimension: Dimension) -> evolution_pb2.Dimension:
     match dimension.range:
         case Fixed(value):
             message.fixed.CopyFrom(hyperparameter_to_message(value))
-        case Uniform(low, high):
-            message.uniform.low, message.uniform.high = low, high
-        case LogUniform(low, high):
-            message.log_uniform.low, message.log_uniform.high = low, high
-        case IntegerUniform(first, last, log):
-            message.integer_uniform.CopyFrom(evolution_pb2.IntegerInterval(low=first, high=last, log=log))
+        case Interval(low, high, logarithmic):
+            interval = message.log_uniform if logarithmic else message.uniform
+            interval.low, interval.high = low, high
+        case IntegerInterval(first, last, logarithmic):
+            message.integer_uniform.CopyFrom(evolution_pb2.IntegerInterval(low=first, high=last, log=logarithmic))
         case Choice(values):
             message.choice.values.extend(hyperparameter_to_message(value) for value in values)
     return message
@@ -286,7 +281,7 @@ def _dimension_to_message(dimension: Dimension) -> evolution_pb2.Dimension:
 def _dimension_from_message(message: evolution_pb2.Dimension) -> Dimension:
     path = f"search.space.{message.algorithm}{'.' if message.algorithm else ''}{message.hyperparameter}"
 
-    def dimension(range_: Fixed | Uniform | LogUniform | IntegerUniform | Choice) -> Dimension:
+    def dimension(range_: Range) -> Dimension:
         return Dimension(message.hyperparameter, range_, message.algorithm)
 
     try:
@@ -294,12 +289,12 @@ def _dimension_from_message(message: evolution_pb2.Dimension) -> Dimension:
             case "fixed":
                 return dimension(Fixed(hyperparameter_from_message(message.fixed)))
             case "uniform":
-                return dimension(Uniform(message.uniform.low, message.uniform.high))
+                return dimension(Interval(message.uniform.low, message.uniform.high))
             case "log_uniform":
-                return dimension(LogUniform(message.log_uniform.low, message.log_uniform.high))
+                return dimension(Interval(message.log_uniform.low, message.log_uniform.high, logarithmic=True))
             case "integer_uniform":
                 whole = message.integer_uniform
-                return dimension(IntegerUniform(whole.low, whole.high, whole.log))
+                return dimension(IntegerInterval(whole.low, whole.high, whole.log))
             case "choice":
                 return dimension(Choice(tuple(hyperparameter_from_message(value) for value in message.choice.values)))
             case _:

@@ -11,21 +11,12 @@ from podracer_core.catalogue.algorithms import (
     find_algorithm,
 )
 from podracer_core.catalogue.hyperparameters import Hyperparameter
+from podracer_core.catalogue.ranges import Choice, Fixed, IntegerInterval, Interval, Range
 from podracer_core.catalogue.spaces import Space, describe
 from podracer_core.errors import InvalidInput
 from podracer_core.jobs.checks import Checks
 from podracer_core.jobs.combinations import impossible_combinations
-from podracer_core.jobs.spec import (
-    AlgorithmShare,
-    Choice,
-    Dimension,
-    Fixed,
-    IntegerUniform,
-    LogUniform,
-    Range,
-    Search,
-    Uniform,
-)
+from podracer_core.jobs.spec import AlgorithmShare, Dimension, Search
 
 __all__ = ["check_search", "searched_algorithms"]
 
@@ -131,13 +122,12 @@ def _range_problems(searched: Range, knob: Hyperparameter) -> list[str]:
                 return ["expected at least one value to choose from"]
             twice = ["a value is there twice"] if len(set(values)) < len(values) else []
             return twice + _value_problems(knob, list(values))
-        case Uniform(low, high) | LogUniform(low, high) if knob.kind != "float":
+        case Interval() if knob.kind != "float":
             use = "integer_uniform or choice" if knob.kind == "int" else "choice"
             return [f"{knob.name} is not a real number: use {use}"]
-        case IntegerUniform() if knob.kind != "int":
+        case IntegerInterval() if knob.kind != "int":
             return [f"{knob.name} is not a whole number: use {'uniform' if knob.kind == 'float' else 'choice'}"]
-        case Uniform(low, high) | LogUniform(low, high) | IntegerUniform(low, high):
-            logarithmic = isinstance(searched, LogUniform) or (isinstance(searched, IntegerUniform) and searched.log)
+        case Interval(low, high, logarithmic) | IntegerInterval(low, high, logarithmic):
             problems = _value_problems(knob, [low, high])
             if not low < high:
                 problems.append(f"expected low < high, got [{low!r}, {high!r}]")

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from podracer_core.catalogue.environments import EnvironmentSpec
 from podracer_core.catalogue.environments.stored_file import StoredFile
-from podracer_core.catalogue.hyperparameters import HyperparameterValue
+from podracer_core.catalogue.ranges import HyperparameterValue, Range
 from podracer_core.config import ByteSize, Seconds
 
 
@@ -49,48 +49,6 @@ class Objective:
     max_env_steps: int | None = None
     max_duration: Seconds | None = None
     max_cost: Seconds | None = None
-
-
-@dataclass(frozen=True)
-class Uniform:
-    """Evenly between low and high."""
-
-    low: float
-    high: float
-
-
-@dataclass(frozen=True)
-class LogUniform:
-    """Evenly in the logarithm; both ends are above 0."""
-
-    low: float
-    high: float
-
-
-@dataclass(frozen=True)
-class IntegerUniform:
-    """Whole numbers, both ends included; `log`: evenly in the logarithm."""
-
-    low: int
-    high: int
-    log: bool = False
-
-
-@dataclass(frozen=True)
-class Choice:
-    """One of these."""
-
-    values: tuple[HyperparameterValue, ...]
-
-
-@dataclass(frozen=True)
-class Fixed:
-    """Not searched: this value. In a job file a bare value means it."""
-
-    value: HyperparameterValue
-
-
-Range = Uniform | LogUniform | IntegerUniform | Choice | Fixed
 
 
 @dataclass(frozen=True)
