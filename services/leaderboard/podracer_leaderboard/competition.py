@@ -14,9 +14,10 @@ from podracer_core.catalogue.messages import space_from_message
 from podracer_core.catalogue.ranges import Choice, Fixed, HyperparameterValue, IntegerInterval, Interval, Range
 from podracer_core.catalogue.spaces import Space
 from podracer_core.errors import FieldViolation, InvalidInput
-from podracer_core.jobs.messages import evolution_from_message, objective_from_message, search_from_message
-from podracer_core.jobs.spec import Dimension, Search
-from podracer_core.jobs.validation import searched_algorithms, validate_competition
+from podracer_core.jobs.evolution import Evolution
+from podracer_core.jobs.objective import Objective
+from podracer_core.jobs.search import Dimension, Search
+from podracer_core.jobs.validation import validate_competition
 from podracer_leaderboard.agents import Cohort, CohortRequest, Population
 from podracer_leaderboard.extensions import load_extension
 from podracer_leaderboard.generator import ENTRY_POINT_GROUP as GENERATORS
@@ -52,34 +53,13 @@ def read_competition(spec: leaderboard_pb2.LeaderboardSpec) -> Competition:
 def _competition(
     spec: leaderboard_pb2.LeaderboardSpec, find_generator: Callable[[str, str], type[Generator]]
 ) -> Competition:
-    search = search_from_message(spec.search)
-    evolution = evolution_from_message(spec.evolution)
+    search = Search.from_message(spec.search)
+    evolution = Evolution.from_message(spec.evolution)
     action_space = _action_space(spec, search)
     validate_competition(search, evolution, action_space)
-    statistic = objective_from_message(spec.objective).statistic
     space = _search_space(search, action_space)
-    generator_name = spec.evolution.generator or evolution.scheduler
-    is_adaptive = evolution.adaptive_rounds
-    if is_adaptive is None:
-        is_adaptive = generator_name == "tournament" and len(space.shares) > 1
-    rules = Rules(
-        seed=spec.seed,
-        population=evolution.population,
-        leaderboard_size=evolution.places,
-        round_env_steps=evolution.round.env_steps or 0,
-        round_time_s=evolution.round.seconds or 0.0,
-        tournament_size=evolution.tournament_size,
-        replaced_fraction=evolution.replaced_fraction,
-        exploration=evolution.exploration,
-        lineage_limit=evolution.lineage_limit or (evolution.places + 1) // 2,
-        selection=evolution.selection,
-        crossover=evolution.crossover,
-        noise_scale=evolution.noise_scale,
-        generations=evolution.generations or 0,
-        adaptive_rounds=is_adaptive,
-        generator=generator_name,
-        updater=spec.evolution.updater or statistic,
-    )
+    statistic = Objective.from_message(spec.objective).statistic
+    rules = Rules.of(evolution, seed=spec.seed, updater=statistic, algorithm_count=len(space.shares))
     generator = find_generator(rules.generator, "evolution.generator")
     stand_in = _generator(evolution.scheduler, "evolution.scheduler")
     updater = load_extension(UPDATERS, rules.updater, Updater, "evolution.updater")  # type: ignore[type-abstract]
@@ -117,7 +97,7 @@ def _action_space(spec: leaderboard_pb2.LeaderboardSpec, search: Search) -> Spac
 
 
 def _search_space(search: Search, action_space: Space | None) -> SearchSpace:
-    shares = {share.algorithm: share.share for share in searched_algorithms(search, action_space)}
+    shares = {share.algorithm: share.share for share in search.shares(action_space)}
     return SearchSpace(shares, {algorithm: _ranges(algorithm, search.space) for algorithm in shares})
 
 

@@ -11,14 +11,12 @@ from podracer_core.fusion.fusion import FusionOptions
 from podracer_core.fusion.registry import fusion_class
 from podracer_core.fusion.table import LEAD, FusionTable
 from podracer_core.jobs.messages import seconds_from_duration
+from podracer_core.jobs.pod import Fusion
 from podracer_core.training.epochs import EpochFusion
 from podracer_learner.fusion_desk import FusionDesk
 from podracer_learner.fusion_lead import FusionLead, LeadTerms
 
 __all__ = ["fusion_deadline_s", "leading"]
-
-_FUSION = "mean"
-_DEADLINE_S = 10.0
 
 
 @contextmanager
@@ -33,7 +31,7 @@ def leading(
         yield None
         return
     spec = work.fusion
-    fusion = fusion_class(spec.fusion or _FUSION)(
+    fusion = fusion_class(spec.fusion or Fusion.name)(
         FusionOptions(
             spec.outer_learning_rate if spec.HasField("outer_learning_rate") else 1.0,
             spec.outer_momentum if spec.HasField("outer_momentum") else 0.0,
@@ -47,4 +45,4 @@ def leading(
 
 def fusion_deadline_s(spec: pod_service_pb2.FusionSpec) -> float:
     """How long the lead waits for the others."""
-    return seconds_from_duration(spec.deadline) if spec.HasField("deadline") else _DEADLINE_S
+    return seconds_from_duration(spec.deadline) if spec.HasField("deadline") else Fusion.deadline

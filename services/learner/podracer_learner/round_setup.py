@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import gymnasium
 import torch
 
-from podracer.common.v1 import environment_pb2, evolution_pb2
+from podracer.common.v1 import environment_pb2
 from podracer.orchestrator.v1 import pod_service_pb2
 from podracer_core.algorithms.algorithm import Algorithm
 from podracer_core.algorithms.cohort import CohortConfig
@@ -31,6 +31,7 @@ from podracer_core.environments.spaces import (
 )
 from podracer_core.errors import InvalidInput, PreconditionFailed
 from podracer_core.jobs.messages import seconds_from_duration
+from podracer_core.jobs.objective import EVALUATION_FRACTION, EvaluationPlan, Objective
 from podracer_core.storage.manifest import ManifestFile
 from podracer_core.training.environment_states import resume_environments
 from podracer_core.training.judge import InProcessJudge, Judge
@@ -51,8 +52,6 @@ __all__ = ["RoundSetup", "set_up_round"]
 
 logger = logging.getLogger(__name__)
 
-_DEFAULT_EPISODES = 32
-_DEFAULT_EVALUATION_FRACTION = 0.2
 _UNLIMITED_EPISODE_STEPS = 1000
 
 
@@ -109,16 +108,15 @@ def set_up_round(
 
 def round_plan(work: pod_service_pb2.TrainWork) -> RoundPlan:
     """When the round ends and how it is judged."""
-    budget, objective = work.budget, work.objective
-    mean = objective.statistic == evolution_pb2.TARGET_STATISTIC_MEAN
+    budget, objective = work.budget, Objective.from_message(work.objective)
     return RoundPlan(
         env_steps=budget.env_steps_per_member,
         duration_s=seconds_from_duration(budget.time) if budget.HasField("time") else None,
         cost_s=seconds_from_duration(budget.cost) if budget.HasField("cost") else None,
-        evaluation_fraction=budget.evaluation_fraction or _DEFAULT_EVALUATION_FRACTION,
-        target=objective.target_return if objective.HasField("target_return") else None,
-        statistic="mean" if mean else "lower_bound",
-        episodes=work.evaluation.episodes or _DEFAULT_EPISODES,
+        evaluation_fraction=budget.evaluation_fraction or EVALUATION_FRACTION,
+        target=objective.target_return,
+        statistic=objective.statistic,
+        episodes=EvaluationPlan.from_message(work.evaluation).episodes,
         admission_score=work.admission_score if work.HasField("admission_score") else None,
         seed=work.cohort.seed,
     )

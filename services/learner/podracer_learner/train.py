@@ -17,6 +17,7 @@ from podracer.common.v1 import agent_pb2, cohort_pb2
 from podracer.orchestrator.v1 import pod_service_pb2
 from podracer_core.errors import DeadlineExpired, Unavailable
 from podracer_core.jobs.messages import seconds_from_duration, seconds_to_duration
+from podracer_core.jobs.pod import CHECKPOINT_INTERVAL_S
 from podracer_core.telemetry.spans import current
 from podracer_core.training.epochs import EpochFusion
 from podracer_core.training.phases import TOTAL
@@ -36,7 +37,6 @@ __all__ = ["Patience", "TrainRun"]
 
 logger = logging.getLogger(__name__)
 
-_CHECKPOINT_INTERVAL_S = 30.0
 _REPORT_INTERVAL_S = 0.3
 _PACE_REPORTS = 16  # about the last five seconds
 
@@ -79,7 +79,7 @@ class TrainRun:
         )
         self._replays = StoredReplays(setup.algorithm, held.store.url, asked_for=work.keep_replay)
         self._checkpoints = LastingCheckpoints(held, writer, patience.store_s, self._interrupted)
-        self._interval_s = seconds_from_duration(work.checkpoint_interval) or _CHECKPOINT_INTERVAL_S
+        self._interval_s = seconds_from_duration(work.checkpoint_interval) or CHECKPOINT_INTERVAL_S
         self._session = TrainingSession(
             setup.algorithm,
             setup.source,

@@ -15,13 +15,13 @@ from sqlalchemy.orm import Session
 
 from podracer.common.v1 import agent_pb2
 from podracer_core.errors import FieldViolation, InvalidInput, PreconditionFailed
+from podracer_core.jobs.continuous import Continuous
 from podracer_orchestrator import evaluation_works, events, jobs, outbox
 from podracer_orchestrator.job_plan import read_spec
 from podracer_orchestrator.names import last_part
 from podracer_orchestrator.progress import checkpoint_reference
 from podracer_orchestrator.tables import CheckpointRow, Decision, JobRow, PromotionRow
 
-DEFAULT_ALIAS = "champion"
 MAX_REASON = 1000
 
 
@@ -47,7 +47,7 @@ class Generation:
 
 def default_alias(job: JobRow) -> str:
     """What a job calls its champion."""
-    return read_spec(job.spec).continuous.alias or DEFAULT_ALIAS
+    return read_spec(job.spec).continuous.alias or Continuous.alias
 
 
 def stack(session: Session, job_uid: str, alias: str) -> list[PromotionRow]:

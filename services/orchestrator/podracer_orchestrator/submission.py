@@ -13,8 +13,9 @@ from podracer_core.catalogue.environments import BUILT_IN
 from podracer_core.catalogue.fusions import fusion_names
 from podracer_core.catalogue.messages import space_to_message
 from podracer_core.errors import FieldViolation, InvalidInput
-from podracer_core.jobs.messages import spec_from_message, spec_to_message
-from podracer_core.jobs.spec import Evolution, Pod
+from podracer_core.jobs.evolution import Evolution
+from podracer_core.jobs.pod import Pod
+from podracer_core.jobs.spec import JobSpec
 from podracer_core.jobs.validation import shortened_rounds, validate
 from podracer_orchestrator import names
 from podracer_orchestrator.jobs import NewJob
@@ -31,7 +32,8 @@ def new_job(request: service_pb2.CreateJobRequest) -> NewJob:
     """Check a request and fill in its defaults. Raises InvalidInput with every bad field."""
     project = names.parse_parent(request.parent)
     check_length(request.request_id, "request_id", MAX_REQUEST_ID)
-    spec = checked(request.spec)
+    decoded = _decoded(request.spec)
+    spec = decoded.to_message()
     if request.job_id:
         names.check_label(request.job_id, "job_id")
     return NewJob(
@@ -40,7 +42,7 @@ def new_job(request: service_pb2.CreateJobRequest) -> NewJob:
         spec,
         description_of(spec),
         request.request_id,
-        tuple(shortened_rounds(spec_from_message(spec))),
+        tuple(shortened_rounds(decoded)),
     )
 
 
@@ -52,11 +54,7 @@ def check_length(text: str, field: str, limit: int) -> None:
 
 def checked(spec: job_pb2.JobSpec) -> job_pb2.JobSpec:
     """The same spec with every default filled in. Raises InvalidInput with every bad field."""
-    decoded = spec_from_message(spec)
-    validate(decoded)
-    _check_extensions(decoded.evolution)
-    _check_fusion(decoded.pod)
-    return spec_to_message(decoded)
+    return _decoded(spec).to_message()
 
 
 def description_of(spec: job_pb2.JobSpec) -> environment_pb2.EnvironmentDescription | None:
@@ -90,6 +88,14 @@ def changed(spec: job_pb2.JobSpec, new: job_pb2.JobSpec, paths: Sequence[str]) -
     del result.founders[:]
     result.founders.extend(spec.founders)  # with all that was looked up of their checkpoints
     return result
+
+
+def _decoded(spec: job_pb2.JobSpec) -> JobSpec:
+    decoded = JobSpec.from_message(spec)
+    validate(decoded)
+    _check_extensions(decoded.evolution)
+    _check_fusion(decoded.pod)
+    return decoded
 
 
 def _check_extensions(evolution: Evolution) -> None:

@@ -17,8 +17,8 @@ from sqlalchemy.orm import Session
 from podracer.common.v1 import agent_pb2, cohort_pb2, environment_pb2, evolution_pb2
 from podracer.orchestrator.v1 import job_pb2
 from podracer_core.catalogue.messages import space_from_message
-from podracer_core.jobs.messages import search_from_message, seconds_from_duration
-from podracer_core.jobs.validation import searched_algorithms
+from podracer_core.jobs.messages import seconds_from_duration
+from podracer_core.jobs.search import Search
 from podracer_orchestrator import contests, events, founders, job_files, jobs, promotions, retraining
 from podracer_orchestrator.changes import job_topic, touch
 from podracer_orchestrator.job_plan import read_spec
@@ -193,8 +193,8 @@ def _searched(job: JobRow) -> set[str]:
     space = None
     if job.description is not None:
         space = space_from_message(environment_pb2.EnvironmentDescription.FromString(job.description).action_space)
-    search = search_from_message(read_spec(job.spec).search)
-    return {share.algorithm for share in searched_algorithms(search, space)}
+    search = Search.from_message(read_spec(job.spec).search)
+    return {share.algorithm for share in search.shares(space)}
 
 
 def _numbered(name: str, number: int, ending: str = "") -> str:

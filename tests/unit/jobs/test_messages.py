@@ -10,12 +10,8 @@ from podracer_core.catalogue.environments import EnvironmentSpec
 from podracer_core.catalogue.environments.stored_file import StoredFile
 from podracer_core.errors import InvalidInput
 from podracer_core.jobs import spec as words
-from podracer_core.jobs.messages import (
-    seconds_from_duration,
-    seconds_to_duration,
-    spec_from_message,
-    spec_to_message,
-)
+from podracer_core.jobs.messages import seconds_from_duration, seconds_to_duration
+from podracer_core.jobs.spec import JobSpec
 
 FILE = StoredFile("projects/p/artifacts/a/content", "0a" * 32, 1234, "prices.csv")
 # fmt: off
@@ -56,10 +52,10 @@ PLAIN = words.JobSpec("plain", EnvironmentSpec(id="CartPole-v1"), words.Objectiv
 
 @pytest.mark.parametrize("spec", [FULL, PLAIN], ids=["full", "plain"])
 def test_a_job_comes_back_as_it_was(spec: words.JobSpec) -> None:
-    read = spec_from_message(job_pb2.JobSpec.FromString(spec_to_message(spec).SerializeToString()))
+    read = JobSpec.from_message(job_pb2.JobSpec.FromString(spec.to_message().SerializeToString()))
     if spec is PLAIN:  # an unset maximum is written as the minimum
         assert read.pod.count == words.PodCount(1, 1)
-        spec_to_message(read)
+        read.to_message()
     else:
         assert read == spec
 
@@ -67,7 +63,7 @@ def test_a_job_comes_back_as_it_was(spec: words.JobSpec) -> None:
 def test_what_a_message_leaves_unset_is_the_default() -> None:
     message = job_pb2.JobSpec(display_name="bare")
     message.environment.id = "CartPole-v1"
-    spec = spec_from_message(message)
+    spec = JobSpec.from_message(message)
     assert spec.evolution == words.Evolution()
     assert spec.search == words.Search()
     assert spec.evaluation.episodes == 32
@@ -80,7 +76,7 @@ def test_what_cannot_be_read_is_named_by_field() -> None:
     message.search.space.add(hyperparameter="gamma")
     message.evaluation.evaluator = "another"
     with pytest.raises(InvalidInput) as caught:
-        spec_from_message(message)
+        JobSpec.from_message(message)
     assert {violation.field for violation in caught.value.violations} == {
         "environment",
         "search.space.gamma",

@@ -19,20 +19,12 @@ from podracer_core.catalogue.spaces import (
     Space,
 )
 from podracer_core.errors import InvalidInput
-from podracer_core.jobs.spec import (
-    AlgorithmShare,
-    Dimension,
-    EvaluationPlan,
-    Evolution,
-    JobSpec,
-    Objective,
-    Pod,
-    PodCount,
-    Resources,
-    Round,
-    Search,
-)
-from podracer_core.jobs.validation import searched_algorithms, shortened_rounds, validate, validate_action_space
+from podracer_core.jobs.evolution import Evolution, Round
+from podracer_core.jobs.objective import EvaluationPlan, Objective
+from podracer_core.jobs.pod import Pod, PodCount, Resources
+from podracer_core.jobs.search import AlgorithmShare, Dimension, Search
+from podracer_core.jobs.spec import JobSpec
+from podracer_core.jobs.validation import shortened_rounds, validate, validate_action_space
 
 JOB = JobSpec("j", EnvironmentSpec(id="CartPole-v1"), Objective(target_return=475.0))
 
@@ -256,13 +248,13 @@ class TestActionSpaces:
         ],
     )
     def test_auto_is_a_few_that_can_in_equal_shares(self, space: Space | None, names: set[str]) -> None:
-        shares = searched_algorithms(Search(), space)
+        shares = Search().shares(space)
         assert {share.algorithm for share in shares} == names
         assert {share.share for share in shares} <= {1.0}
 
     def test_what_a_job_names_is_what_it_gets(self) -> None:
         chosen = (AlgorithmShare("a2c", 2.0),)
-        assert searched_algorithms(Search(chosen), DiscreteSpace(2)) == chosen
+        assert Search(chosen).shares(DiscreteSpace(2)) == chosen
 
 
 @pytest.mark.parametrize(

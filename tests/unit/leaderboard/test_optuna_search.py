@@ -14,12 +14,13 @@ import pytest
 
 from podracer_core.catalogue.algorithms import find_algorithm
 from podracer_core.catalogue.ranges import Choice, Fixed, HyperparameterValue, IntegerInterval, Interval, Range
+from podracer_core.jobs.evolution import Round
 from podracer_leaderboard.agents import Action, Agent, CohortRequest, NewAgent, Population, Start, State
 from podracer_leaderboard.optuna_search import Search, Suggestions, make_sampler
 from podracer_leaderboard.rules import Rules
 from podracer_leaderboard.search_space import SearchSpace, shape_of
 
-RULES = Rules(population=8, leaderboard_size=4, exploration=0.0, round_env_steps=1000)
+RULES = Rules(population=8, leaderboard_size=4, exploration=0.0, round=Round(env_steps=1000))
 RATE = Interval(1e-4, 1e-2, logarithmic=True)
 ONE = SearchSpace({"ppo": 1.0}, {"ppo": {"learning_rate": RATE, "gamma": Interval(0.9, 0.999)}})
 SAC: Mapping[str, Range] = {

@@ -11,18 +11,12 @@ from podracer_client.display.numbers import duration_text
 from podracer_client.display.score import score_name
 from podracer_core.catalogue.ranges import Choice, Fixed, IntegerInterval, Interval, Range
 from podracer_core.errors import InvalidInput
-from podracer_core.jobs.messages import spec_from_message
-from podracer_core.jobs.spec import (
-    Beginnings,
-    Continuous,
-    Evolution,
-    Fusion,
-    JobSpec,
-    Objective,
-    Pod,
-    Retrain,
-    WarmStart,
-)
+from podracer_core.jobs.continuous import Continuous, Retrain
+from podracer_core.jobs.evolution import Evolution
+from podracer_core.jobs.objective import Objective
+from podracer_core.jobs.pod import Fusion, Pod
+from podracer_core.jobs.spec import JobSpec
+from podracer_core.jobs.warm_start import Beginnings, WarmStart
 
 __all__ = ["request_rows", "searched_names"]
 
@@ -32,7 +26,7 @@ _SCALE = ", in the logarithm"
 def request_rows(message: job_pb2.JobSpec) -> tuple[tuple[str, str], ...]:
     """Words and values; only the environment's name where the rest has no form that we know."""
     try:
-        spec = spec_from_message(message)
+        spec = JobSpec.from_message(message)
     except InvalidInput as error:
         return (("environment", message.environment.id or message.environment.entry_point), ("problem", error.message))
     return tuple((word, value) for word, value in _rows(spec, score_name(message.environment)) if value)
@@ -41,7 +35,7 @@ def request_rows(message: job_pb2.JobSpec) -> tuple[tuple[str, str], ...]:
 def searched_names(message: job_pb2.JobSpec) -> dict[str, bool]:
     """Hyperparameters that the job itself searches → whether in the logarithm; none where it leaves that to us."""
     try:
-        space = spec_from_message(message).search.space
+        space = JobSpec.from_message(message).search.space
     except InvalidInput:
         return {}
     searched = (dimension for dimension in space if not isinstance(dimension.range, Fixed))

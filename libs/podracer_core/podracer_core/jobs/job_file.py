@@ -16,20 +16,12 @@ from podracer_core.catalogue.ranges import Choice, Fixed, IntegerInterval, Inter
 from podracer_core.config import Builder, Document, Node, build, load_yaml, parse_yaml
 from podracer_core.config.build import INVALID, BuildFunction
 from podracer_core.errors import FieldViolation, InvalidInput
-from podracer_core.jobs.spec import (
-    AlgorithmShare,
-    Beginnings,
-    DataSets,
-    Dimension,
-    Fusion,
-    JobSpec,
-    NamedDataSet,
-    Pod,
-    PodCount,
-    Search,
-    WarmStart,
-)
+from podracer_core.jobs.environment import DataSets, NamedDataSet
+from podracer_core.jobs.pod import Fusion, Pod, PodCount
+from podracer_core.jobs.search import AlgorithmShare, Dimension, Search
+from podracer_core.jobs.spec import JobSpec
 from podracer_core.jobs.validation import validate
+from podracer_core.jobs.warm_start import Beginnings, WarmStart
 
 MATRIX = "matrix"
 """The key of a job file that makes several jobs of it; see `podracer_core.jobs.experiment`."""
