@@ -1,9 +1,9 @@
 """The leaderboard service: ranks the agents of a job and proposes the next ones.
 
-The domain, plain Python without database, protos or torch:
+The domain, plain Python without database or torch:
 agents         what an agent is to those who rank and breed
-rules          how agents compete: population, rounds, selection
-ranges         one search range: sampling and mutation
+rules          how agents compete: the job's evolution, every default filled in
+ranges         sampling from a search range, and mutating inside it
 search_space   all ranges of a job: complete hyperparameters for new agents
 generator      the interface of generators (entry points `podracer.generators`)
 tournament, generational, random_search, elite_sampling, optuna_search    built-in generators

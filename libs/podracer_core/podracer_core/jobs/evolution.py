@@ -99,9 +99,9 @@ class Evolution:
         for name in ("replaced_fraction", "exploration", "crossover", "noise_scale"):
             check.between(getattr(self, name), 0.0, 1.0, f"evolution.{name}")
         check.between(self.lineage_limit, 1, MAX_POPULATION, "evolution.lineage_limit")
-        for kind, name in (("generator", self.generator), ("updater", self.updater)):
-            expected = f"expected the name of an installed {kind}, got {name!r}"
-            check.that(name is None or is_extension_name(name), f"evolution.{kind}", expected)
+        for kind, extension in (("generator", self.generator), ("updater", self.updater)):
+            expected = f"expected the name of an installed {kind}, got {extension!r}"
+            check.that(extension is None or is_extension_name(extension), f"evolution.{kind}", expected)
         if check.between(self.generations, 1, MAX_GENERATIONS, "evolution.generations"):
             check.that(
                 self.generations is None or self.scheduler == "generational",

@@ -8,7 +8,7 @@ from dataclasses import fields
 from typing import Any, TypeVar
 
 from google.protobuf import duration_pb2
-from google.protobuf.descriptor import EnumDescriptor, FieldDescriptor
+from google.protobuf.descriptor import EnumDescriptor
 from google.protobuf.message import Message
 
 from podracer_core.catalogue.messages import arguments_from_message
@@ -27,9 +27,9 @@ def read(kind: type[Section], message: Message, path: str = "", **given: Any) ->
     What the message leaves unset is the default, and so is 0 where that cannot be told from unset. Raises InvalidInput
     that names the field, below `path`, for arguments that are no JSON values.
     """
-    known = message.DESCRIPTOR.fields_by_name
+    known = message.DESCRIPTOR.fields_by_name.keys() - given.keys()
     names = [field.name for field in fields(kind) if field.name in known]  # type: ignore[arg-type]
-    values = {name: _value(message, known[name], path) for name in names if name not in given}
+    values = {name: _value(message, name, path) for name in names}
     return kind(**{name: value for name, value in values.items() if value is not None}, **given)
 
 
@@ -65,18 +65,18 @@ def seconds_from_duration(duration: duration_pb2.Duration) -> float:
     return duration.seconds + duration.nanos * 1e-9
 
 
-def _value(message: Message, field: FieldDescriptor, path: str) -> Any:
+def _value(message: Message, name: str, path: str) -> Any:
     """A field's value; None where it is unset."""
-    if field.has_presence and not message.HasField(field.name):
+    field, value = message.DESCRIPTOR.fields_by_name[name], getattr(message, name)
+    if field.has_presence and not message.HasField(name):
         return None
-    value = getattr(message, field.name)
     if field.enum_type is not None:
         return _words(field.enum_type).get(value)
     if field.message_type is None:
         return value if field.has_presence else value or None
     if field.message_type.full_name == _DURATION:
         return seconds_from_duration(value)
-    return arguments_from_message(value, f"{path}.{field.name}")
+    return arguments_from_message(value, f"{path}.{name}")
 
 
 @functools.cache
