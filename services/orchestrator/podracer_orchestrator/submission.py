@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from importlib.metadata import entry_points
+
+from google.protobuf import field_mask_pb2
 
 from podracer.common.v1 import environment_pb2
 from podracer.orchestrator.v1 import job_pb2
@@ -25,7 +27,11 @@ _ENDING_CHARACTERS = "abcdefghijkmnpqrstuvwxyz23456789"  # without those that ar
 
 _EXTENSIONS = {"generator": "podracer.generators", "updater": "podracer.updaters"}
 
-Copy = Callable[[job_pb2.JobSpec, job_pb2.JobSpec], None]
+_CHANGEABLE = {
+    *("labels", "weight", "pod.min_count", "pod.max_count", "objective.target_return"),
+    *("objective.max_env_steps", "objective.max_duration", "objective.max_cost"),
+}
+"""Paths of a spec that may change while the job runs."""
 
 
 def new_job(request: service_pb2.CreateJobRequest) -> NewJob:
@@ -77,14 +83,17 @@ def description_of(spec: job_pb2.JobSpec) -> environment_pb2.EnvironmentDescript
 
 def changed(spec: job_pb2.JobSpec, new: job_pb2.JobSpec, paths: Sequence[str]) -> job_pb2.JobSpec:
     """`spec` with the fields at `paths` as in `new`. Raises InvalidInput for a path that may not change."""
-    result = job_pb2.JobSpec()
-    result.CopyFrom(spec)
     for path in paths:
-        copy = _CHANGEABLE.get(path)
-        if copy is None:
+        if path not in _CHANGEABLE:
             raise _bad("update_mask", f"{path!r} cannot be changed; these can: {', '.join(sorted(_CHANGEABLE))}")
-        copy(new, result)
-    result = checked(result)
+    merged, source = job_pb2.JobSpec(), job_pb2.JobSpec()
+    merged.CopyFrom(spec)
+    source.CopyFrom(new)
+    source.pod.SetInParent()  # else a path into a section that is unset would clear nothing
+    source.objective.SetInParent()
+    mask = field_mask_pb2.FieldMask(paths=paths)
+    mask.MergeMessage(source, merged, replace_message_field=True, replace_repeated_field=True)
+    result = checked(merged)
     del result.founders[:]
     result.founders.extend(spec.founders)  # with all that was looked up of their checkpoints
     return result
@@ -117,47 +126,6 @@ def _check_fusion(pod: Pod) -> None:
     if pod.fusion is not None and pod.fusion.name not in known:
         message = f"no fusion {pod.fusion.name!r} is installed; there are: {', '.join(known)}"
         raise _bad("pod.fusion.name", message)
-
-
-def _copy_labels(source: job_pb2.JobSpec, target: job_pb2.JobSpec) -> None:
-    target.labels.clear()
-    target.labels.update(source.labels)
-
-
-def _copy_weight(source: job_pb2.JobSpec, target: job_pb2.JobSpec) -> None:
-    target.weight = source.weight
-
-
-def _copier(section: str, field: str) -> Copy:
-    def copy(source: job_pb2.JobSpec, target: job_pb2.JobSpec) -> None:
-        from_section, to_section = getattr(source, section), getattr(target, section)
-        to_section.ClearField(field)
-        descriptor = from_section.DESCRIPTOR.fields_by_name[field]
-        if descriptor.has_presence and not from_section.HasField(field):
-            return
-        if descriptor.message_type is not None:
-            getattr(to_section, field).CopyFrom(getattr(from_section, field))
-        else:
-            setattr(to_section, field, getattr(from_section, field))
-
-    return copy
-
-
-_CHANGEABLE: dict[str, Copy] = {
-    "labels": _copy_labels,
-    "weight": _copy_weight,
-    **{
-        f"{section}.{field}": _copier(section, field)
-        for section, field in (
-            ("pod", "min_count"),
-            ("pod", "max_count"),
-            ("objective", "max_env_steps"),
-            ("objective", "max_duration"),
-            ("objective", "max_cost"),
-            ("objective", "target_return"),
-        )
-    },
-}
 
 
 def _job_id(display_name: str) -> str:

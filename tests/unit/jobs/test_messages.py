@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-import pytest
+import dataclasses
+from typing import Any
 
+import pytest
+from google.protobuf.message import Message
+
+from podracer.common.v1 import evolution_pb2
 from podracer.orchestrator.v1 import job_pb2
 from podracer_core.catalogue import ranges
 from podracer_core.catalogue.environments import EnvironmentSpec
 from podracer_core.catalogue.environments.stored_file import StoredFile
 from podracer_core.errors import InvalidInput
+from podracer_core.jobs.continuous import Continuous, Retrain
 from podracer_core.jobs.evolution import Evolution, Round
 from podracer_core.jobs.messages import seconds_from_duration, seconds_to_duration
 from podracer_core.jobs.objective import EvaluationPlan, Objective
@@ -61,6 +67,29 @@ def test_a_job_comes_back_as_it_was(spec: JobSpec) -> None:
         read.to_message()
     else:
         assert read == spec
+
+
+@pytest.mark.parametrize(
+    ("section", "message", "apart"),
+    [
+        (Objective, evolution_pb2.Objective, set()),
+        (EvaluationPlan, job_pb2.EvaluationSpec, {"evaluator"}),
+        (Evolution, evolution_pb2.Evolution, {"round", "round_time", "round_env_steps"}),
+        (Pod, job_pb2.PodShape, {"count", "min_count", "max_count"}),
+        (Resources, job_pb2.Resources, {"memory", "memory_bytes"}),
+        (Fusion, job_pb2.Fusion, {"interval", "interval_updates"}),
+        (Continuous, job_pb2.Continuous, set()),
+        (Retrain, job_pb2.Retrain, set()),
+        (AlgorithmShare, evolution_pb2.AlgorithmShare, set()),
+        (JobSpec, job_pb2.JobSpec, {"name", "display_name", "data_sets", "warm_start", "founders"}),
+    ],
+)
+def test_a_field_is_called_alike_in_section_and_message(
+    section: type[Any], message: type[Message], apart: set[str]
+) -> None:
+    """What is not is written by hand; `read` and `write` would pass over it."""
+    names = {field.name for field in dataclasses.fields(section)}
+    assert names ^ set(message.DESCRIPTOR.fields_by_name) == apart
 
 
 def test_what_a_message_leaves_unset_is_the_default() -> None:
