@@ -132,14 +132,9 @@ def _evolution(evolution: Evolution) -> str:
         f"{evolution.population} agents, {evolution.places} places on the leaderboard",
         f"rounds of {each}",
     ]
-    default = Evolution()
-    seldom = (
-        *("tournament_size", "replaced_fraction", "exploration", "selection", "crossover", "noise_scale"),
-        *("generator", "updater", "generations", "ensemble_size", "keep_replay", "adaptive_rounds"),
-    )
-    for name in seldom:
-        value = getattr(evolution, name)
-        if value != getattr(default, name):
+    default, told = Evolution(), ("scheduler", "population", "leaderboard_size", "round")
+    for name, value in vars(evolution).items():
+        if name not in told and value != getattr(default, name):
             words.append(f"{name.replace('_', ' ')} {value_text(value)}")
     return ", ".join(words)
 

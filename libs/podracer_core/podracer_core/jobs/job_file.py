@@ -6,6 +6,7 @@ import dataclasses
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -55,15 +56,15 @@ def _one_job(document: Document, folder: Path) -> JobSpec:
 
 def build_job(document: Document, folder: Path) -> JobSpec:
     """The job of a document without a matrix, as `load_job_file` does it."""
-
-    def environment(builder: Builder, node: Node, path: str) -> Any:
-        return _environment(builder, node, path, folder)
-
-    def data(builder: Builder, node: Node, path: str) -> Any:
-        return _data(builder, node, path, folder)
-
-    builders: dict[Any, BuildFunction] = {EnvironmentSpec: environment, DataSets: data, Search: _search}
-    builders |= {Pod: _pod, PodCount: _pod_count, Fusion: _fusion, Beginnings: _warm_start}
+    builders: dict[Any, BuildFunction] = {
+        EnvironmentSpec: partial(_environment, folder=folder),
+        DataSets: partial(_data, folder=folder),
+        Search: _search,
+        Pod: _pod,
+        PodCount: _pod_count,
+        Fusion: partial(_section_or_name, kind=Fusion),
+        Beginnings: partial(_section_or_name, kind=WarmStart),
+    }
     spec = build(JobSpec, document, builders)
     try:
         validate(spec)
@@ -140,9 +141,9 @@ class _DataSetSection:
     data_set: str
 
 
-def _warm_start(builder: Builder, node: Node, path: str) -> Any:
-    """A section, or only the job."""
-    return WarmStart(node.value) if isinstance(node.value, str) else builder.dataclass(WarmStart, node, path)
+def _section_or_name(builder: Builder, node: Node, path: str, kind: type[Fusion | WarmStart]) -> Any:
+    """A section, or only its first field."""
+    return kind(node.value) if isinstance(node.value, str) else builder.dataclass(kind, node, path)
 
 
 def _data_file(file: Path) -> Path:
@@ -264,11 +265,6 @@ def _pod_count(builder: Builder, node: Node, path: str) -> Any:
         return builder.dataclass(PodCount, node, path)
     count = builder.value(int, node, path)
     return INVALID if count is INVALID else PodCount(count, count)
-
-
-def _fusion(builder: Builder, node: Node, path: str) -> Any:
-    """A section, or only the name."""
-    return Fusion(node.value) if isinstance(node.value, str) else builder.dataclass(Fusion, node, path)
 
 
 def _pod(builder: Builder, node: Node, path: str) -> Any:
