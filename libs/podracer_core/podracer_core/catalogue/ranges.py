@@ -15,7 +15,7 @@ class Interval:
     """Real numbers from `low` to `high`, even in themselves or in their logarithm.
 
     near_one  the logarithm is of 1 − x, and that is what a perturbation multiplies, as of a discount; x ≤ 1.
-              The hyperparameter says so, not who writes the range
+              Set from the hyperparameter, never in a job file
     """
 
     low: float
