@@ -6,7 +6,7 @@ import secrets
 from collections.abc import Sequence
 from importlib.metadata import entry_points
 
-from google.protobuf import field_mask_pb2
+from google.protobuf.field_mask_pb2 import FieldMask
 
 from podracer.common.v1 import environment_pb2
 from podracer.orchestrator.v1 import job_pb2
@@ -27,11 +27,10 @@ _ENDING_CHARACTERS = "abcdefghijkmnpqrstuvwxyz23456789"  # without those that ar
 
 _EXTENSIONS = {"generator": "podracer.generators", "updater": "podracer.updaters"}
 
-_CHANGEABLE = {
-    *("labels", "weight", "pod.min_count", "pod.max_count", "objective.target_return"),
-    *("objective.max_env_steps", "objective.max_duration", "objective.max_cost"),
-}
-"""Paths of a spec that may change while the job runs."""
+_CHANGEABLE = (
+    "labels", "objective.max_cost", "objective.max_duration", "objective.max_env_steps", "objective.target_return",
+    "pod.max_count", "pod.min_count", "weight",
+)  # fmt: skip
 
 
 def new_job(request: service_pb2.CreateJobRequest) -> NewJob:
@@ -63,6 +62,14 @@ def checked(spec: job_pb2.JobSpec) -> job_pb2.JobSpec:
     return _decoded(spec).to_message()
 
 
+def _decoded(spec: job_pb2.JobSpec) -> JobSpec:
+    decoded = JobSpec.from_message(spec)
+    validate(decoded)
+    _check_extensions(decoded.evolution)
+    _check_fusion(decoded.pod)
+    return decoded
+
+
 def description_of(spec: job_pb2.JobSpec) -> environment_pb2.EnvironmentDescription | None:
     """What is known of a built-in environment without starting it; None for any other.
 
@@ -83,28 +90,20 @@ def description_of(spec: job_pb2.JobSpec) -> environment_pb2.EnvironmentDescript
 
 def changed(spec: job_pb2.JobSpec, new: job_pb2.JobSpec, paths: Sequence[str]) -> job_pb2.JobSpec:
     """`spec` with the fields at `paths` as in `new`. Raises InvalidInput for a path that may not change."""
+    result = job_pb2.JobSpec()
+    result.CopyFrom(spec)
     for path in paths:
         if path not in _CHANGEABLE:
-            raise _bad("update_mask", f"{path!r} cannot be changed; these can: {', '.join(sorted(_CHANGEABLE))}")
-    merged, source = job_pb2.JobSpec(), job_pb2.JobSpec()
-    merged.CopyFrom(spec)
+            raise _bad("update_mask", f"{path!r} cannot be changed; these can: {', '.join(_CHANGEABLE)}")
+    source = job_pb2.JobSpec()
     source.CopyFrom(new)
-    source.pod.SetInParent()  # else a path into a section that is unset would clear nothing
+    source.pod.SetInParent()  # what a section leaves out is unset, also where there is no section
     source.objective.SetInParent()
-    mask = field_mask_pb2.FieldMask(paths=paths)
-    mask.MergeMessage(source, merged, replace_message_field=True, replace_repeated_field=True)
-    result = checked(merged)
+    FieldMask(paths=paths).MergeMessage(source, result, replace_message_field=True, replace_repeated_field=True)
+    result = checked(result)
     del result.founders[:]
     result.founders.extend(spec.founders)  # with all that was looked up of their checkpoints
     return result
-
-
-def _decoded(spec: job_pb2.JobSpec) -> JobSpec:
-    decoded = JobSpec.from_message(spec)
-    validate(decoded)
-    _check_extensions(decoded.evolution)
-    _check_fusion(decoded.pod)
-    return decoded
 
 
 def _check_extensions(evolution: Evolution) -> None:
