@@ -17,7 +17,6 @@ from podracer.orchestrator.v1 import artifact_service_pb2, job_service_pb2
 from podracer_client import Client
 from podracer_client.jobs.job import Job
 from podracer_core.jobs.job_file import load_job_file
-from podracer_core.jobs.messages import spec_to_message
 from support.code import make_zip
 from support.commands import run_here
 from support.examples import ALGORITHM, FUSION, GENERATOR, HOVER, MAZE, Packages
@@ -263,7 +262,7 @@ def test_code_that_cannot_be_imported_is_told(folder: Path, example: Path) -> No
 @pytest.mark.thorough
 def test_an_archive_that_our_client_did_not_pack_is_refused(client: Client, folder: Path) -> None:
     packed = make_zip(("maze/environment.py", b""), ("../../../../outside.py", b"print('here')"))
-    spec = spec_to_message(client.upload_files(load_job_file(MAZE / "maze.yaml")))
+    spec = (client.upload_files(load_job_file(MAZE / "maze.yaml"))).to_message()
     header = artifact_service_pb2.UploadHeader(
         kind=artifact_service_pb2.ARTIFACT_KIND_CODE,
         sha256=hashlib.sha256(packed).hexdigest(),

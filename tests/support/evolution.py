@@ -8,12 +8,12 @@ from dataclasses import replace
 from random import Random
 
 from podracer_core.catalogue.algorithms import find_algorithm
+from podracer_core.catalogue.ranges import Choice, HyperparameterValue, Interval, Range
 from podracer_leaderboard.agents import Action, Agent, Cohort, CohortRequest, NewAgent, Population, Start, State
 from podracer_leaderboard.competition import Competition
 from podracer_leaderboard.generator import Generator
 from podracer_leaderboard.guard import check_cohort
 from podracer_leaderboard.new_agents import stream
-from podracer_leaderboard.ranges import Choice, Interval, Range, Value
 from podracer_leaderboard.rules import Rules
 from podracer_leaderboard.rungs import LineRound, peer_scores
 from podracer_leaderboard.search_space import SearchSpace, shape_of
@@ -38,7 +38,7 @@ ROUND_STEPS = 1000
 def make_agent(number: int, score: float | None = None, **changes: object) -> Agent:
     """A waiting agent with PPO's defaults and one round behind it, whose last round and candidate have `score`."""
     name = f"projects/p/jobs/j/agents/a{number:04}"
-    defaults: dict[str, Value] = find_algorithm("ppo").defaults()
+    defaults: dict[str, HyperparameterValue] = find_algorithm("ppo").defaults()
     standing = Agent(
         name=name,
         number=number,

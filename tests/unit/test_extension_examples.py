@@ -20,7 +20,7 @@ from podracer_core.errors import InvalidInput
 from podracer_core.evaluate import evaluator_class
 from podracer_core.fusion.registry import fusion_class
 from podracer_core.jobs.job_file import load_job_file
-from podracer_core.jobs.messages import spec_from_message, spec_to_message
+from podracer_core.jobs.spec import JobSpec
 from podracer_evaluator.evaluation import PolicyEvaluation
 from podracer_leaderboard.extensions import load_extension
 from podracer_leaderboard.generator import Generator
@@ -136,7 +136,7 @@ def test_the_name_of_a_built_in_fusion_cannot_be_taken(packages: Packages) -> No
 
 def test_an_evaluator_is_found_by_its_name_and_so_are_the_built_in_ones(packages: Packages) -> None:
     job = load_job_file(packages.install(EVALUATOR) / "acrobot.yaml")
-    assert spec_from_message(spec_to_message(job)).evaluation.evaluator == "success_rate"
+    assert JobSpec.from_message(job.to_message()).evaluation.evaluator == "success_rate"
     found = {name: evaluator_class(name).__name__ for name in ("", "greedy_episodes", "backtest", "success_rate")}
     assert list(found.values()) == ["GreedyEvaluator", "GreedyEvaluator", "BacktestEvaluator", "SuccessRate"]
     known = "backtest, greedy_episodes, success_rate"

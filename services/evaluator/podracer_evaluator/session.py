@@ -29,7 +29,7 @@ from podracer_core.errors import FieldViolation, InvalidInput
 from podracer_core.evaluate import EvaluationResult
 from podracer_core.evaluate.messages import result_to_message
 from podracer_core.jobs.messages import seconds_to_duration
-from podracer_core.jobs.validation import MAX_EPISODES
+from podracer_core.jobs.objective import MAX_EPISODES
 from podracer_core.rpc.sessions import WorkSession
 from podracer_core.rpc.work_queue import WorkQueue
 from podracer_core.telemetry.metrics import EVALUATION, EVALUATOR_QUEUE

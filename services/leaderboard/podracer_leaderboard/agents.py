@@ -6,7 +6,7 @@ import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from podracer_leaderboard.ranges import Value
+from podracer_core.catalogue.ranges import HyperparameterValue
 from podracer_leaderboard.rungs import LineRound
 from podracer_leaderboard.search_space import Shape
 
@@ -59,7 +59,7 @@ class Agent:
     name: str
     number: int
     algorithm: str
-    hyperparameters: Mapping[str, Value]
+    hyperparameters: Mapping[str, HyperparameterValue]
     shape: Shape
     state: State
     lineage: str
@@ -94,7 +94,7 @@ class NewAgent:
 
     action: Action
     algorithm: str
-    hyperparameters: Mapping[str, Value]
+    hyperparameters: Mapping[str, HyperparameterValue]
     shape: Shape
     reason: str
     start: Start = Start.FRESH

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from random import Random
 
+from podracer_core.catalogue.ranges import HyperparameterValue
 from podracer_leaderboard.agents import Action, Agent, CohortRequest, NewAgent, Population, Retirement, Start
-from podracer_leaderboard.ranges import Value
 from podracer_leaderboard.rules import Rules
 from podracer_leaderboard.rungs import MINIMUM_PEERS
 from podracer_leaderboard.search_space import SearchSpace, Shape, shape_of, weights_shape
@@ -158,7 +158,9 @@ class Breeding:
         reason = f"{vacancy.reason}; the hyperparameters of {_short(donor)} with another network"
         return self._create(Action.EXPLOIT, algorithm, hyperparameters, replace(vacancy, reason=reason))
 
-    def _regrouped(self, donor: Agent, values: dict[str, Value], vacancy: Vacancy) -> dict[str, Value]:
+    def _regrouped(
+        self, donor: Agent, values: dict[str, HyperparameterValue], vacancy: Vacancy
+    ) -> dict[str, HyperparameterValue]:
         """The child's hyperparameters, now and then with another batch, horizon…, in a shape that there may be.
 
         A donor from the leaderboard may be of a shape that has died out and for which there is no room any more: its
@@ -223,7 +225,7 @@ class Breeding:
         self,
         action: Action,
         algorithm: str,
-        hyperparameters: dict[str, Value],
+        hyperparameters: dict[str, HyperparameterValue],
         vacancy: Vacancy,
         start: Start = Start.FRESH,
         parents: tuple[Agent, ...] = (),

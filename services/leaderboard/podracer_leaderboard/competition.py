@@ -4,25 +4,24 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
 from podracer_core.catalogue.algorithms import find_algorithm
-from podracer_core.catalogue.hyperparameters import Hyperparameter, SearchChoice, SearchRange
+from podracer_core.catalogue.hyperparameters import Hyperparameter
 from podracer_core.catalogue.messages import space_from_message
+from podracer_core.catalogue.ranges import Choice, Fixed, HyperparameterValue, IntegerInterval, Interval, Range
 from podracer_core.catalogue.spaces import Space
 from podracer_core.errors import FieldViolation, InvalidInput
-from podracer_core.jobs.messages import evolution_from_message, objective_from_message, search_from_message
-from podracer_core.jobs.spec import Choice as ChoiceSpec
-from podracer_core.jobs.spec import Dimension, IntegerUniform, LogUniform, Search, Uniform
-from podracer_core.jobs.spec import Fixed as FixedSpec
-from podracer_core.jobs.validation import searched_algorithms, validate_competition
+from podracer_core.jobs.evolution import Evolution
+from podracer_core.jobs.objective import Objective
+from podracer_core.jobs.search import Dimension, Search
+from podracer_core.jobs.validation import validate_competition
 from podracer_leaderboard.agents import Cohort, CohortRequest, Population
 from podracer_leaderboard.extensions import load_extension
 from podracer_leaderboard.generator import ENTRY_POINT_GROUP as GENERATORS
 from podracer_leaderboard.generator import Generator
-from podracer_leaderboard.ranges import Choice, Fixed, IntegerInterval, Interval, Range, Value
 from podracer_leaderboard.rules import Rules
 from podracer_leaderboard.search_space import SearchSpace
 from podracer_leaderboard.updater import ENTRY_POINT_GROUP as UPDATERS
@@ -54,34 +53,13 @@ def read_competition(spec: leaderboard_pb2.LeaderboardSpec) -> Competition:
 def _competition(
     spec: leaderboard_pb2.LeaderboardSpec, find_generator: Callable[[str, str], type[Generator]]
 ) -> Competition:
-    search = search_from_message(spec.search)
-    evolution = evolution_from_message(spec.evolution)
+    search = Search.from_message(spec.search)
+    evolution = Evolution.from_message(spec.evolution)
     action_space = _action_space(spec, search)
     validate_competition(search, evolution, action_space)
-    statistic = objective_from_message(spec.objective).statistic
     space = _search_space(search, action_space)
-    generator_name = spec.evolution.generator or evolution.scheduler
-    is_adaptive = evolution.adaptive_rounds
-    if is_adaptive is None:
-        is_adaptive = generator_name == "tournament" and len(space.shares) > 1
-    rules = Rules(
-        seed=spec.seed,
-        population=evolution.population,
-        leaderboard_size=evolution.places,
-        round_env_steps=evolution.round.env_steps or 0,
-        round_time_s=evolution.round.seconds or 0.0,
-        tournament_size=evolution.tournament_size,
-        replaced_fraction=evolution.replaced_fraction,
-        exploration=evolution.exploration,
-        lineage_limit=evolution.lineage_limit or (evolution.places + 1) // 2,
-        selection=evolution.selection,
-        crossover=evolution.crossover,
-        noise_scale=evolution.noise_scale,
-        generations=evolution.generations or 0,
-        adaptive_rounds=is_adaptive,
-        generator=generator_name,
-        updater=spec.evolution.updater or statistic,
-    )
+    statistic = Objective.from_message(spec.objective).statistic
+    rules = Rules.of(evolution, seed=spec.seed, updater=statistic, algorithm_count=len(space.shares))
     generator = find_generator(rules.generator, "evolution.generator")
     stand_in = _generator(evolution.scheduler, "evolution.scheduler")
     updater = load_extension(UPDATERS, rules.updater, Updater, "evolution.updater")  # type: ignore[type-abstract]
@@ -119,49 +97,36 @@ def _action_space(spec: leaderboard_pb2.LeaderboardSpec, search: Search) -> Spac
 
 
 def _search_space(search: Search, action_space: Space | None) -> SearchSpace:
-    shares = {share.algorithm: share.share for share in searched_algorithms(search, action_space)}
+    shares = {share.algorithm: share.share for share in search.shares(action_space)}
     return SearchSpace(shares, {algorithm: _ranges(algorithm, search.space) for algorithm in shares})
 
 
 def _ranges(algorithm: str, dimensions: tuple[Dimension, ...]) -> Mapping[str, Range]:
     """The ranges of one algorithm; one that names the algorithm goes before one for all."""
     knobs = {knob.name: knob for knob in find_algorithm(algorithm).hyperparameters}
-    if not dimensions:
-        return {name: _own_range(knob, knob.search) for name, knob in knobs.items() if knob.search is not None}
-    general_first = sorted(dimensions, key=lambda dimension: dimension.algorithm == algorithm)
-    return {
-        dimension.hyperparameter: _range(dimension, knobs[dimension.hyperparameter])
-        for dimension in general_first
-        if dimension.algorithm in ("", algorithm) and dimension.hyperparameter in knobs
-    }
+    ranges = {name: knob.search for name, knob in knobs.items() if knob.search is not None}
+    if dimensions:
+        general_first = sorted(dimensions, key=lambda dimension: dimension.algorithm == algorithm)
+        asked = (dimension for dimension in general_first if dimension.algorithm in ("", algorithm))
+        ranges = {dimension.hyperparameter: dimension.range for dimension in asked if dimension.hyperparameter in knobs}
+    return {name: _fitted(knobs[name], search) for name, search in ranges.items()}
 
 
-def _own_range(knob: Hyperparameter, search: SearchRange | SearchChoice) -> Range:
+def _fitted(knob: Hyperparameter, search: Range) -> Range:
+    """The same range with values of the hyperparameter's type: one value must not have two forms."""
     match search:
-        case SearchChoice((value,)):
+        case Fixed(value):
             return Fixed(_typed(knob, value))
-        case SearchChoice(values):
+        case Choice(values):
             return Choice(tuple(_typed(knob, value) for value in values))
-        case SearchRange(low, high, logarithmic) if knob.kind == "int":
+        case Interval(low, high, logarithmic) if knob.kind == "int":
             return IntegerInterval(int(low), int(high), logarithmic)
-        case SearchRange(low, high, logarithmic):
-            return Interval(low, high, logarithmic, knob.near_one)
+        case Interval():
+            return replace(search, near_one=knob.near_one)
+        case IntegerInterval():
+            return search
 
 
-def _range(dimension: Dimension, knob: Hyperparameter) -> Range:
-    match dimension.range:
-        case FixedSpec(value):
-            return Fixed(_typed(knob, value))
-        case ChoiceSpec(values):
-            return Choice(tuple(_typed(knob, value) for value in values))
-        case Uniform(low, high):
-            return Interval(low, high, near_one=knob.near_one)
-        case LogUniform(low, high):
-            return Interval(low, high, True, knob.near_one)
-        case IntegerUniform(low, high, log):
-            return IntegerInterval(low, high, log)
-
-
-def _typed(knob: Hyperparameter, value: Value) -> Value:
-    """`1` where a real number is meant is `1.0`: one value must not have two forms."""
+def _typed(knob: Hyperparameter, value: HyperparameterValue) -> HyperparameterValue:
+    """`1` where a real number is meant is `1.0`."""
     return float(value) if knob.kind == "float" and isinstance(value, int) else value

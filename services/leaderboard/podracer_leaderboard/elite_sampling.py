@@ -8,10 +8,10 @@ from random import Random
 from statistics import NormalDist
 from typing import ClassVar
 
+from podracer_core.catalogue.ranges import HyperparameterValue, IntegerInterval, Interval, Range
 from podracer_leaderboard.agents import Action, Agent, NewAgent, Start
 from podracer_leaderboard.breeding import Breeding, Vacancy
 from podracer_leaderboard.elites import elite_statistics
-from podracer_leaderboard.ranges import IntegerInterval, Interval, Range, Value
 from podracer_leaderboard.tournament import Tournament
 
 MINIMUM_ELITES = 3
@@ -49,15 +49,15 @@ class Elites(Tournament):
 
 
 def sample_around(
-    elites: Sequence[Mapping[str, Value]], ranges: Mapping[str, Range], random: Random
-) -> dict[str, Value]:
+    elites: Sequence[Mapping[str, HyperparameterValue]], ranges: Mapping[str, Range], random: Random
+) -> dict[str, HyperparameterValue]:
     """Continuous hyperparameters drawn from the normal distribution of the elites', clipped into their ranges."""
     continuous = {name: search for name, search in ranges.items() if isinstance(search, Interval | IntegerInterval)}
     statistics = elite_statistics(elites, continuous)
     widths = [_width(continuous[name]) for name in statistics.names]
     factor = cholesky(shrink(statistics.covariance, widths, statistics.count))
     normal = [_normal(random) for _ in widths]
-    values: dict[str, Value] = {}
+    values: dict[str, HyperparameterValue] = {}
     for name, mean, row in zip(statistics.names, statistics.mean, factor, strict=True):
         coordinate = mean + math.fsum(weight * each for weight, each in zip(row, normal, strict=True))
         values[name] = _clipped(continuous[name], coordinate)
@@ -95,7 +95,7 @@ def _width(search: Interval | IntegerInterval) -> float:
     return float(search.high - search.low)
 
 
-def _clipped(search: Interval | IntegerInterval, coordinate: float) -> Value:
+def _clipped(search: Interval | IntegerInterval, coordinate: float) -> HyperparameterValue:
     value = math.exp(coordinate) if search.is_logarithmic else coordinate
     if isinstance(search, IntegerInterval):
         return min(max(round(value), search.low), search.high)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from podracer_leaderboard.ranges import Range, Value
+from podracer_core.catalogue.ranges import HyperparameterValue, IntegerInterval, Interval, Range
 
 IMPROVEMENT_RUNGS = 3
 """Over how many of its last rungs a lineage's improvement is measured."""
@@ -27,12 +27,15 @@ class EliteStatistics:
         return tuple(row[index] for index, row in enumerate(self.covariance))
 
 
-def elite_statistics(elites: Sequence[Mapping[str, Value]], ranges: Mapping[str, Range]) -> EliteStatistics:
+def elite_statistics(
+    elites: Sequence[Mapping[str, HyperparameterValue]], ranges: Mapping[str, Range]
+) -> EliteStatistics:
     """Sample mean and covariance (divided by count - 1; zeros for fewer than two) of the elites' hyperparameters."""
-    names = tuple(sorted(name for name, search in ranges.items() if search.is_continuous))
-    logarithmic = tuple(ranges[name].is_logarithmic for name in names)
+    numbers = {name: each for name, each in sorted(ranges.items()) if isinstance(each, Interval | IntegerInterval)}
+    names = tuple(numbers)
+    logarithmic = tuple(search.is_logarithmic for search in numbers.values())
     count = len(elites)
-    columns = [[_coordinate(elite[name], ranges[name]) for elite in elites] for name in names]
+    columns = [[_coordinate(elite[name], search) for elite in elites] for name, search in numbers.items()]
     mean = tuple(math.fsum(column) / max(count, 1) for column in columns)
     centred = [[value - middle for value in column] for column, middle in zip(columns, mean, strict=True)]
     covariance = tuple(tuple(_inner(left, right) / max(count - 1, 1) for right in centred) for left in centred)
@@ -93,7 +96,7 @@ def _best(rounds: Iterable[RoundResult]) -> float | None:
     return max((each.score for each in rounds if each.score is not None), default=None)
 
 
-def _coordinate(value: Value, search: Range) -> float:
+def _coordinate(value: HyperparameterValue, search: Interval | IntegerInterval) -> float:
     assert isinstance(value, int | float), "a continuous range holds numbers"
     return math.log(value) if search.is_logarithmic else float(value)
 

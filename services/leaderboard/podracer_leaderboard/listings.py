@@ -13,6 +13,7 @@ from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
 from podracer_core.catalogue.messages import hyperparameters_from_message
 from podracer_core.database import Database
 from podracer_core.errors import FieldViolation, InvalidInput
+from podracer_core.jobs.messages import seconds_to_duration
 from podracer_leaderboard import messages, names, store
 from podracer_leaderboard.competition import competition_of
 from podracer_leaderboard.elites import (
@@ -93,7 +94,7 @@ class Listings:
                 agent_count=each.agent_count,
                 best_score=each.best_score,
                 improvement=each.improvement,
-                cost=messages.duration(each.cost_s),
+                cost=seconds_to_duration(each.cost_s),
             )
         return response
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from datetime import datetime
 from typing import TypeVar
 
-from google.protobuf import duration_pb2, timestamp_pb2
+from google.protobuf import timestamp_pb2
 from google.protobuf.message import Message
 
 from podracer.common.v1 import agent_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
+from podracer_core.jobs.messages import seconds_to_duration
 from podracer_leaderboard.agents import Action, State
 from podracer_leaderboard.tables import AgentRow, AliasRow, BoardRow, CandidateRow
 
@@ -33,16 +34,6 @@ def to_bytes(message: Message) -> bytes:
     return message.SerializeToString(deterministic=True)
 
 
-def duration(seconds: float) -> duration_pb2.Duration:
-    message = duration_pb2.Duration()
-    message.FromNanoseconds(round(seconds * 1e9))
-    return message
-
-
-def seconds(message: duration_pb2.Duration) -> float:
-    return message.ToNanoseconds() / 1e9
-
-
 def timestamp(time: datetime) -> timestamp_pb2.Timestamp:
     message = timestamp_pb2.Timestamp()
     message.FromDatetime(time)
@@ -55,7 +46,7 @@ def agent_spec(row: AgentRow) -> agent_pb2.AgentSpec:
     if row.latest_checkpoint is not None:
         spec.resume.ParseFromString(row.latest_checkpoint)
     spec.env_steps = row.env_steps
-    spec.cost.CopyFrom(duration(row.cost_s))
+    spec.cost.CopyFrom(seconds_to_duration(row.cost_s))
     return spec
 
 
@@ -69,7 +60,7 @@ def agent(row: AgentRow) -> leaderboard_pb2.Agent:
         parents=[parent.agent for parent in spec.initialization.parents],
         lineage=row.lineage,
         env_steps=row.env_steps,
-        cost=duration(row.cost_s),
+        cost=seconds_to_duration(row.cost_s),
         rung=row.rung,
         create_time=timestamp(row.create_time),
         failure=row.failure,

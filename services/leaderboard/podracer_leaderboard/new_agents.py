@@ -12,11 +12,11 @@ from podracer.common.v1 import agent_pb2, evolution_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
 from podracer_core.catalogue.algorithms import find_algorithm
 from podracer_core.catalogue.messages import hyperparameter_to_message, hyperparameters_from_message
+from podracer_core.catalogue.ranges import HyperparameterValue
 from podracer_core.errors import FieldViolation, InvalidInput
 from podracer_leaderboard import messages, names, store
 from podracer_leaderboard.agents import Action, NewAgent, Start, State
 from podracer_leaderboard.competition import Competition
-from podracer_leaderboard.ranges import Value
 from podracer_leaderboard.tables import AgentRow, BoardRow, ParentRow
 
 _KINDS = {
@@ -128,7 +128,7 @@ def stream(seed: int, name: str, number: int) -> Random:
 
 
 def _new_spec(
-    board: BoardRow, competition: Competition, algorithm: str, hyperparameters: Mapping[str, Value]
+    board: BoardRow, competition: Competition, algorithm: str, hyperparameters: Mapping[str, HyperparameterValue]
 ) -> agent_pb2.AgentSpec:
     """Of the board's next agent, which gets its number, name and seed."""
     board.agent_count += 1
@@ -153,10 +153,10 @@ def _initialization(new: NewAgent, parents: list[AgentRow], noise_seed: int) -> 
     return initialization
 
 
-def _hyperparameters(founder: evolution_pb2.Founder) -> dict[str, Value]:
+def _hyperparameters(founder: evolution_pb2.Founder) -> dict[str, HyperparameterValue]:
     """All of them, defaults filled in. Raises InvalidInput for an unknown one, or a value that it cannot have."""
     info = find_algorithm(founder.algorithm)
-    values: dict[str, Value] = info.defaults()
+    values: dict[str, HyperparameterValue] = info.defaults()
     given = hyperparameters_from_message(founder.hyperparameters)
     if unknown := sorted(given.keys() - values.keys()):
         raise InvalidInput(f"{founder.algorithm} has no hyperparameter {', '.join(unknown)}")

@@ -6,9 +6,9 @@ import warnings
 from random import Random
 from typing import TYPE_CHECKING, ClassVar
 
+from podracer_core.catalogue.ranges import Choice, Fixed, HyperparameterValue, IntegerInterval, Interval, Range
 from podracer_leaderboard.agents import Action, Agent, CohortRequest, NewAgent, Population, Start, State
 from podracer_leaderboard.breeding import Breeding, Vacancy
-from podracer_leaderboard.ranges import Choice, Fixed, IntegerInterval, Interval, Range, Value
 from podracer_leaderboard.rules import Rules
 from podracer_leaderboard.search_space import SearchSpace, shape_of, weights_shape
 from podracer_leaderboard.tournament import Tournament
@@ -42,7 +42,7 @@ class Suggestions:
         self._study: Study = optuna.create_study(direction="maximize", sampler=sampler)
         self._study.add_trials([self._trial(agent, rules) for agent in (*population.history, *unjudged)])
 
-    def suggest(self, algorithm: str | None) -> tuple[str, dict[str, Value]]:
+    def suggest(self, algorithm: str | None) -> tuple[str, dict[str, HyperparameterValue]]:
         """An algorithm, the given one where it is given, and values for all that is searched of it."""
         if algorithm is not None and len(self._space.shares) > 1:
             self._study.enqueue_trial({ALGORITHM: algorithm})
@@ -106,7 +106,7 @@ class SuggestedBreeding(Breeding):
         start = Start.NOISE if self._rules.noise_scale > 0 else Start.COPY
         return self._create(Action.EXPLOIT, algorithm, values, vacancy, start, (donor,))
 
-    def _suggested(self, vacancy: Vacancy) -> tuple[str, dict[str, Value]]:
+    def _suggested(self, vacancy: Vacancy) -> tuple[str, dict[str, HyperparameterValue]]:
         """An algorithm and its hyperparameters, in a shape that there may be."""
         if self._suggestions is None:
             sampler = make_sampler(self._rules, int(self._random.random() * 2**32))
@@ -157,7 +157,7 @@ def _distribution(search: Range) -> BaseDistribution:
     raise TypeError(f"no distribution for {search}")
 
 
-def _parameter(search: Range, value: Value) -> float | int:
+def _parameter(search: Range, value: HyperparameterValue) -> float | int:
     """A value as Optuna knows it: of a choice its place, for lists are no categories."""
     if isinstance(search, Choice):
         return search.values.index(value)
@@ -165,7 +165,7 @@ def _parameter(search: Range, value: Value) -> float | int:
     return value
 
 
-def _suggested(trial: Trial, key: str, search: Range) -> Value:
+def _suggested(trial: Trial, key: str, search: Range) -> HyperparameterValue:
     match search:
         case Interval(low, high):
             return trial.suggest_float(key, low, high, log=search.is_logarithmic)

@@ -8,6 +8,7 @@ from podracer.common.v1 import cohort_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
 from podracer_core.database import Database
 from podracer_core.errors import FieldViolation, InvalidInput
+from podracer_core.jobs.messages import seconds_from_duration, seconds_to_duration
 from podracer_core.telemetry.metrics import PROPOSALS
 from podracer_leaderboard import guard, messages, names, store
 from podracer_leaderboard.agents import Action, Agent, Cohort, CohortRequest, State
@@ -87,7 +88,7 @@ def _propose(
     budget = round_budget(competition.rules, stretch)
     response.round_env_steps = budget.env_steps
     if budget.time_s:
-        response.round_time.CopyFrom(messages.duration(budget.time_s))
+        response.round_time.CopyFrom(seconds_to_duration(budget.time_s))
     candidates = store.entries(store.get_candidates(session, board.name))
     admission = admission_score(candidates, competition.rules.leaderboard_size)
     if admission is not None:
@@ -129,7 +130,7 @@ def _remaining(request: leaderboard_pb2.ProposeCohortRequest) -> Remaining:
     if request.remaining_env_steps:
         limits["env_steps"] = float(request.remaining_env_steps)
     if request.HasField("remaining_cost"):
-        limits["cost_s"] = messages.seconds(request.remaining_cost)
+        limits["cost_s"] = seconds_from_duration(request.remaining_cost)
     return Remaining(**limits)
 
 

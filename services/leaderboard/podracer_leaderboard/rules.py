@@ -3,40 +3,51 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+
+from podracer_core.jobs.evolution import Evolution
 
 
-@dataclass(frozen=True, slots=True)
-class Rules:
-    """Frozen at the leaderboard's creation; see `podracer.common.v1.Evolution` for what each means.
+@dataclass(frozen=True)
+class Rules(Evolution):
+    """Frozen at the leaderboard's creation; generations 0: until the budget ends."""
 
-    round_env_steps   0: the round is limited by time
-    round_time_s      0: the round is limited by steps
-    generations       0: until the budget ends
-    """
-
-    seed: int = 0
-    population: int = 8
     leaderboard_size: int = 4
-    round_env_steps: int = 0
-    round_time_s: float = 15.0
-    tournament_size: int = 2
-    replaced_fraction: float = 0.25
-    exploration: float = 0.1
     lineage_limit: int = 2
-    selection: Literal["tournament", "truncation"] = "tournament"
-    crossover: float = 0.0
-    noise_scale: float = 0.0
     generations: int = 0
     adaptive_rounds: bool = False
     generator: str = "tournament"
     updater: str = "lower_bound"
+    seed: int = 0
 
-    def effort(self, env_steps: int, cost_s: float) -> float:
-        """What lines are compared by: environment steps where rounds are in steps, else device seconds / M."""
-        return float(env_steps) if self.round_env_steps else cost_s
+    @classmethod
+    def of(cls, evolution: Evolution, *, seed: int, updater: str, algorithm_count: int) -> Rules:
+        """`evolution` with its defaults filled in; `updater` is that of the objective's statistic."""
+        generator, adaptive = evolution.generator or evolution.scheduler, evolution.adaptive_rounds
+        filled = {
+            "leaderboard_size": evolution.places,
+            "lineage_limit": evolution.lineage_limit or (evolution.places + 1) // 2,
+            "generations": evolution.generations or 0,
+            "adaptive_rounds": generator == "tournament" and algorithm_count > 1 if adaptive is None else adaptive,
+            "generator": generator,
+            "updater": evolution.updater or updater,
+        }
+        return cls(**{**vars(evolution), **filled}, seed=seed)
+
+    @property
+    def round_env_steps(self) -> int:
+        """0: the round is limited by time."""
+        return self.round.env_steps or 0
+
+    @property
+    def round_time_s(self) -> float:
+        """0: the round is limited by steps."""
+        return self.round.seconds or 0.0
 
     @property
     def shape_limit(self) -> int:
         """How many shapes of one algorithm may be alive: more would leave too few agents in a cohort to be worth it."""
         return max(2, self.population // 4)
+
+    def effort(self, env_steps: int, cost_s: float) -> float:
+        """What lines are compared by: environment steps where rounds are in steps, else device seconds / M."""
+        return float(env_steps) if self.round_env_steps else cost_s

@@ -8,24 +8,25 @@ from random import Random
 
 from podracer_core.catalogue.algorithms import find_algorithm
 from podracer_core.catalogue.hyperparameters import Scope
+from podracer_core.catalogue.ranges import Fixed, HyperparameterValue, Range
 from podracer_core.errors import InvalidInput
-from podracer_leaderboard.ranges import Fixed, Range, Value
+from podracer_leaderboard.ranges import perturb, sample
 
 RESAMPLE_PROBABILITY = 0.25
 """How often a mutation draws anew instead of perturbing: Jaderberg et al. 2017, arXiv:1711.09846, 4.1."""
 
-Shape = tuple[str, tuple[tuple[str, Value], ...]]
+Shape = tuple[str, tuple[tuple[str, HyperparameterValue], ...]]
 """An algorithm and its shared hyperparameters: agents of one shape can be stacked into one cohort."""
 
 
-def shape_of(algorithm: str, hyperparameters: Mapping[str, Value]) -> Shape:
+def shape_of(algorithm: str, hyperparameters: Mapping[str, HyperparameterValue]) -> Shape:
     """The shape of an agent: everything that may not differ between the members of a cohort."""
     knobs = find_algorithm(algorithm).hyperparameters
     shared = sorted(knob.name for knob in knobs if knob.scope != "member")
     return algorithm, tuple((name, hyperparameters[name]) for name in shared)
 
 
-def weights_shape(algorithm: str, hyperparameters: Mapping[str, Value]) -> Shape:
+def weights_shape(algorithm: str, hyperparameters: Mapping[str, HyperparameterValue]) -> Shape:
     """What may not change if an agent is to keep its weights: of its shape, the part that its network depends on."""
     knobs = find_algorithm(algorithm).hyperparameters
     network = sorted(knob.name for knob in knobs if knob.scope == "network")
@@ -43,7 +44,7 @@ class SearchSpace:
     shares: Mapping[str, float]
     ranges: Mapping[str, Mapping[str, Range]]
 
-    def defaults(self, algorithm: str, random: Random) -> dict[str, Value]:
+    def defaults(self, algorithm: str, random: Random) -> dict[str, HyperparameterValue]:
         """The catalogue's defaults, drawn anew only where the search excludes them: a sound first agent."""
         values = self.sample(algorithm, random)
         for name, default in find_algorithm(algorithm).defaults().items():
@@ -52,14 +53,16 @@ class SearchSpace:
                 values[name] = default
         return values
 
-    def sample(self, algorithm: str, random: Random) -> dict[str, Value]:
+    def sample(self, algorithm: str, random: Random) -> dict[str, HyperparameterValue]:
         """Every hyperparameter of `algorithm`: drawn where it is searched, the default elsewhere."""
-        values: dict[str, Value] = find_algorithm(algorithm).defaults()
+        values: dict[str, HyperparameterValue] = find_algorithm(algorithm).defaults()
         for name, search in sorted(self.ranges[algorithm].items()):
-            values[name] = search.sample(random)
+            values[name] = sample(search, random)
         return values
 
-    def mutate(self, algorithm: str, hyperparameters: Mapping[str, Value], random: Random) -> dict[str, Value]:
+    def mutate(
+        self, algorithm: str, hyperparameters: Mapping[str, HyperparameterValue], random: Random
+    ) -> dict[str, HyperparameterValue]:
         """A neighbour of `hyperparameters`: each searched one that is a member's own is perturbed or drawn anew.
 
         What a cohort shares stays, so a child fits into its donor's weights and into its donor's cohort.
@@ -71,14 +74,16 @@ class SearchSpace:
         return values
 
     def vary(
-        self, algorithm: str, hyperparameters: Mapping[str, Value], scope: Scope, random: Random
-    ) -> dict[str, Value]:
+        self, algorithm: str, hyperparameters: Mapping[str, HyperparameterValue], scope: Scope, random: Random
+    ) -> dict[str, HyperparameterValue]:
         """`hyperparameters` with one searched one of `scope` perturbed or drawn anew; there is one."""
         names = self.mutable(algorithm, scope)
         name = names[int(random.random() * len(names))]
         return {**hyperparameters, name: _mutated(self.ranges[algorithm][name], hyperparameters[name], random)}
 
-    def cross(self, parents: Sequence[Mapping[str, Value]], algorithm: str, random: Random) -> dict[str, Value]:
+    def cross(
+        self, parents: Sequence[Mapping[str, HyperparameterValue]], algorithm: str, random: Random
+    ) -> dict[str, HyperparameterValue]:
         """Each searched hyperparameter of a member from one of its parents, drawn for it; the others are alike.
 
         One parent's own value has proved itself, which a mean of both has not.
@@ -96,7 +101,7 @@ class SearchSpace:
         searched = (knob.name for knob in knobs if knob.scope == scope and knob.name in ranges)
         return sorted(name for name in searched if not isinstance(ranges[name], Fixed))
 
-    def check(self, algorithm: str, hyperparameters: Mapping[str, Value]) -> None:
+    def check(self, algorithm: str, hyperparameters: Mapping[str, HyperparameterValue]) -> None:
         """Raises InvalidInput unless every hyperparameter is there, of its type, and where the job searches."""
         info = find_algorithm(algorithm)
         defaults = info.defaults()
@@ -115,10 +120,12 @@ class SearchSpace:
             if search is not None and not search.contains(value):
                 raise InvalidInput(f"{knob.name} is {value!r}, which is not inside {search}")
 
-    def with_shape(self, hyperparameters: Mapping[str, Value], shape: Shape) -> dict[str, Value]:
+    def with_shape(
+        self, hyperparameters: Mapping[str, HyperparameterValue], shape: Shape
+    ) -> dict[str, HyperparameterValue]:
         """`hyperparameters` with the shared ones of `shape`."""
         return {**hyperparameters, **dict(shape[1])}
 
 
-def _mutated(search: Range, value: Value, random: Random) -> Value:
-    return search.sample(random) if random.random() < RESAMPLE_PROBABILITY else search.perturb(value, random)
+def _mutated(search: Range, value: HyperparameterValue, random: Random) -> HyperparameterValue:
+    return sample(search, random) if random.random() < RESAMPLE_PROBABILITY else perturb(search, value, random)

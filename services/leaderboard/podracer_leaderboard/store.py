@@ -14,10 +14,10 @@ from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from podracer.common.v1 import agent_pb2
 from podracer_core.catalogue.messages import hyperparameters_from_message
+from podracer_core.catalogue.ranges import HyperparameterValue
 from podracer_core.errors import FieldViolation, InvalidInput, NotFound
 from podracer_leaderboard.agents import ALIVE, Action, Agent, Population, State
 from podracer_leaderboard.judged_rounds import load_curves, load_front, load_peers
-from podracer_leaderboard.ranges import Value
 from podracer_leaderboard.ranking import Entry, ranked
 from podracer_leaderboard.rules import Rules
 from podracer_leaderboard.search_space import Shape, shape_of
@@ -158,7 +158,7 @@ def _history(session: Session, board: BoardRow) -> tuple[Agent, ...]:
 
 
 @functools.lru_cache(maxsize=8192)
-def _decoded(spec: bytes) -> tuple[Mapping[str, Value], Shape]:
+def _decoded(spec: bytes) -> tuple[Mapping[str, HyperparameterValue], Shape]:
     """The hyperparameters and the shape of a stored AgentSpec, which never changes."""
     message = agent_pb2.AgentSpec.FromString(spec)
     hyperparameters = MappingProxyType(hyperparameters_from_message(message.hyperparameters))

@@ -11,6 +11,7 @@ from podracer.common.v1 import agent_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
 from podracer_core.database import Database
 from podracer_core.errors import FieldViolation, InvalidInput, PreconditionFailed
+from podracer_core.jobs.messages import seconds_from_duration
 from podracer_core.telemetry.metrics import CANDIDATES
 from podracer_leaderboard import messages, names, places, store
 from podracer_leaderboard.agents import State
@@ -68,7 +69,7 @@ def _submit(
     evaluation = _evaluation(request)
     score = None if evaluation is None else places.score_of(updater, evaluation)
     rung_score = None if evaluation is None else places.score_of(updater, evaluation, within_rung=True)
-    cost_s = messages.seconds(request.cost)
+    cost_s = seconds_from_duration(request.cost)
     trained = request.env_steps > 0 or evaluation is not None
     _end_round(board, agent, request, trained=trained, cost_s=cost_s)
     if trained:
@@ -169,7 +170,7 @@ def _check_submission(request: leaderboard_pb2.SubmitCandidateRequest) -> None:
     problems = []
     if request.env_steps < 0:
         problems.append(FieldViolation("env_steps", f"expected 0 or more, got {request.env_steps}"))
-    if messages.seconds(request.cost) < 0:
+    if seconds_from_duration(request.cost) < 0:
         problems.append(FieldViolation("cost", "expected 0 s or more"))
     if request.candidate.agent not in ("", request.agent):
         problems.append(FieldViolation("candidate.agent", f"is {request.candidate.agent}, expected {request.agent}"))

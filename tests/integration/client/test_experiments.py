@@ -23,7 +23,6 @@ from podracer_client.local import foreground
 from podracer_client.local import run_experiment as run_module
 from podracer_core.errors import InvalidInput, Unavailable
 from podracer_core.jobs.experiment import parse_experiment
-from podracer_core.jobs.messages import spec_to_message
 
 if TYPE_CHECKING:
     from conftest import ControlPlane
@@ -187,7 +186,7 @@ class TestSubmit:
 
     def test_the_jobs_of_one_experiment_are_listed(self, podracer: Callable, control_plane: ControlPlane) -> None:
         podracer("submit", "job.yaml")
-        control_plane.add(spec_to_message(parse_experiment(TEXT.replace("grid", "other")).jobs[0]))
+        control_plane.add((parse_experiment(TEXT.replace("grid", "other")).jobs[0]).to_message())
         _, out, _ = podracer("jobs", "--experiment", "grid")
         assert [line.split()[0] for line in out.splitlines()[1:]] == ["grid-3-2", "grid-2-1", "grid-1-0"]
         assert "other" in podracer("jobs")[1]
@@ -247,10 +246,10 @@ class TestRun:
     def test_an_interrupted_run_goes_on_and_what_has_ended_stays(
         self, run: Callable, control_plane: ControlPlane
     ) -> None:
-        done, suspended, missing = (spec_to_message(spec) for spec in EXPERIMENT.jobs)
+        done, suspended, missing = (spec.to_message() for spec in EXPERIMENT.jobs)
         control_plane.add(done, job_pb2.JOB_STATE_SUCCEEDED)
         mine = control_plane.add(suspended, job_pb2.JOB_STATE_SUSPENDED)
-        other = control_plane.add(spec_to_message(parse_experiment(TEXT.replace("grid", "x")).jobs[0]))
+        other = control_plane.add((parse_experiment(TEXT.replace("grid", "x")).jobs[0]).to_message())
         act_later(lambda: end_all(control_plane), lambda: len(control_plane.jobs) == 4)
         code, lines = run()
         assert code == 0
@@ -262,7 +261,7 @@ class TestRun:
 
     def test_a_finished_experiment_is_run_anew(self, run: Callable, control_plane: ControlPlane) -> None:
         for spec in EXPERIMENT.jobs:
-            control_plane.add(spec_to_message(spec), job_pb2.JOB_STATE_SUCCEEDED)
+            control_plane.add(spec.to_message(), job_pb2.JOB_STATE_SUCCEEDED)
         act_later(lambda: end_all(control_plane), lambda: len(control_plane.jobs) == 6)
         run()
         assert len(control_plane.jobs) == 6

@@ -21,7 +21,6 @@ from podracer_client.local import run as run_module
 from podracer_client.processes.process import ProcessNews
 from podracer_core.errors import Unavailable
 from podracer_core.jobs.job_file import parse_job
-from podracer_core.jobs.messages import spec_to_message
 
 if TYPE_CHECKING:
     from conftest import ControlPlane
@@ -96,9 +95,9 @@ def test_a_failed_job_is_exit_code_1(run: Callable, control_plane: ControlPlane)
 def test_an_unfinished_job_of_the_same_spec_goes_on_and_others_give_way(
     run: Callable, control_plane: ControlPlane
 ) -> None:
-    done = control_plane.add(spec_to_message(SPEC), job_pb2.JOB_STATE_SUCCEEDED)
-    mine = control_plane.add(spec_to_message(SPEC), job_pb2.JOB_STATE_SUSPENDED)
-    other = control_plane.add(spec_to_message(OTHER), job_pb2.JOB_STATE_RUNNING)
+    done = control_plane.add(SPEC.to_message(), job_pb2.JOB_STATE_SUCCEEDED)
+    mine = control_plane.add(SPEC.to_message(), job_pb2.JOB_STATE_SUSPENDED)
+    other = control_plane.add(OTHER.to_message(), job_pb2.JOB_STATE_RUNNING)
     control_plane.news.put(lambda job: None)
     control_plane.news.put(lambda job: None)
     control_plane.news.put(finish())
@@ -116,7 +115,7 @@ def test_an_unfinished_job_of_the_same_spec_goes_on_and_others_give_way(
 
 
 def test_a_finished_job_is_not_run_again_but_a_new_one(run: Callable, control_plane: ControlPlane) -> None:
-    control_plane.add(spec_to_message(SPEC), job_pb2.JOB_STATE_SUCCEEDED)
+    control_plane.add(SPEC.to_message(), job_pb2.JOB_STATE_SUCCEEDED)
     control_plane.news.put(finish())
     run()
     assert len(control_plane.jobs) == 2

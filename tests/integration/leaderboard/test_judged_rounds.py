@@ -13,6 +13,7 @@ from sqlalchemy.orm import Session
 
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as pb
 from podracer_core.database import Database, open_database
+from podracer_core.jobs.evolution import Round
 from podracer_leaderboard.agents import Agent, State
 from podracer_leaderboard.judged_rounds import MAX_ROUNDS, load_peers
 from podracer_leaderboard.rules import Rules
@@ -210,7 +211,7 @@ async def test_a_rung_is_read_from_a_few_rows_of_an_index_however_many_rounds_th
     def read(session: Session) -> list[str]:
         connection = session.connection()
         event.listen(connection.engine, "before_cursor_execute", lambda *a: statements.append((a[2], a[3])))
-        for rules in (Rules(), Rules(round_env_steps=10)):
+        for rules in (Rules(), Rules(round=Round(env_steps=10))):
             (scores,) = load_peers(session, "b", rules, [agent_of(1000)]).values()
             assert len(scores) <= 2 * MAX_ROUNDS + 1
             assert scores[0] == 1000.0
@@ -229,7 +230,7 @@ async def test_many_agents_are_judged_by_one_query_as_each_would_be_alone(
 ) -> None:
     monkeypatch.setattr("podracer_leaderboard.judged_rounds.MAX_WINDOW", window)
     several = [agent_of(number) for number in (0, 1, 60, 128, 129, 500, 1290, 1500, 1871, 1872, 1900, 1999)]
-    for rules in (Rules(), Rules(round_env_steps=10)):
+    for rules in (Rules(), Rules(round=Round(env_steps=10))):
         together = await long_history.read(lambda session, rules=rules: load_peers(session, "b", rules, several))
         for each in several:
             alone = await long_history.read(

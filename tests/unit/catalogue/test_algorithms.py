@@ -17,7 +17,7 @@ from podracer_core.catalogue.algorithms import (
     find_algorithm,
     known_algorithms,
 )
-from podracer_core.catalogue.hyperparameters import SearchChoice
+from podracer_core.catalogue.ranges import Fixed, Interval
 from podracer_core.catalogue.shared_hyperparameters import OFF_POLICY, adapted, sought
 from podracer_core.catalogue.spaces import (
     BoxSpace,
@@ -48,11 +48,11 @@ def test_every_row_is_sound(algorithm: str, name: str) -> None:
     assert bool(knob.choices) == (knob.kind == "choice")
     if knob.scope == "member":
         assert knob.kind == "float", "members differ in continuous hyperparameters only"
-    if isinstance(knob.search, SearchChoice):
+    if isinstance(knob.search, Fixed):
         assert knob.scope != "member", "members differ in ranges"
-        assert len(knob.search.values) == 1, "two values of what a cohort shares would take cohorts apart"
-        knob.check(knob.search.values[0])
+        knob.check(knob.search.value)
     elif knob.search is not None:
+        assert isinstance(knob.search, Interval), "two values of what a cohort shares would take cohorts apart"
         assert knob.scope == "member", "a range of what a cohort shares would take cohorts apart"
         assert knob.search.low < knob.search.high
         knob.check(knob.search.low)
@@ -74,7 +74,7 @@ def test_there_are_twelve() -> None:
 def test_what_learns_from_replay_has_the_same_knobs_of_the_same_form(algorithm: str) -> None:
     for knob in OFF_POLICY:
         own = find_algorithm(algorithm).hyperparameter(knob.name)
-        search = knob.search if isinstance(own.search, SearchChoice) else own.search
+        search = knob.search if isinstance(own.search, Fixed) else own.search
         assert replace(own, default=knob.default, source=knob.source, search=search) == knob
 
 
@@ -89,7 +89,7 @@ def test_only_a_known_hyperparameter_is_adapted() -> None:
 
 def test_a_search_may_have_another_value_than_the_default() -> None:
     changed = {knob.name: knob for knob in sought(OFF_POLICY, batch_size=32)}
-    assert changed["batch_size"].search == SearchChoice((32,))
+    assert changed["batch_size"].search == Fixed(32)
     assert changed["batch_size"].default == 256
     assert changed["horizon"].search is None
     with pytest.raises(InvalidInput, match="batchsize"):

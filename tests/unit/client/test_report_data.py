@@ -19,8 +19,11 @@ from podracer_client.report.gather import Thinning
 from podracer_client.report.pods import job_steps, pod_histories, throughput
 from podracer_client.report.records import Agent, Event
 from podracer_client.report.request import request_rows, searched_names
-from podracer_core.jobs.messages import spec_to_message
-from podracer_core.jobs.spec import Continuous, EnvironmentSpec, Founder, JobSpec, Objective, Retrain
+from podracer_core.catalogue.environments import EnvironmentSpec
+from podracer_core.jobs.continuous import Continuous, Retrain
+from podracer_core.jobs.objective import Objective
+from podracer_core.jobs.spec import JobSpec
+from podracer_core.jobs.warm_start import Founder
 from support.reports import empty_report, made_up_report
 
 ORIGIN = Timestamp(seconds=1000, nanos=500_000_000)
@@ -176,13 +179,13 @@ def test_what_is_to_happen_besides_training_is_said_too() -> None:
         ),
         retrain=Retrain({"train_end": "2018-12-28"}, env_steps=500_000, scratch=True),
     )
-    rows = dict(request_rows(spec_to_message(spec)))
+    rows = dict(request_rows(spec.to_message()))
     assert rows["arguments"] == "evaluation_split: validation"
     assert rows["warm start"] == "old/a0003"
     assert rows["retrain"] == "the best from new weights, 500,000 environment steps, train_end: 2018-12-28"
     assert "continuous" not in rows
     watching = Continuous(interval=3600.0, contest={"evaluation_split": "test"}, margin=0.1)
-    rows = dict(request_rows(spec_to_message(replace(spec, warm_start=(), retrain=Retrain(), continuous=watching))))
+    rows = dict(request_rows((replace(spec, warm_start=(), retrain=Retrain(), continuous=watching)).to_message()))
     assert "warm start" not in rows
     assert rows["retrain"] == "the best from its weights"
     assert rows["continuous"] == (

@@ -10,7 +10,6 @@ from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
 from podracer_client.jobs.warm_starts import look_up_founders
 from podracer_core.errors import InvalidInput, NotFound
 from podracer_core.jobs.job_file import parse_job
-from podracer_core.jobs.messages import spec_to_message
 
 SPEC = parse_job(
     "name: x\nenvironment: CartPole-v1\nobjective: {max_env_steps: 1000}\nwarm_start: {job: former, candidates: 2}"
@@ -36,7 +35,7 @@ def test_the_best_candidates_become_founders() -> None:
         asked.append(name)
         return board(3)
 
-    message = spec_to_message(look_up_founders(read, SPEC))
+    message = look_up_founders(read, SPEC).to_message()
     assert asked == ["projects/default/leaderboards/former"]
     assert [founder.agent[-2:] for founder in message.founders] == ["a1", "a2"]
     assert message.founders[0].checkpoint.prefix == "projects/default/jobs/u/agents/a1/checkpoints/1-1/"

@@ -7,9 +7,11 @@ from dataclasses import replace
 import pytest
 
 from podracer_core.errors import InvalidInput
+from podracer_core.jobs.continuous import Continuous, Retrain
+from podracer_core.jobs.environment import NamedDataSet
 from podracer_core.jobs.job_file import parse_job
-from podracer_core.jobs.messages import spec_from_message, spec_to_message
-from podracer_core.jobs.spec import Continuous, Founder, NamedDataSet, Retrain, WarmStart
+from podracer_core.jobs.spec import JobSpec
+from podracer_core.jobs.warm_start import Founder, WarmStart
 
 TRADER = """name: trader
 environment: {id: StockTrading-v0, kwargs: {evaluation_split: validation}}
@@ -24,20 +26,20 @@ def test_a_continuous_job_is_read_and_goes_there_and_back() -> None:
     spec = parse_job(NAMED + text)
     assert spec.data == {"table": NamedDataSet("china")}
     assert spec.continuous == Continuous("table", 86400.0, "best", {"evaluation_split": "test"}, 0.1)
-    message = spec_to_message(spec)
+    message = spec.to_message()
     assert (dict(message.data_sets), len(message.data)) == ({"table": "china"}, 0)
-    back = spec_from_message(message)
+    back = JobSpec.from_message(message)
     assert (back.data, back.continuous) == (spec.data, spec.continuous)
 
 
 def test_a_server_keeps_the_name_beside_what_it_stands_for() -> None:
-    message = spec_to_message(parse_job(NAMED))
+    message = parse_job(NAMED).to_message()
     reference = message.data["table"]
     reference.key, reference.sha256, reference.size_bytes = "projects/default/artifacts/china/x", "0" * 64, 7
-    spec = spec_from_message(message)
+    spec = JobSpec.from_message(message)
     assert isinstance(found := spec.data["table"], NamedDataSet) and found.file is not None
-    assert spec_to_message(spec).data["table"] == reference
-    assert dict(spec_to_message(spec).data_sets) == {"table": "china"}
+    assert spec.to_message().data["table"] == reference
+    assert dict(spec.to_message().data_sets) == {"table": "china"}
 
 
 def test_founders_go_there_and_back() -> None:
@@ -45,11 +47,11 @@ def test_founders_go_there_and_back() -> None:
         "projects/p/jobs/j/agents/a1", "projects/p/jobs/u/agents/a1/checkpoints/1-1/", "0" * 64, "ppo", {"gamma": 0.9}
     )
     spec = replace(parse_job(PLAIN), warm_start=(founder,))
-    assert spec_from_message(spec_to_message(spec)).warm_start == (founder,)
+    assert JobSpec.from_message(spec.to_message()).warm_start == (founder,)
     asked = parse_job(PLAIN + "warm_start: former")
     assert asked.warm_start == WarmStart("former", 1)
     with pytest.raises(InvalidInput, match="former have to be looked up first"):
-        spec_to_message(asked)
+        asked.to_message()
 
 
 def test_training_once_more_goes_there_and_back() -> None:
@@ -57,7 +59,7 @@ def test_training_once_more_goes_there_and_back() -> None:
     for text, wanted in ((whole, Retrain({"sutton_barto_reward": True}, 500, True)), ("retrain: {}", Retrain())):
         spec = parse_job(PLAIN + text)
         assert spec.retrain == wanted
-        assert spec_from_message(spec_to_message(spec)).retrain == wanted
+        assert JobSpec.from_message(spec.to_message()).retrain == wanted
 
 
 @pytest.mark.parametrize(

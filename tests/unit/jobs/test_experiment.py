@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from podracer_core.catalogue.ranges import Fixed, Interval
 from podracer_core.errors import InvalidInput
 from podracer_core.jobs.experiment import Experiment, load_experiment, parse_experiment
-from podracer_core.jobs.messages import spec_from_message, spec_to_message
-from podracer_core.jobs.spec import AlgorithmShare, Dimension, Fixed, PodCount, Uniform
+from podracer_core.jobs.pod import PodCount
+from podracer_core.jobs.search import AlgorithmShare, Dimension
+from podracer_core.jobs.spec import JobSpec
 
 BASE = """\
 name: grid
@@ -58,7 +60,7 @@ def test_a_value_may_be_anything_that_the_field_may_be() -> None:
 """
     first, second = _grid(axes).jobs
     assert first.search.space == (Dimension("gamma", Fixed(0.9), "ppo"),)
-    assert second.search.space == (Dimension("gamma", Uniform(0.9, 0.99), "ppo"),)
+    assert second.search.space == (Dimension("gamma", Interval(0.9, 0.99), "ppo"),)
     assert second.environment.kwargs == {"g": 9.81}
     assert second.environment.id == "Pendulum-v1"
     assert second.pod.count == PodCount(2, 2)
@@ -90,8 +92,8 @@ def test_a_value_of_several_lines_has_a_label_of_one() -> None:
 
 def test_every_job_survives_the_wire() -> None:
     for job in _grid("  seed: [0, 1]\n  evolution.scheduler: [tournament, generational]\n").jobs:
-        stored = spec_from_message(spec_to_message(job))
-        assert spec_from_message(spec_to_message(stored)) == stored
+        stored = JobSpec.from_message(job.to_message())
+        assert JobSpec.from_message(stored.to_message()) == stored
         assert stored.labels == job.labels
 
 

@@ -7,27 +7,14 @@ from pathlib import Path
 import pytest
 
 from podracer_core.catalogue.environments import EnvironmentSpec
+from podracer_core.catalogue.ranges import Choice, Fixed, IntegerInterval, Interval, Range
 from podracer_core.errors import InvalidInput
+from podracer_core.jobs.evolution import Evolution, Round
 from podracer_core.jobs.job_file import load_job_file, parse_job
-from podracer_core.jobs.spec import (
-    AlgorithmShare,
-    Choice,
-    Dimension,
-    EvaluationPlan,
-    Evolution,
-    Fixed,
-    IntegerUniform,
-    JobSpec,
-    LogUniform,
-    Objective,
-    Pod,
-    PodCount,
-    Range,
-    Resources,
-    Round,
-    Search,
-    Uniform,
-)
+from podracer_core.jobs.objective import EvaluationPlan, Objective
+from podracer_core.jobs.pod import Pod, PodCount, Resources
+from podracer_core.jobs.search import AlgorithmShare, Dimension, Search
+from podracer_core.jobs.spec import JobSpec
 
 JOB = """\
 name: pendulum
@@ -61,7 +48,7 @@ def test_the_example_of_the_design(tmp_path: Path) -> None:
         search=Search(
             algorithms=(AlgorithmShare("ppo"),),
             space=(
-                Dimension("learning_rate", LogUniform(1e-4, 1e-2)),
+                Dimension("learning_rate", Interval(1e-4, 1e-2, logarithmic=True)),
                 Dimension("gamma", Choice((0.9, 0.95, 0.99))),
             ),
         ),
@@ -81,10 +68,10 @@ def test_what_is_left_out_has_its_default() -> None:
     ("written", "read"),
     [
         ("gamma: 0.99", Dimension("gamma", Fixed(0.99))),
-        ("gamma: {uniform: [0.9, 1]}", Dimension("gamma", Uniform(0.9, 1.0))),
+        ("gamma: {uniform: [0.9, 1]}", Dimension("gamma", Interval(0.9, 1.0))),
         ("ppo.gamma: {choice: [0.9, 1]}", Dimension("gamma", Choice((0.9, 1)), "ppo")),
-        ("horizon: {integer_uniform: [16, 64]}", Dimension("horizon", IntegerUniform(16, 64))),
-        ("horizon: {integer_log_uniform: [16, 64]}", Dimension("horizon", IntegerUniform(16, 64, log=True))),
+        ("horizon: {integer_uniform: [16, 64]}", Dimension("horizon", IntegerInterval(16, 64))),
+        ("horizon: {integer_log_uniform: [16, 64]}", Dimension("horizon", IntegerInterval(16, 64, logarithmic=True))),
         ("hidden_sizes: [32, 32]", Dimension("hidden_sizes", Fixed((32, 32)))),
         ("hidden_sizes: {choice: [[32], [64, 64]]}", Dimension("hidden_sizes", Choice(((32,), (64, 64))))),
         ("activation: {choice: [tanh, relu]}", Dimension("activation", Choice(("tanh", "relu")))),
@@ -240,4 +227,4 @@ def test_all_mistakes_are_told_at_once(tmp_path: Path) -> None:
 
 
 def test_ranges_are_all_written_somewhere_above() -> None:
-    assert set(Range.__args__) == {Uniform, LogUniform, IntegerUniform, Choice, Fixed}
+    assert set(Range.__args__) == {Interval, IntegerInterval, Choice, Fixed}

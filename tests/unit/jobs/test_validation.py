@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from podracer_core.catalogue.environments import EnvironmentSpec
+from podracer_core.catalogue.ranges import Choice, Fixed, IntegerInterval, Interval, Range
 from podracer_core.catalogue.spaces import (
     BoxSpace,
     DictSpace,
@@ -18,26 +19,12 @@ from podracer_core.catalogue.spaces import (
     Space,
 )
 from podracer_core.errors import InvalidInput
-from podracer_core.jobs.spec import (
-    AlgorithmShare,
-    Choice,
-    Dimension,
-    EvaluationPlan,
-    Evolution,
-    Fixed,
-    IntegerUniform,
-    JobSpec,
-    LogUniform,
-    Objective,
-    Pod,
-    PodCount,
-    Range,
-    Resources,
-    Round,
-    Search,
-    Uniform,
-)
-from podracer_core.jobs.validation import searched_algorithms, shortened_rounds, validate, validate_action_space
+from podracer_core.jobs.evolution import Evolution, Round
+from podracer_core.jobs.objective import EvaluationPlan, Objective
+from podracer_core.jobs.pod import Pod, PodCount, Resources
+from podracer_core.jobs.search import AlgorithmShare, Dimension, Search
+from podracer_core.jobs.spec import JobSpec
+from podracer_core.jobs.validation import shortened_rounds, validate, validate_action_space
 
 JOB = JobSpec("j", EnvironmentSpec(id="CartPole-v1"), Objective(target_return=475.0))
 
@@ -120,25 +107,25 @@ def test_a_bad_value_is_named_by_its_field(change: dict[str, Any], field: str) -
 @pytest.mark.parametrize(
     ("name", "searched", "problem"),
     [
-        ("gamma", Uniform(0.99, 0.9), "expected low < high, got [0.99, 0.9]"),
-        ("gamma", Uniform(0.9, 0.9), "expected low < high"),
-        ("gamma", Uniform(0.9, 1.1), "must be a number from 0 to 1, not 1.1"),
-        ("gamma", Uniform(0.9, math.inf), "not inf"),
-        ("gamma", Uniform(math.nan, 0.9), "not nan"),
-        ("gamma", LogUniform(0.0, 0.9), "a logarithmic range must be above 0"),
-        ("gamma", IntegerUniform(0, 1), "gamma is not a whole number: use uniform"),
+        ("gamma", Interval(0.99, 0.9), "expected low < high, got [0.99, 0.9]"),
+        ("gamma", Interval(0.9, 0.9), "expected low < high"),
+        ("gamma", Interval(0.9, 1.1), "must be a number from 0 to 1, not 1.1"),
+        ("gamma", Interval(0.9, math.inf), "not inf"),
+        ("gamma", Interval(math.nan, 0.9), "not nan"),
+        ("gamma", Interval(0.0, 0.9, logarithmic=True), "a logarithmic range must be above 0"),
+        ("gamma", IntegerInterval(0, 1), "gamma is not a whole number: use uniform"),
         ("gamma", Choice(()), "at least one value"),
         ("gamma", Choice((0.9, 0.9)), "there twice"),
         ("gamma", Choice((0.9, "x")), "must be a number, not 'x'"),
         ("gamma", Fixed(True), "must be a number, not True"),
-        ("horizon", Uniform(16.0, 64.0), "horizon is not a real number: use integer_uniform or choice"),
-        ("horizon", IntegerUniform(0, 64), "must be a whole number from 1"),
-        ("horizon", IntegerUniform(64, 16, log=True), "expected low < high"),
+        ("horizon", Interval(16.0, 64.0), "horizon is not a real number: use integer_uniform or choice"),
+        ("horizon", IntegerInterval(0, 64), "must be a whole number from 1"),
+        ("horizon", IntegerInterval(64, 16, logarithmic=True), "expected low < high"),
         ("horizon", Fixed(1.5), "must be a whole number"),
         ("hidden_sizes", Fixed(64), "must be a list of whole numbers"),
         ("hidden_sizes", Fixed((64, 0)), "must be a list each of which"),
         ("activation", Choice(("tanh", "sine")), "must be one of tanh, relu"),
-        ("activation", Uniform(0.0, 1.0), "activation is not a real number: use choice"),
+        ("activation", Interval(0.0, 1.0), "activation is not a real number: use choice"),
         ("learning_rat", Fixed(0.1), "unknown hyperparameter 'learning_rat'; did you mean learning_rate"),
     ],
 )
@@ -261,13 +248,13 @@ class TestActionSpaces:
         ],
     )
     def test_auto_is_a_few_that_can_in_equal_shares(self, space: Space | None, names: set[str]) -> None:
-        shares = searched_algorithms(Search(), space)
+        shares = Search().shares(space)
         assert {share.algorithm for share in shares} == names
         assert {share.share for share in shares} <= {1.0}
 
     def test_what_a_job_names_is_what_it_gets(self) -> None:
         chosen = (AlgorithmShare("a2c", 2.0),)
-        assert searched_algorithms(Search(chosen), DiscreteSpace(2)) == chosen
+        assert Search(chosen).shares(DiscreteSpace(2)) == chosen
 
 
 @pytest.mark.parametrize(
@@ -275,7 +262,7 @@ class TestActionSpaces:
     [
         ("redq", {"ensemble_size": Fixed(2), "subset_size": Fixed(5)}, "subset_size"),
         ("redq", {"ensemble_size": Choice((1, 10))}, "subset_size"),
-        ("redq", {"subset_size": IntegerUniform(2, 11)}, "subset_size"),
+        ("redq", {"subset_size": IntegerInterval(2, 11)}, "subset_size"),
         ("td3", {"replay": Fixed("shared"), "prioritized": Choice((False, True))}, "replay"),
     ],
 )

@@ -11,9 +11,9 @@ from random import Random
 import pytest
 
 from podracer_core.catalogue.algorithms import find_algorithm
+from podracer_core.catalogue.ranges import Choice, HyperparameterValue, IntegerInterval, Interval, Range
 from podracer_leaderboard.agents import Action, Agent, Cohort, CohortRequest, NewAgent, Population, Start, State
 from podracer_leaderboard.elite_sampling import Elites, cholesky, sample_around, shrink
-from podracer_leaderboard.ranges import Choice, IntegerInterval, Interval, Range, Value
 from podracer_leaderboard.rules import Rules
 from podracer_leaderboard.search_space import SearchSpace, shape_of
 from podracer_leaderboard.tournament import Tournament
@@ -68,7 +68,7 @@ def test_elites_that_are_all_alike_are_no_dead_end() -> None:
 
 
 def agent(number: int, score: float, rate: float, **changes: object) -> Agent:
-    hyperparameters: dict[str, Value] = {**DEFAULTS, "learning_rate": rate, "gamma": 0.95}
+    hyperparameters: dict[str, HyperparameterValue] = {**DEFAULTS, "learning_rate": rate, "gamma": 0.95}
     name = f"projects/p/jobs/j/agents/a{number:04}"
     standing = Agent(
         name, number, "ppo", hyperparameters, shape_of("ppo", hyperparameters), State.WAITING, name, 1, 1000, 15.0,

@@ -6,8 +6,8 @@ import math
 
 import pytest
 
+from podracer_core.catalogue.ranges import Choice, Fixed, Interval, Range
 from podracer_leaderboard.elites import RoundResult, elite_statistics, lineage_statistics
-from podracer_leaderboard.ranges import Choice, Fixed, Interval, Range
 
 RANGES: dict[str, Range] = {
     "learning_rate": Interval(1e-4, 1e-2, logarithmic=True),

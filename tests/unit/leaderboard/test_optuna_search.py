@@ -13,13 +13,14 @@ from random import Random
 import pytest
 
 from podracer_core.catalogue.algorithms import find_algorithm
+from podracer_core.catalogue.ranges import Choice, Fixed, HyperparameterValue, IntegerInterval, Interval, Range
+from podracer_core.jobs.evolution import Round
 from podracer_leaderboard.agents import Action, Agent, CohortRequest, NewAgent, Population, Start, State
 from podracer_leaderboard.optuna_search import Search, Suggestions, make_sampler
-from podracer_leaderboard.ranges import Choice, Fixed, IntegerInterval, Interval, Range, Value
 from podracer_leaderboard.rules import Rules
 from podracer_leaderboard.search_space import SearchSpace, shape_of
 
-RULES = Rules(population=8, leaderboard_size=4, exploration=0.0, round_env_steps=1000)
+RULES = Rules(population=8, leaderboard_size=4, exploration=0.0, round=Round(env_steps=1000))
 RATE = Interval(1e-4, 1e-2, logarithmic=True)
 ONE = SearchSpace({"ppo": 1.0}, {"ppo": {"learning_rate": RATE, "gamma": Interval(0.9, 0.999)}})
 SAC: Mapping[str, Range] = {
@@ -32,8 +33,10 @@ PPO: Mapping[str, Range] = {"learning_rate": RATE, "epochs": IntegerInterval(2, 
 MANY = SearchSpace({"ppo": 1.0, "sac": 1.0}, {"ppo": PPO, "sac": SAC})
 
 
-def agent(number: int, algorithm: str, values: Mapping[str, Value], score: float | None, **changes: object) -> Agent:
-    hyperparameters: dict[str, Value] = {**find_algorithm(algorithm).defaults(), **values}
+def agent(
+    number: int, algorithm: str, values: Mapping[str, HyperparameterValue], score: float | None, **changes: object
+) -> Agent:
+    hyperparameters: dict[str, HyperparameterValue] = {**find_algorithm(algorithm).defaults(), **values}
     name = f"projects/p/jobs/j/agents/a{number:04}"
     standing = Agent(
         name, number, algorithm, hyperparameters, shape_of(algorithm, hyperparameters), State.WAITING, name, 1, 1000,
@@ -53,7 +56,9 @@ def past(space: SearchSpace, count: int, best_rate: float = 1e-3) -> list[Agent]
     return agents
 
 
-def suggest(space: SearchSpace, history: Sequence[Agent], seed: int, count: int) -> list[tuple[str, dict[str, Value]]]:
+def suggest(
+    space: SearchSpace, history: Sequence[Agent], seed: int, count: int
+) -> list[tuple[str, dict[str, HyperparameterValue]]]:
     suggestions = Suggestions(space, RULES, Population((), 8, {}, history=tuple(history)), make_sampler(RULES, seed))
     return [suggestions.suggest(None) for _ in range(count)]
 
@@ -109,7 +114,7 @@ def test_optuna_is_only_imported_when_something_is_suggested() -> None:
 
 def propose(rules: Rules = RULES, space: SearchSpace = ONE, seed: int = 0) -> tuple[list[Agent], list[NewAgent]]:
     """What becomes of eight agents: who trains on, and who is new."""
-    network: dict[str, Value] = {"hidden_sizes": (8, 8)} if "hidden_sizes" in space.ranges["ppo"] else {}
+    network: dict[str, HyperparameterValue] = {"hidden_sizes": (8, 8)} if "hidden_sizes" in space.ranges["ppo"] else {}
     values = {"learning_rate": 1e-3, "gamma": 0.95, **network}
     eight = [agent(number, "ppo", values, float(number)) for number in range(1, 9)]
     scores = tuple(float(number) for number in range(1, 9))

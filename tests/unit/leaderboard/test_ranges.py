@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from podracer_leaderboard.ranges import Choice, Fixed, IntegerInterval, Interval, Range
+from podracer_core.catalogue.ranges import Choice, Fixed, IntegerInterval, Interval, Range
+from podracer_leaderboard.ranges import perturb, sample
 
 positive = st.floats(1e-12, 1e12)
 real = st.floats(-1e12, 1e12)
@@ -46,43 +47,43 @@ RANGES = st.one_of(
 @given(RANGES, st.integers(0, 2**32))
 def test_samples_and_their_neighbours_stay_inside(search: Range, seed: int) -> None:
     random = Random(seed)
-    value = search.sample(random)
+    value = sample(search, random)
     assert search.contains(value)
     for _ in range(5):
-        value = search.perturb(value, random)
+        value = perturb(search, value, random)
         assert search.contains(value)
 
 
 @given(RANGES, st.integers(0, 2**32))
 def test_the_same_seed_gives_the_same_values(search: Range, seed: int) -> None:
     first, second = Random(seed), Random(seed)
-    assert search.sample(first) == search.sample(second)
+    assert sample(search, first) == sample(search, second)
 
 
 @given(integer_intervals(), st.integers(0, 2**32))
 def test_a_neighbour_of_a_whole_number_is_another_one(search: IntegerInterval, seed: int) -> None:
     random = Random(seed)
-    value = search.sample(random)
-    neighbour = search.perturb(value, random)
+    value = sample(search, random)
+    neighbour = perturb(search, value, random)
     assert isinstance(neighbour, int)
     assert neighbour != value
 
 
 def test_a_real_number_moves_by_a_fifth() -> None:
     search, random = Interval(1e-4, 1e-2, logarithmic=True), Random(0)
-    moved = {search.perturb(1e-3, random) for _ in range(50)}
+    moved = {perturb(search, 1e-3, random) for _ in range(50)}
     assert moved == {1e-3 * 0.8, 1e-3 * 1.2}
 
 
 def test_at_an_end_it_moves_inwards() -> None:
     search, random = Interval(1e-4, 1e-2, logarithmic=True), Random(0)
-    assert {search.perturb(1e-2, random) for _ in range(50)} == {1e-2 * 0.8}
+    assert {perturb(search, 1e-2, random) for _ in range(50)} == {1e-2 * 0.8}
 
 
 def test_where_both_neighbours_are_outside_they_are_clipped() -> None:
-    assert {Interval(0.95, 0.999).perturb(0.98, Random(seed)) for seed in range(50)} == {0.95, 0.999}
-    assert {Interval(1e-4, 1e-2).perturb(0.1, Random(seed)) for seed in range(50)} == {1e-2}, "a founder's own"
-    assert IntegerInterval(8, 64).perturb(1000, Random(0)) == round(64 * 0.8)
+    assert {perturb(Interval(0.95, 0.999), 0.98, Random(seed)) for seed in range(50)} == {0.95, 0.999}
+    assert {perturb(Interval(1e-4, 1e-2), 0.1, Random(seed)) for seed in range(50)} == {1e-2}, "a founder's own"
+    assert perturb(IntegerInterval(8, 64), 1000, Random(0)) == round(64 * 0.8)
 
 
 @pytest.mark.parametrize(
@@ -99,32 +100,32 @@ def test_near_one_the_distance_from_it_moves_by_a_fifth(
     low: float, high: float, value: float, expected: list[float]
 ) -> None:
     search = Interval(low, high, logarithmic=True, near_one=True)
-    assert sorted({search.perturb(value, Random(seed)) for seed in range(50)}) == pytest.approx(expected)
+    assert sorted({perturb(search, value, Random(seed)) for seed in range(50)}) == pytest.approx(expected)
 
 
 def test_near_one_every_decade_of_the_distance_has_its_share() -> None:
     """Half of what is drawn from 0.9 to 0.999 is above 0.99; of an even range that would be an eleventh."""
     search, random = Interval(0.9, 0.999, logarithmic=True, near_one=True), Random(0)
-    assert sum(search.sample(random) > 0.99 for _ in range(4000)) / 4000 == pytest.approx(0.5, abs=0.03)
+    assert sum(sample(search, random) > 0.99 for _ in range(4000)) / 4000 == pytest.approx(0.5, abs=0.03)
     even = Interval(0.9, 0.999, near_one=True)
-    assert sum(even.sample(random) > 0.99 for _ in range(4000)) / 4000 == pytest.approx(1 / 11, abs=0.03)
+    assert sum(sample(even, random) > 0.99 for _ in range(4000)) / 4000 == pytest.approx(1 / 11, abs=0.03)
 
 
 def test_a_choice_moves_to_the_one_beside_it() -> None:
     search, random = Choice((0.9, 0.95, 0.99)), Random(0)
-    assert {search.perturb(0.9, random) for _ in range(50)} == {0.95}
-    assert {search.perturb(0.95, random) for _ in range(50)} == {0.9, 0.99}
-    assert Choice(("tanh",)).perturb("tanh", random) == "tanh"
-    assert {Choice((1, 2)).perturb(7, random) for _ in range(50)} == {1, 2}
+    assert {perturb(search, 0.9, random) for _ in range(50)} == {0.95}
+    assert {perturb(search, 0.95, random) for _ in range(50)} == {0.9, 0.99}
+    assert perturb(Choice(("tanh",)), "tanh", random) == "tanh"
+    assert {perturb(Choice((1, 2)), 7, random) for _ in range(50)} == {1, 2}
 
 
 @pytest.mark.parametrize("logarithmic", [False, True])
 def test_both_ends_of_whole_numbers_are_drawn(logarithmic: bool) -> None:
     search, random = IntegerInterval(1, 4, logarithmic), Random(0)
-    assert {search.sample(random) for _ in range(200)} == {1, 2, 3, 4}
+    assert {sample(search, random) for _ in range(200)} == {1, 2, 3, 4}
 
 
 def test_a_logarithmic_range_gives_every_decade_its_share() -> None:
     search, random = Interval(1e-4, 1e-2, logarithmic=True), Random(0)
-    lower = sum(search.sample(random) < 1e-3 for _ in range(4000))
+    lower = sum(sample(search, random) < 1e-3 for _ in range(4000))
     assert abs(lower / 4000 - 0.5) < 0.03

@@ -6,11 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from podracer_core.jobs.evolution import Round
 from podracer_leaderboard.round_budget import Remaining, RoundBudget, agent_stretch, cohort_stretch, round_budget
 from podracer_leaderboard.rules import Rules
 
-BY_STEPS = Rules(round_env_steps=1000, round_time_s=0.0)
-BY_TIME = Rules(round_env_steps=0, round_time_s=15.0)
+BY_STEPS = Rules(round=Round(env_steps=1000))
+BY_TIME = Rules(round=Round(seconds=15.0))
 
 
 def test_it_is_what_the_job_wants_and_longer_for_agents_that_improve() -> None:

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from podracer_core.jobs.evolution import Round
 from podracer_leaderboard.rules import Rules
 from podracer_leaderboard.rungs import Front, LineRound, fraction_at_stake, is_at_bottom, peer_scores, shrunken
 
@@ -93,7 +94,7 @@ def test_its_own_earlier_rounds_are_no_peers() -> None:
     assert peer_scores(ended("a", 100.0, 1.0), [ended("a", 90.0, 9.0), ended("a", 50.0, 9.0)]) == (1.0,)
 
 
-ADAPTIVE = Rules(round_env_steps=100, round_time_s=0.0, adaptive_rounds=True)
+ADAPTIVE = Rules(round=Round(env_steps=100), adaptive_rounds=True)
 
 
 def milestones(rules: Rules, length: float, rounds: int) -> list[int]:
@@ -107,7 +108,7 @@ def test_milestones_are_efforts_that_double() -> None:
 
 
 def test_members_that_share_the_seconds_of_a_pod_pass_the_first_after_several_rounds() -> None:
-    timed = Rules(round_time_s=15.0, adaptive_rounds=True)
+    timed = Rules(round=Round(seconds=15.0), adaptive_rounds=True)
     assert milestones(timed, 15.0 / 8, 33) == [8, 16, 32]
     assert milestones(timed, 14.8, 5) == [1, 2, 4], "timed rounds differ a little"
 
@@ -119,11 +120,11 @@ def test_a_long_round_passes_all_that_it_steps_over_once() -> None:
 
 @pytest.mark.parametrize("curve", [[], [ended("a", 100.0, 1.0)]])
 def test_without_adaptive_rounds_there_are_none(curve: list[LineRound]) -> None:
-    assert fraction_at_stake(Rules(round_env_steps=100, round_time_s=0.0), curve) == 0.25
+    assert fraction_at_stake(Rules(round=Round(env_steps=100)), curve) == 0.25
 
 
 def test_a_job_that_replaces_more_than_half_still_does() -> None:
-    greedy = Rules(round_env_steps=100, round_time_s=0.0, adaptive_rounds=True, replaced_fraction=0.75)
+    greedy = Rules(round=Round(env_steps=100), adaptive_rounds=True, replaced_fraction=0.75)
     assert fraction_at_stake(greedy, [ended("a", 100.0, 1.0)]) == 0.75
 
 

@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from podracer_core.catalogue.ranges import Choice, Interval, Range
+from podracer_core.jobs.evolution import Round
 from podracer_leaderboard.agents import Action, Agent, Cohort, CohortRequest, NewAgent, Population, Start, State
-from podracer_leaderboard.ranges import Choice, Interval, Range
 from podracer_leaderboard.rules import Rules
 from podracer_leaderboard.rungs import LineRound
 from podracer_leaderboard.search_space import SearchSpace, shape_of
@@ -301,7 +302,7 @@ def test_where_nobody_gets_better_half_of_the_new_agents_are_the_donors_algorith
     assert len({each.hyperparameters["learning_rate"] for each in fresh}) == len(fresh)
 
 
-HALVED = replace(RULES, round_env_steps=1000, round_time_s=0.0, adaptive_rounds=True)
+HALVED = replace(RULES, round=Round(env_steps=1000), adaptive_rounds=True)
 
 
 def at_a_milestone(agents: Iterable[Agent], **changes: object) -> Population:

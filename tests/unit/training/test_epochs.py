@@ -47,7 +47,7 @@ def make_fused_session(
     def make(interval: int = 0, answers: Sequence[bool] = ()) -> tuple[TrainingSession, Desk, EpochFusion]:
         algorithm = make_algorithm()
         sharing = algorithm.share(0)
-        desk = Desk(FusionTable(Mean(FusionOptions()), sharing.state()), answers)
+        desk = Desk(FusionTable(Mean(FusionOptions()), sharing.state(), deadline_s=10.0), answers)
         fusion = EpochFusion(algorithm, sharing, desk, 0, interval)
         source = InProcessSource(make_collector(algorithm), algorithm)
         plan = RoundPlan(env_steps=12 * STEPS)

@@ -11,7 +11,7 @@ import typer
 from podracer_client.command.options import Json
 from podracer_client.display.catalogue import value_text
 from podracer_client.display.output import write_json, write_table
-from podracer_core.catalogue.hyperparameters import SearchChoice, SearchRange
+from podracer_core.catalogue.ranges import Choice, Fixed, IntegerInterval, Interval, Range
 
 if TYPE_CHECKING:
     from podracer_core.catalogue.algorithms import AlgorithmInfo
@@ -114,27 +114,29 @@ def _knob_text(knob: Hyperparameter) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _search_json(search: SearchRange | SearchChoice | None) -> dict[str, Any] | None:
+def _search_json(search: Range | None) -> dict[str, Any] | None:
     match search:
         case None:
             return None
-        case SearchRange(low, high, logarithmic):
+        case Interval(low, high, logarithmic) | IntegerInterval(low, high, logarithmic):
             return {"low": low, "high": high, "logarithmic": logarithmic}
-        case SearchChoice(values):
+        case Choice(values):
             return {"choice": list(values)}
+        case Fixed(value):
+            return {"choice": [value]}
 
 
 def _searched(knob: Hyperparameter) -> str:
     match knob.search:
         case None:
             return ""
-        case SearchRange(low, high, logarithmic):
+        case Interval(low, high, logarithmic) | IntegerInterval(low, high, logarithmic):
             scale = " in the logarithm of 1 - x" if knob.near_one else " in its logarithm"
             return f", searched {value_text(low)} to {value_text(high)}{scale if logarithmic else ''}"
-        case SearchChoice((value,)):
-            return f", in a search {value_text(value)}"
-        case SearchChoice(values):
+        case Choice(values):
             return f", searched among {' or '.join(map(value_text, values))}"
+        case Fixed(value):
+            return f", in a search {value_text(value)}"
 
 
 def _spaces(info: AlgorithmInfo) -> str:

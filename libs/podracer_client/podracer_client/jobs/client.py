@@ -67,12 +67,11 @@ class Client(Servers):
         """
         from podracer_client.jobs.warm_starts import look_up_founders  # late: reading needs none of it
         from podracer_core.jobs.job_file import load_job_file
-        from podracer_core.jobs.messages import spec_to_message
 
         spec = self.upload_files(load_job_file(Path(job)) if isinstance(job, str | Path) else job)
         spec = look_up_founders(self.leaderboard, spec)
         request = job_service_pb2.CreateJobRequest(
-            job_id=job_id, spec=spec_to_message(spec), request_id=request_id or secrets.token_hex(16)
+            job_id=job_id, spec=spec.to_message(), request_id=request_id or secrets.token_hex(16)
         )
         return Job(self, self.job_service.CreateJob(request).job)
 

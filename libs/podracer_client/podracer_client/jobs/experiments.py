@@ -11,8 +11,8 @@ from podracer.orchestrator.v1 import job_service_pb2
 from podracer_client.jobs.job import Job
 from podracer_client.jobs.warm_starts import look_up_founders
 from podracer_core.errors import DeadlineExpired, InvalidInput, Unavailable
-from podracer_core.jobs.messages import spec_to_message
-from podracer_core.jobs.spec import DataSets, JobSpec
+from podracer_core.jobs.environment import DataSets
+from podracer_core.jobs.spec import JobSpec
 
 if TYPE_CHECKING:
     from podracer_client.jobs.client import Client
@@ -41,7 +41,7 @@ def check_jobs(client: Client, specs: Sequence[JobSpec]) -> Sequence[JobSpec]:
         ready.append(look_up_founders(client.leaderboard, spec))
     for spec in ready:
         try:
-            request = job_service_pb2.CreateJobRequest(spec=spec_to_message(spec), validate_only=True)
+            request = job_service_pb2.CreateJobRequest(spec=spec.to_message(), validate_only=True)
             client.job_service.CreateJob(request)
         except InvalidInput as error:
             message = f"{spec.name}: {error.message}; nothing was submitted"
@@ -57,7 +57,7 @@ def create_jobs(client: Client, specs: Sequence[JobSpec], submission: str, *, jo
     for number, spec in enumerate(specs, 1):
         request = job_service_pb2.CreateJobRequest(
             job_id=f"{job_id}-{number}" if job_id else "",
-            spec=spec_to_message(spec),
+            spec=spec.to_message(),
             request_id=f"{submission}-{number}",
         )
         yield Job(client, client.job_service.CreateJob(request).job)

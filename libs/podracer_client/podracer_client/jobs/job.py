@@ -86,7 +86,7 @@ class Job:
 
         Raises InvalidInput for a number that cannot be, PreconditionFailed where it has ended.
         """
-        from podracer_core.jobs.validation import MAX_PODS
+        from podracer_core.jobs.pod import MAX_PODS
 
         request = job_service_pb2.UpdateJobRequest(name=self.name)
         for field, option, count in (("min_count", "min", least), ("max_count", "max", most)):

@@ -9,7 +9,8 @@ from podracer.leaderboard.v1 import leaderboard_service_pb2
 from podracer_client.names import leaderboard_name, refused
 from podracer_core.catalogue.messages import hyperparameters_from_message
 from podracer_core.errors import NotFound
-from podracer_core.jobs.spec import Founder, JobSpec, WarmStart
+from podracer_core.jobs.spec import JobSpec
+from podracer_core.jobs.warm_start import Founder, WarmStart
 
 __all__ = ["look_up_founders"]
 

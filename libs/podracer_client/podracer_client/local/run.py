@@ -23,7 +23,6 @@ from podracer_client.names import short_name
 from podracer_client.processes.interrupts import INTERRUPTED
 from podracer_client.servers.connection import DEFAULT_FOLDER
 from podracer_core.errors import PodracerError
-from podracer_core.jobs.messages import spec_from_message, spec_to_message
 from podracer_core.jobs.spec import JobSpec
 
 UNFINISHED = (
@@ -152,10 +151,10 @@ class _Run(Foreground[JobUpdate | _Started]):
 def _resume_or_create(client: Client, spec: JobSpec, tell: Callable[[str], None]) -> Job:
     """The folder's unfinished job of the same spec, else a new one; other unfinished jobs give way."""
     stored = look_up_founders(client.leaderboard, client.upload_files(spec))
-    wanted = spec_from_message(spec_to_message(stored))  # what a server makes of it, defaults written out
+    wanted = JobSpec.from_message(stored.to_message())  # what a server makes of it, defaults written out
     mine: Job | None = None
     for job in client.jobs(UNFINISHED):
-        if mine is None and spec_from_message(job.message.spec) == wanted:
+        if mine is None and JobSpec.from_message(job.message.spec) == wanted:
             mine = job
         elif job.message.state != job_pb2.JOB_STATE_SUSPENDED:
             job.suspend()

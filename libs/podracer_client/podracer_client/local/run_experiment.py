@@ -20,7 +20,6 @@ from podracer_client.local.services import ServiceOptions
 from podracer_client.processes.interrupts import INTERRUPTED
 from podracer_core.errors import PodracerError
 from podracer_core.jobs.experiment import Experiment
-from podracer_core.jobs.messages import spec_from_message, spec_to_message
 from podracer_core.jobs.spec import JobSpec
 
 _SUSPEND_S = 1.5
@@ -110,7 +109,7 @@ class _Run(Foreground[Mapping[str, Job]]):
 def _resume_or_create(client: Client, specs: Sequence[JobSpec], tell: Callable[[str], None]) -> list[Job]:
     """The jobs of an interrupted run of the same specs, those that had ended too, or new ones; others give way."""
     stored = check_jobs(client, specs)
-    wanted = [spec_from_message(spec_to_message(spec)) for spec in stored]  # what a server makes of them
+    wanted = [JobSpec.from_message(spec.to_message()) for spec in stored]  # what a server makes of them
     known = client.jobs()
     unfinished = [job for job in known if job.message.state in UNFINISHED]
     found = _matching(unfinished, wanted)
@@ -137,7 +136,7 @@ def _matching(jobs: Sequence[Job], wanted: Sequence[JobSpec]) -> dict[int, Job]:
     """Of each wanted spec the newest job that has it, by the spec's place."""
     found: dict[int, Job] = {}
     for job in jobs:
-        spec = spec_from_message(job.message.spec)
+        spec = JobSpec.from_message(job.message.spec)
         number = next((place for place, each in enumerate(wanted) if place not in found and each == spec), None)
         if number is not None:
             found[number] = job

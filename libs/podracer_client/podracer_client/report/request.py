@@ -9,33 +9,24 @@ from podracer.orchestrator.v1 import job_pb2
 from podracer_client.display.catalogue import value_text
 from podracer_client.display.numbers import duration_text
 from podracer_client.display.score import score_name
+from podracer_core.catalogue.ranges import Choice, Fixed, IntegerInterval, Interval, Range
 from podracer_core.errors import InvalidInput
-from podracer_core.jobs.messages import spec_from_message
-from podracer_core.jobs.spec import (
-    Beginnings,
-    Choice,
-    Continuous,
-    Dimension,
-    Evolution,
-    Fixed,
-    Fusion,
-    IntegerUniform,
-    JobSpec,
-    LogUniform,
-    Objective,
-    Pod,
-    Retrain,
-    Uniform,
-    WarmStart,
-)
+from podracer_core.jobs.continuous import Continuous, Retrain
+from podracer_core.jobs.evolution import Evolution
+from podracer_core.jobs.objective import Objective
+from podracer_core.jobs.pod import Fusion, Pod
+from podracer_core.jobs.spec import JobSpec
+from podracer_core.jobs.warm_start import Beginnings, WarmStart
 
 __all__ = ["request_rows", "searched_names"]
+
+_SCALE = ", in the logarithm"
 
 
 def request_rows(message: job_pb2.JobSpec) -> tuple[tuple[str, str], ...]:
     """Words and values; only the environment's name where the rest has no form that we know."""
     try:
-        spec = spec_from_message(message)
+        spec = JobSpec.from_message(message)
     except InvalidInput as error:
         return (("environment", message.environment.id or message.environment.entry_point), ("problem", error.message))
     return tuple((word, value) for word, value in _rows(spec, score_name(message.environment)) if value)
@@ -44,22 +35,11 @@ def request_rows(message: job_pb2.JobSpec) -> tuple[tuple[str, str], ...]:
 def searched_names(message: job_pb2.JobSpec) -> dict[str, bool]:
     """Hyperparameters that the job itself searches → whether in the logarithm; none where it leaves that to us."""
     try:
-        space = spec_from_message(message).search.space
+        space = JobSpec.from_message(message).search.space
     except InvalidInput:
         return {}
-    return {
-        dimension.hyperparameter: _is_logarithmic(dimension)
-        for dimension in space
-        if not isinstance(dimension.range, Fixed)
-    }
-
-
-def _is_logarithmic(dimension: Dimension) -> bool:
-    match dimension.range:
-        case LogUniform() | IntegerUniform(log=True):
-            return True
-        case _:
-            return False
+    searched = (dimension for dimension in space if not isinstance(dimension.range, Fixed))
+    return {dimension.hyperparameter: getattr(dimension.range, "logarithmic", False) for dimension in searched}
 
 
 def _rows(spec: JobSpec, called: str) -> Iterator[tuple[str, str]]:
@@ -68,7 +48,7 @@ def _rows(spec: JobSpec, called: str) -> Iterator[tuple[str, str]]:
     yield "objective", _objective(spec.objective, called)
     yield "algorithms", ", ".join(_share(each.algorithm, each.share) for each in spec.search.algorithms) or "auto"
     for dimension in spec.search.space:
-        yield dimension.key, _range(dimension)
+        yield dimension.key, _range(dimension.range)
     if not spec.search.space:
         yield "search space", "the algorithms' own"
     yield "evolution", _evolution(spec.evolution)
@@ -131,16 +111,14 @@ def _share(algorithm: str, share: float) -> str:
     return algorithm if share == 1.0 else f"{algorithm} (share {share:g})"
 
 
-def _range(dimension: Dimension) -> str:
-    match dimension.range:
+def _range(search: Range) -> str:
+    match search:
         case Fixed(value):
             return value_text(value)
-        case Uniform(low, high):
-            return f"{low:g} to {high:g}"
-        case LogUniform(low, high):
-            return f"{low:g} to {high:g}, in the logarithm"
-        case IntegerUniform(low, high, log):
-            return f"whole numbers {low:,} to {high:,}{', in the logarithm' if log else ''}"
+        case Interval(low, high, logarithmic):
+            return f"{low:g} to {high:g}{_SCALE if logarithmic else ''}"
+        case IntegerInterval(low, high, logarithmic):
+            return f"whole numbers {low:,} to {high:,}{_SCALE if logarithmic else ''}"
         case Choice(values):
             return f"one of {', '.join(map(value_text, values))}"
 
@@ -154,14 +132,9 @@ def _evolution(evolution: Evolution) -> str:
         f"{evolution.population} agents, {evolution.places} places on the leaderboard",
         f"rounds of {each}",
     ]
-    default = Evolution()
-    seldom = (
-        *("tournament_size", "replaced_fraction", "exploration", "selection", "crossover", "noise_scale"),
-        *("generator", "updater", "generations", "ensemble_size", "keep_replay", "adaptive_rounds"),
-    )
-    for name in seldom:
-        value = getattr(evolution, name)
-        if value != getattr(default, name):
+    default, told = Evolution(), ("scheduler", "population", "leaderboard_size", "round")
+    for name, value in vars(evolution).items():
+        if name not in told and value != getattr(default, name):
             words.append(f"{name.replace('_', ' ')} {value_text(value)}")
     return ", ".join(words)
 

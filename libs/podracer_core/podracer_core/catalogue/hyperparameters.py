@@ -6,39 +6,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from podracer_core.catalogue.ranges import HyperparameterValue, Interval, Range
 from podracer_core.errors import FieldViolation, InvalidInput
 
-__all__ = ["Hyperparameter", "HyperparameterValue", "Kind", "Scope", "SearchChoice", "SearchRange"]
-
-HyperparameterValue = float | int | bool | str | tuple[int, ...]
-"""A number, a flag, a word, or whole numbers in order (`hidden_sizes`)."""
+__all__ = ["Hyperparameter", "HyperparameterValue", "Kind", "Scope", "SearchRange"]
 
 Kind = Literal["float", "int", "bool", "sizes", "choice"]
 Scope = Literal["member", "cohort", "network"]
 
+SearchRange = Interval
+"""What plug-ins call an interval that an automatic search looks in."""
+
 _MOST_SIZES = 64
-
-
-@dataclass(frozen=True, slots=True)
-class SearchRange:
-    """Where an automatic search looks: uniformly between `low` and `high`, or in their logarithm.
-
-    The logarithm is of 1 − x where the hyperparameter is `near_one`.
-    """
-
-    low: float
-    high: float
-    logarithmic: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class SearchChoice:
-    """What an automatic search chooses among; a single value stands in the default's place there.
-
-    For what members share: each further value makes another shape of cohort, which trains by itself.
-    """
-
-    values: tuple[HyperparameterValue, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +29,7 @@ class Hyperparameter:
             "network": one for all members, another value means fresh weights
     kind    "sizes" is a list of positive integers, one a hidden layer; "choice" one of `choices`
     bounds  inclusive; of every element where kind is "sizes"
-    search  None: a search leaves the default unless the job says otherwise
+    search  where an automatic search looks. None: it leaves the default unless the job says otherwise
     source  the paper or code that the default is from
     near_one  what counts is how far it is from 1, as of a discount: logarithm and perturbation are of 1 − x
     """
@@ -62,7 +41,7 @@ class Hyperparameter:
     meaning: str
     source: str = ""
     bounds: tuple[float, float] | None = None
-    search: SearchRange | SearchChoice | None = None
+    search: Range | None = None
     choices: tuple[str, ...] = ()
     near_one: bool = False
 

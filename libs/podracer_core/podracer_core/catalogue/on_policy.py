@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from podracer_core.catalogue.algorithm_info import AlgorithmInfo
-from podracer_core.catalogue.hyperparameters import Hyperparameter, SearchChoice, SearchRange
+from podracer_core.catalogue.hyperparameters import Hyperparameter, SearchRange
+from podracer_core.catalogue.ranges import Fixed
 from podracer_core.catalogue.shared_hyperparameters import H_TERM, SCHEDULE, adapted
 from podracer_core.catalogue.spaces import BoxSpace, DiscreteSpace, MultiBinarySpace, MultiDiscreteSpace
 
@@ -130,7 +131,7 @@ _PPO = AlgorithmInfo(
         Hyperparameter(
             "epochs", "int", 4, "cohort",
             "passes over the rollout in an update",
-            source=_PPO_PAPER, bounds=(1, 1000), search=SearchChoice((8,)),
+            source=_PPO_PAPER, bounds=(1, 1000), search=Fixed(8),
         ),
         *H_TERM,
     ),

@@ -14,7 +14,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from podracer_core.catalogue.hyperparameters import Hyperparameter, HyperparameterValue, SearchChoice, SearchRange
+from podracer_core.catalogue.hyperparameters import Hyperparameter, HyperparameterValue, SearchRange
+from podracer_core.catalogue.ranges import Fixed
 from podracer_core.errors import InvalidInput
 
 __all__ = ["EXPLORATION_NOISE", "H_TERM", "OFF_POLICY", "QUICK_REPLAY", "SCHEDULE", "adapted", "sought"]
@@ -197,9 +198,7 @@ def adapted(knobs: tuple[Hyperparameter, ...], source: str, **defaults: Any) -> 
 def sought(knobs: tuple[Hyperparameter, ...], **values: HyperparameterValue) -> tuple[Hyperparameter, ...]:
     """`knobs` that have these `values` in a search, whatever their defaults. Raises InvalidInput as `adapted`."""
     _check_names(knobs, values)
-    return tuple(
-        replace(knob, search=SearchChoice((values[knob.name],))) if knob.name in values else knob for knob in knobs
-    )
+    return tuple(replace(knob, search=Fixed(values[knob.name])) if knob.name in values else knob for knob in knobs)
 
 
 def _check_names(knobs: tuple[Hyperparameter, ...], values: Mapping[str, Any]) -> None:

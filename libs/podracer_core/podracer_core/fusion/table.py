@@ -43,7 +43,7 @@ class FusionTable:
     All calls come from under one lock of the caller's. `now` is in seconds of any clock that only goes on.
     """
 
-    def __init__(self, fusion: Fusion, state: FusionState, *, quorum: int = 0, deadline_s: float = 10.0) -> None:
+    def __init__(self, fusion: Fusion, state: FusionState, *, quorum: int = 0, deadline_s: float) -> None:
         """`state`: from which all begin. quorum: learners, the lead among them; 0: more than half."""
         self._fusion, self._quorum, self._deadline_s = fusion, quorum, deadline_s
         self._present = Fused(0, state, ())

@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
+import re
+
 from podracer_core.errors import FieldViolation, InvalidInput
 
-__all__ = ["MAX_COUNT", "Checks"]
+__all__ = ["MAX_COUNT", "Checks", "is_extension_name", "is_label"]
 
 MAX_COUNT = (1 << 62) - 1
 """The greatest whole number that every part of the system can add to another one."""
+
+_LABEL = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
+_EXTENSION = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}")
+
+
+def is_label(text: str) -> bool:
+    """Whether `text` is a DNS label."""
+    return _LABEL.fullmatch(text) is not None
+
+
+def is_extension_name(text: str) -> bool:
+    """Whether an installed package's generator, updater or fusion could be called `text`."""
+    return _EXTENSION.fullmatch(text) is not None
 
 
 class Checks:
@@ -22,8 +37,10 @@ class Checks:
             self.violations.append(FieldViolation(field, message))
         return condition
 
-    def between(self, value: float, low: float, high: float, field: str) -> bool:
-        """Both ends are right too."""
+    def between(self, value: float | None, low: float, high: float, field: str) -> bool:
+        """Both ends are right too. None is right: it stands for a default."""
+        if value is None:
+            return True
         return self.that(low <= value <= high, field, f"expected {low:_} to {high:_}, got {value!r}")
 
     def positive(self, value: float | None, high: float, field: str) -> bool:

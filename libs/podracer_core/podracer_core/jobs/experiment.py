@@ -8,10 +8,10 @@ from pathlib import Path
 
 from podracer_core.config import Document, LocatedViolation, Node, load_yaml, parse_yaml
 from podracer_core.errors import FieldViolation, InvalidInput
+from podracer_core.jobs.checks import is_label
 from podracer_core.jobs.job_file import build_job
 from podracer_core.jobs.matrix import Combination, axis_label, combinations, split_matrix
 from podracer_core.jobs.spec import JobSpec
-from podracer_core.jobs.validation import is_job_name
 
 __all__ = ["EXPERIMENT_LABEL", "Experiment", "axis_label", "load_experiment", "parse_experiment"]
 
@@ -77,7 +77,7 @@ def _check_names(document: Document, paths: Sequence[str], count: int) -> None:
     """What every job would be told in words of its own."""
     problems = []
     name, ending = _name(document), f"-{count}"
-    if isinstance(name, str) and is_job_name(name) and len(name) + len(ending) > _MAX_NAME:
+    if isinstance(name, str) and is_label(name) and len(name) + len(ending) > _MAX_NAME:
         message = f"with {ending} at its end it has more than {_MAX_NAME} characters; expected a shorter one"
         problems.append(FieldViolation("name", message))
     labels = _labels(document)
@@ -95,7 +95,7 @@ def _named(combination: Combination, number: int) -> Document:
     document, name = combination.document, _name(combination.document)
     assert isinstance(document.root.value, Mapping), "a matrix has been found in it"
     children = dict(document.root.value)
-    if isinstance(name, str) and is_job_name(name):  # any other is told as it stands
+    if isinstance(name, str) and is_label(name):  # any other is told as it stands
         children["name"] = replace(children["name"], value=f"{name}-{number}")
         ours = {EXPERIMENT_LABEL: name, **{axis_label(path): text for path, text in combination.texts.items()}}
         labels = children.get("labels", Node({}, document.root.line, document.root.key_line))

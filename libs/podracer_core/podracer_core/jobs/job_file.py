@@ -6,34 +6,23 @@ import dataclasses
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 from podracer_core.attachments.code_folder import code_files
 from podracer_core.attachments.limits import MAX_DATA_BYTES, mebibytes
 from podracer_core.catalogue.environments import EnvironmentSpec
+from podracer_core.catalogue.ranges import Choice, Fixed, IntegerInterval, Interval
 from podracer_core.config import Builder, Document, Node, build, load_yaml, parse_yaml
 from podracer_core.config.build import INVALID, BuildFunction
 from podracer_core.errors import FieldViolation, InvalidInput
-from podracer_core.jobs.spec import (
-    AlgorithmShare,
-    Beginnings,
-    Choice,
-    DataSets,
-    Dimension,
-    Fixed,
-    Fusion,
-    IntegerUniform,
-    JobSpec,
-    LogUniform,
-    NamedDataSet,
-    Pod,
-    PodCount,
-    Search,
-    Uniform,
-    WarmStart,
-)
+from podracer_core.jobs.environment import DataSets, NamedDataSet
+from podracer_core.jobs.pod import Fusion, Pod, PodCount
+from podracer_core.jobs.search import AlgorithmShare, Dimension, Search
+from podracer_core.jobs.spec import JobSpec
 from podracer_core.jobs.validation import validate
+from podracer_core.jobs.warm_start import Beginnings, WarmStart
 
 MATRIX = "matrix"
 """The key of a job file that makes several jobs of it; see `podracer_core.jobs.experiment`."""
@@ -67,15 +56,15 @@ def _one_job(document: Document, folder: Path) -> JobSpec:
 
 def build_job(document: Document, folder: Path) -> JobSpec:
     """The job of a document without a matrix, as `load_job_file` does it."""
-
-    def environment(builder: Builder, node: Node, path: str) -> Any:
-        return _environment(builder, node, path, folder)
-
-    def data(builder: Builder, node: Node, path: str) -> Any:
-        return _data(builder, node, path, folder)
-
-    builders: dict[Any, BuildFunction] = {EnvironmentSpec: environment, DataSets: data, Search: _search}
-    builders |= {Pod: _pod, PodCount: _pod_count, Fusion: _fusion, Beginnings: _warm_start}
+    builders: dict[Any, BuildFunction] = {
+        EnvironmentSpec: partial(_environment, folder=folder),
+        DataSets: partial(_data, folder=folder),
+        Search: _search,
+        Pod: _pod,
+        PodCount: _pod_count,
+        Fusion: partial(_section_or_name, kind=Fusion),
+        Beginnings: partial(_section_or_name, kind=WarmStart),
+    }
     spec = build(JobSpec, document, builders)
     try:
         validate(spec)
@@ -152,9 +141,9 @@ class _DataSetSection:
     data_set: str
 
 
-def _warm_start(builder: Builder, node: Node, path: str) -> Any:
-    """A section, or only the job."""
-    return WarmStart(node.value) if isinstance(node.value, str) else builder.dataclass(WarmStart, node, path)
+def _section_or_name(builder: Builder, node: Node, path: str, kind: type[Fusion | WarmStart]) -> Any:
+    """A section, or only its first field."""
+    return kind(node.value) if isinstance(node.value, str) else builder.dataclass(kind, node, path)
 
 
 def _data_file(file: Path) -> Path:
@@ -235,11 +224,11 @@ def _space(builder: Builder, node: Node, path: str) -> Any:
     return INVALID if INVALID in dimensions else tuple(dimensions)
 
 
-_RANGES: Mapping[str, tuple[Any, Callable[..., Any]]] = {
-    "uniform": (tuple[float, float], Uniform),
-    "log_uniform": (tuple[float, float], LogUniform),
-    "integer_uniform": (tuple[int, int], IntegerUniform),
-    "integer_log_uniform": (tuple[int, int], lambda low, high: IntegerUniform(low, high, log=True)),
+_RANGES: Mapping[str, tuple[Any, Callable[..., Any], bool]] = {
+    "uniform": (tuple[float, float], Interval, False),
+    "log_uniform": (tuple[float, float], Interval, True),
+    "integer_uniform": (tuple[int, int], IntegerInterval, False),
+    "integer_log_uniform": (tuple[int, int], IntegerInterval, True),
 }
 
 
@@ -257,9 +246,9 @@ def _range(builder: Builder, node: Node, path: str) -> Any:
         return INVALID if INVALID in values else Choice(tuple(values))
     if kind not in _RANGES:
         return builder.unknown_key(inner, path, kind, {**_RANGES, "choice": None})
-    shape, make = _RANGES[kind]
+    shape, make, logarithmic = _RANGES[kind]
     ends = builder.value(shape, inner, f"{path}.{kind}")
-    return INVALID if ends is INVALID else make(*ends)
+    return INVALID if ends is INVALID else make(*ends, logarithmic)
 
 
 def _hyperparameter_value(builder: Builder, node: Node, path: str) -> Any:
@@ -276,11 +265,6 @@ def _pod_count(builder: Builder, node: Node, path: str) -> Any:
         return builder.dataclass(PodCount, node, path)
     count = builder.value(int, node, path)
     return INVALID if count is INVALID else PodCount(count, count)
-
-
-def _fusion(builder: Builder, node: Node, path: str) -> Any:
-    """A section, or only the name."""
-    return Fusion(node.value) if isinstance(node.value, str) else builder.dataclass(Fusion, node, path)
 
 
 def _pod(builder: Builder, node: Node, path: str) -> Any:

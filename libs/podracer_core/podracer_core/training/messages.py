@@ -7,7 +7,7 @@ from podracer_core.algorithms.cohort import CohortConfig, MemberConfig
 from podracer_core.catalogue.algorithms import AlgorithmInfo, find_algorithm
 from podracer_core.catalogue.messages import HyperparameterValue, hyperparameters_from_message
 from podracer_core.errors import FieldViolation, InvalidInput
-from podracer_core.jobs.validation import MAX_MEMBERS
+from podracer_core.jobs.pod import MAX_MEMBERS
 
 __all__ = ["cohort_from_message"]
 

@@ -7,6 +7,7 @@ from typing import Literal
 
 from podracer_core.errors import InvalidInput
 from podracer_core.evaluate import EvaluationResult
+from podracer_core.jobs.objective import EVALUATION_FRACTION, EvaluationPlan
 
 __all__ = ["RoundPlan", "Statistic"]
 
@@ -31,10 +32,10 @@ class RoundPlan:
     env_steps: int = 0
     duration_s: float | None = None
     cost_s: float | None = None
-    evaluation_fraction: float = 0.2
+    evaluation_fraction: float = EVALUATION_FRACTION
     target: float | None = None
     statistic: Statistic = "lower_bound"
-    episodes: int = 32
+    episodes: int = EvaluationPlan.episodes
     screening_episodes: int = 8
     admission_score: float | None = None
     seed: int = 0

@@ -18,6 +18,7 @@ from podracer_core.fusion.registry import fusion_class
 from podracer_core.fusion.state import Contribution, Fused
 from podracer_core.fusion.table import LEAD, FusionTable
 from podracer_core.jobs.messages import seconds_from_duration
+from podracer_core.jobs.pod import Fusion
 from podracer_core.rpc.streams import Outbox
 from podracer_core.training.epochs import EpochFusion, FusionTransport
 
@@ -26,9 +27,6 @@ __all__ = ["Answer", "Ended", "FusionLead", "LeadOptions", "fusion_deadline_s", 
 logger = logging.getLogger(__name__)
 
 _POLL_S = 0.1
-
-_FUSION = "mean"
-_DEADLINE_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +191,7 @@ def lead_fusion(
         yield None
         return
     spec = work.fusion
-    fusion = fusion_class(spec.fusion or _FUSION)(
+    fusion = fusion_class(spec.fusion or Fusion.name)(
         FusionOptions(
             spec.outer_learning_rate if spec.HasField("outer_learning_rate") else 1.0,
             spec.outer_momentum if spec.HasField("outer_momentum") else 0.0,
@@ -207,4 +205,4 @@ def lead_fusion(
 
 def fusion_deadline_s(spec: pod_service_pb2.FusionSpec) -> float:
     """How long the lead waits for the others."""
-    return seconds_from_duration(spec.deadline) if spec.HasField("deadline") else _DEADLINE_S
+    return seconds_from_duration(spec.deadline) if spec.HasField("deadline") else Fusion.deadline

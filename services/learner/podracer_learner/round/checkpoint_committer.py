@@ -11,6 +11,7 @@ from podracer.common.v1 import agent_pb2
 from podracer.orchestrator.v1 import pod_service_pb2
 from podracer_core.errors import Exhausted, Unavailable
 from podracer_core.jobs.messages import seconds_from_duration
+from podracer_core.jobs.pod import CHECKPOINT_INTERVAL_S
 from podracer_core.training.session import MemberOutcome, TrainingSession
 from podracer_core.training.snapshots import Judgement
 from podracer_learner.checkpoints import CheckpointWriter, MemberWrite
@@ -22,7 +23,6 @@ __all__ = ["HURRY_S", "CheckpointCommitter", "StoreAway"]
 
 logger = logging.getLogger(__name__)
 
-_INTERVAL_S = 30.0
 _POLL_S = 0.1
 HURRY_S = 10.0
 
@@ -54,7 +54,7 @@ class CheckpointCommitter:
         self._held, self._writer, self._replays, self._session = held, writer, replays, session
         self._patience_s, self._interrupted = patience_s, interrupted
         self._agents = [agent.name for agent in held.lease.train.cohort.members]
-        self._interval_s = seconds_from_duration(held.lease.train.checkpoint_interval) or _INTERVAL_S
+        self._interval_s = seconds_from_duration(held.lease.train.checkpoint_interval) or CHECKPOINT_INTERVAL_S
         self._written: dict[tuple[int, int], agent_pb2.CheckpointReference] = {}  # by member and steps
         self._under_way: list[pod_service_pb2.MemberCheckpoint] = []
         self._committed_steps: dict[str, int] = {}

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from podracer.common.v1 import evolution_pb2
 from podracer.orchestrator.v1 import pod_service_pb2
 from podracer_core.algorithms.algorithm import Algorithm
 from podracer_core.catalogue.algorithms import find_algorithm
 from podracer_core.catalogue.environments import EnvironmentSpec, find_environment
 from podracer_core.environments.registry import batched_class
 from podracer_core.jobs.messages import seconds_from_duration
+from podracer_core.jobs.objective import EVALUATION_FRACTION, EvaluationPlan, Objective
 from podracer_core.training.plan import RoundPlan
 
 __all__ = ["describe_sizes", "envs_per_member", "round_plan"]
-
-_DEFAULT_EPISODES = 32
-_DEFAULT_EVALUATION_FRACTION = 0.2
 
 _BATCHED_ENVS = 256  # of a cohort, where one process steps them all at once
 _SINGLE_ENVS = 16  # of a member, where each takes its steps by itself: more at once gain little
@@ -30,16 +27,15 @@ _LEAST_UPDATES = 16  # in a round whose steps are limited
 
 def round_plan(work: pod_service_pb2.TrainWork) -> RoundPlan:
     """When the round ends and how it is judged."""
-    budget, objective = work.budget, work.objective
-    mean = objective.statistic == evolution_pb2.TARGET_STATISTIC_MEAN
+    budget, objective = work.budget, Objective.from_message(work.objective)
     return RoundPlan(
         env_steps=budget.env_steps_per_member,
         duration_s=seconds_from_duration(budget.time) if budget.HasField("time") else None,
         cost_s=seconds_from_duration(budget.cost) if budget.HasField("cost") else None,
-        evaluation_fraction=budget.evaluation_fraction or _DEFAULT_EVALUATION_FRACTION,
-        target=objective.target_return if objective.HasField("target_return") else None,
-        statistic="mean" if mean else "lower_bound",
-        episodes=work.evaluation.episodes or _DEFAULT_EPISODES,
+        evaluation_fraction=budget.evaluation_fraction or EVALUATION_FRACTION,
+        target=objective.target_return,
+        statistic=objective.statistic,
+        episodes=EvaluationPlan.from_message(work.evaluation).episodes,
         admission_score=work.admission_score if work.HasField("admission_score") else None,
         seed=work.cohort.seed,
     )

@@ -19,8 +19,8 @@ from podracer.common.v1 import evolution_pb2
 from podracer.orchestrator.v1 import job_pb2
 from podracer_core.catalogue.messages import space_from_message
 from podracer_core.errors import PodracerError
-from podracer_core.jobs.messages import search_from_message, seconds_from_duration
-from podracer_core.jobs.validation import searched_algorithms
+from podracer_core.jobs.messages import seconds_from_duration
+from podracer_core.jobs.search import Search
 from podracer_orchestrator import events
 from podracer_orchestrator.clock import Clock
 from podracer_orchestrator.continuous import contests, promotions
@@ -242,8 +242,8 @@ def _selected(generations: Iterable[JobRow]) -> dict[tuple[str, str], tuple[str,
 
 def _searched(job: JobRow) -> set[str]:
     space = space_from_message(description_of(job).action_space) if job.description is not None else None
-    search = search_from_message(spec_of(job).search)
-    return {share.algorithm for share in searched_algorithms(search, space)}
+    search = Search.from_message(spec_of(job).search)
+    return {share.algorithm for share in search.shares(space)}
 
 
 def _numbered(name: str, number: int, ending: str = "") -> str:

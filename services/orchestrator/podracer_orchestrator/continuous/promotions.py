@@ -15,6 +15,7 @@ from sqlalchemy.orm import Session
 
 from podracer.common.v1 import agent_pb2
 from podracer_core.errors import FieldViolation, InvalidInput, PreconditionFailed
+from podracer_core.jobs.continuous import Continuous
 from podracer_orchestrator import events, outbox
 from podracer_orchestrator.jobs import jobs
 from podracer_orchestrator.names import last_part
@@ -30,7 +31,6 @@ from podracer_orchestrator.stored_messages import (
 from podracer_orchestrator.tables import CheckpointRow, Decision, JobRow, PromotionRow
 from podracer_orchestrator.works import evaluation_works
 
-DEFAULT_ALIAS = "champion"
 MAX_REASON = 1000
 
 
@@ -56,7 +56,7 @@ class Generation:
 
 def default_alias(job: JobRow) -> str:
     """What a job calls its champion."""
-    return spec_of(job).continuous.alias or DEFAULT_ALIAS
+    return spec_of(job).continuous.alias or Continuous.alias
 
 
 def stack(session: Session, job_uid: str, alias: str) -> list[PromotionRow]:

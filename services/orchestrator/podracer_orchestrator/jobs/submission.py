@@ -15,8 +15,8 @@ from podracer_core.catalogue.environments import BUILT_IN
 from podracer_core.catalogue.evaluators import evaluator_names
 from podracer_core.catalogue.fusions import fusion_names
 from podracer_core.catalogue.messages import space_to_message
-from podracer_core.jobs.messages import spec_from_message, spec_to_message
-from podracer_core.jobs.spec import Evolution
+from podracer_core.jobs.evolution import Evolution
+from podracer_core.jobs.spec import JobSpec
 from podracer_core.jobs.validation import shortened_rounds, validate
 from podracer_orchestrator import names
 from podracer_orchestrator.jobs.jobs import NewJob
@@ -36,7 +36,8 @@ def new_job(request: service_pb2.CreateJobRequest) -> NewJob:
     """Check a request and fill in its defaults. Raises InvalidInput with every bad field."""
     project = names.parse_parent(request.parent)
     check_length(request.request_id, "request_id", MAX_REQUEST_ID)
-    spec = checked(request.spec)
+    decoded = _decoded(request.spec)
+    spec = decoded.to_message()
     if request.job_id:
         names.check_label(request.job_id, "job_id")
     return NewJob(
@@ -45,7 +46,7 @@ def new_job(request: service_pb2.CreateJobRequest) -> NewJob:
         spec,
         built_in_description(spec),
         request.request_id,
-        tuple(shortened_rounds(spec_from_message(spec))),
+        tuple(shortened_rounds(decoded)),
     )
 
 
@@ -57,14 +58,18 @@ def check_length(text: str, field: str, limit: int) -> None:
 
 def checked(spec: job_pb2.JobSpec) -> job_pb2.JobSpec:
     """The same spec with every default filled in. Raises InvalidInput with every bad field."""
-    decoded = spec_from_message(spec)
+    return _decoded(spec).to_message()
+
+
+def _decoded(spec: job_pb2.JobSpec) -> JobSpec:
+    decoded = JobSpec.from_message(spec)
     validate(decoded)
     _check_extensions(decoded.evolution)
     if decoded.pod.fusion is not None:
         _check_installed("fusion", decoded.pod.fusion.name, fusion_names(), "pod.fusion.name")
     if decoded.evaluation.evaluator:
         _check_installed("evaluator", decoded.evaluation.evaluator, evaluator_names(), "evaluation.evaluator")
-    return spec_to_message(decoded)
+    return decoded
 
 
 def built_in_description(spec: job_pb2.JobSpec) -> environment_pb2.EnvironmentDescription | None:

@@ -8,6 +8,8 @@ from podracer.common.v1 import cohort_pb2, environment_pb2
 from podracer.orchestrator.v1 import job_pb2
 from podracer.orchestrator.v1 import pod_service_pb2 as pod_pb2
 from podracer_core.jobs.messages import seconds_from_duration, seconds_to_duration
+from podracer_core.jobs.objective import EVALUATION_FRACTION
+from podracer_core.jobs.pod import CHECKPOINT_INTERVAL_S
 from podracer_core.rpc.tokens import LeaseTokens
 from podracer_orchestrator.jobs.job_files import environment_of
 from podracer_orchestrator.jobs.plan import plan_of
@@ -17,11 +19,9 @@ from podracer_orchestrator.tables import CheckpointRow, JobRow, LeaseRow, PodRow
 from podracer_orchestrator.works import evaluation_works
 from podracer_orchestrator.works.checkpoints import begin_soundly, members_of
 
-CHECKPOINT_INTERVAL_S = 30.0
-EVALUATION_FRACTION = 0.2
-"""Of a round that hunts a target: whoever is seen to reach it ends the job."""
 CALM_EVALUATION_FRACTION = 0.15
-"""Of any other round: what it leaves of a fifth of the cost pays for challenges of the best (`challenges`)."""
+"""Of a round without a target: what it leaves of a fifth of the cost pays for challenges of the best (`challenges`). A
+round with one ends the job as soon as the target is seen to be reached, so it keeps EVALUATION_FRACTION."""
 INSPECTION_TIMEOUT_S = 60.0
 
 

@@ -12,7 +12,8 @@ from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
 from podracer.orchestrator.v1 import pod_service_pb2 as pod_pb2
 from podracer_core.catalogue.messages import space_from_message
 from podracer_core.errors import InvalidInput, PodracerError
-from podracer_core.jobs.messages import search_from_message, seconds_from_duration, seconds_to_duration
+from podracer_core.jobs.messages import seconds_from_duration, seconds_to_duration
+from podracer_core.jobs.search import Search
 from podracer_core.jobs.validation import validate_action_space
 from podracer_orchestrator import events, outbox
 from podracer_orchestrator.continuous import contests
@@ -277,5 +278,5 @@ def _failure(result: pod_pb2.MemberResult) -> str:
 
 
 def _check_search(job: JobRow, description: environment_pb2.EnvironmentDescription) -> None:
-    search = search_from_message(spec_of(job).search)
+    search = Search.from_message(spec_of(job).search)
     validate_action_space(search, space_from_message(description.action_space))

@@ -8,13 +8,12 @@ from typing import Any
 import pytest
 
 from podracer_core.jobs.checks import Checks
-from podracer_core.jobs.evolution_rules import check_evolution
-from podracer_core.jobs.spec import Evolution
+from podracer_core.jobs.evolution import Evolution
 
 
 def _problems(**keys: Any) -> list[tuple[str, str]]:
     check = Checks()
-    check_evolution(check, Evolution(**keys))
+    Evolution(**keys).check(check)
     return [(violation.field, violation.message) for violation in check.violations]
 
 

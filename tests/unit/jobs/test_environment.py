@@ -9,13 +9,12 @@ import pytest
 
 from podracer_core.catalogue.environments import BUILT_IN, EnvironmentSpec
 from podracer_core.jobs.checks import Checks
-from podracer_core.jobs.environment_rules import check_environment
-from podracer_core.jobs.spec import JobSpec, Objective
+from podracer_core.jobs.environment import check_environment
 
 
 def _problems(environment: EnvironmentSpec, data: dict[str, str] | None = None) -> list[tuple[str, str]]:
     check = Checks()
-    check_environment(check, JobSpec("j", environment, Objective(max_duration=1.0), data=data or {}))
+    check_environment(check, environment, data or {})
     return [(violation.field, violation.message) for violation in check.violations]
 
 

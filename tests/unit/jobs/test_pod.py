@@ -7,8 +7,8 @@ import pytest
 from podracer_core.catalogue.fusions import fusion_names
 from podracer_core.errors import InvalidInput
 from podracer_core.jobs.job_file import parse_job
-from podracer_core.jobs.messages import spec_from_message, spec_to_message
-from podracer_core.jobs.spec import Fusion, Pod
+from podracer_core.jobs.pod import Fusion, Pod
+from podracer_core.jobs.spec import JobSpec
 
 JOB = "name: j\nenvironment: CartPole-v1\nobjective: {target_return: 475}\n"
 
@@ -76,7 +76,7 @@ def test_not_a_number_is_no_momentum() -> None:
 def test_a_fusion_on_the_wire_is_the_same() -> None:
     for fusion in ("mean", "{name: outer, momentum: 0}", "{quorum: 1, deadline: 1s}"):
         spec = parse_job(f"{JOB}pod: {{learners: 2, fusion: {fusion}}}")
-        assert spec_from_message(spec_to_message(spec)).pod.fusion == spec.pod.fusion
+        assert JobSpec.from_message(spec.to_message()).pod.fusion == spec.pod.fusion
 
 
 def test_the_built_in_fusions_are_known_without_torch() -> None:

@@ -1,0 +1,117 @@
+"""What goes on once a job has trained: retraining on other data, and generation after generation."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from podracer.orchestrator.v1 import job_pb2
+from podracer_core.catalogue.environments import EnvironmentSpec
+from podracer_core.config import Seconds
+from podracer_core.config.quantities import MAX_SECONDS
+from podracer_core.errors import InvalidInput
+from podracer_core.jobs.checks import MAX_COUNT, Checks, is_label
+from podracer_core.jobs.environment import DataSets, NamedDataSet, check_environment
+from podracer_core.jobs.messages import read, write
+
+__all__ = ["Continuous", "Retrain"]
+
+MIN_INTERVAL_S = 1.0
+
+
+@dataclass(frozen=True)
+class Continuous:
+    """Retraining: the job makes another one, a generation, whenever its data have changed or the interval has passed.
+
+    data_set   argument (a key of `data`) whose data set is watched; None: all that are given by name
+    interval   between the beginnings of two generations, in seconds; None: only on change
+    alias      what the champion is called
+    contest    arguments of the environment in which champion and challenger are compared, in place of the job's own
+    margin     by how much the challenger's mean has to be above the champion's
+    """
+
+    data_set: str | None = None
+    interval: Seconds | None = None
+    alias: str = "champion"
+    contest: Mapping[str, Any] = field(default_factory=dict)
+    margin: float = 0.0
+
+    @classmethod
+    def from_message(cls, message: job_pb2.Continuous) -> Continuous:
+        """Raises InvalidInput for arguments that are no JSON values."""
+        return read(cls, message, "continuous")
+
+    def to_message(self) -> job_pb2.Continuous:
+        """The inverse of `from_message`."""
+        return write(self, job_pb2.Continuous())
+
+    def check(self, check: Checks, environment: EnvironmentSpec, data: DataSets) -> None:
+        """That something can begin a generation, and that the environment of the contest can be one."""
+        named = sorted(name for name, file in data.items() if isinstance(file, NamedDataSet))
+        if self.data_set is not None:
+            expected = f"expected one of {', '.join(named)}" if named else "no argument under data has one"
+            message = f"{self.data_set!r} is no argument with a data set by name (data_set: NAME); {expected}"
+            check.that(self.data_set in named, "continuous.data_set", message)
+        ways = "give a data set by name (data: {table: {data_set: NAME}}), or an interval"
+        message = f"would never begin a second generation: {ways}"
+        check.that(bool(named) or self.interval is not None, "continuous", message)
+        if check.positive(self.interval, MAX_SECONDS, "continuous.interval"):
+            message = f"expected at least {MIN_INTERVAL_S:g} s, got {self.interval!r}"
+            check.that(self.interval is None or self.interval >= MIN_INTERVAL_S, "continuous.interval", message)
+        label = "expected a DNS label: lower-case letters, digits and -, at most 63"
+        check.that(is_label(self.alias), "continuous.alias", f"{label}; got {self.alias[:100]!r}")
+        margin_is_right = math.isfinite(self.margin) and self.margin >= 0.0
+        check.that(margin_is_right, "continuous.margin", f"expected 0 or more, got {self.margin!r}")
+        _check_arguments(check, environment, data, self.contest, "continuous.contest")
+
+
+@dataclass(frozen=True)
+class Retrain:
+    """Once training is over: the best candidate is trained once more, and is the job's policy then.
+
+    kwargs     arguments of the environment in place of the job's own: the days by which it was selected, too, say
+    env_steps  environment steps of it; None: as many as the candidate has taken
+    scratch    from new weights, with the candidate's algorithm and hyperparameters; else from the candidate's
+    """
+
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    env_steps: int | None = None
+    scratch: bool = False
+
+    @classmethod
+    def from_message(cls, message: job_pb2.Retrain) -> Retrain:
+        """Raises InvalidInput for arguments that are no JSON values."""
+        return read(cls, message, "retrain")
+
+    def to_message(self) -> job_pb2.Retrain:
+        """The inverse of `from_message`."""
+        return write(self, job_pb2.Retrain())
+
+    def check(self, check: Checks, environment: EnvironmentSpec, data: DataSets, continuous: Continuous | None) -> None:
+        """That the environment in which the best is trained once more can be one."""
+        check.positive(self.env_steps, MAX_COUNT, "retrain.env_steps")
+        _check_arguments(check, environment, data, self.kwargs, "retrain.kwargs")
+        contest_is_apart = continuous is None or not self.kwargs or bool(continuous.contest)
+        message = "is needed beside retrain.kwargs: a challenger would meet the champion where it has been trained"
+        check.that(contest_is_apart, "continuous.contest", message)
+
+
+def _check_arguments(
+    check: Checks, environment: EnvironmentSpec, data: DataSets, arguments: Mapping[str, Any], field: str
+) -> None:
+    """Arguments in place of the job's own, checked as the environment's; what is wrong with those is told there."""
+    if not arguments:
+        return
+    own, others = Checks(), Checks()
+    check_environment(own, environment, data)
+    told = {str(violation) for violation in own.violations}
+    try:
+        changed = replace(environment, kwargs={**environment.kwargs, **arguments})
+        check_environment(others, changed, data)
+    except InvalidInput as error:
+        others.violations += error.violations
+    for violation in others.violations:
+        if str(violation) not in told:
+            check.that(False, violation.field.replace("environment.kwargs", field), violation.message)

@@ -1,0 +1,86 @@
+"""When a job stops, and by which episodes its candidates are judged."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from podracer.common.v1 import evolution_pb2
+from podracer.orchestrator.v1 import job_pb2
+from podracer_core.config import Seconds
+from podracer_core.config.quantities import MAX_SECONDS
+from podracer_core.jobs.checks import MAX_COUNT, Checks
+from podracer_core.jobs.messages import read, write
+
+__all__ = ["EVALUATION_FRACTION", "MAX_EPISODES", "EvaluationPlan", "Objective"]
+
+EVALUATION_FRACTION = 0.2
+"""Part of a round that evaluation may take."""
+MIN_EPISODES, MAX_EPISODES = 8, 10_000
+MIN_BUDGET_S = 0.1
+"""A pod needs longer than this to do anything at all: the shortest round that the orchestrator leases."""
+
+
+@dataclass(frozen=True)
+class Objective:
+    """When to stop: at whichever comes first. A target, or one of the limits, is required.
+
+    target_return   return to reach
+    statistic       what has to reach it: the lower end of the mean's 95 % interval, or the mean itself
+    max_env_steps   environment steps of all agents together
+    max_duration    active time, in seconds; pauses do not count
+    max_cost        device seconds, evaluation included: of the pods' processors, or of their GPUs
+    """
+
+    target_return: float | None = None
+    statistic: Literal["lower_bound", "mean"] = "lower_bound"
+    max_env_steps: int | None = None
+    max_duration: Seconds | None = None
+    max_cost: Seconds | None = None
+
+    @classmethod
+    def from_message(cls, message: evolution_pb2.Objective) -> Objective:
+        """What is unset is None."""
+        return read(cls, message)
+
+    def to_message(self) -> evolution_pb2.Objective:
+        """The inverse of `from_message`."""
+        return write(self, evolution_pb2.Objective())
+
+    def check(self, check: Checks) -> None:
+        """That there is an end, and that no limit is too short for any round."""
+        limits = (self.target_return, self.max_env_steps, self.max_duration, self.max_cost)
+        has_end = any(limit is not None for limit in limits)
+        check.that(has_end, "objective", "expected a target_return, max_env_steps, max_duration or max_cost; got none")
+        finite = self.target_return is None or math.isfinite(self.target_return)
+        check.that(finite, "objective.target_return", f"expected a finite number, got {self.target_return!r}")
+        check.positive(self.max_env_steps, MAX_COUNT, "objective.max_env_steps")
+        for name, limit in (("max_duration", self.max_duration), ("max_cost", self.max_cost)):
+            if check.positive(limit, MAX_SECONDS, f"objective.{name}"):
+                least = f"is too short for any round: expected at least {MIN_BUDGET_S:g} s, got {limit!r}"
+                check.that(limit is None or limit >= MIN_BUDGET_S, f"objective.{name}", least)
+
+
+@dataclass(frozen=True)
+class EvaluationPlan:
+    """How candidates are judged: by this many episodes.
+
+    evaluator   the name of what judges them (`podracer.evaluators`); empty: greedy episodes
+    """
+
+    episodes: int = 32
+    evaluator: str = ""
+
+    @classmethod
+    def from_message(cls, message: job_pb2.EvaluationSpec) -> EvaluationPlan:
+        """With the default filled in."""
+        return read(cls, message)
+
+    def to_message(self) -> job_pb2.EvaluationSpec:
+        """The inverse of `from_message`."""
+        return write(self, job_pb2.EvaluationSpec())
+
+    def check(self, check: Checks) -> None:
+        """The number of episodes."""
+        check.between(self.episodes, MIN_EPISODES, MAX_EPISODES, "evaluation.episodes")

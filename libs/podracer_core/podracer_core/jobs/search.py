@@ -1,0 +1,270 @@
+"""What a job searches: algorithms, and where their hyperparameters may be."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from podracer.common.v1 import evolution_pb2
+from podracer_core.catalogue.algorithms import (
+    AlgorithmInfo,
+    automatic_algorithms,
+    check_action_space,
+    find_algorithm,
+)
+from podracer_core.catalogue.hyperparameters import Hyperparameter
+from podracer_core.catalogue.messages import hyperparameter_from_message, hyperparameter_to_message
+from podracer_core.catalogue.ranges import Choice, Fixed, HyperparameterValue, IntegerInterval, Interval, Range
+from podracer_core.catalogue.spaces import Space, describe
+from podracer_core.errors import FieldViolation, InvalidInput
+from podracer_core.jobs.checks import Checks
+from podracer_core.jobs.messages import read, write
+
+__all__ = ["AlgorithmShare", "Dimension", "Search"]
+
+MAX_SHARE = 1e6
+
+
+@dataclass(frozen=True)
+class AlgorithmShare:
+    """An algorithm and its share of fresh agents, relative to the others'."""
+
+    algorithm: str
+    share: float = 1.0
+
+
+@dataclass(frozen=True)
+class Dimension:
+    """Where one hyperparameter is searched; `algorithm` is empty where it is meant for every one that has it.
+
+    In a job file the key is `gamma`, or `ppo.gamma` for one algorithm.
+    """
+
+    hyperparameter: str
+    range: Range
+    algorithm: str = ""
+
+    @property
+    def key(self) -> str:
+        """Its key in a job file."""
+        return f"{self.algorithm}.{self.hyperparameter}" if self.algorithm else self.hyperparameter
+
+    @classmethod
+    def from_message(cls, message: evolution_pb2.Dimension) -> Dimension:
+        """Raises InvalidInput for one without a range."""
+        try:
+            return cls(message.hyperparameter, _range_from_message(message), message.algorithm)
+        except InvalidInput as error:
+            path = f"search.space.{message.algorithm}{'.' if message.algorithm else ''}{message.hyperparameter}"
+            raise InvalidInput(error.message, violations=[FieldViolation(path, error.message)]) from error
+
+    def to_message(self) -> evolution_pb2.Dimension:
+        """The inverse of `from_message`."""
+        message = evolution_pb2.Dimension(hyperparameter=self.hyperparameter, algorithm=self.algorithm)
+        match self.range:
+            case Fixed(value):
+                message.fixed.CopyFrom(hyperparameter_to_message(value))
+            case Interval(low, high, logarithmic):
+                interval = message.log_uniform if logarithmic else message.uniform
+                interval.low, interval.high = low, high
+            case IntegerInterval(first, last, logarithmic):
+                message.integer_uniform.CopyFrom(evolution_pb2.IntegerInterval(low=first, high=last, log=logarithmic))
+            case Choice(values):
+                message.choice.values.extend(map(hyperparameter_to_message, values))
+        return message
+
+
+@dataclass(frozen=True)
+class Search:
+    """What to search.
+
+    algorithms   none: `auto`, every one that can act in the environment
+    space        none: the algorithms' own search ranges; else what is not named keeps its default
+    """
+
+    algorithms: tuple[AlgorithmShare, ...] = ()
+    space: tuple[Dimension, ...] = ()
+
+    @classmethod
+    def from_message(cls, message: evolution_pb2.Search) -> Search:
+        """Raises InvalidInput for a dimension without a range."""
+        shares = tuple(read(AlgorithmShare, share, algorithm=share.algorithm) for share in message.algorithms)
+        return cls(shares, tuple(map(Dimension.from_message, message.space)))
+
+    def to_message(self) -> evolution_pb2.Search:
+        """The inverse of `from_message`."""
+        shares = [write(share, evolution_pb2.AlgorithmShare()) for share in self.algorithms]
+        return evolution_pb2.Search(algorithms=shares, space=[dimension.to_message() for dimension in self.space])
+
+    def shares(self, action_space: Space | None) -> tuple[AlgorithmShare, ...]:
+        """The algorithms; for `auto` the automatic ones, in equal shares, that can act in `action_space`.
+
+        Where that is None, not known yet, `auto` is every automatic one.
+        """
+        return self.algorithms or tuple(AlgorithmShare(name) for name in automatic_algorithms(action_space))
+
+    def check(self, check: Checks, action_space: Space | None) -> None:
+        """`action_space` is None while it is not known: then only what no action space could put right is noted."""
+        if not self._check_algorithms(check):
+            return  # what the space or the environment says of an unknown algorithm would only confuse
+        if action_space is not None:
+            self._check_action_space(check, action_space)
+        infos = [find_algorithm(share.algorithm) for share in self.shares(action_space)]
+        if not infos:
+            return  # nobody can act, which has been said
+        keys = [dimension.key for dimension in self.space]
+        for index, dimension in enumerate(self.space):
+            if check.that(keys.index(dimension.key) == index, f"search.space.{dimension.key}", "is there twice"):
+                same = [other for other in self.space if other.hyperparameter == dimension.hyperparameter]
+                apart = {other.algorithm for other in same} - {dimension.algorithm}
+                settled = bool(self.algorithms) or action_space is not None
+                _check_dimension(check, dimension, infos, apart, settled=settled)
+        if not check.violations:  # else what is wrong by itself would be said again
+            for info in infos:
+                for hyperparameter, problem in _impossible_combinations(self.space, info):
+                    check.that(False, f"search.space.{hyperparameter}", problem)
+
+    def _check_algorithms(self, check: Checks) -> bool:
+        """Whether all of them are known."""
+        names = [share.algorithm for share in self.algorithms]
+        known = True
+        for index, share in enumerate(self.algorithms):
+            field = f"search.algorithms[{index}]"
+            check.that(names.index(share.algorithm) == index, field, f"{share.algorithm!r} is there twice")
+            check.positive(share.share, MAX_SHARE, field)
+            try:
+                find_algorithm(share.algorithm)
+            except InvalidInput as error:
+                known = check.that(False, field, error.message)
+        return known
+
+    def _check_action_space(self, check: Checks, action_space: Space) -> None:
+        for index, share in enumerate(self.algorithms):
+            try:
+                check_action_space(share.algorithm, action_space)
+            except InvalidInput as error:
+                check.that(False, f"search.algorithms[{index}]", error.message)
+        found = bool(self.shares(action_space))
+        check.that(found, "search.algorithms", f"no algorithm can act in {describe(action_space)}")
+
+
+def _range_from_message(message: evolution_pb2.Dimension) -> Range:
+    match message.WhichOneof("range"):
+        case "fixed":
+            return Fixed(hyperparameter_from_message(message.fixed))
+        case "uniform":
+            return Interval(message.uniform.low, message.uniform.high)
+        case "log_uniform":
+            return Interval(message.log_uniform.low, message.log_uniform.high, logarithmic=True)
+        case "integer_uniform":
+            whole = message.integer_uniform
+            return IntegerInterval(whole.low, whole.high, whole.log)
+        case "choice":
+            return Choice(tuple(map(hyperparameter_from_message, message.choice.values)))
+        case _:
+            raise InvalidInput("has no range")
+
+
+def _check_dimension(
+    check: Checks, dimension: Dimension, infos: list[AlgorithmInfo], apart: set[str], *, settled: bool
+) -> None:
+    """`infos` are what is searched, or, while that is not `settled`, what may be: then one that fits is enough.
+
+    The algorithms in `apart` have a range of their own for the same hyperparameter, which goes before a general one.
+    """
+    field = f"search.space.{dimension.key}"
+    names = [info.name for info in infos]
+    if dimension.algorithm and not check.that(
+        dimension.algorithm in names, field, f"{dimension.algorithm!r} is not searched; expected {' or '.join(names)}"
+    ):
+        return
+    searched = [info for info in infos if dimension.algorithm in ("", info.name)]
+    known = list(dict.fromkeys(knob.name for info in searched for knob in info.hyperparameters))
+    if dimension.hyperparameter in known:
+        ruled = [info for info in searched if info.name not in apart]
+        for problem in _dimension_problems(dimension, ruled, settled=settled):
+            check.that(False, field, problem)
+        return
+    nearest = difflib.get_close_matches(dimension.hyperparameter, known, n=2, cutoff=0.5)
+    hint = f"did you mean {' or '.join(nearest)}?" if nearest else f"expected one of {', '.join(known)}"
+    check.that(False, field, f"unknown hyperparameter {dimension.hyperparameter!r}; {hint}")
+
+
+def _dimension_problems(dimension: Dimension, searched: list[AlgorithmInfo], *, settled: bool) -> list[str]:
+    """What is wrong with a range. Algorithms may disagree on it: then each problem says whose it is."""
+    having: list[str] = []
+    problems: dict[str, list[str]] = {}
+    for info in searched:
+        for knob in info.hyperparameters:
+            if knob.name == dimension.hyperparameter:
+                having.append(info.name)
+                for problem in dict.fromkeys(_range_problems(dimension.range, knob)):
+                    problems.setdefault(problem, []).append(info.name)
+    if not settled and len({name for names in problems.values() for name in names}) < len(having):
+        return []
+    return [text if names == having else f"{', '.join(names)}: {text}" for text, names in problems.items()]
+
+
+def _range_problems(searched: Range, knob: Hyperparameter) -> list[str]:
+    match searched:
+        case Fixed(value):
+            return _value_problems(knob, [value])
+        case Choice(values):
+            if not values:
+                return ["expected at least one value to choose from"]
+            twice = ["a value is there twice"] if len(set(values)) < len(values) else []
+            return twice + _value_problems(knob, list(values))
+        case Interval() if knob.kind != "float":
+            use = "integer_uniform or choice" if knob.kind == "int" else "choice"
+            return [f"{knob.name} is not a real number: use {use}"]
+        case IntegerInterval() if knob.kind != "int":
+            return [f"{knob.name} is not a whole number: use {'uniform' if knob.kind == 'float' else 'choice'}"]
+        case Interval(low, high, logarithmic) | IntegerInterval(low, high, logarithmic):
+            problems = _value_problems(knob, [low, high])
+            if not low < high:
+                problems.append(f"expected low < high, got [{low!r}, {high!r}]")
+            if logarithmic and not low > 0:
+                problems.append(f"a logarithmic range must be above 0, got [{low!r}, {high!r}]")
+            return problems
+
+
+def _value_problems(knob: Hyperparameter, values: list[object]) -> list[str]:
+    problems = []
+    for value in values:
+        try:
+            knob.check(list(value) if isinstance(value, tuple) else value)
+        except InvalidInput as error:
+            problems += [violation.message for violation in error.violations]
+    return problems
+
+
+def _impossible_combinations(space: Sequence[Dimension], info: AlgorithmInfo) -> Iterator[tuple[str, str]]:
+    """Of hyperparameters that are right one by one: which should change, and why, for each pair that one agent could
+    draw in vain."""
+    subsets, sizes = (
+        [value for value in _reachable(space, info, name) if isinstance(value, int)]
+        for name in ("subset_size", "ensemble_size")
+    )
+    if subsets and sizes and max(subsets) > min(sizes):
+        yield "subset_size", f"{info.name} needs at most ensemble_size, {min(sizes)}, got {max(subsets)}"
+    if "shared" in _reachable(space, info, "replay") and True in _reachable(space, info, "prioritized"):
+        yield "replay", "expected member where prioritized may be true: priorities are each member's own; got 'shared'"
+
+
+def _reachable(space: Sequence[Dimension], info: AlgorithmInfo, name: str) -> list[HyperparameterValue]:
+    """The values that `name` may have, of a range its ends; none where the algorithm has no such hyperparameter."""
+    knob = next((knob for knob in info.hyperparameters if knob.name == name), None)
+    if knob is None:
+        return []
+    ruling = [each for each in space if each.hyperparameter == name and each.algorithm in ("", info.name)]
+    ruling.sort(key=lambda dimension: dimension.algorithm == "")  # its own goes before a general one
+    if not ruling:
+        return [knob.default]
+    match ruling[0].range:
+        case Fixed(value):
+            return [value]
+        case Choice(values):
+            return list(values)
+        case Interval(low, high) | IntegerInterval(low, high):
+            return [low, high]
