@@ -70,7 +70,7 @@ def end_after(job: Job, updates: int) -> int:
     request = job_service_pb2.UpdateJobRequest(name=job.name)
     request.spec.objective.max_env_steps = limit
     request.update_mask.paths.append("objective.max_env_steps")
-    job._client.job_service.UpdateJob(request)
+    job._servers.job_service.UpdateJob(request)
     return limit
 
 

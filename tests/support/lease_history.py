@@ -34,6 +34,7 @@ from podracer_core.storage.object_store import open_store
 from podracer_orchestrator.api import job_changes
 from podracer_orchestrator.board.delivery import Delivery
 from podracer_orchestrator.board.requests import CohortProposer
+from podracer_orchestrator.dispatch.capabilities import Capabilities
 from podracer_orchestrator.dispatch.dispatcher import Ask, Dispatcher
 from podracer_orchestrator.dispatch.lease_operations import LeaseOperations
 from podracer_orchestrator.jobs import jobs, submission
@@ -197,7 +198,7 @@ class History:
         request_id = mine[-1].request_id if again and mine else uuid.uuid4().hex
         was_alive = bool(mine) and self.alive(mine[-1])
         report = PodReport(pod, self.instances[pod], "FUSED", f"{pod}:7000", b"")
-        lease = self.run(self.dispatcher.lease(Ask(report, request_id, can_fuse=True), 0.0))
+        lease = self.run(self.dispatcher.lease(Ask(report, request_id, Capabilities(can_fuse=True)), 0.0))
         if again and mine and not was_alive:
             assert lease is None, "a spent request gets nothing"
             return
