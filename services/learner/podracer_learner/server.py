@@ -17,7 +17,7 @@ from podracer_core.rpc.backoff import Backoff
 from podracer_core.rpc.limits import SERVER_THREADS
 from podracer_core.rpc.server import RpcServer, create_server
 from podracer_core.rpc.tokens import Role, TokenFiles
-from podracer_core.storage.object_store import ObjectStore, open_store
+from podracer_core.storage import ObjectStore, open_store
 from podracer_learner.commands import Commands
 from podracer_learner.config import LearnerConfig
 from podracer_learner.control import work_request

@@ -47,7 +47,7 @@ from podracer_core.errors import (
 )
 from podracer_core.evaluate import Evaluator
 from podracer_core.evaluate.messages import result_to_json
-from podracer_core.storage.object_store import open_store
+from podracer_core.storage import open_store
 from podracer_core.training.messages import cohort_from_message
 from support.code import bring_file
 

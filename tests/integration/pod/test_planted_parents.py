@@ -24,7 +24,7 @@ from podracer_core.catalogue.messages import environment_from_message, hyperpara
 from podracer_core.checkpoint import load_checkpoint, save_checkpoint
 from podracer_core.collect import Collector
 from podracer_core.environments.registry import make_vec_environment
-from podracer_core.storage.object_store import ObjectStore, open_store
+from podracer_core.storage import ObjectStore, open_store
 from podracer_core.training.messages import cohort_from_message
 from podracer_learner.checkpoints import stored_transitions
 from podracer_learner.config import LearnerConfig

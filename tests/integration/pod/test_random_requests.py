@@ -33,7 +33,7 @@ from podracer_core.catalogue.environments import EnvironmentSpec
 from podracer_core.catalogue.messages import environment_to_message
 from podracer_core.checkpoint import pack_policy, save_checkpoint
 from podracer_core.environments.registry import make_vec_environment
-from podracer_core.storage.object_store import open_store
+from podracer_core.storage import open_store
 from podracer_core.training.messages import cohort_from_message
 from support.bombardment import ANSWER_S, Target, Turn, Watch, open_stream, until
 from support.code import LINE, bring_file, make_zip, stored

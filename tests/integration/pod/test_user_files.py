@@ -33,7 +33,7 @@ from podracer_core.errors import (
 )
 from podracer_core.rpc.channel import open_channel
 from podracer_core.rpc.tokens import FileToken
-from podracer_core.storage.object_store import open_store
+from podracer_core.storage import open_store
 from support.code import LINE, bring_file, make_zip, store_code, store_file, stored, write_files
 from support.processes import wait_until
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
-import signal
 from collections.abc import Awaitable, Callable, Sequence
 from types import TracebackType
 from typing import Self
@@ -103,16 +101,3 @@ async def create_aio_server(
     health_pb2_grpc.add_HealthServicer_to_server(own_health.servicer, server)
     await own_health.open()
     return AioRpcServer(server, bound, own_health)
-
-
-async def serve_until_signal(
-    server: AioRpcServer, grace_s: float = limits.DRAIN_GRACE_S, stop: asyncio.Event | None = None
-) -> None:
-    """Start `server`, wait for SIGTERM or SIGINT (or for `stop`, where given), then drain it."""
-    if stop is None:
-        stop = asyncio.Event()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    await server.start()
-    await stop.wait()
-    await server.drain(grace_s)
