@@ -33,7 +33,7 @@ from podracer_core.errors import FieldViolation, InvalidInput, PreconditionFaile
 from podracer_core.evaluate import EvaluationResult
 from podracer_core.evaluate.messages import result_from_json, result_to_message
 from podracer_core.jobs.messages import seconds_to_duration
-from podracer_core.processor_time import processor_seconds
+from podracer_core.service.processor_time import processor_seconds
 from podracer_core.storage import open_store
 
 __all__ = ["Sources", "describe", "evaluate_request"]

@@ -6,12 +6,12 @@ import threading
 from functools import partial
 
 from podracer.evaluator.v1 import evaluator_service_pb2_grpc
-from podracer_core.lifetime import stop_event_on_signals
-from podracer_core.process import announce
 from podracer_core.rpc.auth import Authorizer
 from podracer_core.rpc.server import RpcServer, create_server
 from podracer_core.rpc.tokens import Role, TokenFiles
 from podracer_core.rpc.work_queue import WorkQueue
+from podracer_core.service.lifetime import stop_event_on_signals
+from podracer_core.service.process import announce
 from podracer_evaluator.config import EvaluatorConfig
 from podracer_evaluator.service import EvaluatorService
 
@@ -51,7 +51,7 @@ def serve(config: EvaluatorConfig) -> int:
     announce(server.address)
     # Late: torch takes a second, and the learner can connect meanwhile.
     import podracer_evaluator.session  # noqa: F401 - else the first session would wait for it
-    from podracer_core.torch_settings import set_up_torch
+    from podracer_core.device.torch_settings import set_up_torch
 
     set_up_torch(config.threads)
     work.run(stop)

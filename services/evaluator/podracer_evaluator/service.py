@@ -13,12 +13,12 @@ from podracer.evaluator.v1 import evaluator_service_pb2, evaluator_service_pb2_g
 from podracer_core.attachments.cache import FileCache
 from podracer_core.attachments.placement import place_environment
 from podracer_core.attachments.transfer import FileReceiver
-from podracer_core.build import own_build
 from podracer_core.catalogue.messages import environment_from_message
 from podracer_core.errors import FieldViolation, InvalidInput, Unavailable
 from podracer_core.jobs.messages import seconds_from_duration
 from podracer_core.rpc.sessions import SessionSlots
 from podracer_core.rpc.work_queue import WorkQueue
+from podracer_core.service.build import own_build
 from podracer_core.telemetry.metrics import EVALUATION
 from podracer_evaluator.config import EvaluatorConfig
 from podracer_evaluator.episode_counter import EpisodeCounter, purpose_name

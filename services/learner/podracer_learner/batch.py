@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from podracer_core.buffers.rollout import EpisodeStatistics, Rollout, allocate_rollout
-from podracer_core.cuda_graphs import map_tensors
+from podracer_core.device.cuda_graphs import map_tensors
 from podracer_core.errors import InvalidInput
 
 __all__ = ["absent_rows", "join_rollouts", "moved_to"]

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 from podracer.common.v1 import tensor_pb2
 from podracer.learner.v1 import learner_service_pb2, learner_service_pb2_grpc
-from podracer_core.build import own_build
 from podracer_core.carriers.inline import TensorEncoder
 from podracer_core.errors import (
     DeadlineExpired,
@@ -22,6 +21,7 @@ from podracer_core.errors import (
 from podracer_core.fusion.state import Contribution, Fused
 from podracer_core.rpc.backoff import Backoff
 from podracer_core.rpc.streams import StreamCall
+from podracer_core.service.build import own_build
 from podracer_core.training.epochs import FusionTransport
 from podracer_learner.fusion_desk import NOT_A_LEAD
 from podracer_learner.fusion_lead import Answer, Ended

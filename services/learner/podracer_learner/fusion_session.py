@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 from podracer.common.v1 import tensor_pb2
 from podracer.learner.v1 import learner_service_pb2
-from podracer_core.build import require_same_build
 from podracer_core.carriers.inline import TensorEncoder
 from podracer_core.errors import InvalidInput
 from podracer_core.fusion.state import Contribution
 from podracer_core.rpc.sessions import Session
+from podracer_core.service.build import require_same_build
 from podracer_learner.fusion_lead import Answer, Ended, FusionLead
 from podracer_learner.fusion_wire import StateDecoder, fused_responses
 

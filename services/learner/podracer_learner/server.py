@@ -10,13 +10,13 @@ from functools import partial
 from podracer.learner.v1 import learner_service_pb2_grpc
 from podracer.orchestrator.v1 import job_pb2, pod_service_pb2
 from podracer_core.errors import FieldViolation, InvalidInput, Unavailable
-from podracer_core.lifetime import stop_event_on_signals
-from podracer_core.process import announce
 from podracer_core.rpc.auth import Authorizer
 from podracer_core.rpc.backoff import Backoff
 from podracer_core.rpc.limits import SERVER_THREADS
 from podracer_core.rpc.server import RpcServer, create_server
 from podracer_core.rpc.tokens import Role, TokenFiles
+from podracer_core.service.lifetime import stop_event_on_signals
+from podracer_core.service.process import announce
 from podracer_core.storage import ObjectStore, open_store
 from podracer_learner.commands import Commands
 from podracer_learner.config import LearnerConfig
@@ -65,8 +65,8 @@ def serve(config: LearnerConfig) -> int:
     server = create_learner_server(config, status, commands, desk)
     server.start()
     announce(server.address)
+    from podracer_core.device.torch_settings import set_up_torch
     from podracer_core.environments.registry import require_device  # late: torch takes a second
-    from podracer_core.torch_settings import set_up_torch
     from podracer_learner.loop import LeaseLoop
 
     set_up_torch(config.threads)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import grpc
 
 from podracer.learner.v1 import learner_service_pb2, learner_service_pb2_grpc
-from podracer_core.build import own_build
+from podracer_core.service.build import own_build
 from podracer_learner.commands import Commands
 from podracer_learner.fusion_desk import FusionDesk
 from podracer_learner.status import LearnerStatus

@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session
 
 from podracer.common.v1 import agent_pb2
 from podracer_core.jobs.messages import seconds_from_duration
-from podracer_core.student_t import student_t_quantile
+from podracer_core.statistics.student_t import student_t_quantile
 from podracer_orchestrator import evaluation_works, events, jobs, last_stages
 from podracer_orchestrator.changes import WORK, touch
 from podracer_orchestrator.job_plan import JobPlan, plan_of

@@ -9,7 +9,7 @@ from typing import Literal
 
 from podracer_core.config import Seconds
 from podracer_core.errors import FieldViolation, InvalidInput
-from podracer_core.process import ServiceSettings
+from podracer_core.service.process import ServiceSettings
 
 __all__ = ["OrchestratorConfig"]
 

@@ -10,10 +10,10 @@ import grpc
 from podracer.worker.v1 import worker_service_pb2, worker_service_pb2_grpc
 from podracer_core.attachments.cache import FileCache
 from podracer_core.attachments.transfer import FileReceiver
-from podracer_core.build import own_build
 from podracer_core.carriers.shared_folder import SharedFolder
 from podracer_core.rpc.sessions import SessionSlots
 from podracer_core.rpc.work_queue import WorkQueue
+from podracer_core.service.build import own_build
 from podracer_worker.step_meter import StepMeter
 
 __all__ = ["WorkerService"]

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.processes
 SERVER = """
 import asyncio, signal, sys
 from pathlib import Path
-from podracer_core.lifetime import exit_with_parent_if_asked, stop_event_on_signals
+from podracer_core.service.lifetime import exit_with_parent_if_asked, stop_event_on_signals
 from podracer_core.rpc import aio_server, server
 from podracer_core.rpc.auth import Authorizer
 from podracer_core.rpc.tokens import TokenFiles

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from podracer_core.backtest import messages
-from podracer_core.backtest.bootstrap import bootstrap_interval, paired_interval
 from podracer_core.backtest.drawdowns import drawdowns
 from podracer_core.backtest.monthly import monthly_returns
 from podracer_core.backtest.performance import Drawdown, largest_drawdown, sharpe_ratio
 from podracer_core.backtest.record import BacktestRecord
 from podracer_core.errors import DataCorrupted, InvalidInput
+from podracer_core.statistics.bootstrap import bootstrap_interval, paired_interval
 
 
 def test_months_by_hand() -> None:

@@ -12,7 +12,7 @@ from podracer_core.networks import Exploration
 from podracer_core.networks import exploration as exploration_module
 from podracer_core.networks.exploration import ExplorationKind
 from podracer_core.random_numbers import normal
-from podracer_core.random_streams import action_keys
+from podracer_core.random_numbers.streams import action_keys
 
 MEMBERS, ENVS, OBSERVATIONS, ACTIONS, PERIOD = 3, 4, 5, 2, 6
 KINDS = get_args(ExplorationKind)

@@ -22,11 +22,11 @@ from podracer_core.algorithms.trained_network import TrainedNetwork
 from podracer_core.buffers.replay import Replay
 from podracer_core.buffers.rollout import Rollout
 from podracer_core.catalogue.algorithms import find_algorithm
-from podracer_core.cuda_graphs import Graphed
+from podracer_core.device.cuda_graphs import Graphed
 from podracer_core.networks import ActionHead, Architecture, NetworkActor
 from podracer_core.optimizers import StackedAdam
 from podracer_core.random_numbers import normal
-from podracer_core.random_streams import learner_seeds, replay_keys, update_noise_keys
+from podracer_core.random_numbers.streams import learner_seeds, replay_keys, update_noise_keys
 
 ACTOR_NETWORK, CRITIC_NETWORK = 0, 100
 """Identities of the initial weights' random streams; an ensemble's networks count on from there."""

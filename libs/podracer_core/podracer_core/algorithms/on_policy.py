@@ -23,7 +23,7 @@ from podracer_core.algorithms.sharing import Shared, Sharing
 from podracer_core.algorithms.state_values import StateValues
 from podracer_core.buffers.rollout import Rollout
 from podracer_core.catalogue.algorithms import AlgorithmInfo
-from podracer_core.cuda_graphs import Graphed
+from podracer_core.device.cuda_graphs import Graphed
 from podracer_core.networks import (
     ACTOR,
     CRITIC,
@@ -34,7 +34,7 @@ from podracer_core.networks import (
     make_policy_head,
 )
 from podracer_core.optimizers import StackedAdam, clip_gradient_
-from podracer_core.random_streams import learner_seeds
+from podracer_core.random_numbers.streams import learner_seeds
 
 
 class OnPolicy(Algorithm):

@@ -6,7 +6,7 @@ import torch
 
 from podracer_core.networks.actor import NetworkActor
 from podracer_core.random_numbers import normal
-from podracer_core.random_streams import perturbation_key
+from podracer_core.random_numbers.streams import perturbation_key
 
 
 @torch.no_grad()

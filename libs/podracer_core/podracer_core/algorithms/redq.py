@@ -14,7 +14,7 @@ from podracer_core.algorithms.experience import Batch
 from podracer_core.algorithms.sac import SAC
 from podracer_core.errors import FieldViolation, InvalidInput
 from podracer_core.random_numbers import permutation
-from podracer_core.random_streams import subset_keys
+from podracer_core.random_numbers.streams import subset_keys
 
 
 class REDQ(SAC):

@@ -1,7 +1,6 @@
 """What an account's values over time say, and how a policy's are recorded.
 
 performance   the usual statistics of daily returns
-bootstrap     their intervals
 record        bar by bar: values, holdings, fills; and the files of them
 baselines     what a policy is held against
 simulation    a stored policy's decisions, recorded (torch)

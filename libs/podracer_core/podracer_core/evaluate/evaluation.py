@@ -9,7 +9,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from podracer_core import cuda_graphs
+from podracer_core.device import cuda_graphs
 from podracer_core.environments.vec_environment import VecEnvironment
 from podracer_core.errors import InvalidInput
 from podracer_core.evaluate.greedy_episodes import STEPS_AT_ONCE, Acting, GreedyEpisodes

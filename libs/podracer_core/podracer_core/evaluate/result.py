@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from podracer_core.environments.episode_statistic import EpisodeStatistic
 from podracer_core.errors import InvalidInput
-from podracer_core.student_t import student_t_quantile
+from podracer_core.statistics.student_t import student_t_quantile
 
 _CONFIDENCE = 0.95
 

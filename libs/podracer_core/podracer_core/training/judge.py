@@ -13,7 +13,7 @@ import torch
 from podracer_core.environments.vec_environment import VecEnvironment
 from podracer_core.evaluate import EvaluationResult, Evaluator
 from podracer_core.networks.actor import Actor
-from podracer_core.processor_time import processor_seconds
+from podracer_core.service.processor_time import processor_seconds
 
 __all__ = ["EvaluationAnswer", "EvaluationOrder", "InProcessJudge", "Judge", "evaluate_order"]
 

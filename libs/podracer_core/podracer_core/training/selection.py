@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from podracer_core.algorithms.algorithm import Algorithm
 from podracer_core.errors import DeadlineExpired
 from podracer_core.random_numbers import derive_key
-from podracer_core.random_streams import ADMISSION, COMPARISON, CONFIRMATION, SCREENING, evaluation_seeds
+from podracer_core.random_numbers.streams import ADMISSION, COMPARISON, CONFIRMATION, SCREENING, evaluation_seeds
 from podracer_core.training.judge import EvaluationAnswer, EvaluationOrder, Judge
 from podracer_core.training.plan import RoundPlan
 from podracer_core.training.schedule import CREDIT_S, EvaluationSchedule

@@ -13,11 +13,11 @@ import grpc
 from podracer.common.v1 import cohort_pb2
 from podracer.orchestrator.v1 import job_pb2, pod_service_pb2_grpc
 from podracer.orchestrator.v1 import pod_service_pb2 as pod_pb2
-from podracer_core.build import is_compatible, own_build
 from podracer_core.errors import FieldViolation, InvalidInput, PermissionRefused, PreconditionFailed
 from podracer_core.jobs.messages import seconds_from_duration, seconds_to_duration
 from podracer_core.rpc.auth import current_caller
 from podracer_core.rpc.tokens import Role
+from podracer_core.service.build import is_compatible, own_build
 from podracer_orchestrator import names
 from podracer_orchestrator.clock import Clock
 from podracer_orchestrator.dispatch.dispatcher import Ask, Dispatcher

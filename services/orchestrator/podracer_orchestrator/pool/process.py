@@ -10,9 +10,9 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from podracer_core import warm_start
 from podracer_core.errors import Unavailable
-from podracer_core.lifetime import PARENT_VARIABLE
+from podracer_core.service import warm_start
+from podracer_core.service.lifetime import PARENT_VARIABLE
 
 TAIL_BYTES = 4000
 _MAX_LOG_BYTES = 16 << 20

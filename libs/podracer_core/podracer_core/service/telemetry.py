@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from podracer_core.build import own_build
 from podracer_core.errors import InvalidInput
+from podracer_core.service.build import own_build
 from podracer_core.telemetry.process_metrics import watch_gpus, watch_process
 from podracer_core.telemetry.span_files import SpanFiles
 from podracer_core.telemetry.spans import SpanSink, record_spans
@@ -70,7 +70,7 @@ def _start(
     url = None
     if otlp_spans or otlp_metrics or options.metrics_listen:
         try:
-            from podracer_core.telemetry import otlp  # late: most processes need none of it
+            from podracer_core.service import otlp  # late: most processes need none of it
         except ImportError as error:
             message = "telemetry is asked for, but not installed: pip install 'podracer-core[telemetry]'"
             raise InvalidInput(f"{message} ({error})", reason="NO_TELEMETRY") from error

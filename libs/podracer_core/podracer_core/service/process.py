@@ -10,15 +10,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn, TypeVar
 
-from podracer_core.build import describe_build
 from podracer_core.config import ByteSize, load_settings
 from podracer_core.errors import InvalidInput, PodracerError
-from podracer_core.lifetime import exit_with_parent_if_asked
 from podracer_core.rpc.binding import ServerOptions
 from podracer_core.rpc.channel import ChannelOptions
 from podracer_core.rpc.tls import TlsFolder
+from podracer_core.service.build import describe_build
+from podracer_core.service.lifetime import exit_with_parent_if_asked
+from podracer_core.service.telemetry import TelemetryOptions, telemetry
 from podracer_core.telemetry.logging import configure_logging
-from podracer_core.telemetry.start import TelemetryOptions, telemetry
 
 __all__ = ["ServiceSettings", "announce", "main", "run_service"]
 

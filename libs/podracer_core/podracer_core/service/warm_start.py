@@ -22,13 +22,13 @@ from multiprocessing import forkserver, reduction
 from pathlib import Path
 from typing import Any
 
+from podracer_core.device.native_settings import NATIVE_SETTINGS
 from podracer_core.errors import Unavailable
-from podracer_core.lifetime import PARENT_VARIABLE, exit_with_parent
-from podracer_core.native_settings import NATIVE_SETTINGS
+from podracer_core.service.lifetime import PARENT_VARIABLE, exit_with_parent
 
 logger = logging.getLogger(__name__)
 
-_SERVER = "podracer_core.warm_start_server"
+_SERVER = "podracer_core.service.warm_start_server"
 _MODULES = (
     *("torch", "podracer_core.environments.registry", "podracer_core.algorithms.ppo"),
     *("podracer_learner.server", "podracer_learner.loop"),

@@ -2,7 +2,7 @@
 
 import os
 
-from podracer_core.lifetime import PARENT_VARIABLE, exit_with_parent_if_asked
+from podracer_core.service.lifetime import PARENT_VARIABLE, exit_with_parent_if_asked
 
 PID = os.getpid()
 """The server's, for the processes that are forked from it."""
