@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from podracer_client.backtests import POLICY, Account, Backtest
-from podracer_core.backtest.chain import chained
+from podracer_core.backtest.record import chained
 from podracer_core.catalogue.environments import EnvironmentSpec
 from podracer_core.errors import InvalidInput
 

@@ -28,8 +28,7 @@ from podracer_client.report.figures.rendering import Rendered
 from podracer_client.report.html import Markup, definitions, element, join, section, table
 from podracer_client.report.page import FigurePlan, figure_element, page, render_figures, write_figures, write_page
 from podracer_client.report.writing import make_folder, write_whole
-from podracer_core.backtest.drawdowns import drawdowns
-from podracer_core.backtest.monthly import monthly_returns
+from podracer_core.backtest.performance import drawdowns, monthly_returns
 from podracer_core.backtest.record import equity_csv, holdings_csv
 
 __all__ = ["write_backtest"]
