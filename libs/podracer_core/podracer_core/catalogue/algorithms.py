@@ -7,12 +7,10 @@ import functools
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from podracer_core.catalogue.actor_critic import ACTOR_CRITIC
 from podracer_core.catalogue.algorithm_info import AlgorithmInfo
+from podracer_core.catalogue.built_in import BuiltIn
 from podracer_core.catalogue.installed_algorithms import InstalledAlgorithm, installed_algorithms
-from podracer_core.catalogue.on_policy import ON_POLICY
 from podracer_core.catalogue.spaces import BoxSpace, MultiBinarySpace, Space, describe
-from podracer_core.catalogue.value_based import VALUE_BASED
 from podracer_core.errors import FieldViolation, InvalidInput
 
 __all__ = [
@@ -25,7 +23,12 @@ __all__ = [
     "known_algorithms",
 ]
 
-BUILT_IN: Mapping[str, AlgorithmInfo] = {info.name: info for info in (*ON_POLICY, *VALUE_BASED, *ACTOR_CRITIC)}
+BUILT_IN: Mapping[str, AlgorithmInfo] = BuiltIn(
+    "name",
+    "podracer_core.algorithms.on_policy_info",
+    "podracer_core.algorithms.dqn_info",
+    "podracer_core.algorithms.actor_critic_info",
+)
 
 
 @functools.cache

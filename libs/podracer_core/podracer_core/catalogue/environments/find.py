@@ -6,7 +6,7 @@ import difflib
 import re
 from collections.abc import Mapping
 
-from podracer_core.catalogue.environments.classic_control import CLASSIC_CONTROL
+from podracer_core.catalogue.built_in import BuiltIn
 from podracer_core.catalogue.environments.gymnasium_registry import (
     gymnasium_info,
     newest,
@@ -15,16 +15,17 @@ from podracer_core.catalogue.environments.gymnasium_registry import (
 )
 from podracer_core.catalogue.environments.info import EnvironmentInfo
 from podracer_core.catalogue.environments.installed import installed_environments
-from podracer_core.catalogue.environments.mujoco import MUJOCO
-from podracer_core.catalogue.environments.point_chasing import POINT_CHASING
-from podracer_core.catalogue.environments.stock_trading import STOCK_TRADING
 from podracer_core.errors import FieldViolation, InvalidInput, PreconditionFailed
 
 __all__ = ["BUILT_IN", "broken_environments", "find_environment", "gymnasium_environments", "known_environments"]
 
-BUILT_IN: Mapping[str, EnvironmentInfo] = {
-    info.id: info for info in (*CLASSIC_CONTROL, *MUJOCO, *POINT_CHASING, *STOCK_TRADING)
-}
+BUILT_IN: Mapping[str, EnvironmentInfo] = BuiltIn(
+    "id",
+    "podracer_core.environments.classic_control_info",
+    "podracer_core.environments.mujoco_info",
+    "podracer_core.environments.point_chasing_info",
+    "podracer_core.environments.stock_trading_info",
+)
 
 _GYMNASIUM_ID = re.compile(r"^(?:[\w.]+:)?(?:[\w-]+/)?[\w.-]+-v\d+$")
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from podracer_core.catalogue.environments.info import ArgumentInfo, EnvironmentInfo
 
-__all__ = ["STOCK_TRADING"]
+__all__ = ["BUILT_IN"]
 
 _INDICATORS = ("macd", "rsi", "cci", "adx", "bollinger", "turbulence")
 
-STOCK_TRADING = (
+BUILT_IN = (
     EnvironmentInfo(
         id="StockTrading-v0",
         description="Trade the stocks of a price table; the return is the profit in per cent of the initial cash",

@@ -8,7 +8,7 @@ import re
 from podracer_core.catalogue.environments.info import ArgumentInfo, EnvironmentInfo
 from podracer_core.catalogue.spaces import BoxSpace
 
-__all__ = ["MUJOCO"]
+__all__ = ["BUILT_IN"]
 
 _MEANINGS = {
     "xml_file": "the model: one of Gymnasium's, or a path that starts with . ~ or /",
@@ -62,7 +62,7 @@ def _task(
 
 
 # Ant, Humanoid and HumanoidStandup show no contact forces: see docs/environments/mujoco.md.
-MUJOCO = (
+BUILT_IN = (
     _task(
         "Ant",
         "Walk on four legs without falling over; 6,000 is very good",

@@ -14,7 +14,7 @@ from podracer_core.catalogue.shared_hyperparameters import (
 )
 from podracer_core.catalogue.spaces import BoxSpace, DiscreteSpace
 
-__all__ = ["ACTOR_CRITIC"]
+__all__ = ["BUILT_IN"]
 
 _DDPG_PAPER = "Lillicrap et al. 2016, Continuous Control with Deep Reinforcement Learning, arXiv:1509.02971"
 _TD3_PAPER = "Fujimoto et al. 2018, Addressing Function Approximation Error, arXiv:1802.09477"
@@ -213,4 +213,4 @@ _DISCRETE_SAC = AlgorithmInfo(
     ),
 )  # fmt: skip
 
-ACTOR_CRITIC = (_DDPG, _TD3, _SAC, _MODSAC, _REDQ, _DISCRETE_SAC)
+BUILT_IN = (_DDPG, _TD3, _SAC, _MODSAC, _REDQ, _DISCRETE_SAC)

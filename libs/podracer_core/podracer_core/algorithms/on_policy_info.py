@@ -9,7 +9,7 @@ from podracer_core.catalogue.hyperparameters import Hyperparameter, SearchChoice
 from podracer_core.catalogue.shared_hyperparameters import H_TERM, SCHEDULE, adapted
 from podracer_core.catalogue.spaces import BoxSpace, DiscreteSpace, MultiBinarySpace, MultiDiscreteSpace
 
-__all__ = ["ON_POLICY"]
+__all__ = ["BUILT_IN"]
 
 _PPO_PAPER = "Schulman et al. 2017, Proximal Policy Optimization Algorithms, arXiv:1707.06347"
 _A2C_PAPER = "Mnih et al. 2016, Asynchronous Methods for Deep Reinforcement Learning, arXiv:1602.01783"
@@ -159,4 +159,4 @@ _A2C = AlgorithmInfo(
     ),
 )
 
-ON_POLICY = (_PPO, _A2C)
+BUILT_IN = (_PPO, _A2C)

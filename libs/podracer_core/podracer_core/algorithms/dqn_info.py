@@ -7,7 +7,7 @@ from podracer_core.catalogue.hyperparameters import Hyperparameter, SearchRange
 from podracer_core.catalogue.shared_hyperparameters import OFF_POLICY, QUICK_REPLAY, adapted, sought
 from podracer_core.catalogue.spaces import DiscreteSpace
 
-__all__ = ["VALUE_BASED"]
+__all__ = ["BUILT_IN"]
 
 _DQN_PAPER = "Mnih et al. 2015, Human-level Control through Deep Reinforcement Learning, doi:10.1038/nature14236"
 _DOUBLE_PAPER = "van Hasselt et al. 2016, Deep Reinforcement Learning with Double Q-learning, arXiv:1509.06461"
@@ -92,4 +92,4 @@ _D3QN = AlgorithmInfo(
     hyperparameters=sought(_HYPERPARAMETERS, **QUICK_REPLAY),
 )
 
-VALUE_BASED = (_DQN, _DOUBLE_DQN, _DUELING_DQN, _D3QN)
+BUILT_IN = (_DQN, _DOUBLE_DQN, _DUELING_DQN, _D3QN)

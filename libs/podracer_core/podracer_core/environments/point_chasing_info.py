@@ -7,11 +7,11 @@ import math
 from podracer_core.catalogue.environments.info import ArgumentInfo, EnvironmentInfo
 from podracer_core.catalogue.spaces import BoxSpace, DiscreteSpace
 
-__all__ = ["POINT_CHASING"]
+__all__ = ["BUILT_IN"]
 
 _DIMENSIONS = ArgumentInfo("dimensions", "of the space in which the points move", 2)
 
-POINT_CHASING = (
+BUILT_IN = (
     EnvironmentInfo(
         id="PointChasing-v0",
         description="Accelerate until a drifting point is caught, in any number of dimensions; 2 is good in two",
