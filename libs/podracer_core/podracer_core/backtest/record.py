@@ -189,8 +189,8 @@ def _microseconds(moments: NDArray[np.datetime64]) -> NDArray[np.int64]:
     return moments.astype("datetime64[us]").astype(np.int64)
 
 
-_BY_BAR = ("times", "value", "cash", "shares", "close")
-_BY_DECISION = ("filled", "orders", "traded", "price", "cost")
+_CHAINED_BY_BAR = ("times", "value", "cash", "shares", "close")
+_CHAINED_BY_DECISION = ("filled", "orders", "traded", "price", "cost")
 
 
 def chained(records: Sequence[BacktestRecord]) -> BacktestRecord:
@@ -210,8 +210,8 @@ def chained(records: Sequence[BacktestRecord]) -> BacktestRecord:
 
     return BacktestRecord(
         tickers=records[0].tickers,
-        **{name: joined(name, 1) for name in _BY_BAR},  # type: ignore[arg-type]
-        **{name: joined(name, 0) for name in _BY_DECISION},  # type: ignore[arg-type]
+        **{name: joined(name, 1) for name in _CHAINED_BY_BAR},  # type: ignore[arg-type]
+        **{name: joined(name, 0) for name in _CHAINED_BY_DECISION},  # type: ignore[arg-type]
     )
 
 
