@@ -19,7 +19,7 @@ from cluster.kubectl import Kubectl, wait_until
 
 from podracer_client import Client, Job, PolicyClient, cluster
 from podracer_client.contexts import ClusterPlace
-from podracer_core.config.secret import Secret
+from podracer_core.config.scalars import Secret
 from podracer_core.errors import PodracerError
 from podracer_core.storage import ObjectStore, open_store
 from podracer_core.storage.s3 import S3Settings

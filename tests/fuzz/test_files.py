@@ -17,7 +17,7 @@ import torch
 from podracer_core.attachments.pack import pack_code
 from podracer_core.attachments.unpack import unpack_code
 from podracer_core.checkpoint import load_checkpoint, save_checkpoint
-from podracer_core.checkpoint.packed import open_packed_policy, pack_policy
+from podracer_core.checkpoint.policy import open_packed_policy, pack_policy
 from podracer_core.errors import DataCorrupted, InvalidInput, NotFound, PodracerError
 from podracer_core.jobs.experiment import parse_experiment
 from podracer_core.jobs.job_file import parse_job

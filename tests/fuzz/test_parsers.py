@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from podracer_core.checkpoint import load_checkpoint, save_checkpoint
-from podracer_core.checkpoint.packed import pack_policy
+from podracer_core.checkpoint.policy import pack_policy
 from podracer_core.storage import open_store
 from podracer_core.storage.manifest import Manifest, ManifestFile
 

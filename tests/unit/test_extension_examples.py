@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from podracer_core.errors import InvalidInput
-from podracer_core.fusion.registry import fusion_class
+from podracer_core.fusion.fusion import fusion_class
 from podracer_core.jobs.job_file import load_job_file
 from podracer_leaderboard.extensions import load_extension
 from podracer_leaderboard.generator import Generator

@@ -13,7 +13,7 @@ from podracer_core.attachments.cache import FileCache
 from podracer_core.attachments.placement import FILES_MISSING, place_environment
 from podracer_core.catalogue import spaces
 from podracer_core.catalogue.environments import EnvironmentSpec, find_environment
-from podracer_core.catalogue.environments.stored_file import StoredFile
+from podracer_core.catalogue.environments.spec import StoredFile
 from podracer_core.catalogue.messages import (
     description_to_message,
     environment_from_message,

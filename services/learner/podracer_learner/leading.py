@@ -7,8 +7,7 @@ from contextlib import contextmanager
 
 from podracer.orchestrator.v1 import pod_service_pb2
 from podracer_core.algorithms.algorithm import Algorithm
-from podracer_core.fusion.fusion import FusionOptions
-from podracer_core.fusion.registry import fusion_class
+from podracer_core.fusion.fusion import FusionOptions, fusion_class
 from podracer_core.fusion.table import LEAD, FusionTable
 from podracer_core.jobs.messages import seconds_from_duration
 from podracer_core.training.epochs import EpochFusion

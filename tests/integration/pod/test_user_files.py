@@ -21,7 +21,7 @@ from podracer.orchestrator.v1 import pod_service_pb2
 from podracer.worker.v1 import worker_service_pb2, worker_service_pb2_grpc
 from podracer_core.attachments.pack import pack_code
 from podracer_core.catalogue.environments import EnvironmentSpec
-from podracer_core.catalogue.environments.stored_file import StoredFile
+from podracer_core.catalogue.environments.spec import StoredFile
 from podracer_core.catalogue.messages import environment_to_message, file_to_message
 from podracer_core.checkpoint import load_checkpoint
 from podracer_core.errors import (

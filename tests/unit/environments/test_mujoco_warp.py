@@ -18,7 +18,7 @@ import warp as wp
 from torch import Tensor
 
 from podracer_core.environments.mujoco import warp_model, warp_runtime
-from podracer_core.environments.mujoco.model import load_model
+from podracer_core.environments.mujoco.engine import load_model
 from podracer_core.environments.mujoco.warp_model import Capacity
 from podracer_core.environments.mujoco.warp_physics import WarpPhysics
 from podracer_core.errors import InvalidInput

@@ -6,7 +6,7 @@ import pytest
 
 from podracer.orchestrator.v1 import job_pb2
 from podracer_core.catalogue.environments import EnvironmentSpec
-from podracer_core.catalogue.environments.stored_file import StoredFile
+from podracer_core.catalogue.environments.spec import StoredFile
 from podracer_core.errors import InvalidInput
 from podracer_core.jobs import spec as words
 from podracer_core.jobs.messages import (

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from podracer_client.backtests import Backtest
     from podracer_client.client import Client
     from podracer_core.catalogue.environments import EnvironmentSpec
-    from podracer_core.catalogue.environments.stored_file import StoredFile
+    from podracer_core.catalogue.environments.spec import StoredFile
 
 _TABLE = "table"
 _SELECTION = ("evaluation_start", "evaluation_end")
@@ -183,7 +183,7 @@ def _former_table(trained: EnvironmentSpec, evaluator: evaluator_service_pb2_grp
     """The table that the policy was trained with, which the evaluator has then."""
     from podracer.evaluator.v1 import evaluator_service_pb2
     from podracer_core.attachments.transfer import put_file
-    from podracer_core.catalogue.environments.stored_file import StoredFile
+    from podracer_core.catalogue.environments.spec import StoredFile
 
     file = trained.data.get(_TABLE)
     if isinstance(file, StoredFile):
@@ -199,7 +199,7 @@ def _former_table(trained: EnvironmentSpec, evaluator: evaluator_service_pb2_grp
 
 def _stored(path: Path) -> StoredFile:
     from podracer_core.attachments.transfer import sha256_of
-    from podracer_core.catalogue.environments.stored_file import StoredFile
+    from podracer_core.catalogue.environments.spec import StoredFile
 
     sha256 = sha256_of(path)
     return StoredFile(f"backtest/{sha256}", sha256, path.stat().st_size)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from podracer_core.catalogue.algorithm_info import AlgorithmInfo
+from podracer_core.catalogue.algorithms import AlgorithmInfo
 from podracer_core.catalogue.hyperparameters import Hyperparameter, SearchRange
 from podracer_core.catalogue.shared_hyperparameters import (
     EXPLORATION_NOISE,

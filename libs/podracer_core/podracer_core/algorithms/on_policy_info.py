@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from podracer_core.catalogue.algorithm_info import AlgorithmInfo
+from podracer_core.catalogue.algorithms import AlgorithmInfo
 from podracer_core.catalogue.hyperparameters import Hyperparameter, SearchChoice, SearchRange
 from podracer_core.catalogue.shared_hyperparameters import H_TERM, SCHEDULE, adapted
 from podracer_core.catalogue.spaces import BoxSpace, DiscreteSpace, MultiBinarySpace, MultiDiscreteSpace

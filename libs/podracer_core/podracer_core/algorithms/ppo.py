@@ -125,6 +125,7 @@ class PPO(OnPolicy):
             self._rate_factor[member] = 1.0
 
 
+# Both objectives are written so that NaN stays NaN, and the member that it belongs to is noticed.
 def clipped_surrogate(log_ratio: Tensor, advantage: Tensor, clip_range: Tensor) -> tuple[Tensor, Tensor]:
     """min(r A, clip(r, 1 - c, 1 + c) A) of Schulman et al., 2017, equation 7, and its derivative in log r.
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from importlib import import_module
+from importlib.metadata import EntryPoint
 from typing import Any, TypeVar
 
-__all__ = ["BuiltIn"]
+__all__ = ["BuiltIn", "package_of"]
+
 
 Info = TypeVar("Info")
 
@@ -33,3 +35,8 @@ class BuiltIn(Mapping[str, Info]):
 
     def __len__(self) -> int:
         return len(self._infos)
+
+
+def package_of(entry: EntryPoint) -> str:
+    """Name and version of its distribution, as in `my-package 1.2`."""
+    return f"{entry.dist.name} {entry.dist.version}" if entry.dist else entry.value

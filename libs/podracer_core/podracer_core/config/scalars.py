@@ -11,8 +11,30 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from podracer_core.config.quantities import DURATION_EXPECTED, SIZE_EXPECTED, Unit, parse_bytes, parse_seconds
-from podracer_core.config.secret import Secret
 from podracer_core.errors import InvalidInput
+
+
+class Secret:
+    """Holds a string that neither `str`, `repr` nor an error message shows; `reveal` gives it."""
+
+    __slots__ = ("_value",)
+
+    def __init__(self, value: str) -> None:
+        self._value = value
+
+    def reveal(self) -> str:
+        """The string itself: for the one place that needs it."""
+        return self._value
+
+    def __repr__(self) -> str:
+        return "Secret(…)"
+
+    def __eq__(self, other: object) -> bool:
+        return self._value == other._value if isinstance(other, Secret) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self._value)
+
 
 _BOOLEANS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
 _NAMES: dict[Any, str] = {

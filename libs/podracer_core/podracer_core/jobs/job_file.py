@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from podracer_core.attachments.code_folder import code_files
 from podracer_core.attachments.limits import MAX_DATA_BYTES, mebibytes
+from podracer_core.attachments.pack import code_files
 from podracer_core.catalogue.environments import EnvironmentSpec
 from podracer_core.config import Builder, Document, Node, build, load_yaml, parse_yaml
 from podracer_core.config.build import INVALID, BuildFunction

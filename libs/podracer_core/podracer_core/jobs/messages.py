@@ -9,7 +9,7 @@ from google.protobuf import duration_pb2
 
 from podracer.common.v1 import agent_pb2, evolution_pb2
 from podracer.orchestrator.v1 import job_pb2
-from podracer_core.catalogue.environments.stored_file import StoredFile
+from podracer_core.catalogue.environments.spec import StoredFile
 from podracer_core.catalogue.messages import (
     arguments_from_message,
     environment_from_message,

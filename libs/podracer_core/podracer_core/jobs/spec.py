@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from podracer_core.catalogue.environments import EnvironmentSpec
-from podracer_core.catalogue.environments.stored_file import StoredFile
+from podracer_core.catalogue.environments.spec import StoredFile
 from podracer_core.catalogue.hyperparameters import HyperparameterValue
 from podracer_core.config import ByteSize, Seconds
 

@@ -15,9 +15,8 @@ from grpc_reflection.v1alpha import reflection
 from podracer_core.rpc import limits
 from podracer_core.rpc.auth import Authorizer
 from podracer_core.rpc.binding import ServerOptions, bind, prepare_address
-from podracer_core.rpc.guard import Guard
+from podracer_core.rpc.guard import CallLimit, Guard
 from podracer_core.rpc.health import Health
-from podracer_core.rpc.overload import CallLimit
 
 Registration = Callable[[grpc.Server], None]
 """Adds a service: `functools.partial(add_WorkerServiceServicer_to_server, servicer)`."""

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterator, Mapping
+import resource
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from podracer_core.errors import InvalidInput
 from podracer_core.service.build import own_build
-from podracer_core.telemetry.process_metrics import watch_gpus, watch_process
+from podracer_core.telemetry import metrics
+from podracer_core.telemetry.instruments import Reading
 from podracer_core.telemetry.span_files import SpanFiles
 from podracer_core.telemetry.spans import SpanSink, record_spans
 
 __all__ = ["TelemetryOptions", "telemetry"]
+
 
 logger = logging.getLogger(__name__)
 
@@ -105,3 +108,49 @@ def _wants_otlp(environment: Mapping[str, str], signal: str) -> bool:
         if (protocol := environment.get(name, "grpc")) != "grpc":
             raise InvalidInput(f"{name} is {protocol!r}; expected grpc, or nothing", reason="INVALID_SETTING")
     return True
+
+
+_STATM = Path("/proc/self/statm")
+
+
+def watch_process() -> None:
+    """Processor time and memory of this process."""
+    metrics.CPU.watch(_cpu_times)
+    metrics.MEMORY.watch(_memory)
+
+
+def watch_gpus() -> None:
+    """The GPUs of this machine, where there are any and NVML is installed."""
+    try:
+        import pynvml  # type: ignore[import-untyped]
+    except ImportError:
+        return
+    try:
+        pynvml.nvmlInit()
+        handles = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())]
+    except pynvml.NVMLError:
+        return  # no driver, so no GPU
+
+    def utilization() -> Iterable[Reading]:
+        for index, handle in enumerate(handles):
+            yield pynvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100, {"gpu": str(index)}
+
+    def memory() -> Iterable[Reading]:
+        for index, handle in enumerate(handles):
+            yield pynvml.nvmlDeviceGetMemoryInfo(handle).used, {"gpu": str(index)}
+
+    metrics.GPU_USE.watch(utilization)
+    metrics.GPU_MEMORY.watch(memory)
+
+
+def _cpu_times() -> Iterable[Reading]:
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return [(used.ru_utime, {"state": "user"}), (used.ru_stime, {"state": "system"})]
+
+
+def _memory() -> Iterable[Reading]:
+    try:
+        resident = int(_STATM.read_text(encoding="ascii").split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except OSError:  # no Linux: the most that it has ever been
+        resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return [(float(resident), {})]

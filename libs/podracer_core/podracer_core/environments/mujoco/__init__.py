@@ -3,8 +3,7 @@
 environment     the frame of all of them: seeds, episodes, time limits, autoreset, broken worlds
 tasks           one task a file: model, observation, reward, when it ends, where it starts
 physics         what a task asks of an engine; batch_physics and warp_physics are the two engines
-engine          which engine runs where
-model           Gymnasium's models, loaded as it loads them
+engine          which engine runs where; Gymnasium's models, loaded as it loads them
 """
 
 from podracer_core.errors import PreconditionFailed

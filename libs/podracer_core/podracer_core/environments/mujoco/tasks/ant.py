@@ -1,4 +1,4 @@
-"""Ant-v5: Gymnasium's model, observation, reward and end, without contact forces (see `contact_forces`).
+"""Ant-v5: Gymnasium's model, observation, reward and end, without contact forces (see `engine`).
 
 Schulman, Moritz, Levine, Jordan and Abbeel 2016, "High-Dimensional Continuous Control Using Generalized Advantage
 Estimation".
@@ -9,8 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from podracer_core.environments.mujoco.contact_forces import refuse_contact_forces
-from podracer_core.environments.mujoco.engine import Engine, open_physics
+from podracer_core.environments.mujoco.engine import Engine, open_physics, refuse_contact_forces
 from podracer_core.environments.mujoco.environment import MuJoCoEnvironment
 from podracer_core.environments.mujoco.physics import Physics
 from podracer_core.errors import FieldViolation, InvalidInput

@@ -1,4 +1,4 @@
-"""HumanoidStandup-v5: Gymnasium's model, observation and reward, without contact forces (see `contact_forces`).
+"""HumanoidStandup-v5: Gymnasium's model, observation and reward, without contact forces (see `engine`).
 
 Tassa, Erez and Todorov 2012, "Synthesis and Stabilization of Complex Behaviors through Online Trajectory
 Optimization".
@@ -9,10 +9,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from podracer_core.environments.mujoco.contact_forces import refuse_contact_forces
-from podracer_core.environments.mujoco.engine import open_physics
+from podracer_core.environments.mujoco.engine import open_physics, refuse_contact_forces
 from podracer_core.environments.mujoco.environment import MuJoCoEnvironment
-from podracer_core.environments.mujoco.tasks.humanoid_observation import HumanoidObservation
+from podracer_core.environments.mujoco.tasks.humanoid import HumanoidObservation
 
 __all__ = ["HumanoidStandup"]
 
