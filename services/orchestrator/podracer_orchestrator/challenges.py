@@ -16,12 +16,12 @@ from sqlalchemy.orm import Session
 
 from podracer.common.v1 import agent_pb2
 from podracer_core.jobs.messages import seconds_from_duration
+from podracer_core.rpc.resource_names import last_part
 from podracer_core.statistics.student_t import student_t_quantile
 from podracer_orchestrator import evaluation_works, events, jobs, last_stages
 from podracer_orchestrator.changes import WORK, touch
 from podracer_orchestrator.job_plan import JobPlan, plan_of
 from podracer_orchestrator.job_state import TRAINING_STATES, JobState
-from podracer_orchestrator.names import last_part
 from podracer_orchestrator.tables import CheckpointRow, JobRow, WorkKind, WorkRow, WorkState
 
 COST_FRACTION = 0.2

@@ -11,12 +11,12 @@ from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
 from podracer.orchestrator.v1 import job_pb2
 from podracer.orchestrator.v1 import pod_service_pb2 as pod_pb2
 from podracer_core.jobs.messages import seconds_from_duration, seconds_to_duration
+from podracer_core.rpc.resource_names import last_part
 from podracer_orchestrator import events
 from podracer_orchestrator.budget import Grant, Round
 from podracer_orchestrator.changes import WORK, job_topic, touch
 from podracer_orchestrator.job_files import environment_of
 from podracer_orchestrator.job_plan import JobPlan, plan_of, read_spec
-from podracer_orchestrator.names import last_part
 from podracer_orchestrator.progress import checkpoint_reference, members_of
 from podracer_orchestrator.refused_checkpoints import begin_soundly
 from podracer_orchestrator.tables import (

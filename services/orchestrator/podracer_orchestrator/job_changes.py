@@ -13,13 +13,13 @@ from sqlalchemy.orm import Session
 
 from podracer.orchestrator.v1 import job_pb2
 from podracer_core.errors import Fenced, FieldViolation, InvalidInput, PreconditionFailed
+from podracer_core.rpc.resource_names import job_name
 from podracer_core.storage.layout import CheckpointPlace, job_prefix
 from podracer_orchestrator import events, founders, jobs, objective, outbox, promotions
 from podracer_orchestrator.changes import POOL, WORK, job_topic, project_topic, touch
 from podracer_orchestrator.job_filters import JobFilter
 from podracer_orchestrator.job_plan import read_spec
 from podracer_orchestrator.job_state import FINAL_STATES, JobSignal, JobState
-from podracer_orchestrator.names import job_name
 from podracer_orchestrator.submission import changed
 from podracer_orchestrator.tables import (
     CheckpointRow,

@@ -9,10 +9,10 @@ from sqlalchemy.orm import Session
 from podracer.orchestrator.v1 import job_pb2
 from podracer.orchestrator.v1 import pod_service_pb2 as pod_pb2
 from podracer_core.jobs.messages import seconds_to_duration
+from podracer_core.rpc.resource_names import job_name, lease_name
 from podracer_core.rpc.tokens import LeaseTokens
 from podracer_orchestrator import cohorts, evaluation_works, leases
 from podracer_orchestrator.leases import HeldLease
-from podracer_orchestrator.names import job_name, lease_name
 from podracer_orchestrator.tables import JobRow, LeaseRow, PodRow, WorkKind, WorkRow
 from podracer_orchestrator.terms import LeaseTerms
 

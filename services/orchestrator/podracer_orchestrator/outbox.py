@@ -14,11 +14,11 @@ from sqlalchemy.orm import Session
 
 from podracer.common.v1 import agent_pb2, environment_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
+from podracer_core.rpc.resource_names import job_name, leaderboard_name
 from podracer_core.telemetry.spans import current
 from podracer_orchestrator import founders
 from podracer_orchestrator.changes import OUTBOX, touch
 from podracer_orchestrator.job_plan import read_spec
-from podracer_orchestrator.names import job_name, leaderboard_name
 from podracer_orchestrator.tables import JobRow, OutboxRow
 
 CREATE_LEADERBOARD = "CreateLeaderboard"

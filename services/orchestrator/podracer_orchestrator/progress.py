@@ -17,9 +17,9 @@ from sqlalchemy.orm import Session
 
 from podracer.common.v1 import agent_pb2
 from podracer_core.errors import InvalidInput
+from podracer_core.rpc.resource_names import last_part
 from podracer_core.storage.layout import CheckpointPlace
 from podracer_orchestrator.changes import job_topic, touch
-from podracer_orchestrator.names import last_part
 from podracer_orchestrator.tables import CheckpointRow, JobRow, LeaseRow, MemberRow, WorkKind, WorkRow
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")

@@ -15,9 +15,9 @@ from sqlalchemy.orm import Session
 
 from podracer.common.v1 import agent_pb2
 from podracer_core.errors import FieldViolation, InvalidInput, PreconditionFailed
+from podracer_core.rpc.resource_names import last_part
 from podracer_orchestrator import evaluation_works, events, jobs, outbox
 from podracer_orchestrator.job_plan import read_spec
-from podracer_orchestrator.names import last_part
 from podracer_orchestrator.progress import checkpoint_reference
 from podracer_orchestrator.tables import CheckpointRow, Decision, JobRow, PromotionRow
 

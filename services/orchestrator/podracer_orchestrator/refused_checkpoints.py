@@ -10,9 +10,9 @@ from sqlalchemy.orm import Session
 
 from podracer.common.v1 import agent_pb2, cohort_pb2
 from podracer_core.errors import DataCorrupted
+from podracer_core.rpc.resource_names import last_part
 from podracer_core.storage.layout import CheckpointPlace
 from podracer_orchestrator import events
-from podracer_orchestrator.names import last_part
 from podracer_orchestrator.progress import checkpoint_reference, members_of
 from podracer_orchestrator.tables import CheckpointRow, JobRow, WorkRow
 

@@ -15,11 +15,11 @@ from sqlalchemy.orm import Session
 from podracer.common.v1 import agent_pb2, cohort_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
 from podracer.orchestrator.v1 import pod_service_pb2 as pod_pb2
+from podracer_core.rpc.resource_names import last_part
 from podracer_orchestrator import events, founders, jobs
 from podracer_orchestrator.changes import WORK, touch
 from podracer_orchestrator.cohorts import proposal_of
 from podracer_orchestrator.job_plan import read_spec
-from podracer_orchestrator.names import last_part
 from podracer_orchestrator.progress import checkpoint_reference, members_of
 from podracer_orchestrator.seeds import fresh_seeds
 from podracer_orchestrator.tables import CheckpointRow, JobRow, MemberRow, WorkKind, WorkRow, WorkState

@@ -16,7 +16,7 @@ from podracer_core.errors import FieldViolation, InvalidInput
 from podracer_core.jobs.messages import spec_from_message, spec_to_message
 from podracer_core.jobs.spec import Evolution, Pod
 from podracer_core.jobs.validation import shortened_rounds, validate
-from podracer_orchestrator import names
+from podracer_core.rpc import resource_names as names
 from podracer_orchestrator.jobs import NewJob
 
 MAX_REQUEST_ID = 64

@@ -19,12 +19,12 @@ from podracer.orchestrator.v1 import job_pb2
 from podracer_core.catalogue.messages import space_from_message
 from podracer_core.jobs.messages import search_from_message, seconds_from_duration
 from podracer_core.jobs.validation import searched_algorithms
+from podracer_core.rpc.resource_names import job_name
 from podracer_orchestrator import contests, events, founders, job_files, jobs, promotions, retraining
 from podracer_orchestrator.changes import job_topic, touch
 from podracer_orchestrator.job_plan import read_spec
 from podracer_orchestrator.job_state import FINAL_STATES, JobState
 from podracer_orchestrator.jobs import NewJob
-from podracer_orchestrator.names import job_name
 from podracer_orchestrator.promotions import Generation, Policy
 from podracer_orchestrator.submission import description_of
 from podracer_orchestrator.tables import ContinuationRow, Decision, JobRow

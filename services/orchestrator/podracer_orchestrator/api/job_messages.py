@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta
+from typing import Any
 
 from sqlalchemy.orm import Session
 
 from podracer.common.v1 import agent_pb2, cohort_pb2
 from podracer.orchestrator.v1 import job_pb2
 from podracer.orchestrator.v1 import job_service_pb2 as service_pb2
+from podracer_core.errors import FieldViolation, InvalidInput
 from podracer_core.jobs.messages import seconds_to_duration
+from podracer_core.rpc.resource_names import job_name, leaderboard_name
 from podracer_orchestrator import jobs, leases, objective, promotions, retraining
 from podracer_orchestrator.cohorts import description_of
 from podracer_orchestrator.job_plan import read_spec
-from podracer_orchestrator.names import job_name, leaderboard_name
 from podracer_orchestrator.tables import ContinuationRow, EventRow, JobRow, PromotionRow, WorkKind
 from podracer_orchestrator.terms import LeaseTerms
 
@@ -139,3 +141,12 @@ def _progress(session: Session, job: JobRow, terms: LeaseTerms, now: datetime) -
     if eta is not None:
         progress.eta.FromTimedelta(eta)
     return progress
+
+
+def enum_name(enum: Any, number: int, field: str) -> str:
+    """The name of a value of a message's enum, without its prefix. Raises InvalidInput for a number that has none."""
+    if number not in enum.values():
+        problem = f"{number} is none of {', '.join(enum.keys())}"
+        raise InvalidInput(f"{field}: {problem}", violations=[FieldViolation(field, problem)])
+    name: str = enum.Name(number)
+    return name.removeprefix(enum.Name(0).removesuffix("UNSPECIFIED"))

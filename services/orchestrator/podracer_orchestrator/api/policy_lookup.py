@@ -8,9 +8,10 @@ from sqlalchemy.orm import Session
 from podracer.common.v1 import agent_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
 from podracer_core.errors import FieldViolation, InvalidInput, NotFound, PreconditionFailed
-from podracer_orchestrator import jobs, names, outbox, supervision
+from podracer_core.rpc import resource_names as names
+from podracer_core.rpc.resource_names import Name
+from podracer_orchestrator import jobs, outbox, supervision
 from podracer_orchestrator.board.client import LeaderboardClient
-from podracer_orchestrator.names import Name
 from podracer_orchestrator.promotions import Policy
 from podracer_orchestrator.tables import CheckpointRow, JobRow
 from podracer_orchestrator.transactions import Transactions

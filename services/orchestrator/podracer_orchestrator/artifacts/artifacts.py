@@ -10,10 +10,11 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from podracer_core.errors import AlreadyExists, Fenced, NotFound, PreconditionFailed
+from podracer_core.rpc import resource_names as names
+from podracer_core.rpc.resource_names import Name
 from podracer_core.storage.manifest import FILE_NAME, Manifest, ManifestFile
-from podracer_orchestrator import job_files, jobs, names, promotions, retraining
+from podracer_orchestrator import job_files, jobs, promotions, retraining
 from podracer_orchestrator.artifacts import versions
-from podracer_orchestrator.names import Name
 from podracer_orchestrator.tables import ArtifactRow, CheckpointRow, JobRow
 
 CHECKPOINT = "CHECKPOINT"

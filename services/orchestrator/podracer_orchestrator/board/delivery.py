@@ -22,6 +22,7 @@ from podracer_core.errors import (
     PreconditionFailed,
 )
 from podracer_core.rpc.backoff import Backoff
+from podracer_core.rpc.resource_names import last_part
 from podracer_core.telemetry.metrics import DELIVERED
 from podracer_core.telemetry.spans import span
 from podracer_orchestrator import events, jobs, objective, outbox
@@ -29,7 +30,6 @@ from podracer_orchestrator.board.client import LeaderboardClient
 from podracer_orchestrator.changes import OUTBOX, ChangeFeed
 from podracer_orchestrator.clock import Clock
 from podracer_orchestrator.job_state import LIVE_STATES, TRAINING_STATES, JobState
-from podracer_orchestrator.names import last_part
 from podracer_orchestrator.tables import JobRow, OutboxRow
 from podracer_orchestrator.transactions import Transactions
 

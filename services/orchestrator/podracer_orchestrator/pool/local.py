@@ -15,7 +15,7 @@ from pathlib import Path
 from podracer_core.carriers.shared_folder import SharedFolder
 from podracer_core.device.native_settings import NATIVE_SETTINGS
 from podracer_core.errors import InvalidInput
-from podracer_orchestrator.names import last_part
+from podracer_core.rpc.resource_names import last_part
 from podracer_orchestrator.pool.backend import Capacity, PodObserver, PodPlan, PoolBackend
 from podracer_orchestrator.pool.machine import Machine, Reading
 from podracer_orchestrator.pool.pod import LEARNER, LocalPod, PodProcesses

@@ -10,7 +10,8 @@ from sqlalchemy import ColumnElement, func, select
 from sqlalchemy.orm import Session
 
 from podracer.common.v1 import cohort_pb2
-from podracer_orchestrator import events, jobs, leases, names, works
+from podracer_core.rpc import resource_names as names
+from podracer_orchestrator import events, jobs, leases, works
 from podracer_orchestrator.changes import job_topic, touch
 from podracer_orchestrator.job_plan import plan_of
 from podracer_orchestrator.job_state import ACTIVE_STATES, JobState

@@ -4,31 +4,35 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Any
 
 from podracer_core.errors import FieldViolation, InvalidInput
 
 DEFAULT_PROJECT = "default"
+"""Of a request whose `parent` is unset."""
 
-_LABEL = r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?"
+LABEL = r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?"
+"""The pattern of a DNS label: a project, a job, an alias, a data set."""
+
 _IDENTIFIER = r"[A-Za-z0-9](?:[-_.A-Za-z0-9]{0,126}[A-Za-z0-9])?"
-_LABEL_PATTERN = re.compile(_LABEL)
+_LABEL_PATTERN = re.compile(LABEL)
 _PATTERNS = {
-    "project": re.compile(rf"projects/(?P<project>{_LABEL})"),
-    "job": re.compile(rf"projects/(?P<project>{_LABEL})/jobs/(?P<id>{_LABEL})"),
-    "pod": re.compile(rf"projects/(?P<project>{_LABEL})/pods/(?P<id>{_IDENTIFIER})"),
-    "lease": re.compile(rf"projects/(?P<project>{_LABEL})/leases/(?P<id>{_IDENTIFIER})"),
-    "artifact": re.compile(rf"projects/(?P<project>{_LABEL})/artifacts/(?P<id>{_IDENTIFIER})"),
-    "agent": re.compile(rf"projects/(?P<project>{_LABEL})/jobs/(?P<job>{_LABEL})/agents/(?P<id>{_IDENTIFIER})"),
+    "project": re.compile(rf"projects/(?P<project>{LABEL})"),
+    "job": re.compile(rf"projects/(?P<project>{LABEL})/jobs/(?P<id>{LABEL})"),
+    "leaderboard": re.compile(rf"projects/(?P<project>{LABEL})/leaderboards/(?P<id>{LABEL})"),
+    "pod": re.compile(rf"projects/(?P<project>{LABEL})/pods/(?P<id>{_IDENTIFIER})"),
+    "lease": re.compile(rf"projects/(?P<project>{LABEL})/leases/(?P<id>{_IDENTIFIER})"),
+    "artifact": re.compile(rf"projects/(?P<project>{LABEL})/artifacts/(?P<id>{_IDENTIFIER})"),
+    "agent": re.compile(rf"projects/(?P<project>{LABEL})/jobs/(?P<job>{LABEL})/agents/(?P<id>{_IDENTIFIER})"),
     "checkpoint": re.compile(
-        rf"projects/(?P<project>{_LABEL})/jobs/(?P<job>{_LABEL})/agents/(?P<agent>{_IDENTIFIER})"
+        rf"projects/(?P<project>{LABEL})/jobs/(?P<job>{LABEL})/agents/(?P<agent>{_IDENTIFIER})"
         rf"/checkpoints/(?P<id>{_IDENTIFIER})"
     ),
-    "best checkpoint": re.compile(rf"projects/(?P<project>{_LABEL})/jobs/(?P<job>{_LABEL})/checkpoints/(?P<id>best)"),
+    "best checkpoint": re.compile(rf"projects/(?P<project>{LABEL})/jobs/(?P<job>{LABEL})/checkpoints/(?P<id>best)"),
 }
 _EXAMPLES = {
     "project": "projects/p",
     "job": "projects/p/jobs/j",
+    "leaderboard": "projects/p/leaderboards/j",
     "pod": "projects/p/pods/x",
     "lease": "projects/p/leases/x",
     "artifact": "projects/p/artifacts/x",
@@ -49,6 +53,16 @@ class Name:
     agent: str = ""
 
 
+def is_label(text: str) -> bool:
+    """Whether `text` is a DNS label of at most 63 characters."""
+    return _LABEL_PATTERN.fullmatch(text) is not None
+
+
+def is_name(kind: str, text: str) -> bool:
+    """Whether `text` is the name of a `kind`."""
+    return _PATTERNS[kind].fullmatch(text) is not None
+
+
 def parse(kind: str, text: str, field: str = "name") -> Name:
     """Take a name of one kind apart. Raises InvalidInput, with the form that is expected."""
     match = _PATTERNS[kind].fullmatch(text)
@@ -62,7 +76,7 @@ def parse(kind: str, text: str, field: str = "name") -> Name:
 def parse_any(kinds: tuple[str, ...], text: str, field: str = "name") -> Name:
     """Take a name of one of several kinds apart. Raises InvalidInput."""
     for kind in kinds:
-        if _PATTERNS[kind].fullmatch(text):
+        if is_name(kind, text):
             return parse(kind, text, field)
     expected = " or ".join(_EXAMPLES[kind] for kind in kinds)
     message = f"{text[:200]!r} is not a name of the form {expected}"
@@ -74,18 +88,9 @@ def parse_parent(text: str) -> str:
     return parse("project", text, "parent").project if text else DEFAULT_PROJECT
 
 
-def enum_name(enum: Any, number: int, field: str) -> str:
-    """The name of a value of a message's enum, without its prefix. Raises InvalidInput for a number that has none."""
-    if number not in enum.values():
-        problem = f"{number} is none of {', '.join(enum.keys())}"
-        raise InvalidInput(f"{field}: {problem}", violations=[FieldViolation(field, problem)])
-    name: str = enum.Name(number)
-    return name.removeprefix(enum.Name(0).removesuffix("UNSPECIFIED"))
-
-
 def check_label(text: str, field: str) -> None:
     """Raise InvalidInput unless `text` is a DNS label of at most 63 characters."""
-    if not _LABEL_PATTERN.fullmatch(text):
+    if not is_label(text):
         message = f"{text[:200]!r} is not a DNS label: lower-case letters, digits and '-', at most 63"
         raise InvalidInput(message, violations=[FieldViolation(field, message)], reason="INVALID_NAME")
 
