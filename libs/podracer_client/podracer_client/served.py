@@ -9,11 +9,11 @@ from pathlib import Path
 
 from podracer_client.names import is_checkpoint_name, is_job_name, job_name, short_name
 from podracer_core.errors import FieldViolation, InvalidInput
+from podracer_core.rpc.resource_names import is_label
 
 __all__ = ["Wanted", "wanted_policies"]
 
 _NAME = re.compile(r"([A-Za-z0-9._-]{1,100})=(.+)", re.DOTALL)
-_ALIAS = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
 _DEFAULT_NAME = "policy"
 
 
@@ -34,7 +34,7 @@ def wanted_policies(texts: Sequence[str]) -> list[Wanted]:
         match = None if _is_there(text) else _NAME.fullmatch(text)
         given, source = (match[1], match[2]) if match else ("", text)
         job, at, alias = source.rpartition("@")
-        follows = bool(at and is_job_name(job) and _ALIAS.fullmatch(alias) and not _is_there(source))
+        follows = bool(at and is_job_name(job) and is_label(alias) and not _is_there(source))
         name = given or (short_name(job) if follows else _default_name(source))
         former = found.get(name)
         if former is not None and (follows or former.alias or not given):

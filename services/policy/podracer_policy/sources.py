@@ -9,13 +9,13 @@ from pathlib import Path
 
 from podracer_core.checkpoint import POLICY_GROUPS, Checkpoint, open_checkpoint_folder
 from podracer_core.errors import FieldViolation, InvalidInput
+from podracer_core.rpc.resource_names import LABEL
 from podracer_core.serving import ServedPolicy
 from podracer_core.serving.policy import require_word
 
 __all__ = ["Alias", "Folders", "default_version", "parse_sources"]
 
-_LABEL = r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?"
-_ALIAS = re.compile(rf"(projects/{_LABEL})/jobs/({_LABEL})@({_LABEL})")
+_ALIAS = re.compile(rf"(projects/{LABEL})/jobs/({LABEL})@({LABEL})")
 _UNWORDLY = re.compile(r"[^A-Za-z0-9._-]")
 
 

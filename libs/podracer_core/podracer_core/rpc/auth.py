@@ -11,6 +11,7 @@ from typing import Any
 from google.protobuf.message import Message
 
 from podracer_core.errors import PermissionRefused, Unauthenticated
+from podracer_core.rpc.resource_names import DEFAULT_PROJECT
 from podracer_core.rpc.tokens import LeaseTokens, Role, TokenFiles
 
 AUTHORIZATION = "authorization"
@@ -103,9 +104,6 @@ def _bearer_token(metadata: Iterable[tuple[str, str | bytes]]) -> str:
 #
 # All resource names begin with their project, so one look at a request's strings, in the server's guard, covers every
 # method, also those that are written tomorrow.
-
-DEFAULT_PROJECT = "default"
-"""Of a request whose `parent` is unset."""
 
 _NAME = re.compile(r"projects/([^/]*)(?:/.*)?", re.DOTALL)
 
