@@ -146,9 +146,8 @@ def typed_arguments(environment: type[VecEnvironment], arguments: Mapping[str, A
     come up somewhere in torch. Those that it does not name are left as they are. Raises InvalidInput with every value
     of the wrong type.
     """
-    constructor = environment.__init__
-    named = inspect.signature(constructor).parameters
-    kinds = get_type_hints(constructor, include_extras=True)
+    named = inspect.signature(environment).parameters
+    kinds = get_type_hints(getattr(environment, "arguments_type", environment.__init__), include_extras=True)
     builder = Builder("", {})
     typed = {
         name: builder.value(kinds[name], Node.from_plain(value), f"environment.kwargs.{name}")

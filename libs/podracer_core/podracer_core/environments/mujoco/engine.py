@@ -5,19 +5,16 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
 
 import gymnasium.envs
 import mujoco
 import torch
 
 from podracer_core.environments.mujoco.physics import Physics
+from podracer_core.environments.mujoco_info import Engine
 from podracer_core.errors import FieldViolation, InvalidInput, PreconditionFailed
 
-__all__ = ["Engine", "load_model", "open_physics", "refuse_contact_forces"]
-
-
-Engine = Literal["auto", "mujoco", "warp"]
+__all__ = ["load_model", "open_physics"]
 
 
 def open_physics(
@@ -80,22 +77,3 @@ def load_model(xml_file: str) -> mujoco.MjModel:
 
 def _no_model(message: str) -> InvalidInput:
     return InvalidInput(message, violations=[FieldViolation("environment.kwargs.xml_file", message)])
-
-
-# Gymnasium calls `mj_rnePostConstraint` on every world after the last physics step. `mujoco.batch.Batch` does not, and
-# a sensor that makes MuJoCo compute contact forces (`cfrc_ext`) within the step does so at the first stage of the
-# Runge-Kutta integrator, not at the last as Gymnasium's call does. Rather than other numbers under the same name there
-# are none, neither in an observation nor in a reward.
-def refuse_contact_forces(entry_point: str, weight_name: str, weight: float, observed: bool) -> None:
-    """InvalidInput if a task is asked for contact forces; `entry_point` is Gymnasium's class, which has them."""
-    wrong = [
-        FieldViolation(f"environment.kwargs.{name}", f"must be {right}: contact forces are not computed here")
-        for name, asked, right in (
-            ("include_cfrc_ext_in_observation", observed, "false"),
-            (weight_name, weight != 0, "0"),
-        )
-        if asked
-    ]
-    if wrong:
-        hint = f"for Gymnasium's own, in processes, name the entry_point {entry_point} instead of the id"
-        raise InvalidInput("; ".join([*map(str, wrong), hint]), violations=wrong)
