@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from podracer_core.config.quantities import MAX_SECONDS
+from podracer_core.config.scalars import MAX_SECONDS
 from podracer_core.errors import InvalidInput
 from podracer_core.jobs.checks import MAX_COUNT, Checks
 from podracer_core.jobs.environment_rules import check_environment

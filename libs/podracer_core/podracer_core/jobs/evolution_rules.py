@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from podracer_core.config.quantities import MAX_SECONDS
+from podracer_core.config.scalars import MAX_SECONDS
 from podracer_core.jobs.checks import MAX_COUNT, Checks
 from podracer_core.jobs.spec import Evolution
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 
 from podracer_core.catalogue.spaces import Space
-from podracer_core.config.quantities import MAX_SECONDS
+from podracer_core.config.scalars import MAX_SECONDS
 from podracer_core.jobs.checks import MAX_COUNT, Checks
 from podracer_core.jobs.continuous_rules import check_continuous, check_retrain, check_warm_start
 from podracer_core.jobs.environment_rules import check_environment, check_files
