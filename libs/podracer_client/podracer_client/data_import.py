@@ -13,10 +13,11 @@ from typing import TextIO
 from podracer_client.client import Client
 from podracer_client.data_sets import download_data_set, store_data_set
 from podracer_core.errors import Fenced, InvalidInput
+from podracer_core.market_data import COLUMNS
 from podracer_core.market_data.appending import append, prepared
 from podracer_core.market_data.canonical import Provenance, read_provenance, write_canonical
 from podracer_core.market_data.inspection import Inspection, inspect
-from podracer_core.market_data.reading import COLUMNS, read_table
+from podracer_core.market_data.reading import read_table
 from podracer_core.market_data.synthetic import SyntheticMarket, make_market
 from podracer_core.market_data.table import PriceTable, checked, moment
 from podracer_core.rpc.resource_names import is_label

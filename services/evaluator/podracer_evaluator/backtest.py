@@ -19,7 +19,7 @@ from podracer_core.checkpoint import Checkpoint, load_actor, load_ensemble, rule
 from podracer_core.checkpoint.evaluation import make_environment_for
 from podracer_core.environments.stock_trading.environment import StockTrading
 from podracer_core.environments.stock_trading.market import Market, prepare
-from podracer_core.environments.stock_trading.settings import StockTradingConfig
+from podracer_core.environments.stock_trading_info import StockTradingConfig
 from podracer_core.errors import FieldViolation, InvalidInput
 from podracer_core.evaluate.backtesting import BASELINES, dated, index_record, play_baseline, play_policy, seen_bars
 from podracer_core.market_data.reading import read_index, read_table

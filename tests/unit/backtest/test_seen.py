@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from podracer_core.environments.stock_trading.market import Market, prepare
-from podracer_core.environments.stock_trading.settings import StockTradingConfig
+from podracer_core.environments.stock_trading_info import StockTradingConfig
 from podracer_core.evaluate.backtesting import dated, seen_bars
 from support.stock_market import days_of, market_rows, write_csv
 

@@ -13,8 +13,8 @@ from torch import Tensor
 from podracer_core.backtest.record import BacktestRecord
 from podracer_core.environments.stock_trading.environment import Decision, StockTrading
 from podracer_core.environments.stock_trading.market import Market
-from podracer_core.environments.stock_trading.settings import StockTradingConfig
 from podracer_core.environments.stock_trading.split import evaluation_bars, split_bars, traded_splits
+from podracer_core.environments.stock_trading_info import StockTradingConfig
 from podracer_core.errors import InvalidInput
 from podracer_core.evaluate.evaluation import Evaluated, Evaluator
 

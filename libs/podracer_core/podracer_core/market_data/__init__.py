@@ -11,3 +11,6 @@ synthetic     invented markets
 
 This file imports nothing; pyarrow and talib are imported when a table is opened.
 """
+
+COLUMNS = ("ticker", "time", "open", "high", "low", "close", "volume")
+"""Of every table."""

@@ -15,7 +15,7 @@ from podracer_core.environments.stock_trading import indicators
 from podracer_core.environments.stock_trading.environment import StockTrading
 from podracer_core.environments.stock_trading.indicators import bars_needed, indicators_of, turbulence_of
 from podracer_core.environments.stock_trading.market import Market, prepare
-from podracer_core.environments.stock_trading.settings import StockTradingConfig
+from podracer_core.environments.stock_trading_info import StockTradingConfig
 from podracer_core.errors import InvalidInput
 from podracer_core.market_data.ex_rights import adjusted, find_ex_rights
 from podracer_core.market_data.reading import read_table

@@ -18,9 +18,9 @@ from torch import Tensor
 
 from podracer_core.backtest.performance import daily_returns
 from podracer_core.environments.stock_trading.market import Market, prepare
-from podracer_core.environments.stock_trading.settings import StockTradingConfig
 from podracer_core.environments.stock_trading.split import check_split, evaluation_bars, traded_splits
 from podracer_core.environments.stock_trading.statistic import statistic_of
+from podracer_core.environments.stock_trading_info import StockTradingConfig
 from podracer_core.environments.torch_environment import State, TorchEnvironment
 from podracer_core.environments.vec_environment import EpisodeStatistic, check_time_limit
 from podracer_core.random_numbers import integers, uniform

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from podracer_core.environments.stock_trading.settings import Indicator, StockTradingConfig
+from podracer_core.environments.stock_trading_info import Indicator, StockTradingConfig
 from podracer_core.market_data.refusal import refusal, trading_library
 from podracer_core.market_data.table import PriceTable
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from podracer_core.backtest.performance import DAYS_A_YEAR, performance, sharpe_ratio
-from podracer_core.environments.stock_trading.settings import Score
+from podracer_core.environments.stock_trading_info import Score
 from podracer_core.environments.vec_environment import EpisodeStatistic
 from podracer_core.statistics.bootstrap import bootstrap_interval
 
