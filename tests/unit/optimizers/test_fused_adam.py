@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from podracer_core.optimizers import StackedAdam, stacked_adam
+from podracer_core import optimizers
+from podracer_core.optimizers import StackedAdam
 
 MEMBERS, SIZE, STEPS = 3, 1000, 12
 RATES = torch.tensor([1e-3, 1e-2, 1e-1])
@@ -85,7 +86,7 @@ def test_only_large_members_go_through_it_and_may_be_views(monkeypatch: pytest.M
         step_fused(adam, rate, active)
 
     monkeypatch.setattr(StackedAdam, "_step_fused", counted)
-    for size, many in ((optimizers._FUSED_SIZE - 1, False), (stacked_adam._FUSED_SIZE, True)):
+    for size, many in ((optimizers._FUSED_SIZE - 1, False), (optimizers._FUSED_SIZE, True)):
         calls.clear()
         wide = torch.zeros(2, size + 5)
         adam = StackedAdam(wide[:, 5:], torch.ones(2, size))
