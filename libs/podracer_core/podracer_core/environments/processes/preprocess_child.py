@@ -177,10 +177,6 @@ def main(descriptor: int, memory: int, parent_pid: int, die_with_thread: bool, s
     server.close()
 
 
-if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4] == "1", sys.argv[5] == "1")
-
-
 _PROTOCOL = "podracer_core.environments.vec_environment"
 
 
@@ -240,3 +236,7 @@ def _checked(made: Any, entry_point: str) -> gymnasium.Env[Any, Any]:
             "an environment in torch is named by its class, a subclass of TorchEnvironment"
         )
     return made
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4] == "1", sys.argv[5] == "1")
