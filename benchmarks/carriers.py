@@ -38,7 +38,6 @@ from podracer_core.carriers.inline import CHUNK_BYTES, TensorDecoder, TensorEnco
 from podracer_core.carriers.negotiation import CarrierOffering, Endpoint, Payload, choose
 from podracer_core.carriers.shared_folder import SharedFolder
 from podracer_core.carriers.slots import SlotReader, SlotWriter
-from podracer_core.lifetime import PARENT_VARIABLE, exit_with_parent_if_asked, stop_event_on_signals
 from podracer_core.rpc.auth import Authorizer
 from podracer_core.rpc.channel import open_channel
 from podracer_core.rpc.server import create_server
@@ -46,6 +45,7 @@ from podracer_core.rpc.sessions import Session, SessionSlots
 from podracer_core.rpc.streams import StreamCall
 from podracer_core.rpc.tokens import FileToken, Role, TokenFiles, create_tokens
 from podracer_core.rpc.work_queue import WorkQueue
+from podracer_core.service.lifetime import PARENT_VARIABLE, exit_with_parent_if_asked, stop_event_on_signals
 
 KB, MB = 1 << 10, 1 << 20
 SIZES = (KB, 4 * KB, 16 * KB, 64 * KB, 256 * KB, MB, 4 * MB, 16 * MB, 64 * MB)

@@ -36,7 +36,7 @@ from podracer_core.jobs.job_file import parse_job
 from podracer_core.rpc.backoff import Backoff
 from podracer_core.rpc.channel import open_aio_channel
 from podracer_core.rpc.tokens import FileToken
-from podracer_core.storage.object_store import open_store
+from podracer_core.storage import open_store
 
 CURVES = Path(__file__).resolve().parent / "simulation" / "curves.csv"
 LOADERS = 2

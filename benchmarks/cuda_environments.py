@@ -23,9 +23,9 @@ from podracer_core.algorithms.cohort import CohortConfig, MemberConfig
 from podracer_core.algorithms.registry import algorithm_class
 from podracer_core.catalogue.environments import EnvironmentSpec
 from podracer_core.collect import Collector
+from podracer_core.device.torch_settings import set_up_torch
 from podracer_core.environments.registry import make_vec_environment
 from podracer_core.environments.vec_environment import VecEnvironment
-from podracer_core.torch_settings import set_up_torch
 
 TARGETS = {"Ant-v5": 300e3, "Humanoid-v5": 300e3, "CartPole-v1": 300e6}
 OTHERS = ("HalfCheetah-v5", "Hopper-v5", "Walker2d-v5")

@@ -38,7 +38,7 @@ from podracer_core.errors import PodracerError
 from podracer_core.jobs.job_file import parse_job
 from podracer_core.jobs.messages import seconds_from_duration
 from podracer_core.rpc.channel import open_aio_channel
-from podracer_core.storage.object_store import open_store
+from podracer_core.storage import open_store
 
 CURVES = Path(__file__).resolve().parent / "simulation" / "curves.csv"
 PODS = (1, 2, 4, 8, 16, 32, 64)

@@ -43,8 +43,8 @@ from podracer_core.algorithms.ppo import PPO
 from podracer_core.catalogue.environments import EnvironmentSpec
 from podracer_core.collect import Collector
 from podracer_core.environments.registry import make_vec_environment
+from podracer_core.service.telemetry import TelemetryOptions, telemetry
 from podracer_core.telemetry.spans import span
-from podracer_core.telemetry.start import TelemetryOptions, telemetry
 from podracer_core.training.plan import RoundPlan
 from podracer_core.training.session import TrainingSession
 from podracer_core.training.source import InProcessSource

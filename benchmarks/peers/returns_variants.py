@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
-from podracer_core.algorithms.advantages import normalized_advantages
 from podracer_core.algorithms.minibatch import Minibatch, RolloutRows
 from podracer_core.algorithms.ppo import PPO
+from podracer_core.algorithms.preparation import normalized_advantages
 from podracer_core.buffers.rollout import Rollout
 from podracer_core.networks import RunningNormalizer
 

@@ -20,9 +20,10 @@ from cluster.kubectl import Kubectl, wait_until
 from podracer_client import Client, Job, PolicyClient
 from podracer_client.servers import cluster
 from podracer_client.servers.contexts import ClusterPlace
-from podracer_core.config.secret import Secret
+from podracer_core.config.scalars import Secret
 from podracer_core.errors import PodracerError
-from podracer_core.storage.object_store import ObjectStore, open_store
+from podracer_core.storage import open_store
+from podracer_core.storage.object_store import ObjectStore
 from podracer_core.storage.s3 import S3Settings
 from support.audit import Audit
 from support.processes import ROOT

@@ -27,7 +27,7 @@ from podracer_core.checkpoint import load_checkpoint
 from podracer_core.checkpoint.policy import POLICY_GROUPS, load_policy
 from podracer_core.errors import PodracerError, Unauthenticated
 from podracer_core.jobs.job_file import parse_job
-from podracer_core.storage.object_store import open_store
+from podracer_core.storage import open_store
 from support.client_programs import LANGUAGES, build_client, check_output, copy_clients, run
 
 pytestmark = [pytest.mark.compose, pytest.mark.timeout(3600)]

@@ -19,13 +19,13 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from podracer_core import cuda_graphs
 from podracer_core.algorithms.algorithm import Algorithm
 from podracer_core.algorithms.cohort import CohortConfig, MemberConfig
 from podracer_core.algorithms.registry import algorithm_class
 from podracer_core.buffers import memory
 from podracer_core.catalogue.environments import EnvironmentSpec
 from podracer_core.collect import Collector
+from podracer_core.device import cuda_graphs
 from podracer_core.environments.registry import make_vec_environment
 from podracer_core.environments.vec_environment import VecEnvironment
 from podracer_core.evaluate import GreedyEvaluator, greedy_evaluator

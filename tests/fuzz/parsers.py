@@ -15,7 +15,7 @@ import atheris
 
 with atheris.instrument_imports(include=["podracer_core", "yaml"]):
     from podracer_core.attachments.unpack import unpack_code
-    from podracer_core.checkpoint.packed import open_packed_policy
+    from podracer_core.checkpoint.policy import open_packed_policy
     from podracer_core.errors import DataCorrupted, InvalidInput, NotFound
     from podracer_core.jobs.experiment import parse_experiment
     from podracer_core.jobs.job_file import parse_job

@@ -14,7 +14,7 @@ from typing import Any
 
 from podracer_core.attachments.pack import pack_code
 from podracer_core.attachments.transfer import put_file
-from podracer_core.catalogue.environments.stored_file import StoredFile
+from podracer_core.catalogue.environments.spec import StoredFile
 from podracer_core.storage.layout import artifact_key
 from podracer_core.storage.object_store import ObjectStore
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from podracer_core import cuda_graphs
+from podracer_core.device import cuda_graphs
 
 captures: list[int] = []
 """How many operations each graph has."""

@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 from typing import IO
 
-from podracer_core import warm_start
-from podracer_core.native_settings import NATIVE_SETTINGS
+from podracer_core.device.native_settings import NATIVE_SETTINGS
+from podracer_core.service import warm_start
 
 WITH_TORCH = ("learner", "worker", "evaluator", "policy")
 

@@ -8,7 +8,8 @@ import sys
 import pytest
 
 from podracer.common.v1 import cohort_pb2
-from podracer_core.build import (
+from podracer_core.errors import PreconditionFailed
+from podracer_core.service.build import (
     PROTOCOL,
     REVISION_VARIABLE,
     describe_build,
@@ -16,7 +17,6 @@ from podracer_core.build import (
     own_build,
     require_same_build,
 )
-from podracer_core.errors import PreconditionFailed
 
 
 def test_a_build_gets_along_with_itself() -> None:

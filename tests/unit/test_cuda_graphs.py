@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from podracer_core import cuda_graphs
 from podracer_core.algorithms.cohort import CohortConfig, MemberConfig
 from podracer_core.algorithms.registry import algorithm_class
 from podracer_core.buffers import replay
@@ -16,7 +15,8 @@ from podracer_core.buffers.replay import Replay
 from podracer_core.catalogue.algorithms import BUILT_IN
 from podracer_core.catalogue.spaces import DiscreteSpace
 from podracer_core.collect import Collector
-from podracer_core.cuda_graphs import WARM_UP, CaptureFailed, Graphed, map_tensors, tensors_of
+from podracer_core.device import cuda_graphs
+from podracer_core.device.cuda_graphs import WARM_UP, CaptureFailed, Graphed, map_tensors, tensors_of
 from podracer_core.environments.classic_control.cartpole import CartPole
 from podracer_core.environments.classic_control.pendulum import Pendulum
 from podracer_core.networks import ActorCritic

@@ -18,7 +18,7 @@ from podracer_core.algorithms.cohort import CohortConfig, MemberConfig
 from podracer_core.catalogue.environments import EnvironmentSpec
 from podracer_core.errors import InvalidInput
 from podracer_core.evaluate import evaluator_class
-from podracer_core.fusion.registry import fusion_class
+from podracer_core.fusion.fusion import fusion_class
 from podracer_core.jobs.job_file import load_job_file
 from podracer_core.jobs.spec import JobSpec
 from podracer_evaluator.evaluation import PolicyEvaluation

@@ -1,6 +1,6 @@
 """`python -m podracer_evaluator`."""
 
-from podracer_core.process import main
+from podracer_core.service.process import main
 from podracer_evaluator.config import EvaluatorConfig
 from podracer_evaluator.server import serve
 

@@ -13,7 +13,7 @@ from podracer_core.attachments.cache import FileCache
 from podracer_core.attachments.placement import FILES_MISSING, place_environment
 from podracer_core.catalogue import spaces
 from podracer_core.catalogue.environments import EnvironmentSpec, find_environment
-from podracer_core.catalogue.environments.stored_file import StoredFile
+from podracer_core.catalogue.environments.spec import StoredFile
 from podracer_core.catalogue.evaluators import GREEDY_EPISODES
 from podracer_core.catalogue.messages import (
     description_to_message,
@@ -34,8 +34,8 @@ from podracer_core.errors import FieldViolation, InvalidInput, PreconditionFaile
 from podracer_core.evaluate import EvaluationResult
 from podracer_core.evaluate.messages import result_from_json, result_to_message
 from podracer_core.jobs.messages import seconds_to_duration
-from podracer_core.processor_time import processor_seconds
-from podracer_core.storage.object_store import open_store
+from podracer_core.service.processor_time import processor_seconds
+from podracer_core.storage import open_store
 
 __all__ = ["Sources", "describe", "evaluate_request"]
 

@@ -13,17 +13,17 @@ from podracer.evaluator.v1 import evaluator_service_pb2, evaluator_service_pb2_g
 from podracer_core.attachments.cache import FileCache
 from podracer_core.attachments.placement import place_environment
 from podracer_core.attachments.transfer import FileReceiver
-from podracer_core.build import own_build
 from podracer_core.catalogue.messages import environment_from_message
 from podracer_core.errors import FieldViolation, InvalidInput, Unavailable
 from podracer_core.jobs.messages import seconds_from_duration
-from podracer_core.lifetime import stop_event_on_signals
-from podracer_core.process import announce
 from podracer_core.rpc.auth import Authorizer
 from podracer_core.rpc.server import RpcServer, create_server
 from podracer_core.rpc.sessions import SessionSlots
 from podracer_core.rpc.tokens import Role, TokenFiles
 from podracer_core.rpc.work_queue import WorkQueue
+from podracer_core.service.build import own_build
+from podracer_core.service.lifetime import stop_event_on_signals
+from podracer_core.service.process import announce
 from podracer_core.telemetry.metrics import EVALUATION
 from podracer_evaluator.config import EvaluatorConfig
 from podracer_evaluator.episode_counter import EpisodeCounter, purpose_name
@@ -71,7 +71,7 @@ def serve(config: EvaluatorConfig) -> int:
     announce(server.address)
     # Late: torch takes a second, and the learner can connect meanwhile.
     import podracer_evaluator.session  # noqa: F401 - else the first session would wait for it
-    from podracer_core.torch_settings import set_up_torch
+    from podracer_core.device.torch_settings import set_up_torch
 
     set_up_torch(config.threads)
     work.run(stop)

@@ -16,7 +16,6 @@ from podracer.evaluator.v1 import evaluator_service_pb2
 from podracer_core.algorithms.cohort import CohortConfig
 from podracer_core.attachments.cache import FileCache
 from podracer_core.attachments.placement import PlacedEnvironment, place_environment
-from podracer_core.build import own_build, require_same_build
 from podracer_core.carriers.inline import TensorDecoder
 from podracer_core.carriers.negotiation import Endpoint, Payload, carrier_name, choose
 from podracer_core.carriers.shared_folder import SharedFolder
@@ -32,6 +31,7 @@ from podracer_core.jobs.messages import seconds_to_duration
 from podracer_core.jobs.objective import MAX_EPISODES
 from podracer_core.rpc.sessions import WorkSession
 from podracer_core.rpc.work_queue import WorkQueue
+from podracer_core.service.build import own_build, require_same_build
 from podracer_core.telemetry.metrics import EVALUATION, EVALUATOR_QUEUE
 from podracer_core.telemetry.spans import span
 from podracer_core.training.messages import cohort_from_message

@@ -1,6 +1,6 @@
 """`python -m podracer_leaderboard`."""
 
-from podracer_core.process import main
+from podracer_core.service.process import main
 from podracer_leaderboard.config import LeaderboardConfig
 from podracer_leaderboard.server import serve
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from podracer_core.process import ServiceSettings
+from podracer_core.service.process import ServiceSettings
 
 __all__ = ["LeaderboardConfig"]
 

@@ -8,11 +8,10 @@ from functools import partial
 
 from podracer.leaderboard.v1.leaderboard_service_pb2_grpc import add_LeaderboardServiceServicer_to_server
 from podracer_core.database import Database, open_database
-from podracer_core.process import announce
-from podracer_core.rpc.aio_server import AioRpcServer, create_aio_server
+from podracer_core.rpc.aio_server import AioRpcServer, Readiness, create_aio_server
 from podracer_core.rpc.auth import Authorizer
-from podracer_core.rpc.readiness import Readiness
 from podracer_core.rpc.tokens import TokenFiles
+from podracer_core.service.process import announce
 from podracer_leaderboard.config import LeaderboardConfig
 from podracer_leaderboard.service import METHODS, LeaderboardService
 

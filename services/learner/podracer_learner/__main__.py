@@ -1,6 +1,6 @@
 """`python -m podracer_learner`."""
 
-from podracer_core.process import main
+from podracer_core.service.process import main
 from podracer_learner.config import LearnerConfig
 from podracer_learner.server import serve
 

@@ -22,7 +22,7 @@ from podracer_core.errors import (
     UserCodeFailed,
 )
 from podracer_core.jobs.messages import seconds_from_duration
-from podracer_core.processor_time import processor_seconds
+from podracer_core.service.processor_time import processor_seconds
 from podracer_core.storage.folder import FolderStore
 from podracer_core.storage.object_store import ObjectStore
 from podracer_core.storage.spool import Spool, SpoolFolder

@@ -11,19 +11,20 @@ import grpc
 
 from podracer.learner.v1 import learner_service_pb2, learner_service_pb2_grpc
 from podracer.orchestrator.v1 import job_pb2, pod_service_pb2
-from podracer_core.build import own_build
 from podracer_core.catalogue.algorithms import known_algorithms
 from podracer_core.catalogue.environments import BUILT_IN, known_environments
 from podracer_core.catalogue.evaluators import evaluator_names
 from podracer_core.errors import FieldViolation, InvalidInput, Unavailable
-from podracer_core.lifetime import stop_event_on_signals
-from podracer_core.process import announce
 from podracer_core.rpc.auth import Authorizer
 from podracer_core.rpc.backoff import Backoff
 from podracer_core.rpc.limits import SERVER_THREADS
 from podracer_core.rpc.server import RpcServer, create_server
 from podracer_core.rpc.tokens import Role, TokenFiles
-from podracer_core.storage.object_store import ObjectStore, open_store
+from podracer_core.service.build import own_build
+from podracer_core.service.lifetime import stop_event_on_signals
+from podracer_core.service.process import announce
+from podracer_core.storage import open_store
+from podracer_core.storage.object_store import ObjectStore
 from podracer_learner.config import LearnerConfig
 from podracer_learner.fusion.follower_registry import MAX_STREAMS, FollowerRegistry
 from podracer_learner.lease.control import work_request
@@ -69,8 +70,8 @@ def serve(config: LearnerConfig) -> int:
     server = create_learner_server(config, status, commands, followers)
     server.start()
     announce(server.address)
+    from podracer_core.device.torch_settings import set_up_torch
     from podracer_core.environments.registry import require_device  # late: torch takes a second
-    from podracer_core.torch_settings import set_up_torch
     from podracer_learner.loop import LeaseLoop
 
     set_up_torch(config.threads)

@@ -13,7 +13,8 @@ from sqlalchemy.orm import Session
 from podracer_core.database import open_database
 from podracer_core.rpc.channel import open_aio_channel
 from podracer_core.rpc.tokens import FileToken, LeaseTokens
-from podracer_core.storage.object_store import ObjectStore, open_store
+from podracer_core.storage import open_store
+from podracer_core.storage.object_store import ObjectStore
 from podracer_orchestrator.artifacts.retention import RetentionTask
 from podracer_orchestrator.board.client import LeaderboardClient
 from podracer_orchestrator.board.delivery import Delivery

@@ -9,11 +9,10 @@ from functools import partial
 from podracer.orchestrator.v1.artifact_service_pb2_grpc import add_ArtifactServiceServicer_to_server
 from podracer.orchestrator.v1.job_service_pb2_grpc import add_JobServiceServicer_to_server
 from podracer.orchestrator.v1.pod_service_pb2_grpc import add_PodServiceServicer_to_server
-from podracer_core.process import announce
-from podracer_core.rpc.aio_server import AioRpcServer, create_aio_server
+from podracer_core.rpc.aio_server import AioRpcServer, Readiness, create_aio_server
 from podracer_core.rpc.auth import Authorizer
-from podracer_core.rpc.readiness import Readiness
 from podracer_core.rpc.tokens import TokenFiles
+from podracer_core.service.process import announce
 from podracer_orchestrator.api import artifact_service, job_service, pod_service
 from podracer_orchestrator.config import OrchestratorConfig
 from podracer_orchestrator.orchestrator import Orchestrator

@@ -1,6 +1,6 @@
 """`python -m podracer_policy`."""
 
-from podracer_core.process import main
+from podracer_core.service.process import main
 from podracer_policy.config import PolicyConfig
 from podracer_policy.server import serve
 

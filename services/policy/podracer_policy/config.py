@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from podracer_core.config import Seconds
-from podracer_core.process import ServiceSettings
+from podracer_core.service.process import ServiceSettings
 
 __all__ = ["PolicyConfig"]
 

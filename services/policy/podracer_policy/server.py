@@ -15,11 +15,11 @@ import torch
 
 from podracer.policy.v1.policy_service_pb2_grpc import add_PolicyServiceServicer_to_server
 from podracer_core.errors import FieldViolation, InvalidInput
-from podracer_core.process import announce
 from podracer_core.rpc.aio_server import AioRpcServer, create_aio_server
 from podracer_core.rpc.auth import Authorizer
 from podracer_core.rpc.channel import open_channel
 from podracer_core.rpc.tokens import FileToken, Role, TokenFiles
+from podracer_core.service.process import announce
 from podracer_core.serving import Batcher, ServedPolicies
 from podracer_policy.config import PolicyConfig
 from podracer_policy.service import METHODS, PolicyService

@@ -1,6 +1,6 @@
 """`python -m podracer_worker`."""
 
-from podracer_core.process import main
+from podracer_core.service.process import main
 from podracer_worker.config import WorkerConfig
 from podracer_worker.server import serve
 

@@ -10,15 +10,15 @@ import grpc
 from podracer.worker.v1 import worker_service_pb2, worker_service_pb2_grpc
 from podracer_core.attachments.cache import FileCache
 from podracer_core.attachments.transfer import FileReceiver
-from podracer_core.build import own_build
 from podracer_core.carriers.shared_folder import SharedFolder
-from podracer_core.lifetime import stop_event_on_signals
-from podracer_core.process import announce
 from podracer_core.rpc.auth import Authorizer
 from podracer_core.rpc.server import RpcServer, create_server
 from podracer_core.rpc.sessions import SessionSlots
 from podracer_core.rpc.tokens import Role, TokenFiles
 from podracer_core.rpc.work_queue import WorkQueue
+from podracer_core.service.build import own_build
+from podracer_core.service.lifetime import stop_event_on_signals
+from podracer_core.service.process import announce
 from podracer_worker.config import WorkerConfig
 from podracer_worker.step_meter import StepMeter
 
@@ -53,8 +53,8 @@ def serve(config: WorkerConfig) -> int:
     announce(server.address)
     # Late: torch takes a second, and the learner can connect meanwhile.
     import podracer_worker.session  # noqa: F401 - else the first session would wait for it
+    from podracer_core.device.torch_settings import set_up_torch
     from podracer_core.environments.registry import require_device
-    from podracer_core.torch_settings import set_up_torch
 
     set_up_torch(config.threads)
     try:

@@ -15,7 +15,6 @@ from podracer.common.v1 import environment_pb2, tensor_pb2
 from podracer.worker.v1 import worker_service_pb2
 from podracer_core.attachments.cache import FileCache
 from podracer_core.attachments.placement import PlacedEnvironment, place_environment
-from podracer_core.build import own_build, require_same_build
 from podracer_core.carriers.inline import TensorDecoder, TensorEncoder
 from podracer_core.carriers.negotiation import Endpoint, Payload, carrier_name, choose
 from podracer_core.carriers.shared_folder import SharedFolder
@@ -26,9 +25,10 @@ from podracer_core.environments.registry import device_for, require_device
 from podracer_core.environments.spaces import from_gymnasium
 from podracer_core.environments.vec_environment import VecEnvironment
 from podracer_core.errors import InvalidInput
-from podracer_core.processor_time import processor_seconds
 from podracer_core.rpc.sessions import WorkSession
 from podracer_core.rpc.work_queue import WorkQueue
+from podracer_core.service.build import own_build, require_same_build
+from podracer_core.service.processor_time import processor_seconds
 from podracer_core.telemetry.metrics import ROLLOUT, WORKER_STEPS
 from podracer_core.telemetry.spans import Span, span
 from podracer_core.training.messages import cohort_from_message

@@ -78,7 +78,7 @@ async def test_what_was_written_is_there(url: str) -> None:
 
 
 async def test_a_second_process_is_refused(server: PostgresServer, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("podracer_core.database.instance_lock.PATIENCE_S", 0.0)
+    monkeypatch.setattr("podracer_core.database.tenure.PATIENCE_S", 0.0)
     async with open_database(url, ORCHESTRATOR):
         with pytest.raises(InvalidInput, match="in use"):
             open_database(url, ORCHESTRATOR)

@@ -19,7 +19,6 @@ import torch
 
 from podracer.common.v1 import cohort_pb2
 from podracer.learner.v1 import learner_service_pb2, learner_service_pb2_grpc
-from podracer_core.build import own_build
 from podracer_core.carriers.inline import TensorEncoder
 from podracer_core.errors import Fenced, InvalidInput, PreconditionFailed, Unavailable
 from podracer_core.fusion.built_in import Mean
@@ -29,6 +28,7 @@ from podracer_core.fusion.table import FusionTable
 from podracer_core.rpc.channel import open_channel
 from podracer_core.rpc.server import RpcServer
 from podracer_core.rpc.tokens import FileToken, create_tokens
+from podracer_core.service.build import own_build
 from podracer_learner.config import LearnerConfig
 from podracer_learner.fusion.follower import FollowOptions, FusionFollower, RoundOver
 from podracer_learner.fusion.follower_registry import FollowerRegistry

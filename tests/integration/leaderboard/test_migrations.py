@@ -13,7 +13,7 @@ from sqlalchemy import create_engine, text
 
 import podracer_leaderboard.migrations
 from podracer_core.database import open_database
-from podracer_core.database.migration import newest_revision
+from podracer_core.database.database import newest_revision
 from podracer_leaderboard.server import MIGRATIONS
 from podracer_leaderboard.tables import Tables
 

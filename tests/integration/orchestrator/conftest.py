@@ -31,9 +31,9 @@ from podracer_core.rpc.aio_server import AioRpcServer, create_aio_server
 from podracer_core.rpc.auth import Authorizer, bearer
 from podracer_core.rpc.channel import open_aio_channel
 from podracer_core.rpc.tokens import FileToken, Role, TokenFiles, create_tokens
+from podracer_core.storage import ObjectStore, open_store
 from podracer_core.storage.layout import checkpoint_prefix
 from podracer_core.storage.manifest import FILE_NAME, Manifest, ManifestFile
-from podracer_core.storage.object_store import ObjectStore, open_store
 from podracer_orchestrator.config import OrchestratorConfig
 from podracer_orchestrator.server import OrchestratorServer, create_server
 

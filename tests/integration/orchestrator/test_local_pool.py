@@ -17,15 +17,15 @@ import pytest
 from podracer.orchestrator.v1 import job_pb2
 from podracer.orchestrator.v1 import job_service_pb2 as service_pb2
 from podracer.orchestrator.v1 import pod_service_pb2 as pod_pb2
-from podracer_core import warm_start
 from podracer_core.errors import Fenced, InvalidInput, PreconditionFailed
+from podracer_core.service import warm_start
 from podracer_orchestrator.pool import machine, reconciler
 
 pytestmark = pytest.mark.processes
 
 POD_PROGRAM = """
 import os, pathlib, signal, subprocess, sys, time
-from podracer_core.lifetime import exit_with_parent_if_asked
+from podracer_core.service.lifetime import exit_with_parent_if_asked
 
 exit_with_parent_if_asked()
 folder = pathlib.Path(os.environ["FAKE_PODS"])

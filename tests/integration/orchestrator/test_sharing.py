@@ -17,9 +17,9 @@ from podracer.orchestrator.v1 import pod_service_pb2 as pod_pb2
 from podracer_core.database import open_database
 from podracer_core.jobs.messages import seconds_to_duration
 from podracer_core.rpc.tokens import LeaseTokens
+from podracer_core.storage import open_store
 from podracer_core.storage.layout import checkpoint_prefix
 from podracer_core.storage.manifest import FILE_NAME, Manifest, ManifestFile
-from podracer_core.storage.object_store import open_store
 from podracer_orchestrator.api import job_changes
 from podracer_orchestrator.board.delivery import Delivery
 from podracer_orchestrator.board.requests import CohortProposer

@@ -9,9 +9,9 @@ import tempfile
 
 import pytest
 
-from podracer_core.process import run_service
 from podracer_core.rpc.probe import probe
 from podracer_core.rpc.tokens import create_tokens
+from podracer_core.service.process import run_service
 from podracer_orchestrator.config import OrchestratorConfig
 from podracer_orchestrator.server import serve
 
@@ -40,7 +40,7 @@ def fail(environment, monkeypatch, capsys):
         for name, value in {**environment, **changes}.items():
             monkeypatch.setenv(name, value)
         monkeypatch.setattr(sys, "argv", ["podracer_orchestrator"])
-        monkeypatch.setattr("podracer_core.process.configure_logging", lambda *_: None)
+        monkeypatch.setattr("podracer_core.service.process.configure_logging", lambda *_: None)
         assert run_service("orchestrator", OrchestratorConfig, serve) == 2
         captured = capsys.readouterr()
         assert captured.out == ""

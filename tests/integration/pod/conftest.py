@@ -33,7 +33,7 @@ from podracer_core.rpc.auth import Authorizer, current_caller
 from podracer_core.rpc.channel import open_channel
 from podracer_core.rpc.server import RpcServer, create_server
 from podracer_core.rpc.tokens import FileToken, LeaseTokens, Role, TokenFiles, create_tokens
-from podracer_core.storage.object_store import open_store
+from podracer_core.storage import open_store
 from support.code import store_code
 from support.services import Service, ServiceProcesses
 

@@ -25,7 +25,6 @@ from podracer.orchestrator.v1 import pod_service_pb2
 from podracer.worker.v1 import worker_service_pb2, worker_service_pb2_grpc
 from podracer_core.algorithms.registry import algorithm_class
 from podracer_core.attachments.cache import FileCache
-from podracer_core.build import own_build
 from podracer_core.carriers.inline import TensorEncoder
 from podracer_core.carriers.negotiation import CarrierOffering, Endpoint
 from podracer_core.carriers.shared_folder import SharedFolder
@@ -37,6 +36,7 @@ from podracer_core.rpc.auth import Authorizer
 from podracer_core.rpc.channel import open_channel
 from podracer_core.rpc.server import create_server
 from podracer_core.rpc.tokens import FileToken, Role, TokenFiles, create_tokens
+from podracer_core.service.build import own_build
 from podracer_core.training.messages import cohort_from_message
 from podracer_learner.evaluators.policy_stream import PolicyStream
 from podracer_learner.evaluators.remote_backend import RemoteBackend

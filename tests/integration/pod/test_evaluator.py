@@ -21,7 +21,6 @@ from podracer.evaluator.v1 import evaluator_service_pb2_grpc
 from podracer.orchestrator.v1 import pod_service_pb2
 from podracer_core.algorithms.registry import algorithm_class
 from podracer_core.attachments.pack import pack_code
-from podracer_core.build import own_build
 from podracer_core.carriers.inline import TensorEncoder
 from podracer_core.catalogue.environments import BUILT_IN, EnvironmentSpec
 from podracer_core.catalogue.messages import environment_to_message
@@ -47,7 +46,8 @@ from podracer_core.errors import (
 )
 from podracer_core.evaluate import GreedyEvaluator
 from podracer_core.evaluate.messages import result_to_json
-from podracer_core.storage.object_store import open_store
+from podracer_core.service.build import own_build
+from podracer_core.storage import open_store
 from podracer_core.training.messages import cohort_from_message
 from support.code import bring_file
 

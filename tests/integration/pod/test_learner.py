@@ -19,7 +19,7 @@ from podracer_core.checkpoint import Checkpoint, load_actor, load_checkpoint
 from podracer_core.environments.registry import make_vec_environment
 from podracer_core.errors import NotFound, PreconditionFailed
 from podracer_core.evaluate import GreedyEvaluator
-from podracer_core.storage.object_store import open_store
+from podracer_core.storage import open_store
 from support.processes import wait_until
 
 pytestmark = pytest.mark.processes

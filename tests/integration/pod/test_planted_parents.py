@@ -15,8 +15,7 @@ import torch
 
 from podracer.common.v1 import agent_pb2
 from podracer.orchestrator.v1 import pod_service_pb2
-from podracer_core.algorithms.algorithm import Algorithm, MemberState
-from podracer_core.algorithms.perturbation import perturb_actor
+from podracer_core.algorithms.algorithm import Algorithm, MemberState, perturb_actor
 from podracer_core.algorithms.registry import algorithm_class
 from podracer_core.attachments.cache import FileCache
 from podracer_core.buffers.replay_parts import to_parts
@@ -24,7 +23,7 @@ from podracer_core.catalogue.messages import environment_from_message, hyperpara
 from podracer_core.checkpoint import load_checkpoint, save_checkpoint
 from podracer_core.collect import Collector
 from podracer_core.environments.registry import make_vec_environment
-from podracer_core.storage.object_store import ObjectStore, open_store
+from podracer_core.storage import ObjectStore, open_store
 from podracer_core.training.messages import cohort_from_message
 from podracer_learner.checkpoints import stored_transitions
 from podracer_learner.config import LearnerConfig

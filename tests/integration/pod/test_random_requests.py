@@ -25,7 +25,6 @@ from podracer.orchestrator.v1 import pod_service_pb2
 from podracer.worker.v1 import worker_service_pb2 as worker_pb2
 from podracer.worker.v1 import worker_service_pb2_grpc
 from podracer_core.algorithms.registry import algorithm_class
-from podracer_core.build import own_build
 from podracer_core.carriers.inline import TensorDecoder, TensorEncoder
 from podracer_core.carriers.negotiation import CarrierOffering, Endpoint
 from podracer_core.carriers.shared_folder import SharedFolder
@@ -33,7 +32,8 @@ from podracer_core.catalogue.environments import EnvironmentSpec
 from podracer_core.catalogue.messages import environment_to_message
 from podracer_core.checkpoint import pack_policy, save_checkpoint
 from podracer_core.environments.registry import make_vec_environment
-from podracer_core.storage.object_store import open_store
+from podracer_core.service.build import own_build
+from podracer_core.storage import open_store
 from podracer_core.training.messages import cohort_from_message
 from support.bombardment import ANSWER_S, Target, Turn, Watch, open_stream, until
 from support.code import LINE, bring_file, make_zip, stored

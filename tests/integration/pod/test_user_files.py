@@ -21,7 +21,7 @@ from podracer.orchestrator.v1 import pod_service_pb2
 from podracer.worker.v1 import worker_service_pb2, worker_service_pb2_grpc
 from podracer_core.attachments.pack import pack_code
 from podracer_core.catalogue.environments import EnvironmentSpec
-from podracer_core.catalogue.environments.stored_file import StoredFile
+from podracer_core.catalogue.environments.spec import StoredFile
 from podracer_core.catalogue.messages import environment_to_message, file_to_message
 from podracer_core.checkpoint import load_checkpoint
 from podracer_core.errors import (
@@ -33,7 +33,7 @@ from podracer_core.errors import (
 )
 from podracer_core.rpc.channel import open_channel
 from podracer_core.rpc.tokens import FileToken
-from podracer_core.storage.object_store import open_store
+from podracer_core.storage import open_store
 from support.code import LINE, bring_file, make_zip, store_code, store_file, stored, write_files
 from support.processes import wait_until
 

@@ -21,7 +21,6 @@ from podracer.orchestrator.v1 import pod_service_pb2
 from podracer.worker.v1 import worker_service_pb2, worker_service_pb2_grpc
 from podracer_core.algorithms.registry import algorithm_class
 from podracer_core.attachments.pack import pack_code
-from podracer_core.build import own_build
 from podracer_core.carriers.inline import TensorDecoder, TensorEncoder
 from podracer_core.catalogue.environments import EnvironmentSpec
 from podracer_core.catalogue.messages import environment_to_message
@@ -37,6 +36,7 @@ from podracer_core.errors import (
     UserCodeFailed,
 )
 from podracer_core.rpc.channel import open_channel
+from podracer_core.service.build import own_build
 from podracer_core.training.messages import cohort_from_message
 from support.code import bring_file
 

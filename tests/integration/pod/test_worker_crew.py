@@ -23,7 +23,6 @@ from podracer_core.algorithms.algorithm import Algorithm
 from podracer_core.algorithms.registry import algorithm_class
 from podracer_core.attachments.cache import FileCache
 from podracer_core.buffers.rollout import Rollout
-from podracer_core.build import own_build
 from podracer_core.carriers.negotiation import Endpoint
 from podracer_core.carriers.shared_folder import SharedFolder
 from podracer_core.catalogue.environments import EnvironmentSpec
@@ -35,6 +34,7 @@ from podracer_core.rpc.channel import ChannelOptions
 from podracer_core.rpc.server import create_server
 from podracer_core.rpc.tokens import FileToken, Role, TokenFiles, create_tokens
 from podracer_core.rpc.work_queue import WorkQueue
+from podracer_core.service.build import own_build
 from podracer_core.training.messages import cohort_from_message
 from podracer_learner.round.setup import require_same_environment
 from podracer_learner.user_files import FetchedFiles

@@ -24,7 +24,7 @@ from podracer_core.errors import (
     Unauthenticated,
     Unavailable,
 )
-from podracer_core.rpc.aio_server import AioRpcServer, create_aio_server, serve_until_signal
+from podracer_core.rpc.aio_server import AioRpcServer, create_aio_server
 from podracer_core.rpc.auth import bearer
 from podracer_core.rpc.binding import ServerOptions
 from podracer_core.rpc.channel import ChannelOptions, open_aio_channel, open_channel
@@ -249,16 +249,6 @@ async def test_reflection_needs_a_token(server: AioRpcServer, world: Any) -> Non
         stub = reflection_pb2_grpc.ServerReflectionStub(channel)
         with pytest.raises(Unauthenticated):
             await _all(stub.ServerReflectionInfo(iter([request])))
-
-
-async def test_serve_until_stopped(world: Any) -> None:
-    server = await create_aio_server("127.0.0.1:0", [world.register_aio], world.authorizer)
-    stop = asyncio.Event()
-    serving = asyncio.create_task(serve_until_signal(server, 1.0, stop))
-    async with open_aio_channel(server.address, "pod-token") as channel:
-        assert await world.Stub(channel).unary(b"x", wait_for_ready=True) == b"x"
-        stop.set()
-        await asyncio.wait_for(serving, 5.0)
 
 
 async def test_a_synchronous_client_understands_an_asyncio_server(server: AioRpcServer, world: Any) -> None:

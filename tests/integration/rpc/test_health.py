@@ -12,13 +12,12 @@ import pytest
 
 from podracer_client.secrets.deployment import create_secrets
 from podracer_core.errors import InvalidInput, Unavailable
-from podracer_core.rpc import readiness
-from podracer_core.rpc.aio_server import create_aio_server
+from podracer_core.rpc import aio_server
+from podracer_core.rpc.aio_server import Readiness, create_aio_server
 from podracer_core.rpc.auth import Authorizer
 from podracer_core.rpc.binding import ServerOptions
 from podracer_core.rpc.health import LIVENESS
 from podracer_core.rpc.probe import main, probe
-from podracer_core.rpc.readiness import Readiness
 from podracer_core.rpc.server import create_server
 from podracer_core.rpc.tls import TlsFolder
 from podracer_core.rpc.tokens import Role, TokenFiles
@@ -100,7 +99,7 @@ def test_an_address_that_is_taken_is_told(authorizer: Authorizer) -> None:
 async def test_readiness_follows_what_is_needed(
     authorizer: Authorizer, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(readiness, "ANSWER_S", 0.2)
+    monkeypatch.setattr(aio_server, "ANSWER_S", 0.2)
     is_away, hangs, calls = False, asyncio.Event(), 0
     hangs.set()
 

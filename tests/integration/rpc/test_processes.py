@@ -16,9 +16,9 @@ from podracer_core.rpc.channel import open_channel
 pytestmark = pytest.mark.processes
 
 SERVER = """
-import asyncio, sys
+import asyncio, signal, sys
 from pathlib import Path
-from podracer_core.lifetime import exit_with_parent_if_asked
+from podracer_core.service.lifetime import exit_with_parent_if_asked, stop_event_on_signals
 from podracer_core.rpc import aio_server, server
 from podracer_core.rpc.auth import Authorizer
 from podracer_core.rpc.tokens import TokenFiles
@@ -29,12 +29,20 @@ if sys.argv[2] == "aio":
     async def main():
         rpc_server = await aio_server.create_aio_server("127.0.0.1:0", [], authorizer)
         print(rpc_server.address, flush=True)
-        await aio_server.serve_until_signal(rpc_server, 1.0)
+        stop = asyncio.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, stop.set)
+        await rpc_server.start()
+        await stop.wait()
+        await rpc_server.drain(1.0)
     asyncio.run(main())
 else:
     rpc_server = server.create_server("127.0.0.1:0", [], authorizer)
     print(rpc_server.address, flush=True)
-    server.serve_until_signal(rpc_server, 1.0)
+    stop = stop_event_on_signals()
+    rpc_server.start()
+    stop.wait()
+    rpc_server.drain(1.0)
 print("drained", flush=True)
 """
 

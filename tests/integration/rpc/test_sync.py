@@ -30,7 +30,7 @@ from podracer_core.errors import (
 from podracer_core.rpc.auth import bearer
 from podracer_core.rpc.binding import ServerOptions
 from podracer_core.rpc.channel import ChannelOptions, open_channel
-from podracer_core.rpc.server import RpcServer, create_server, serve_until_signal
+from podracer_core.rpc.server import RpcServer, create_server
 from podracer_core.rpc.status import translated_errors
 from podracer_core.rpc.streams import StreamCall
 
@@ -327,19 +327,6 @@ def test_reflection_needs_a_token(server: RpcServer, world: Any) -> None:
         assert {world.service, "grpc.health.v1.Health"} <= names
     with open_channel(server.address) as channel, pytest.raises(Unauthenticated):
         list(reflection_pb2_grpc.ServerReflectionStub(channel).ServerReflectionInfo(iter([request])))
-
-
-def test_serve_until_stopped(world: Any) -> None:
-    server = create_server("127.0.0.1:0", [world.register_sync], world.authorizer)
-    stop = threading.Event()
-    thread = threading.Thread(target=serve_until_signal, args=(server,), kwargs={"grace_s": 1.0, "stop": stop})
-    thread.start()
-    with open_channel(server.address, "pod-token") as channel:
-        assert world.Stub(channel).unary(b"x", wait_for_ready=True) == b"x"
-        stop.set()
-        thread.join(60)
-        with pytest.raises(Unavailable):
-            world.Stub(channel).unary(b"x")
 
 
 def test_plain_grpc_client_sees_the_rich_status(server: RpcServer, world: Any) -> None:

@@ -23,7 +23,7 @@ from urllib3.exceptions import ProtocolError
 from podracer_client.secrets.deployment import create_secrets
 from podracer_core.config import Secret
 from podracer_core.errors import InvalidInput, NotFound, PermissionRefused, PreconditionFailed, Unavailable
-from podracer_core.storage.object_store import ObjectStore, open_store
+from podracer_core.storage import ObjectStore, open_store
 from podracer_core.storage.s3 import S3Settings, S3Store
 from support.s3_server import PROGRAMS, S3Server, each_program
 

@@ -19,7 +19,7 @@ from minio import Minio
 
 from podracer_core.config import Secret
 from podracer_core.errors import PermissionRefused, Unavailable
-from podracer_core.storage.object_store import ObjectStore, open_store
+from podracer_core.storage import ObjectStore, open_store
 from podracer_core.storage.s3 import S3Settings
 from support.s3_server import ACCESS_KEY, PROGRAMS, SECRET_KEY, S3Server, each_program
 

@@ -11,7 +11,7 @@ import torch
 from podracer_core.algorithms.minibatch import Minibatch
 from podracer_core.algorithms.on_policy import OnPolicy
 from podracer_core.buffers import Rollout
-from podracer_core.optimizers.stacked_adam import BETA1, BETA2
+from podracer_core.optimizers import BETA1, BETA2
 
 Make = Callable[..., OnPolicy]
 MakeRollout = Callable[..., Rollout]

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from podracer_core.algorithms.learning_rate import adapted_rate, scheduled_rate
+from podracer_core.algorithms.on_policy import scheduled_rate
+from podracer_core.algorithms.ppo import adapted_rate
 
 RATE = torch.tensor([1e-3, 2e-3, 4e-3, 8e-3])
 TAKEN = torch.tensor([0, 25, 100, 1000])

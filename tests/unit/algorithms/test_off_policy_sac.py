@@ -12,8 +12,7 @@ from torch.distributions import Normal, TanhTransform, TransformedDistribution
 
 from podracer_core.algorithms.cohort import CohortConfig, MemberConfig
 from podracer_core.algorithms.experience import Batch
-from podracer_core.algorithms.sac import SAC
-from podracer_core.algorithms.temperature import Temperature
+from podracer_core.algorithms.sac import SAC, Temperature
 from support.off_policy import ACTION_SIZE, ROWS, build, make_batch, set_linear, set_outputs
 
 TINY = {"learning_rate": 1e-7}

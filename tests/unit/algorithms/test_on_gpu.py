@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
-from podracer_core import cuda_graphs
 from podracer_core.algorithms.cohort import CohortConfig, MemberConfig
 from podracer_core.algorithms.registry import algorithm_class
 from podracer_core.catalogue.algorithms import BUILT_IN
 from podracer_core.catalogue.spaces import DiscreteSpace
 from podracer_core.collect import Collector
+from podracer_core.device import cuda_graphs
 from podracer_core.environments.classic_control.cartpole import CartPole
 from podracer_core.environments.classic_control.pendulum import Pendulum
 from podracer_core.evaluate import GreedyEvaluator

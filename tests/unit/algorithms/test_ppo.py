@@ -11,7 +11,7 @@ import torch
 
 from podracer_core.algorithms.minibatch import Minibatch, RolloutRows
 from podracer_core.algorithms.on_policy import OnPolicy
-from podracer_core.algorithms.surrogate import clipped_surrogate, clipped_value_error
+from podracer_core.algorithms.ppo import clipped_surrogate, clipped_value_error
 from podracer_core.buffers import Rollout
 
 Make = Callable[..., OnPolicy]

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from podracer_core.attachments.cache import FileCache
-from podracer_core.catalogue.environments.stored_file import StoredFile
+from podracer_core.catalogue.environments.spec import StoredFile
 from podracer_core.errors import DataCorrupted, Exhausted, InvalidInput, PermissionRefused, Unavailable
 from support.code import make_zip, stored
 

@@ -11,9 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from podracer_core.attachments import code_folder, pack
-from podracer_core.attachments.code_folder import code_files
-from podracer_core.attachments.pack import pack_code
+from podracer_core.attachments import pack
+from podracer_core.attachments.pack import code_files, pack_code
 from podracer_core.errors import InvalidInput
 from support.code import write_files
 
@@ -158,7 +157,7 @@ def test_a_package_folder_without_init_says_so(package: Path) -> None:
 
 def test_one_message_names_size_limit_and_the_largest_files(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_files(package, {"data/large.bin": bytes(3 << 20), "data/small.bin": bytes(1 << 20)})
-    monkeypatch.setattr(code_folder, "MAX_UNPACKED_BYTES", 2 << 20)
+    monkeypatch.setattr(pack, "MAX_UNPACKED_BYTES", 2 << 20)
     with pytest.raises(InvalidInput) as refused:
         pack_code(package, ENTRY_POINT)
     assert refused.value.message.startswith(
@@ -168,7 +167,7 @@ def test_one_message_names_size_limit_and_the_largest_files(package: Path, monke
 
 
 def test_too_many_files(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(code_folder, "MAX_FILES", 3)
+    monkeypatch.setattr(pack, "MAX_FILES", 3)
     with pytest.raises(InvalidInput, match=r"has more than 3 files, which is the limit; its largest files: my_pkg/"):
         pack_code(package, ENTRY_POINT)
 

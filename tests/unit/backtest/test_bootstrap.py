@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from podracer_core.backtest.bootstrap import RESAMPLES, bootstrap_interval, mean_block_length, resamples
 from podracer_core.backtest.performance import sharpe_ratio
+from podracer_core.statistics.bootstrap import RESAMPLES, bootstrap_interval, mean_block_length, resamples
 
 
 def mean(returns: NDArray[np.float64]) -> NDArray[np.float64]:

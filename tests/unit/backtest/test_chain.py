@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from podracer_core.backtest.chain import chained, chained_trades_csv
-from podracer_core.backtest.record import BacktestRecord, replay
+from podracer_core.backtest.record import BacktestRecord, chained, chained_trades_csv, replay
 from podracer_core.errors import InvalidInput
 
 CLOSE = np.array([[10.0, 5.0], [11.0, 5.0], [12.0, 4.0], [12.0, 6.0], [15.0, 6.0]])

@@ -7,13 +7,10 @@ from dataclasses import fields
 import numpy as np
 import pytest
 
-from podracer_core.backtest import messages
-from podracer_core.backtest.bootstrap import bootstrap_interval, paired_interval
-from podracer_core.backtest.drawdowns import drawdowns
-from podracer_core.backtest.monthly import monthly_returns
-from podracer_core.backtest.performance import Drawdown, largest_drawdown, sharpe_ratio
-from podracer_core.backtest.record import BacktestRecord
+from podracer_core.backtest.performance import Drawdown, drawdowns, largest_drawdown, monthly_returns, sharpe_ratio
+from podracer_core.backtest.record import BacktestRecord, record_from_messages, record_to_messages
 from podracer_core.errors import DataCorrupted, InvalidInput
+from podracer_core.statistics.bootstrap import bootstrap_interval, paired_interval
 
 
 def test_months_by_hand() -> None:
@@ -73,11 +70,11 @@ def record(bars: int, stocks: int) -> BacktestRecord:
 @pytest.mark.parametrize(("bars", "stocks"), [(2, 1), (5000, 30), (7, 0)])
 def test_a_record_comes_back_from_messages_of_bounded_size(bars: int, stocks: int) -> None:
     sent = record(bars, stocks)
-    pieces = list(messages.record_to_messages(3, sent))
+    pieces = list(record_to_messages(3, sent))
     assert max(piece.ByteSize() for piece in pieces) < 1.1 * (1 << 20)
     assert {piece.account for piece in pieces} == {3}
-    received = messages.record_from_messages(pieces, sent.tickers, bars)
+    received = record_from_messages(pieces, sent.tickers, bars)
     for field in fields(BacktestRecord):
         np.testing.assert_array_equal(getattr(received, field.name), getattr(sent, field.name))
     with pytest.raises(DataCorrupted, match="numbers of value"):
-        messages.record_from_messages(pieces[:-1], sent.tickers, bars)
+        record_from_messages(pieces[:-1], sent.tickers, bars)

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from podracer_core.backtest.seen import dated, seen_bars
 from podracer_core.environments.stock_trading.market import Market, prepare
-from podracer_core.environments.stock_trading.settings import StockTradingConfig
+from podracer_core.environments.stock_trading_info import StockTradingConfig
+from podracer_core.evaluate.backtesting import dated, seen_bars
 from support.stock_market import days_of, market_rows, write_csv
 
 ROWS = market_rows(2, 10, seed=1)

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from podracer_core.backtest.record import BacktestRecord, equity_csv, holdings_csv, replay, trades_csv
-from podracer_core.backtest.simulation import BASELINES, play_baseline, play_policy
 from podracer_core.environments.stock_trading.environment import StockTrading
 from podracer_core.errors import InvalidInput
 from podracer_core.evaluate import GreedyEvaluator
+from podracer_core.evaluate.backtesting import BASELINES, play_baseline, play_policy
 from support.stock_market import Row, days_of, market_rows, write_csv
 
 ROWS = market_rows(3, 160, seed=6)

@@ -14,8 +14,8 @@ import gymnasium
 import pytest
 
 from podracer_core.catalogue.environments import ENTRY_POINT_GROUP, EnvironmentSpec, find_environment
-from podracer_core.catalogue.environments.classic_control import CLASSIC_CONTROL
-from podracer_core.catalogue.environments.stored_file import StoredFile
+from podracer_core.catalogue.environments.spec import StoredFile
+from podracer_core.environments.classic_control_info import BUILT_IN as CLASSIC_CONTROL
 from podracer_core.environments.spaces import from_gymnasium, to_gymnasium
 from podracer_core.errors import InvalidInput, PreconditionFailed
 

@@ -63,7 +63,7 @@ def test_every_row_is_what_the_environment_did(name: str) -> None:
     mine = collector(name, [3, 4], random_ages=False)
     rollouts = [copy(mine.collect(HORIZON)) for _ in range(3)]
     other = ENVIRONMENTS[name](2 * ENVS, max_episode_steps=12)
-    from podracer_core.random_streams import environment_keys
+    from podracer_core.random_numbers.streams import environment_keys
 
     observation = other.reset(environment_keys(torch.tensor([3, 4]), ENVS).flatten())
     for rollout in rollouts:
@@ -199,7 +199,7 @@ def test_a_rollout_is_given_up_where_a_check_says_so() -> None:
 
 
 def test_evaluation_seeds_overlap_with_nothing() -> None:
-    from podracer_core.random_streams import environment_keys
+    from podracer_core.random_numbers.streams import environment_keys
 
     training = set(environment_keys(torch.arange(50), 40).flatten().tolist())
     evaluation = [evaluation_seeds(job, purpose, 100) for job in range(5) for purpose in range(3)]

@@ -17,8 +17,8 @@ from podracer_core.catalogue.environments import EnvironmentSpec
 from podracer_core.environments.action_masks import check_mask, sample_allowed
 from podracer_core.environments.classic_control.cartpole import CartPole
 from podracer_core.environments.inspection import inspect_environment
-from podracer_core.environments.processes.episode_seeds import episode_seed
 from podracer_core.environments.processes.preprocess import PreprocessVecEnv
+from podracer_core.environments.processes.rows import episode_seed
 from podracer_core.environments.vec_environment import allocate_step
 from podracer_core.errors import InvalidInput, UserCodeFailed
 

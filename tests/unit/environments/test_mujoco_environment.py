@@ -264,7 +264,7 @@ def test_nothing_is_left_behind(tmp_path: Path) -> None:
     """Neither MuJoCo's log file in the working directory nor its complaint about Gymnasium's half_cheetah.xml."""
     program = """if True:
         import torch
-        from podracer_core.environments.mujoco.tasks.half_cheetah import HalfCheetah
+        from podracer_core.environments.mujoco.tasks.planar import HalfCheetah
         cheetah = HalfCheetah(2)
         cheetah.reset(torch.arange(2))
         print("made", flush=True)

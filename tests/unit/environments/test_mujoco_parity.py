@@ -16,8 +16,8 @@ import pytest
 import torch
 
 from podracer_core.catalogue.environments import EnvironmentSpec
+from podracer_core.environments.mujoco.engine import load_model
 from podracer_core.environments.mujoco.environment import MuJoCoEnvironment
-from podracer_core.environments.mujoco.model import load_model
 from podracer_core.environments.registry import make_vec_environment
 from podracer_core.environments.vec_environment import Step
 

@@ -17,8 +17,8 @@ import torch
 import warp as wp
 from torch import Tensor
 
-from podracer_core.environments.mujoco import warp_model, warp_runtime
-from podracer_core.environments.mujoco.model import load_model
+from podracer_core.environments.mujoco import warp_model
+from podracer_core.environments.mujoco.engine import load_model
 from podracer_core.environments.mujoco.warp_model import Capacity
 from podracer_core.environments.mujoco.warp_physics import WarpPhysics
 from podracer_core.errors import InvalidInput
@@ -281,13 +281,13 @@ def test_kernels_go_where_they_can_be_written(monkeypatch: pytest.MonkeyPatch, t
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.delenv("WARP_CACHE_PATH", raising=False)
     monkeypatch.setattr(wp.config, "kernel_cache_dir", None)
-    warp_runtime.start_warp(torch.device("cpu"))
+    warp_model.start_warp(torch.device("cpu"))
     assert wp.config.kernel_cache_dir is None  # Warp's own choice
     monkeypatch.setattr(os, "access", lambda *_: False)
     monkeypatch.setattr("tempfile.tempdir", None)
-    warp_runtime.start_warp(torch.device("cpu"))
+    warp_model.start_warp(torch.device("cpu"))
     assert Path(wp.config.kernel_cache_dir).parent == tmp_path
     monkeypatch.setattr(wp.config, "kernel_cache_dir", None)
     monkeypatch.setenv("WARP_CACHE_PATH", "/nowhere")
-    warp_runtime.start_warp(torch.device("cpu"))
+    warp_model.start_warp(torch.device("cpu"))
     assert wp.config.kernel_cache_dir is None

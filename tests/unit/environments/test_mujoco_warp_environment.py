@@ -16,8 +16,8 @@ from podracer_core.algorithms.registry import algorithm_class
 from podracer_core.catalogue.environments import EnvironmentSpec
 from podracer_core.collect import Collector
 from podracer_core.environments.mujoco import engine
+from podracer_core.environments.mujoco.engine import load_model
 from podracer_core.environments.mujoco.environment import MuJoCoEnvironment
-from podracer_core.environments.mujoco.model import load_model
 from podracer_core.environments.mujoco.warp_model import model_for_warp
 from podracer_core.environments.registry import make_vec_environment
 from podracer_core.environments.vec_environment import Step, allocate_step

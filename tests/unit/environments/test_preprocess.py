@@ -19,8 +19,8 @@ import torch
 
 from podracer_core.catalogue.environments import EnvironmentSpec
 from podracer_core.environments.processes.child_process import scrubbed_environment
-from podracer_core.environments.processes.episode_seeds import episode_seed
 from podracer_core.environments.processes.preprocess import PreprocessVecEnv
+from podracer_core.environments.processes.rows import episode_seed
 from podracer_core.environments.vec_environment import Step, allocate_step
 from podracer_core.errors import InvalidInput, PreconditionFailed, UserCodeFailed
 

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from podracer_core.environments.episode_statistic import EpisodeStatistic
+from podracer_core.environments.vec_environment import EpisodeStatistic
 from podracer_core.errors import InvalidInput
 from podracer_core.evaluate import EvaluationResult
 from podracer_core.evaluate.messages import (

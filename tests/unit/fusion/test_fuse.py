@@ -12,10 +12,9 @@ import torch
 from torch import Tensor
 
 from podracer_core.errors import InvalidInput
-from podracer_core.fusion.built_in import Mean, Outer, Weighted
+from podracer_core.fusion.built_in import Mean, Outer, Weighted, outer_step
 from podracer_core.fusion.fuse import fuse
 from podracer_core.fusion.fusion import Fusion, FusionOptions, Parameters, Stack
-from podracer_core.fusion.outer import outer_step
 from podracer_core.fusion.state import Contribution, FusionState
 from support.fusion import make_contribution
 

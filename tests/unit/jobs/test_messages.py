@@ -12,7 +12,7 @@ from podracer.common.v1 import evolution_pb2
 from podracer.orchestrator.v1 import job_pb2
 from podracer_core.catalogue import ranges
 from podracer_core.catalogue.environments import EnvironmentSpec
-from podracer_core.catalogue.environments.stored_file import StoredFile
+from podracer_core.catalogue.environments.spec import StoredFile
 from podracer_core.errors import InvalidInput
 from podracer_core.jobs.continuous import Continuous, Retrain
 from podracer_core.jobs.evolution import Evolution, Round

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from podracer_core.environments.stock_trading.market import prepare
-from podracer_core.environments.stock_trading.settings import StockTradingConfig
+from podracer_core.environments.stock_trading_info import StockTradingConfig
 from podracer_core.errors import InvalidInput
 from podracer_core.market_data.appending import append, prepared
 from podracer_core.market_data.canonical import Provenance, read_provenance, unadjusted, write_canonical

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from podracer_core.optimizers import StackedAdam, stacked_adam
+from podracer_core import optimizers
+from podracer_core.optimizers import StackedAdam
 
 MEMBERS, SIZE, STEPS = 3, 1000, 12
 RATES = torch.tensor([1e-3, 1e-2, 1e-1])
@@ -19,7 +20,7 @@ def numbers(*shape: int) -> torch.Tensor:
 @pytest.fixture
 def fused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every size counts as large."""
-    monkeypatch.setattr(stacked_adam, "_FUSED_SIZE", 1)
+    monkeypatch.setattr(optimizers, "_FUSED_SIZE", 1)
 
 
 def trained(active: list[torch.Tensor], epsilon: float = 1e-8) -> StackedAdam:
@@ -49,7 +50,7 @@ def test_equals_torch_adam_with_a_rate_for_each_member(epsilon: float) -> None:
 def test_equals_the_stacked_path(monkeypatch: pytest.MonkeyPatch) -> None:
     active = [EVERYONE, torch.tensor([True, False, True]), torch.tensor([False, False, True])] * 4
     stacked = trained(active)
-    monkeypatch.setattr(stacked_adam, "_FUSED_SIZE", 1)
+    monkeypatch.setattr(optimizers, "_FUSED_SIZE", 1)
     fused = trained(active)
     assert stacked.step_count.tolist() == fused.step_count.tolist() == [8, 4, 12]
     for name in ("parameters", "first_moment", "second_moment"):
@@ -85,7 +86,7 @@ def test_only_large_members_go_through_it_and_may_be_views(monkeypatch: pytest.M
         step_fused(adam, rate, active)
 
     monkeypatch.setattr(StackedAdam, "_step_fused", counted)
-    for size, many in ((stacked_adam._FUSED_SIZE - 1, False), (stacked_adam._FUSED_SIZE, True)):
+    for size, many in ((optimizers._FUSED_SIZE - 1, False), (optimizers._FUSED_SIZE, True)):
         calls.clear()
         wide = torch.zeros(2, size + 5)
         adam = StackedAdam(wide[:, 5:], torch.ones(2, size))

@@ -7,8 +7,8 @@ import signal
 
 import pytest
 
-from podracer_core import lifetime
 from podracer_core.errors import InvalidInput
+from podracer_core.service import lifetime
 
 
 def test_nothing_happens_unasked(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ from podracer_core.checkpoint import Checkpoint, load_ensemble_policy, load_poli
 from podracer_core.checkpoint.policy import random_observations
 from podracer_core.errors import AlreadyExists, DeadlineExpired, Exhausted, InvalidInput, NotFound, Unavailable
 from podracer_core.serving import Batcher, ServedPolicies, ServedPolicy
-from podracer_core.serving.policies import MAX_NAMES
+from podracer_core.serving.batching import MAX_NAMES
 from support.policies import random_policy
 
 BOX = gymnasium.spaces.Box(-np.inf, np.inf, (3,), np.float32)

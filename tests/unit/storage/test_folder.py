@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from podracer_core.errors import InvalidInput, NotFound, PermissionRefused, PodracerError, Unavailable
+from podracer_core.storage import open_store
 from podracer_core.storage.folder import DRAFTS, FolderStore
-from podracer_core.storage.object_store import open_store
 
 
 def test_an_interrupted_put_leaves_the_former_object_and_no_draft(

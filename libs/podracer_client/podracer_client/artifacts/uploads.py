@@ -14,7 +14,7 @@ from podracer_client.names import DEFAULT_PROJECT
 from podracer_core.attachments.limits import CHUNK_BYTES, MAX_DATA_BYTES, mebibytes
 from podracer_core.attachments.pack import pack_code
 from podracer_core.attachments.transfer import file_pieces, sha256_of
-from podracer_core.catalogue.environments.stored_file import StoredFile
+from podracer_core.catalogue.environments.spec import StoredFile
 from podracer_core.errors import FieldViolation, InvalidInput, NotFound
 from podracer_core.jobs.spec import JobSpec
 

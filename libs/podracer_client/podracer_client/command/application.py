@@ -51,7 +51,7 @@ _POLICIES = "Policies"
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        from podracer_core.build import describe_build
+        from podracer_core.service.build import describe_build
 
         typer.echo(f"podracer {describe_build()}")
         raise typer.Exit

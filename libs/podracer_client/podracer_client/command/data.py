@@ -184,7 +184,7 @@ def download(
 
 def _columns(texts: list[str]) -> dict[str, str]:
     """Of ticker=tic,time=date. Raises InvalidInput."""
-    from podracer_core.market_data.reading import COLUMNS
+    from podracer_core.market_data import COLUMNS
 
     found: dict[str, str] = {}
     for pair in (pair for text in texts for pair in text.split(",")):

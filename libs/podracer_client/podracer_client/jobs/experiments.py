@@ -16,7 +16,7 @@ from podracer_core.jobs.spec import JobSpec
 
 if TYPE_CHECKING:
     from podracer_client.jobs.client import Client
-    from podracer_core.catalogue.environments.stored_file import StoredFile
+    from podracer_core.catalogue.environments.spec import StoredFile
 
 __all__ = ["check_jobs", "create_jobs", "follow_jobs"]
 

@@ -11,7 +11,7 @@ from podracer.evaluator.v1 import evaluator_service_pb2, evaluator_service_pb2_g
 from podracer_client.jobs.client import Client
 from podracer_core.attachments.transfer import put_file
 from podracer_core.catalogue.environments import EnvironmentSpec
-from podracer_core.catalogue.environments.stored_file import StoredFile
+from podracer_core.catalogue.environments.spec import StoredFile
 from podracer_core.errors import InvalidInput, NotFound, PodracerError
 from podracer_core.storage.manifest import FILE_NAME, Manifest
 

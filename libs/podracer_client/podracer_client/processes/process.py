@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import IO
 
 from podracer_core.errors import DeadlineExpired, Unavailable
-from podracer_core.lifetime import PARENT_VARIABLE
 from podracer_core.rpc.backoff import Backoff
+from podracer_core.service.lifetime import PARENT_VARIABLE
 
 LISTENING = "listening on "
 """What a service prints to stdout, followed by its address, once it serves."""
@@ -61,7 +61,7 @@ class ManagedProcess:
     """Starts a process, waits for its address, starts it again when it dies, stops it.
 
     A thread of its own starts the process and lives as long as it does: on Linux the kernel ties a child that asked
-    for it (`podracer_core.lifetime`) to the *thread* that started it.
+    for it (`podracer_core.service.lifetime`) to the *thread* that started it.
     """
 
     def __init__(self, plan: ProcessPlan, on_news: Callable[[ProcessNews], None] = lambda news: None) -> None:

@@ -25,7 +25,8 @@ _READY_TIMEOUT_S = 90.0
 """kubectl itself waits a minute for a pod that is starting."""
 _STOP_S = 2.0
 _END_WITH_PARENT = (
-    "import os, sys; from podracer_core.lifetime import exit_with_parent_if_asked; exit_with_parent_if_asked(); "
+    "import os, sys; from podracer_core.service.lifetime import exit_with_parent_if_asked; "
+    "exit_with_parent_if_asked(); "
     "os.execvp(sys.argv[1], sys.argv[1:])"
 )
 

@@ -26,8 +26,7 @@ from podracer_client.trading.backtest_text import (
     window_cells,
 )
 from podracer_client.trading.backtests import Account, Backtest
-from podracer_core.backtest.drawdowns import drawdowns
-from podracer_core.backtest.monthly import monthly_returns
+from podracer_core.backtest.performance import drawdowns, monthly_returns
 from podracer_core.backtest.record import equity_csv, holdings_csv
 
 __all__ = ["write_backtest"]

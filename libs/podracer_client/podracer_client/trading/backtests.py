@@ -13,15 +13,13 @@ from numpy.typing import NDArray
 
 from podracer.evaluator.v1 import evaluator_service_pb2, evaluator_service_pb2_grpc
 from podracer_client.policies.evaluation import sources
-from podracer_core.backtest.bootstrap import bootstrap_interval, paired_interval
-from podracer_core.backtest.chain import chained_trades_csv
-from podracer_core.backtest.messages import record_from_messages
 from podracer_core.backtest.performance import Performance, daily_returns, sharpe_ratio
-from podracer_core.backtest.record import BacktestRecord
+from podracer_core.backtest.record import BacktestRecord, chained_trades_csv, record_from_messages
 from podracer_core.catalogue.environments import EnvironmentSpec
-from podracer_core.catalogue.environments.stored_file import StoredFile
+from podracer_core.catalogue.environments.spec import StoredFile
 from podracer_core.catalogue.messages import environment_from_message, environment_to_message, file_to_message
 from podracer_core.errors import DataCorrupted, FieldViolation, InvalidInput
+from podracer_core.statistics.bootstrap import bootstrap_interval, paired_interval
 
 __all__ = ["INDEX", "POLICY", "Account", "Backtest", "run_backtest"]
 

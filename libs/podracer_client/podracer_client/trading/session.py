@@ -20,9 +20,9 @@ from podracer_client.policies.argument_overrides import with_arguments
 from podracer_client.policies.environment_files import bring_files, trained_environment
 from podracer_client.trading.backtests import POLICY, Account, Backtest, run_backtest
 from podracer_core.attachments.transfer import put_file, sha256_of
-from podracer_core.backtest.chain import chained
+from podracer_core.backtest.record import chained
 from podracer_core.catalogue.environments import EnvironmentSpec
-from podracer_core.catalogue.environments.stored_file import StoredFile
+from podracer_core.catalogue.environments.spec import StoredFile
 from podracer_core.errors import InvalidInput, NotFound
 
 __all__ = ["BacktestPlan", "PriceFile", "play_backtest", "price_file"]

@@ -2,48 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, cast
 
 import gymnasium
 import torch
 from torch import Tensor
 
-from podracer_core.algorithms.cohort import CohortConfig
 from podracer_core.algorithms.experience import Batch
 from podracer_core.algorithms.off_policy import OffPolicy
 from podracer_core.algorithms.values import action_values, squared_error
 from podracer_core.networks import DeterministicHead
-from podracer_core.networks.box_heads import make_exploration
 
 
 class DDPG(OffPolicy):
     """Lillicrap et al., 2016 (arXiv:1509.02971), algorithm 1, for bounded Box actions; see `Algorithm`."""
 
     graph_safe = True
+    box_head = DeterministicHead
     metrics = ("critic_loss", "actor_loss", "value")
     has_actor_target = True
 
-    def __init__(
-        self,
-        cohort: CohortConfig,
-        observation_space: gymnasium.Space[Any],
-        action_space: gymnasium.Space[Any],
-        device: torch.device | str = "cpu",
-    ) -> None:
-        super().__init__(cohort, observation_space, action_space, device)
+    def set_up(self, observation_space: gymnasium.Space[Any]) -> None:
         self.head = cast("DeterministicHead", self.actor.head)
         self.critic = self.add_critic("critic", observation_space, 1, action_size=self.head.action_size)
-
-    @classmethod
-    def make_head(
-        cls,
-        shared: Mapping[str, Any],
-        observation_space: gymnasium.Space[Any],
-        action_space: gymnasium.Space[Any],
-        device: torch.device | str,
-    ) -> DeterministicHead:
-        return DeterministicHead(action_space, make_exploration(shared, observation_space, action_space), device)
 
     def learn(self, batch: Batch) -> Sequence[Tensor]:
         rate = self.hyperparameters["learning_rate"]

@@ -10,10 +10,9 @@ import gymnasium
 import torch
 from torch import Tensor
 
-from podracer_core.algorithms.cohort import CohortConfig
 from podracer_core.algorithms.experience import Batch
 from podracer_core.algorithms.off_policy import OffPolicy
-from podracer_core.algorithms.temperature import Temperature
+from podracer_core.algorithms.sac import Temperature
 from podracer_core.algorithms.values import ensemble_outputs, squared_error
 from podracer_core.networks import CategoricalHead
 
@@ -24,14 +23,7 @@ class DiscreteSAC(OffPolicy):
     graph_safe = True
     metrics = ("critic_loss", "actor_loss", "value", "entropy", "temperature")
 
-    def __init__(
-        self,
-        cohort: CohortConfig,
-        observation_space: gymnasium.Space[Any],
-        action_space: gymnasium.Space[Any],
-        device: torch.device | str = "cpu",
-    ) -> None:
-        super().__init__(cohort, observation_space, action_space, device)
+    def set_up(self, observation_space: gymnasium.Space[Any]) -> None:
         self._actions = cast("CategoricalHead", self.actor.head).output_size
         self.critic = self.add_critic("critic", observation_space, 2, outputs=self._actions)
         self.temperature = Temperature(

@@ -9,7 +9,6 @@ import gymnasium
 import torch
 from torch import Tensor
 
-from podracer_core.algorithms.cohort import CohortConfig
 from podracer_core.algorithms.experience import Batch
 from podracer_core.algorithms.off_policy import OffPolicy
 from podracer_core.algorithms.values import ensemble_outputs, squared_error
@@ -25,14 +24,7 @@ class DQN(OffPolicy):
     double: ClassVar[bool] = False
     dueling: ClassVar[bool] = False
 
-    def __init__(
-        self,
-        cohort: CohortConfig,
-        observation_space: gymnasium.Space[Any],
-        action_space: gymnasium.Space[Any],
-        device: torch.device | str = "cpu",
-    ) -> None:
-        super().__init__(cohort, observation_space, action_space, device)
+    def set_up(self, observation_space: gymnasium.Space[Any]) -> None:
         self.head = cast("ValueHead", self.actor.head)
         self.slow_interval = self.shared["target_interval"]
 

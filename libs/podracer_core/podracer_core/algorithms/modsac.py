@@ -9,7 +9,6 @@ import gymnasium
 import torch
 from torch import Tensor
 
-from podracer_core.algorithms.cohort import CohortConfig
 from podracer_core.algorithms.experience import Batch
 from podracer_core.algorithms.sac import SAC
 
@@ -25,14 +24,8 @@ class ModSAC(SAC):
     graph_safe = True
     metrics = (*SAC.metrics, "reliability")
 
-    def __init__(
-        self,
-        cohort: CohortConfig,
-        observation_space: gymnasium.Space[Any],
-        action_space: gymnasium.Space[Any],
-        device: torch.device | str = "cpu",
-    ) -> None:
-        super().__init__(cohort, observation_space, action_space, device)
+    def set_up(self, observation_space: gymnasium.Space[Any]) -> None:
+        super().set_up(observation_space)
         self._running_loss = torch.ones(self.members, device=self.device)
         self._critic_steps = torch.zeros(self.members, dtype=torch.int64, device=self.device)
         self._actor_steps = torch.zeros_like(self._critic_steps)

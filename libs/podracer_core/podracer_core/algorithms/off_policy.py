@@ -11,22 +11,22 @@ import gymnasium
 import torch
 from torch import Tensor
 
-from podracer_core.algorithms.algorithm import Algorithm, MemberState
+from podracer_core.algorithms.algorithm import Algorithm, MemberState, perturb_actor
 from podracer_core.algorithms.cohort import CohortConfig, check_member_hyperparameters
 from podracer_core.algorithms.experience import Batch, Experience
 from podracer_core.algorithms.h_term import HTerm
 from podracer_core.algorithms.observation_statistics import ObservationStatistics
-from podracer_core.algorithms.perturbation import perturb_actor
 from podracer_core.algorithms.sharing import Shared, Sharing
 from podracer_core.algorithms.trained_network import TrainedNetwork
 from podracer_core.buffers.replay import Replay
 from podracer_core.buffers.rollout import Rollout
 from podracer_core.catalogue.algorithms import find_algorithm
-from podracer_core.cuda_graphs import Graphed
+from podracer_core.device.cuda_graphs import Graphed
 from podracer_core.networks import ActionHead, Architecture, NetworkActor
+from podracer_core.networks.box_heads import BoxHead, make_exploration
 from podracer_core.optimizers import StackedAdam
 from podracer_core.random_numbers import normal
-from podracer_core.random_streams import learner_seeds, replay_keys, update_noise_keys
+from podracer_core.random_numbers.streams import learner_seeds, replay_keys, update_noise_keys
 
 ACTOR_NETWORK, CRITIC_NETWORK = 0, 100
 """Identities of the initial weights' random streams; an ensemble's networks count on from there."""
@@ -38,7 +38,7 @@ _EPOCH_STEPS = 500
 
 
 class OffPolicy(Algorithm):
-    """An algorithm gives `make_head`, networks (built in its constructor, kept in `networks` by name) and `learn`.
+    """An algorithm gives `box_head` or `make_head`, `learn`, and `set_up` where it has more networks than the actor's.
 
     hyperparameters   name -> float32 [M], those of scope "member"
     shared            the others
@@ -52,6 +52,9 @@ class OffPolicy(Algorithm):
     max_lag = 1 << 62  # whoever took them, and whenever: all transitions are welcome
     metrics: ClassVar[tuple[str, ...]]
     """Names of what `learn` returns, in that order."""
+
+    box_head: ClassVar[type[BoxHead]]
+    """What actions in bounded boxes are made with; an algorithm for other spaces gives `make_head`."""
 
     has_actor_target: ClassVar[bool] = False
     slow_interval = 1
@@ -106,9 +109,12 @@ class OffPolicy(Algorithm):
         self._set_exploration()
         wanted = self.graph_safe and self._h_term is None
         self._gradient_step = Graphed(self._take_gradient_step, self.device, wanted=wanted)
+        self.set_up(observation_space)
+
+    def set_up(self, observation_space: gymnasium.Space[Any]) -> None:
+        """Make what this algorithm has besides its actor: the end of the constructor."""
 
     @classmethod
-    @abstractmethod
     def make_head(
         cls,
         shared: Mapping[str, Any],
@@ -117,6 +123,7 @@ class OffPolicy(Algorithm):
         device: torch.device | str,
     ) -> ActionHead:
         """What the actor's outputs mean. Raises InvalidInput for an action space that does not fit."""
+        return cls.box_head(action_space, make_exploration(shared, observation_space, action_space), device)
 
     @abstractmethod
     def learn(self, batch: Batch) -> Sequence[Tensor]:

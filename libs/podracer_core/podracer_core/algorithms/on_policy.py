@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -11,19 +12,16 @@ import gymnasium
 import torch
 from torch import Tensor
 
-from podracer_core.algorithms.algorithm import Algorithm, MemberState
+from podracer_core.algorithms.algorithm import Algorithm, MemberState, perturb_actor
 from podracer_core.algorithms.cohort import CohortConfig, check_member_hyperparameters
 from podracer_core.algorithms.h_term import HTerm
-from podracer_core.algorithms.learning_rate import scheduled_rate
 from podracer_core.algorithms.minibatch import Minibatch, RolloutRows
 from podracer_core.algorithms.observation_statistics import ObservationStatistics
-from podracer_core.algorithms.perturbation import perturb_actor
-from podracer_core.algorithms.preparation import Preparation
+from podracer_core.algorithms.preparation import Preparation, StateValues
 from podracer_core.algorithms.sharing import Shared, Sharing
-from podracer_core.algorithms.state_values import StateValues
 from podracer_core.buffers.rollout import Rollout
 from podracer_core.catalogue.algorithms import AlgorithmInfo
-from podracer_core.cuda_graphs import Graphed
+from podracer_core.device.cuda_graphs import Graphed
 from podracer_core.networks import (
     ACTOR,
     CRITIC,
@@ -34,7 +32,7 @@ from podracer_core.networks import (
     make_policy_head,
 )
 from podracer_core.optimizers import StackedAdam, clip_gradient_
-from podracer_core.random_streams import learner_seeds
+from podracer_core.random_numbers.streams import learner_seeds
 
 
 class OnPolicy(Algorithm):
@@ -94,6 +92,10 @@ class OnPolicy(Algorithm):
         self._transition_count = torch.zeros(members, dtype=torch.int64, device=self.device)
         self._networks.initialize(self._seeds, shared["initial_log_std"])
         self._learn = Graphed(self._learn_from, self.device, wanted=self.graph_safe and not HTerm.wanted(shared))
+        self.set_up()
+
+    def set_up(self) -> None:
+        """Make what this algorithm has besides actor and critic: the end of the constructor."""
 
     @classmethod
     def make_actor(
@@ -276,3 +278,17 @@ class OnPolicy(Algorithm):
 
 def _architecture(shared: Mapping[str, Any], space: gymnasium.Space[Any], head: PolicyHead) -> Architecture:
     return Architecture.of(space, shared["hidden_sizes"], head.output_size, shared["activation"])
+
+
+def scheduled_rate(schedule: str, rate: Tensor, transitions: Tensor, schedule_steps: int) -> Tensor:
+    """The learning rate of members that have taken `transitions` so far; all tensors are [M].
+
+    constant  the rate itself
+    linear    falls to 0 over `schedule_steps` transitions, and stays there
+    cosine    the same as half a wave (Loshchilov and Hutter, 2017, arXiv:1608.03983, equation 5, without restarts)
+    """
+    if schedule == "constant":
+        return rate
+    progress = (transitions.double() / schedule_steps).clamp(max=1.0)
+    share = 1 - progress if schedule == "linear" else 0.5 * (1 + torch.cos(math.pi * progress))
+    return (rate.double() * share).float()

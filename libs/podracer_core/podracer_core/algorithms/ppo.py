@@ -3,30 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
 
-import gymnasium
 import torch
 from torch import Tensor
 
 from podracer_core.algorithms.algorithm import MemberState
-from podracer_core.algorithms.cohort import CohortConfig
 from podracer_core.algorithms.h_term import HTerm
-from podracer_core.algorithms.learning_rate import adapted_rate
 from podracer_core.algorithms.minibatch import Minibatch, RolloutRows
 from podracer_core.algorithms.on_policy import OnPolicy
-from podracer_core.algorithms.surrogate import clipped_surrogate, clipped_value_error
 from podracer_core.buffers.rollout import Rollout
 from podracer_core.catalogue.algorithms import find_algorithm
 from podracer_core.networks import ACTOR
 from podracer_core.random_numbers import permutation
-from podracer_core.random_streams import minibatch_keys
+from podracer_core.random_numbers.streams import minibatch_keys
 
 MINIBATCHES = 4
 """Of a pass over the rollout where no size is given: Huang et al. 2022, The 37 Implementation Details of PPO."""
 
 _MOST_CPU_ROWS = 2048
 """Of such a minibatch on a CPU, where larger ones go no faster and make fewer steps of the same rollout."""
+
+_LEAST_RATE, _GREATEST_RATE, _RATE_FACTOR = 1e-5, 1e-2, 1.5  # of adapted rates: rsl_rl's
 
 
 class PPO(OnPolicy):
@@ -36,18 +33,11 @@ class PPO(OnPolicy):
     graph_safe = True
     policy_metrics = ("kl", "clip_fraction")
 
-    def __init__(
-        self,
-        cohort: CohortConfig,
-        observation_space: gymnasium.Space[Any],
-        action_space: gymnasium.Space[Any],
-        device: torch.device | str = "cpu",
-    ) -> None:
-        super().__init__(cohort, observation_space, action_space, device)
+    def set_up(self) -> None:
         self._epoch_count = torch.zeros(self.members, dtype=torch.int64, device=self.device)
         self._h_term = HTerm.of(self._shared, self._hyperparameters, self._seeds)
         # Known to the host, so that a run without value clipping or an adaptive rate does not pay for them.
-        values = cohort.member_values(self.info)
+        values = self.cohort.member_values(self.info)
         self._clips_values = [value_range > 0 for value_range in values["value_clip_range"]]
         self._adapts_rate = [desired_kl > 0 for desired_kl in values["desired_kl"]]
         self._rate_factor = torch.ones(self.members, device=self.device)
@@ -133,3 +123,43 @@ class PPO(OnPolicy):
         if "desired_kl" in values:
             self._adapts_rate[member] = values["desired_kl"] > 0
             self._rate_factor[member] = 1.0
+
+
+# Both objectives are written so that NaN stays NaN, and the member that it belongs to is noticed.
+def clipped_surrogate(log_ratio: Tensor, advantage: Tensor, clip_range: Tensor) -> tuple[Tensor, Tensor]:
+    """min(r A, clip(r, 1 - c, 1 + c) A) of Schulman et al., 2017, equation 7, and its derivative in log r.
+
+    log_ratio, advantage [M, B], clip_range [M] -> [M, B] each. The derivative is zero where the ratio has left the
+    range in the direction that the advantage asks for, and r A elsewhere.
+    """
+    ratio = log_ratio.exp()
+    limit = clip_range.unsqueeze(1)
+    free = ratio * advantage
+    clipped = torch.minimum(torch.maximum(ratio, 1 - limit), 1 + limit) * advantage
+    return torch.minimum(free, clipped), torch.where(free > clipped, 0.0, free)
+
+
+def clipped_value_error(value: Tensor, old: Tensor, target: Tensor, clip_range: Tensor) -> tuple[Tensor, Tensor]:
+    """max((v - R)^2, (old + clip(v - old, -c, c) - R)^2) / 2 and its derivative in v, as OpenAI's baselines have it.
+
+    value, old, target [M, B], clip_range [M] -> [M, B] each. A member whose range is 0 has (v - R)^2 / 2. The
+    derivative is zero where the clipped error is the larger one, which then does not depend on v, and v - R elsewhere.
+    """
+    limit = clip_range.unsqueeze(1)
+    error, moved = value - target, value - old
+    free = error.square()
+    # Only outside the range: inside, rounding alone would decide which of the two is larger.
+    outside = (limit > 0) & (moved.abs() > limit)
+    held = torch.where(outside, (old + torch.copysign(limit, moved) - target).square(), free)
+    return 0.5 * torch.maximum(free, held), torch.where(held > free, 0.0, error)
+
+
+def adapted_rate(rate: Tensor, kl: Tensor, desired_kl: Tensor) -> Tensor:
+    """The learning rate of members whose policy has come as far as `kl` from where it was; all tensors are [M].
+
+    A factor of 1.5 lower where that is more than twice as far as desired, higher where it is less than half as far, and
+    within 1e-5 and 1e-2 (rsl_rl: Schwarke et al. 2025, arXiv:2509.10771). It stays where `desired_kl` is 0.
+    """
+    lower = torch.where(kl > 2 * desired_kl, rate / _RATE_FACTOR, rate)
+    changed = torch.where(kl < desired_kl / 2, rate * _RATE_FACTOR, lower).clamp(_LEAST_RATE, _GREATEST_RATE)
+    return torch.where(desired_kl > 0, changed, rate)

@@ -9,12 +9,11 @@ import gymnasium
 import torch
 from torch import Tensor
 
-from podracer_core.algorithms.cohort import CohortConfig
 from podracer_core.algorithms.experience import Batch
 from podracer_core.algorithms.sac import SAC
 from podracer_core.errors import FieldViolation, InvalidInput
 from podracer_core.random_numbers import permutation
-from podracer_core.random_streams import subset_keys
+from podracer_core.random_numbers.streams import subset_keys
 
 
 class REDQ(SAC):
@@ -26,14 +25,8 @@ class REDQ(SAC):
 
     graph_safe = True
 
-    def __init__(
-        self,
-        cohort: CohortConfig,
-        observation_space: gymnasium.Space[Any],
-        action_space: gymnasium.Space[Any],
-        device: torch.device | str = "cpu",
-    ) -> None:
-        super().__init__(cohort, observation_space, action_space, device)
+    def set_up(self, observation_space: gymnasium.Space[Any]) -> None:
+        super().set_up(observation_space)
         if self.shared["subset_size"] > self.critic_count:
             message = (
                 f"subset_size must be at most ensemble_size, {self.critic_count}, not {self.shared['subset_size']}"

@@ -2,36 +2,56 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar, cast
 
 import gymnasium
 import torch
 from torch import Tensor
 
-from podracer_core.algorithms.cohort import CohortConfig
 from podracer_core.algorithms.experience import Batch
 from podracer_core.algorithms.off_policy import OffPolicy
-from podracer_core.algorithms.temperature import Temperature
 from podracer_core.algorithms.values import action_values, squared_error
 from podracer_core.networks import SquashedGaussianHead
-from podracer_core.networks.box_heads import make_exploration
+from podracer_core.optimizers import StackedAdam
+
+
+class Temperature:
+    """alpha [M] of Haarnoja et al., 2018 (arXiv:1812.05905), equation 18: J(alpha) = E[-alpha (log pi + target)].
+
+    Its logarithm is what Adam moves, so it stays above zero; J's derivative in log alpha is taken with alpha = 1 in
+    front, as in the authors' code: the step does not shrink with alpha.
+
+    log      float32 [M, 1], of what is learned
+    learns   otherwise alpha is `initial`, also when that is changed
+    """
+
+    def __init__(self, initial: Tensor, *, learns: bool) -> None:
+        self.learns, self._initial = learns, initial
+        self.log = initial.log().unsqueeze(1)
+        self._gradient = torch.zeros_like(self.log)
+        self.optimizer = StackedAdam(self.log, self._gradient, epsilon=1e-8)
+
+    @property
+    def value(self) -> Tensor:
+        """alpha, [M]."""
+        return self.log[:, 0].exp() if self.learns else self._initial
+
+    def update(self, entropy: Tensor, target: Tensor, learning_rate: Tensor, active: Tensor) -> None:
+        """One step: up where the policy's entropy [M] is below `target` [M], down where it is above."""
+        if self.learns:
+            self._gradient[:, 0] = entropy - target
+            self.optimizer.step(learning_rate, active & entropy.isfinite())
 
 
 class SAC(OffPolicy):
     """Haarnoja et al., 2018 (arXiv:1812.05905), for bounded Box actions; see `Algorithm` for the interface."""
 
     graph_safe = True
+    box_head = SquashedGaussianHead
     metrics: ClassVar[tuple[str, ...]] = ("critic_loss", "actor_loss", "value", "entropy", "temperature")
 
-    def __init__(
-        self,
-        cohort: CohortConfig,
-        observation_space: gymnasium.Space[Any],
-        action_space: gymnasium.Space[Any],
-        device: torch.device | str = "cpu",
-    ) -> None:
-        super().__init__(cohort, observation_space, action_space, device)
+    def set_up(self, observation_space: gymnasium.Space[Any]) -> None:
         self.head = cast("SquashedGaussianHead", self.actor.head)
         self.critic = self.add_critic("critic", observation_space, self.critic_count, action_size=self.head.action_size)
         self.temperature = Temperature(
@@ -40,16 +60,6 @@ class SAC(OffPolicy):
         if self.temperature.learns:
             self.optimizers["temperature"] = self.temperature.optimizer
             self.memory["log_temperature"] = self.temperature.log
-
-    @classmethod
-    def make_head(
-        cls,
-        shared: Mapping[str, Any],
-        observation_space: gymnasium.Space[Any],
-        action_space: gymnasium.Space[Any],
-        device: torch.device | str,
-    ) -> SquashedGaussianHead:
-        return SquashedGaussianHead(action_space, make_exploration(shared, observation_space, action_space), device)
 
     @property
     def critic_count(self) -> int:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from podracer_core.algorithms.state_values import StateValues
+from podracer_core.algorithms.preparation import StateValues
 from podracer_core.fusion.state import FusionState
 from podracer_core.networks import RunningNormalizer
 

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, cast
 
 import gymnasium
 import torch
 from torch import Tensor
 
-from podracer_core.algorithms.cohort import CohortConfig
 from podracer_core.algorithms.experience import Batch
 from podracer_core.algorithms.off_policy import OffPolicy
 from podracer_core.algorithms.values import action_values, squared_error
 from podracer_core.networks import DeterministicHead
-from podracer_core.networks.box_heads import make_exploration
 
 
 class TD3(OffPolicy):
@@ -23,29 +21,13 @@ class TD3(OffPolicy):
     metrics = ("critic_loss", "actor_loss", "value")
     has_actor_target = True
     graph_safe = True
+    box_head = DeterministicHead
 
-    def __init__(
-        self,
-        cohort: CohortConfig,
-        observation_space: gymnasium.Space[Any],
-        action_space: gymnasium.Space[Any],
-        device: torch.device | str = "cpu",
-    ) -> None:
-        super().__init__(cohort, observation_space, action_space, device)
+    def set_up(self, observation_space: gymnasium.Space[Any]) -> None:
         self.head = cast("DeterministicHead", self.actor.head)
         self.critic = self.add_critic("critic", observation_space, 2, action_size=self.head.action_size)
         self.slow_interval = self.shared["policy_delay"]
         self._actor_loss = torch.zeros(self.members, device=self.device)  # of the last step that the actor took
-
-    @classmethod
-    def make_head(
-        cls,
-        shared: Mapping[str, Any],
-        observation_space: gymnasium.Space[Any],
-        action_space: gymnasium.Space[Any],
-        device: torch.device | str,
-    ) -> DeterministicHead:
-        return DeterministicHead(action_space, make_exploration(shared, observation_space, action_space), device)
 
     def learn(self, batch: Batch) -> Sequence[Tensor]:
         target = batch.reward + batch.discount * self.next_value(batch)

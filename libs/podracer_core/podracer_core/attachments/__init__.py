@@ -1,9 +1,7 @@
 """Files that a job brings along, code and data sets, on their way from the user's folder to a pod; no torch.
 
-limits       how large they may be
-archive_path which paths a code archive may have
-code_folder  which files of a folder are a user's code
-pack         a code folder -> an archive, the same bytes for the same content
+limits       how large they may be, and which paths a code archive may have
+pack         a user's code in a folder -> an archive, the same bytes for the same content
 unpack       an archive -> a folder, whoever made it
 cache        files by hash in a bounded folder of this machine, for several processes
 placement    an environment whose files are in the cache -> one that can be started

@@ -29,7 +29,7 @@ from typing import Self
 
 from podracer_core.attachments.limits import mebibytes
 from podracer_core.attachments.unpack import announced_bytes, unpack_code
-from podracer_core.catalogue.environments.stored_file import StoredFile
+from podracer_core.catalogue.environments.spec import StoredFile
 from podracer_core.errors import DataCorrupted, Exhausted, PermissionRefused, PodracerError, Unavailable
 
 __all__ = ["FileCache", "Held"]

@@ -9,7 +9,7 @@ from typing import Self
 
 from podracer_core.attachments.cache import FileCache, Held
 from podracer_core.catalogue.environments import EnvironmentSpec
-from podracer_core.catalogue.environments.stored_file import StoredFile
+from podracer_core.catalogue.environments.spec import StoredFile
 from podracer_core.errors import PreconditionFailed
 
 __all__ = ["FILES_MISSING", "PlacedEnvironment", "place_environment"]

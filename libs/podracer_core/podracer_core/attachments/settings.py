@@ -10,7 +10,7 @@ from pathlib import Path
 from podracer_core.attachments.cache import FileCache
 from podracer_core.carriers.shared_folder import SharedFolder
 from podracer_core.config import ByteSize
-from podracer_core.process import ServiceSettings
+from podracer_core.service.process import ServiceSettings
 
 __all__ = ["PodSettings"]
 

@@ -14,7 +14,7 @@ from podracer.evaluator.v1 import evaluator_service_pb2
 from podracer.worker.v1 import worker_service_pb2
 from podracer_core.attachments.cache import FileCache
 from podracer_core.attachments.limits import CHUNK_BYTES, MAX_DATA_BYTES
-from podracer_core.catalogue.environments.stored_file import StoredFile
+from podracer_core.catalogue.environments.spec import StoredFile
 from podracer_core.errors import Exhausted, InvalidInput
 from podracer_core.rpc.backoff import Backoff
 

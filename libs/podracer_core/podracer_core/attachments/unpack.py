@@ -13,8 +13,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from podracer_core.attachments.archive_path import count_folders, is_plain_path
-from podracer_core.attachments.limits import CHUNK_BYTES, MAX_FILES, MAX_PACKED_BYTES, MAX_UNPACKED_BYTES, mebibytes
+from podracer_core.attachments.limits import (
+    CHUNK_BYTES,
+    MAX_FILES,
+    MAX_PACKED_BYTES,
+    MAX_UNPACKED_BYTES,
+    count_folders,
+    is_plain_path,
+    mebibytes,
+)
 from podracer_core.errors import InvalidInput
 
 __all__ = ["announced_bytes", "unpack_code"]

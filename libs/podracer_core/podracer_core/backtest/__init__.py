@@ -1,10 +1,7 @@
-"""What an account's values over time say, and how a policy's are recorded.
+"""What an account's values over time say, and how a policy's are recorded; NumPy alone. This file imports nothing.
 
-performance   the usual statistics of daily returns
-bootstrap     their intervals
-record        bar by bar: values, holdings, fills; and the files of them
-baselines     what a policy is held against
-simulation    a stored policy's decisions, recorded (torch)
+performance   the usual statistics of daily returns; months and drawdowns
+record        bar by bar: values, holdings, fills; their files and messages; one account from several
 
-The first three need NumPy alone. This file imports nothing.
+A policy's decisions are played by podracer_core.evaluate.backtesting.
 """

@@ -15,7 +15,18 @@ from numpy.typing import NDArray
 
 from podracer_core.errors import InvalidInput
 
-__all__ = ["DAYS_A_YEAR", "Drawdown", "Performance", "daily_returns", "largest_drawdown", "performance", "sharpe_ratio"]
+__all__ = [
+    "DAYS_A_YEAR",
+    "Drawdown",
+    "Performance",
+    "daily_returns",
+    "drawdowns",
+    "largest_drawdown",
+    "monthly_returns",
+    "performance",
+    "sharpe_ratio",
+]
+
 
 DAYS_A_YEAR = 252
 _STANDS_STILL = 1e-12  # a deviation of daily returns below it is rounding
@@ -117,3 +128,30 @@ def performance(returns: NDArray[np.float64]) -> Performance:
         calmar_ratio=annual / -depth if depth < 0 else math.nan,
         max_drawdown=depth,
     )
+
+
+def drawdowns(values: NDArray[np.float64]) -> list[Drawdown]:
+    """Of an account's values [T], above 0: each from its peak until it is made good, the deepest first."""
+    peaks = np.maximum.accumulate(values)
+    below = values < peaks
+    starts = np.flatnonzero(below & ~np.append(False, below[:-1]))
+    ends = np.flatnonzero(below & ~np.append(below[1:], False)) + 1
+    found = []
+    for start, end in zip(starts, ends, strict=True):
+        recovery = int(end) if end < len(values) else None
+        trough = int(start + np.argmin(values[start:end]))
+        found.append(Drawdown(float(values[trough] / peaks[start] - 1), int(start) - 1, trough, recovery))
+    return sorted(found, key=lambda fall: fall.depth)
+
+
+def monthly_returns(times: NDArray[np.datetime64], values: NDArray[np.float64]) -> dict[tuple[int, int], float]:
+    """Simple returns by (year, month), from an account's values [T] at `times` [T], rising; a month begins with the
+    last value of the month before. The first value is what the account began with."""
+    months = times.astype("datetime64[M]").astype(int)
+    last = np.append(months[1:] != months[:-1], True)
+    at_end, of = values[last], months[last]
+    before = np.append(values[0], at_end[:-1])
+    return {
+        (1970 + int(month) // 12, int(month) % 12 + 1): float(end / start - 1)
+        for month, start, end in zip(of, before, at_end, strict=True)
+    }

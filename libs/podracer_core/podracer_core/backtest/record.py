@@ -4,16 +4,29 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from podracer.evaluator.v1 import evaluator_service_pb2
 from podracer_core.backtest.performance import Performance, daily_returns, performance
-from podracer_core.errors import InvalidInput
+from podracer_core.errors import DataCorrupted, InvalidInput
 
-__all__ = ["BacktestRecord", "equity_csv", "holdings_csv", "replay", "trades_csv"]
+__all__ = [
+    "BacktestRecord",
+    "chained",
+    "chained_trades_csv",
+    "equity_csv",
+    "holdings_csv",
+    "record_from_messages",
+    "record_to_messages",
+    "replay",
+    "trades_csv",
+]
+
 
 _TRADES = ("decided", "filled", "ticker", "shares", "price", "cost")
 
@@ -125,3 +138,103 @@ def _csv(titles: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     writer.writerow(titles)
     writer.writerows(rows)
     return text.getvalue()
+
+
+_NUMBERS = 1 << 17  # of a message: 1 MiB
+_BY_BAR, _BY_STOCK = ("value", "cash"), ("shares", "close")
+_OF_DECISIONS = ("orders", "traded", "price", "cost")
+
+Bars = evaluator_service_pb2.BacktestBars
+
+
+def record_to_messages(account: int, record: BacktestRecord) -> Iterator[Bars]:
+    """All bars of a record, at most 1 MiB of numbers a message."""
+    bars = len(record.times)
+    step = max(1, _NUMBERS // (4 + 6 * max(1, len(record.tickers))))
+    times, filled = (_microseconds(moments) for moments in (record.times, record.filled))
+    for start in range(0, bars, step):
+        part = slice(start, start + step)
+        message = Bars(account=account, time_us=times[part].tolist(), filled_us=filled[part].tolist())
+        for name in (*_BY_BAR, *_BY_STOCK, *_OF_DECISIONS):
+            getattr(message, name).extend(getattr(record, name)[part].reshape(-1).tolist())
+        yield message
+
+
+def record_from_messages(messages: Iterable[Bars], tickers: Sequence[str], bars: int) -> BacktestRecord:
+    """The record of one account, of as many bars as were announced. Raises DataCorrupted where it has others."""
+    kept = list(messages)
+
+    def joined(name: str, rows: int, columns: int | None) -> NDArray[np.float64]:
+        numbers = np.concatenate([np.empty(0), *(np.fromiter(getattr(each, name), np.float64) for each in kept)])
+        shape = (rows,) if columns is None else (rows, columns)
+        if numbers.size != np.prod(shape):
+            raise DataCorrupted(f"a back-test came with {numbers.size} numbers of {name}, not {np.prod(shape):.0f}")
+        return numbers.reshape(shape)
+
+    def moments(name: str, rows: int) -> NDArray[np.datetime64]:
+        return np.array([moment for message in kept for moment in getattr(message, name)][:rows], "datetime64[us]")
+
+    stocks = len(tickers)
+    return BacktestRecord(
+        tickers=tuple(tickers),
+        times=moments("time_us", bars),
+        filled=moments("filled_us", bars - 1),
+        **{name: joined(name, bars, None) for name in _BY_BAR},
+        **{name: joined(name, bars, stocks) for name in _BY_STOCK},
+        **{name: joined(name, bars - 1, stocks) for name in _OF_DECISIONS},
+    )
+
+
+def _microseconds(moments: NDArray[np.datetime64]) -> NDArray[np.int64]:
+    return moments.astype("datetime64[us]").astype(np.int64)
+
+
+_CHAINED_BY_BAR = ("times", "value", "cash", "shares", "close")
+_CHAINED_BY_DECISION = ("filled", "orders", "traded", "price", "cost")
+
+
+def chained(records: Sequence[BacktestRecord]) -> BacktestRecord:
+    """All of them as one: each begins at the bar at which the one before ends, with its value.
+
+    Raises InvalidInput where one does not, or where their tickers differ.
+    """
+    for number, (before, after) in enumerate(itertools.pairwise(records), 2):
+        if before.tickers != after.tickers:
+            raise InvalidInput(f"policy {number} trades other stocks than the one before; a walk needs the same of all")
+        if before.times[-1] != after.times[0] or not np.isclose(before.value[-1], after.value[0], rtol=1e-9):
+            raise InvalidInput(f"policy {number} does not begin where the one before ends: at {before.times[-1]}")
+
+    def joined(name: str, first: int) -> NDArray[np.float64]:
+        parts = [getattr(record, name) for record in records]
+        return np.concatenate([parts[0], *(part[first:] for part in parts[1:])])
+
+    return BacktestRecord(
+        tickers=records[0].tickers,
+        **{name: joined(name, 1) for name in _CHAINED_BY_BAR},  # type: ignore[arg-type]
+        **{name: joined(name, 0) for name in _CHAINED_BY_DECISION},  # type: ignore[arg-type]
+    )
+
+
+def chained_trades_csv(records: Sequence[BacktestRecord]) -> str:
+    """Every fill as `trades_csv` has them, and what is closed where one follows another."""
+    texts: list[str] = []
+    for record in records:
+        lines = trades_csv(record).splitlines(keepends=True)
+        texts += lines if not texts else lines[1:]
+        if record is not records[-1]:
+            texts += trades_csv(_closing(record)).splitlines(keepends=True)[1:]
+    return "".join(texts)
+
+
+def _closing(record: BacktestRecord) -> BacktestRecord:
+    """The sale of everything at the last close, as the only decision, on the bar before."""
+    sold, price = -record.shares[-1:], record.close[-1:]
+    return replace(
+        record,
+        times=record.times[-2:],
+        filled=record.times[-1:],
+        orders=sold,
+        traded=sold,
+        price=price,
+        cost=np.zeros_like(sold),
+    )

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import difflib
 import functools
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from importlib.metadata import EntryPoint, entry_points
 from types import MappingProxyType
+from typing import Any
 
-from podracer_core.catalogue.actor_critic import ACTOR_CRITIC
-from podracer_core.catalogue.algorithm_info import AlgorithmInfo
-from podracer_core.catalogue.installed_algorithms import InstalledAlgorithm, installed_algorithms
-from podracer_core.catalogue.on_policy import ON_POLICY
+from podracer_core.catalogue.built_in import BuiltIn, package_of
+from podracer_core.catalogue.hyperparameters import Hyperparameter, Scope
 from podracer_core.catalogue.spaces import BoxSpace, MultiBinarySpace, Space, describe
-from podracer_core.catalogue.value_based import VALUE_BASED
 from podracer_core.errors import FieldViolation, InvalidInput
 
 __all__ = [
@@ -25,7 +26,118 @@ __all__ = [
     "known_algorithms",
 ]
 
-BUILT_IN: Mapping[str, AlgorithmInfo] = {info.name: info for info in (*ON_POLICY, *VALUE_BASED, *ACTOR_CRITIC)}
+
+ENTRY_POINT_GROUP = "podracer.algorithms"
+"""A package adds an algorithm with an entry point, name = "its_package.catalogue:INFO". INFO is an AlgorithmInfo whose
+name is the entry's. The module that has it is imported by services that have no torch, so it must not import torch; the
+class that INFO.implementation names is imported by learner, worker and evaluator only."""
+
+
+@dataclass(frozen=True, slots=True)
+class InstalledAlgorithm:
+    """What an entry point leads to: an algorithm, or a `problem` that says what is wrong with which package."""
+
+    name: str
+    info: AlgorithmInfo | None
+    problem: str = ""
+
+
+def installed_algorithms(built_in: Iterable[str]) -> list[InstalledAlgorithm]:
+    """What all installed packages offer. One that is broken has its problem said and leaves the others alone."""
+    entries = list(entry_points(group=ENTRY_POINT_GROUP))
+    taken = set(built_in)
+    found = []
+    for entry in entries:
+        others = sorted({package_of(other) for other in entries if other.name == entry.name} - {package_of(entry)})
+        if entry.name in taken:
+            found.append(_broken(entry, "the name is a built-in algorithm's; choose another"))
+        elif others:
+            found.append(_broken(entry, f"{', '.join(others)} offers one of the same name; remove one of them"))
+        else:
+            found.append(_load(entry))
+    return found
+
+
+def _load(entry: EntryPoint) -> InstalledAlgorithm:
+    try:
+        info = entry.load()
+    except Exception as error:  # noqa: BLE001 - another package's code may raise anything; it is reported, not hidden
+        return _broken(entry, f"{entry.value} cannot be loaded: {type(error).__name__}: {error}")
+    if not isinstance(info, AlgorithmInfo):
+        return _broken(entry, f"{entry.value} is a {type(info).__name__}; expected an AlgorithmInfo")
+    if info.name != entry.name:
+        return _broken(entry, f"{entry.value} is named {info.name!r}; the entry point must have the same name")
+    return InstalledAlgorithm(entry.name, replace(info, package=package_of(entry)))
+
+
+def _broken(entry: EntryPoint, problem: str) -> InstalledAlgorithm:
+    return InstalledAlgorithm(entry.name, None, f"algorithm {entry.name!r} of package {package_of(entry)}: {problem}")
+
+
+_NAME = re.compile(r"[a-z][a-z0-9_]*")
+_IMPLEMENTATION = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
+
+
+@dataclass(frozen=True, slots=True)
+class AlgorithmInfo:
+    """An algorithm as far as it can be known without torch. Raises InvalidInput for one that cannot be right.
+
+    name             lower case, digits and _; what a job file says
+    paper            "Authors year, title, where"; of several papers with "; " between them
+    action_spaces    the kinds of space (BoxSpace, DiscreteSpace, …) in which it can act
+    implementation   "package.module:Class", a podracer_core.algorithms.algorithm.Algorithm; imported where torch is
+    bounded_actions  of Box spaces only those with finite bounds
+    automatic        takes part where a job leaves the choice of algorithms to us (`search.algorithms: auto`)
+    summary          one sentence: what sets it apart
+    package          the installed package that brought it, set when it is found; empty for a built-in one
+    """
+
+    name: str
+    title: str
+    paper: str
+    on_policy: bool
+    action_spaces: tuple[type, ...]
+    hyperparameters: tuple[Hyperparameter, ...]
+    implementation: str
+    bounded_actions: bool = False
+    automatic: bool = False
+    summary: str = ""
+    package: str = ""
+
+    def __post_init__(self) -> None:
+        if not _NAME.fullmatch(self.name):
+            raise InvalidInput(f"{self.name!r} is no name of an algorithm: lower-case letters, digits and _ are")
+        if not _IMPLEMENTATION.fullmatch(self.implementation):
+            raise InvalidInput(f"{self.name}: implementation {self.implementation!r} is not package.module:Class")
+        names = [knob.name for knob in self.hyperparameters]
+        for knob in self.hyperparameters:
+            knob.check(knob.default)
+            if names.count(knob.name) > 1:
+                raise InvalidInput(f"{self.name} has two hyperparameters {knob.name}")
+            if knob.scope == "member" and knob.kind != "float":
+                raise InvalidInput(f"{self.name}.{knob.name}: members differ in real numbers only, not in {knob.kind}")
+
+    def hyperparameter(self, name: str) -> Hyperparameter:
+        """The knob called `name`; InvalidInput with the nearest names if there is none."""
+        for candidate in self.hyperparameters:
+            if candidate.name == name:
+                return candidate
+        names = [candidate.name for candidate in self.hyperparameters]
+        nearest = difflib.get_close_matches(name, names, n=2, cutoff=0.5) or names
+        message = f"{self.name} has no hyperparameter {name!r}; did you mean {' or '.join(nearest)}?"
+        raise InvalidInput(message, violations=[FieldViolation(name, message)], hyperparameter=name)
+
+    def defaults(self, *scopes: Scope) -> dict[str, Any]:
+        """Name → default of the knobs in `scopes`, or of all."""
+        return {knob.name: knob.default for knob in self.hyperparameters if not scopes or knob.scope in scopes}
+
+
+BUILT_IN: Mapping[str, AlgorithmInfo] = BuiltIn(
+    "name",
+    "podracer_core.algorithms.on_policy_info",
+    "podracer_core.algorithms.dqn_info",
+    "podracer_core.algorithms.actor_critic_info",
+)
 
 
 @functools.cache

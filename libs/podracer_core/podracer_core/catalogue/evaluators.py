@@ -15,7 +15,7 @@ GREEDY_EPISODES, BACKTEST = "greedy_episodes", "backtest"
 
 BUILT_IN_EVALUATORS = (
     EntryPoint(GREEDY_EPISODES, "podracer_core.evaluate.greedy_evaluator:GreedyEvaluator", ENTRY_POINT_GROUP),
-    EntryPoint(BACKTEST, "podracer_core.backtest.simulation:BacktestEvaluator", ENTRY_POINT_GROUP),
+    EntryPoint(BACKTEST, "podracer_core.evaluate.backtesting:BacktestEvaluator", ENTRY_POINT_GROUP),
 )
 
 

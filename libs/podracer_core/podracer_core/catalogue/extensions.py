@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from importlib.metadata import EntryPoint, entry_points
 from typing import TypeVar
 
-from podracer_core.catalogue.entry_points import package_of
+from podracer_core.catalogue.built_in import package_of
 from podracer_core.errors import FieldViolation, InvalidInput
 
 __all__ = ["load_class"]

@@ -12,18 +12,25 @@ import torch
 from podracer.evaluator.v1 import evaluator_service_pb2
 from podracer_core.attachments.cache import FileCache
 from podracer_core.attachments.placement import place_environment
-from podracer_core.backtest.messages import record_to_messages
-from podracer_core.backtest.record import BacktestRecord
-from podracer_core.backtest.seen import dated, seen_bars
-from podracer_core.backtest.simulation import BASELINES, MARKET, index_record, not_a_market, play_baseline, play_policy
+from podracer_core.backtest.record import BacktestRecord, record_to_messages
 from podracer_core.catalogue.environments import EnvironmentSpec
 from podracer_core.catalogue.messages import environment_from_message, environment_to_message, file_from_message
 from podracer_core.checkpoint import Checkpoint, load_actor, load_ensemble, rule_of
 from podracer_core.checkpoint.evaluation import make_environment_for
 from podracer_core.environments.stock_trading.environment import StockTrading
 from podracer_core.environments.stock_trading.market import Market, prepare
-from podracer_core.environments.stock_trading.settings import StockTradingConfig
+from podracer_core.environments.stock_trading_info import StockTradingConfig
 from podracer_core.errors import FieldViolation, InvalidInput
+from podracer_core.evaluate.backtesting import (
+    BASELINES,
+    MARKET,
+    dated,
+    index_record,
+    not_a_market,
+    play_baseline,
+    play_policy,
+    seen_bars,
+)
 from podracer_core.evaluate.evaluator import Evaluated
 from podracer_core.market_data.reading import read_index, read_table
 from podracer_core.market_data.refusal import refusal

@@ -1,7 +1,7 @@
 """Collecting experience: one collector for the fused learner and for the worker."""
 
 from podracer_core.collect.collector import Collector
-from podracer_core.random_streams import (
+from podracer_core.random_numbers.streams import (
     ADMISSION,
     CONFIRMATION,
     SCREENING,

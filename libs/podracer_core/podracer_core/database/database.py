@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import importlib.resources
+import logging
 import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeVar
 
-from sqlalchemy import URL, Engine, text
+from sqlalchemy import URL, BigInteger, Connection, Dialect, Engine, inspect, text
 from sqlalchemy.orm import Session, sessionmaker
+from sqlalchemy.types import TypeDecorator
 
-from podracer_core.database.instance_lock import InstanceLock
 from podracer_core.database.location import make_engine, parse_url, prepare_file, translated_errors
-from podracer_core.database.migration import upgrade
-from podracer_core.database.tenure import Tenure
-from podracer_core.errors import Unavailable
+from podracer_core.database.tenure import InstanceLock, Tenure
+from podracer_core.errors import InvalidInput, Unavailable
 from podracer_core.telemetry.metrics import DATABASE
 
 Result = TypeVar("Result")
@@ -136,3 +138,87 @@ def open_database(url: str, migrations_package: str) -> Database:
         lock.release()
         raise
     return Database(parsed, engine, lock, tenure)
+
+
+logger = logging.getLogger(__name__)
+
+VERSION_TABLE = "alembic_version"
+
+
+def upgrade(engine: Engine, migrations_package: str) -> None:
+    """Run what is missing, all in one transaction: killed half-way, it has not happened.
+
+    `migrations_package` holds one file a revision, `<revision>_<what it does>.py` with revisions that sort
+    (`r0001`, `r0002`). A database that is at the last one already costs one query, and Alembic is not imported.
+    Raises InvalidInput for a database that a newer version of the service has written.
+    """
+    with (
+        importlib.resources.as_file(importlib.resources.files(migrations_package)) as folder,
+        engine.begin() as connection,
+    ):
+        current = current_revision(connection)
+        if current != newest_revision(folder):
+            _run(connection, folder, current)
+
+
+def newest_revision(folder: Path) -> str:
+    """The last revision of a folder of migrations, by its file's name."""
+    return max(path.stem.split("_", 1)[0] for path in folder.glob("[!_]*.py"))
+
+
+def current_revision(connection: Connection) -> str | None:
+    """The revision that a database is at; None for an empty one."""
+    if not inspect(connection).has_table(VERSION_TABLE):
+        return None
+    return connection.execute(text(f"SELECT version_num FROM {VERSION_TABLE}")).scalar()  # noqa: S608 - a constant
+
+
+def _run(connection: Connection, folder: Path, current: str | None) -> None:
+    # Late: a tenth of a second that only the first start after an update needs.
+    from alembic.operations import Operations
+    from alembic.runtime.migration import MigrationContext
+    from alembic.script import ScriptDirectory
+    from alembic.script.revision import RevisionError
+
+    scripts = ScriptDirectory(str(folder), version_locations=[str(folder)])
+    context = MigrationContext.configure(connection, opts={"version_table": VERSION_TABLE})
+    try:
+        revisions = list(scripts.iterate_revisions("head", current or "base"))
+    except RevisionError as error:
+        raise InvalidInput(
+            f"the database is at revision {current}, which this version does not know: use the version that wrote it",
+            reason="DATABASE_TOO_NEW",
+            revision=current,
+        ) from error
+    with Operations.context(context):
+        for script in reversed(revisions):
+            logger.info("migrating the database to %s: %s", script.revision, script.doc)
+            script.module.upgrade()
+            context.stamp(scripts, script.revision)
+
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+
+
+class UtcTime(TypeDecorator[datetime]):
+    """An aware datetime as whole microseconds since 1970 in UTC: exact, ordered, and with no zone to lose.
+
+    SQLite's own DATETIME drops the zone. Raises ValueError for a naive datetime.
+    """
+
+    impl = BigInteger
+    cache_ok = True
+
+    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> int | None:
+        return None if value is None else self.microseconds(value)
+
+    @staticmethod
+    def microseconds(value: datetime) -> int:
+        """As it is stored."""
+        if value.tzinfo is None:
+            raise ValueError(f"{value!r} has no time zone")
+        return (value - _EPOCH) // _MICROSECOND
+
+    def process_result_value(self, value: int | None, dialect: Dialect) -> datetime | None:
+        return None if value is None else _EPOCH + value * _MICROSECOND

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import inspect
 import pkgutil
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, get_type_hints
 
 import torch
 
 from podracer_core.catalogue.environments import EnvironmentSpec, find_environment
-from podracer_core.environments.arguments import typed_arguments
+from podracer_core.config.build import Builder
+from podracer_core.config.document import Node
 from podracer_core.environments.processes.preprocess import PreprocessVecEnv
 from podracer_core.environments.vec_environment import VecEnvironment
 from podracer_core.errors import FieldViolation, InvalidInput, PreconditionFailed
@@ -24,6 +26,7 @@ __all__ = [
     "require_device",
     "runs_on",
 ]
+
 
 _PLACES = {"cpu": "the CPU", "cuda": "CUDA devices"}
 
@@ -134,3 +137,25 @@ def gymnasium_spec(spec: EnvironmentSpec) -> EnvironmentSpec:
     """`spec` as a child process can open it: the name of an installed entry point becomes its "module:Name"."""
     factory = find_environment(spec.id).factory if spec.id else ""
     return replace(spec, id="", entry_point=factory) if factory else spec
+
+
+def typed_arguments(environment: type[VecEnvironment], arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """`arguments`, JSON values, as the constructor's annotations want them: a list becomes a tuple, for one.
+
+    Without it a wrong type would be found by chance: a word is true (`no` is one in YAML 1.2), and most other mistakes
+    come up somewhere in torch. Those that it does not name are left as they are. Raises InvalidInput with every value
+    of the wrong type.
+    """
+    named = inspect.signature(environment).parameters
+    kinds = get_type_hints(getattr(environment, "arguments_type", environment.__init__), include_extras=True)
+    builder = Builder("", {})
+    typed = {
+        name: builder.value(kinds[name], Node.from_plain(value), f"environment.kwargs.{name}")
+        if name in named and named[name].kind is not inspect.Parameter.VAR_KEYWORD
+        else value
+        for name, value in arguments.items()
+    }
+    if builder.problems:
+        violations = [FieldViolation(problem.field, problem.message) for problem in builder.problems]
+        raise InvalidInput("; ".join(map(str, violations)), violations=violations)
+    return typed

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gymnasium
 import numpy as np
@@ -20,7 +20,10 @@ from podracer_core.catalogue.spaces import (
 )
 from podracer_core.errors import InvalidInput
 
-__all__ = ["action_array_space", "from_gymnasium", "observation_array_space", "to_gymnasium"]
+if TYPE_CHECKING:
+    from podracer_core.catalogue.environments import EnvironmentInfo
+
+__all__ = ["action_array_space", "from_gymnasium", "observation_array_space", "spaces_of", "to_gymnasium"]
 
 
 def from_gymnasium(space: gymnasium.Space[Any]) -> Space:
@@ -66,6 +69,13 @@ def to_gymnasium(space: Space) -> gymnasium.Space[Any]:
             return gym.Dict([(name, to_gymnasium(inner)) for name, inner in named])
         case TupleSpace(inner_spaces):
             return gym.Tuple([to_gymnasium(inner) for inner in inner_spaces])
+
+
+def spaces_of(info: EnvironmentInfo) -> tuple[gymnasium.Space[Any], gymnasium.Space[Any]]:
+    """Where a built-in environment observes and acts. Raises InvalidInput where that is known only once it runs."""
+    if info.observation_space is None or info.action_space is None:
+        raise InvalidInput(f"the spaces of {info.id} follow from its arguments")
+    return to_gymnasium(info.observation_space), to_gymnasium(info.action_space)
 
 
 def observation_array_space(space: gymnasium.Space[Any]) -> gym.Box:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -16,10 +16,21 @@ import torch
 from torch import Tensor
 
 from podracer_core.environments.action_masks import action_mask_size
-from podracer_core.environments.episode_statistic import EpisodeStatistic
 from podracer_core.errors import FieldViolation, InvalidInput
 
-__all__ = ["Step", "VecEnvironment", "allocate_step", "check_time_limit"]
+__all__ = ["EpisodeStatistic", "Step", "VecEnvironment", "allocate_step", "check_time_limit"]
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodeStatistic:
+    """`value` is what policies are ranked by, `lower_bound` to `upper_bound` its 95 % interval; `statistics` are
+    further ones by name. All are finite."""
+
+    value: float
+    lower_bound: float
+    upper_bound: float
+    statistics: Mapping[str, float] = field(default_factory=dict)
+
 
 _MOST_STEPS = (1 << 63) - 1  # of an episode: int64
 

@@ -7,7 +7,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from podracer_core.cuda_graphs import Graphed
+from podracer_core.device.cuda_graphs import Graphed
 from podracer_core.environments.vec_environment import Step, VecEnvironment
 
 __all__ = ["STEPS_AT_ONCE", "Acting", "GreedyEpisodes"]

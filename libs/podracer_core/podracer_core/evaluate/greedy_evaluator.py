@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from podracer_core import cuda_graphs
+from podracer_core.device import cuda_graphs
 from podracer_core.environments.vec_environment import VecEnvironment
 from podracer_core.errors import InvalidInput
 from podracer_core.evaluate.evaluator import Evaluated, Evaluator

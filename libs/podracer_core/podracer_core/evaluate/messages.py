@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from podracer.common.v1 import agent_pb2
-from podracer_core.environments.episode_statistic import EpisodeStatistic
+from podracer_core.environments.vec_environment import EpisodeStatistic
 from podracer_core.errors import InvalidInput
 from podracer_core.evaluate.result import EvaluationResult
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from podracer_core.environments.episode_statistic import EpisodeStatistic
+from podracer_core.environments.vec_environment import EpisodeStatistic
 from podracer_core.errors import InvalidInput
-from podracer_core.student_t import student_t_quantile
+from podracer_core.statistics.student_t import student_t_quantile
 
 _CONFIDENCE = 0.95
 

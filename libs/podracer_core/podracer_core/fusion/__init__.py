@@ -1,12 +1,9 @@
 """Several learners of one cohort become one: pure functions on their parameters, and the state of a lead. No I/O.
 
 state        what learners share, and what each brings to a fusion
-statistics   normalizers' counts, means and squares, pooled
-means        means of parameters
-outer        the step of an outer optimizer
-fusion       the interface of a fusion, for packages to implement
+statistics   normalizers' counts, means and squares, pooled; means of parameters
+fusion       the interface of a fusion, for packages to implement, and the class behind a fusion's name
 built_in     mean, weighted, outer
-registry     the class behind a fusion's name
 fuse         contributions in, the shared state out: members that diverged, statistics, counters
 table        who has brought what, and what follows: quorum and deadline, without a network
 

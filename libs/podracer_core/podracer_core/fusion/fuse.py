@@ -9,9 +9,8 @@ from torch import Tensor
 
 from podracer_core.errors import InvalidInput, PodracerError
 from podracer_core.fusion.fusion import Fusion, Parameters, Stack
-from podracer_core.fusion.means import column
 from podracer_core.fusion.state import Contribution, FusionState
-from podracer_core.fusion.statistics import Moments, pooled
+from podracer_core.fusion.statistics import Moments, column, pooled
 
 __all__ = ["fuse"]
 

@@ -10,7 +10,7 @@ from typing import Any
 from podracer.orchestrator.v1 import job_pb2
 from podracer_core.catalogue.environments import EnvironmentSpec
 from podracer_core.config import Seconds
-from podracer_core.config.quantities import MAX_SECONDS
+from podracer_core.config.scalars import MAX_SECONDS
 from podracer_core.errors import InvalidInput
 from podracer_core.jobs.checks import MAX_COUNT, Checks, is_label
 from podracer_core.jobs.environment import DataSets, NamedDataSet, check_environment

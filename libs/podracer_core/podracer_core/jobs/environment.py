@@ -11,7 +11,7 @@ from podracer.orchestrator.v1 import job_pb2
 from podracer_core.attachments.limits import MAX_DATA_BYTES, MAX_PACKED_BYTES
 from podracer_core.catalogue.environments import BUILT_IN, EnvironmentSpec, find_environment
 from podracer_core.catalogue.environments.info import ArgumentInfo
-from podracer_core.catalogue.environments.stored_file import StoredFile
+from podracer_core.catalogue.environments.spec import StoredFile
 from podracer_core.catalogue.messages import files_from_messages, files_to_messages
 from podracer_core.catalogue.spaces import Space
 from podracer_core.errors import InvalidInput

@@ -7,7 +7,7 @@ from typing import Literal
 
 from podracer.common.v1 import evolution_pb2
 from podracer_core.config import Seconds
-from podracer_core.config.quantities import MAX_SECONDS
+from podracer_core.config.scalars import MAX_SECONDS
 from podracer_core.jobs.checks import MAX_COUNT, Checks, is_extension_name
 from podracer_core.jobs.messages import read, seconds_from_duration, seconds_to_duration, write
 

@@ -10,8 +10,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from podracer_core.attachments.code_folder import code_files
 from podracer_core.attachments.limits import MAX_DATA_BYTES, mebibytes
+from podracer_core.attachments.pack import code_files
 from podracer_core.catalogue.environments import EnvironmentSpec
 from podracer_core.catalogue.ranges import Choice, Fixed, IntegerInterval, Interval
 from podracer_core.config import Builder, Document, Node, build, load_yaml, parse_yaml

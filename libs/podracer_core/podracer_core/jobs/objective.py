@@ -9,7 +9,7 @@ from typing import Literal
 from podracer.common.v1 import evolution_pb2
 from podracer.orchestrator.v1 import job_pb2
 from podracer_core.config import Seconds
-from podracer_core.config.quantities import MAX_SECONDS
+from podracer_core.config.scalars import MAX_SECONDS
 from podracer_core.jobs.checks import MAX_COUNT, Checks
 from podracer_core.jobs.messages import read, write
 

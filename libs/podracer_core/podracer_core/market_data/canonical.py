@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 
 from podracer_core.errors import InvalidInput
+from podracer_core.market_data import COLUMNS
 from podracer_core.market_data.ex_rights import ExRightsDate
-from podracer_core.market_data.extras import trading_library
-from podracer_core.market_data.reading import COLUMNS
+from podracer_core.market_data.refusal import trading_library
 from podracer_core.market_data.table import PriceTable, moment
 
 __all__ = ["Provenance", "read_provenance", "unadjusted", "write_canonical"]

@@ -11,17 +11,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from podracer_core.errors import InvalidInput
-from podracer_core.market_data.extras import trading_library
-from podracer_core.market_data.refusal import refusal
+from podracer_core.market_data import COLUMNS
+from podracer_core.market_data.refusal import refusal, trading_library
 from podracer_core.market_data.wall_clock import (
     refuse_mixed_offsets,
     times_without_offsets,
     wall_clock_times,
 )
 
-__all__ = ["COLUMNS", "RawTable", "read_index", "read_table"]
+__all__ = ["RawTable", "read_index", "read_table"]
 
-COLUMNS = ("ticker", "time", "open", "high", "low", "close", "volume")
 
 # What other tools call these columns.
 _ALIASES = {

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from podracer_core.market_data.extras import trading_library
-from podracer_core.market_data.refusal import refusal
+from podracer_core.market_data.refusal import refusal, trading_library
 
 __all__ = ["refuse_mixed_offsets", "times_without_offsets", "wall_clock_times"]
 

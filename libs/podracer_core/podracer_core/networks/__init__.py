@@ -3,16 +3,14 @@
 from podracer_core.networks.action_head import ActionHead, PolicyHead
 from podracer_core.networks.actor import Actor, NetworkActor
 from podracer_core.networks.actor_critic import ACTOR, CRITIC, ActorCritic
-from podracer_core.networks.box_heads import DeterministicHead, SquashedGaussianHead
+from podracer_core.networks.box_heads import DeterministicHead, Exploration, SquashedGaussianHead
 from podracer_core.networks.discrete_heads import BernoulliHead, CategoricalHead, MultiCategoricalHead
-from podracer_core.networks.exploration import Exploration
 from podracer_core.networks.gaussian_head import GaussianHead, make_policy_head
-from podracer_core.networks.initialization import orthogonal
 from podracer_core.networks.normalizer import RunningNormalizer
 from podracer_core.networks.policy import Policy
 from podracer_core.networks.stacked_mlp import StackedMLP, mlp_shapes
 from podracer_core.networks.stacked_network import Architecture, StackedNetwork, image_shape, observation_size
-from podracer_core.networks.stacked_parameters import StackedParameters
+from podracer_core.networks.stacked_parameters import StackedParameters, orthogonal
 from podracer_core.networks.value_head import ValueHead
 
 __all__ = [

@@ -13,8 +13,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from podracer_core.errors import InvalidInput
-from podracer_core.networks.activation import ACTIVATIONS, Activation
-from podracer_core.networks.wide_mlp import WideMLP, is_wide, wide_forward
+from podracer_core.networks.wide_mlp import ACTIVATIONS, Activation, WideMLP, is_wide, wide_forward
 
 
 def mlp_shapes(sizes: Sequence[int]) -> dict[str, tuple[int, ...]]:

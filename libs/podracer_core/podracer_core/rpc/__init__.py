@@ -8,8 +8,8 @@ status       PodracerError <-> google.rpc.Status
 guard        the server interceptors: authorization and the mapping of errors (sync and aio)
 binding      what both kinds of server need before they can listen
 server       grpc.server: worker, learner, evaluator
-aio_server   grpc.aio.server: orchestrator, leaderboard, policy server
-health       grpc.health.v1 for everybody, also on a port of its own; readiness: what makes it say so; probe: asks it
+aio_server   grpc.aio.server: orchestrator, leaderboard, policy server; what makes its health say that it can work
+health       grpc.health.v1 for everybody, also on a port of its own; probe: asks it
 interceptors the client interceptors: token, deadline, errors (sync and aio: interceptors_aio)
 channel      open_channel and open_aio_channel
 backoff      waiting longer after each failure

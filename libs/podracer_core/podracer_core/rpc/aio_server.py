@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import signal
-from collections.abc import Awaitable, Callable, Sequence
+import random
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Self
 
@@ -13,12 +13,12 @@ import grpc
 from grpc_health.v1 import health, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
+from podracer_core.errors import PodracerError
 from podracer_core.rpc import limits
 from podracer_core.rpc.auth import Authorizer
 from podracer_core.rpc.binding import ServerOptions, bind, prepare_address
-from podracer_core.rpc.guard import AioGuard
+from podracer_core.rpc.guard import AioGuard, CallLimit
 from podracer_core.rpc.health import AioHealth
-from podracer_core.rpc.overload import CallLimit
 
 logger = logging.getLogger(__name__)
 
@@ -105,14 +105,53 @@ async def create_aio_server(
     return AioRpcServer(server, bound, own_health)
 
 
-async def serve_until_signal(
-    server: AioRpcServer, grace_s: float = limits.DRAIN_GRACE_S, stop: asyncio.Event | None = None
-) -> None:
-    """Start `server`, wait for SIGTERM or SIGINT (or for `stop`, where given), then drain it."""
-    if stop is None:
-        stop = asyncio.Event()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    await server.start()
-    await stop.wait()
-    await server.drain(grace_s)
+EVERY_S = 5.0
+ANSWER_S = 5.0
+"""How long a check may take; one that takes longer is waited for, and not begun a second time."""
+
+Check = Callable[[], Awaitable[object]]
+
+
+class Readiness:
+    """Has a server's health say NOT_SERVING as long as one of `checks` raises, or hangs.
+
+    checks   by what they look at, in words: `the database`
+    """
+
+    def __init__(self, server: AioRpcServer, checks: Mapping[str, Check]) -> None:
+        self._server = server
+        self._checks = checks
+        self._slow: dict[str, asyncio.Future[object]] = {}
+        self._problem = ""
+
+    async def run(self) -> None:
+        """For ever."""
+        while True:
+            await self.look()
+            await asyncio.sleep(EVERY_S * random.uniform(0.8, 1.2))  # noqa: S311 - no secret
+
+    async def look(self) -> None:
+        """Once."""
+        found = await asyncio.gather(*(self._problem_of(what, check) for what, check in self._checks.items()))
+        problem = "; ".join(filter(None, found))
+        if problem != self._problem:
+            self._problem = problem
+            logger.log(
+                logging.WARNING if problem else logging.INFO, "%s", f"not ready: {problem}" if problem else "ready"
+            )
+        await self._server.set_ready(not problem)
+
+    async def _problem_of(self, what: str, check: Check) -> str:
+        task = self._slow.pop(what, None) or asyncio.ensure_future(check())
+        await asyncio.wait([task], timeout=ANSWER_S)
+        if not task.done():
+            self._slow[what] = task
+            return f"{what} has not answered within {ANSWER_S:g} s"
+        try:
+            task.result()
+        except PodracerError as error:
+            return f"{what}: {error.message}"
+        except Exception as error:
+            logger.exception("a mistake in the check of %s", what)
+            return f"{what}: {error!r}"
+        return ""

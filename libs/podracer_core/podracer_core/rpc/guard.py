@@ -10,18 +10,19 @@ from __future__ import annotations
 import contextvars
 import inspect
 import logging
+import random
 import secrets
+import threading
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Generator, Iterator
 from contextlib import AbstractContextManager, aclosing, contextmanager
 from typing import Any, Never, TypeAlias
 
 import grpc
 
-from podracer_core.errors import PodracerError
-from podracer_core.rpc.auth import HEALTH_PREFIX, Authorizer, Identity, set_caller
+from podracer_core.errors import Exhausted, PodracerError
+from podracer_core.rpc import limits
+from podracer_core.rpc.auth import HEALTH_PREFIX, Authorizer, Identity, check_projects, set_caller
 from podracer_core.rpc.observation import observed_server_call
-from podracer_core.rpc.overload import CallLimit
-from podracer_core.rpc.projects import check_projects
 from podracer_core.rpc.status import to_grpc_status
 
 logger = logging.getLogger(__name__)
@@ -192,3 +193,29 @@ def _as_podracer_error(method: str, error: Exception) -> PodracerError:
     error_id = secrets.token_hex(4)
     logger.error("unexpected error %s in %s", error_id, method, exc_info=error)
     return PodracerError(f"internal error {error_id}; the server's log has the details", error_id=error_id)
+
+
+class CallLimit:
+    """How many calls a server has in progress at once; a stream counts as long as it is open."""
+
+    def __init__(self, calls: int) -> None:
+        self._calls = calls
+        self._in_progress = 0
+        self._lock = threading.Lock()
+
+    @contextmanager
+    def one_call(self) -> Iterator[None]:
+        """Raises Exhausted where there are too many, with the seconds after which to come again (callers differ)."""
+        with self._lock:
+            if self._in_progress >= self._calls:
+                raise Exhausted(
+                    f"{self._calls} calls are in progress, more than this server takes at once",
+                    reason="OVERLOADED",
+                    retry_after_s=round(random.uniform(*limits.OVERLOADED_RETRY_S), 3),  # noqa: S311 - no secret
+                )
+            self._in_progress += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._in_progress -= 1

@@ -105,7 +105,7 @@ class CallInterceptor(
         return outcome
 
 
-class ResponseStream(grpc.Call):
+class ResponseStream:
     """The responses of a stream, and the call itself (`cancel`, `code`, …); iterating raises PodracerErrors."""
 
     def __init__(self, call: Any, policy: CallPolicy, details: Details) -> None:
@@ -123,28 +123,5 @@ class ResponseStream(grpc.Call):
             # It is the call itself, and its traceback leads to it: a circle would keep the channel for long.
             raise self._policy.error(self._details, error) from error.with_traceback(None)
 
-    def cancel(self) -> bool:
-        return bool(self._call.cancel())
-
-    def is_active(self) -> bool:
-        return bool(self._call.is_active())
-
-    def time_remaining(self) -> float:
-        remaining: float = self._call.time_remaining()
-        return remaining
-
-    def add_callback(self, callback: Callable[[], None]) -> bool:
-        return bool(self._call.add_callback(callback))
-
-    def initial_metadata(self) -> Any:
-        return self._call.initial_metadata()
-
-    def trailing_metadata(self) -> Any:
-        return self._call.trailing_metadata()
-
-    def code(self) -> grpc.StatusCode:
-        code: grpc.StatusCode = self._call.code()
-        return code
-
-    def details(self) -> str:
-        return str(self._call.details())
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._call, name)

@@ -12,13 +12,11 @@ import grpc
 from grpc_health.v1 import health, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from podracer_core.lifetime import stop_event_on_signals
 from podracer_core.rpc import limits
 from podracer_core.rpc.auth import Authorizer
 from podracer_core.rpc.binding import ServerOptions, bind, prepare_address
-from podracer_core.rpc.guard import Guard
+from podracer_core.rpc.guard import CallLimit, Guard
 from podracer_core.rpc.health import Health
-from podracer_core.rpc.overload import CallLimit
 
 Registration = Callable[[grpc.Server], None]
 """Adds a service: `functools.partial(add_WorkerServiceServicer_to_server, servicer)`."""
@@ -108,16 +106,3 @@ def create_server(
     own_health = Health(authorizer.service_names, options.health)
     health_pb2_grpc.add_HealthServicer_to_server(own_health.servicer, server)
     return RpcServer(server, threads, bound, own_health)
-
-
-def serve_until_signal(
-    server: RpcServer, grace_s: float = limits.DRAIN_GRACE_S, stop: threading.Event | None = None
-) -> None:
-    """Start `server`, wait for SIGTERM or SIGINT (or for `stop`, where given), then drain it.
-
-    Only from the main thread, unless `stop` is given.
-    """
-    stop = stop or stop_event_on_signals()
-    server.start()
-    stop.wait()
-    server.drain(grace_s)

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from podracer_core.errors import InvalidInput, Unauthenticated, Unavailable
+from podracer_core.rpc.resource_names import is_name
 
 logger = logging.getLogger(__name__)
 
@@ -36,7 +37,6 @@ class Role(enum.StrEnum):
 
 
 _HASHED = "sha256:"
-_PROJECT = re.compile(r"projects/[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?")
 FILE_ROLES = (Role.CLIENT, Role.POD, Role.CONTROL)
 
 
@@ -57,7 +57,7 @@ class _Line:
             if not re.fullmatch(r"[0-9a-f]{64}", word.removeprefix(_HASHED)):
                 raise _bad_line(path, f"after {_HASHED} there must be 64 lower-case hexadecimal digits")
             digest = bytes.fromhex(word.removeprefix(_HASHED))
-        if not all(_PROJECT.fullmatch(name) for name in names):
+        if not all(is_name("project", name) for name in names):
             raise _bad_line(path, "after the token there may be names of projects, such as projects/research")
         return cls(word, digest, frozenset(name.removeprefix("projects/") for name in names) if names else None)
 

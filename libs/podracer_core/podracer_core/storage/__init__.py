@@ -1,8 +1,46 @@
 """Objects by key, in a folder or in an S3 bucket; no torch.
 
-object_store  the interface and `open_store(url)`
+object_store  the interface; `open_store` opens one by its URL
 folder        file:///path
 s3            s3://bucket/prefix
 layout        which key belongs to what
 manifest      which files an object of several files has, and their checksums
 """
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import unquote, urlsplit
+
+from podracer_core.errors import InvalidInput
+from podracer_core.storage.object_store import ObjectStore
+
+if TYPE_CHECKING:
+    from podracer_core.storage.s3 import S3Settings
+
+__all__ = ["ObjectStore", "open_store"]
+
+
+def open_store(url: str, s3: S3Settings | None = None, *, create: bool = True) -> ObjectStore:
+    """The store at `file:///absolute/path` or `s3://bucket/prefix`, checked to be usable.
+
+    A folder or a bucket that is missing is made, unless `create` is false (then NotFound). `s3` says where the S3
+    server is and with which keys; by default the environment does (PODRACER_S3_ENDPOINT, …). A server that is away is
+    no error: `check` tells it, and the store works once the server is back.
+    Raises InvalidInput, NotFound, PermissionRefused or PreconditionFailed, each naming the url.
+    """
+    parts = urlsplit(url)
+    if parts.scheme == "file" and not parts.netloc and parts.path.startswith("/"):
+        from podracer_core.storage.folder import FolderStore
+
+        return FolderStore(Path(unquote(parts.path)), create=create)
+    if parts.scheme == "s3" and parts.netloc and "@" not in parts.netloc:
+        from podracer_core.storage.s3 import S3Settings, S3Store
+
+        return S3Store(parts.netloc, parts.path.strip("/"), s3 or S3Settings.from_environment(), create=create)
+    shown = "s3://…@…" if "@" in parts.netloc else url
+    raise InvalidInput(
+        f"object store {shown!r}: expected file:///absolute/path or s3://bucket/prefix",
+        reason="INVALID_STORE_URL",
+    )

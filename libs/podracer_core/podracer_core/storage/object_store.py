@@ -11,13 +11,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
-from urllib.parse import unquote, urlsplit
+from typing import BinaryIO
 
 from podracer_core.errors import InvalidInput, NotFound
-
-if TYPE_CHECKING:
-    from podracer_core.storage.s3 import S3Settings
 
 CHUNK_BYTES = 1 << 20
 MAX_KEY_BYTES = 1024
@@ -152,27 +148,3 @@ def open_source(data: bytes | Path) -> BinaryIO:
         return data.open("rb")
     except OSError as error:
         raise InvalidInput(f"cannot read {data}: {error.strerror}", path=data) from error
-
-
-def open_store(url: str, s3: S3Settings | None = None, *, create: bool = True) -> ObjectStore:
-    """The store at `file:///absolute/path` or `s3://bucket/prefix`, checked to be usable.
-
-    A folder or a bucket that is missing is made, unless `create` is false (then NotFound). `s3` says where the S3
-    server is and with which keys; by default the environment does (PODRACER_S3_ENDPOINT, …). A server that is away is
-    no error: `check` tells it, and the store works once the server is back.
-    Raises InvalidInput, NotFound, PermissionRefused or PreconditionFailed, each naming the url.
-    """
-    parts = urlsplit(url)
-    if parts.scheme == "file" and not parts.netloc and parts.path.startswith("/"):
-        from podracer_core.storage.folder import FolderStore
-
-        return FolderStore(Path(unquote(parts.path)), create=create)
-    if parts.scheme == "s3" and parts.netloc and "@" not in parts.netloc:
-        from podracer_core.storage.s3 import S3Settings, S3Store
-
-        return S3Store(parts.netloc, parts.path.strip("/"), s3 or S3Settings.from_environment(), create=create)
-    shown = "s3://…@…" if "@" in parts.netloc else url
-    raise InvalidInput(
-        f"object store {shown!r}: expected file:///absolute/path or s3://bucket/prefix",
-        reason="INVALID_STORE_URL",
-    )

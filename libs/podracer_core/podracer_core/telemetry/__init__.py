@@ -6,7 +6,6 @@ occasions     which of many alike things get a span
 span_files    spans in files of this machine
 instruments   counters, gauges and histograms with bounded labels
 metrics       the table of all of them
-process_metrics  what every process tells of itself, and of GPUs
-otlp          spans and metrics to a collector, metrics for Prometheus: the OpenTelemetry SDK
-start         all of it as a process's settings say
+
+Where they go as a process's settings say: podracer_core.service.telemetry.
 """

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from podracer_core.algorithms.algorithm import Algorithm
 from podracer_core.errors import DeadlineExpired
-from podracer_core.random_streams import ADMISSION, COMPARISON, CONFIRMATION
+from podracer_core.random_numbers.streams import ADMISSION, COMPARISON, CONFIRMATION
 from podracer_core.training.contenders import Contender, Contenders
 from podracer_core.training.evaluation_backend import EvaluationAnswer, EvaluationBackend
 from podracer_core.training.evaluation_costs import EvaluationCosts

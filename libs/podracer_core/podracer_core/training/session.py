@@ -13,7 +13,7 @@ from torch import Tensor
 
 from podracer_core.algorithms.algorithm import Algorithm, MemberState
 from podracer_core.buffers.rollout import Rollout
-from podracer_core.processor_time import processor_seconds
+from podracer_core.service.processor_time import processor_seconds
 from podracer_core.training.environment_states import EnvironmentState
 from podracer_core.training.epochs import EpochFusion
 from podracer_core.training.evaluation_backend import EvaluationBackend

@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 
 from podracer.common.v1 import agent_pb2, cohort_pb2
 from podracer.evaluator.v1 import evaluator_service_pb2, evaluator_service_pb2_grpc
-from podracer_core.build import own_build
 from podracer_core.carriers.negotiation import Endpoint
 from podracer_core.carriers.staging import CARRIER_FAILED
 from podracer_core.errors import (
@@ -22,6 +21,7 @@ from podracer_core.errors import (
 from podracer_core.evaluate.messages import result_from_message
 from podracer_core.jobs.messages import seconds_from_duration
 from podracer_core.rpc.backoff import Backoff
+from podracer_core.service.build import own_build
 from podracer_core.telemetry.metrics import ORDERS
 from podracer_core.telemetry.occasions import Occasions
 from podracer_core.telemetry.spans import NO_SPAN, Span, current, span

@@ -11,7 +11,6 @@ import grpc
 
 from podracer.common.v1 import tensor_pb2
 from podracer.learner.v1 import learner_service_pb2, learner_service_pb2_grpc
-from podracer_core.build import own_build
 from podracer_core.carriers.inline import TensorEncoder
 from podracer_core.errors import (
     DeadlineExpired,
@@ -24,6 +23,7 @@ from podracer_core.errors import (
 from podracer_core.fusion.state import Contribution, Fused
 from podracer_core.rpc.backoff import Backoff
 from podracer_core.rpc.streams import StreamCall
+from podracer_core.service.build import own_build
 from podracer_core.telemetry.spans import current
 from podracer_core.training.epochs import EpochFusion, FusionTransport
 from podracer_core.training.session import TrainingSession

@@ -13,7 +13,6 @@ from google.protobuf import duration_pb2
 
 from podracer.common.v1 import cohort_pb2
 from podracer.orchestrator.v1 import pod_service_pb2, pod_service_pb2_grpc
-from podracer_core.build import own_build
 from podracer_core.errors import (
     DeadlineExpired,
     Fenced,
@@ -27,6 +26,7 @@ from podracer_core.errors import (
 from podracer_core.rpc.auth import bearer
 from podracer_core.rpc.backoff import Backoff
 from podracer_core.rpc.status import translated_errors
+from podracer_core.service.build import own_build
 from podracer_learner.lease.guard import LeaseGuard
 
 __all__ = ["LeaseControl", "lease_work", "work_request"]

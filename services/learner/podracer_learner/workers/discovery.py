@@ -12,12 +12,12 @@ import grpc
 
 from podracer.worker.v1 import worker_service_pb2
 from podracer.worker.v1.worker_service_pb2_grpc import WorkerServiceStub
-from podracer_core.build import require_same_build
 from podracer_core.errors import PodracerError, PreconditionFailed
 from podracer_core.rpc.address import Address, parse_address
 from podracer_core.rpc.channel import ChannelOptions, open_channel
 from podracer_core.rpc.status import translated_errors
 from podracer_core.rpc.tokens import TokenSource
+from podracer_core.service.build import require_same_build
 
 __all__ = ["WorkerDirectory", "WorkerDiscovery", "resolve_host"]
 

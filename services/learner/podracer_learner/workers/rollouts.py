@@ -12,7 +12,7 @@ from podracer.worker.v1 import worker_service_pb2
 from podracer_core.algorithms.algorithm import Algorithm
 from podracer_core.buffers.rollout import EpisodeStatistics, Rollout, allocate_rollout
 from podracer_core.carriers.inline import TensorEncoder
-from podracer_core.cuda_graphs import map_tensors
+from podracer_core.device.cuda_graphs import map_tensors
 from podracer_core.errors import InvalidInput
 from podracer_core.training.environment_states import EnvironmentState
 from podracer_learner.workers.shares import Part

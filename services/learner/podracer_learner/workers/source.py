@@ -16,11 +16,11 @@ from podracer.common.v1 import cohort_pb2, environment_pb2
 from podracer.worker.v1 import worker_service_pb2
 from podracer_core.algorithms.algorithm import Algorithm
 from podracer_core.buffers.rollout import Rollout
-from podracer_core.build import own_build
 from podracer_core.carriers.inline import TensorEncoder, encode_tensor
 from podracer_core.carriers.negotiation import Endpoint
 from podracer_core.errors import InvalidInput
 from podracer_core.rpc.address import parse_address
+from podracer_core.service.build import own_build
 from podracer_core.training.environment_states import EnvironmentState, stack_states, unstack_states
 from podracer_core.training.pace_trial import MOST_AHEAD, PaceTrial
 from podracer_core.training.source import RolloutSource

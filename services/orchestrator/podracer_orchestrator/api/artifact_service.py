@@ -29,11 +29,12 @@ from podracer_core.errors import (
     NotFound,
     PodracerError,
 )
+from podracer_core.rpc import resource_names as names
 from podracer_core.rpc.tokens import Role
 from podracer_core.storage.layout import artifact_key
 from podracer_core.storage.manifest import FILE_NAME, ManifestFile, read_manifest
 from podracer_core.storage.object_store import CHUNK_BYTES, ObjectStore
-from podracer_orchestrator import names
+from podracer_orchestrator.api.messages import enum_name
 from podracer_orchestrator.artifacts import artifacts, versions
 from podracer_orchestrator.artifacts.artifacts import Found
 from podracer_orchestrator.clock import Clock
@@ -255,4 +256,4 @@ def _file_message(file: ManifestFile) -> artifact_pb2.ArtifactFile:
 
 
 def _kind_name(kind: int) -> str:
-    return names.enum_name(artifact_pb2.ArtifactKind, kind, "kind")
+    return enum_name(artifact_pb2.ArtifactKind, kind, "kind")

@@ -13,15 +13,16 @@ from podracer.common.v1 import agent_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
 from podracer.orchestrator.v1 import job_pb2
 from podracer_core.errors import Fenced, FieldViolation, InvalidInput, NotFound, PreconditionFailed
+from podracer_core.rpc import resource_names as names
+from podracer_core.rpc.resource_names import Name, job_name
 from podracer_core.storage.layout import CheckpointPlace, job_prefix
-from podracer_orchestrator import events, names, outbox
+from podracer_orchestrator import events, outbox
 from podracer_orchestrator.board.client import LeaderboardClient
 from podracer_orchestrator.continuous import promotions
 from podracer_orchestrator.continuous.promotions import Policy
 from podracer_orchestrator.jobs import founders, jobs
 from podracer_orchestrator.jobs.state import FINAL_STATES, JobSignal, JobState
 from podracer_orchestrator.jobs.submission import changed
-from podracer_orchestrator.names import Name, job_name
 from podracer_orchestrator.outcomes import objective
 from podracer_orchestrator.stored_messages import best_of, encode, retrained_of, spec_of
 from podracer_orchestrator.tables import (

@@ -15,13 +15,14 @@ from podracer.orchestrator.v1 import job_pb2, job_service_pb2_grpc
 from podracer.orchestrator.v1 import job_service_pb2 as service_pb2
 from podracer_core.errors import FieldViolation, InvalidInput
 from podracer_core.jobs.messages import seconds_from_duration
+from podracer_core.rpc import resource_names as names
 from podracer_core.rpc.auth import current_caller
 from podracer_core.rpc.tokens import Role
 from podracer_core.telemetry.spans import current
-from podracer_orchestrator import events, names
+from podracer_orchestrator import events
 from podracer_orchestrator.api import job_changes
 from podracer_orchestrator.api.job_changes import find_policy
-from podracer_orchestrator.api.messages import event_message, job_message, pod_messages, promotion_message
+from podracer_orchestrator.api.messages import enum_name, event_message, job_message, pod_messages, promotion_message
 from podracer_orchestrator.api.watching import Watcher
 from podracer_orchestrator.continuous import promotions
 from podracer_orchestrator.jobs import job_files, jobs, listing, submission
@@ -82,7 +83,7 @@ class JobServicer(job_service_pb2_grpc.JobServiceServicer):
 
     async def ListJobs(self, request: service_pb2.ListJobsRequest, context: Context) -> service_pb2.ListJobsResponse:
         project, size = names.parse_parent(request.parent), _page_size(request.page_size)
-        states = [names.enum_name(job_pb2.JobState, state, "states") for state in request.states]
+        states = [enum_name(job_pb2.JobState, state, "states") for state in request.states]
         wanted = parse_filter(request.filter)
 
         def operation(session: Session) -> service_pb2.ListJobsResponse:

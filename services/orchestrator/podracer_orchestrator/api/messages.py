@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from typing import Any
 
 from sqlalchemy.orm import Session
 
 from podracer.orchestrator.v1 import job_pb2
 from podracer.orchestrator.v1 import job_service_pb2 as service_pb2
 from podracer_core.jobs.messages import seconds_to_duration
+from podracer_core.rpc.resource_names import job_name, leaderboard_name, wrong_field
 from podracer_orchestrator.continuous import promotions
 from podracer_orchestrator.jobs import jobs
 from podracer_orchestrator.leases import leases
 from podracer_orchestrator.leases.deadlines import LeaseDeadlines, LiveReport
 from podracer_orchestrator.leases.leases import PodLease
-from podracer_orchestrator.names import job_name, leaderboard_name
 from podracer_orchestrator.outcomes import objective, retraining
 from podracer_orchestrator.stored_messages import (
     best_of,
@@ -170,3 +171,11 @@ def _pod_message(
         create_time=timestamp(pod.create_time),
         last_seen_time=timestamp(max(pod.last_seen_time, live.time or pod.last_seen_time)),
     )
+
+
+def enum_name(enum: Any, number: int, field: str) -> str:
+    """The name of a value of a message's enum, without its prefix. Raises InvalidInput for a number that has none."""
+    if number not in enum.values():
+        raise wrong_field(field, f"{number} is none of {', '.join(enum.keys())}")
+    name: str = enum.Name(number)
+    return name.removeprefix(enum.Name(0).removesuffix("UNSPECIFIED"))

@@ -12,12 +12,13 @@ import grpc
 
 from podracer.orchestrator.v1 import job_pb2, pod_service_pb2_grpc
 from podracer.orchestrator.v1 import pod_service_pb2 as pod_pb2
-from podracer_core.build import is_compatible, own_build
 from podracer_core.errors import PermissionRefused, PreconditionFailed
 from podracer_core.jobs.messages import seconds_from_duration, seconds_to_duration
+from podracer_core.rpc import resource_names as names
 from podracer_core.rpc.auth import current_caller
 from podracer_core.rpc.tokens import Role
-from podracer_orchestrator import names
+from podracer_core.service.build import is_compatible, own_build
+from podracer_orchestrator.api.messages import enum_name
 from podracer_orchestrator.clock import Clock
 from podracer_orchestrator.dispatch.capabilities import Capabilities
 from podracer_orchestrator.dispatch.dispatcher import Ask, Dispatcher
@@ -111,7 +112,7 @@ def _ask(request: pod_pb2.LeaseWorkRequest) -> Ask:
             "they may be one minor version apart",
             reason="BUILD_MISMATCH",
         )
-    layout = names.enum_name(job_pb2.PodLayout, request.capabilities.layout, "capabilities.layout")
+    layout = enum_name(job_pb2.PodLayout, request.capabilities.layout, "capabilities.layout")
     report = PodReport(
         name=request.pod,
         instance_id=request.instance_id,

@@ -10,12 +10,12 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from podracer_core.errors import AlreadyExists, Fenced, NotFound, PreconditionFailed
+from podracer_core.rpc import resource_names as names
+from podracer_core.rpc.resource_names import Name
 from podracer_core.storage.manifest import FILE_NAME, Manifest, ManifestFile
-from podracer_orchestrator import names
 from podracer_orchestrator.artifacts import versions
 from podracer_orchestrator.continuous import promotions
 from podracer_orchestrator.jobs import job_files, jobs
-from podracer_orchestrator.names import Name
 from podracer_orchestrator.stored_messages import final_policy
 from podracer_orchestrator.tables import ArtifactRow, CheckpointRow, JobRow
 from podracer_orchestrator.works import checkpoints

@@ -15,6 +15,7 @@ from podracer.common.v1 import cohort_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
 from podracer_core.errors import AlreadyExists, InvalidInput, NotFound, PodracerError, PreconditionFailed
 from podracer_core.rpc.backoff import Backoff
+from podracer_core.rpc.resource_names import last_part
 from podracer_core.telemetry.metrics import DELIVERED
 from podracer_core.telemetry.spans import span
 from podracer_orchestrator import events, outbox
@@ -22,7 +23,6 @@ from podracer_orchestrator.board.client import LeaderboardClient
 from podracer_orchestrator.clock import Clock
 from podracer_orchestrator.jobs import jobs
 from podracer_orchestrator.jobs.state import LIVE_STATES, TRAINING_STATES, JobState
-from podracer_orchestrator.names import last_part
 from podracer_orchestrator.outcomes import objective
 from podracer_orchestrator.tables import JobRow, OutboxRow
 from podracer_orchestrator.transactions import OUTBOX, ChangeFeed, Transactions

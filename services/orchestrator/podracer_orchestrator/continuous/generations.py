@@ -21,6 +21,7 @@ from podracer_core.catalogue.messages import space_from_message
 from podracer_core.errors import PodracerError
 from podracer_core.jobs.messages import seconds_from_duration
 from podracer_core.jobs.search import Search
+from podracer_core.rpc.resource_names import job_name
 from podracer_orchestrator import events
 from podracer_orchestrator.clock import Clock
 from podracer_orchestrator.continuous import contests, promotions
@@ -29,7 +30,6 @@ from podracer_orchestrator.jobs import founders, job_files, jobs
 from podracer_orchestrator.jobs.jobs import NewJob, newest_best
 from podracer_orchestrator.jobs.state import FINAL_STATES, JobState
 from podracer_orchestrator.jobs.submission import built_in_description
-from podracer_orchestrator.names import job_name
 from podracer_orchestrator.stored_messages import (
     best_of,
     description_of,

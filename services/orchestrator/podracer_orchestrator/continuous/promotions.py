@@ -16,9 +16,9 @@ from sqlalchemy.orm import Session
 from podracer.common.v1 import agent_pb2
 from podracer_core.errors import FieldViolation, InvalidInput, PreconditionFailed
 from podracer_core.jobs.continuous import Continuous
+from podracer_core.rpc.resource_names import last_part
 from podracer_orchestrator import events, outbox
 from podracer_orchestrator.jobs import jobs
-from podracer_orchestrator.names import last_part
 from podracer_orchestrator.stored_messages import (
     challenger_of,
     champion_of,

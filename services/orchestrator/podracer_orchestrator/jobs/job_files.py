@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 from podracer.common.v1 import environment_pb2, tensor_pb2
 from podracer.orchestrator.v1 import job_pb2
 from podracer_core.errors import FieldViolation, InvalidInput, PreconditionFailed
-from podracer_orchestrator.names import artifact_name, job_name
+from podracer_core.rpc.resource_names import artifact_name, job_name
 from podracer_orchestrator.tables import ArtifactRow, JobFileRow, JobRow
 
 CODE, DATA_SET = "CODE", "DATA_SET"

@@ -13,12 +13,12 @@ from sqlalchemy.orm import Session
 from podracer.common.v1 import cohort_pb2, environment_pb2
 from podracer.orchestrator.v1 import job_pb2
 from podracer_core.errors import AlreadyExists, NotFound
+from podracer_core.rpc.resource_names import job_name
 from podracer_core.telemetry.spans import current
 from podracer_orchestrator import events, outbox
 from podracer_orchestrator.jobs import founders, job_files
 from podracer_orchestrator.jobs.quotas import UNLIMITED, Quota, require_job
 from podracer_orchestrator.jobs.state import FINAL_STATES, JobOutcome, JobSignal, JobState, next_state
-from podracer_orchestrator.names import job_name
 from podracer_orchestrator.stored_messages import encode
 from podracer_orchestrator.tables import ContinuationRow, JobRow, WorkKind, WorkRow, WorkState
 from podracer_orchestrator.transactions import POOL, WORK, job_topic, touch

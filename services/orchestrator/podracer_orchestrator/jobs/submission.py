@@ -18,7 +18,7 @@ from podracer_core.catalogue.messages import space_to_message
 from podracer_core.jobs.evolution import Evolution
 from podracer_core.jobs.spec import JobSpec
 from podracer_core.jobs.validation import shortened_rounds, validate
-from podracer_orchestrator import names
+from podracer_core.rpc import resource_names as names
 from podracer_orchestrator.jobs.jobs import NewJob
 
 MAX_REQUEST_ID = 64

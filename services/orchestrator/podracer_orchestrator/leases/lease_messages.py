@@ -10,10 +10,10 @@ from podracer.orchestrator.v1 import pod_service_pb2 as pod_pb2
 from podracer_core.jobs.messages import seconds_from_duration, seconds_to_duration
 from podracer_core.jobs.objective import EVALUATION_FRACTION
 from podracer_core.jobs.pod import CHECKPOINT_INTERVAL_S
+from podracer_core.rpc.resource_names import job_name, lease_name
 from podracer_core.rpc.tokens import LeaseTokens
 from podracer_orchestrator.jobs.job_files import environment_of
 from podracer_orchestrator.jobs.plan import plan_of
-from podracer_orchestrator.names import job_name, lease_name
 from podracer_orchestrator.stored_messages import checkpoint_reference, description_of, order_of, proposal_of, spec_of
 from podracer_orchestrator.tables import CheckpointRow, JobRow, LeaseRow, PodRow, WorkKind, WorkRow
 from podracer_orchestrator.works import evaluation_works

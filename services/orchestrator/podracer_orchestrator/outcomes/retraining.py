@@ -15,9 +15,9 @@ from sqlalchemy.orm import Session
 from podracer.common.v1 import agent_pb2, cohort_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
 from podracer.orchestrator.v1 import pod_service_pb2 as pod_pb2
+from podracer_core.rpc.resource_names import last_part
 from podracer_orchestrator import events
 from podracer_orchestrator.jobs import founders, jobs
-from podracer_orchestrator.names import last_part
 from podracer_orchestrator.stored_messages import best_of, checkpoint_reference, encode, proposal_of, spec_of
 from podracer_orchestrator.tables import CheckpointRow, JobRow, MemberRow, WorkKind, WorkRow, WorkState
 from podracer_orchestrator.transactions import WORK, touch

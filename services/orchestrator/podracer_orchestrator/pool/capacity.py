@@ -10,10 +10,10 @@ from sqlalchemy.orm import Session
 from podracer.orchestrator.v1 import job_pb2
 from podracer.orchestrator.v1 import job_service_pb2 as service_pb2
 from podracer_core.jobs.messages import seconds_to_duration
+from podracer_core.rpc.resource_names import job_name
 from podracer_orchestrator.jobs import jobs
 from podracer_orchestrator.jobs.plan import PodKind
 from podracer_orchestrator.leases import leases
-from podracer_orchestrator.names import job_name
 from podracer_orchestrator.pool import pods
 from podracer_orchestrator.pool.backend import Capacity
 from podracer_orchestrator.pool.scheduling import Demand, Room, share_pods

@@ -12,10 +12,10 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from podracer_core import warm_start
 from podracer_core.errors import Unavailable
-from podracer_core.lifetime import PARENT_VARIABLE
 from podracer_core.rpc.backoff import Backoff
+from podracer_core.service import warm_start
+from podracer_core.service.lifetime import PARENT_VARIABLE
 from podracer_orchestrator.pool.backend import PodObserver
 
 logger = logging.getLogger(__name__)

@@ -10,7 +10,8 @@ from sqlalchemy import ColumnElement, func, select
 from sqlalchemy.orm import Session
 
 from podracer.common.v1 import cohort_pb2
-from podracer_orchestrator import events, names
+from podracer_core.rpc import resource_names as names
+from podracer_orchestrator import events
 from podracer_orchestrator.jobs import jobs
 from podracer_orchestrator.jobs.plan import PodKind, plan_of
 from podracer_orchestrator.jobs.state import ACTIVE_STATES, JobState

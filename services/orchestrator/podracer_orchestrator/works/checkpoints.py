@@ -19,9 +19,9 @@ from sqlalchemy.orm import Session
 
 from podracer.common.v1 import agent_pb2, cohort_pb2
 from podracer_core.errors import DataCorrupted, InvalidInput, NotFound
+from podracer_core.rpc.resource_names import Name, job_name, last_part
 from podracer_core.storage.layout import CheckpointPlace
 from podracer_orchestrator import events
-from podracer_orchestrator.names import Name, job_name, last_part
 from podracer_orchestrator.stored_messages import checkpoint_reference
 from podracer_orchestrator.tables import CheckpointRow, JobRow, LeaseRow, MemberRow, WorkKind, WorkRow
 from podracer_orchestrator.transactions import job_topic, touch

@@ -12,10 +12,10 @@ from sqlalchemy.orm import Session
 from podracer.common.v1 import cohort_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
 from podracer_core.jobs.messages import seconds_from_duration
+from podracer_core.rpc.resource_names import last_part
 from podracer_orchestrator import events
 from podracer_orchestrator.jobs.budget import Grant, RoundLimits
 from podracer_orchestrator.jobs.plan import JobPlan
-from podracer_orchestrator.names import last_part
 from podracer_orchestrator.stored_messages import encode
 from podracer_orchestrator.tables import JobRow, MemberRow, WorkKind, WorkRow, WorkState
 from podracer_orchestrator.transactions import WORK, job_topic, touch

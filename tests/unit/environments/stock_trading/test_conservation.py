@@ -9,8 +9,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from podracer_core.environments.stock_trading.environment import StockTrading
-from podracer_core.environments.stock_trading.orders import Broker
+from podracer_core.environments.stock_trading.environment import Broker, StockTrading
 from support.stock_market import days_of, market_rows, split_shares, without, write_csv
 
 ROWS = market_rows(6, 130, seed=21, volatility=0.04)

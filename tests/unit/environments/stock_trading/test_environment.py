@@ -14,7 +14,7 @@ from podracer_core.catalogue.environments import BUILT_IN, EnvironmentSpec
 from podracer_core.environments.inspection import inspect_environment
 from podracer_core.environments.registry import evaluates_alike, make_vec_environment
 from podracer_core.environments.stock_trading.environment import StockTrading
-from podracer_core.environments.stock_trading.settings import StockTradingConfig
+from podracer_core.environments.stock_trading_info import StockTradingConfig
 from podracer_core.environments.vec_environment import VecEnvironment
 from podracer_core.errors import InvalidInput
 from podracer_core.evaluate import GreedyEvaluator

@@ -8,7 +8,7 @@ from dataclasses import fields
 from pathlib import Path
 
 from podracer_core.environments.stock_trading.environment import StockTrading
-from podracer_core.environments.stock_trading.settings import StockTradingConfig
+from podracer_core.environments.stock_trading_info import StockTradingConfig
 from podracer_core.jobs.job_file import load_job_file
 
 ROOT = Path(__file__).parents[4]

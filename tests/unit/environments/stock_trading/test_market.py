@@ -11,12 +11,11 @@ import numpy as np
 import pytest
 import torch
 
-from podracer_core.environments.stock_trading import turbulence
+from podracer_core.environments.stock_trading import indicators
 from podracer_core.environments.stock_trading.environment import StockTrading
-from podracer_core.environments.stock_trading.indicators import bars_needed, indicators_of
+from podracer_core.environments.stock_trading.indicators import bars_needed, indicators_of, turbulence_of
 from podracer_core.environments.stock_trading.market import Market, prepare
-from podracer_core.environments.stock_trading.settings import StockTradingConfig
-from podracer_core.environments.stock_trading.turbulence import turbulence_of
+from podracer_core.environments.stock_trading_info import StockTradingConfig
 from podracer_core.errors import InvalidInput
 from podracer_core.market_data.ex_rights import adjusted, find_ex_rights
 from podracer_core.market_data.reading import read_table
@@ -307,7 +306,7 @@ def test_turbulence(monkeypatch: pytest.MonkeyPatch) -> None:
     np.testing.assert_allclose(both[21:40], pair[21:40])
     assert both[40] != pytest.approx(pair[40])  # half of the window by now
     assert np.isfinite(both[21:]).all()
-    monkeypatch.setattr(turbulence, "_BLOCK_NUMBERS", 100)  # less than one bar needs
+    monkeypatch.setattr(indicators, "_BLOCK_NUMBERS", 100)  # less than one bar needs
     assert np.array_equal(turbulence_of(close, traded, 20), both, equal_nan=True)
 
 

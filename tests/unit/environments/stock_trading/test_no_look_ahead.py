@@ -14,13 +14,11 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from podracer_core.environments.stock_trading.environment import StockTrading
-from podracer_core.environments.stock_trading.indicators import indicators_of
-from podracer_core.environments.stock_trading.settings import StockTradingConfig
-from podracer_core.environments.stock_trading.turbulence import turbulence_of
-from podracer_core.market_data.alignment import align
+from podracer_core.environments.stock_trading.indicators import indicators_of, turbulence_of
+from podracer_core.environments.stock_trading_info import StockTradingConfig
 from podracer_core.market_data.ex_rights import adjusted, find_ex_rights
 from podracer_core.market_data.reading import read_table
-from podracer_core.market_data.table import checked
+from podracer_core.market_data.table import align, checked
 from support.stock_market import Row, days_of, market_rows, split_shares, without, write_csv
 
 BARS, TRAIN_END = 130, 90

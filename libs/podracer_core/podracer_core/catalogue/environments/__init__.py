@@ -2,13 +2,13 @@
 
 from podracer_core.catalogue.environments.find import (
     BUILT_IN,
+    ENTRY_POINT_GROUP,
     broken_environments,
     find_environment,
     gymnasium_environments,
     known_environments,
 )
 from podracer_core.catalogue.environments.info import ArgumentInfo, EnvironmentInfo
-from podracer_core.catalogue.environments.installed import ENTRY_POINT_GROUP
 from podracer_core.catalogue.environments.spec import EnvironmentSpec
 
 __all__ = [

@@ -3,28 +3,38 @@
 from __future__ import annotations
 
 import difflib
+import importlib.metadata
+import importlib.util
+import json
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
-from podracer_core.catalogue.environments.classic_control import CLASSIC_CONTROL
-from podracer_core.catalogue.environments.gymnasium_registry import (
-    gymnasium_info,
-    newest,
-    registered_ids,
-    versionless,
-)
-from podracer_core.catalogue.environments.info import EnvironmentInfo
-from podracer_core.catalogue.environments.installed import installed_environments
-from podracer_core.catalogue.environments.mujoco import MUJOCO
-from podracer_core.catalogue.environments.point_chasing import POINT_CHASING
-from podracer_core.catalogue.environments.stock_trading import STOCK_TRADING
+from podracer_core.catalogue.built_in import BuiltIn, package_of
+from podracer_core.catalogue.environments.info import ArgumentInfo, EnvironmentInfo
 from podracer_core.errors import FieldViolation, InvalidInput, PreconditionFailed
 
-__all__ = ["BUILT_IN", "broken_environments", "find_environment", "gymnasium_environments", "known_environments"]
+if TYPE_CHECKING:
+    from gymnasium.envs.registration import EnvSpec
 
-BUILT_IN: Mapping[str, EnvironmentInfo] = {
-    info.id: info for info in (*CLASSIC_CONTROL, *MUJOCO, *POINT_CHASING, *STOCK_TRADING)
-}
+__all__ = [
+    "BUILT_IN",
+    "ENTRY_POINT_GROUP",
+    "broken_environments",
+    "find_environment",
+    "gymnasium_environments",
+    "known_environments",
+]
+
+
+BUILT_IN: Mapping[str, EnvironmentInfo] = BuiltIn(
+    "id",
+    "podracer_core.environments.classic_control_info",
+    "podracer_core.environments.mujoco_info",
+    "podracer_core.environments.point_chasing_info",
+    "podracer_core.environments.stock_trading_info",
+)
 
 _GYMNASIUM_ID = re.compile(r"^(?:[\w.]+:)?(?:[\w-]+/)?[\w.-]+-v\d+$")
 
@@ -85,3 +95,117 @@ def _nearest(environment_id: str, ids: list[str]) -> list[str]:
 def _refused(message: str, reason: str, environment_id: str) -> InvalidInput:
     violation = FieldViolation("environment.id", message)
     return InvalidInput(message, violations=[violation], reason=reason, environment=environment_id)
+
+
+def registered_ids() -> list[str] | None:
+    """Every id that Gymnasium knows, or None where it is not installed."""
+    registry = _registry()
+    return None if registry is None else list(registry)
+
+
+def newest(ids: list[str]) -> list[str]:
+    """The ids without older versions, and without what Gymnasium registers only to say that it has moved away."""
+    registry = _registry() or {}
+    latest: dict[str, str] = {}
+    for environment_id in ids:
+        if getattr(registry[environment_id].entry_point, "__module__", "") == "gymnasium.envs":
+            continue
+        name = versionless(environment_id)
+        if name not in latest or _version(environment_id) > _version(latest[name]):
+            latest[name] = environment_id
+    return list(latest.values())
+
+
+def gymnasium_info(environment_id: str) -> EnvironmentInfo:
+    """What the registry says of an id; little more than the id where Gymnasium or the id is not there."""
+    spec = (_registry() or {}).get(environment_id)
+    description = "Gymnasium's, in processes"
+    if spec is None:
+        module, colon, _ = environment_id.partition(":")
+        package = module if colon else "gymnasium"
+        return EnvironmentInfo(environment_id, description, backend="gymnasium", package=package)
+    entry_point = spec.entry_point
+    return EnvironmentInfo(
+        environment_id,
+        f"{description}: {entry_point}" if isinstance(entry_point, str) else description,
+        backend="gymnasium",
+        max_episode_steps=spec.max_episode_steps,
+        arguments=_arguments(spec.kwargs),
+        package=_package(entry_point),
+    )
+
+
+def versionless(environment_id: str) -> str:
+    """`Ant` of `Ant-v5`."""
+    return re.sub(r"-v\d+$", "", environment_id)
+
+
+def _version(environment_id: str) -> int:
+    return int(environment_id.rpartition("-v")[2]) if versionless(environment_id) != environment_id else -1
+
+
+def _arguments(kwargs: Mapping[str, Any]) -> tuple[ArgumentInfo, ...]:
+    """What the id itself sets, as far as a job file can say it."""
+    found = []
+    for name, value in kwargs.items():
+        try:
+            json.dumps(value)
+        except (TypeError, ValueError):
+            continue
+        found.append(ArgumentInfo(name, "as it is registered with Gymnasium", value))
+    return tuple(found)
+
+
+def _package(entry_point: object) -> str:
+    module = entry_point.partition(":")[0] if isinstance(entry_point, str) else getattr(entry_point, "__module__", "")
+    package: str = module.partition(".")[0]
+    try:
+        return f"{package} {importlib.metadata.version(package)}"
+    except (importlib.metadata.PackageNotFoundError, ValueError):
+        return package
+
+
+def _registry() -> Mapping[str, EnvSpec] | None:
+    if importlib.util.find_spec("gymnasium") is None:
+        return None
+    import gymnasium  # late: it costs NumPy and a third of a second, and built-in ids do without
+
+    return gymnasium.registry
+
+
+ENTRY_POINT_GROUP = "podracer.environments"
+"""A package adds an environment with an entry point, name = "its_package.envs:MyEnv": a `VecEnvironment`, or whatever
+returns a `gymnasium.Env`. It is imported where agents act, never here."""
+
+
+@dataclass(frozen=True, slots=True)
+class InstalledEnvironment:
+    """What an entry point leads to: an environment, or a `problem` that says what is wrong with which package."""
+
+    id: str
+    info: EnvironmentInfo | None
+    problem: str = ""
+
+
+def installed_environments(built_in: Collection[str]) -> list[InstalledEnvironment]:
+    """What all installed packages offer. One that is broken has its problem said and leaves the others alone."""
+    # In a set: a distribution may be on sys.path twice.
+    entries = {(entry.name, entry.value, package_of(entry)) for entry in _entry_points()}
+    found = []
+    for name, value, package in sorted(entries):
+        others = sorted({other for same, _, other in entries if same == name} - {package})
+        start = f"environment {name!r} of package {package}:"
+        if name in built_in:
+            problem = f"{start} the id is a built-in environment's; choose another"
+        elif others:
+            problem = f"{start} {', '.join(others)} offers one of the same id; remove one of them"
+        else:
+            info = EnvironmentInfo(name, f"installed: {value}", backend="installed", factory=value, package=package)
+            found.append(InstalledEnvironment(name, info))
+            continue
+        found.append(InstalledEnvironment(name, None, problem))
+    return found
+
+
+def _entry_points() -> importlib.metadata.EntryPoints:
+    return importlib.metadata.entry_points(group=ENTRY_POINT_GROUP)

@@ -10,11 +10,11 @@ from __future__ import annotations
 import math
 from typing import Literal
 
-import gymnasium
-import numpy as np
 import torch
 from torch import Tensor
 
+from podracer_core.environments.classic_control_info import ACROBOT
+from podracer_core.environments.spaces import spaces_of
 from podracer_core.environments.torch_environment import State, TorchEnvironment
 from podracer_core.errors import InvalidInput
 from podracer_core.random_numbers import derive_key, uniform
@@ -59,7 +59,7 @@ class Acrobot(TorchEnvironment):
         self,
         num_envs: int,
         device: torch.device | str = "cpu",
-        max_episode_steps: int | None = 500,
+        max_episode_steps: int | None = ACROBOT.max_episode_steps,
         book_or_nips: Literal["book", "nips"] = "book",
         dt: float = 0.2,
         torque_noise_max: float = 0.0,
@@ -73,14 +73,7 @@ class Acrobot(TorchEnvironment):
         self._book = book_or_nips == "book"
         self._dt = dt
         self._noise = torque_noise_max
-        high = np.array([1.0, 1.0, 1.0, 1.0, *_MAX_SPEEDS], dtype=np.float32)
-        super().__init__(
-            num_envs,
-            device,
-            observation_space=gymnasium.spaces.Box(-high, high, dtype=np.float32),
-            action_space=gymnasium.spaces.Discrete(3),
-            max_episode_steps=max_episode_steps,
-        )
+        super().__init__(num_envs, device, *spaces_of(ACROBOT), max_episode_steps)
         self._first_torque = torch.tensor(-1.0, dtype=torch.float64, device=self.device)
         self._max_speeds = torch.tensor(_MAX_SPEEDS, dtype=torch.float64, device=self.device)[:, None]
         self._variables = torch.arange(4, device=self.device)[:, None]

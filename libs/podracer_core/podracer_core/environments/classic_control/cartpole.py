@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import math
 
-import gymnasium
-import numpy as np
 import torch
 from torch import Tensor
 
+from podracer_core.environments.classic_control_info import CART_POLE
+from podracer_core.environments.spaces import spaces_of
 from podracer_core.environments.torch_environment import State, TorchEnvironment
 from podracer_core.random_numbers import uniform
 
@@ -47,17 +47,10 @@ class CartPole(TorchEnvironment):
         self,
         num_envs: int,
         device: torch.device | str = "cpu",
-        max_episode_steps: int | None = 500,
+        max_episode_steps: int | None = CART_POLE.max_episode_steps,
         sutton_barto_reward: bool = False,
     ) -> None:
-        high = np.array([2 * _POSITION_LIMIT, np.inf, 2 * _ANGLE_LIMIT, np.inf], dtype=np.float32)
-        super().__init__(
-            num_envs,
-            device,
-            observation_space=gymnasium.spaces.Box(-high, high, dtype=np.float32),
-            action_space=gymnasium.spaces.Discrete(2),
-            max_episode_steps=max_episode_steps,
-        )
+        super().__init__(num_envs, device, *spaces_of(CART_POLE), max_episode_steps)
         self._sutton_barto_reward = sutton_barto_reward
         self._limits = torch.tensor([[_POSITION_LIMIT], [_ANGLE_LIMIT]], dtype=torch.float64, device=self.device)
         self._push_left = torch.tensor(-_FORCE / _TOTAL_MASS, dtype=torch.float64, device=self.device)

@@ -7,11 +7,11 @@ is rounded to float32 after every step, as they are there.
 
 from __future__ import annotations
 
-import gymnasium
-import numpy as np
 import torch
 from torch import Tensor
 
+from podracer_core.environments.classic_control_info import MOUNTAIN_CAR, MOUNTAIN_CAR_CONTINUOUS
+from podracer_core.environments.spaces import spaces_of
 from podracer_core.environments.torch_environment import State, TorchEnvironment
 from podracer_core.random_numbers import uniform
 
@@ -42,10 +42,10 @@ class MountainCar(TorchEnvironment):
         self,
         num_envs: int,
         device: torch.device | str = "cpu",
-        max_episode_steps: int | None = 200,
+        max_episode_steps: int | None = MOUNTAIN_CAR.max_episode_steps,
         goal_velocity: float = 0.0,
     ) -> None:
-        super().__init__(num_envs, device, _observation_space(), gymnasium.spaces.Discrete(3), max_episode_steps)
+        super().__init__(num_envs, device, *spaces_of(MOUNTAIN_CAR), max_episode_steps)
         self._goal_velocity = goal_velocity
         self._coast = torch.tensor(-_FORCE, dtype=torch.float64, device=self.device)
         self._minus_one = torch.full((num_envs,), -1.0, device=self.device)
@@ -82,11 +82,10 @@ class MountainCarContinuous(TorchEnvironment):
         self,
         num_envs: int,
         device: torch.device | str = "cpu",
-        max_episode_steps: int | None = 999,
+        max_episode_steps: int | None = MOUNTAIN_CAR_CONTINUOUS.max_episode_steps,
         goal_velocity: float = 0.0,
     ) -> None:
-        action_space = gymnasium.spaces.Box(-1.0, 1.0, shape=(1,), dtype=np.float32)
-        super().__init__(num_envs, device, _observation_space(), action_space, max_episode_steps)
+        super().__init__(num_envs, device, *spaces_of(MOUNTAIN_CAR_CONTINUOUS), max_episode_steps)
         self._goal_velocity = goal_velocity
 
     def initial_state(self, key: Tensor) -> State:
@@ -105,12 +104,6 @@ class MountainCarContinuous(TorchEnvironment):
     def observe(self, state: State, out: Tensor) -> None:
         """The state itself."""
         out.copy_(state["physics"].t())
-
-
-def _observation_space() -> gymnasium.spaces.Box:
-    low = np.array([_MIN_POSITION, -_MAX_SPEED], dtype=np.float32)
-    high = np.array([_MAX_POSITION, _MAX_SPEED], dtype=np.float32)
-    return gymnasium.spaces.Box(low, high, dtype=np.float32)
 
 
 def _start(key: Tensor, dtype: torch.dtype) -> Tensor:

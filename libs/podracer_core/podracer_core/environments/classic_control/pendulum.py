@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import math
 
-import gymnasium
-import numpy as np
 import torch
 from torch import Tensor
 
+from podracer_core.environments.classic_control_info import PENDULUM
+from podracer_core.environments.spaces import spaces_of
 from podracer_core.environments.torch_environment import State, TorchEnvironment
 from podracer_core.random_numbers import uniform
 
@@ -40,17 +40,10 @@ class Pendulum(TorchEnvironment):
         self,
         num_envs: int,
         device: torch.device | str = "cpu",
-        max_episode_steps: int | None = 200,
+        max_episode_steps: int | None = PENDULUM.max_episode_steps,
         g: float = 10.0,
     ) -> None:
-        high = np.array([1.0, 1.0, _MAX_SPEED], dtype=np.float32)
-        super().__init__(
-            num_envs,
-            device,
-            observation_space=gymnasium.spaces.Box(-high, high, dtype=np.float32),
-            action_space=gymnasium.spaces.Box(-_MAX_TORQUE, _MAX_TORQUE, shape=(1,), dtype=np.float32),
-            max_episode_steps=max_episode_steps,
-        )
+        super().__init__(num_envs, device, *spaces_of(PENDULUM), max_episode_steps)
         self._gravity_factor = 3 * g / (2 * _LENGTH)
         self._ranges = torch.tensor([[_INITIAL_ANGLE], [_INITIAL_SPEED]], dtype=torch.float64, device=self.device)
         self._never = torch.zeros(num_envs, dtype=torch.bool, device=self.device)

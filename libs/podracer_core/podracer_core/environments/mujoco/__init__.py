@@ -1,10 +1,9 @@
 """Gymnasium's MuJoCo environments (v5), stepped as one batch: on CPU by C MuJoCo, on CUDA by MuJoCo Warp.
 
 environment     the frame of all of them: seeds, episodes, time limits, autoreset, broken worlds
-tasks           one task a file: model, observation, reward, when it ends, where it starts
+tasks           the tasks: model, observation, reward, when it ends, where it starts
 physics         what a task asks of an engine; batch_physics and warp_physics are the two engines
-engine          which engine runs where
-model           Gymnasium's models, loaded as it loads them
+engine          which engine runs where; Gymnasium's models, loaded as it loads them
 """
 
 from podracer_core.errors import PreconditionFailed

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
-from typing import Literal
+from pathlib import Path
 
+import gymnasium.envs
+import mujoco
 import torch
 
-from podracer_core.environments.mujoco.model import load_model
 from podracer_core.environments.mujoco.physics import Physics
+from podracer_core.environments.mujoco_info import Engine
 from podracer_core.errors import FieldViolation, InvalidInput, PreconditionFailed
 
-__all__ = ["Engine", "open_physics"]
-
-Engine = Literal["auto", "mujoco", "warp"]
+__all__ = ["load_model", "open_physics"]
 
 
 def open_physics(
@@ -50,3 +51,29 @@ def _open_warp(xml_file: str, num_envs: int, device: torch.device, fields: Seque
         message = f"MuJoCo Warp, which steps {xml_file} on {device}, needs podracer-core[mujoco-warp]: {error}"
         raise PreconditionFailed(message, reason="NOT_INSTALLED") from error
     return WarpPhysics(load_model(xml_file), num_envs, device, fields)
+
+
+def load_model(xml_file: str) -> mujoco.MjModel:
+    """The model in `xml_file`: one of Gymnasium's, or a path that starts with ".", "~" or "/".
+
+    Raises InvalidInput if there is none, or MuJoCo does not understand it.
+    """
+    own = xml_file.startswith((".", "~", "/"))
+    assets = Path(gymnasium.envs.__file__).parent / "mujoco" / "assets"
+    path = Path(xml_file).expanduser() if own else assets / xml_file
+    if not path.is_file():
+        known = ", ".join(sorted(file.name for file in assets.glob("*.xml")))
+        raise _no_model(f"there is no model {path}; Gymnasium's are {known}")
+    try:
+        # Through MjSpec a deprecation (`settotalmass` of half_cheetah.xml) is a Python warning that can be ignored;
+        # MjModel.from_xml_path would write it to MUJOCO_LOG.TXT in the working directory.
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="compiler attribute 'settotalmass'")
+            return mujoco.MjSpec.from_file(str(path)).compile()
+    except ValueError as error:
+        reason = " ".join(str(error).split())  # it comes in several lines
+        raise _no_model(f"MuJoCo cannot read {path}: {reason}") from error
+
+
+def _no_model(message: str) -> InvalidInput:
+    return InvalidInput(message, violations=[FieldViolation("environment.kwargs.xml_file", message)])

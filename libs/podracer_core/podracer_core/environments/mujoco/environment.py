@@ -6,8 +6,10 @@ device, and whatever outlives it is written in place, so that it can be captured
 
 from __future__ import annotations
 
+import inspect
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
 import gymnasium
 import numpy as np
@@ -15,7 +17,15 @@ import torch
 from torch import Tensor
 
 from podracer_core.environments.episode_starts import EpisodeStarts, State
-from podracer_core.environments.mujoco.physics import Physics
+from podracer_core.environments.mujoco.engine import open_physics
+from podracer_core.environments.mujoco_info import (
+    Engine,
+    HumanoidArguments,
+    HumanoidParts,
+    RunArguments,
+    TaskArguments,
+    WalkArguments,
+)
 from podracer_core.environments.vec_environment import Step, VecEnvironment, allocate_step, check_time_limit
 from podracer_core.errors import InvalidInput, PreconditionFailed
 from podracer_core.random_numbers import derive_key, normal, uniform
@@ -28,33 +38,48 @@ _MOST_FRAMES = 1000
 class MuJoCoEnvironment(VecEnvironment):
     """N worlds of one MuJoCo model.
 
-    A task gives `initial_state`, `observe` and `outcome`, as functions of the live views `qpos` [N, nq], `qvel`
-    [N, nv], `ctrl` [N, nu] and those of `physics.field`. Actions are clipped to the actuators' range; NaN acts as 0.
-    A world that breaks (NaN, a full buffer) counts as truncated and not valid with reward 0, shows zeros as its final
-    observation, starts its next episode, and is counted in `broken_count` int64 [N].
+    A task gives `set_up`, `initial_state` and `outcome`, and `observe` where it shows more than views, as functions of
+    the live views `qpos` [N, nq], `qvel` [N, nv], `ctrl` [N, nu] and those of `physics.field`. Actions are clipped to
+    the actuators' range; NaN acts as 0. A world that breaks (NaN, a full buffer) counts as truncated and not valid with
+    reward 0, shows zeros as its final observation, starts its next episode, and is counted in `broken_count` int64 [N].
     """
 
     observation_space: gymnasium.spaces.Box
     action_space: gymnasium.spaces.Box
 
-    def __init__(self, physics: Physics, frame_skip: int, max_episode_steps: int | None, observation_size: int) -> None:
-        """`frame_skip` physics steps are one step of the environment."""
-        if not 1 <= frame_skip <= _MOST_FRAMES:
-            raise InvalidInput(f"frame_skip must be 1 to {_MOST_FRAMES}, not {frame_skip}", frame_skip=frame_skip)
-        check_time_limit(max_episode_steps)
-        self.physics = physics
+    arguments_type: ClassVar[type[TaskArguments]]
+    arguments: TaskArguments
+
+    def __init_subclass__(cls) -> None:
+        """For those who ask `inspect.signature`: a task takes the fields of its `arguments_type`."""
+        super().__init_subclass__()
+        *own, _ = list(inspect.signature(MuJoCoEnvironment.__init__).parameters.values())[1:]
+        arguments = inspect.signature(cls.arguments_type).parameters.values()
+        cls.__signature__ = inspect.Signature([*own, *arguments])  # type: ignore[attr-defined]
+
+    def __init__(self, num_envs: int, device: torch.device | str = "cpu", **arguments: Any) -> None:
+        """`arguments` are those of `arguments_type`; `frame_skip` physics steps are one step of the environment."""
+        self.arguments = asked = self.arguments_type(**arguments)
+        engine: Engine = getattr(asked, "engine", "mujoco")
+        self.physics = physics = open_physics(engine, asked.xml_file, num_envs, device, self.fields())
+        if not 1 <= asked.frame_skip <= _MOST_FRAMES:
+            message = f"frame_skip must be 1 to {_MOST_FRAMES}, not {asked.frame_skip}"
+            raise InvalidInput(message, frame_skip=asked.frame_skip)
+        check_time_limit(asked.max_episode_steps)
         self.num_envs = physics.num_envs
         self.device = physics.device
-        self.max_episode_steps = max_episode_steps
-        self.frame_skip = frame_skip
-        self.dt = float(physics.model.opt.timestep) * frame_skip  # seconds
+        self.max_episode_steps = asked.max_episode_steps
+        self.frame_skip = asked.frame_skip
+        self.dt = float(physics.model.opt.timestep) * asked.frame_skip  # seconds
         self.qpos, self.qvel, self.ctrl = (physics.field(name) for name in ("qpos", "qvel", "ctrl"))
         low, high = physics.model.actuator_ctrlrange.astype(np.float32).T
         self.action_space = gymnasium.spaces.Box(low, high, dtype=np.float32)
-        self.observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (observation_size,), dtype=np.float32)
         self._low, self._high = (torch.tensor(bound, device=self.device) for bound in (low, high))
         self._qpos0 = torch.as_tensor(physics.model.qpos0, dtype=physics.dtype, device=self.device)
         self._coordinates = torch.arange(physics.model.nq + physics.model.nv, device=self.device)
+        self.observed = self.set_up()
+        size = sum(part.shape[1] for part in self.observed)
+        self.observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (size,), dtype=np.float32)
         self._seed = torch.zeros(self.num_envs, dtype=torch.int64, device=self.device)
         self._stream = derive_key(self._seed)
         self._episode = torch.zeros_like(self._seed)
@@ -72,13 +97,21 @@ class MuJoCoEnvironment(VecEnvironment):
             self._nothing = torch.empty(self.num_envs, 0)
             self._starts = EpisodeStarts(self._draw, lambda state, out: None, self._nothing)
 
+    def fields(self) -> Sequence[str]:
+        """What it reads of `mjData` besides positions, velocities and controls: see `physics.field`."""
+        return ()
+
+    @abstractmethod
+    def set_up(self) -> Sequence[Tensor]:
+        """Take the views that it works with; returns those that are as wide as an observation together, [N, k] each."""
+
     @abstractmethod
     def initial_state(self, key: Tensor) -> tuple[Tensor, Tensor]:
         """`qpos` [K, nq] and `qvel` [K, nv] of K first states, drawn from `key` int64 [K], one stream an episode."""
 
-    @abstractmethod
     def observe(self, out: Tensor) -> None:
-        """Write the observations of the present states into `out` float32 [N, obs]."""
+        """Write the observations of the present states into `out` float32 [N, obs]: what `set_up` returned."""
+        torch.cat(list(self.observed), 1, out=out)
 
     @abstractmethod
     def outcome(self, velocity: Tensor) -> tuple[Tensor, Tensor]:
@@ -90,6 +123,18 @@ class MuJoCoEnvironment(VecEnvironment):
     def position(self) -> Tensor:
         """[N], in metres: how far a world has come along x."""
         return self.qpos[:, 0]
+
+    def positions(self, planar: int, asked: RunArguments | HumanoidParts) -> Tensor:
+        """`qpos`, without the first `planar` coordinates (how far it has come) where these are left out."""
+        return self.qpos[:, planar if asked.exclude_current_positions_from_observation else 0 :]
+
+    def walked(
+        self, velocity: Tensor, healthy: Tensor, asked: WalkArguments | HumanoidArguments
+    ) -> tuple[Tensor, Tensor]:
+        """`outcome` where walking counts: forward and healthy reward minus control cost; the end when unhealthy."""
+        reward = velocity.mul_(asked.forward_reward_weight).add_(healthy, alpha=asked.healthy_reward)
+        reward.sub_(self.ctrl.square().sum(1), alpha=asked.ctrl_cost_weight)
+        return reward, healthy.logical_not() if asked.terminate_when_unhealthy else self.never
 
     def noisy_state(self, key: Tensor, scale: float, *, normal_velocity: bool = False) -> tuple[Tensor, Tensor]:
         """The model's own state and zero velocity, with noise on every coordinate.

@@ -22,10 +22,15 @@ import torch
 import warp as wp
 from torch import Tensor
 
-from podracer_core.environments.mujoco.graphed_step import GraphedStep
 from podracer_core.environments.mujoco.physics import Physics
-from podracer_core.environments.mujoco.warp_model import Capacity, model_for_warp, usual_capacity
-from podracer_core.environments.mujoco.warp_runtime import on_torch_stream, start_warp
+from podracer_core.environments.mujoco.warp_model import (
+    Capacity,
+    GraphedStep,
+    model_for_warp,
+    on_torch_stream,
+    start_warp,
+    usual_capacity,
+)
 from podracer_core.errors import InvalidInput
 
 __all__ = ["WarpPhysics"]

@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 
 from podracer_core.environments.processes.batched_inspection import check_attributes, inspect_batched
-from podracer_core.environments.processes.episode_seeds import episode_seed
-from podracer_core.environments.processes.rows import Rows, describe_spaces
+from podracer_core.environments.processes.rows import Rows, describe_spaces, episode_seed
 from podracer_core.environments.vec_environment import Step, VecEnvironment
 from podracer_core.errors import FieldViolation, InvalidInput
 

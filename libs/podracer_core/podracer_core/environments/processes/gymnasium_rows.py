@@ -14,11 +14,15 @@ from gymnasium.wrappers import OrderEnforcing, TimeLimit
 from numpy.typing import NDArray
 
 from podracer_core.environments.action_masks import action_mask_size, check_mask, info_mask, mask_method, sample_allowed
-from podracer_core.environments.processes.episode_seeds import episode_seed
-from podracer_core.environments.processes.row_codec import action_reader, observation_writer
-from podracer_core.environments.processes.rows import Rows, describe_spaces
+from podracer_core.environments.processes.row_codec import (
+    action_reader,
+    check_frame,
+    check_reset,
+    check_step,
+    observation_writer,
+)
+from podracer_core.environments.processes.rows import Rows, describe_spaces, episode_seed
 from podracer_core.environments.processes.shared_arrays import SharedArrays
-from podracer_core.environments.space_check import check_frame, check_reset, check_step
 from podracer_core.environments.spaces import observation_array_space
 from podracer_core.errors import InvalidInput
 

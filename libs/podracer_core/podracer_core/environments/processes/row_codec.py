@@ -5,7 +5,9 @@ What to do for a space is decided once; what is left for every step is short. Ne
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
+from numbers import Real
 from typing import Any
 
 import gymnasium
@@ -13,10 +15,18 @@ import numpy as np
 from gymnasium import spaces as gym
 from numpy.typing import NDArray
 
-from podracer_core.environments.space_check import check_in_space
 from podracer_core.errors import InvalidInput
 
-__all__ = ["ObservationWriter", "action_reader", "observation_writer"]
+__all__ = [
+    "ObservationWriter",
+    "action_reader",
+    "check_frame",
+    "check_in_space",
+    "check_reset",
+    "check_step",
+    "observation_writer",
+]
+
 
 Array = NDArray[Any]
 ObservationWriter = Callable[[Array, int, Any], None]
@@ -97,3 +107,79 @@ def _as_array(value: Any, shape: tuple[int, ...], dtype: np.dtype[Any], source: 
     if dtype == np.uint8 and ((array < 0) | (array > 255)).any():  # NumPy would wrap them around
         raise InvalidInput(f"{source()} returned an observation with numbers outside the bounds of {dtype}")
     return array
+
+
+_TOLERANCE = 1e-5  # relative, for bounds: float32 of a float64 bound may lie just outside
+
+
+def check_in_space(space: gymnasium.Space[Any], value: Any, what: str) -> None:
+    """InvalidInput unless `value` lies in `space`. A Box may be given in another numeric type."""
+    match space:
+        case gymnasium.spaces.Box():
+            _check_box(space, value, what)
+        case gymnasium.spaces.Dict() if isinstance(value, dict):
+            if set(value) != set(space.spaces):
+                raise InvalidInput(f"{what} has the keys {sorted(value)}; its space has {sorted(space.spaces)}")
+            for name, inner in space.spaces.items():
+                check_in_space(inner, value[name], f"{what}[{name!r}]")
+        case gymnasium.spaces.Tuple() if isinstance(value, tuple | list) and len(value) == len(space.spaces):
+            for index, (inner, part) in enumerate(zip(space.spaces, value, strict=True)):
+                check_in_space(inner, part, f"{what}[{index}]")
+        case _ if not space.contains(value):
+            raise InvalidInput(f"{what} is {_short(value)}, which is not in {space}")
+
+
+def check_reset(space: gymnasium.Space[Any], result: Any) -> None:
+    """InvalidInput unless `result` is what a Gymnasium reset returns."""
+    if not (isinstance(result, tuple) and len(result) == 2):
+        raise InvalidInput(f"reset must return (observation, info), not a {type(result).__name__}")
+    check_in_space(space, result[0], "the observation of reset")
+
+
+def check_step(space: gymnasium.Space[Any], result: Any) -> bool:
+    """InvalidInput unless `result` is what a Gymnasium step returns; true if the episode has ended."""
+    if not (isinstance(result, tuple) and len(result) == 5):
+        right = "(observation, reward, terminated, truncated, info)"
+        length = f" of {len(result)}" if isinstance(result, tuple) else ""
+        raise InvalidInput(f"step must return {right}, not a {type(result).__name__}{length}")
+    observation, reward, terminated, truncated, _ = result
+    check_in_space(space, observation, "the observation of step")
+    scalar = isinstance(reward, Real) or (isinstance(reward, np.ndarray) and reward.size == 1)
+    if not scalar or not math.isfinite(float(reward)):
+        raise InvalidInput(f"the reward of step must be a finite number, not {_short(reward)}")
+    for name, flag in (("terminated", terminated), ("truncated", truncated)):
+        if not isinstance(flag, bool | np.bool_):
+            raise InvalidInput(f"{name} must be a bool, not {_short(flag)}")
+    return bool(terminated or truncated)
+
+
+def check_frame(frame: Any) -> NDArray[np.uint8]:
+    """`frame` itself; InvalidInput unless it is a picture, uint8 [height, width, 3]."""
+    if not (isinstance(frame, np.ndarray) and frame.dtype == np.uint8 and frame.ndim == 3 and frame.shape[2] == 3):
+        found = f"{frame.dtype} {list(frame.shape)}" if isinstance(frame, np.ndarray) else type(frame).__name__
+        raise InvalidInput(f"render must return an array uint8 [height, width, 3], not {found}")
+    return frame
+
+
+def _check_box(space: gymnasium.spaces.Box, value: Any, what: str) -> None:
+    array = np.asarray(value)
+    if array.dtype.kind not in "biuf":
+        raise InvalidInput(f"{what} must be an array of numbers, not {_short(value)}")
+    if array.shape != space.shape:
+        raise InvalidInput(f"{what} has the shape {list(array.shape)}; its space has {list(space.shape)}")
+    if space.dtype.kind in "iu" and array.dtype.kind == "f":
+        raise InvalidInput(f"{what} has the type {array.dtype}; its space has {space.dtype}, without fractions")
+    if not np.isfinite(array).all():
+        raise InvalidInput(f"{what} has NaN or infinity in it: {_short(value)}")
+    low, high = space.low.astype(np.float64), space.high.astype(np.float64)
+    below = array < low - _TOLERANCE * (1 + np.abs(low))
+    above = array > high + _TOLERANCE * (1 + np.abs(high))
+    if (below | above).any():
+        where = tuple(int(axis[0]) for axis in np.nonzero(below | above))
+        bounds = f"[{space.low[where]:g}, {space.high[where]:g}]"
+        raise InvalidInput(f"{what} is {array[where]:g} at {list(where)}, outside the bounds {bounds} of its space")
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return f"{type(value).__name__} {text if len(text) <= 200 else text[:200] + '…'}"

@@ -1,14 +1,12 @@
 """Trading stocks of a price table: the way from a file to tensors, the broker, and the environment.
 
-settings      every knob
-indicators    of each ticker through TA-Lib
-turbulence    of the whole market
+indicators    of each ticker through TA-Lib; turbulence of the whole market
 split         train, validation and test by date
 market        all of it, as tensors on the device
-orders        what a broker does with N × K orders
-environment   StockTrading-v0
+environment   StockTrading-v0, and what its broker does with N × K orders
 
-What needs no torch, from the file to tickers on one time axis, is podracer_core.market_data.
+Every knob is in podracer_core.environments.stock_trading_info. What needs no torch, from the file to tickers on one
+time axis, is podracer_core.market_data.
 
 This file imports nothing; pyarrow and talib are imported when a table is opened.
 """

@@ -10,15 +10,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from podracer_core.environments.stock_trading.indicators import bars_needed, indicators_of, names_of
-from podracer_core.environments.stock_trading.settings import Split, StockTradingConfig
+from podracer_core.environments.stock_trading.indicators import bars_needed, indicators_of, names_of, turbulence_of
 from podracer_core.environments.stock_trading.split import split_bars
-from podracer_core.environments.stock_trading.turbulence import turbulence_of
-from podracer_core.market_data.alignment import AlignedBars, align
+from podracer_core.environments.stock_trading_info import Split, StockTradingConfig
 from podracer_core.market_data.ex_rights import ExRightsDate, adjusted, find_ex_rights
 from podracer_core.market_data.reading import read_table
 from podracer_core.market_data.refusal import refusal
-from podracer_core.market_data.table import checked, moment
+from podracer_core.market_data.table import AlignedBars, align, checked, moment
 
 __all__ = ["Market", "PreparationReport", "prepare"]
 

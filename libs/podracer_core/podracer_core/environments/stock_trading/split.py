@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from podracer_core.environments.stock_trading.settings import Split, StockTradingConfig
+from podracer_core.environments.stock_trading_info import Split, StockTradingConfig
 from podracer_core.market_data.refusal import refusal
 from podracer_core.market_data.table import moment
 

@@ -8,10 +8,10 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from podracer_core.backtest.bootstrap import bootstrap_interval
 from podracer_core.backtest.performance import DAYS_A_YEAR, performance, sharpe_ratio
-from podracer_core.environments.episode_statistic import EpisodeStatistic
-from podracer_core.environments.stock_trading.settings import Score
+from podracer_core.environments.stock_trading_info import Score
+from podracer_core.environments.vec_environment import EpisodeStatistic
+from podracer_core.statistics.bootstrap import bootstrap_interval
 
 __all__ = ["statistic_of"]
 

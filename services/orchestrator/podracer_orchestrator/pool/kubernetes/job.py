@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from podracer_core.kubernetes.api import Item
-from podracer_orchestrator.names import last_part
+from podracer_core.rpc.resource_names import last_part
 from podracer_orchestrator.pool.backend import PodPlan
 from podracer_orchestrator.pool.kubernetes.template import (
     EVALUATOR,

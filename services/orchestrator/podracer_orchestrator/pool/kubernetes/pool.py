@@ -22,8 +22,8 @@ from podracer_core.errors import (
 from podracer_core.kubernetes.access import in_cluster, read_kubeconfig
 from podracer_core.kubernetes.api import CALLS, ClusterApi, Item
 from podracer_core.rpc.backoff import Backoff
+from podracer_core.rpc.resource_names import last_part
 from podracer_orchestrator.config import OrchestratorConfig
-from podracer_orchestrator.names import last_part
 from podracer_orchestrator.pool.backend import Capacity, PodObserver, PodPlan, PoolBackend, Trouble
 from podracer_orchestrator.pool.kubernetes import status, troubles
 from podracer_orchestrator.pool.kubernetes.cluster import ClusterCopy

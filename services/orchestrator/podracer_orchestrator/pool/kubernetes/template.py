@@ -15,9 +15,9 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from podracer_core.build import own_build
 from podracer_core.errors import InvalidInput
 from podracer_core.kubernetes.api import Item
+from podracer_core.service.build import own_build
 
 LEARNER, WORKER, EVALUATOR = "learner", "worker", "evaluator"
 RUN_DIR = "PODRACER_RUN_DIR"

@@ -1,82 +1,83 @@
-"""Humanoid-v5: Gymnasium's model, observation, reward and end, without contact forces (see `contact_forces`).
+"""Humanoid-v5 and HumanoidStandup-v5: Gymnasium's, without contact forces (see `mujoco_info`).
 
 Tassa, Erez and Todorov 2012, "Synthesis and Stabilization of Complex Behaviors through Online Trajectory
-Optimization".
+Optimization". Both observe float32 [N, 270], in this order: positions (x and y left out), velocities, then for all
+bodies but the world
+
+    cinert          mass and inertia in the frame of the centre of mass, 10 a body
+    cvel            velocity in that frame, 6 a body
+    qfrc_actuator   the forces of the motors, one a coordinate other than the root's
+
+Action [N, 17]: torques of the hinges. With `include_cfrc_ext_in_observation` true and a weight of contacts of 5e-7 they
+would be Gymnasium's defaults; anything but false and 0 is InvalidInput.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
-from podracer_core.environments.mujoco.contact_forces import refuse_contact_forces
-from podracer_core.environments.mujoco.engine import Engine, open_physics
 from podracer_core.environments.mujoco.environment import MuJoCoEnvironment
-from podracer_core.environments.mujoco.tasks.humanoid_observation import HumanoidObservation
+from podracer_core.environments.mujoco_info import HumanoidArguments, HumanoidParts, HumanoidStandupArguments
 
-__all__ = ["Humanoid"]
+__all__ = ["Humanoid", "HumanoidStandup"]
+
+_ROOT_COORDINATES = 6  # of the free joint, which no motor drives
+
+
+class HumanoidStandup(MuJoCoEnvironment):
+    """Stand up from lying on the back, and stay up; it never ends by itself.
+
+    Reward: height of the torso over the physics time step, plus 1, minus 0.1 · Σ action². (Gymnasium's
+    `uph_cost_weight` multiplies nothing there, and is not taken here.)
+    """
+
+    arguments_type = HumanoidStandupArguments
+    arguments: HumanoidStandupArguments
+
+    def fields(self) -> Sequence[str]:
+        return _parts(self.arguments)
+
+    def set_up(self) -> Sequence[Tensor]:
+        self._height = self.qpos[:, 2]
+        self._time_step = float(self.physics.model.opt.timestep)
+        return _views(self, self.arguments)
+
+    def initial_state(self, key: Tensor) -> tuple[Tensor, Tensor]:
+        """Uniform positions and velocities about lying still."""
+        return self.noisy_state(key, self.arguments.reset_noise_scale)
+
+    def outcome(self, velocity: Tensor) -> tuple[Tensor, Tensor]:
+        """Height minus control cost."""
+        reward = self._height.div(self._time_step)
+        return reward.sub_(self.ctrl.square().sum(1), alpha=self.arguments.ctrl_cost_weight).add_(1), self.never
 
 
 class Humanoid(MuJoCoEnvironment):
     """Walk along x on two legs without falling.
 
-    Observation float32 [N, 270]: see `HumanoidObservation`, x and y left out. Action [N, 17]: torques of the hinges.
     Reward: 1.25 · forward velocity of the centre of mass, plus 5 while healthy, minus 0.1 · Σ action². It ends when
-    unhealthy: height of the torso out of its range. With `include_cfrc_ext_in_observation` true and
-    `contact_cost_weight` 5e-7 it would be Gymnasium's default; anything but false and 0 is InvalidInput.
+    unhealthy: height of the torso out of its range.
     """
 
-    def __init__(
-        self,
-        num_envs: int,
-        device: torch.device | str = "cpu",
-        max_episode_steps: int | None = 1000,
-        *,
-        xml_file: str = "humanoid.xml",
-        frame_skip: int = 5,
-        forward_reward_weight: float = 1.25,
-        ctrl_cost_weight: float = 0.1,
-        contact_cost_weight: float = 0.0,
-        healthy_reward: float = 5.0,
-        terminate_when_unhealthy: bool = True,
-        healthy_z_range: tuple[float, float] = (1.0, 2.0),
-        reset_noise_scale: float = 1e-2,
-        exclude_current_positions_from_observation: bool = True,
-        include_cinert_in_observation: bool = True,
-        include_cvel_in_observation: bool = True,
-        include_qfrc_actuator_in_observation: bool = True,
-        include_cfrc_ext_in_observation: bool = False,
-        engine: Engine = "auto",
-    ) -> None:
-        entry_point = "gymnasium.envs.mujoco.humanoid_v5:HumanoidEnv"
-        refuse_contact_forces(entry_point, "contact_cost_weight", contact_cost_weight, include_cfrc_ext_in_observation)
-        observation = HumanoidObservation(
-            not exclude_current_positions_from_observation,
-            include_cinert_in_observation,
-            include_cvel_in_observation,
-            include_qfrc_actuator_in_observation,
-        )
-        physics = open_physics(engine, xml_file, num_envs, device, fields=("xipos", *observation.fields))
-        self._observed = observation.parts(physics)
-        super().__init__(physics, frame_skip, max_episode_steps, sum(part.shape[1] for part in self._observed))
+    arguments_type = HumanoidArguments
+    arguments: HumanoidArguments
+
+    def fields(self) -> Sequence[str]:
+        return "xipos", *_parts(self.arguments)
+
+    def set_up(self) -> Sequence[Tensor]:
         self._height = self.qpos[:, 2]
-        self._body_x = physics.field("xipos")[:, :, 0]
-        mass = torch.as_tensor(physics.model.body_mass, dtype=physics.dtype, device=self.device)
+        self._body_x = self.physics.field("xipos")[:, :, 0]
+        mass = torch.as_tensor(self.physics.model.body_mass, dtype=self.physics.dtype, device=self.device)
         self._mass_share = mass / mass.sum()
-        self._forward_reward_weight = forward_reward_weight
-        self._ctrl_cost_weight = ctrl_cost_weight
-        self._healthy_reward = healthy_reward
-        self._terminate_when_unhealthy = terminate_when_unhealthy
-        self._healthy_z_range = tuple(healthy_z_range)
-        self._reset_noise_scale = reset_noise_scale
+        return _views(self, self.arguments)
 
     def initial_state(self, key: Tensor) -> tuple[Tensor, Tensor]:
         """Uniform positions and velocities about the model's own state."""
-        return self.noisy_state(key, self._reset_noise_scale)
-
-    def observe(self, out: Tensor) -> None:
-        """All parts, one after the other."""
-        torch.cat(self._observed, 1, out=out)
+        return self.noisy_state(key, self.arguments.reset_noise_scale)
 
     def position(self) -> Tensor:
         """x of the centre of mass."""
@@ -84,8 +85,23 @@ class Humanoid(MuJoCoEnvironment):
 
     def outcome(self, velocity: Tensor) -> tuple[Tensor, Tensor]:
         """Forward and healthy reward minus control cost; the end when unhealthy."""
-        low, high = self._healthy_z_range
+        low, high = self.arguments.healthy_z_range
         healthy = (self._height > low).logical_and_(self._height < high)
-        reward = velocity.mul_(self._forward_reward_weight).add_(healthy, alpha=self._healthy_reward)
-        reward.sub_(self.ctrl.square().sum(1), alpha=self._ctrl_cost_weight)
-        return reward, healthy.logical_not() if self._terminate_when_unhealthy else self.never
+        return self.walked(velocity, healthy, self.arguments)
+
+
+def _parts(asked: HumanoidParts) -> list[str]:
+    """The derived fields of `mjData` that are observed."""
+    names = ("cinert", "cvel", "qfrc_actuator")
+    return [name for name in names if getattr(asked, f"include_{name}_in_observation")]
+
+
+def _views(task: MuJoCoEnvironment, asked: HumanoidParts) -> list[Tensor]:
+    """Live views [N, k] of all that is observed."""
+    found = [task.positions(2, asked), task.qvel]
+    for name in _parts(asked):
+        field = task.physics.field(name)
+        # A copy would not be live, and `view` refuses to make one.
+        without_world = field[:, 1:].view(field.shape[0], -1) if field.dim() > 2 else field[:, _ROOT_COORDINATES:]
+        found.append(without_world)
+    return found

@@ -1,0 +1,216 @@
+"""The algorithms that learn an actor and a critic from replay: DDPG, TD3, SAC and what came of it."""
+
+from __future__ import annotations
+
+from podracer_core.catalogue.algorithms import AlgorithmInfo
+from podracer_core.catalogue.hyperparameters import Hyperparameter, SearchRange
+from podracer_core.catalogue.shared_hyperparameters import (
+    EXPLORATION_NOISE,
+    H_TERM,
+    OFF_POLICY,
+    QUICK_REPLAY,
+    adapted,
+    sought,
+)
+from podracer_core.catalogue.spaces import BoxSpace, DiscreteSpace
+
+__all__ = ["BUILT_IN"]
+
+_DDPG_PAPER = "Lillicrap et al. 2016, Continuous Control with Deep Reinforcement Learning, arXiv:1509.02971"
+_TD3_PAPER = "Fujimoto et al. 2018, Addressing Function Approximation Error, arXiv:1802.09477"
+_TD3_CODE = "the authors' later code, github.com/sfujim/TD3"
+_SAC_PAPER = "Haarnoja et al. 2018, Soft Actor-Critic Algorithms and Applications, arXiv:1812.05905"
+_MODSAC_PAPER = "Liu et al. 2021, ElegantRL-Podracer, arXiv:2112.05923 (ElegantRL's AgentModSAC)"
+_REDQ_PAPER = "Chen et al. 2021, Randomized Ensembled Double Q-Learning, arXiv:2101.05982"
+_DISCRETE_PAPER = "Christodoulou 2019, Soft Actor-Critic for Discrete Action Settings, arXiv:1910.07207"
+_OURS = "ours: small networks on vectors of observations"
+
+_ACTOR_RATE = Hyperparameter(
+    "actor_learning_rate_scale", "float", 1.0, "member",
+    "the actor's rate is this times learning_rate",
+    source=_SAC_PAPER, bounds=(1e-6, 1e3), search=SearchRange(0.3, 3.0, logarithmic=True),
+)  # fmt: skip
+
+_NOISE_SCALE = Hyperparameter(
+    "noise_scale", "float", 0.1, "member",
+    "standard deviation of the exploration noise; actions are in [-1, 1]",
+    source=_TD3_PAPER, bounds=(0.0, 10.0), search=SearchRange(0.03, 0.5, logarithmic=True),
+)  # fmt: skip
+
+_INITIAL_TEMPERATURE = Hyperparameter(
+    "initial_temperature", "float", 1.0, "member",
+    "weight of the entropy at the start, or throughout if it is not learned",
+    source=_SAC_PAPER, bounds=(1e-8, 1e3), search=SearchRange(0.1, 2.0, logarithmic=True),
+)  # fmt: skip
+
+_LEARN_TEMPERATURE = Hyperparameter(
+    "learn_temperature", "bool", True, "cohort",
+    "the weight of the entropy is learned so that the entropy stays near its target",
+    source=_SAC_PAPER,
+)  # fmt: skip
+
+_SAC_HYPERPARAMETERS = (
+    *OFF_POLICY,
+    _ACTOR_RATE,
+    *EXPLORATION_NOISE,
+    _INITIAL_TEMPERATURE,
+    Hyperparameter(
+        "target_entropy_scale", "float", 1.0, "member",
+        "target entropy is minus this times the number of action dimensions",
+        source=_SAC_PAPER, bounds=(-10.0, 10.0), search=SearchRange(0.5, 1.5),
+    ),
+    _LEARN_TEMPERATURE,
+)  # fmt: skip
+
+_DDPG = AlgorithmInfo(
+    name="ddpg",
+    title="Deep Deterministic Policy Gradient",
+    paper=_DDPG_PAPER,
+    summary="A deterministic actor climbs the critic's value; noise explores.",
+    on_policy=False,
+    action_spaces=(BoxSpace,),
+    implementation="podracer_core.algorithms.ddpg:DDPG",
+    bounded_actions=True,
+    hyperparameters=(
+        *adapted(OFF_POLICY, _DDPG_PAPER, learning_rate=1e-3, hidden_sizes=(400, 300)),
+        Hyperparameter(
+            "actor_learning_rate_scale", "float", 0.1, "member",
+            "the actor's rate is this times learning_rate",
+            source=_DDPG_PAPER, bounds=(1e-6, 1e3), search=SearchRange(0.05, 1.0, logarithmic=True),
+        ),
+        _NOISE_SCALE,
+        *EXPLORATION_NOISE,
+        *H_TERM,
+    ),
+)  # fmt: skip
+
+_TD3 = AlgorithmInfo(
+    name="td3",
+    title="Twin Delayed DDPG",
+    paper=_TD3_PAPER,
+    summary="DDPG with two critics of which the lower counts, a slower actor and noise on the target's action.",
+    on_policy=False,
+    action_spaces=(BoxSpace,),
+    implementation="podracer_core.algorithms.td3:TD3",
+    bounded_actions=True,
+    automatic=True,
+    hyperparameters=(
+        *sought(
+            adapted(OFF_POLICY, _TD3_CODE, learning_rate=3e-4, batch_size=256, hidden_sizes=(256, 256)), **QUICK_REPLAY
+        ),
+        _ACTOR_RATE,
+        _NOISE_SCALE,
+        *EXPLORATION_NOISE,
+        Hyperparameter(
+            "policy_delay", "int", 2, "cohort",
+            "gradient steps of the critics for one of the actor",
+            source=_TD3_PAPER, bounds=(1, 1000),
+        ),
+        Hyperparameter(
+            "target_noise", "float", 0.2, "member",
+            "standard deviation of the noise on the target's action",
+            source=_TD3_PAPER, bounds=(0.0, 2.0), search=SearchRange(0.05, 0.4),
+        ),
+        Hyperparameter(
+            "target_noise_clip", "float", 0.5, "member",
+            "how large the noise on the target's action may be",
+            source=_TD3_PAPER, bounds=(0.0, 2.0), search=SearchRange(0.2, 0.8),
+        ),
+        *H_TERM,
+    ),
+)  # fmt: skip
+
+_SAC = AlgorithmInfo(
+    name="sac",
+    title="Soft Actor-Critic",
+    paper=_SAC_PAPER,
+    summary="A random actor is paid for its entropy, two critics of which the lower counts, a learned temperature.",
+    on_policy=False,
+    action_spaces=(BoxSpace,),
+    implementation="podracer_core.algorithms.sac:SAC",
+    bounded_actions=True,
+    automatic=True,
+    hyperparameters=(*sought(_SAC_HYPERPARAMETERS, **QUICK_REPLAY), *H_TERM),
+)
+
+_MODSAC = AlgorithmInfo(
+    name="modsac",
+    title="Modified SAC",
+    paper=_MODSAC_PAPER,
+    summary="SAC whose actor takes the fewer steps the larger the critics' running loss is.",
+    on_policy=False,
+    action_spaces=(BoxSpace,),
+    implementation="podracer_core.algorithms.modsac:ModSAC",
+    bounded_actions=True,
+    hyperparameters=(
+        *_SAC_HYPERPARAMETERS,
+        Hyperparameter(
+            "reliability_rate", "float", 0.005, "member",
+            "how fast the running critic loss follows",
+            source=_MODSAC_PAPER, bounds=(1e-6, 1.0), search=SearchRange(1e-3, 5e-2, logarithmic=True),
+        ),
+    ),
+)  # fmt: skip
+
+_REDQ = AlgorithmInfo(
+    name="redq",
+    title="Randomized Ensembled Double Q-Learning",
+    paper=_REDQ_PAPER,
+    summary="SAC with many critics, random few of which make each target, and many gradient steps a transition.",
+    on_policy=False,
+    action_spaces=(BoxSpace,),
+    implementation="podracer_core.algorithms.redq:REDQ",
+    bounded_actions=True,
+    hyperparameters=(
+        *adapted(_SAC_HYPERPARAMETERS, _REDQ_PAPER, updates_per_step=20.0),
+        Hyperparameter(
+            "ensemble_size", "int", 10, "network",
+            "critics of each member",
+            source=_REDQ_PAPER, bounds=(1, 64),
+        ),
+        Hyperparameter(
+            "subset_size", "int", 2, "cohort",
+            "critics that make one target, drawn anew each time; at most ensemble_size",
+            source=_REDQ_PAPER, bounds=(1, 64),
+        ),
+    ),
+)  # fmt: skip
+
+_DISCRETE_SAC = AlgorithmInfo(
+    name="discrete_sac",
+    title="Discrete Soft Actor-Critic",
+    paper=_DISCRETE_PAPER,
+    summary="SAC that sums over all actions instead of drawing one.",
+    on_policy=False,
+    action_spaces=(DiscreteSpace,),
+    implementation="podracer_core.algorithms.discrete_sac:DiscreteSAC",
+    automatic=True,
+    hyperparameters=(
+        *sought(
+            adapted(
+                OFF_POLICY,
+                _OURS,
+                learning_rate=2e-3,
+                target_rate=0.05,
+                batch_size=128,
+                updates_per_step=0.5,
+                hidden_sizes=(128, 128),
+            ),
+            **QUICK_REPLAY,
+        ),
+        Hyperparameter(
+            "actor_learning_rate_scale", "float", 0.15, "member",
+            "the actor's rate is this times learning_rate",
+            source=_OURS, bounds=(1e-6, 1e3), search=SearchRange(0.05, 0.5, logarithmic=True),
+        ),
+        _INITIAL_TEMPERATURE,
+        Hyperparameter(
+            "target_entropy_scale", "float", 0.5, "member",
+            "target entropy is this times log n; 0.98 in the paper",
+            source=_OURS, bounds=(0.0, 1.0), search=SearchRange(0.2, 0.98),
+        ),
+        _LEARN_TEMPERATURE,
+    ),
+)  # fmt: skip
+
+BUILT_IN = (_DDPG, _TD3, _SAC, _MODSAC, _REDQ, _DISCRETE_SAC)

@@ -1,0 +1,268 @@
+"""Gymnasium's MuJoCo tasks (v5), batched by MuJoCo itself on a CPU, some also by MuJoCo Warp on CUDA."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields
+from typing import Literal
+
+from podracer_core.catalogue.environments.info import ArgumentInfo, EnvironmentInfo
+from podracer_core.catalogue.spaces import BoxSpace
+from podracer_core.errors import FieldViolation, InvalidInput
+
+Engine = Literal["auto", "mujoco", "warp"]
+
+_MEANINGS = {
+    "xml_file": "the model: one of Gymnasium's, or a path that starts with . ~ or /",
+    "frame_skip": "physics steps that make one step",
+    "forward_reward_weight": "of the velocity along x",
+    "ctrl_cost_weight": "of the sum of squared actions",
+    "contact_cost_weight": "must be 0: contact forces are not computed here",
+    "impact_cost_weight": "must be 0: contact forces are not computed here",
+    "healthy_reward": "for every step that is healthy",
+    "main_body": "whose velocity counts, a number or a name",
+    "terminate_when_unhealthy": "end the episode with the first unhealthy step",
+    "healthy_state_range": "in which all but x and the height must lie",
+    "healthy_z_range": "in which the height of the torso must lie, m",
+    "healthy_angle_range": "in which the angle of the torso must lie, rad",
+    "reset_noise_scale": "of the noise about the model's own state at the start of an episode",
+    "exclude_current_positions_from_observation": "leave out how far it has come",
+    "include_cinert_in_observation": "mass and inertia of the bodies",
+    "include_cvel_in_observation": "velocities of the bodies",
+    "include_qfrc_actuator_in_observation": "forces of the motors",
+    "include_cfrc_ext_in_observation": "must be false: contact forces are not computed here",
+    "reward_dist_weight": "of the distance to the goal",
+    "reward_near_weight": "of the distance of arm and cylinder",
+    "reward_control_weight": "of the sum of squared actions",
+    "engine": "auto, mujoco (C, on a CPU), or warp (a CUDA device; on a CPU for tests only)",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskArguments:
+    """What a task takes: its constructor's arguments, besides `num_envs` and `device`."""
+
+    max_episode_steps: int | None = 1000
+    xml_file: str
+    frame_skip: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunArguments(TaskArguments):
+    """Of the tasks whose reward is how fast they come along x."""
+
+    forward_reward_weight: float = 1.0
+    ctrl_cost_weight: float
+    reset_noise_scale: float = 0.1
+    exclude_current_positions_from_observation: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class SwimmerArguments(RunArguments):
+    xml_file: str = "swimmer.xml"
+    frame_skip: int = 4
+    ctrl_cost_weight: float = 1e-4
+
+
+@dataclass(frozen=True, kw_only=True)
+class HalfCheetahArguments(RunArguments):
+    xml_file: str = "half_cheetah.xml"
+    frame_skip: int = 5
+    ctrl_cost_weight: float = 0.1
+    engine: Engine = "auto"
+
+
+@dataclass(frozen=True, kw_only=True)
+class WalkArguments(RunArguments):
+    """Of those that fall."""
+
+    healthy_reward: float = 1.0
+    terminate_when_unhealthy: bool = True
+    healthy_z_range: tuple[float, float]
+    engine: Engine = "auto"
+
+
+@dataclass(frozen=True, kw_only=True)
+class HopperArguments(WalkArguments):
+    xml_file: str = "hopper.xml"
+    frame_skip: int = 4
+    ctrl_cost_weight: float = 1e-3
+    healthy_state_range: tuple[float, float] = (-100.0, 100.0)
+    healthy_z_range: tuple[float, float] = (0.7, math.inf)
+    healthy_angle_range: tuple[float, float] = (-0.2, 0.2)
+    reset_noise_scale: float = 5e-3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Walker2dArguments(WalkArguments):
+    xml_file: str = "walker2d_v5.xml"
+    frame_skip: int = 4
+    ctrl_cost_weight: float = 1e-3
+    healthy_z_range: tuple[float, float] = (0.8, 2.0)
+    healthy_angle_range: tuple[float, float] = (-1.0, 1.0)
+    reset_noise_scale: float = 5e-3
+
+
+@dataclass(frozen=True, kw_only=True)
+class AntArguments(WalkArguments):
+    xml_file: str = "ant.xml"
+    frame_skip: int = 5
+    ctrl_cost_weight: float = 0.5
+    contact_cost_weight: float = 0.0
+    main_body: int | str = 1
+    healthy_z_range: tuple[float, float] = (0.2, 1.0)
+    include_cfrc_ext_in_observation: bool = False
+
+    def __post_init__(self) -> None:
+        _refuse_contact_forces(self, "ant_v5:AntEnv", "contact_cost_weight")
+
+
+@dataclass(frozen=True, kw_only=True)
+class HumanoidParts(TaskArguments):
+    """What Humanoid and HumanoidStandup see of themselves."""
+
+    frame_skip: int = 5
+    ctrl_cost_weight: float = 0.1
+    reset_noise_scale: float = 1e-2
+    exclude_current_positions_from_observation: bool = True
+    include_cinert_in_observation: bool = True
+    include_cvel_in_observation: bool = True
+    include_qfrc_actuator_in_observation: bool = True
+    include_cfrc_ext_in_observation: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class HumanoidArguments(HumanoidParts):
+    xml_file: str = "humanoid.xml"
+    forward_reward_weight: float = 1.25
+    contact_cost_weight: float = 0.0
+    healthy_reward: float = 5.0
+    terminate_when_unhealthy: bool = True
+    healthy_z_range: tuple[float, float] = (1.0, 2.0)
+    engine: Engine = "auto"
+
+    def __post_init__(self) -> None:
+        _refuse_contact_forces(self, "humanoid_v5:HumanoidEnv", "contact_cost_weight")
+
+
+@dataclass(frozen=True, kw_only=True)
+class HumanoidStandupArguments(HumanoidParts):
+    xml_file: str = "humanoidstandup.xml"
+    impact_cost_weight: float = 0.0
+
+    def __post_init__(self) -> None:
+        _refuse_contact_forces(self, "humanoidstandup_v5:HumanoidStandupEnv", "impact_cost_weight")
+
+
+@dataclass(frozen=True, kw_only=True)
+class InvertedDoublePendulumArguments(TaskArguments):
+    xml_file: str = "inverted_double_pendulum.xml"
+    frame_skip: int = 5
+    healthy_reward: float = 10.0
+    reset_noise_scale: float = 0.1
+
+
+@dataclass(frozen=True, kw_only=True)
+class InvertedPendulumArguments(TaskArguments):
+    xml_file: str = "inverted_pendulum.xml"
+    frame_skip: int = 2
+    reset_noise_scale: float = 0.01
+
+
+@dataclass(frozen=True, kw_only=True)
+class PusherArguments(TaskArguments):
+    max_episode_steps: int | None = 100
+    xml_file: str = "pusher_v5.xml"
+    frame_skip: int = 5
+    reward_near_weight: float = 0.5
+    reward_dist_weight: float = 1.0
+    reward_control_weight: float = 0.1
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReacherArguments(TaskArguments):
+    max_episode_steps: int | None = 50
+    xml_file: str = "reacher.xml"
+    frame_skip: int = 2
+    reward_dist_weight: float = 1.0
+    reward_control_weight: float = 1.0
+
+
+# Gymnasium calls `mj_rnePostConstraint` on every world after the last physics step. `mujoco.batch.Batch` does not, and
+# a sensor that makes MuJoCo compute contact forces (`cfrc_ext`) within the step does so at the first stage of the
+# Runge-Kutta integrator, not at the last as Gymnasium's call does. Rather than other numbers under the same name there
+# are none, neither in an observation nor in a reward.
+def _refuse_contact_forces(asked: AntArguments | HumanoidParts, entry_point: str, weight: str) -> None:
+    """InvalidInput if a task is asked for contact forces; `entry_point` is Gymnasium's class, which has them."""
+    wrong = [
+        FieldViolation(f"environment.kwargs.{name}", f"must be {right}: contact forces are not computed here")
+        for name, right in (("include_cfrc_ext_in_observation", "false"), (weight, "0"))
+        if getattr(asked, name)
+    ]
+    if wrong:
+        hint = f"for Gymnasium's own, in processes, name the entry_point gymnasium.envs.mujoco.{entry_point}"
+        raise InvalidInput("; ".join([*map(str, wrong), f"{hint} instead of the id"]), violations=wrong)
+
+
+def _task(
+    factory: str,
+    arguments: type[TaskArguments],
+    description: str,
+    sizes: tuple[int, int],
+    action_limit: float = 1.0,
+) -> EnvironmentInfo:
+    """`factory` is "module:Name" below `mujoco.tasks`; `sizes` of observation and action."""
+    defaults = {field.name: field.default for field in fields(arguments)}
+    limit = defaults.pop("max_episode_steps")
+    observation_size, action_size = sizes
+    return EnvironmentInfo(
+        id=f"{factory.partition(':')[2]}-v5",
+        description=description,
+        backend="mujoco",
+        devices=("cpu", "cuda") if "engine" in defaults else ("cpu",),
+        observation_space=BoxSpace(-math.inf, math.inf, (observation_size,)),
+        action_space=BoxSpace(-action_limit, action_limit, (action_size,)),
+        max_episode_steps=limit if isinstance(limit, int) else None,
+        factory=f"podracer_core.environments.mujoco.tasks.{factory}",
+        arguments=tuple(ArgumentInfo(name, _MEANINGS[name], default) for name, default in defaults.items()),
+    )
+
+
+# Ant, Humanoid and HumanoidStandup show no contact forces: see docs/environments/mujoco.md.
+BUILT_IN = (
+    _task("ant:Ant", AntArguments, "Walk on four legs without falling over; 6,000 is very good", (27, 8)),
+    _task("planar:HalfCheetah", HalfCheetahArguments, "Run on two legs, in a plane; 10,000 is very good", (17, 6)),
+    _task("planar:Hopper", HopperArguments, "Hop on one leg, in a plane, without falling; 3,500 is very good", (11, 3)),
+    _task("humanoid:Humanoid", HumanoidArguments, "Walk on two legs without falling; 5,000 is good", (270, 17), 0.4),
+    _task(
+        "humanoid:HumanoidStandup",
+        HumanoidStandupArguments,
+        "Stand up from lying on the back; 150,000 is good",
+        (270, 17),
+        0.4,
+    ),
+    _task(
+        "pendulums:InvertedDoublePendulum",
+        InvertedDoublePendulumArguments,
+        "Balance two poles, one upon the other, on a cart; about 9,350 at best",
+        (9, 1),
+    ),
+    _task(
+        "pendulums:InvertedPendulum",
+        InvertedPendulumArguments,
+        "Balance a pole on a cart; 1 a step, 1,000 at best",
+        (4, 1),
+        3.0,
+    ),
+    _task("arms:Pusher", PusherArguments, "Push a cylinder to its goal with an arm; -30 is good", (23, 7), 2.0),
+    _task("arms:Reacher", ReacherArguments, "Bring the tip of an arm to a target; -4 is good", (10, 2)),
+    _task(
+        "planar:Swimmer",
+        SwimmerArguments,
+        "Swim with three links through a viscous fluid, in a plane; 360 is very good",
+        (8, 2),
+    ),
+    _task(
+        "planar:Walker2d", Walker2dArguments, "Walk on two legs, in a plane, without falling; 4,000 is good", (17, 6)
+    ),
+)
