@@ -114,7 +114,7 @@ class Job:
 
     def latest_events(self, count: int = 10) -> list[job_pb2.Event]:
         """What happened to it last, oldest first."""
-        after = max(0, self.message.event_position - count)
+        after = max(0, self.refresh().message.event_position - count)
         request = job_service_pb2.ListEventsRequest(job=self.name, after_position=after, page_size=count)
         return list(self._servers.job_service.ListEvents(request).events)
 
