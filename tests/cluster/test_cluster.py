@@ -508,10 +508,6 @@ def test_a_bad_deployment(installation: Installation, scenarios: Scenarios, puls
     kubectl = installation.kubectl
 
     def told() -> str:
-        if len(kubectl.pods("pod")) == 3:  # made before the orchestrator had heard of the change
-            job.scale(most=2)
-            wait_until(lambda: len(kubectl.pods("pod")) == 2, PATIENCE_S, "two pods")
-            job.scale(most=3)
         events = [event.message for event in job.latest_events(200) if event.kind == kind]
         return next((message for message in events if words in message), "")
 
