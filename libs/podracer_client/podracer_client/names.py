@@ -5,20 +5,17 @@ from __future__ import annotations
 import re
 
 from podracer_core.errors import FieldViolation, InvalidInput
+from podracer_core.rpc.resource_names import LABEL, is_label, is_name
 
 DEFAULT_PROJECT = "projects/default"
-_LABEL = r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?"
-_JOB = re.compile(rf"^projects/{_LABEL}/jobs/{_LABEL}$")
-_SHORT = re.compile(rf"^{_LABEL}$")
-_BEST_CHECKPOINT = re.compile(rf"^(projects/{_LABEL}/jobs/{_LABEL})/checkpoints/best$")
-_CHECKPOINT = re.compile(rf"^projects/{_LABEL}/jobs/{_LABEL}/(?:agents/[^/]+/)?checkpoints/[^/]+$")
+_CHECKPOINT = re.compile(rf"projects/{LABEL}/jobs/{LABEL}/(?:agents/[^/]+/)?checkpoints/[^/]+")
 
 
 def job_name(text: str) -> str:
     """The full name of a job given by its name or its id. Raises InvalidInput when it is neither."""
-    if _JOB.match(text):
+    if is_name("job", text):
         return text
-    if _SHORT.match(text):
+    if is_label(text):
         return f"{DEFAULT_PROJECT}/jobs/{text}"
     problem = (
         f"{text!r} is not the name of a job; expected an id such as cartpole-x7 or projects/default/jobs/cartpole-x7"
@@ -28,7 +25,7 @@ def job_name(text: str) -> str:
 
 def is_job_name(text: str) -> bool:
     """Whether `text` may be the name or the id of a job."""
-    return bool(_JOB.match(text) or _SHORT.match(text))
+    return is_name("job", text) or is_label(text)
 
 
 def leaderboard_name(job: str) -> str:
@@ -43,7 +40,7 @@ def short_name(name: str) -> str:
 
 def is_checkpoint_name(text: str) -> bool:
     """Whether `text` names a checkpoint on a server: `projects/p/jobs/j/checkpoints/best`, or an agent's."""
-    return bool(_CHECKPOINT.match(text))
+    return _CHECKPOINT.fullmatch(text) is not None
 
 
 def best_checkpoint_name(job: str) -> str:
@@ -53,8 +50,7 @@ def best_checkpoint_name(job: str) -> str:
 
 def job_of_best_checkpoint(text: str) -> str:
     """The inverse of `best_checkpoint_name`; empty for anything else."""
-    found = _BEST_CHECKPOINT.match(text)
-    return found[1] if found else ""
+    return text.removesuffix("/checkpoints/best") if is_name("best checkpoint", text) else ""
 
 
 def refused(field: str, problem: str) -> InvalidInput:

@@ -17,6 +17,7 @@ from podracer.orchestrator.v1 import artifact_service_pb2, artifact_service_pb2_
 from podracer_core.attachments.artifacts import receive_artifact
 from podracer_core.checkpoint import POLICY_GROUPS, Checkpoint, open_checkpoint_folder
 from podracer_core.errors import FieldViolation, InvalidInput, NotFound, PodracerError
+from podracer_core.rpc.resource_names import LABEL
 from podracer_core.serving import ServedPolicies, ServedPolicy
 from podracer_core.serving.policy import require_word
 from podracer_core.telemetry.metrics import POLICY_LOADS
@@ -25,8 +26,7 @@ __all__ = ["Alias", "Folders", "Follower", "default_version", "parse_sources"]
 
 logger = logging.getLogger(__name__)
 
-_LABEL = r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?"
-_ALIAS = re.compile(rf"(projects/{_LABEL})/jobs/({_LABEL})@({_LABEL})")
+_ALIAS = re.compile(rf"(projects/{LABEL})/jobs/({LABEL})@({LABEL})")
 _UNWORDLY = re.compile(r"[^A-Za-z0-9._-]")
 
 _DOWNLOAD_S = 300.0

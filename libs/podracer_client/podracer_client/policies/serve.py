@@ -25,13 +25,13 @@ from podracer_client.processes.process import ManagedProcess, ProcessPlan
 from podracer_client.processes.run_folder import RunFolder
 from podracer_core.errors import InvalidInput, NotFound
 from podracer_core.rpc.binding import prepare_address
+from podracer_core.rpc.resource_names import is_label
 from podracer_core.rpc.tokens import FileToken, Role, create_tokens
 
 __all__ = ["ServeOptions", "Wanted", "keep_serving", "wanted_policies"]
 
 _STOP_S = 4.0
 _NAME = re.compile(r"([A-Za-z0-9._-]{1,100})=(.+)", re.DOTALL)
-_ALIAS = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
 _DEFAULT_NAME = "policy"
 
 
@@ -170,7 +170,7 @@ def wanted_policies(texts: Sequence[str]) -> list[Wanted]:
         match = None if is_there(text) else _NAME.fullmatch(text)
         given, source = (match[1], match[2]) if match else ("", text)
         job, at, alias = source.rpartition("@")
-        follows = bool(at and is_job_name(job) and _ALIAS.fullmatch(alias) and not is_there(source))
+        follows = bool(at and is_job_name(job) and is_label(alias) and not is_there(source))
         name = given or (short_name(job) if follows else _default_name(source))
         former = found.get(name)
         if former is not None and (follows or former.alias or not given):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import re
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,10 +21,10 @@ from podracer_core.market_data.inspection import JUMP_RULE, SPLIT_RULE, Inspecti
 from podracer_core.market_data.reading import read_table
 from podracer_core.market_data.synthetic import SyntheticMarket, make_market
 from podracer_core.market_data.table import PriceTable, checked, moment
+from podracer_core.rpc.resource_names import is_label
 
 __all__ = ["ImportRequest", "Imported", "import_market_data", "inspection_text", "length_text", "write_market"]
 
-_LABEL = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?")
 _TELL_FROM_BYTES = 32 << 20  # smaller files are read in a moment
 _ATTEMPTS = 5  # to add bars to a data set that others add to at the same time
 _SHOWN = 50
@@ -45,7 +44,7 @@ class ImportRequest:
     append: bool
 
     def __post_init__(self) -> None:
-        if self.name and not _LABEL.fullmatch(self.name):
+        if self.name and not is_label(self.name):
             expected = "expected lower-case letters, digits and '-', at most 63"
             raise InvalidInput(f"{self.name!r} cannot be the name of a data set: {expected}")
 
