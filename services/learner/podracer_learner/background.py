@@ -1,4 +1,4 @@
-"""What takes long beside a main thread that must notice what happens meanwhile."""
+"""Long tasks beside the main thread, which keeps watching its lease."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class BackgroundTask(Generic[Result]):
     def _run(self) -> None:
         try:
             self._outcome.set_result(self._task())
-        except Exception as error:  # noqa: BLE001 - whoever waits gets it
+        except BaseException as error:  # noqa: BLE001 - the caller of `result` gets it, a SystemExit too
             self._outcome.set_exception(error)
 
 

@@ -39,7 +39,7 @@ def test_several_learners_are_fused_by_the_mean_unless_the_job_says_otherwise() 
         ("{learners: 0}", "pod.learners: expected 1 to 64, got 0"),
         ("{learners: 65}", "pod.learners: expected 1 to 64, got 65"),
         ("{learners: two}", "pod.learners: expected a whole number, got 'two'"),
-        ("{fusion: mean}", "pod.fusion: one learner has nobody to fuse with"),
+        ("{fusion: mean}", "pod.fusion: fusion needs several learners"),
         ("{learners: 2, deterministic: true}", "pod.learners: expected 1 with deterministic: true"),
         (
             "{learners: 64, count: 65}",

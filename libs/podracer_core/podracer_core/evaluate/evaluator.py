@@ -53,7 +53,7 @@ class Evaluator(ABC):
         """
 
     def look(self, actor: Evaluated, seeds: Sequence[int]) -> tuple[EvaluationResult, ...]:
-        """The same while training goes on: nobody will ask for exactly these returns again, and it should be quick."""
+        """A quick evaluation during training. Its returns need not be reproducible."""
         return self.evaluate(actor, seeds)
 
     def close(self) -> None:  # noqa: B027 - not every evaluator has something to give back

@@ -57,7 +57,7 @@ class GreedyEvaluator(Evaluator):
         """See `Evaluator`. Episode i plays in row first_row + i of the blocks, so that a second stage continues where
         the first ended.
 
-        Smaller blocks save time where nobody will ask for exactly these returns again.
+        Smaller blocks save time where the returns need not be reproducible.
         """
         if not seeds:
             raise InvalidInput("an evaluation needs at least one seed")

@@ -6,18 +6,12 @@ import re
 
 from podracer_core.errors import FieldViolation, InvalidInput
 
-__all__ = ["MAX_COUNT", "Checks", "is_extension_name", "is_label"]
+__all__ = ["MAX_COUNT", "Checks", "is_extension_name"]
 
 MAX_COUNT = (1 << 62) - 1
 """The greatest whole number that every part of the system can add to another one."""
 
-_LABEL = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
 _EXTENSION = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}")
-
-
-def is_label(text: str) -> bool:
-    """Whether `text` is a DNS label."""
-    return _LABEL.fullmatch(text) is not None
 
 
 def is_extension_name(text: str) -> bool:

@@ -12,9 +12,10 @@ from podracer_core.catalogue.environments import EnvironmentSpec
 from podracer_core.config import Seconds
 from podracer_core.config.scalars import MAX_SECONDS
 from podracer_core.errors import InvalidInput
-from podracer_core.jobs.checks import MAX_COUNT, Checks, is_label
+from podracer_core.jobs.checks import MAX_COUNT, Checks
 from podracer_core.jobs.environment import DataSets, NamedDataSet, check_environment
 from podracer_core.jobs.messages import read, write
+from podracer_core.rpc.resource_names import is_label
 
 __all__ = ["Continuous", "Retrain"]
 

@@ -15,7 +15,8 @@ from podracer_core.catalogue.environments.spec import StoredFile
 from podracer_core.catalogue.messages import files_from_messages, files_to_messages
 from podracer_core.catalogue.spaces import Space
 from podracer_core.errors import InvalidInput
-from podracer_core.jobs.checks import Checks, is_label
+from podracer_core.jobs.checks import Checks
+from podracer_core.rpc.resource_names import is_label
 
 __all__ = ["DataSets", "NamedDataSet", "check_environment", "check_files", "data_from_message", "data_to_message"]
 

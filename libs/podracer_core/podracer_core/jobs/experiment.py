@@ -8,10 +8,10 @@ from pathlib import Path
 
 from podracer_core.config import Document, LocatedViolation, Node, load_yaml, parse_yaml
 from podracer_core.errors import FieldViolation, InvalidInput
-from podracer_core.jobs.checks import is_label
 from podracer_core.jobs.job_file import build_job
 from podracer_core.jobs.matrix import Combination, axis_label, combinations, split_matrix
 from podracer_core.jobs.spec import JobSpec
+from podracer_core.rpc.resource_names import is_label
 
 __all__ = ["EXPERIMENT_LABEL", "Experiment", "axis_label", "load_experiment", "parse_experiment"]
 

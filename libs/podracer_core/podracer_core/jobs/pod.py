@@ -158,10 +158,10 @@ class Pod:
         if not check.between(self.learners, 1, MAX_LEARNERS, "pod.learners"):
             return
         if self.learners == 1:
-            alone = "one learner has nobody to fuse with: leave it out, or write learners: 2 or more"
+            alone = "fusion needs several learners: leave it out, or write learners: 2 or more"
             check.that(self.fusion is None, "pod.fusion", alone)
             return
-        lock_step = "expected 1 with deterministic: true: nobody can say when the others join"
+        lock_step = "expected 1 with deterministic: true: the time at which other learners join is not reproducible"
         check.that(not self.deterministic, "pod.learners", lock_step)
         most, fitting = self.count.most, MAX_PODS // self.learners
         if most <= MAX_PODS:  # else that is told already

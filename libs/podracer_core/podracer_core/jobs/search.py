@@ -112,7 +112,7 @@ class Search:
             self._check_action_space(check, action_space)
         infos = [find_algorithm(share.algorithm) for share in self.shares(action_space)]
         if not infos:
-            return  # nobody can act, which has been said
+            return  # no algorithm can act, which is reported already
         keys = [dimension.key for dimension in self.space]
         for index, dimension in enumerate(self.space):
             if check.that(keys.index(dimension.key) == index, f"search.space.{dimension.key}", "is there twice"):

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from podracer_core.catalogue.spaces import Space
-from podracer_core.jobs.checks import MAX_COUNT, Checks, is_label
+from podracer_core.jobs.checks import MAX_COUNT, Checks
 from podracer_core.jobs.environment import check_environment, check_files
 from podracer_core.jobs.evolution import Evolution
 from podracer_core.jobs.search import Search
 from podracer_core.jobs.spec import JobSpec
 from podracer_core.jobs.warm_start import check_warm_start
+from podracer_core.rpc.resource_names import is_label
 
 __all__ = ["shortened_rounds", "validate", "validate_action_space", "validate_competition"]
 

@@ -87,7 +87,7 @@ class WorkSession(Session):
     def require_wanted(self) -> None:
         """Raises Unavailable once the session is over."""
         if self._over:
-            raise Unavailable("nobody waits for this any longer")
+            raise Unavailable("the client has ended the session")
 
     def close(self) -> None:
         self._over = True

@@ -174,7 +174,7 @@ VERSIONS_KEPT = 2
 
 
 class ServedPolicies:
-    """Any thread may ask and change it. Who has found a policy keeps it: taking it out here ends nothing."""
+    """The policies by name. Any thread may use it. A policy that is removed still serves the calls that have it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -28,7 +28,7 @@ class EvaluationSchedule:
     A round begins with a credit, used for the first look and, where a target is hunted, for more of them: a lucky
     policy comes and goes within a few updates. Over a round whose length is known the fraction holds in the end: what
     its end will cost is kept for it.
-    The fraction holds too where training goes on meanwhile (not `blocking`): who evaluates takes a core from somebody.
+    The fraction holds too where training goes on meanwhile (not `blocking`): evaluation takes a core from it.
     """
 
     def __init__(self, fraction: float, round_s: float | None = None, *, hunting: bool, blocking: bool = True) -> None:

@@ -116,6 +116,6 @@ class EvaluationOrders:
             self._take(answer)
 
     def _fresh_seed(self, member: int, env_steps: int) -> int:
-        """Seed of episodes that nobody has seen: of this job, this agent and this state of it."""
+        """A seed of new episodes, derived from the job, the agent and its steps."""
         agent = self._algorithm.cohort.members[member]
         return int(derive_key(self._seed, agent.seed, self._base_env_steps[member] + env_steps))

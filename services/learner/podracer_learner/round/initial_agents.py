@@ -151,7 +151,7 @@ class ReplayCache:
     """
 
     def __init__(self) -> None:
-        # By agent, with its environment steps then; None: of a follower, to whom nobody has told them.
+        # By agent, with its environment steps then; None for a follower, which does not know them.
         self._kept: dict[str, tuple[int | None, Mapping[str, Tensor]]] = {}
 
     def keep(

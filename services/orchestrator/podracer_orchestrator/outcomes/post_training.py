@@ -30,7 +30,7 @@ STAGES: tuple[Stage, ...] = (ensembles, retraining, contests)
 
 
 def has_begun(session: Session, job: JobRow) -> bool:
-    """Whether the job is at one of them, or has been through one: nobody trains a further round then."""
+    """Whether the job is at one of them, or has been through one: it trains no further round then."""
     return any(stage.has_begun(session, job) for stage in STAGES)
 
 

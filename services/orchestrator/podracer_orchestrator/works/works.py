@@ -1,4 +1,4 @@
-"""Works that wait, for a pod or for the leaderboard to say whom they train, and the proposals that fill them."""
+"""Works that wait for a pod or for the leaderboard's proposal, and the proposals that fill them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ GENERATOR_FAILED = "GENERATOR_FAILED"
 MAX_GENERATOR_PROBLEMS = 20
 """Events of a job about its generator, whose message may be another one each time."""
 NO_ROUND = Grant(RoundLimits())
-"""What an inspection is granted: it trains nobody."""
+"""What an inspection is granted: it trains no agent."""
 
 Waiting = Mapping[str, Collection[tuple[str, str]]]
 """Kind and state of each sort of work that waits to be taken up or filled, by job."""

@@ -104,7 +104,7 @@ def start_warp(device: torch.device) -> None:
     """Initialize Warp without its banner; kernels go where they can be written. Calling it again is harmless.
 
     Warp compiles its kernels at their first use (a minute or two for a GPU) and keeps them in `WARP_CACHE_PATH`, or in
-    the user's cache folder; where neither can be written, in a folder of this process that nobody finds again.
+    the user's cache folder; where neither can be written, in a temporary folder of this process.
     Raises PreconditionFailed where `device` is CUDA and its driver is too old (before 12.4) for loops inside graphs.
     """
     wp.config.log_level = max(wp.config.log_level, wp.LOG_WARNING)

@@ -206,7 +206,7 @@ class Broker:
     def execute(self, orders: Tensor, price: Tensor, cash: Tensor, shares: Tensor) -> Tensor:
         """The shares that change hands, [N, K]: positive bought, negative sold. Writes `cash` [N] and `shares` [N, K].
 
-        `orders` float64 [N, K] in shares, rounded toward zero; `price` [N, K]. A sale takes what there is. Purchases
+        `orders` float64 [N, K] in shares, rounded toward zero; `price` [N, K]. Sales are cut to what is held. Purchases
         that together cost more than the cash are all cut by the same factor and rounded down, so that the order of the
         stocks plays no part: permuting them permutes what is bought.
         """
