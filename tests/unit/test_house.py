@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -58,6 +60,19 @@ def test_this_house() -> None:
     assert {walk.partition(":")[0] for walk in figures["walks_over_limits"]} <= WALKS_OVER_LIMITS
     long = {name for name in figures["long_functions"] if ".migrations." not in name}
     assert long == LONG_FUNCTIONS
+
+
+INITS = [*ROOT.glob("libs/*/podracer_*/**/__init__.py"), *ROOT.glob("services/*/podracer_*/**/__init__.py")]
+
+
+def test_a_folder_says_what_is_in_it() -> None:
+    """Its `__init__.py` has a docstring; where that lists names (`name, other   what`), they are there."""
+    for path in INITS:
+        folder, text = path.parent, ast.get_docstring(ast.parse(path.read_text()))
+        assert text, folder
+        for line in re.findall(r"^([a-z]\w*(?:, [a-z]\w*)*) {2,}\S", text, re.MULTILINE):
+            for name in line.split(", "):
+                assert (folder / f"{name}.py").exists() or (folder / name).is_dir(), f"{folder}: {name}"
 
 
 def test_a_made_up_house(tmp_path: Path) -> None:

@@ -1,4 +1,10 @@
-"""Evaluation: how policies are judged, and what that says about the mean return."""
+"""How policies are judged, and what that says about the mean return.
+
+evaluator                          the interface, and the class behind a name
+greedy_evaluator, greedy_episodes  the usual one: an episode in each of a batch of environments
+backtesting                        accounts played through the market of StockTrading-v0
+result, messages                   returns with their interval; as messages and JSON
+"""
 
 from podracer_core.evaluate.evaluator import Evaluator, evaluator_class
 from podracer_core.evaluate.greedy_evaluator import GreedyEvaluator
