@@ -75,6 +75,13 @@ def test_a_folder_says_what_is_in_it() -> None:
                 assert (folder / f"{name}.py").exists() or (folder / name).is_dir(), f"{folder}: {name}"
 
 
+def test_contributing_names_every_folder_of_the_core_and_the_client() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    section = text[text.index("## The house") : text.index("## Glossary")]
+    inside = {path.parent.name for path in INITS if len(path.relative_to(ROOT).parts) == 5 and "libs" in path.parts}
+    assert inside <= set(re.findall(r"`(\w+)`", section))
+
+
 def test_a_made_up_house(tmp_path: Path) -> None:
     for name, text in {**FILES, "scripts/walks.toml": WALKS}.items():
         path = tmp_path / name
