@@ -1,7 +1,7 @@
 """Trained policies.
 
-folders                                  where those are that a user names
-evaluation, evaluation_text              evaluated by an evaluator, and the result as text
-argument_overrides, environment_files    the environment they are evaluated in
-serve, policy_client                     served on this machine; asked for actions (`PolicyClient`)
+folders                       where those are that a user names
+evaluation, evaluation_text   evaluated by an evaluator, and the result as text
+environment                   the environment they are evaluated in
+serve, policy_client          served on this machine; asked for actions (`PolicyClient`)
 """
