@@ -1,6 +1,5 @@
 """The worker: collects transitions for learners. It knows no job and holds no credentials.
 
-server, config          the process, its rpc methods and settings
-session, collection     a learner's stream; environments, actor and collector behind it
-step_meter              how many steps, how fast
+server                the process, its settings and rpc methods
+session, collection   a learner's stream; environments, actor and collector behind it
 """
