@@ -6,5 +6,5 @@ off_policy, dqn, ddpg, td3, sac      from replay; so do modsac, redq, discrete_s
 h_term                               an addition to an actor's loss
 on_policy_info, dqn_info, actor_critic_info    descriptions for the catalogue, without torch
 sharing                              what several learners of a cohort share
-observation_statistics, trained_network        parts
+trained_network                                networks with their optimizer
 """

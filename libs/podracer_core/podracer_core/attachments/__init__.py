@@ -5,6 +5,6 @@ pack         a user's code in a folder -> an archive, the same bytes for the sam
 unpack       an archive -> a folder, whoever made it
 cache        files by hash in a bounded folder of this machine, for several processes
 placement    an environment whose files are in the cache -> one that can be started
-transfer     files from one service to another; artifacts: a client's downloads
+transfer     files from one service to another
 settings     of the services that have a cache
 """

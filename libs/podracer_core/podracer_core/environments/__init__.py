@@ -4,8 +4,8 @@ vec_environment                            the protocol: N environments as one, 
 torch_environment                          the frame of those written in torch; episode_starts: their first states
 classic_control, point_chasing, stock_trading, mujoco    the built-in ones, each with an `*_info` beside it
 processes                                  users' and Gymnasium's, in child processes
-registry, inspection                       a spec -> running environments; what a user's one is
-spaces, action_masks, video                Gymnasium's spaces, masks, an MP4 of an episode
+registry                                   a spec -> running environments
+spaces, video                              Gymnasium's spaces, an MP4 of an episode
 
 This file imports nothing: the children of `processes` start through it and must stay small.
 """

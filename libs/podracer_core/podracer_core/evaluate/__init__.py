@@ -1,9 +1,9 @@
 """How policies are judged, and what that says about the mean return.
 
-evaluator                          the interface, and the class behind a name
-greedy_evaluator, greedy_episodes  the usual one: an episode in each of a batch of environments
-backtesting                        accounts played through the market of StockTrading-v0
-result, messages                   returns with their interval; as messages and JSON
+evaluator          the interface, and the class behind a name
+greedy_evaluator   the usual one: an episode in each of a batch of environments
+backtesting        accounts played through the market of StockTrading-v0
+result             returns with their interval
 """
 
 from podracer_core.evaluate.evaluator import Evaluator, evaluator_class

@@ -8,7 +8,6 @@ canonical     the one Parquet file that a table is stored as
 inspection    what is remarkable about a table: gaps, splits, jumps
 appending     new bars behind those that there are
 synthetic     invented markets
-refusal       how a table is refused
 
 This file imports nothing; pyarrow and talib are imported when a table is opened.
 """

@@ -13,7 +13,6 @@ evaluation_orders   what it is asked
 contenders  each member's best snapshots
 selection   screening, candidates, the target
 phases      where the time of a round goes
-pace_trial  whether collecting ahead pays
 inspection  an environment's spaces; messages: what a pod's services tell each other
 session     the loop
 
