@@ -9,6 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from support.processes import ROOT
 
 CORE = "libs/podracer_core/podracer_core"
@@ -75,6 +77,18 @@ def test_a_folder_says_what_is_in_it() -> None:
         named = [path.parent / name for names in lists for name in names.split(", ")]
         absent += [str(each) for each in named if not (each.is_dir() or each.with_suffix(".py").exists())]
     assert absent == []
+
+
+@pytest.mark.parametrize("readme", sorted(ROOT.glob("services/*/README.md")), ids=lambda path: path.parent.name)
+def test_a_service_says_where_its_modules_are(readme: Path) -> None:
+    """In the section of that title, bare names and paths in backticks are modules and folders of it."""
+    text = readme.read_text()
+    (section,) = re.findall(r"(?ms)^## (?:Inside|How it is built|Where things live)$(.*?)(?=^## |\Z)", text)
+    (package,) = readme.parent.glob("podracer_*/")
+    there = {path.stem for path in package.rglob("*") if path.suffix == ".py" or path.is_dir()}
+    named = {part for name in re.findall(r"`([a-z_/]+)(?:\.py)?`", section) for part in name.split("/") if part}
+    assert named
+    assert named <= there
 
 
 def test_contributing_names_every_folder_of_the_core_and_the_client() -> None:
