@@ -3,11 +3,13 @@
     python scripts/measure_house.py [ROOT]
 
 It reads the Python files of `libs` and `services` below ROOT, without generated stubs, and runs none of them.
+`scripts/walks.toml` below ROOT has the walks.
 """
 
 from __future__ import annotations
 
 import ast
+import gc
 import json
 import sys
 from collections import defaultdict
@@ -15,9 +17,11 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from walks import measure_walks, over_limits
+
 STUBS = "libs/podracer_core/podracer/"
-LONG = 60
-"""Lines. A longer function is listed."""
+LONG = 50
+"""Lines, without the docstring. A longer function is listed."""
 
 
 @dataclass
@@ -30,30 +34,39 @@ class Module:
     long_functions: dict[str, int] = field(default_factory=dict)
 
 
-def read_modules(root: Path) -> dict[str, Module]:
-    """The modules of the packages below `libs/*` and `services/*`, by dotted name."""
+Trees = Mapping[str, tuple[ast.Module, int]]
+"""Each module, and how many lines its file has, by dotted name."""
+
+
+def read_trees(root: Path) -> Trees:
+    """The modules of the packages below `libs/*` and `services/*`."""
     trees: dict[str, tuple[ast.Module, int]] = {}
     for path in sorted([*root.glob("libs/*/*/**/*.py"), *root.glob("services/*/*/**/*.py")]):
         parts = path.relative_to(root).with_suffix("").parts
-        if path.relative_to(root).as_posix().startswith(STUBS) or "build" in parts:
+        if path.relative_to(root).as_posix().startswith(STUBS) or "build" in parts[:-1]:
             continue
         text = path.read_text(encoding="utf-8")
         name = ".".join(parts[2:-1] if parts[-1] == "__init__" else parts[2:])
         trees[name] = (ast.parse(text), len(text.splitlines()))
-    return {name: _read(name, tree, lines, trees.keys()) for name, (tree, lines) in trees.items()}
+    return trees
 
 
 def _read(name: str, tree: ast.Module, lines: int, known: Collection[str]) -> Module:
     module = Module(lines)
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            length = (node.end_lineno or node.lineno) - node.lineno + 1
+            documentation = node.body[:1] if ast.get_docstring(node, clean=False) is not None else []
+            length = _lines(node) - sum(map(_lines, documentation))
             if length > LONG:
                 module.long_functions[f"{name}:{node.name}"] = length
         elif isinstance(node, ast.Import | ast.ImportFrom):
-            module.import_lines += (node.end_lineno or node.lineno) - node.lineno + 1
+            module.import_lines += _lines(node)
             module.imports |= {each for each in _imported(node, known) if each != name}
     return module
+
+
+def _lines(node: ast.stmt) -> int:
+    return (node.end_lineno or node.lineno) - node.lineno + 1
 
 
 def _imported(node: ast.Import | ast.ImportFrom, known: Collection[str]) -> Iterator[str]:
@@ -98,7 +111,9 @@ def floors(graph: Mapping[str, set[str]]) -> int:
 
 def measure(root: Path) -> dict[str, object]:
     """All figures of the house below `root`."""
-    modules = read_modules(root)
+    trees = read_trees(root)
+    modules = {name: _read(name, tree, lines, trees.keys()) for name, (tree, lines) in trees.items()}
+    walks, broken = measure_walks(root / "scripts/walks.toml", {name: tree for name, (tree, _) in trees.items()})
     graph = {name: module.imports for name, module in modules.items()}
     folders: dict[str, set[str]] = defaultdict(set)
     importers: dict[str, int] = defaultdict(int)
@@ -117,7 +132,9 @@ def measure(root: Path) -> dict[str, object]:
         "folder_circles": circles(folders),
         "long_functions": {key: each for module in modules.values() for key, each in module.long_functions.items()},
         "packages": {package: _of_package(package, modules) for package in packages},
-        # The hops of the walks go here.
+        "walks": walks,
+        "walks_over_limits": over_limits(walks),
+        "broken_walks": broken,
     }
 
 
@@ -134,12 +151,14 @@ def _folder(name: str) -> str:
 
 def main() -> None:
     """Print the table and the line of JSON."""
+    gc.disable()  # of millions of nodes, all needed to the end: it would take more time than everything else
     figures = measure(Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).parents[1])
     for key, value in figures.items():
         if isinstance(value, dict):
             print(f"{key}: {len(value)}", *(f"  {name}: {each}" for name, each in value.items()), sep="\n")
         elif isinstance(value, list):
-            print(f"{key}: {len(value)}", *(f"  {' ↔ '.join(each)}" for each in value), sep="\n")
+            told = (each if isinstance(each, str) else " ↔ ".join(each) for each in value)
+            print(f"{key}: {len(value)}", *(f"  {each}" for each in told), sep="\n")
         else:
             print(f"{key}: {value}")
     print(json.dumps(figures))

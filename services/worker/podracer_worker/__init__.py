@@ -1,1 +1,5 @@
-"""The worker: collects transitions for learners. It knows no job and holds no credentials."""
+"""The worker: collects transitions for learners. It knows no job and holds no credentials.
+
+server                the process, its settings and rpc methods
+session, collection   a learner's stream; environments, actor and collector behind it
+"""

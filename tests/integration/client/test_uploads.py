@@ -18,7 +18,7 @@ import pytest
 
 from podracer.orchestrator.v1 import artifact_service_pb2, job_pb2
 from podracer_client.jobs.client import Client
-from podracer_client.policies.environment_files import bring_files
+from podracer_client.policies.environment import bring_files
 from podracer_core.catalogue.environments import EnvironmentSpec
 from podracer_core.errors import InvalidInput, NotFound
 from podracer_core.jobs.job_file import load_job_file

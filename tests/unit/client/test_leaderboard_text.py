@@ -103,6 +103,14 @@ def test_which_hyperparameters_are_worth_a_look() -> None:
     assert differing_names(agents) == ("learning_rate",)
 
 
+def test_the_evaluator_that_a_job_names_is_shown(finished_job: job_pb2.Job) -> None:
+    assert "evaluator" not in "\n".join(JobSummary(finished_job, "").lines())
+    assert job_json(finished_job)["evaluator"] is None
+    finished_job.spec.evaluation.evaluator = "success_rate"
+    assert "evaluator    success_rate" in JobSummary(finished_job, "").lines()
+    assert job_json(finished_job)["evaluator"] == "success_rate"
+
+
 def test_a_confirmed_best_and_an_ensemble_are_shown(finished_job: job_pb2.Job) -> None:
     assert "confirmed" not in "\n".join(JobSummary(finished_job, "").lines())
     assert job_json(finished_job)["best_confirmed"] is False

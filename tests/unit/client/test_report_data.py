@@ -160,9 +160,11 @@ def test_what_was_asked_is_said_in_the_words_of_a_job_file() -> None:
                 )
             ],
         ),
+        evaluation=job_pb2.EvaluationSpec(episodes=64, evaluator="success_rate"),
     )
     rows = dict(request_rows(message))
     assert rows["environment"] == "Pendulum-v1"
+    assert rows["evaluation"] == "64 episodes by success_rate"
     assert rows["objective"] == "return -200 by the lower bound of the 95 % interval, at most 10 min 00 s"
     assert rows["algorithms"] == "ppo (share 2)"
     assert rows["learning_rate"] == "0.0001 to 0.01, in the logarithm"

@@ -1,4 +1,8 @@
-"""The `podracer` command: modules by subject, imported light; what is heavy is imported when a command runs."""
+"""The `podracer` command: a module a subject; what is heavy is imported when a command runs.
+
+application      the commands put together, and the exit code of each error
+options          what several commands share
+"""
 
 from __future__ import annotations
 

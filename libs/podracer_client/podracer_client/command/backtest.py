@@ -84,7 +84,7 @@ def backtest(
     """Play a trading policy through days that it has not seen, beside what it is held against; writes a page
     (index.html) and every fill (trades.csv) into a folder."""
     from podracer_client.local.evaluator import private_evaluator
-    from podracer_client.policies.argument_overrides import parsed_arguments
+    from podracer_client.policies.environment import parsed_arguments
     from podracer_client.policies.folders import policy_folders
     from podracer_client.trading.backtest_text import backtest_json, backtest_text
     from podracer_client.trading.session import BacktestPlan, play_backtest, price_file

@@ -54,8 +54,7 @@ def evaluate(
     together, beside each of them alone."""
     from podracer_client.local.evaluator import private_evaluator
     from podracer_client.policies import evaluation_text as texts
-    from podracer_client.policies.argument_overrides import changed_environment, parsed_arguments
-    from podracer_client.policies.environment_files import bring_files
+    from podracer_client.policies.environment import bring_files, changed_environment, parsed_arguments
     from podracer_client.policies.evaluation import evaluate_alone, evaluate_together
     from podracer_client.policies.folders import policy_folders
 

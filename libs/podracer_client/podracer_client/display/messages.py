@@ -28,6 +28,7 @@ def job_json(job: job_pb2.Job) -> dict[str, Any]:
         "best_confirmed": progress.best.purpose == agent_pb2.EVALUATION_PURPOSE_CHALLENGE,
         "ensemble": ensemble_json(job.ensemble) if job.HasField("ensemble") else None,
         "retrained": job.retrained.agent or None,
+        "evaluator": job.spec.evaluation.evaluator or None,
         "target_return": job.spec.objective.target_return if job.spec.objective.HasField("target_return") else None,
         "env_steps": progress.env_steps,
         "train_seconds": round(seconds(progress.train_time), 3),

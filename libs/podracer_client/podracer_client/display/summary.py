@@ -83,6 +83,8 @@ class JobSummary:
         if cost_s := seconds(progress.cost):
             share = seconds(progress.evaluation_cost) / cost_s
             lines.append(f"used         {cost_s:,.1f} device seconds, {share:.0%} of them for evaluation")
+        if evaluator := self.job.spec.evaluation.evaluator:
+            lines.append(f"evaluator    {evaluator}")
         if progress.HasField("best"):
             best = progress.best
             confirmed = ", confirmed" if best.purpose == agent_pb2.EVALUATION_PURPOSE_CHALLENGE else ""

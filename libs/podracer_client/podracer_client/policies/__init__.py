@@ -1,1 +1,7 @@
-"""Trained policies: found by name, evaluated together, served, and asked for actions (`PolicyClient`)."""
+"""Trained policies.
+
+folders                       where those are that a user names
+evaluation, evaluation_text   evaluated by an evaluator, and the result as text
+environment                   the environment they are evaluated in
+serve, policy_client          served on this machine; asked for actions (`PolicyClient`)
+"""

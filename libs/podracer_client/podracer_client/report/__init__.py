@@ -1,5 +1,11 @@
-"""The report of a job or an experiment as one HTML page: `gather` turns messages into `records`, `making` turns these
-into the page, its figures and a short text."""
+"""The report of a job or an experiment as one HTML page.
+
+gather, conversion                       messages -> records; request: what was asked, in words
+records, experiment, pods                what a page is made from
+making                                   a page, its figures and a short text
+job_page, experiment_page, agent_tables  the pages, section by section; html: their elements
+figures, job_figures, families           drawn by matplotlib; what is said below them; the order of a family tree
+"""
 
 from __future__ import annotations
 

@@ -10,6 +10,7 @@ from typing import Generic, TypeVar
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
+from podracer.common.v1 import cohort_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
 from podracer.orchestrator.v1 import artifact_service_pb2, job_pb2
 from podracer_client.display.numbers import enum_word, seconds
@@ -133,13 +134,10 @@ def _report(
     versions: tuple[tuple[str, str], ...],
     notes: list[str],
 ) -> JobReport:
-    progress, origin = job.progress, job.create_time
+    progress, origin, asked = job.progress, job.create_time, job.spec.environment
     end_s = conversion.time_of(job.end_time, origin)
-    known = [*(event.time_s for event in events[-1:]), *(each.time_s or 0.0 for each in history.evaluations[-1:])]
     description = job.environment_description if job.HasField("environment_description") else None
-    problem = job.problem
-    environment = job.spec.environment.id or job.spec.environment.entry_point
-    called = score_name(job.spec.environment)
+    environment, called = asked.id or asked.entry_point, score_name(asked)
     return JobReport(
         name=short_name(job.name),
         uid=job.uid,
@@ -147,14 +145,14 @@ def _report(
         labels=dict(job.spec.labels),
         state=state_text(job.state),
         outcome=enum_word(job_pb2.JobOutcome, job.outcome),
-        problem=Problem(problem.reason, problem.message, problem.detail) if job.HasField("problem") else None,
+        problem=_problem(job.problem) if job.HasField("problem") else None,
         objective=conversion.objective(job.spec.objective),
         request=request_rows(job.spec),
         searched=searched_names(job.spec),
         created=origin.ToDatetime(tzinfo=UTC),
         start_s=conversion.time_of(job.start_time, origin),
         end_s=end_s,
-        now_s=max(known, default=0.0) if end_s is None else end_s,
+        now_s=_last_known_s(history, events) if end_s is None else end_s,
         env_steps=progress.env_steps,
         train_s=seconds(progress.train_time),
         time_to_target_s=seconds(progress.time_to_target) if progress.HasField("time_to_target") else None,
@@ -177,6 +175,15 @@ def _report(
         notes=tuple(filter(None, [*notes, history.note])),
         score_name=called if called != "return" else "mean return",
     )
+
+
+def _problem(message: cohort_pb2.Problem) -> Problem:
+    return Problem(message.reason, message.message, message.detail)
+
+
+def _last_known_s(history: _History, events: list[Event]) -> float:
+    known = [*(event.time_s for event in events[-1:]), *(each.time_s or 0.0 for each in history.evaluations[-1:])]
+    return max(known, default=0.0)
 
 
 def _checkpoint_libraries(client: Client, job: job_pb2.Job) -> tuple[tuple[str, str], ...]:

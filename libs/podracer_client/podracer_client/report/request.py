@@ -43,6 +43,7 @@ def searched_names(message: job_pb2.JobSpec) -> dict[str, bool]:
 
 
 def _rows(spec: JobSpec, called: str) -> Iterator[tuple[str, str]]:
+    evaluator = spec.evaluation.evaluator
     yield "environment", spec.environment.name
     yield "arguments", _arguments(spec.environment.kwargs)
     yield "objective", _objective(spec.objective, called)
@@ -53,7 +54,7 @@ def _rows(spec: JobSpec, called: str) -> Iterator[tuple[str, str]]:
         yield "search space", "the algorithms' own"
     yield "evolution", _evolution(spec.evolution)
     yield "pods", _pods(spec.pod)
-    yield "evaluation", f"{spec.evaluation.episodes} episodes"
+    yield "evaluation", f"{spec.evaluation.episodes} episodes" + (evaluator and f" by {evaluator}")
     yield "seed", str(spec.seed)
     yield "weight", f"{spec.weight:g}" if spec.weight != 1.0 else ""
     yield "warm start", _founders(spec.warm_start)

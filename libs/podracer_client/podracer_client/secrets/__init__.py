@@ -1,1 +1,5 @@
-"""The tokens, certificates and keys of a deployment, in a folder or as Secrets of a cluster."""
+"""The secrets of a deployment.
+
+deployment   tokens, certificates and keys in a folder
+cluster      the same as Secrets of a Kubernetes cluster
+"""

@@ -1,1 +1,6 @@
-"""Where the servers are, how they are reached, and their stubs: `lookup` finds a connection, `stubs` opens it."""
+"""Where the servers are, and how they are reached.
+
+lookup                          finds a connection: given, in the environment, in a state folder, in a context
+connection, contexts, cluster   what a connection is; servers by name; those of a cluster, by kubectl
+stubs                           the gRPC stubs over it
+"""

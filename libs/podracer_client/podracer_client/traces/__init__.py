@@ -1,1 +1,5 @@
-"""Where the time of a job went, from the files of spans that its processes have written."""
+"""Where the time of a job went.
+
+reading      its spans, from the files that the processes have written
+flame, page  spans as a tree, and as an HTML page with a timeline
+"""

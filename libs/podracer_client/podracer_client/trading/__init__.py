@@ -1,1 +1,6 @@
-"""Market data and back-tests: price tables imported, policies played through the days, and what comes of it shown."""
+"""Market data and back-tests.
+
+data_import                                      a price table -> a canonical file, a data set of a server
+session, backtests                               policies played through the days by an evaluator
+backtest_text, backtest_page, backtest_figures   what comes of it
+"""

@@ -16,8 +16,7 @@ from podracer.evaluator.v1 import evaluator_service_pb2, evaluator_service_pb2_g
 from podracer_client.artifacts.data_sets import fetch_data_set
 from podracer_client.jobs.client import Client
 from podracer_client.names import refused
-from podracer_client.policies.argument_overrides import with_arguments
-from podracer_client.policies.environment_files import bring_files, trained_environment
+from podracer_client.policies.environment import bring_files, trained_environment, with_arguments
 from podracer_client.trading.backtests import POLICY, Account, Backtest, run_backtest
 from podracer_core.attachments.transfer import put_file, sha256_of
 from podracer_core.backtest.record import chained

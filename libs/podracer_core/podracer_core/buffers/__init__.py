@@ -1,4 +1,10 @@
-"""Where experience lies: rollouts, and the replay buffers of the off-policy algorithms."""
+"""Where experience lies.
+
+rollout        T steps of a cohort, for on-policy updates and on the wire
+replay         the last transitions of every member; replay_parts: cut for checkpoints; priorities: drawn by these
+trajectories   episodes and segments in their order
+memory         whether a device has room
+"""
 
 from podracer_core.buffers.replay import Replay, Transitions
 from podracer_core.buffers.rollout import EpisodeStatistics, Rollout, allocate_rollout

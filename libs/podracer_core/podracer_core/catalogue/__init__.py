@@ -1,1 +1,7 @@
-"""Names, spaces and hyperparameters of what Podracer has built in; imports neither torch nor gymnasium."""
+"""What there is, by name, and how it is described; imports neither torch nor gymnasium.
+
+algorithms, environments                  built in, described beside their code, and of installed packages
+extensions                                classes that packages offer: evaluators, fusions, …
+hyperparameters, shared_hyperparameters   what can be set, and searched
+spaces, messages                          spaces as plain values; all of it as protobuf messages
+"""

@@ -5,7 +5,8 @@ load          load_checkpoint, open_checkpoint_folder
 policy        what acts, from the checkpoint alone: load_actor, load_policy; as a file: pack_policy, open_packed_policy
 ensemble      several that act as one: load_ensemble, load_ensemble_policy
 evaluation    greedy episodes of them: evaluate_checkpoints; what to try a policy on: played_observations
-export        a policy for use without Podracer: export_policy, export_ensemble
+backtest      bar by bar, for trading
+export        a policy for use without Podracer: export_policy, export_ensemble; export_formats: its files
 """
 
 from podracer_core.checkpoint.ensemble import load_ensemble, load_ensemble_policy, rule_of

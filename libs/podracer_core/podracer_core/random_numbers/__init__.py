@@ -3,7 +3,7 @@
 A key names a stream of one owner (an agent's action noise, one episode of one environment); the counter names a
 number in it. So a member of a cohort draws the same numbers alone, beside others, on a CPU or on a GPU, and a
 checkpoint needs to store only counters. Everything is elementwise int64 arithmetic without a host synchronization, so
-it can be captured in a CUDA graph; draw the noise of a whole rollout in one call.
+it can be captured in a CUDA graph; draw the noise of a whole rollout in one call. `streams` has the keys.
 
 The generator is SplitMix64 (Steele, Lea and Flood, "Fast Splittable Pseudorandom Number Generators", OOPSLA 2014):
 the counter walks along a Weyl sequence and Stafford's "Mix13" finalizer scrambles it. Integers wrap modulo 2^64.

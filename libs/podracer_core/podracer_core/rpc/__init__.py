@@ -13,4 +13,9 @@ health       grpc.health.v1 for everybody, also on a port of its own; probe: ask
 interceptors the client interceptors: token, deadline, errors (sync and aio: interceptors_aio)
 channel      open_channel and open_aio_channel
 backoff      waiting longer after each failure
+streams      both ends of a bidirectional stream as queues; sessions: a limited number of them
+work_queue   what handlers ask of the main thread
+observation  metrics and spans of calls
+tls          certificates on every hop
+resource_names   `projects/p/jobs/j`, made and taken apart
 """

@@ -3,6 +3,7 @@
 object_store  the interface; `open_store` opens one by its URL
 folder        file:///path
 s3            s3://bucket/prefix
+spool         a folder of this machine on the way to a store
 layout        which key belongs to what
 manifest      which files an object of several files has, and their checksums
 """

@@ -13,6 +13,7 @@ evaluation_orders   what it is asked
 contenders  each member's best snapshots
 selection   screening, candidates, the target
 phases      where the time of a round goes
+inspection  an environment's spaces; messages: what a pod's services tell each other
 session     the loop
 
     algorithm = PPO(cohort, environment.observation_space, environment.action_space)

@@ -1,1 +1,6 @@
-"""Several learners of the same agents: the lead's side and the follower's."""
+"""Several learners of the same agents.
+
+lead, follower_registry   the lead's side: what it fuses, where followers come to it
+follower                  the other side: a FOLLOW lease
+stream                    the Fuse stream between them
+"""

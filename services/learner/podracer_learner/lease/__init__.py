@@ -1,1 +1,6 @@
-"""A lease of work: the calls under it, what keeps it, and what it protects."""
+"""A lease of work.
+
+control      the calls under it
+held_lease   what keeps it, in a thread of its own
+guard        what it protects: no write without it
+"""

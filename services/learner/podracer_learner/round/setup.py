@@ -172,9 +172,7 @@ def _set_up_split(
 ) -> RoundSetup:
     """`fetched` are the environment's files; `held` takes what has to be closed, and goes to the round."""
     cohort, spec = cohort_from_message(work.cohort), environment_from_message(work.cohort.environment)
-    if not work.cohort.HasField("environment_description"):
-        raise InvalidInput("a split pod must be told the environment's spaces", reason="NO_ENVIRONMENT_DESCRIPTION")
-    description = work.cohort.environment_description
+    description = _description(work)
     spaces = _array_spaces(description)
     device = "cuda" if config.device == "auto" and torch.cuda.is_available() else config.device.replace("auto", "cpu")
     algorithm = algorithm_class(cohort.algorithm)(cohort, *spaces, device)
@@ -197,8 +195,7 @@ def _set_up_split(
     held.callback(source.close)
     backend = None
     if starts.rank == 0 and not work.unjudged:
-        sending = Endpoint(peers.folder, sends=True, device=algorithm.device)
-        backend = RemoteBackend(work.cohort, fetched, peers.evaluators, check, sending, work.evaluation.evaluator)
+        backend = _remote_backend(work, check, peers, fetched, algorithm.device)
         held.callback(backend.close)
     source.serve(algorithm)
     source.opened()
@@ -215,6 +212,23 @@ def _set_up_split(
         _told(algorithm, plan.envs_per_member),
         held.pop_all(),
     )
+
+
+def _description(work: pod_service_pb2.TrainWork) -> environment_pb2.EnvironmentDescription:
+    if not work.cohort.HasField("environment_description"):
+        raise InvalidInput("a split pod must be told the environment's spaces", reason="NO_ENVIRONMENT_DESCRIPTION")
+    return work.cohort.environment_description
+
+
+def _remote_backend(
+    work: pod_service_pb2.TrainWork,
+    check: Callable[[], None],
+    peers: Peers,
+    fetched: FetchedFiles,
+    device: torch.device,
+) -> RemoteBackend:
+    sending = Endpoint(peers.folder, sends=True, device=device)
+    return RemoteBackend(work.cohort, fetched, peers.evaluators, check, sending, work.evaluation.evaluator)
 
 
 def _array_spaces(

@@ -1,1 +1,6 @@
-"""Rollouts from workers: who they are, which environments each has, and what becomes of those that are late or lost."""
+"""Rollouts from workers.
+
+source, rollouts                the workers' parts put together
+crew, shares                    who has which environments; what becomes of those that are late or lost
+link, collect_stream, discovery one worker and the stream to it; where they are
+"""

@@ -1,1 +1,6 @@
-"""Calls to the leaderboard: what it is told from the outbox, and what it is asked for."""
+"""Calls to the leaderboard.
+
+client     the leaderboard as it is called
+delivery   what it is told, from the outbox
+requests   what it is asked: cohorts, the candidates of ensembles
+"""

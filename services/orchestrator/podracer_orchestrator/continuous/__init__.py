@@ -1,1 +1,6 @@
-"""Continuous jobs: their generations, the contest that ends each, and what their aliases point at."""
+"""Continuous jobs.
+
+generations   the job that each generation is
+contests      champion against challenger, at its end
+promotions    what the aliases point at, and have pointed at
+"""

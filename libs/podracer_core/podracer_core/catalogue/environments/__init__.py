@@ -1,4 +1,9 @@
-"""Environments by name, without torch and without starting any."""
+"""Environments by name, without torch and without starting any.
+
+spec   how a job names one
+info   what is known of one
+find   which there are: built in, installed, Gymnasium's
+"""
 
 from podracer_core.catalogue.environments.find import (
     BUILT_IN,

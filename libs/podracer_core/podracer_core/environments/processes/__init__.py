@@ -1,1 +1,8 @@
-"""Environments of others in a few child processes, over shared memory: Gymnasium's, and batched ones of users."""
+"""Environments of others in a few child processes, over shared memory.
+
+preprocess, row_processes            the batch, and its processes
+preprocess_child, rows               what runs in a child
+gymnasium_rows, batched_rows         the two kinds of user environments
+channel, child_process, shared_arrays, row_codec    how both sides talk
+batched_inspection                   whether a batched environment keeps its promises
+"""

@@ -4,6 +4,7 @@ indicators    of each ticker through TA-Lib; turbulence of the whole market
 split         train, validation and test by date
 market        all of it, as tensors on the device
 environment   StockTrading-v0, and what its broker does with N × K orders
+statistic     a number to rank policies by, from daily returns
 
 Every knob is in podracer_core.environments.stock_trading_info. What needs no torch, from the file to tickers on one
 time axis, is podracer_core.market_data.

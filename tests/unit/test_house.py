@@ -1,0 +1,126 @@
+"""scripts/measure_house.py: what it counts in a made-up house, and what this one has to hold."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from support.processes import ROOT
+
+CORE = "libs/podracer_core/podracer_core"
+FILES = {
+    f"{CORE}/__init__.py": '"""The core."""\n',
+    f"{CORE}/errors.py": "import os\n\nNAME = os.name\n",
+    f"{CORE}/rpc/__init__.py": "",
+    f"{CORE}/rpc/call.py": "from podracer_core.errors import (\n    NAME,\n)\n",
+    f"{CORE}/rpc/dial.py": "from podracer_core import errors\nfrom podracer_core.rpc import call",
+    "libs/podracer_core/podracer/v1/stub_pb2.py": "x = 1\n" * 1000,
+    "services/pilot/podracer_pilot/__init__.py": "",
+    "services/pilot/podracer_pilot/left.py": "def go():\n    from podracer_pilot import right\n    return right\n"
+    + "def halt():\n    pass\n",
+    "services/pilot/podracer_pilot/right.py": 'from podracer_pilot.left import go\n\n\ndef long():\n    """Long."""\n'
+    + "    go()\n" * 50,
+}
+
+
+WALKS = """
+[[walk]]
+name = "across"
+limits = {hops = 1, files = 2}
+path = '''
+podracer_pilot.right:long = NOISE
+~ podracer_pilot.left:go
+podracer_pilot.left:halt
+podracer_pilot.left:stop
+(a wire)
+podracer_core.rpc.call:Call
+'''
+"""
+
+LONG_FUNCTIONS: set[str] = set()
+"""Of more than 50 lines without their docstrings, beside migrations, which are never edited."""
+
+WALKS_OVER_LIMITS = {"YAML to lease", "LeaseWork", "a stage"}
+"""None more; delete one here that has become short enough."""
+
+
+def measure(root: Path) -> str:
+    command = [sys.executable, str(ROOT / "scripts" / "measure_house.py"), str(root)]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+def test_this_house() -> None:
+    figures = json.loads(measure(ROOT).splitlines()[-1])
+    assert figures["circles"] == figures["folder_circles"] == []
+    assert figures["broken_walks"] == [], "a function has moved or is called by another: correct scripts/walks.toml"
+    assert {walk.partition(":")[0] for walk in figures["walks_over_limits"]} <= WALKS_OVER_LIMITS
+    long = {name for name in figures["long_functions"] if ".migrations." not in name}
+    assert long == LONG_FUNCTIONS
+
+
+INITS = [*ROOT.glob("libs/*/podracer_*/**/__init__.py"), *ROOT.glob("services/*/podracer_*/**/__init__.py")]
+
+
+def test_a_folder_says_what_is_in_it() -> None:
+    """Its `__init__.py` has a docstring; where that lists names (`name, other   what`), they are there."""
+    absent = []
+    for path in INITS:
+        text = ast.get_docstring(ast.parse(path.read_text()))
+        assert text, path
+        lists = re.findall(r"^([a-z]\w*(?:, [a-z]\w*)*) {2,}\S", text, re.MULTILINE)
+        named = [path.parent / name for names in lists for name in names.split(", ")]
+        absent += [str(each) for each in named if not (each.is_dir() or each.with_suffix(".py").exists())]
+    assert absent == []
+
+
+@pytest.mark.parametrize("readme", sorted(ROOT.glob("services/*/README.md")), ids=lambda path: path.parent.name)
+def test_a_service_says_where_its_modules_are(readme: Path) -> None:
+    """In the section of that title, bare names and paths in backticks are modules and folders of it."""
+    text = readme.read_text()
+    (section,) = re.findall(r"(?ms)^## (?:Inside|How it is built|Where things live)$(.*?)(?=^## |\Z)", text)
+    (package,) = readme.parent.glob("podracer_*/")
+    there = {path.stem for path in package.rglob("*") if path.suffix == ".py" or path.is_dir()}
+    named = {part for name in re.findall(r"`([a-z_/]+)(?:\.py)?`", section) for part in name.split("/") if part}
+    assert named
+    assert named <= there
+
+
+def test_contributing_names_every_folder_of_the_core_and_the_client() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    section = text[text.index("## The house") : text.index("## Glossary")]
+    inside = {path.parent.name for path in INITS if len(path.relative_to(ROOT).parts) == 5 and "libs" in path.parts}
+    assert inside <= set(re.findall(r"`(\w+)`", section))
+
+
+def test_a_made_up_house(tmp_path: Path) -> None:
+    for name, text in {**FILES, "scripts/walks.toml": WALKS}.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    table = measure(tmp_path)
+    figures = json.loads(table.splitlines()[-1])
+    assert (figures["lines"], figures["files"]) == (1 + 3 + 3 + 2 + 5 + 55, 8)
+    assert figures["import_share"] == round((1 + 3 + 2 + 1 + 1) / 69, 4)
+    assert figures["one_importer"] == 3, "call, left and right; errors has two"
+    assert figures["circles"] == [["podracer_pilot.left", "podracer_pilot.right"]]
+    assert figures["folder_circles"] == figures["circles"]
+    assert figures["long_functions"] == {"podracer_pilot.right:long": 51}
+    assert figures["packages"] == {
+        "podracer_core": {"lines": 9, "files": 5, "floors": 3},
+        "podracer_pilot": {"lines": 60, "files": 3, "floors": 2},
+    }
+    assert "podracer_pilot.left ↔ podracer_pilot.right" in table
+    walk = {"hops": 2, "conversions": 1, "files": 2, "most_hops": 1, "most_files": 2}
+    assert figures["walks"] == {"across": walk}
+    assert figures["walks_over_limits"] == ["across: 2 hops, at most 1"]
+    assert figures["broken_walks"] == [
+        "across: no function before podracer_pilot.left:halt names it",
+        "across: there is no podracer_pilot.left:stop",
+        "across: there is no podracer_core.rpc.call:Call",
+    ]
