@@ -37,8 +37,6 @@ from podracer_core.jobs.messages import seconds_to_duration
 from podracer_core.service.processor_time import processor_seconds
 from podracer_core.storage import open_store
 
-__all__ = ["Sources", "describe", "evaluate_request"]
-
 _MAX_EPISODES = 100_000
 _MAX_POLICIES = 100
 

@@ -6,8 +6,6 @@ from dataclasses import dataclass
 
 from podracer_core.attachments.settings import PodSettings
 
-__all__ = ["EvaluatorConfig"]
-
 
 @dataclass(frozen=True)
 class EvaluatorConfig(PodSettings):

@@ -7,8 +7,6 @@ import threading
 from podracer.common.v1 import agent_pb2
 from podracer_core.telemetry.metrics import EPISODES
 
-__all__ = ["EpisodeCounter", "purpose_name"]
-
 
 class EpisodeCounter:
     """Episodes since the start."""

@@ -17,8 +17,6 @@ from podracer_core.evaluate import EvaluationResult
 from podracer_core.networks import Actor
 from podracer_core.training.evaluation_backend import EvaluationOrder, InProcessBackend
 
-__all__ = ["PolicyEvaluation"]
-
 _MAX_ENVIRONMENTS = 1 << 20
 _MOST_ACTORS = 8  # by number of members
 

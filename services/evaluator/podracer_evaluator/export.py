@@ -19,8 +19,6 @@ from podracer_core.checkpoint.export_formats import SUFFIX_OF, Format
 from podracer_core.errors import FieldViolation, InvalidInput, PodracerError
 from podracer_evaluator.checkpoints import describe
 
-__all__ = ["exported_policy"]
-
 logger = logging.getLogger(__name__)
 
 _FORMATS: dict[int, Format] = {

@@ -31,7 +31,6 @@ from podracer_evaluator.episode_counter import EpisodeCounter, purpose_name
 if TYPE_CHECKING:
     from podracer_evaluator.checkpoints import Sources
 
-__all__ = ["METHODS", "EvaluatorService", "create_evaluator_server", "serve"]
 
 _SERVICE = "/podracer.evaluator.v1.EvaluatorService"
 METHODS = {

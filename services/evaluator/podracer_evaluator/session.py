@@ -38,8 +38,6 @@ from podracer_core.training.messages import cohort_from_message
 from podracer_evaluator.episode_counter import EpisodeCounter, purpose_name
 from podracer_evaluator.evaluation import PolicyEvaluation
 
-__all__ = ["EvaluateSession"]
-
 logger = logging.getLogger(__name__)
 
 _MAX_WAITING = 64

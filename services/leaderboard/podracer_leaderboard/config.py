@@ -6,8 +6,6 @@ from dataclasses import dataclass
 
 from podracer_core.service.process import ServiceSettings
 
-__all__ = ["LeaderboardConfig"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class LeaderboardConfig(ServiceSettings):

@@ -15,8 +15,6 @@ from podracer_core.service.process import announce
 from podracer_leaderboard.config import LeaderboardConfig
 from podracer_leaderboard.service import METHODS, LeaderboardService
 
-__all__ = ["MIGRATIONS", "create_leaderboard_server", "serve"]
-
 MIGRATIONS = "podracer_leaderboard.migrations"
 
 

@@ -28,8 +28,6 @@ from podracer_core.telemetry.metrics import CHECKPOINT_SIZE, CHECKPOINT_TIME
 from podracer_core.telemetry.spans import current, span
 from podracer_core.training.environment_states import EnvironmentState
 
-__all__ = ["CheckpointWriter", "MemberWrite", "base_env_steps", "read_references", "replay_files", "stored_transitions"]
-
 _PARALLEL = 8
 
 

@@ -14,8 +14,6 @@ from podracer_core.attachments.settings import PodSettings
 from podracer_core.config import ByteSize, Seconds
 from podracer_core.rpc.address import parse_address
 
-__all__ = ["LearnerConfig"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class LearnerConfig(PodSettings):

@@ -45,8 +45,6 @@ from podracer_learner.round.setup import RoundSetup, set_up_round
 from podracer_learner.round.train import Patience, TrainRun
 from podracer_learner.user_files import UserFiles
 
-__all__ = ["LeaseLoop"]
-
 logger = logging.getLogger(__name__)
 
 # What no other pod could do better.

@@ -31,8 +31,6 @@ from podracer_learner.lease.control import work_request
 from podracer_learner.peers import Peers
 from podracer_learner.round.access import Commands, LearnerStatus
 
-__all__ = ["METHODS", "LearnerService", "create_learner_server", "serve"]
-
 logger = logging.getLogger(__name__)
 
 _STORE_AWAY_S = (0.2, 5.0)

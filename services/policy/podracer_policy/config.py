@@ -8,8 +8,6 @@ from pathlib import Path
 from podracer_core.config import Seconds
 from podracer_core.service.process import ServiceSettings
 
-__all__ = ["PolicyConfig"]
-
 
 @dataclass(frozen=True)
 class PolicyConfig(ServiceSettings):

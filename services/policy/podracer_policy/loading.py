@@ -15,8 +15,6 @@ from podracer_core.errors import DataCorrupted, FieldViolation, InvalidInput
 from podracer_core.serving import ServedPolicy
 from podracer_core.serving.policy import MAX_POLICIES, require_word
 
-__all__ = ["received_policy"]
-
 _MAX_BYTES = 512 << 20
 _MAX_SOURCE = 1000
 

@@ -15,8 +15,6 @@ from podracer_core.catalogue.messages import space_to_message
 from podracer_core.errors import FieldViolation, InvalidInput
 from podracer_core.serving import ServedPolicies, ServedPolicy
 
-__all__ = ["MAX_ROWS", "masks_of", "observations_of", "policy_message", "response_of"]
-
 MAX_ROWS = 1024
 """Observations of one request."""
 

@@ -25,8 +25,6 @@ from podracer_policy.config import PolicyConfig
 from podracer_policy.service import METHODS, PolicyService
 from podracer_policy.sources import Alias, Follower, parse_sources
 
-__all__ = ["create_policy_server", "serve"]
-
 _TURN_S = 0.0001
 """How long another thread may go on in Python while the loop waits: a policy is loaded in one, and each of the twenty
 operations of a small network waits for it anew."""

@@ -21,8 +21,6 @@ from podracer_core.telemetry.metrics import POLICY_LOADS
 from podracer_policy.loading import received_policy
 from podracer_policy.messages import masks_of, observations_of, policy_message, response_of
 
-__all__ = ["METHODS", "PolicyService"]
-
 Context: TypeAlias = grpc.aio.ServicerContext[Any, Any]
 
 _SERVICE = "/podracer.policy.v1.PolicyService"

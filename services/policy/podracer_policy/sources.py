@@ -22,8 +22,6 @@ from podracer_core.serving import ServedPolicies, ServedPolicy
 from podracer_core.serving.policy import require_word
 from podracer_core.telemetry.metrics import POLICY_LOADS
 
-__all__ = ["Alias", "Folders", "Follower", "default_version", "parse_sources"]
-
 logger = logging.getLogger(__name__)
 
 _ALIAS = re.compile(rf"(projects/{LABEL})/jobs/({LABEL})@({LABEL})")

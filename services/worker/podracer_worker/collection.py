@@ -24,8 +24,6 @@ from podracer_core.training.environment_states import (
     unstack_states,
 )
 
-__all__ = ["Collection", "CollectionPlan"]
-
 STEP_COUNT = "step_count"
 
 _MAX_ENVIRONMENTS = 1 << 20  # of all members

@@ -6,8 +6,6 @@ from dataclasses import dataclass
 
 from podracer_core.attachments.settings import PodSettings
 
-__all__ = ["WorkerConfig"]
-
 
 @dataclass(frozen=True)
 class WorkerConfig(PodSettings):

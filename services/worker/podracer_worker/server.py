@@ -22,8 +22,6 @@ from podracer_core.service.process import announce
 from podracer_worker.config import WorkerConfig
 from podracer_worker.step_meter import StepMeter
 
-__all__ = ["METHODS", "WorkerService", "create_worker_server", "serve"]
-
 METHODS = {
     "/podracer.worker.v1.WorkerService/Collect": (Role.POD,),
     "/podracer.worker.v1.WorkerService/PutFile": (Role.POD,),

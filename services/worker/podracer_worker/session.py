@@ -35,8 +35,6 @@ from podracer_core.training.messages import cohort_from_message
 from podracer_worker.collection import Collection, CollectionPlan
 from podracer_worker.step_meter import StepMeter
 
-__all__ = ["CollectSession"]
-
 logger = logging.getLogger(__name__)
 
 _STATE = "environment_state/"

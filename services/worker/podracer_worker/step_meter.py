@@ -7,8 +7,6 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-__all__ = ["StepMeter"]
-
 
 class StepMeter:
     """Totals since the start and the rate over the last `window_s` seconds. Safe to use from several threads."""

@@ -23,9 +23,6 @@ from podracer_core.attachments.limits import (
 )
 from podracer_core.errors import FieldViolation, InvalidInput
 
-__all__ = ["code_files", "pack_code"]
-
-
 _SHOWN = 5
 _STATE_FOLDER = ("lock", "tokens", "orchestrator.sqlite")  # what marks one of Podracer's, such as runs/
 

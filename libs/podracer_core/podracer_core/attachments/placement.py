@@ -12,8 +12,6 @@ from podracer_core.catalogue.environments import EnvironmentSpec
 from podracer_core.catalogue.environments.spec import StoredFile
 from podracer_core.errors import PreconditionFailed
 
-__all__ = ["FILES_MISSING", "PlacedEnvironment", "place_environment"]
-
 FILES_MISSING = "FILES_MISSING"
 """Reason of the error that says: bring the environment's files (PutFile), then ask again."""
 

@@ -12,8 +12,6 @@ from podracer_core.carriers.shared_folder import SharedFolder
 from podracer_core.config import ByteSize
 from podracer_core.service.process import ServiceSettings
 
-__all__ = ["PodSettings"]
-
 
 @dataclass(frozen=True)
 class PodSettings(ServiceSettings):

@@ -18,8 +18,6 @@ from podracer_core.catalogue.environments.spec import StoredFile
 from podracer_core.errors import Exhausted, InvalidInput
 from podracer_core.rpc.backoff import Backoff
 
-__all__ = ["FileReceiver", "file_pieces", "put_file", "sha256_of"]
-
 _CONCURRENT = 2
 _LEAST_TIMEOUT_S = 30.0
 _SLOWEST_BYTES_PER_S = 1 << 20

@@ -15,19 +15,6 @@ from podracer.evaluator.v1 import evaluator_service_pb2
 from podracer_core.backtest.performance import Performance, daily_returns, performance
 from podracer_core.errors import DataCorrupted, InvalidInput
 
-__all__ = [
-    "BacktestRecord",
-    "chained",
-    "chained_trades_csv",
-    "equity_csv",
-    "holdings_csv",
-    "record_from_messages",
-    "record_to_messages",
-    "replay",
-    "trades_csv",
-]
-
-
 _TRADES = ("decided", "filled", "ticker", "shares", "price", "cost")
 
 

@@ -26,8 +26,6 @@ from podracer_core.carriers.shared_memory import INLINE_BELOW_BYTES, SharedMemor
 from podracer_core.carriers.staging import MAX_SLOTS, CarrierFailed, SlotLayout, Staging
 from podracer_core.errors import InvalidInput, PodracerError
 
-__all__ = ["CarrierOffering", "Endpoint", "Payload", "carrier_name", "choose"]
-
 logger = logging.getLogger(__name__)
 
 INLINE = tensor_pb2.CARRIER_KIND_INLINE

@@ -17,8 +17,6 @@ from podracer_core.carriers.shared_folder import SEGMENT, NamedFile, SharedFolde
 from podracer_core.carriers.staging import Place, SlotLayout, Staging
 from podracer_core.errors import Exhausted, InvalidInput
 
-__all__ = ["INLINE_BELOW_BYTES", "SharedMemory"]
-
 INLINE_BELOW_BYTES = 16 << 10
 """Below this a tensor's bytes in the message cost less than a slot and its return."""
 

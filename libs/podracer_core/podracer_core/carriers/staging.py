@@ -13,8 +13,6 @@ import torch
 from podracer.common.v1 import tensor_pb2
 from podracer_core.errors import InvalidInput, PreconditionFailed
 
-__all__ = ["ALIGNMENT_BYTES", "CARRIER_FAILED", "MAX_SLOTS", "CarrierFailed", "Place", "SlotLayout", "Staging"]
-
 ALIGNMENT_BYTES = 64
 """Every tensor in a slot begins at a multiple of this: any dtype can be read in place."""
 

@@ -16,17 +16,6 @@ from podracer_core.catalogue.hyperparameters import Hyperparameter, Scope
 from podracer_core.catalogue.spaces import BoxSpace, MultiBinarySpace, Space, describe
 from podracer_core.errors import FieldViolation, InvalidInput
 
-__all__ = [
-    "BUILT_IN",
-    "AlgorithmInfo",
-    "automatic_algorithms",
-    "broken_algorithms",
-    "check_action_space",
-    "find_algorithm",
-    "known_algorithms",
-]
-
-
 ENTRY_POINT_GROUP = "podracer.algorithms"
 """A package adds an algorithm with an entry point, name = "its_package.catalogue:INFO". INFO is an AlgorithmInfo whose
 name is the entry's. The module that has it is imported by services that have no torch, so it must not import torch; the

@@ -8,9 +8,6 @@ from importlib import import_module
 from importlib.metadata import EntryPoint
 from typing import Any, TypeVar
 
-__all__ = ["BuiltIn", "package_of"]
-
-
 Info = TypeVar("Info")
 
 

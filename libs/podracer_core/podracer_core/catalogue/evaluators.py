@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from importlib.metadata import EntryPoint, entry_points
 
-__all__ = ["BACKTEST", "BUILT_IN_EVALUATORS", "ENTRY_POINT_GROUP", "GREEDY_EPISODES", "evaluator_names"]
-
 ENTRY_POINT_GROUP = "podracer.evaluators"
 
 GREEDY_EPISODES, BACKTEST = "greedy_episodes", "backtest"

@@ -9,8 +9,6 @@ from typing import TypeVar
 from podracer_core.catalogue.built_in import package_of
 from podracer_core.errors import FieldViolation, InvalidInput
 
-__all__ = ["load_class"]
-
 Kind = TypeVar("Kind")
 
 

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from importlib.metadata import entry_points
 
-__all__ = ["BUILT_IN_FUSIONS", "ENTRY_POINT_GROUP", "OUTER", "fusion_names"]
-
 ENTRY_POINT_GROUP = "podracer.fusions"
 
 OUTER = "outer"

@@ -18,8 +18,6 @@ from podracer_core.catalogue.hyperparameters import Hyperparameter, Hyperparamet
 from podracer_core.catalogue.ranges import Fixed
 from podracer_core.errors import InvalidInput
 
-__all__ = ["EXPLORATION_NOISE", "H_TERM", "OFF_POLICY", "QUICK_REPLAY", "SCHEDULE", "adapted", "sought"]
-
 _DDPG_PAPER = "Lillicrap et al. 2016, arXiv:1509.02971"
 _SAC_PAPER = "Haarnoja et al. 2018, arXiv:1812.05905"
 _PRIORITIES = "Schaul et al. 2016, Prioritized Experience Replay, arXiv:1511.05952"

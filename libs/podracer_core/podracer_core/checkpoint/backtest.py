@@ -36,8 +36,6 @@ from podracer_core.market_data.reading import read_index, read_table
 from podracer_core.market_data.refusal import refusal
 from podracer_core.market_data.table import checked, moment
 
-__all__ = ["INDEX", "POLICY", "backtest"]
-
 POLICY, INDEX = "policy", "index"
 _TABLE = "table"
 _NAMED = 5  # tickers in a message

@@ -25,9 +25,6 @@ from sqlalchemy.orm import Session
 from podracer_core.database.location import unwritable
 from podracer_core.errors import FieldViolation, InvalidInput, PreconditionFailed, Unavailable
 
-__all__ = ["TABLE", "InstanceLock", "Tenure"]
-
-
 logger = logging.getLogger(__name__)
 
 TABLE = "podracer_tenures"

@@ -16,8 +16,6 @@ from numpy.typing import NDArray
 
 from podracer_core.errors import InvalidInput
 
-__all__ = ["action_mask_parts", "action_mask_size", "check_mask", "info_mask", "mask_method", "sample_allowed"]
-
 
 def action_mask_size(space: gymnasium.Space[Any]) -> int:
     """Flags in a mask of `space`: n of Discrete, the sum of nvec of MultiDiscrete; 0 where masks are not supported."""

@@ -15,8 +15,6 @@ from podracer_core.environments.registry import batched_class, gymnasium_spec, m
 from podracer_core.environments.spaces import from_gymnasium
 from podracer_core.errors import UserCodeFailed
 
-__all__ = ["Inspection", "inspect_environment"]
-
 _STEPS = 10
 _logger = logging.getLogger(__name__)
 

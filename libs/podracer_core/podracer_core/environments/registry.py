@@ -17,17 +17,6 @@ from podracer_core.environments.processes.preprocess import PreprocessVecEnv
 from podracer_core.environments.vec_environment import VecEnvironment
 from podracer_core.errors import FieldViolation, InvalidInput, PreconditionFailed
 
-__all__ = [
-    "batched_class",
-    "device_for",
-    "evaluates_alike",
-    "gymnasium_spec",
-    "make_vec_environment",
-    "require_device",
-    "runs_on",
-]
-
-
 _PLACES = {"cpu": "the CPU", "cuda": "CUDA devices"}
 
 

@@ -23,8 +23,6 @@ from podracer_core.errors import InvalidInput
 if TYPE_CHECKING:
     from podracer_core.catalogue.environments import EnvironmentInfo
 
-__all__ = ["action_array_space", "from_gymnasium", "observation_array_space", "spaces_of", "to_gymnasium"]
-
 
 def from_gymnasium(space: gymnasium.Space[Any]) -> Space:
     """The catalogue's value for `space`; InvalidInput for kinds without a fixed size (Text, Graph, Sequence, OneOf)."""

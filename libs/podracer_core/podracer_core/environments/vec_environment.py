@@ -18,8 +18,6 @@ from torch import Tensor
 from podracer_core.environments.action_masks import action_mask_size
 from podracer_core.errors import FieldViolation, InvalidInput
 
-__all__ = ["EpisodeStatistic", "Step", "VecEnvironment", "allocate_step", "check_time_limit"]
-
 
 @dataclass(frozen=True, slots=True)
 class EpisodeStatistic:

@@ -21,11 +21,6 @@ from podracer_core.errors import FieldViolation, InvalidInput
 from podracer_core.evaluate.evaluator import Evaluated
 from podracer_core.evaluate.greedy_evaluator import GreedyEvaluator
 
-__all__ = [
-    "BASELINES", "MARKET", "BacktestEvaluator", "dated", "index_record", "not_a_market", "play_baseline",
-    "play_policy", "seen_bars",
-]  # fmt: skip
-
 MARKET = "StockTrading-v0"
 """The environment."""
 

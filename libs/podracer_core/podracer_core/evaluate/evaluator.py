@@ -12,8 +12,6 @@ from podracer_core.environments.vec_environment import VecEnvironment
 from podracer_core.evaluate.greedy_episodes import Acting
 from podracer_core.evaluate.result import EvaluationResult
 
-__all__ = ["Evaluated", "Evaluator", "evaluator_class"]
-
 
 class Evaluated(Acting, Protocol):
     """What can be evaluated: an Actor, or an EnsembleActor."""

@@ -10,8 +10,6 @@ from torch import Tensor
 from podracer_core.device.cuda_graphs import Graphed
 from podracer_core.environments.vec_environment import Step, VecEnvironment
 
-__all__ = ["STEPS_AT_ONCE", "Acting", "GreedyEpisodes"]
-
 STEPS_AT_ONCE = 16
 
 

@@ -11,8 +11,6 @@ from podracer_core.environments.vec_environment import EpisodeStatistic
 from podracer_core.errors import InvalidInput
 from podracer_core.evaluate.result import EvaluationResult
 
-__all__ = ["result_from_json", "result_from_message", "result_to_json", "result_to_message"]
-
 
 def result_to_message(result: EvaluationResult) -> agent_pb2.Evaluation:
     """The numbers of an Evaluation; who, why and when is for the caller to add.

@@ -8,8 +8,6 @@ from torch import Tensor
 from podracer_core.fusion.fusion import Fusion, Parameters, Stack
 from podracer_core.fusion.statistics import column, sample_weights, weighted_mean
 
-__all__ = ["Mean", "Outer", "Weighted", "outer_step"]
-
 
 class Mean(Fusion):
     """Every learner weighs the same: local SGD (Stich, 2019, arXiv:1805.09767)."""

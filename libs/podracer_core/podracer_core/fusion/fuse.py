@@ -12,8 +12,6 @@ from podracer_core.fusion.fusion import Fusion, Parameters, Stack
 from podracer_core.fusion.state import Contribution, FusionState
 from podracer_core.fusion.statistics import Moments, column, pooled
 
-__all__ = ["fuse"]
-
 
 @torch.no_grad()
 def fuse(fusion: Fusion, state: FusionState, contributions: Sequence[Contribution]) -> FusionState:

@@ -13,9 +13,6 @@ from podracer_core.catalogue.built_in import package_of
 from podracer_core.catalogue.fusions import ENTRY_POINT_GROUP, fusion_names
 from podracer_core.errors import FieldViolation, InvalidInput
 
-__all__ = ["Fusion", "FusionOptions", "Parameters", "Stack", "fusion_class"]
-
-
 Parameters = Mapping[str, Tensor]
 """name -> [M, …] of one learner, or [K, M, …] of K learners."""
 

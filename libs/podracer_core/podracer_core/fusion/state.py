@@ -11,8 +11,6 @@ from torch import Tensor
 from podracer_core.errors import InvalidInput
 from podracer_core.fusion.statistics import Moments
 
-__all__ = ["Contribution", "Fused", "FusionState"]
-
 
 @dataclass(frozen=True, slots=True)
 class FusionState:

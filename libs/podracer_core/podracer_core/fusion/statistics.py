@@ -9,8 +9,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-__all__ = ["Moments", "column", "pooled", "sample_weights", "weighted_mean"]
-
 
 @dataclass(frozen=True, slots=True)
 class Moments:

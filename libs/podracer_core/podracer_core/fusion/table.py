@@ -10,8 +10,6 @@ from podracer_core.fusion.fuse import fuse
 from podracer_core.fusion.fusion import Fusion
 from podracer_core.fusion.state import Contribution, Fused, FusionState
 
-__all__ = ["LEAD", "Decision", "FusionTable"]
-
 LEAD = 0
 """The rank of the lead."""
 

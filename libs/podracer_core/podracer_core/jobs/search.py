@@ -21,8 +21,6 @@ from podracer_core.errors import FieldViolation, InvalidInput
 from podracer_core.jobs.checks import Checks
 from podracer_core.jobs.messages import read, write
 
-__all__ = ["AlgorithmShare", "Dimension", "Search"]
-
 MAX_SHARE = 1e6
 
 

@@ -22,8 +22,6 @@ from podracer_core.jobs.pod import Pod
 from podracer_core.jobs.search import Search
 from podracer_core.jobs.warm_start import Beginnings, Founder, founders_to_messages
 
-__all__ = ["JobSpec"]
-
 Part = TypeVar("Part")
 
 

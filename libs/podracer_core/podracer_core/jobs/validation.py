@@ -13,8 +13,6 @@ from podracer_core.jobs.spec import JobSpec
 from podracer_core.jobs.warm_start import check_warm_start
 from podracer_core.rpc.resource_names import is_label
 
-__all__ = ["shortened_rounds", "validate", "validate_action_space", "validate_competition"]
-
 MAX_LABELS, MAX_LABEL_LENGTH = 64, 63
 MAX_WEIGHT = 1e6
 

@@ -13,8 +13,6 @@ from podracer_core.market_data.ex_rights import adjusted, find_ex_rights
 from podracer_core.market_data.refusal import refusal
 from podracer_core.market_data.table import PriceTable, moment
 
-__all__ = ["append", "prepared"]
-
 # Relative: prices that were adjusted and brought back.
 _ROUNDING = 1e-9
 _NAMES = ("open", "high", "low", "close", "volume")

@@ -23,8 +23,6 @@ from podracer_core.market_data.ex_rights import ExRightsDate
 from podracer_core.market_data.refusal import trading_library
 from podracer_core.market_data.table import PriceTable, moment
 
-__all__ = ["Provenance", "read_provenance", "unadjusted", "write_canonical"]
-
 _SCHEMA = "1"
 _KEY = b"podracer.market_data"
 _CHUNK_BYTES = 1 << 20

@@ -19,9 +19,6 @@ from podracer_core.market_data.wall_clock import (
     wall_clock_times,
 )
 
-__all__ = ["RawTable", "read_index", "read_table"]
-
-
 # What other tools call these columns.
 _ALIASES = {
     "ticker": ("tic", "symbol", "code", "stock", "instrument", "ts_code"),

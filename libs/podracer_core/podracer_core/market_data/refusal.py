@@ -7,9 +7,6 @@ from typing import Any
 
 from podracer_core.errors import FieldViolation, InvalidInput, PreconditionFailed
 
-__all__ = ["FIELD", "refusal", "trading_library"]
-
-
 FIELD = "environment.kwargs"
 
 

@@ -6,8 +6,6 @@ from typing import Any
 
 from podracer_core.market_data.refusal import refusal, trading_library
 
-__all__ = ["refuse_mixed_offsets", "times_without_offsets", "wall_clock_times"]
-
 _WITH_OFFSET = r"^(?P<time>.{10}[ T][\d:.]+)(?P<offset>Z|[+-](?:[01]\d|2[0-3])(?::?[0-5]\d)?)$"
 
 

@@ -7,8 +7,6 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-__all__ = ["processor_seconds"]
-
 
 def processor_seconds() -> float:
     """Processor time of this process so far, of all its threads, of its children that live (on Linux), and of those

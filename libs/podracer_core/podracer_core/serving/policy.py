@@ -24,8 +24,6 @@ from podracer_core.environments.action_masks import action_mask_parts
 from podracer_core.environments.spaces import from_gymnasium
 from podracer_core.errors import FieldViolation, InvalidInput
 
-__all__ = ["MAX_POLICIES", "ServedPolicy", "digest_of", "require_word"]
-
 MAX_POLICIES = 100
 """That act together."""
 

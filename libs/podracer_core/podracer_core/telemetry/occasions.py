@@ -5,8 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-__all__ = ["Occasions"]
-
 _FIRST = 3
 _PAUSE_S = 5.0
 

@@ -6,8 +6,6 @@ from typing import NamedTuple
 
 from podracer_core.training.snapshots import Judgement, Snapshot
 
-__all__ = ["Contender", "Contenders"]
-
 _MOST = 3  # of a member: those of its best looks
 
 

@@ -10,8 +10,6 @@ from torch import Tensor
 from podracer_core.collect import Collector
 from podracer_core.errors import InvalidInput
 
-__all__ = ["EnvironmentState", "member_environment_states", "resume_environments", "stack_states", "unstack_states"]
-
 EnvironmentState = dict[str, Tensor]
 """One member's: "environment.NAME" and "episodes.NAME" [E, …] of its environments, "step_count" []."""
 

@@ -11,8 +11,6 @@ from podracer_core.algorithms.sharing import Sharing
 from podracer_core.fusion.state import Contribution, Fused
 from podracer_core.telemetry.metrics import FUSION
 
-__all__ = ["EpochFusion", "FusionTransport"]
-
 
 class FusionTransport(ABC):
     """How a learner's contribution meets the others'."""

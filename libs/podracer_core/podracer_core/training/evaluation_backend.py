@@ -16,8 +16,6 @@ from podracer_core.evaluate import EvaluationResult, Evaluator, evaluator_class
 from podracer_core.networks.actor import Actor
 from podracer_core.service.processor_time import processor_seconds
 
-__all__ = ["EvaluationAnswer", "EvaluationBackend", "EvaluationOrder", "InProcessBackend", "evaluate_order"]
-
 
 @dataclass(frozen=True, slots=True)
 class EvaluationOrder:

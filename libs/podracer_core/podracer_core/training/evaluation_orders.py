@@ -13,8 +13,6 @@ from podracer_core.training.evaluation_backend import EvaluationAnswer, Evaluati
 from podracer_core.training.plan import RoundPlan
 from podracer_core.training.snapshots import Moment, Snapshot, take_snapshot
 
-__all__ = ["EvaluationOrders", "Full", "Look"]
-
 
 @dataclass(slots=True)
 class Look:

@@ -16,8 +16,6 @@ from podracer_core.fusion.state import Contribution, Fused, FusionState
 from podracer_core.fusion.statistics import Moments
 from podracer_core.training.epochs import FusionTransport
 
-__all__ = ["GroupFusion"]
-
 
 class GroupFusion(FusionTransport):
     """Every learner gathers what all bring and fuses by itself, in the order of ranks: all end with the same bits.

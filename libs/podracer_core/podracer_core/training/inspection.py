@@ -7,8 +7,6 @@ from podracer_core.catalogue.environments import EnvironmentSpec, find_environme
 from podracer_core.catalogue.messages import description_to_message
 from podracer_core.environments.inspection import inspect_environment
 
-__all__ = ["inspected"]
-
 
 def inspected(spec: EnvironmentSpec, timeout_s: float) -> environment_pb2.EnvironmentDescription:
     """Start the environment in a process of its own and describe it. Errors as of `inspect_environment`."""

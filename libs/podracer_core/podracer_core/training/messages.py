@@ -9,8 +9,6 @@ from podracer_core.catalogue.messages import HyperparameterValue, hyperparameter
 from podracer_core.errors import FieldViolation, InvalidInput
 from podracer_core.jobs.pod import MAX_MEMBERS
 
-__all__ = ["cohort_from_message"]
-
 
 def cohort_from_message(message: cohort_pb2.CohortSpec) -> CohortConfig:
     """The cohort to build an algorithm or an actor for.

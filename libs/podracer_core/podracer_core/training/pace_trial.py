@@ -7,8 +7,6 @@ import statistics
 import time
 from collections.abc import Callable
 
-__all__ = ["MOST_AHEAD", "PaceTrial"]
-
 logger = logging.getLogger(__name__)
 
 MOST_AHEAD = 2

@@ -10,8 +10,6 @@ from contextlib import AbstractContextManager, contextmanager
 from podracer_core.telemetry.occasions import Occasions
 from podracer_core.telemetry.spans import NO_SPAN, are_recorded, span
 
-__all__ = ["SAMPLED", "TOTAL", "Phases"]
-
 SAMPLED = "sampled"
 """The attribute of a span that stands for others of its name: what they all took is the `TOTAL` of its parent."""
 TOTAL = "seconds."

@@ -19,8 +19,6 @@ from podracer_core.training.evaluation_orders import EvaluationOrders, Full, Loo
 from podracer_core.training.plan import RoundPlan
 from podracer_core.training.snapshots import Judgement, Moment, Snapshot, take_snapshot
 
-__all__ = ["Selection"]
-
 logger = logging.getLogger(__name__)
 
 _POLL_S = 0.5

@@ -23,8 +23,6 @@ from podracer_core.training.selection import Selection
 from podracer_core.training.snapshots import Judgement, Moment
 from podracer_core.training.source import RolloutSource
 
-__all__ = ["MemberOutcome", "Progress", "TrainingSession"]
-
 _RETURN_ROLLOUTS = 10
 _CONCLUDE_S = 60.0
 

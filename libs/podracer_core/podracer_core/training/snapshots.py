@@ -10,8 +10,6 @@ from podracer_core.algorithms.algorithm import Algorithm, MemberState
 from podracer_core.evaluate import EvaluationResult
 from podracer_core.networks.actor import Actor
 
-__all__ = ["Judgement", "Moment", "Snapshot", "take_snapshot"]
-
 
 @dataclass(frozen=True, slots=True)
 class Moment:

@@ -14,8 +14,6 @@ from podracer_core.collect import Collector
 from podracer_core.training.environment_states import EnvironmentState, member_environment_states
 from podracer_core.training.pace_trial import PaceTrial
 
-__all__ = ["InProcessSource", "OverlappingSource", "RolloutSource"]
-
 
 class RolloutSource(ABC):
     """Gives one rollout after the other, taken with the algorithm's weights or slightly older ones.

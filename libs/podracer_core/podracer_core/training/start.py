@@ -11,8 +11,6 @@ from torch import Tensor
 from podracer_core.algorithms.algorithm import Algorithm
 from podracer_core.errors import InvalidInput
 
-__all__ = ["MemberGroups", "ParentKind", "inherit", "resume"]
-
 MemberGroups = Mapping[str, Mapping[str, Tensor]]
 """group (actor, critic, …) -> name -> tensor: one member's checkpoint."""
 

@@ -23,8 +23,6 @@ from podracer_learner.config import LearnerConfig
 from podracer_learner.peers import Peers
 from podracer_learner.user_files import FetchedFiles, UserFiles, wants_files
 
-__all__ = ["EvaluatorCall", "answer_of_any", "inspect_environment_for", "require_user_code_allowed"]
-
 logger = logging.getLogger(__name__)
 
 _POLL_S = 0.1

@@ -25,8 +25,6 @@ from podracer_learner.lease.held_lease import HeldLease
 from podracer_learner.peers import Peers
 from podracer_learner.user_files import FetchedFiles, UserFiles
 
-__all__ = ["EvaluationTooLong", "evaluate_for"]
-
 _TIMEOUT_S = 600.0
 _SLACK_S = 5.0
 

@@ -30,8 +30,6 @@ from podracer_learner.background import BackgroundTask
 from podracer_learner.evaluators.policy_stream import EvaluatorItem, PolicyStream
 from podracer_learner.user_files import FetchedFiles, wants_files
 
-__all__ = ["RemoteBackend"]
-
 logger = logging.getLogger(__name__)
 
 _LOST = (Unavailable, Exhausted, DeadlineExpired)

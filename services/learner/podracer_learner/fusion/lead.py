@@ -21,8 +21,6 @@ from podracer_core.jobs.pod import Fusion
 from podracer_core.rpc.streams import Outbox
 from podracer_core.training.epochs import EpochFusion, FusionTransport
 
-__all__ = ["Answer", "Ended", "FusionLead", "LeadOptions", "fusion_deadline_s", "lead_fusion"]
-
 logger = logging.getLogger(__name__)
 
 _POLL_S = 0.1

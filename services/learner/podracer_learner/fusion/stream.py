@@ -18,8 +18,6 @@ from podracer_core.rpc.sessions import Session
 from podracer_core.service.build import require_same_build
 from podracer_learner.fusion.lead import Answer, Ended, FusionLead
 
-__all__ = ["FollowerSession", "StateDecoder", "contribution_requests", "fused_responses"]
-
 Value = TypeVar("Value")
 
 _PARAMETERS, _NORMALIZER = "parameters/", "normalizer/"

@@ -20,8 +20,6 @@ from podracer_core.training.session import MemberOutcome
 from podracer_core.training.start import ParentKind, inherit, resume
 from podracer_learner.checkpoints import base_env_steps, read_references, replay_files, stored_transitions
 
-__all__ = ["InitialAgents", "ReplayCache", "StoredReplays", "load_initial_agents"]
-
 _ENVIRONMENT_BITS = 20  # a learner has fewer environments of a member than 2 to this
 
 _KINDS: dict[int, ParentKind] = {

@@ -28,15 +28,6 @@ from podracer_learner.round.access import LearnerStatus
 if TYPE_CHECKING:
     from podracer_learner.round.setup import RoundSetup
 
-__all__ = [
-    "RoundMeter",
-    "RoundReports",
-    "evaluation_message",
-    "member_progress",
-    "problem_message",
-    "progress_report",
-    "work_span",
-]
 
 logger = logging.getLogger(__name__)
 

@@ -45,8 +45,6 @@ from podracer_learner.round.plan import describe_sizes, envs_per_member, round_p
 from podracer_learner.user_files import FetchedFiles, UserFiles
 from podracer_learner.workers.source import RemoteSource, WorkerPlan
 
-__all__ = ["RoundSetup", "set_up_round"]
-
 logger = logging.getLogger(__name__)
 
 _UNLIMITED_EPISODE_STEPS = 1000

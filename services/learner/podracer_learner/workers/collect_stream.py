@@ -21,8 +21,6 @@ from podracer_core.errors import InvalidInput, Unavailable
 from podracer_core.rpc.streams import StreamCall
 from podracer_core.telemetry.spans import current
 
-__all__ = ["Arrival", "CollectStream", "Opened"]
-
 logger = logging.getLogger(__name__)
 
 CollectRequest = worker_service_pb2.CollectRequest

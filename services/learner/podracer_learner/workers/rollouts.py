@@ -17,14 +17,6 @@ from podracer_core.errors import InvalidInput
 from podracer_core.training.environment_states import EnvironmentState
 from podracer_learner.workers.shares import Part
 
-__all__ = [
-    "Weights",
-    "absent_rows",
-    "join_rollouts",
-    "join_states",
-    "whole_rollout",
-]
-
 CollectRequest = worker_service_pb2.CollectRequest
 
 _OF_ALL = ("first_step", "episodes", "policy_version", "action_mask", "answered")

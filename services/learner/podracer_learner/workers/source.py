@@ -32,8 +32,6 @@ from podracer_learner.workers.link import LinkOptions, WorkerLink
 from podracer_learner.workers.rollouts import Weights, join_states, whole_rollout
 from podracer_learner.workers.shares import Part, Share, remaining_wait_s
 
-__all__ = ["RemoteSource", "WorkerPlan"]
-
 logger = logging.getLogger(__name__)
 
 _SILENCE_S = 300.0

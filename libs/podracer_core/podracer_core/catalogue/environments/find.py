@@ -18,15 +18,6 @@ from podracer_core.errors import FieldViolation, InvalidInput, PreconditionFaile
 if TYPE_CHECKING:
     from gymnasium.envs.registration import EnvSpec
 
-__all__ = [
-    "BUILT_IN",
-    "ENTRY_POINT_GROUP",
-    "broken_environments",
-    "find_environment",
-    "gymnasium_environments",
-    "known_environments",
-]
-
 
 BUILT_IN: Mapping[str, EnvironmentInfo] = BuiltIn(
     "id",

@@ -14,8 +14,6 @@ from torch import Tensor
 
 from podracer_core.environments.mujoco.physics import Physics
 
-__all__ = ["BatchPhysics"]
-
 
 class BatchPhysics(Physics):
     """N worlds in float64; the results do not depend on the number of threads, which is torch's own."""

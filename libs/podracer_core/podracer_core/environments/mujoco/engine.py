@@ -14,8 +14,6 @@ from podracer_core.environments.mujoco.physics import Physics
 from podracer_core.environments.mujoco_info import Engine
 from podracer_core.errors import FieldViolation, InvalidInput, PreconditionFailed
 
-__all__ = ["load_model", "open_physics"]
-
 
 def open_physics(
     engine: Engine, xml_file: str, num_envs: int, device: torch.device | str, fields: Sequence[str] = ()

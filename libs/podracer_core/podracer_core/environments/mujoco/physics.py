@@ -9,8 +9,6 @@ import mujoco
 import torch
 from torch import Tensor
 
-__all__ = ["Physics"]
-
 
 class Physics(ABC):
     """N worlds of one `model`, in float64 (C MuJoCo) or float32 (Warp) tensors on `device`.

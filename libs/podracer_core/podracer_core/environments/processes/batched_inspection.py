@@ -17,8 +17,6 @@ from podracer_core.environments.vec_environment import Step, VecEnvironment
 from podracer_core.errors import InvalidInput
 from podracer_core.random_numbers import derive_key
 
-__all__ = ["check_attributes", "inspect_batched"]
-
 _ATTRIBUTES = ("num_envs", "device", "observation_space", "action_space", "max_episode_steps")
 
 

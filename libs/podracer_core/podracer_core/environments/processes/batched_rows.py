@@ -17,8 +17,6 @@ from podracer_core.environments.processes.rows import Rows, describe_spaces, epi
 from podracer_core.environments.vec_environment import Step, VecEnvironment
 from podracer_core.errors import FieldViolation, InvalidInput
 
-__all__ = ["BatchedRows"]
-
 _INSPECTED_ROWS = 3  # more than one, so that an axis too many or too few shows
 
 

@@ -15,8 +15,6 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["Channel"]
-
 _PART_BYTES = 1 << 16
 _PATIENCE_S = 0.25  # how late a deadline may be noticed
 _SPIN_S = 100e-6

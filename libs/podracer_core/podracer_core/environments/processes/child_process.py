@@ -23,8 +23,6 @@ from typing import Any
 from podracer_core.environments.processes.channel import Channel
 from podracer_core.errors import InvalidInput, PodracerError, UserCodeFailed
 
-__all__ = ["ChildLost", "ChildProcess", "scrubbed_environment"]
-
 _MODULE = "podracer_core.environments.processes.preprocess_child"
 _SECRET = re.compile(
     r"^(PODRACER|AWS|MINIO|KUBERNETES|OTEL)_|TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL|PRIVATE|API_?KEY"

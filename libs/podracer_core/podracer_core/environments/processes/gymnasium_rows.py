@@ -26,8 +26,6 @@ from podracer_core.environments.processes.shared_arrays import SharedArrays
 from podracer_core.environments.spaces import observation_array_space
 from podracer_core.errors import InvalidInput
 
-__all__ = ["GymnasiumRows"]
-
 _FRAMES_PER_SECOND = 30.0
 _NO_LIMIT = np.iinfo(np.int64).max
 

@@ -20,8 +20,6 @@ from podracer_core.environments.spaces import observation_array_space, to_gymnas
 from podracer_core.environments.vec_environment import Step, VecEnvironment
 from podracer_core.errors import InvalidInput, PodracerError, PreconditionFailed
 
-__all__ = ["PreprocessVecEnv"]
-
 _LOSSES_IN_A_ROW = 3
 _COUNTERS = ("seed", "episode")
 _INNER = "environment."  # begins the names of what a batched environment's own state holds

@@ -13,8 +13,6 @@ from podracer_core.environments.processes.child_process import ChildLost, ChildP
 from podracer_core.environments.processes.shared_arrays import create_memory
 from podracer_core.errors import UserCodeFailed
 
-__all__ = ["Asked", "RowProcesses", "core_count"]
-
 
 def core_count() -> int:
     """Cores that this process may use."""

@@ -19,8 +19,6 @@ from podracer_core.environments.processes.shared_arrays import SharedArrays, map
 from podracer_core.environments.spaces import action_array_space, from_gymnasium, observation_array_space
 from podracer_core.errors import InvalidInput
 
-__all__ = ["Rows", "describe_spaces", "episode_seed"]
-
 
 class Rows(ABC):
     """`count` rows, whose arrays lie in the file `memory` from `map` on."""

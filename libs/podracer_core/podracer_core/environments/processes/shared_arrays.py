@@ -20,8 +20,6 @@ from numpy.typing import NDArray
 
 from podracer_core.errors import Exhausted
 
-__all__ = ["SharedArrays", "create_memory", "map_memory", "size_memory"]
-
 _ALIGNMENT_BYTES = 64
 
 

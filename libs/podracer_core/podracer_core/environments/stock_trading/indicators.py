@@ -9,9 +9,6 @@ from podracer_core.environments.stock_trading_info import Indicator, StockTradin
 from podracer_core.market_data.refusal import refusal, trading_library
 from podracer_core.market_data.table import PriceTable
 
-__all__ = ["bars_needed", "indicators_of", "names_of", "turbulence_of"]
-
-
 _MACD = (12, 26, 9)  # fast, slow and signal windows: everyone's
 
 Series = NDArray[np.float64]

@@ -18,8 +18,6 @@ from podracer_core.market_data.reading import read_table
 from podracer_core.market_data.refusal import refusal
 from podracer_core.market_data.table import AlignedBars, align, checked, moment
 
-__all__ = ["Market", "PreparationReport", "prepare"]
-
 # Relative. A deviation below it is the rounding of something that stands still; to divide by it would make noise of it.
 _STANDS_STILL = 1e-6
 _DATES_SHOWN = 50  # in a report, ex-rights dates

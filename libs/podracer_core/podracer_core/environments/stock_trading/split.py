@@ -12,8 +12,6 @@ from podracer_core.environments.stock_trading_info import Split, StockTradingCon
 from podracer_core.market_data.refusal import refusal
 from podracer_core.market_data.table import moment
 
-__all__ = ["check_split", "evaluation_bars", "split_bars", "traded_splits"]
-
 _DATE = re.compile(r"\d{4}(-\d\d(-\d\d([T ]\d\d:\d\d(:\d\d)?)?)?)?")
 
 

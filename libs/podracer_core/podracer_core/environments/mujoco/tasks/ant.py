@@ -10,8 +10,6 @@ from podracer_core.environments.mujoco.environment import MuJoCoEnvironment
 from podracer_core.environments.mujoco_info import AntArguments
 from podracer_core.errors import FieldViolation, InvalidInput
 
-__all__ = ["Ant"]
-
 
 class Ant(MuJoCoEnvironment):
     """Four legs walk along x without falling over.

@@ -12,8 +12,6 @@ from podracer_core.environments.mujoco.environment import MuJoCoEnvironment
 from podracer_core.environments.mujoco_info import PusherArguments, ReacherArguments
 from podracer_core.random_numbers import uniform
 
-__all__ = ["Pusher", "Reacher"]
-
 _VELOCITY_NOISE = 0.005
 
 # Of Reacher.

@@ -22,8 +22,6 @@ from torch import Tensor
 from podracer_core.environments.mujoco.environment import MuJoCoEnvironment
 from podracer_core.environments.mujoco_info import HumanoidArguments, HumanoidParts, HumanoidStandupArguments
 
-__all__ = ["Humanoid", "HumanoidStandup"]
-
 _ROOT_COORDINATES = 6  # of the free joint, which no motor drives
 
 

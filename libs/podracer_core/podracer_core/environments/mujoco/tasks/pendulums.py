@@ -10,8 +10,6 @@ from torch import Tensor
 from podracer_core.environments.mujoco.environment import MuJoCoEnvironment
 from podracer_core.environments.mujoco_info import InvertedDoublePendulumArguments, InvertedPendulumArguments
 
-__all__ = ["InvertedDoublePendulum", "InvertedPendulum"]
-
 _MAX_ANGLE = 0.2  # rad, of the single one
 
 # Of the double one.
