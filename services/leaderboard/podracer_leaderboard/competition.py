@@ -1,11 +1,14 @@
-"""From a LeaderboardSpec to what decides: the rules, the search space, the generator and the updater."""
+"""From a LeaderboardSpec to what decides: the rules, the search space, and the generator and updater of an installed
+package, found by its entry points."""
 
 from __future__ import annotations
 
 import functools
+import importlib.metadata
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from random import Random
+from typing import TypeVar
 
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
 from podracer_core.catalogue.algorithms import find_algorithm
@@ -19,13 +22,14 @@ from podracer_core.jobs.objective import Objective
 from podracer_core.jobs.search import Dimension, Search
 from podracer_core.jobs.validation import validate_competition
 from podracer_leaderboard.agents import Cohort, CohortRequest, Population
-from podracer_leaderboard.extensions import load_extension
 from podracer_leaderboard.generator import ENTRY_POINT_GROUP as GENERATORS
 from podracer_leaderboard.generator import Generator
 from podracer_leaderboard.rules import Rules
 from podracer_leaderboard.search_space import SearchSpace
 from podracer_leaderboard.updater import ENTRY_POINT_GROUP as UPDATERS
 from podracer_leaderboard.updater import Updater
+
+Extension = TypeVar("Extension")
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,3 +134,31 @@ def _fitted(knob: Hyperparameter, search: Range) -> Range:
 def _typed(knob: Hyperparameter, value: HyperparameterValue) -> HyperparameterValue:
     """`1` where a real number is meant is `1.0`."""
     return float(value) if knob.kind == "float" and isinstance(value, int) else value
+
+
+def load_extension(group: str, name: str, kind: type[Extension], field: str) -> type[Extension]:
+    """The class that an installed package offers under `name`; `field` is where the name was given.
+
+    Raises InvalidInput where there is none, where it cannot be imported, or where it is no subclass of `kind`.
+    """
+    found = _entry_points(group)
+    if name not in found.names:
+        known = ", ".join(sorted(found.names)) or "none"
+        raise _refuse(field, f"no {kind.__name__.lower()} {name!r} is installed; there are: {known}")
+    try:
+        loaded = found[name].load()
+    except Exception as error:  # what an installed package does when it is imported is not ours to foresee
+        problem = f"{found[name].value} cannot be imported: {type(error).__name__}: {error}"
+        raise _refuse(field, problem) from error
+    if not (isinstance(loaded, type) and issubclass(loaded, kind)):
+        raise _refuse(field, f"{found[name].value} is no {kind.__module__}.{kind.__name__}")
+    return loaded
+
+
+@functools.cache
+def _entry_points(group: str) -> importlib.metadata.EntryPoints:
+    return importlib.metadata.entry_points(group=group)
+
+
+def _refuse(field: str, problem: str) -> InvalidInput:
+    return InvalidInput(f"{field}: {problem}", violations=[FieldViolation(field, problem)], reason="UNKNOWN_EXTENSION")

@@ -14,9 +14,8 @@ from sqlalchemy.orm import Session
 
 from podracer.common.v1 import agent_pb2
 from podracer_leaderboard import messages, store
-from podracer_leaderboard.ranking import Admission, Entry, claims_first
 from podracer_leaderboard.tables import AgentRow, BoardRow, CandidateRow, EvaluationRow, RoundRow
-from podracer_leaderboard.updater import EvaluationSummary, Updater
+from podracer_leaderboard.updater import Admission, Entry, EvaluationSummary, Updater, claims_first
 
 
 @dataclass(frozen=True, slots=True)

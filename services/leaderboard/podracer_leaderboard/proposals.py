@@ -15,9 +15,9 @@ from podracer_leaderboard.agents import Action, Agent, Cohort, CohortRequest, St
 from podracer_leaderboard.competition import Competition, competition_of
 from podracer_leaderboard.judged_rounds import load_limits
 from podracer_leaderboard.new_agents import create_agent, create_founders, stream
-from podracer_leaderboard.ranking import admission_score
 from podracer_leaderboard.round_budget import Remaining, cohort_stretch, round_budget
 from podracer_leaderboard.tables import AgentRow, BoardRow, ProposalRow
+from podracer_leaderboard.updater import admission_score
 
 MAX_PLACES = 1024
 

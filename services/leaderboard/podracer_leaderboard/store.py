@@ -18,10 +18,10 @@ from podracer_core.catalogue.ranges import HyperparameterValue
 from podracer_core.errors import FieldViolation, InvalidInput, NotFound
 from podracer_leaderboard.agents import ALIVE, Action, Agent, Population, State
 from podracer_leaderboard.judged_rounds import load_curves, load_front, load_peers
-from podracer_leaderboard.ranking import Entry, ranked
 from podracer_leaderboard.rules import Rules
 from podracer_leaderboard.search_space import Shape, shape_of
 from podracer_leaderboard.tables import AgentRow, BoardRow, CandidateRow
+from podracer_leaderboard.updater import Entry, ranked
 
 NEWEST_IN_HISTORY, BEST_IN_HISTORY = 192, 64
 """Agents of `Population.history` at most: what a sampler makes of more takes longer and says little more."""

@@ -19,9 +19,8 @@ from podracer_leaderboard.changes import Changes
 from podracer_leaderboard.competition import competition_of
 from podracer_leaderboard.evaluations import store_evaluations
 from podracer_leaderboard.judged_rounds import record_throughput
-from podracer_leaderboard.ranking import Admission
 from podracer_leaderboard.tables import AgentRow, BoardRow, RoundRow
-from podracer_leaderboard.updater import Updater
+from podracer_leaderboard.updater import Admission, Updater
 
 logger = logging.getLogger(__name__)
 

@@ -42,8 +42,7 @@ from podracer_learner.workers import crew, link, shares
 from podracer_learner.workers.discovery import WorkerDirectory
 from podracer_learner.workers.source import RemoteSource, WorkerPlan
 from podracer_worker.collection import Collection
-from podracer_worker.config import WorkerConfig
-from podracer_worker.server import METHODS, create_worker_server
+from podracer_worker.server import METHODS, WorkerConfig, create_worker_server
 
 MakeWork = Callable[..., pod_service_pb2.TrainWork]
 

@@ -8,9 +8,9 @@ from random import Random
 import pytest
 
 from podracer_core.errors import InvalidInput
-from podracer_leaderboard import extensions
+from podracer_leaderboard import competition
 from podracer_leaderboard.agents import Cohort, CohortRequest, Population
-from podracer_leaderboard.extensions import load_extension
+from podracer_leaderboard.competition import load_extension
 from podracer_leaderboard.generator import ENTRY_POINT_GROUP, Generator
 from podracer_leaderboard.tournament import Tournament
 from podracer_leaderboard.updater import ENTRY_POINT_GROUP as UPDATERS
@@ -32,7 +32,7 @@ class Impostor:
 def installed(monkeypatch: pytest.MonkeyPatch) -> None:
     found = EntryPoints(EntryPoint(name, f"{__name__}:{name}", "g") for name in ("Idle", "Impostor"))
     monkeypatch.setattr(EntryPoint, "load", lambda self: globals()[self.name])
-    monkeypatch.setattr(extensions, "_entry_points", lambda group: found)
+    monkeypatch.setattr(competition, "_entry_points", lambda group: found)
 
 
 def test_the_built_in_ones_are_entry_points_like_any_other() -> None:
