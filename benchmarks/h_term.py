@@ -123,7 +123,7 @@ def _train(measurement: Measurement) -> dict[str, Any]:
     from podracer_core.collect import Collector
     from podracer_core.environments.registry import make_vec_environment
     from podracer_core.evaluate import GreedyEvaluator
-    from podracer_core.random_numbers.streams import CONFIRMATION, SCREENING, evaluation_seeds
+    from podracer_core.random_numbers import CONFIRMATION, SCREENING, evaluation_seeds
 
     torch.set_num_threads(measurement.threads)
     recipe, seeds = RECIPES[measurement.environment], list(range(measurement.agents))

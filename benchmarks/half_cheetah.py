@@ -23,7 +23,7 @@ from podracer_core.catalogue.environments import EnvironmentSpec
 from podracer_core.collect import Collector
 from podracer_core.environments.registry import make_vec_environment
 from podracer_core.evaluate import GreedyEvaluator
-from podracer_core.random_numbers.streams import evaluation_seeds
+from podracer_core.random_numbers import evaluation_seeds
 
 FOLDER = Path(__file__).resolve().parent.parent / "docs" / "benchmarks"
 TARGETS = {"sac": 5000.0, "td3": 4000.0}

@@ -235,7 +235,7 @@ class Looks:
 
     def confirm(self) -> bool:
         """True once the target is confirmed."""
-        from podracer_core.random_numbers.streams import CONFIRMATION, SCREENING, evaluation_seeds
+        from podracer_core.random_numbers import CONFIRMATION, SCREENING, evaluation_seeds
 
         self._count += 1
         stages = ((SCREENING, 8), (CONFIRMATION, 100))

@@ -64,7 +64,7 @@ def record(gamma: float, seed: int, seconds: float, every: float) -> Iterator[tu
     from podracer_core.collect import Collector
     from podracer_core.environments.registry import make_vec_environment
     from podracer_core.evaluate import GreedyEvaluator
-    from podracer_core.random_numbers.streams import evaluation_seeds
+    from podracer_core.random_numbers import evaluation_seeds
 
     torch.set_num_threads(1)
     seeds = [1000 * seed + index for index in range(len(LEARNING_RATES))]

@@ -32,7 +32,7 @@ from podracer_core.checkpoint import (
 )
 from podracer_core.errors import FieldViolation, InvalidInput, PreconditionFailed
 from podracer_core.evaluate import EvaluationResult
-from podracer_core.evaluate.messages import result_from_json, result_to_message
+from podracer_core.evaluate.result import result_from_json, result_to_message
 from podracer_core.jobs.messages import seconds_to_duration
 from podracer_core.service.processor_time import processor_seconds
 from podracer_core.storage import open_store

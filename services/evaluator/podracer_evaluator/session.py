@@ -27,7 +27,7 @@ from podracer_core.catalogue.messages import environment_from_message
 from podracer_core.environments.registry import require_device
 from podracer_core.errors import FieldViolation, InvalidInput
 from podracer_core.evaluate import EvaluationResult
-from podracer_core.evaluate.messages import result_to_message
+from podracer_core.evaluate.result import result_to_message
 from podracer_core.jobs.messages import seconds_to_duration
 from podracer_core.jobs.objective import MAX_EPISODES
 from podracer_core.rpc.sessions import WorkSession

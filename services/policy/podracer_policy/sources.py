@@ -17,7 +17,7 @@ from podracer.common.v1 import file_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2, leaderboard_service_pb2_grpc
 from podracer.orchestrator.v1 import artifact_service_pb2, artifact_service_pb2_grpc
 from podracer.policy.v1 import policy_service_pb2 as pb
-from podracer_core.attachments.artifacts import receive_artifact
+from podracer_core.attachments.transfer import receive_artifact
 from podracer_core.checkpoint import POLICY_GROUPS, Checkpoint, open_checkpoint_folder, open_packed_policy
 from podracer_core.errors import DataCorrupted, FieldViolation, InvalidInput, NotFound, PodracerError
 from podracer_core.rpc.resource_names import LABEL

@@ -16,7 +16,7 @@ from podracer_core.collect import Collector
 from podracer_core.environments.registry import make_vec_environment
 from podracer_core.environments.vec_environment import VecEnvironment
 from podracer_core.errors import FieldViolation, InvalidInput
-from podracer_core.training.environment_states import (
+from podracer_core.training.member_states import (
     EnvironmentState,
     member_environment_states,
     resume_environments,

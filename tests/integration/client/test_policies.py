@@ -36,7 +36,7 @@ from podracer_core.environments.registry import make_vec_environment
 from podracer_core.environments.spaces import from_gymnasium
 from podracer_core.errors import NotFound, PodracerError
 from podracer_core.evaluate import GreedyEvaluator
-from podracer_core.evaluate.messages import result_to_json
+from podracer_core.evaluate.result import result_to_json
 from podracer_core.storage import open_store
 from support.commands import Result, one_evaluator, run_here
 from support.stock_market import market_rows, write_csv

@@ -45,7 +45,7 @@ from podracer_core.errors import (
     UserCodeFailed,
 )
 from podracer_core.evaluate import GreedyEvaluator
-from podracer_core.evaluate.messages import result_to_json
+from podracer_core.evaluate.result import result_to_json
 from podracer_core.service.build import own_build
 from podracer_core.storage import open_store
 from podracer_core.training.messages import cohort_from_message

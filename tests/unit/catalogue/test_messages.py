@@ -10,8 +10,8 @@ import pytest
 from podracer.common.v1 import agent_pb2, environment_pb2
 from podracer_core.catalogue.environments import BUILT_IN, EnvironmentSpec
 from podracer_core.catalogue.environments.spec import StoredFile
+from podracer_core.catalogue.hyperparameters import HyperparameterValue
 from podracer_core.catalogue.messages import (
-    HyperparameterValue,
     description_to_message,
     environment_from_message,
     environment_to_message,

@@ -16,7 +16,7 @@ import yaml
 
 from podracer_client.secrets.deployment import ROLES
 from podracer_core.config import load_settings
-from podracer_core.device.native_settings import NATIVE_SETTINGS
+from podracer_core.device import NATIVE_SETTINGS
 from podracer_core.storage.s3 import S3Settings
 from podracer_evaluator.server import EvaluatorConfig
 from podracer_leaderboard.server import LeaderboardConfig

@@ -16,8 +16,7 @@ from podracer_core.algorithms.sharing import Sharing
 from podracer_core.buffers.rollout import Rollout
 from podracer_core.errors import InvalidInput
 from podracer_core.networks.actor import Actor, NetworkActor
-from podracer_core.random_numbers import normal
-from podracer_core.random_numbers.streams import perturbation_key
+from podracer_core.random_numbers import normal, perturbation_key
 
 # group (actor, critic, optimizer, normalizer, algorithm, random) -> name -> tensor without a member axis
 MemberState = dict[str, dict[str, Tensor]]

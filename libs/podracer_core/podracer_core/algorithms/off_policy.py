@@ -25,8 +25,7 @@ from podracer_core.device.cuda_graphs import Graphed
 from podracer_core.networks import ActionHead, Architecture, NetworkActor
 from podracer_core.networks.box_heads import BoxHead, make_exploration
 from podracer_core.optimizers import StackedAdam
-from podracer_core.random_numbers import normal
-from podracer_core.random_numbers.streams import learner_seeds, replay_keys, update_noise_keys
+from podracer_core.random_numbers import learner_seeds, normal, replay_keys, update_noise_keys
 
 ACTOR_NETWORK, CRITIC_NETWORK = 0, 100
 """Identities of the initial weights' random streams; an ensemble's networks count on from there."""

@@ -32,7 +32,7 @@ from podracer_core.networks import (
     make_policy_head,
 )
 from podracer_core.optimizers import StackedAdam, clip_gradient_
-from podracer_core.random_numbers.streams import learner_seeds
+from podracer_core.random_numbers import learner_seeds
 
 
 class OnPolicy(Algorithm):

@@ -12,8 +12,7 @@ from torch import Tensor
 from podracer_core.algorithms.experience import Batch
 from podracer_core.algorithms.sac import SAC
 from podracer_core.errors import FieldViolation, InvalidInput
-from podracer_core.random_numbers import permutation
-from podracer_core.random_numbers.streams import subset_keys
+from podracer_core.random_numbers import permutation, subset_keys
 
 
 class REDQ(SAC):

@@ -23,23 +23,6 @@ from podracer_core.catalogue.spaces import (
 )
 from podracer_core.errors import FieldViolation, InvalidInput
 
-__all__ = [
-    "HyperparameterValue",
-    "arguments_from_message",
-    "description_to_message",
-    "environment_from_message",
-    "environment_to_message",
-    "file_from_message",
-    "file_to_message",
-    "files_from_messages",
-    "files_to_messages",
-    "hyperparameter_from_message",
-    "hyperparameter_to_message",
-    "hyperparameters_from_message",
-    "space_from_message",
-    "space_to_message",
-]
-
 _PREPARATION_LENGTH = 4_000  # characters
 
 _DTYPES = {

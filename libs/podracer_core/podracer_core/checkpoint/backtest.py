@@ -32,8 +32,8 @@ from podracer_core.evaluate.backtesting import (
     seen_bars,
 )
 from podracer_core.evaluate.evaluator import Evaluated
+from podracer_core.market_data import refusal
 from podracer_core.market_data.reading import read_index, read_table
-from podracer_core.market_data.refusal import refusal
 from podracer_core.market_data.table import checked, moment
 
 POLICY, INDEX = "policy", "index"

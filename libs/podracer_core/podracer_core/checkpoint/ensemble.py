@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 
 from podracer_core.catalogue.environments import EnvironmentSpec
-from podracer_core.checkpoint.load import Checkpoint
+from podracer_core.checkpoint.objects import Checkpoint
 from podracer_core.checkpoint.policy import array_spaces, load_actors, load_policy, network_of
 from podracer_core.errors import FieldViolation, InvalidInput
 from podracer_core.networks.ensemble import EnsembleActor, EnsemblePolicy, Rule, ensemble_rule

@@ -1,7 +1,6 @@
 """Several learners of one cohort become one: pure functions on their parameters, and the state of a lead. No I/O.
 
-state        what learners share, and what each brings to a fusion
-statistics   normalizers' counts, means and squares, pooled; means of parameters
+state        what learners share, and what each brings to a fusion; normalizers' statistics, pooled
 fusion       the interface of a fusion, for packages to implement, and the class behind a fusion's name
 built_in     mean, weighted, outer
 fuse         contributions in, the shared state out: members that diverged, statistics, counters

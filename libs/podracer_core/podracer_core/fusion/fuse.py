@@ -9,8 +9,7 @@ from torch import Tensor
 
 from podracer_core.errors import InvalidInput, PodracerError
 from podracer_core.fusion.fusion import Fusion, Parameters, Stack
-from podracer_core.fusion.state import Contribution, FusionState
-from podracer_core.fusion.statistics import Moments, column, pooled
+from podracer_core.fusion.state import Contribution, FusionState, Moments, column, pooled
 
 
 @torch.no_grad()

@@ -9,8 +9,32 @@ inspection    what is remarkable about a table: gaps, splits, jumps
 appending     new bars behind those that there are
 synthetic     invented markets
 
-This file imports nothing; pyarrow and talib are imported when a table is opened.
+This file says how a table is refused; pyarrow and talib are imported when a table is opened.
 """
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from podracer_core.errors import FieldViolation, InvalidInput, PreconditionFailed
+
+FIELD = "environment.kwargs"
 
 COLUMNS = ("ticker", "time", "open", "high", "low", "close", "volume")
 """Of every table."""
+
+
+def refusal(name: str, message: str) -> InvalidInput:
+    """The error that blames one argument of the constructor of StockTrading-v0, where tables come to their use."""
+    return InvalidInput(message, violations=[FieldViolation(f"{FIELD}.{name}", message)])
+
+
+def trading_library(module: str) -> Any:
+    """The module of that name. Raises PreconditionFailed where the extra is not installed."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        message = f"market data needs {module}, which cannot be imported here ({error}); "
+        message += "install podracer-core[trading]"
+        raise PreconditionFailed(message, reason="EXTRA_NOT_INSTALLED", module=module) from error

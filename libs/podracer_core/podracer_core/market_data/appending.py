@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from podracer_core.errors import InvalidInput
+from podracer_core.market_data import refusal
 from podracer_core.market_data.canonical import Provenance, unadjusted
 from podracer_core.market_data.ex_rights import adjusted, find_ex_rights
-from podracer_core.market_data.refusal import refusal
 from podracer_core.market_data.table import PriceTable, moment
 
 # Relative: prices that were adjusted and brought back.

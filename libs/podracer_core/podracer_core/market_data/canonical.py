@@ -18,9 +18,8 @@ from typing import Any
 import numpy as np
 
 from podracer_core.errors import InvalidInput
-from podracer_core.market_data import COLUMNS
+from podracer_core.market_data import COLUMNS, trading_library
 from podracer_core.market_data.ex_rights import ExRightsDate
-from podracer_core.market_data.refusal import trading_library
 from podracer_core.market_data.table import PriceTable, moment
 
 _SCHEMA = "1"

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from podracer_core.fusion.statistics import Moments, pooled
+from podracer_core.fusion.state import Moments, pooled
 
 # Variances below this are constants of the environment; dividing by less would blow up rounding errors.
 _EPSILON = 1e-8

@@ -12,8 +12,7 @@ from torch import Tensor
 from podracer_core.errors import InvalidInput, Unavailable
 from podracer_core.fusion.fuse import fuse
 from podracer_core.fusion.fusion import Fusion
-from podracer_core.fusion.state import Contribution, Fused, FusionState
-from podracer_core.fusion.statistics import Moments
+from podracer_core.fusion.state import Contribution, Fused, FusionState, Moments
 from podracer_core.training.epochs import FusionTransport
 
 

@@ -1,11 +1,72 @@
-"""An environment's spaces, for a job that is being validated."""
+"""The spaces of an environment, and whether it works at all, before any agent exists."""
 
 from __future__ import annotations
+
+import logging
+import os
+import time
+from typing import NamedTuple
 
 from podracer.common.v1 import environment_pb2
 from podracer_core.catalogue.environments import EnvironmentSpec, find_environment
 from podracer_core.catalogue.messages import description_to_message
-from podracer_core.environments.inspection import inspect_environment
+from podracer_core.catalogue.spaces import Space, from_json
+from podracer_core.environments.processes.child_process import ChildLost, ChildProcess
+from podracer_core.environments.processes.shared_arrays import create_memory
+from podracer_core.environments.registry import batched_class, gymnasium_spec, make_vec_environment
+from podracer_core.environments.spaces import from_gymnasium
+from podracer_core.errors import UserCodeFailed
+
+_STEPS = 10
+_logger = logging.getLogger(__name__)
+
+
+class Inspection(NamedTuple):
+    """What an environment says of itself, before anything is flattened for a batch; see VecEnvironment's attributes."""
+
+    observation_space: Space
+    action_space: Space
+    max_episode_steps: int | None
+    deterministic_evaluation: bool
+    preparation: str
+
+
+def inspect_environment(spec: EnvironmentSpec, timeout_s: float = 60.0) -> Inspection:
+    """Start one environment in a process of its own, reset it, take a few random steps and look at all it returns.
+
+    Raises InvalidInput if something does not lie in its space or no algorithm could act in it, and UserCodeFailed with
+    the user's traceback if the code raises, dies, or needs longer than `timeout_s` for all of it.
+    """
+    if batched_class(spec) is not None:
+        environment = make_vec_environment(spec, 1)
+        spaces = from_gymnasium(environment.observation_space), from_gymnasium(environment.action_space)
+        environment.close()
+        if environment.preparation:
+            _logger.info("%s: %s", spec.name, environment.preparation)
+        return Inspection(
+            *spaces, environment.max_episode_steps, environment.deterministic_evaluation, environment.preparation
+        )
+    spec = gymnasium_spec(spec)
+    memory = create_memory()
+    children = [ChildProcess(spec.name, memory)]
+    deadline = time.monotonic() + timeout_s
+    try:
+        children[0].send("open", environment=spec.to_json(), count=1, pictures=False)
+        opened = children[0].receive(deadline)
+        children[0].send("inspect", steps=_STEPS)
+        children[0].receive(deadline)
+    except ChildLost as lost:
+        raise UserCodeFailed(lost.message, environment=spec.name) from lost
+    finally:
+        ChildProcess.end_all(children)
+        os.close(memory)
+    spaces = from_json(opened["observation_space"]), from_json(opened["action_space"])
+    return Inspection(
+        *spaces,
+        opened["max_episode_steps"],
+        opened.get("deterministic_evaluation", False),
+        opened.get("preparation", ""),
+    )
 
 
 def inspected(spec: EnvironmentSpec, timeout_s: float) -> environment_pb2.EnvironmentDescription:

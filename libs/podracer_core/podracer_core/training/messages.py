@@ -5,7 +5,8 @@ from __future__ import annotations
 from podracer.common.v1 import cohort_pb2
 from podracer_core.algorithms.cohort import CohortConfig, MemberConfig
 from podracer_core.catalogue.algorithms import AlgorithmInfo, find_algorithm
-from podracer_core.catalogue.messages import HyperparameterValue, hyperparameters_from_message
+from podracer_core.catalogue.hyperparameters import HyperparameterValue
+from podracer_core.catalogue.messages import hyperparameters_from_message
 from podracer_core.errors import FieldViolation, InvalidInput
 from podracer_core.jobs.pod import MAX_MEMBERS
 

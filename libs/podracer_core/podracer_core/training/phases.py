@@ -7,13 +7,36 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 
-from podracer_core.telemetry.occasions import Occasions
 from podracer_core.telemetry.spans import NO_SPAN, are_recorded, span
+
+_FIRST = 3
+_PAUSE_S = 5.0
 
 SAMPLED = "sampled"
 """The attribute of a span that stands for others of its name: what they all took is the `TOTAL` of its parent."""
 TOTAL = "seconds."
 """The attribute of a span that begins so tells what all those below it took that are called as it goes on."""
+
+
+class Occasions:
+    """The first three, and then one after 5 s, 10 s, 20 s and so on: a long round has few more than a short one."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._taken = 0
+        self._next_at = 0.0
+        self._pause_s = _PAUSE_S
+
+    def is_next(self) -> bool:
+        """Whether this is one of them."""
+        now = self._clock()
+        if self._taken >= _FIRST:
+            if now < self._next_at:
+                return False
+            self._pause_s *= 2
+        self._taken += 1
+        self._next_at = now + self._pause_s
+        return True
 
 
 class Phases:

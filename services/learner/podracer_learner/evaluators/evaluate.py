@@ -15,7 +15,7 @@ from podracer_core.checkpoint import POLICY_GROUPS, Checkpoint, evaluate_checkpo
 from podracer_core.environments.registry import device_for
 from podracer_core.errors import DeadlineExpired, InvalidInput
 from podracer_core.evaluate import EvaluationResult
-from podracer_core.evaluate.messages import result_from_message, result_to_message
+from podracer_core.evaluate.result import result_from_message, result_to_message
 from podracer_core.jobs.messages import seconds_from_duration, seconds_to_duration
 from podracer_core.service.processor_time import processor_seconds
 from podracer_learner.checkpoints import read_references

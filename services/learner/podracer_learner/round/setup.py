@@ -31,8 +31,8 @@ from podracer_core.environments.spaces import (
 )
 from podracer_core.errors import InvalidInput, PreconditionFailed
 from podracer_core.storage.manifest import ManifestFile
-from podracer_core.training.environment_states import resume_environments
 from podracer_core.training.evaluation_backend import EvaluationBackend, InProcessBackend
+from podracer_core.training.member_states import resume_environments
 from podracer_core.training.messages import cohort_from_message
 from podracer_core.training.plan import RoundPlan
 from podracer_core.training.source import InProcessSource, OverlappingSource, RolloutSource

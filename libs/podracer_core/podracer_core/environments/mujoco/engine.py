@@ -28,7 +28,7 @@ def open_physics(
     place = torch.device(device)
     chosen: str = ("mujoco" if place.type == "cpu" else "warp") if engine == "auto" else engine
     if chosen == "mujoco" and place.type == "cpu":
-        from podracer_core.environments.mujoco.batch_physics import BatchPhysics
+        from podracer_core.environments.mujoco.physics import BatchPhysics
 
         return BatchPhysics(load_model(xml_file), num_envs, fields)
     if chosen == "warp":
