@@ -10,7 +10,7 @@ from torch import Tensor
 
 from podracer_core.buffers.rollout import EpisodeStatistics, Rollout, allocate_rollout
 from podracer_core.device.cuda_graphs import Graphed
-from podracer_core.environments.action_masks import action_mask_size
+from podracer_core.environments.spaces import action_mask_size
 from podracer_core.environments.vec_environment import Step, VecEnvironment
 from podracer_core.errors import InvalidInput
 from podracer_core.networks.actor import Actor

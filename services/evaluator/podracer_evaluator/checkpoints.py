@@ -14,7 +14,7 @@ from podracer_core.attachments.placement import FILES_MISSING, place_environment
 from podracer_core.catalogue import spaces
 from podracer_core.catalogue.environments import EnvironmentSpec, find_environment
 from podracer_core.catalogue.environments.spec import StoredFile
-from podracer_core.catalogue.evaluators import GREEDY_EPISODES
+from podracer_core.catalogue.extensions import GREEDY_EPISODES
 from podracer_core.catalogue.messages import (
     description_to_message,
     environment_from_message,

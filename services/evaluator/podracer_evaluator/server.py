@@ -12,8 +12,7 @@ import grpc
 
 from podracer.evaluator.v1 import evaluator_service_pb2, evaluator_service_pb2_grpc
 from podracer_core.attachments.cache import FileCache
-from podracer_core.attachments.placement import place_environment
-from podracer_core.attachments.settings import PodSettings
+from podracer_core.attachments.placement import PodSettings, place_environment
 from podracer_core.attachments.transfer import FileReceiver
 from podracer_core.catalogue.messages import environment_from_message
 from podracer_core.errors import FieldViolation, InvalidInput, Unavailable

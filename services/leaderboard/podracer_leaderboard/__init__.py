@@ -18,7 +18,7 @@ guard          checks what a generator proposed; where that fails, the scheduler
 boards, proposals, submissions, evaluations, listings    the use cases, a few calls each
 new_agents, places    what they change: agents, and candidates on the board
 judged_rounds  rungs, curves and throughput, read from the rounds' rows
-store, messages, names, changes                          what they share
+store, messages, changes                                 what they share
 tables, migrations                                       what lasts
 server, __main__                                         the process
 """

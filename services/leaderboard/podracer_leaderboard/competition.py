@@ -1,17 +1,15 @@
-"""From a LeaderboardSpec to what decides: the rules, the search space, and the generator and updater of an installed
-package, found by its entry points."""
+"""From a LeaderboardSpec to what decides: the rules, the search space, the generator and the updater."""
 
 from __future__ import annotations
 
 import functools
-import importlib.metadata
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from random import Random
-from typing import TypeVar
 
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
 from podracer_core.catalogue.algorithms import find_algorithm
+from podracer_core.catalogue.extensions import load_class
 from podracer_core.catalogue.hyperparameters import (
     Choice,
     Fixed,
@@ -27,7 +25,7 @@ from podracer_core.errors import FieldViolation, InvalidInput
 from podracer_core.jobs.evolution import Evolution
 from podracer_core.jobs.objective import Objective
 from podracer_core.jobs.search import Dimension, Search
-from podracer_core.jobs.validation import validate_competition
+from podracer_core.jobs.spec import validate_competition
 from podracer_leaderboard.agents import Cohort, CohortRequest, Population
 from podracer_leaderboard.generator import ENTRY_POINT_GROUP as GENERATORS
 from podracer_leaderboard.generator import Generator
@@ -35,8 +33,6 @@ from podracer_leaderboard.rules import Rules
 from podracer_leaderboard.search_space import SearchSpace
 from podracer_leaderboard.updater import ENTRY_POINT_GROUP as UPDATERS
 from podracer_leaderboard.updater import Updater
-
-Extension = TypeVar("Extension")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,12 +69,12 @@ def _competition(
     rules = Rules.of(evolution, seed=spec.seed, updater=statistic, algorithm_count=len(space.shares))
     generator = find_generator(rules.generator, "evolution.generator")
     stand_in = _generator(evolution.scheduler, "evolution.scheduler")
-    updater = load_extension(UPDATERS, rules.updater, Updater, "evolution.updater")  # type: ignore[type-abstract]
+    updater = load_class(UPDATERS, rules.updater, Updater, "evolution.updater")  # type: ignore[type-abstract]
     return Competition(rules, space, generator, stand_in, updater(rules))
 
 
 def _generator(name: str, field: str) -> type[Generator]:
-    return load_extension(GENERATORS, name, Generator, field)  # type: ignore[type-abstract]
+    return load_class(GENERATORS, name, Generator, field)  # type: ignore[type-abstract]
 
 
 def _generator_if_installed(name: str, field: str) -> type[Generator]:
@@ -141,31 +137,3 @@ def _fitted(knob: Hyperparameter, search: Range) -> Range:
 def _typed(knob: Hyperparameter, value: HyperparameterValue) -> HyperparameterValue:
     """`1` where a real number is meant is `1.0`."""
     return float(value) if knob.kind == "float" and isinstance(value, int) else value
-
-
-def load_extension(group: str, name: str, kind: type[Extension], field: str) -> type[Extension]:
-    """The class that an installed package offers under `name`; `field` is where the name was given.
-
-    Raises InvalidInput where there is none, where it cannot be imported, or where it is no subclass of `kind`.
-    """
-    found = _entry_points(group)
-    if name not in found.names:
-        known = ", ".join(sorted(found.names)) or "none"
-        raise _refuse(field, f"no {kind.__name__.lower()} {name!r} is installed; there are: {known}")
-    try:
-        loaded = found[name].load()
-    except Exception as error:  # what an installed package does when it is imported is not ours to foresee
-        problem = f"{found[name].value} cannot be imported: {type(error).__name__}: {error}"
-        raise _refuse(field, problem) from error
-    if not (isinstance(loaded, type) and issubclass(loaded, kind)):
-        raise _refuse(field, f"{found[name].value} is no {kind.__module__}.{kind.__name__}")
-    return loaded
-
-
-@functools.cache
-def _entry_points(group: str) -> importlib.metadata.EntryPoints:
-    return importlib.metadata.entry_points(group=group)
-
-
-def _refuse(field: str, problem: str) -> InvalidInput:
-    return InvalidInput(f"{field}: {problem}", violations=[FieldViolation(field, problem)], reason="UNKNOWN_EXTENSION")

@@ -14,7 +14,7 @@ from podracer_core.catalogue.messages import hyperparameters_from_message
 from podracer_core.database import Database
 from podracer_core.errors import FieldViolation, InvalidInput
 from podracer_core.jobs.messages import seconds_to_duration
-from podracer_leaderboard import messages, names, store
+from podracer_leaderboard import messages, store
 from podracer_leaderboard.competition import competition_of
 from podracer_leaderboard.elites import (
     EliteStatistics,
@@ -38,7 +38,7 @@ class Listings:
 
     async def agents(self, request: leaderboard_pb2.ListAgentsRequest) -> leaderboard_pb2.ListAgentsResponse:
         """Oldest first."""
-        names.check_leaderboard(request.leaderboard)
+        messages.check_leaderboard(request.leaderboard)
         query = select(AgentRow).where(AgentRow.board == request.leaderboard)
         if request.states:
             query = query.where(AgentRow.state.in_([_state(state) for state in request.states]))
@@ -50,7 +50,7 @@ class Listings:
 
     async def agent(self, name: str) -> leaderboard_pb2.GetAgentResponse:
         """With its ancestors, parents first, and its children. Raises NotFound."""
-        names.check_agent(name, "name")
+        messages.check_agent(name, "name")
 
         def operation(session: Session) -> leaderboard_pb2.GetAgentResponse:
             row = store.get_agent(session, name)
@@ -69,7 +69,7 @@ class Listings:
 
     async def statistics(self, request: leaderboard_pb2.GetStatisticsRequest) -> leaderboard_pb2.GetStatisticsResponse:
         """Of the elites, the candidates on the board. Raises InvalidInput for an algorithm that is not searched."""
-        names.check_leaderboard(request.leaderboard)
+        messages.check_leaderboard(request.leaderboard)
 
         def operation(session: Session) -> tuple[SearchSpace, list[agent_pb2.AgentSpec], Sequence[LineageStatistics]]:
             board = store.get_board(session, request.leaderboard)

@@ -13,7 +13,7 @@ from podracer.learner.v1 import learner_service_pb2, learner_service_pb2_grpc
 from podracer.orchestrator.v1 import job_pb2, pod_service_pb2
 from podracer_core.catalogue.algorithms import known_algorithms
 from podracer_core.catalogue.environments import BUILT_IN, known_environments
-from podracer_core.catalogue.evaluators import evaluator_names
+from podracer_core.catalogue.extensions import evaluator_names
 from podracer_core.errors import FieldViolation, InvalidInput, Unavailable
 from podracer_core.rpc.auth import Authorizer
 from podracer_core.rpc.backoff import Backoff

@@ -13,7 +13,7 @@ import grpc
 
 from podracer.worker.v1 import worker_service_pb2, worker_service_pb2_grpc
 from podracer_core.attachments.cache import FileCache
-from podracer_core.attachments.settings import PodSettings
+from podracer_core.attachments.placement import PodSettings
 from podracer_core.attachments.transfer import FileReceiver
 from podracer_core.carriers.shared_folder import SharedFolder
 from podracer_core.rpc.auth import Authorizer

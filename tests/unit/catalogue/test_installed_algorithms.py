@@ -18,7 +18,7 @@ from podracer_core.catalogue.algorithms import (
 from podracer_core.catalogue.spaces import BoxSpace, DictSpace, DiscreteSpace
 from podracer_core.errors import InvalidInput
 from podracer_core.jobs.job_file import parse_job
-from podracer_core.jobs.validation import validate
+from podracer_core.jobs.spec import validate
 from podracer_core.training.messages import cohort_from_message
 from podracer_leaderboard.competition import read_competition
 from podracer_leaderboard.search_space import shape_of

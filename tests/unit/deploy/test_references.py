@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from podracer_core.attachments.settings import PodSettings
+from podracer_core.attachments.placement import PodSettings
 from podracer_core.config import load_settings
 from podracer_core.rpc.tokens import FileToken, TokenFiles
 from podracer_core.storage.s3 import S3Settings

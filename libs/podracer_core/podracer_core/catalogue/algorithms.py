@@ -11,7 +11,7 @@ from importlib.metadata import EntryPoint, entry_points
 from types import MappingProxyType
 from typing import Any
 
-from podracer_core.catalogue.built_in import BuiltIn, package_of
+from podracer_core.catalogue.extensions import BuiltIn, package_of
 from podracer_core.catalogue.hyperparameters import Hyperparameter, Scope
 from podracer_core.catalogue.spaces import BoxSpace, MultiBinarySpace, Space, describe
 from podracer_core.errors import FieldViolation, InvalidInput

@@ -230,12 +230,12 @@ def _task(
 
 # Ant, Humanoid and HumanoidStandup show no contact forces: see docs/environments/mujoco.md.
 BUILT_IN = (
-    _task("ant:Ant", AntArguments, "Walk on four legs without falling over; 6,000 is very good", (27, 8)),
+    _task("spatial:Ant", AntArguments, "Walk on four legs without falling over; 6,000 is very good", (27, 8)),
     _task("planar:HalfCheetah", HalfCheetahArguments, "Run on two legs, in a plane; 10,000 is very good", (17, 6)),
     _task("planar:Hopper", HopperArguments, "Hop on one leg, in a plane, without falling; 3,500 is very good", (11, 3)),
-    _task("humanoid:Humanoid", HumanoidArguments, "Walk on two legs without falling; 5,000 is good", (270, 17), 0.4),
+    _task("spatial:Humanoid", HumanoidArguments, "Walk on two legs without falling; 5,000 is good", (270, 17), 0.4),
     _task(
-        "humanoid:HumanoidStandup",
+        "spatial:HumanoidStandup",
         HumanoidStandupArguments,
         "Stand up from lying on the back; 150,000 is good",
         (270, 17),

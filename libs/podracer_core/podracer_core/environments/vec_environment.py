@@ -15,7 +15,7 @@ import gymnasium
 import torch
 from torch import Tensor
 
-from podracer_core.environments.action_masks import action_mask_size
+from podracer_core.environments.spaces import action_mask_size
 from podracer_core.errors import FieldViolation, InvalidInput
 
 

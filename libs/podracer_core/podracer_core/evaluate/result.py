@@ -10,7 +10,7 @@ from typing import Any
 from podracer.common.v1 import agent_pb2
 from podracer_core.environments.vec_environment import EpisodeStatistic
 from podracer_core.errors import InvalidInput
-from podracer_core.statistics.student_t import student_t_quantile
+from podracer_core.statistics import student_t_quantile
 
 _CONFIDENCE = 0.95
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from podracer.orchestrator.v1 import job_pb2
-from podracer_core.catalogue.fusions import BUILT_IN_FUSIONS, OUTER
+from podracer_core.catalogue.extensions import BUILT_IN_FUSIONS, OUTER
 from podracer_core.config import ByteSize, Seconds
 from podracer_core.jobs.checks import MAX_COUNT, Checks, is_extension_name
 from podracer_core.jobs.messages import read, write

@@ -4,9 +4,8 @@ reading       CSV, Parquet or Arrow -> columns
 wall_clock    times with a zone
 table         … checked, ticker by ticker in the order of time; tickers on one time axis, gaps as the user says
 ex_rights     unadjusted ex-rights dates found and smoothed
-canonical     the one Parquet file that a table is stored as
+canonical     the one Parquet file that a table is stored as, and new bars behind those that it has
 inspection    what is remarkable about a table: gaps, splits, jumps
-appending     new bars behind those that there are
 synthetic     invented markets
 
 This file says how a table is refused; pyarrow and talib are imported when a table is opened.

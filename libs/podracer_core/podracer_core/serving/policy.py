@@ -20,8 +20,7 @@ from podracer_core.checkpoint import (
     rule_of,
 )
 from podracer_core.checkpoint.policy import array_spaces, random_observations
-from podracer_core.environments.action_masks import action_mask_parts
-from podracer_core.environments.spaces import from_gymnasium
+from podracer_core.environments.spaces import action_mask_parts, from_gymnasium
 from podracer_core.errors import FieldViolation, InvalidInput
 
 MAX_POLICIES = 100

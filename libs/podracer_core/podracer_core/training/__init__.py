@@ -2,8 +2,7 @@
 
 plan        what a round is to do
 source      where rollouts come from: this process, or workers; whether some are collected ahead
-epochs      several learners of one cohort, fused at the end of each epoch
-group       learners that sit in one torch.distributed group
+epochs      several learners of one cohort, fused at the end of each epoch; those of one torch.distributed group
 evaluation_backend  what evaluates: this process, or an evaluator
 snapshots   a member at one moment, and what was said of it; each member's best snapshots
 member_states    a member's first state: resumed, copied, perturbed or fused; environments' states by member

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from podracer.common.v1 import agent_pb2
 from podracer.evaluator.v1 import evaluator_service_pb2
 from podracer.orchestrator.v1 import pod_service_pb2
-from podracer_core.catalogue.evaluators import GREEDY_EPISODES
+from podracer_core.catalogue.extensions import GREEDY_EPISODES
 from podracer_core.catalogue.messages import environment_from_message
 from podracer_core.checkpoint import POLICY_GROUPS, Checkpoint, evaluate_checkpoints, pack_policy, rule_of
 from podracer_core.environments.registry import device_for

@@ -11,8 +11,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from podracer_core.catalogue.built_in import BuiltIn, package_of
 from podracer_core.catalogue.environments.info import ArgumentInfo, EnvironmentInfo
+from podracer_core.catalogue.extensions import BuiltIn, package_of
 from podracer_core.errors import FieldViolation, InvalidInput, PreconditionFailed
 
 if TYPE_CHECKING:
