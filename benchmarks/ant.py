@@ -19,9 +19,8 @@ from pathlib import Path
 import torch
 from report import Target, finish, print_table, spread, versions
 
-from podracer_core.algorithms.algorithm import Algorithm
+from podracer_core.algorithms.algorithm import Algorithm, algorithm_class
 from podracer_core.algorithms.cohort import CohortConfig, MemberConfig
-from podracer_core.algorithms.registry import algorithm_class
 from podracer_core.catalogue.environments import EnvironmentSpec
 from podracer_core.collect import Collector
 from podracer_core.device import NATIVE_SETTINGS

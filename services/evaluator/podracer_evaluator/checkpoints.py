@@ -34,8 +34,8 @@ from podracer_core.errors import FieldViolation, InvalidInput, PreconditionFaile
 from podracer_core.evaluate import EvaluationResult
 from podracer_core.evaluate.result import result_from_json, result_to_message
 from podracer_core.jobs.messages import seconds_to_duration
-from podracer_core.service.processor_time import processor_seconds
 from podracer_core.storage import open_store
+from podracer_core.training.phases import processor_seconds
 
 _MAX_EPISODES = 100_000
 _MAX_POLICIES = 100

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from torch import Tensor
 
+from podracer_core.algorithms.algorithm import algorithm_class
 from podracer_core.algorithms.cohort import CohortConfig
-from podracer_core.algorithms.registry import algorithm_class
 from podracer_core.catalogue.environments import EnvironmentSpec
 from podracer_core.environments.registry import evaluates_alike, make_vec_environment
 from podracer_core.environments.vec_environment import VecEnvironment

@@ -22,12 +22,12 @@ from podracer_core.errors import (
     UserCodeFailed,
 )
 from podracer_core.jobs.messages import seconds_from_duration
-from podracer_core.service.processor_time import processor_seconds
 from podracer_core.storage.folder import FolderStore
 from podracer_core.storage.object_store import ObjectStore
 from podracer_core.storage.spool import Spool, SpoolFolder
 from podracer_core.telemetry import metrics
 from podracer_core.telemetry.spans import current, span
+from podracer_core.training.phases import processor_seconds
 from podracer_learner.config import LearnerConfig
 from podracer_learner.evaluators.calls import inspect_environment_for
 from podracer_learner.evaluators.evaluate import EvaluationTooLong, evaluate_for

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from podracer_core.algorithms.algorithm import algorithm_class
 from podracer_core.algorithms.cohort import CohortConfig
-from podracer_core.algorithms.registry import algorithm_class
 from podracer_core.buffers.rollout import Rollout
 from podracer_core.catalogue.environments import EnvironmentSpec
 from podracer_core.collect import Collector

@@ -29,10 +29,10 @@ from podracer_core.errors import InvalidInput
 from podracer_core.rpc.sessions import WorkSession
 from podracer_core.rpc.work_queue import WorkQueue
 from podracer_core.service.build import own_build, require_same_build
-from podracer_core.service.processor_time import processor_seconds
 from podracer_core.telemetry.metrics import ROLLOUT, WORKER_STEPS
 from podracer_core.telemetry.spans import Span, span
 from podracer_core.training.messages import cohort_from_message
+from podracer_core.training.phases import processor_seconds
 from podracer_worker.collection import Collection, CollectionPlan
 
 logger = logging.getLogger(__name__)

@@ -20,8 +20,8 @@ from podracer.leaderboard.v1 import leaderboard_service_pb2
 from podracer.orchestrator.v1 import artifact_service_pb2
 from podracer_client.policies.folders import policy_folders
 from podracer_client.servers.connection import Connection
+from podracer_core.algorithms.algorithm import algorithm_class
 from podracer_core.algorithms.cohort import CohortConfig, MemberConfig
-from podracer_core.algorithms.registry import algorithm_class
 from podracer_core.catalogue.environments import EnvironmentSpec
 from podracer_core.catalogue.spaces import to_json
 from podracer_core.checkpoint import (

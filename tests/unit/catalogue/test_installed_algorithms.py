@@ -6,8 +6,7 @@ import pytest
 
 from podracer.common.v1 import agent_pb2, cohort_pb2, environment_pb2, evolution_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
-from podracer_core.algorithms.algorithm import Algorithm
-from podracer_core.algorithms.registry import algorithm_class
+from podracer_core.algorithms.algorithm import Algorithm, algorithm_class
 from podracer_core.catalogue.algorithms import (
     automatic_algorithms,
     broken_algorithms,

@@ -16,7 +16,7 @@ from podracer_core.algorithms.cohort import CohortConfig, check_member_hyperpara
 from podracer_core.algorithms.experience import Batch, Experience
 from podracer_core.algorithms.h_term import HTerm
 from podracer_core.algorithms.sharing import Shared, Sharing
-from podracer_core.algorithms.trained_network import TrainedNetwork
+from podracer_core.algorithms.values import TrainedNetwork
 from podracer_core.buffers.replay import Replay
 from podracer_core.buffers.rollout import Rollout
 from podracer_core.catalogue.algorithms import find_algorithm

@@ -23,8 +23,8 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
+from podracer_core.algorithms.algorithm import algorithm_class
 from podracer_core.algorithms.cohort import CohortConfig, MemberConfig
-from podracer_core.algorithms.registry import algorithm_class
 from podracer_core.catalogue import spaces
 from podracer_core.catalogue.algorithms import find_algorithm
 from podracer_core.checkpoint.objects import Checkpoint

@@ -12,7 +12,7 @@ from podracer_core.catalogue.environments import EnvironmentSpec, find_environme
 from podracer_core.catalogue.messages import description_to_message
 from podracer_core.catalogue.spaces import Space, from_json
 from podracer_core.environments.processes.child_process import ChildLost, ChildProcess
-from podracer_core.environments.processes.shared_arrays import create_memory
+from podracer_core.environments.processes.exchange import create_memory
 from podracer_core.environments.registry import batched_class, gymnasium_spec, make_vec_environment
 from podracer_core.environments.spaces import from_gymnasium
 from podracer_core.errors import UserCodeFailed

@@ -17,7 +17,7 @@ from podracer_core.errors import DeadlineExpired, InvalidInput
 from podracer_core.evaluate import EvaluationResult
 from podracer_core.evaluate.result import result_from_message, result_to_message
 from podracer_core.jobs.messages import seconds_from_duration, seconds_to_duration
-from podracer_core.service.processor_time import processor_seconds
+from podracer_core.training.phases import processor_seconds
 from podracer_learner.checkpoints import read_references
 from podracer_learner.config import LearnerConfig
 from podracer_learner.evaluators.calls import EvaluatorCall, answer_of_any, require_user_code_allowed

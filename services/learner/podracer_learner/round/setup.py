@@ -13,9 +13,8 @@ import torch
 
 from podracer.common.v1 import environment_pb2
 from podracer.orchestrator.v1 import pod_service_pb2
-from podracer_core.algorithms.algorithm import Algorithm
+from podracer_core.algorithms.algorithm import Algorithm, algorithm_class
 from podracer_core.algorithms.cohort import CohortConfig
-from podracer_core.algorithms.registry import algorithm_class
 from podracer_core.carriers.negotiation import Endpoint
 from podracer_core.catalogue.algorithms import find_algorithm
 from podracer_core.catalogue.environments import EnvironmentSpec

@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from podracer_core.environments.processes.channel import Channel
+from podracer_core.environments.processes.exchange import Channel
 from podracer_core.errors import InvalidInput, PodracerError, UserCodeFailed
 
 _MODULE = "podracer_core.environments.processes.preprocess_child"

@@ -13,6 +13,7 @@ import numpy as np
 from gymnasium.wrappers import OrderEnforcing, TimeLimit
 from numpy.typing import NDArray
 
+from podracer_core.environments.processes.exchange import SharedArrays
 from podracer_core.environments.processes.row_codec import (
     action_reader,
     check_frame,
@@ -21,7 +22,6 @@ from podracer_core.environments.processes.row_codec import (
     observation_writer,
 )
 from podracer_core.environments.processes.rows import Rows, describe_spaces, episode_seed
-from podracer_core.environments.processes.shared_arrays import SharedArrays
 from podracer_core.environments.spaces import (
     action_mask_size,
     check_mask,

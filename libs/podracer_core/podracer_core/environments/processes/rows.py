@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from podracer_core.catalogue.spaces import to_json
-from podracer_core.environments.processes.shared_arrays import SharedArrays, map_memory
+from podracer_core.environments.processes.exchange import SharedArrays, map_memory
 from podracer_core.environments.spaces import (
     action_array_space,
     action_mask_size,
