@@ -136,14 +136,11 @@ def check_alias(name: str, field: str = "alias") -> str:
 def check_text(value: str, field: str, limit: int = 200) -> str:
     """`value`, unless it is empty or longer than `limit`: then InvalidInput."""
     if not 0 < len(value) <= limit:
-        raise _refuse(field, f"expected 1 to {limit} characters, got {len(value)}")
+        problem = f"expected 1 to {limit} characters, got {len(value)}"
+        raise InvalidInput(f"{field}: {problem}", violations=[FieldViolation(field, problem)])
     return value
 
 
 def agent_name(job: str, number: int) -> str:
     """The name of a job's agent by its number, from 1."""
     return f"{job}/agents/a{number:04}"
-
-
-def _refuse(field: str, problem: str) -> InvalidInput:
-    return InvalidInput(f"{field}: {problem}", violations=[FieldViolation(field, problem)])

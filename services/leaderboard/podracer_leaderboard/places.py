@@ -52,7 +52,7 @@ def score_of(updater: Updater, evaluation: agent_pb2.Evaluation, *, within_rung:
 
 def judged(session: Session, board: BoardRow, updater: Updater, own: Judged) -> Judged:
     """What counts of the checkpoint of `own`, the evaluation that it was found by."""
-    return _challenged(session, board.name, updater, own.evaluation.agent, own.prefix) or own
+    return next(iter(_confirmed(session, board.name, updater, own.evaluation.agent, own.prefix)), own)
 
 
 def take(
@@ -158,11 +158,6 @@ def _place(
     )
     session.add(row)
     _note_change(board)
-
-
-def _challenged(session: Session, board: str, updater: Updater, agent: str, prefix: str) -> Judged | None:
-    """What the challenges of a checkpoint say; None where there was none, or none with a finite score."""
-    return next(iter(_confirmed(session, board, updater, agent, prefix)), None)
 
 
 def _confirmed(session: Session, board: str, updater: Updater, agent: str, prefix: str = "") -> list[Judged]:

@@ -65,7 +65,8 @@ def backtest(
         spec = replace(spec, kwargs=dated(spec.kwargs, former))
         own = [dated(kwargs, former) for kwargs in own]
     elif spec.data != trained[0].data:  # another table: what is told of training
-        own = [{**_dates(spec.kwargs), **kwargs} for kwargs in own]
+        dates = {name: spec.kwargs[name] for name in ("train_end", "validation_end") if name in spec.kwargs}
+        own = [{**dates, **kwargs} for kwargs in own]
     actor = load_actor(checkpoints[0]) if len(checkpoints) == 1 else load_ensemble(checkpoints, rule, "cpu")
     with place_environment(spec, cache) as placed:
         if former is not None:
@@ -138,10 +139,6 @@ def _require_tickers(trained: Sequence[str], spec: EnvironmentSpec) -> None:
         differs += [f"has {more} besides"] if more else []
         problem = f"the policy was trained on {_names(trained)}; this table {' and '.join(differs)}"
         raise InvalidInput(problem, violations=[FieldViolation("environment.data.table", problem)])
-
-
-def _dates(kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: kwargs[name] for name in ("train_end", "validation_end") if name in kwargs}
 
 
 def _names(tickers: Sequence[str]) -> str:

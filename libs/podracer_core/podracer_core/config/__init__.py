@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import MISSING, Field, fields
+from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
 
@@ -73,7 +73,7 @@ def load_settings(settings: type[T], environment: Mapping[str, str] | None = Non
             text = _secret_text(name, environment) if Secret in alternatives(kind) else environment.get(name, "")
             if text:
                 values[field.name] = from_text(kind, text)
-            elif _is_required(field):
+            elif field.default is MISSING and field.default_factory is MISSING:
                 violations.append(FieldViolation(name, f"is not set; expected {expected(kind)}"))
         except WrongValueError as error:
             got = "something else" if Secret in alternatives(kind) else repr(text)
@@ -84,10 +84,6 @@ def load_settings(settings: type[T], environment: Mapping[str, str] | None = Non
         message = "; ".join(f"{violation.field}: {violation.message}" for violation in violations)
         raise InvalidInput(message, violations=violations, reason="INVALID_SETTING")
     return settings(**values)
-
-
-def _is_required(field: Field[Any]) -> bool:
-    return field.default is MISSING and field.default_factory is MISSING
 
 
 def _secret_text(name: str, environment: Mapping[str, str]) -> str:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from podracer_core.catalogue.extensions import FUSION_GROUP, load_class
 from podracer_core.errors import FieldViolation, InvalidInput, PodracerError
-from podracer_core.fusion.state import Contribution, FusionState, Moments, column, pooled
+from podracer_core.fusion.state import Contribution, FusionState, column, pooled
 
 Parameters = Mapping[str, Tensor]
 """name -> [M, …] of one learner, or [K, M, …] of K learners."""
@@ -104,7 +104,9 @@ def fuse(fusion: Fusion, state: FusionState, contributions: Sequence[Contributio
     return FusionState(
         {name: torch.where(column(sound, old), fused[name], old) for name, old in state.parameters.items()},
         {
-            name: pooled([before, *(_growth(name, ordered[k], counted[k] & sound) for k in range(len(ordered)))])
+            name: pooled(
+                [before, *(ordered[k].growth.statistics[name].where(counted[k] & sound) for k in range(len(ordered)))]
+            )
             for name, before in state.statistics.items()
         },
         state.transitions + torch.stack([contribution.growth.transitions for contribution in ordered]).sum(0),
@@ -141,10 +143,6 @@ def _stacked(name: str, previous: Tensor, contributions: Sequence[Contribution],
     parts = [contribution.growth.parameters[name].double() for contribution in contributions]
     # Never by multiplication: a diverged member's NaN must not touch the others.
     return torch.stack([torch.where(column(counted[k], part), part, previous) for k, part in enumerate(parts)])
-
-
-def _growth(name: str, contribution: Contribution, wanted: Tensor) -> Moments:
-    return contribution.growth.statistics[name].where(wanted)
 
 
 def _rounded(fused: Parameters, model: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -145,7 +145,9 @@ class GroupFusion(FusionTransport):
         samples = torch.tensor([contribution.samples], device=contribution.growth.transitions.device)
         parts = [samples, *_tensors(contribution.growth)]
         brought = []
-        for rank, data in enumerate(self._all(torch.cat([_bytes(part) for part in parts]))):
+        for rank, data in enumerate(
+            self._all(torch.cat([part.contiguous().view(-1).view(torch.uint8) for part in parts]))
+        ):
             pieces = torch.split(data, [part.nbytes for part in parts])
             count, *tensors = [_from_bytes(piece, part) for piece, part in zip(pieces, parts, strict=True)]
             growth = _with_tensors(contribution.growth, tensors)
@@ -172,10 +174,6 @@ def _with_tensors(model: FusionState, tensors: Sequence[Tensor]) -> FusionState:
     parameters = {name: next(rest) for name in model.parameters}
     statistics = {name: Moments(next(rest), next(rest), next(rest)) for name in model.statistics}
     return FusionState(parameters, statistics, next(rest), next(rest))
-
-
-def _bytes(tensor: Tensor) -> Tensor:
-    return tensor.contiguous().view(-1).view(torch.uint8)
 
 
 def _from_bytes(data: Tensor, model: Tensor) -> Tensor:

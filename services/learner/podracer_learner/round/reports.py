@@ -8,7 +8,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from podracer.common.v1 import agent_pb2, cohort_pb2
 from podracer.orchestrator.v1 import pod_service_pb2
@@ -95,14 +95,10 @@ def progress_report(
         if math.isfinite(progress.returns[index]):
             member.training_return = progress.returns[index]
         member.metrics.update(
-            {name: values[index] for name, values in progress.metrics.items() if _finite(values[index])}
+            {name: values[index] for name, values in progress.metrics.items() if math.isfinite(float(values[index]))}
         )
         report.members.append(member)
     return report
-
-
-def _finite(value: Any) -> bool:
-    return math.isfinite(float(value))
 
 
 def work_span(lease: pod_service_pb2.Lease) -> Span:
