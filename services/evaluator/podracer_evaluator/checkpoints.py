@@ -30,7 +30,7 @@ from podracer_core.checkpoint import (
     open_packed_policy,
     rule_of,
 )
-from podracer_core.errors import FieldViolation, InvalidInput, PreconditionFailed
+from podracer_core.errors import InvalidInput, PreconditionFailed
 from podracer_core.evaluate import EvaluationResult
 from podracer_core.evaluate.result import result_from_json, result_to_message
 from podracer_core.jobs.messages import seconds_to_duration
@@ -96,7 +96,7 @@ def evaluate_request(
     """
     if request.purpose not in agent_pb2.EvaluationPurpose.values():
         problem = f"expected one of EvaluationPurpose, got {request.purpose}"
-        raise InvalidInput(f"purpose: {problem}", violations=[FieldViolation("purpose", problem)])
+        raise InvalidInput.of("purpose", problem)
     description = describe(checkpoints[0])
     rule_of(checkpoints, request.ensemble)
     named = request.environment if request.HasField("environment") else description.environment

@@ -15,7 +15,7 @@ from podracer_core.attachments.cache import FileCache
 from podracer_core.attachments.placement import PodSettings, place_environment
 from podracer_core.attachments.transfer import FileReceiver
 from podracer_core.catalogue.messages import environment_from_message
-from podracer_core.errors import FieldViolation, InvalidInput, Unavailable
+from podracer_core.errors import InvalidInput, Unavailable
 from podracer_core.jobs.messages import seconds_from_duration
 from podracer_core.rpc.auth import Authorizer
 from podracer_core.rpc.server import RpcServer, create_server
@@ -144,7 +144,7 @@ class EvaluatorService(evaluator_service_pb2_grpc.EvaluatorServiceServicer):
         timeout_s = seconds_from_duration(request.timeout) or _INSPECT_TIMEOUT_S
         if not 0 < timeout_s <= _MAX_TIMEOUT_S:
             problem = f"expected 0 to {_MAX_TIMEOUT_S:.0f} s, got {timeout_s:g} s"
-            raise InvalidInput(f"timeout: {problem}", violations=[FieldViolation("timeout", problem)])
+            raise InvalidInput.of("timeout", problem)
         with place_environment(environment_from_message(request.environment), self._cache) as placed:
             return evaluator_service_pb2.InspectResponse(description=inspected(placed.spec, timeout_s))
 

@@ -12,7 +12,7 @@ from podracer.common.v1 import agent_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
 from podracer_core.catalogue.messages import hyperparameters_from_message
 from podracer_core.database import Database
-from podracer_core.errors import FieldViolation, InvalidInput
+from podracer_core.errors import InvalidInput
 from podracer_core.jobs.messages import seconds_to_duration
 from podracer_leaderboard import messages, store
 from podracer_leaderboard.competition import competition_of
@@ -76,7 +76,7 @@ class Listings:
             space = competition_of(board.spec).space
             if request.algorithm and request.algorithm not in space.ranges:
                 problem = f"{request.algorithm!r} is not searched; expected {' or '.join(space.ranges)}"
-                raise InvalidInput(problem, violations=[FieldViolation("algorithm", problem)])
+                raise InvalidInput(problem, field="algorithm")
             columns = (RoundRow.lineage, RoundRow.agent, RoundRow.rung, RoundRow.score, RoundRow.cost_s)
             rounds = session.execute(select(*columns).where(RoundRow.board == board.name))
             return space, _elites(session, board.name), lineage_statistics(RoundResult(*row) for row in rounds)
@@ -136,6 +136,5 @@ def _statistics(elites: EliteStatistics) -> leaderboard_pb2.GetStatisticsRespons
 
 def _state(number: int) -> str:
     if number not in _STATE_NAMES:
-        problem = f"{number} is no state of an agent"
-        raise InvalidInput(problem, violations=[FieldViolation("states", problem)])
+        raise InvalidInput(f"{number} is no state of an agent", field="states")
     return _STATE_NAMES[number]  # type: ignore[index]

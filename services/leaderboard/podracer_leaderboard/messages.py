@@ -10,7 +10,7 @@ from google.protobuf.message import Message
 
 from podracer.common.v1 import agent_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
-from podracer_core.errors import FieldViolation, InvalidInput
+from podracer_core.errors import InvalidInput
 from podracer_core.jobs.messages import seconds_to_duration
 from podracer_core.rpc.resource_names import check_label, parse
 from podracer_leaderboard.agents import Action, State
@@ -136,8 +136,7 @@ def check_alias(name: str, field: str = "alias") -> str:
 def check_text(value: str, field: str, limit: int = 200) -> str:
     """`value`, unless it is empty or longer than `limit`: then InvalidInput."""
     if not 0 < len(value) <= limit:
-        problem = f"expected 1 to {limit} characters, got {len(value)}"
-        raise InvalidInput(f"{field}: {problem}", violations=[FieldViolation(field, problem)])
+        raise InvalidInput.of(field, f"expected 1 to {limit} characters, got {len(value)}")
     return value
 
 

@@ -35,8 +35,7 @@ def check_founders(founders: Sequence[evolution_pb2.Founder], competition: Compe
             messages.check_agent(founder.agent)
             if founder.algorithm not in competition.space.shares:
                 searched = ", ".join(competition.space.shares)
-                message = f"{founder.agent} is an agent of {founder.algorithm}; searched are {searched}"
-                raise InvalidInput(message)
+                raise InvalidInput(f"{founder.agent} is an agent of {founder.algorithm}; searched are {searched}")
             if not founder.checkpoint.prefix:
                 raise InvalidInput(f"{founder.agent} has no checkpoint")
             _hyperparameters(founder)

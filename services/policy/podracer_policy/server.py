@@ -17,7 +17,7 @@ import torch
 
 from podracer.policy.v1.policy_service_pb2_grpc import add_PolicyServiceServicer_to_server
 from podracer_core.config import Seconds
-from podracer_core.errors import FieldViolation, InvalidInput
+from podracer_core.errors import InvalidInput
 from podracer_core.rpc.aio_server import AioRpcServer, create_aio_server
 from podracer_core.rpc.auth import Authorizer
 from podracer_core.rpc.channel import open_channel
@@ -119,8 +119,7 @@ def _followers(
         return []
     for field, value in (("PODRACER_LEADERBOARD", config.leaderboard), ("PODRACER_ORCHESTRATOR", config.orchestrator)):
         if not value:
-            problem = f"is not set; expected its address, to follow {aliases[0].source}"
-            raise InvalidInput(f"{field}: {problem}", violations=[FieldViolation(field, problem)])
+            raise InvalidInput.of(field, f"is not set; expected its address, to follow {aliases[0].source}")
     token = FileToken(config.client_token or config.tokens / Role.CLIENT)
 
     def opened(address: str, server: str) -> grpc.Channel:

@@ -19,7 +19,7 @@ from podracer.orchestrator.v1 import artifact_service_pb2, artifact_service_pb2_
 from podracer.policy.v1 import policy_service_pb2 as pb
 from podracer_core.attachments.transfer import receive_artifact
 from podracer_core.checkpoint import POLICY_GROUPS, Checkpoint, open_checkpoint_folder, open_packed_policy
-from podracer_core.errors import DataCorrupted, FieldViolation, InvalidInput, NotFound, PodracerError
+from podracer_core.errors import DataCorrupted, InvalidInput, NotFound, PodracerError
 from podracer_core.rpc.resource_names import LABEL
 from podracer_core.serving import ServedPolicies, ServedPolicy
 from podracer_core.serving.policy import MAX_POLICIES, require_word
@@ -92,7 +92,7 @@ def default_version(checkpoints: Sequence[Checkpoint]) -> str:
 
 def _refused(problem: str) -> InvalidInput:
     field = "PODRACER_POLICIES"
-    return InvalidInput(f"{field}: {problem}", violations=[FieldViolation(field, problem)], reason="INVALID_SETTING")
+    return InvalidInput.of(field, problem, reason="INVALID_SETTING")
 
 
 class Follower:
@@ -182,12 +182,12 @@ def _check(header: pb.LoadPolicyHeader) -> None:
     require_word("name", header.name)
     require_word("version", header.version)
     if not 1 <= len(header.checkpoints) <= MAX_POLICIES:
-        raise _refused_header("checkpoints", f"expected 1 to {MAX_POLICIES}, got {len(header.checkpoints)}")
+        raise InvalidInput.of("checkpoints", f"expected 1 to {MAX_POLICIES}, got {len(header.checkpoints)}")
     sizes = [checkpoint.size_bytes for checkpoint in header.checkpoints]
     if min(sizes) < 1 or sum(sizes) > _MAX_BYTES:
-        raise _refused_header("checkpoints.size_bytes", f"expected 1 to {_MAX_BYTES} bytes together, got {sum(sizes)}")
+        raise InvalidInput.of("checkpoints.size_bytes", f"expected 1 to {_MAX_BYTES} bytes together, got {sum(sizes)}")
     if len(header.source) > _MAX_SOURCE:
-        raise _refused_header("source", f"expected at most {_MAX_SOURCE} characters, got {len(header.source)}")
+        raise InvalidInput.of("source", f"expected at most {_MAX_SOURCE} characters, got {len(header.source)}")
 
 
 def _load(header: pb.LoadPolicyHeader, parts: list[bytes]) -> ServedPolicy:
@@ -208,7 +208,3 @@ def _verify(number: int, announced: file_pb2.FileHeader, data: bytes) -> None:
             f"checkpoint {number} arrived with {len(data)} bytes and SHA-256 {found}, expected {announced.size_bytes} "
             f"and {announced.sha256}"
         )
-
-
-def _refused_header(field: str, problem: str) -> InvalidInput:
-    return InvalidInput(f"{field}: {problem}", violations=[FieldViolation(field, problem)])

@@ -16,7 +16,7 @@ from podracer_core.algorithms.cohort import CohortConfig
 from podracer_core.algorithms.sharing import Sharing
 from podracer_core.buffers.rollout import Rollout
 from podracer_core.catalogue.algorithms import AlgorithmInfo, find_algorithm
-from podracer_core.errors import FieldViolation, InvalidInput
+from podracer_core.errors import InvalidInput
 from podracer_core.networks.actor import Actor, NetworkActor
 from podracer_core.random_numbers import normal, perturbation_key
 
@@ -172,6 +172,4 @@ def algorithm_class(name: str) -> type[Algorithm]:
 
 def _broken(info: AlgorithmInfo, problem: str) -> InvalidInput:
     message = f"algorithm {info.name!r} of package {info.package}: {info.implementation} {problem}"
-    return InvalidInput(
-        message, violations=[FieldViolation("algorithm", message)], reason="BROKEN_ALGORITHM", algorithm=info.name
-    )
+    return InvalidInput(message, field="algorithm", reason="BROKEN_ALGORITHM", algorithm=info.name)

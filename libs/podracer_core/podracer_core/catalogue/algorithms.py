@@ -14,7 +14,7 @@ from typing import Any
 from podracer_core.catalogue.extensions import BuiltIn, package_of
 from podracer_core.catalogue.hyperparameters import Hyperparameter, Scope
 from podracer_core.catalogue.spaces import BoxSpace, MultiBinarySpace, Space, describe
-from podracer_core.errors import FieldViolation, InvalidInput
+from podracer_core.errors import InvalidInput
 
 ENTRY_POINT_GROUP = "podracer.algorithms"
 """A package adds an algorithm with an entry point, name = "its_package.catalogue:INFO". INFO is an AlgorithmInfo whose
@@ -114,7 +114,7 @@ class AlgorithmInfo:
         names = [candidate.name for candidate in self.hyperparameters]
         nearest = difflib.get_close_matches(name, names, n=2, cutoff=0.5) or names
         message = f"{self.name} has no hyperparameter {name!r}; did you mean {' or '.join(nearest)}?"
-        raise InvalidInput(message, violations=[FieldViolation(name, message)], hyperparameter=name)
+        raise InvalidInput(message, field=name, hyperparameter=name)
 
     def defaults(self, *scopes: Scope) -> dict[str, Any]:
         """Name → default of the knobs in `scopes`, or of all."""
@@ -201,5 +201,4 @@ def _spaces(info: AlgorithmInfo) -> str:
 
 
 def _refused(message: str, reason: str, algorithm: str) -> InvalidInput:
-    violation = FieldViolation("search.algorithms", message)
-    return InvalidInput(message, violations=[violation], reason=reason, algorithm=algorithm)
+    return InvalidInput(message, field="search.algorithms", reason=reason, algorithm=algorithm)

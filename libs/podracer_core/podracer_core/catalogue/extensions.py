@@ -12,7 +12,7 @@ from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, TypeVar
 
-from podracer_core.errors import FieldViolation, InvalidInput
+from podracer_core.errors import InvalidInput
 
 Info = TypeVar("Info")
 Kind = TypeVar("Kind")
@@ -68,7 +68,7 @@ def load_class(group: str, name: str, kind: type[Kind], field: str, built_in: Se
     """
 
     def refused(problem: str) -> InvalidInput:
-        return InvalidInput(problem, violations=[FieldViolation(field, problem)], reason="UNKNOWN_EXTENSION")
+        return InvalidInput(problem, field=field, reason="UNKNOWN_EXTENSION")
 
     called = kind.__name__.lower()
     entries = [*built_in, *entry_points(group=group)]

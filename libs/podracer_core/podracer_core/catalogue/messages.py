@@ -223,8 +223,7 @@ def arguments_from_message(message: struct_pb2.Struct, field: str) -> dict[str, 
     try:
         arguments: dict[str, Any] = _whole_numbers(json_format.MessageToDict(message))
     except ValueError as error:  # a number that JSON does not know
-        problem = f"must be JSON values: {error}"
-        raise InvalidInput(f"{field}: {problem}", violations=[FieldViolation(field, problem)]) from error
+        raise InvalidInput.of(field, f"must be JSON values: {error}") from error
     return arguments
 
 

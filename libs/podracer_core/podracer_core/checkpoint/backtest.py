@@ -20,7 +20,7 @@ from podracer_core.checkpoint.evaluation import make_environment_for
 from podracer_core.environments.stock_trading.environment import StockTrading
 from podracer_core.environments.stock_trading.market import Market, prepare
 from podracer_core.environments.stock_trading_info import StockTradingConfig
-from podracer_core.errors import FieldViolation, InvalidInput
+from podracer_core.errors import InvalidInput
 from podracer_core.evaluate.backtesting import (
     BASELINES,
     MARKET,
@@ -93,7 +93,7 @@ def _require_possible(spec: EnvironmentSpec, request: evaluator_service_pb2.Back
     unknown = [name for name in request.baselines if name not in BASELINES]
     if unknown:
         problem = f"there is no baseline {unknown[0]!r}; expected some of {', '.join(BASELINES)}"
-        raise InvalidInput(problem, violations=[FieldViolation("baselines", problem)])
+        raise InvalidInput(problem, field="baselines")
 
 
 def _records(
@@ -138,7 +138,7 @@ def _require_tickers(trained: Sequence[str], spec: EnvironmentSpec) -> None:
         differs = [f"lacks {lacking}"] if lacking else []
         differs += [f"has {more} besides"] if more else []
         problem = f"the policy was trained on {_names(trained)}; this table {' and '.join(differs)}"
-        raise InvalidInput(problem, violations=[FieldViolation("environment.data.table", problem)])
+        raise InvalidInput(problem, field="environment.data.table")
 
 
 def _names(tickers: Sequence[str]) -> str:

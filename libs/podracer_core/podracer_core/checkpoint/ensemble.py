@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from podracer_core.catalogue.environments import EnvironmentSpec
 from podracer_core.checkpoint.objects import Checkpoint
 from podracer_core.checkpoint.policy import array_spaces, load_actors, load_policy, network_of
-from podracer_core.errors import FieldViolation, InvalidInput
+from podracer_core.errors import InvalidInput
 from podracer_core.networks.actor import Actor
 
 Rule = Literal["mean", "vote"]
@@ -36,7 +36,7 @@ def ensemble_rule(action_space: gymnasium.Space[Any], wanted: str | None = None)
         message = f"actions in {action_space} are real numbers, of which no two are alike: use mean, not vote"
     else:
         message = f"actions in {action_space} are choices, which have no mean: use vote"
-    raise InvalidInput(message, violations=[FieldViolation("ensemble", message)], reason="ENSEMBLE_RULE")
+    raise InvalidInput(message, field="ensemble", reason="ENSEMBLE_RULE")
 
 
 class EnsembleActor:
@@ -176,4 +176,4 @@ def _name(checkpoint: Checkpoint) -> str:
 
 
 def _refused(message: str, reason: str) -> InvalidInput:
-    return InvalidInput(message, violations=[FieldViolation("checkpoints", message)], reason=reason)
+    return InvalidInput(message, field="checkpoints", reason=reason)

@@ -16,7 +16,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from podracer_core.errors import FieldViolation, InvalidInput, PreconditionFailed
+from podracer_core.errors import InvalidInput, PreconditionFailed
 
 FIELD = "environment.kwargs"
 
@@ -26,7 +26,7 @@ COLUMNS = ("ticker", "time", "open", "high", "low", "close", "volume")
 
 def refusal(name: str, message: str) -> InvalidInput:
     """The error that blames one argument of the constructor of StockTrading-v0, where tables come to their use."""
-    return InvalidInput(message, violations=[FieldViolation(f"{FIELD}.{name}", message)])
+    return InvalidInput(message, field=f"{FIELD}.{name}")
 
 
 def trading_library(module: str) -> Any:

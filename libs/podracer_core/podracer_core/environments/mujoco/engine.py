@@ -12,7 +12,7 @@ import torch
 
 from podracer_core.environments.mujoco.physics import Physics
 from podracer_core.environments.mujoco_info import Engine
-from podracer_core.errors import FieldViolation, InvalidInput, PreconditionFailed
+from podracer_core.errors import InvalidInput, PreconditionFailed
 
 
 def open_physics(
@@ -37,7 +37,7 @@ def open_physics(
         message = f"C MuJoCo steps {xml_file} on a CPU only, not on {place}"
     else:
         message = f"engine must be auto, mujoco or warp, not {engine!r}"
-    raise InvalidInput(message, violations=[FieldViolation("environment.kwargs.engine", message)])
+    raise InvalidInput(message, field="environment.kwargs.engine")
 
 
 def _open_warp(xml_file: str, num_envs: int, device: torch.device, fields: Sequence[str]) -> Physics:
@@ -74,4 +74,4 @@ def load_model(xml_file: str) -> mujoco.MjModel:
 
 
 def _no_model(message: str) -> InvalidInput:
-    return InvalidInput(message, violations=[FieldViolation("environment.kwargs.xml_file", message)])
+    return InvalidInput(message, field="environment.kwargs.xml_file")

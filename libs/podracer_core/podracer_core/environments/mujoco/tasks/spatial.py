@@ -26,7 +26,7 @@ from podracer_core.environments.mujoco_info import (
     HumanoidParts,
     HumanoidStandupArguments,
 )
-from podracer_core.errors import FieldViolation, InvalidInput
+from podracer_core.errors import InvalidInput
 
 _ROOT_COORDINATES = 6  # of the free joint, which no motor drives
 
@@ -73,7 +73,7 @@ class Ant(MuJoCoEnvironment):
         except (KeyError, IndexError) as error:
             names = ", ".join(filter(None, (model.body(index).name for index in range(model.nbody))))
             message = f"main_body must be a body of the model ({names}) or its number, not {body!r}"
-            raise InvalidInput(message, violations=[FieldViolation("environment.kwargs.main_body", message)]) from error
+            raise InvalidInput(message, field="environment.kwargs.main_body") from error
 
 
 class HumanoidStandup(MuJoCoEnvironment):
