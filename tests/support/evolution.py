@@ -8,7 +8,7 @@ from dataclasses import replace
 from random import Random
 
 from podracer_core.catalogue.algorithms import find_algorithm
-from podracer_core.catalogue.hyperparameters import Choice, HyperparameterValue, Interval, Range
+from podracer_core.catalogue.ranges import Choice, HyperparameterValue, Interval, Range
 from podracer_leaderboard.agents import Action, Agent, Cohort, CohortRequest, NewAgent, Population, Start, State
 from podracer_leaderboard.competition import Competition
 from podracer_leaderboard.generator import Generator

@@ -139,7 +139,7 @@ class EvaluatorService(evaluator_service_pb2_grpc.EvaluatorServiceServicer):
     def Inspect(  # noqa: N802 - the name in the contract
         self, request: evaluator_service_pb2.InspectRequest, context: grpc.ServicerContext
     ) -> evaluator_service_pb2.InspectResponse:
-        from podracer_core.training.inspection import inspected
+        from podracer_core.training.messages import inspected
 
         timeout_s = seconds_from_duration(request.timeout) or _INSPECT_TIMEOUT_S
         if not 0 < timeout_s <= _MAX_TIMEOUT_S:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from random import Random
 
-from podracer_core.catalogue.hyperparameters import HyperparameterValue
+from podracer_core.catalogue.ranges import HyperparameterValue
 from podracer_leaderboard.agents import Action, Agent, CohortRequest, NewAgent, Population, Retirement, Start
 from podracer_leaderboard.rules import Rules
 from podracer_leaderboard.rungs import MINIMUM_PEERS

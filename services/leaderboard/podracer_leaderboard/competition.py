@@ -10,16 +10,9 @@ from random import Random
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
 from podracer_core.catalogue.algorithms import find_algorithm
 from podracer_core.catalogue.extensions import load_class
-from podracer_core.catalogue.hyperparameters import (
-    Choice,
-    Fixed,
-    Hyperparameter,
-    HyperparameterValue,
-    IntegerInterval,
-    Interval,
-    Range,
-)
+from podracer_core.catalogue.hyperparameters import Hyperparameter
 from podracer_core.catalogue.messages import space_from_message
+from podracer_core.catalogue.ranges import Choice, Fixed, HyperparameterValue, IntegerInterval, Interval, Range
 from podracer_core.catalogue.spaces import Space
 from podracer_core.errors import FieldViolation, InvalidInput
 from podracer_core.jobs.evolution import Evolution

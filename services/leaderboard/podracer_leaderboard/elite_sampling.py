@@ -8,7 +8,7 @@ from random import Random
 from statistics import NormalDist
 from typing import ClassVar
 
-from podracer_core.catalogue.hyperparameters import HyperparameterValue, IntegerInterval, Interval, Range
+from podracer_core.catalogue.ranges import HyperparameterValue, IntegerInterval, Interval, Range
 from podracer_leaderboard.agents import Action, Agent, NewAgent, Start
 from podracer_leaderboard.breeding import Breeding, Vacancy
 from podracer_leaderboard.elites import elite_statistics

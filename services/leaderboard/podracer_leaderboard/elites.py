@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from podracer_core.catalogue.hyperparameters import HyperparameterValue, IntegerInterval, Interval, Range
+from podracer_core.catalogue.ranges import HyperparameterValue, IntegerInterval, Interval, Range
 
 IMPROVEMENT_RUNGS = 3
 """Over how many of its last rungs a lineage's improvement is measured."""

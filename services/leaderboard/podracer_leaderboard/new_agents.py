@@ -11,8 +11,8 @@ from sqlalchemy.orm import Session
 from podracer.common.v1 import agent_pb2, evolution_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
 from podracer_core.catalogue.algorithms import find_algorithm
-from podracer_core.catalogue.hyperparameters import HyperparameterValue
 from podracer_core.catalogue.messages import hyperparameter_to_message, hyperparameters_from_message
+from podracer_core.catalogue.ranges import HyperparameterValue
 from podracer_core.errors import FieldViolation, InvalidInput
 from podracer_leaderboard import messages, store
 from podracer_leaderboard.agents import Action, NewAgent, Start, State

@@ -6,7 +6,7 @@ import warnings
 from random import Random
 from typing import TYPE_CHECKING, ClassVar
 
-from podracer_core.catalogue.hyperparameters import Choice, Fixed, HyperparameterValue, IntegerInterval, Interval, Range
+from podracer_core.catalogue.ranges import Choice, Fixed, HyperparameterValue, IntegerInterval, Interval, Range
 from podracer_leaderboard.agents import Action, Agent, CohortRequest, NewAgent, Population, Start, State
 from podracer_leaderboard.breeding import Breeding, Vacancy
 from podracer_leaderboard.rules import Rules

@@ -8,15 +8,8 @@ from dataclasses import dataclass
 from random import Random
 
 from podracer_core.catalogue.algorithms import find_algorithm
-from podracer_core.catalogue.hyperparameters import (
-    Choice,
-    Fixed,
-    HyperparameterValue,
-    IntegerInterval,
-    Interval,
-    Range,
-    Scope,
-)
+from podracer_core.catalogue.hyperparameters import Scope
+from podracer_core.catalogue.ranges import Choice, Fixed, HyperparameterValue, IntegerInterval, Interval, Range
 from podracer_core.errors import InvalidInput
 
 RESAMPLE_PROBABILITY = 0.25

@@ -13,8 +13,8 @@ from sqlalchemy import Select, func, or_, select
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from podracer.common.v1 import agent_pb2
-from podracer_core.catalogue.hyperparameters import HyperparameterValue
 from podracer_core.catalogue.messages import hyperparameters_from_message
+from podracer_core.catalogue.ranges import HyperparameterValue
 from podracer_core.errors import InvalidInput, NotFound
 from podracer_leaderboard.agents import ALIVE, Action, Agent, Population, State
 from podracer_leaderboard.judged_rounds import load_curves, load_front, load_peers

@@ -15,7 +15,8 @@ from podracer_core.environments.classic_control.cartpole import CartPole
 from podracer_core.environments.classic_control.pendulum import Pendulum
 from podracer_core.evaluate import GreedyEvaluator
 from podracer_core.fusion.built_in import Mean
-from podracer_core.fusion.fusion import FusionOptions, fuse
+from podracer_core.fusion.fuse import fuse
+from podracer_core.fusion.fusion import FusionOptions
 from podracer_core.fusion.state import Contribution
 
 pytestmark = [

@@ -15,7 +15,8 @@ from podracer_core.algorithms.on_policy import OnPolicy
 from podracer_core.buffers import Rollout
 from podracer_core.errors import InvalidInput
 from podracer_core.fusion.built_in import Mean
-from podracer_core.fusion.fusion import FusionOptions, fuse
+from podracer_core.fusion.fuse import fuse
+from podracer_core.fusion.fusion import FusionOptions
 from podracer_core.fusion.state import Contribution, FusionState
 from support.off_policy import EVERY, build, history, train
 

@@ -17,7 +17,7 @@ from podracer_core.catalogue.algorithms import (
     find_algorithm,
     known_algorithms,
 )
-from podracer_core.catalogue.hyperparameters import Fixed, Interval
+from podracer_core.catalogue.ranges import Fixed, Interval
 from podracer_core.catalogue.shared_hyperparameters import OFF_POLICY, adapted, sought
 from podracer_core.catalogue.spaces import (
     BoxSpace,

@@ -15,12 +15,12 @@ import torch
 
 from podracer_core.catalogue.environments import EnvironmentSpec
 from podracer_core.environments.classic_control.cartpole import CartPole
+from podracer_core.environments.inspection import inspect_environment
 from podracer_core.environments.processes.preprocess import PreprocessVecEnv
 from podracer_core.environments.processes.rows import episode_seed
 from podracer_core.environments.spaces import check_mask, sample_allowed
 from podracer_core.environments.vec_environment import allocate_step
 from podracer_core.errors import InvalidInput, UserCodeFailed
-from podracer_core.training.inspection import inspect_environment
 
 FOLDER = str(Path(__file__).parent)
 CONVENTIONS = pytest.mark.parametrize("name", ["InfoMasks", "MethodMasks", "WrapperWithMasks"])

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from podracer_core.catalogue.environments import EnvironmentSpec
 from podracer_core.catalogue.spaces import BoxSpace
+from podracer_core.environments.inspection import inspect_environment
 from podracer_core.environments.processes.batched_inspection import check_attributes, inspect_batched
 from podracer_core.environments.processes.batched_rows import BatchedRows
 from podracer_core.environments.processes.exchange import create_memory, size_memory
@@ -24,7 +25,6 @@ from podracer_core.environments.torch_environment import State, TorchEnvironment
 from podracer_core.environments.vec_environment import Step, VecEnvironment
 from podracer_core.errors import InvalidInput, UserCodeFailed
 from podracer_core.random_numbers import uniform
-from podracer_core.training.inspection import inspect_environment
 from support.user_torch_environments import Cards, Walk
 from support.vec_environments import assert_same as assert_same_step
 from support.vec_environments import run

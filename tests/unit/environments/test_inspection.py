@@ -13,11 +13,11 @@ from podracer_core.catalogue.environments import BUILT_IN, ENTRY_POINT_GROUP, En
 from podracer_core.catalogue.spaces import BoxSpace, DictSpace, DiscreteSpace
 from podracer_core.environments.classic_control.cartpole import CartPole
 from podracer_core.environments.classic_control.pendulum import Pendulum
+from podracer_core.environments.inspection import inspect_environment
 from podracer_core.environments.processes.preprocess import PreprocessVecEnv
 from podracer_core.environments.registry import make_vec_environment
 from podracer_core.environments.spaces import to_gymnasium
 from podracer_core.errors import InvalidInput, UserCodeFailed
-from podracer_core.training.inspection import inspect_environment
 
 FOLDER = str(Path(__file__).parent)
 

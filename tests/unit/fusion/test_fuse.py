@@ -13,7 +13,8 @@ from torch import Tensor
 
 from podracer_core.errors import InvalidInput
 from podracer_core.fusion.built_in import Mean, Outer, Weighted, outer_step
-from podracer_core.fusion.fusion import Fusion, FusionOptions, Parameters, Stack, fuse
+from podracer_core.fusion.fuse import fuse
+from podracer_core.fusion.fusion import Fusion, FusionOptions, Parameters, Stack
 from podracer_core.fusion.state import Contribution, FusionState
 from support.fusion import make_contribution
 

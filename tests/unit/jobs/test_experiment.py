@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from podracer_core.catalogue.hyperparameters import Fixed, Interval
+from podracer_core.catalogue.ranges import Fixed, Interval
 from podracer_core.errors import InvalidInput
 from podracer_core.jobs.experiment import Experiment, load_experiment, parse_experiment
 from podracer_core.jobs.pod import PodCount

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from podracer_core.catalogue.environments import EnvironmentSpec
-from podracer_core.catalogue.hyperparameters import Choice, Fixed, IntegerInterval, Interval, Range
+from podracer_core.catalogue.ranges import Choice, Fixed, IntegerInterval, Interval, Range
 from podracer_core.errors import InvalidInput
 from podracer_core.jobs.evolution import Evolution, Round
 from podracer_core.jobs.job_file import load_job_file, parse_job

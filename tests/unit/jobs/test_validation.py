@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from podracer_core.catalogue.environments import EnvironmentSpec
-from podracer_core.catalogue.hyperparameters import Choice, Fixed, IntegerInterval, Interval, Range
+from podracer_core.catalogue.ranges import Choice, Fixed, IntegerInterval, Interval, Range
 from podracer_core.catalogue.spaces import (
     BoxSpace,
     DictSpace,

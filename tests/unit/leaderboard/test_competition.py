@@ -10,7 +10,7 @@ from google.protobuf import duration_pb2
 from podracer.common.v1 import agent_pb2, environment_pb2, evolution_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
 from podracer_core.catalogue.algorithms import find_algorithm
-from podracer_core.catalogue.hyperparameters import Choice, Fixed, Interval
+from podracer_core.catalogue.ranges import Choice, Fixed, Interval
 from podracer_core.errors import InvalidInput
 from podracer_leaderboard.competition import read_competition
 from podracer_leaderboard.generational import Generational

@@ -11,7 +11,7 @@ from random import Random
 import pytest
 
 from podracer_core.catalogue.algorithms import find_algorithm
-from podracer_core.catalogue.hyperparameters import Choice, HyperparameterValue, IntegerInterval, Interval, Range
+from podracer_core.catalogue.ranges import Choice, HyperparameterValue, IntegerInterval, Interval, Range
 from podracer_leaderboard.agents import Action, Agent, Cohort, CohortRequest, NewAgent, Population, Start, State
 from podracer_leaderboard.elite_sampling import Elites, cholesky, sample_around, shrink
 from podracer_leaderboard.rules import Rules

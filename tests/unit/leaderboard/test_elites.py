@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from podracer_core.catalogue.hyperparameters import Choice, Fixed, Interval, Range
+from podracer_core.catalogue.ranges import Choice, Fixed, Interval, Range
 from podracer_leaderboard.elites import RoundResult, elite_statistics, lineage_statistics
 
 RANGES: dict[str, Range] = {

@@ -13,7 +13,7 @@ from random import Random
 import pytest
 
 from podracer_core.catalogue.algorithms import find_algorithm
-from podracer_core.catalogue.hyperparameters import Choice, Fixed, HyperparameterValue, IntegerInterval, Interval, Range
+from podracer_core.catalogue.ranges import Choice, Fixed, HyperparameterValue, IntegerInterval, Interval, Range
 from podracer_core.jobs.evolution import Round
 from podracer_leaderboard.agents import Action, Agent, CohortRequest, NewAgent, Population, Start, State
 from podracer_leaderboard.optuna_search import Search, Suggestions, make_sampler

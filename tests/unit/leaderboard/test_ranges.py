@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from podracer_core.catalogue.hyperparameters import Choice, Fixed, IntegerInterval, Interval, Range
+from podracer_core.catalogue.ranges import Choice, Fixed, IntegerInterval, Interval, Range
 from podracer_leaderboard.search_space import perturb, sample
 
 positive = st.floats(1e-12, 1e12)

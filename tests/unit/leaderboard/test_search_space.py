@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from podracer_core.catalogue.algorithms import find_algorithm
-from podracer_core.catalogue.hyperparameters import Choice, Fixed, IntegerInterval, Interval, Range, Scope
+from podracer_core.catalogue.hyperparameters import Scope
+from podracer_core.catalogue.ranges import Choice, Fixed, IntegerInterval, Interval, Range
 from podracer_core.errors import InvalidInput
 from podracer_leaderboard.search_space import SearchSpace, shape_of, weights_shape
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from podracer_core.catalogue.hyperparameters import Choice, Interval, Range
+from podracer_core.catalogue.ranges import Choice, Interval, Range
 from podracer_core.jobs.evolution import Round
 from podracer_leaderboard.agents import Action, Agent, Cohort, CohortRequest, NewAgent, Population, Start, State
 from podracer_leaderboard.rules import Rules

@@ -10,9 +10,9 @@ from gymnasium.utils.env_checker import check_env
 from maze.environment import Maze
 
 from podracer_core.catalogue.environments import EnvironmentSpec
+from podracer_core.environments.inspection import inspect_environment
 from podracer_core.environments.registry import make_vec_environment
 from podracer_core.errors import UserCodeFailed
-from podracer_core.training.inspection import inspect_environment
 
 FOLDER = Path(__file__).parents[1]
 SPEC = EnvironmentSpec(

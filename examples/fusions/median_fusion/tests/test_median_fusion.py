@@ -7,7 +7,8 @@ import torch
 from median_fusion.fusion import Median, median
 from torch import Tensor
 
-from podracer_core.fusion.fusion import FusionOptions, fuse
+from podracer_core.fusion.fuse import fuse
+from podracer_core.fusion.fusion import FusionOptions
 from podracer_core.fusion.state import Contribution, FusionState
 
 

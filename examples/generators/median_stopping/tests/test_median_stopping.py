@@ -9,7 +9,7 @@ import pytest
 from median_stopping.generator import MedianStopping
 
 from podracer_core.catalogue.algorithms import find_algorithm
-from podracer_core.catalogue.hyperparameters import Interval
+from podracer_core.catalogue.ranges import Interval
 from podracer_leaderboard.agents import Action, Agent, Cohort, CohortRequest, Population, State
 from podracer_leaderboard.rules import Rules
 from podracer_leaderboard.search_space import SearchSpace, shape_of

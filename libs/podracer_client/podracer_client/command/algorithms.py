@@ -11,7 +11,7 @@ import typer
 from podracer_client.command.options import Json
 from podracer_client.display.catalogue import value_text
 from podracer_client.display.output import write_json, write_table
-from podracer_core.catalogue.hyperparameters import Choice, Fixed, IntegerInterval, Interval, Range
+from podracer_core.catalogue.ranges import Choice, Fixed, IntegerInterval, Interval, Range
 
 if TYPE_CHECKING:
     from podracer_core.catalogue.algorithms import AlgorithmInfo

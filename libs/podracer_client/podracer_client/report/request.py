@@ -9,7 +9,7 @@ from podracer.orchestrator.v1 import job_pb2
 from podracer_client.display.catalogue import value_text
 from podracer_client.display.numbers import duration_text
 from podracer_client.display.score import score_name
-from podracer_core.catalogue.hyperparameters import Choice, Fixed, IntegerInterval, Interval, Range
+from podracer_core.catalogue.ranges import Choice, Fixed, IntegerInterval, Interval, Range
 from podracer_core.errors import InvalidInput
 from podracer_core.jobs.continuous import Continuous, Retrain
 from podracer_core.jobs.evolution import Evolution

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from podracer_core.catalogue.algorithms import AlgorithmInfo
-from podracer_core.catalogue.hyperparameters import Fixed, Hyperparameter, SearchRange
+from podracer_core.catalogue.hyperparameters import Hyperparameter, SearchRange
+from podracer_core.catalogue.ranges import Fixed
 from podracer_core.catalogue.shared_hyperparameters import H_TERM, SCHEDULE, adapted
 from podracer_core.catalogue.spaces import BoxSpace, DiscreteSpace, MultiBinarySpace, MultiDiscreteSpace
 

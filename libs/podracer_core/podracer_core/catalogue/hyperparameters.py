@@ -1,4 +1,4 @@
-"""What a hyperparameter is: its type, where it is searched, whether it may differ inside a cohort."""
+"""What a hyperparameter is: its type, its range, whether it may differ inside a cohort, where a search looks."""
 
 from __future__ import annotations
 
@@ -6,85 +6,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from podracer_core.catalogue.ranges import HyperparameterValue, Interval, Range
 from podracer_core.errors import FieldViolation, InvalidInput
-
-HyperparameterValue = float | int | bool | str | tuple[int, ...]
-"""A number, a flag, a word, or whole numbers in order (`hidden_sizes`)."""
-
 
 Kind = Literal["float", "int", "bool", "sizes", "choice"]
 Scope = Literal["member", "cohort", "network"]
 
-_MOST_SIZES = 64
-
-
-@dataclass(frozen=True, slots=True)
-class Interval:
-    """Real numbers from `low` to `high`, even in themselves or in their logarithm.
-
-    near_one  the logarithm is of 1 − x, and that is what a perturbation multiplies, as of a discount; x ≤ 1.
-              Set from the hyperparameter, never in a job file
-    """
-
-    low: float
-    high: float
-    logarithmic: bool = False
-    near_one: bool = False
-
-    @property
-    def is_logarithmic(self) -> bool:
-        """Whether even in the logarithm of the value itself."""
-        return self.logarithmic and not self.near_one
-
-    def contains(self, value: HyperparameterValue) -> bool:
-        """Whether `value` is one of the range."""
-        return isinstance(value, int | float) and not isinstance(value, bool) and self.low <= value <= self.high
-
-
-@dataclass(frozen=True, slots=True)
-class IntegerInterval:
-    """Whole numbers from `low` to `high`, both included, even in themselves or in their logarithm."""
-
-    low: int
-    high: int
-    logarithmic: bool = False
-
-    @property
-    def is_logarithmic(self) -> bool:
-        """As of an Interval."""
-        return self.logarithmic
-
-    def contains(self, value: HyperparameterValue) -> bool:
-        """Whether `value` is one of the range."""
-        return isinstance(value, int) and not isinstance(value, bool) and self.low <= value <= self.high
-
-
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """One of some values. Each further value of what members share makes another shape of cohort."""
-
-    values: tuple[HyperparameterValue, ...]
-
-    def contains(self, value: HyperparameterValue) -> bool:
-        """Whether `value` is one of them."""
-        return value in self.values
-
-
-@dataclass(frozen=True, slots=True)
-class Fixed:
-    """Not searched: this value, which stands in the default's place."""
-
-    value: HyperparameterValue
-
-    def contains(self, value: HyperparameterValue) -> bool:
-        """Whether `value` is it."""
-        return value == self.value
-
-
-Range = Interval | IntegerInterval | Choice | Fixed
-
 SearchRange = Interval
 """What plug-ins call an interval that an automatic search looks in."""
+
+_MOST_SIZES = 64
 
 
 @dataclass(frozen=True, slots=True)

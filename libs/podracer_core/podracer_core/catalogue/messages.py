@@ -10,7 +10,7 @@ from google.protobuf import json_format, struct_pb2
 from podracer.common.v1 import agent_pb2, environment_pb2, tensor_pb2
 from podracer_core.catalogue.environments import EnvironmentSpec
 from podracer_core.catalogue.environments.spec import StoredFile
-from podracer_core.catalogue.hyperparameters import HyperparameterValue
+from podracer_core.catalogue.ranges import HyperparameterValue
 from podracer_core.catalogue.spaces import (
     Bound,
     BoxSpace,

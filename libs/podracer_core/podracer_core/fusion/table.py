@@ -6,7 +6,8 @@ import math
 from dataclasses import dataclass
 
 from podracer_core.errors import InvalidInput
-from podracer_core.fusion.fusion import Fusion, fuse
+from podracer_core.fusion.fuse import fuse
+from podracer_core.fusion.fusion import Fusion
 from podracer_core.fusion.state import Contribution, Fused, FusionState
 
 LEAD = 0

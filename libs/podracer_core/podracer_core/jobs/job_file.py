@@ -13,7 +13,7 @@ from typing import Any, Literal
 from podracer_core.attachments.limits import MAX_DATA_BYTES, mebibytes
 from podracer_core.attachments.pack import code_files
 from podracer_core.catalogue.environments import EnvironmentSpec
-from podracer_core.catalogue.hyperparameters import Choice, Fixed, IntegerInterval, Interval
+from podracer_core.catalogue.ranges import Choice, Fixed, IntegerInterval, Interval
 from podracer_core.config import Builder, Document, Node, build, load_yaml, parse_yaml
 from podracer_core.config.build import INVALID, BuildFunction
 from podracer_core.errors import FieldViolation, InvalidInput

@@ -13,16 +13,9 @@ from podracer_core.catalogue.algorithms import (
     check_action_space,
     find_algorithm,
 )
-from podracer_core.catalogue.hyperparameters import (
-    Choice,
-    Fixed,
-    Hyperparameter,
-    HyperparameterValue,
-    IntegerInterval,
-    Interval,
-    Range,
-)
+from podracer_core.catalogue.hyperparameters import Hyperparameter
 from podracer_core.catalogue.messages import hyperparameter_from_message, hyperparameter_to_message
+from podracer_core.catalogue.ranges import Choice, Fixed, HyperparameterValue, IntegerInterval, Interval, Range
 from podracer_core.catalogue.spaces import Space, describe
 from podracer_core.errors import InvalidInput
 from podracer_core.jobs.checks import Checks

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from podracer.common.v1 import agent_pb2, evolution_pb2
-from podracer_core.catalogue.hyperparameters import HyperparameterValue
 from podracer_core.catalogue.messages import hyperparameter_to_message, hyperparameters_from_message
+from podracer_core.catalogue.ranges import HyperparameterValue
 from podracer_core.errors import InvalidInput
 from podracer_core.jobs.checks import Checks
 from podracer_core.jobs.search import Search

@@ -16,7 +16,8 @@ from torch import Tensor
 from podracer_core.algorithms.algorithm import Algorithm
 from podracer_core.algorithms.sharing import Sharing
 from podracer_core.errors import InvalidInput, Unavailable
-from podracer_core.fusion.fusion import Fusion, fuse
+from podracer_core.fusion.fuse import fuse
+from podracer_core.fusion.fusion import Fusion
 from podracer_core.fusion.state import Contribution, Fused, FusionState, Moments
 from podracer_core.telemetry.metrics import FUSION
 

@@ -17,7 +17,7 @@ from podracer_client.report.figures.axes import WIDTH_IN, logarithmic, number_te
 from podracer_client.report.figures.palette import INK, MUTED
 from podracer_client.report.records import Agent, JobReport
 from podracer_core.catalogue.algorithms import find_algorithm
-from podracer_core.catalogue.hyperparameters import IntegerInterval, Interval
+from podracer_core.catalogue.ranges import IntegerInterval, Interval
 from podracer_core.errors import InvalidInput
 
 MAX_AGENTS = 300

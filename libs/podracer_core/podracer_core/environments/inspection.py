@@ -7,9 +7,7 @@ import os
 import time
 from typing import NamedTuple
 
-from podracer.common.v1 import environment_pb2
-from podracer_core.catalogue.environments import EnvironmentSpec, find_environment
-from podracer_core.catalogue.messages import description_to_message
+from podracer_core.catalogue.environments import EnvironmentSpec
 from podracer_core.catalogue.spaces import Space, from_json
 from podracer_core.environments.processes.child_process import ChildLost, ChildProcess
 from podracer_core.environments.processes.exchange import create_memory
@@ -66,20 +64,4 @@ def inspect_environment(spec: EnvironmentSpec, timeout_s: float = 60.0) -> Inspe
         opened["max_episode_steps"],
         opened.get("deterministic_evaluation", False),
         opened.get("preparation", ""),
-    )
-
-
-def inspected(spec: EnvironmentSpec, timeout_s: float) -> environment_pb2.EnvironmentDescription:
-    """Start the environment in a process of its own and describe it. Errors as of `inspect_environment`."""
-    found = inspect_environment(spec, timeout_s)
-    preparation = found.preparation
-    for name, path in spec.data.items():  # that of a copy here, which means nothing to whoever reads it elsewhere
-        preparation = preparation.replace(str(path), name)
-    return description_to_message(
-        found.observation_space,
-        found.action_space,
-        found.max_episode_steps,
-        find_environment(spec.id).backend if spec.id else "gymnasium",
-        deterministic_evaluation=found.deterministic_evaluation,
-        preparation=preparation,
     )
