@@ -114,7 +114,7 @@ FROM python AS pod
 COPY --from=torch /opt/podracer /opt/podracer
 COPY --from=pod-dependencies /opt/podracer/dependencies /opt/podracer/dependencies
 COPY --from=code /code/podracer_core /opt/podracer/code
-# podracer_core/device/native_settings.py says why.
+# podracer_core/device/__init__.py says why.
 ENV OMP_WAIT_POLICY=PASSIVE GOMP_SPINCOUNT=3000 MALLOC_MMAP_THRESHOLD_=33554432 MALLOC_TRIM_THRESHOLD_=1073741824 MALLOC_ARENA_MAX=2
 ARG REVISION=
 ARG REPOSITORY=

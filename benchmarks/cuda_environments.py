@@ -19,8 +19,8 @@ import numpy as np
 import torch
 from report import Target, finish, print_table, spread, versions
 
+from podracer_core.algorithms.algorithm import algorithm_class
 from podracer_core.algorithms.cohort import CohortConfig, MemberConfig
-from podracer_core.algorithms.registry import algorithm_class
 from podracer_core.catalogue.environments import EnvironmentSpec
 from podracer_core.collect import Collector
 from podracer_core.device.torch_settings import set_up_torch

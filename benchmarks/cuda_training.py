@@ -18,14 +18,14 @@ import torch
 from cuda_environments import timed
 from report import Target, finish, print_table, spread, versions
 
+from podracer_core.algorithms.algorithm import algorithm_class
 from podracer_core.algorithms.cohort import CohortConfig, MemberConfig
-from podracer_core.algorithms.registry import algorithm_class
 from podracer_core.catalogue.environments import EnvironmentSpec
 from podracer_core.collect import Collector
 from podracer_core.device.torch_settings import set_up_torch
 from podracer_core.environments.registry import make_vec_environment
 from podracer_core.evaluate import GreedyEvaluator
-from podracer_core.random_numbers.streams import CONFIRMATION, SCREENING, evaluation_seeds
+from podracer_core.random_numbers import CONFIRMATION, SCREENING, evaluation_seeds
 from podracer_core.training.source import OverlappingSource
 
 RECIPE = {"horizon": 32, "minibatch_size": 0, "epochs": 4, "hidden_sizes": (64, 64)}

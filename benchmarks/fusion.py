@@ -39,9 +39,8 @@ from podracer_core.evaluate import GreedyEvaluator
 from podracer_core.fusion.built_in import Mean, Outer
 from podracer_core.fusion.fusion import Fusion, FusionOptions
 from podracer_core.fusion.state import Contribution
-from podracer_core.random_numbers.streams import evaluation_seeds
-from podracer_core.training.epochs import EpochFusion
-from podracer_core.training.group import GroupFusion
+from podracer_core.random_numbers import evaluation_seeds
+from podracer_core.training.epochs import EpochFusion, GroupFusion
 
 EPOCHS, MINIBATCHES = 10, 32
 LOOKS, EPISODES = 10, 16

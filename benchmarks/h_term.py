@@ -117,13 +117,13 @@ def _in_process(measurement: Measurement) -> dict[str, Any]:
 def _train(measurement: Measurement) -> dict[str, Any]:
     import torch
 
+    from podracer_core.algorithms.algorithm import algorithm_class
     from podracer_core.algorithms.cohort import CohortConfig, MemberConfig
-    from podracer_core.algorithms.registry import algorithm_class
     from podracer_core.catalogue.environments import EnvironmentSpec
     from podracer_core.collect import Collector
     from podracer_core.environments.registry import make_vec_environment
     from podracer_core.evaluate import GreedyEvaluator
-    from podracer_core.random_numbers.streams import CONFIRMATION, SCREENING, evaluation_seeds
+    from podracer_core.random_numbers import CONFIRMATION, SCREENING, evaluation_seeds
 
     torch.set_num_threads(measurement.threads)
     recipe, seeds = RECIPES[measurement.environment], list(range(measurement.agents))

@@ -17,13 +17,13 @@ from pathlib import Path
 import torch
 from report import Target, finish, print_table, versions
 
+from podracer_core.algorithms.algorithm import algorithm_class
 from podracer_core.algorithms.cohort import CohortConfig, MemberConfig
-from podracer_core.algorithms.registry import algorithm_class
 from podracer_core.catalogue.environments import EnvironmentSpec
 from podracer_core.collect import Collector
 from podracer_core.environments.registry import make_vec_environment
 from podracer_core.evaluate import GreedyEvaluator
-from podracer_core.random_numbers.streams import evaluation_seeds
+from podracer_core.random_numbers import evaluation_seeds
 
 FOLDER = Path(__file__).resolve().parent.parent / "docs" / "benchmarks"
 TARGETS = {"sac": 5000.0, "td3": 4000.0}

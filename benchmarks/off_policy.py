@@ -235,7 +235,7 @@ class Looks:
 
     def confirm(self) -> bool:
         """True once the target is confirmed."""
-        from podracer_core.random_numbers.streams import CONFIRMATION, SCREENING, evaluation_seeds
+        from podracer_core.random_numbers import CONFIRMATION, SCREENING, evaluation_seeds
 
         self._count += 1
         stages = ((SCREENING, 8), (CONFIRMATION, 100))
@@ -246,8 +246,8 @@ class Looks:
 def _make_ours(measurement: Measurement, members: int, num_envs: int, hyperparameters: dict[str, Any]):
     import torch
 
+    from podracer_core.algorithms.algorithm import algorithm_class
     from podracer_core.algorithms.cohort import CohortConfig, MemberConfig
-    from podracer_core.algorithms.registry import algorithm_class
     from podracer_core.catalogue.environments import EnvironmentSpec
     from podracer_core.collect import Collector
     from podracer_core.environments.registry import make_vec_environment

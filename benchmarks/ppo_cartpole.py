@@ -145,8 +145,8 @@ def _ours(members: int, options: argparse.Namespace) -> dict[str, float]:
 
     import torch
 
+    from podracer_core.algorithms.algorithm import algorithm_class
     from podracer_core.algorithms.cohort import CohortConfig, MemberConfig
-    from podracer_core.algorithms.registry import algorithm_class
     from podracer_core.catalogue.environments import EnvironmentSpec
     from podracer_core.collect import Collector
     from podracer_core.environments.registry import make_vec_environment

@@ -25,7 +25,7 @@ from peers.trading_order import TradingOrder
 from peers.virtual_environment import PLACE, installed, python_of, set_up
 from report import Target, finish, print_table, spread, versions
 
-from podracer_core.device.native_settings import NATIVE_SETTINGS
+from podracer_core.device import NATIVE_SETTINGS
 
 ROOT = Path(__file__).resolve().parent.parent
 SCRIPTS = ROOT / "benchmarks" / "peers"

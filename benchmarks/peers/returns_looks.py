@@ -16,7 +16,7 @@ from podracer_core.catalogue.environments import EnvironmentSpec
 from podracer_core.environments.registry import make_vec_environment
 from podracer_core.evaluate import GreedyEvaluator
 from podracer_core.evaluate.greedy_evaluator import Evaluated
-from podracer_core.random_numbers.streams import COMPARISON, evaluation_seeds
+from podracer_core.random_numbers import COMPARISON, evaluation_seeds
 
 
 class PeerActor:

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from podracer_core.catalogue import algorithms
-from podracer_leaderboard import extensions
 from support.installed import write_metadata
 from support.processes import EXAMPLES
 
@@ -68,7 +67,6 @@ class Packages:
         """What this process knows of installed packages, and the modules that it has of these."""
         algorithms.known_algorithms.cache_clear()
         algorithms._installed.cache_clear()
-        extensions._entry_points.cache_clear()
         for name, module in list(sys.modules.items()):
             if str(self.folder) in str(getattr(module, "__file__", None)):
                 del sys.modules[name]

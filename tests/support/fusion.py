@@ -10,8 +10,7 @@ from torch import Tensor
 from podracer_core.fusion.built_in import Mean
 from podracer_core.fusion.fuse import fuse
 from podracer_core.fusion.fusion import FusionOptions
-from podracer_core.fusion.state import Contribution, FusionState
-from podracer_core.fusion.statistics import Moments
+from podracer_core.fusion.state import Contribution, FusionState, Moments
 
 MEMBERS, SIZE = 2, 3
 

@@ -13,8 +13,8 @@ from datetime import timedelta
 import torch
 import torch.distributed as distributed
 
+from podracer_core.algorithms.algorithm import algorithm_class
 from podracer_core.algorithms.cohort import CohortConfig, MemberConfig
-from podracer_core.algorithms.registry import algorithm_class
 from podracer_core.catalogue.environments import EnvironmentSpec
 from podracer_core.collect import Collector
 from podracer_core.environments.registry import make_vec_environment
@@ -22,8 +22,7 @@ from podracer_core.errors import PodracerError
 from podracer_core.fusion.built_in import Mean, Outer
 from podracer_core.fusion.fusion import FusionOptions
 from podracer_core.fusion.state import FusionState
-from podracer_core.training.epochs import EpochFusion
-from podracer_core.training.group import GroupFusion
+from podracer_core.training.epochs import EpochFusion, GroupFusion
 from podracer_core.training.plan import RoundPlan
 from podracer_core.training.session import TrainingSession
 from podracer_core.training.source import InProcessSource

@@ -8,12 +8,12 @@ from typing import Any
 
 import torch
 
+from podracer_core.algorithms.algorithm import algorithm_class
 from podracer_core.algorithms.cohort import CohortConfig, MemberConfig
-from podracer_core.algorithms.registry import algorithm_class
 from podracer_core.collect import Collector
 from podracer_core.environments.vec_environment import VecEnvironment
 from podracer_core.evaluate import EvaluationResult, GreedyEvaluator
-from podracer_core.random_numbers.streams import evaluation_seeds
+from podracer_core.random_numbers import evaluation_seeds
 
 SEEDS = (11, 22, 33)
 EPISODES = 32

@@ -11,10 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from podracer_core.algorithms.algorithm import algorithm_class
 from podracer_core.algorithms.cohort import CohortConfig, MemberConfig
 from podracer_core.algorithms.experience import Batch
 from podracer_core.algorithms.off_policy import OffPolicy
-from podracer_core.algorithms.registry import algorithm_class
 from podracer_core.buffers import EpisodeStatistics, Rollout, allocate_rollout
 from podracer_core.catalogue.algorithms import BUILT_IN
 from podracer_core.networks import StackedNetwork

@@ -7,8 +7,8 @@ from typing import Any
 import gymnasium
 import torch
 
+from podracer_core.algorithms.algorithm import algorithm_class
 from podracer_core.algorithms.cohort import CohortConfig, MemberConfig
-from podracer_core.algorithms.registry import algorithm_class
 from podracer_core.catalogue.environments import EnvironmentSpec
 from podracer_core.catalogue.spaces import to_json
 from podracer_core.checkpoint import Checkpoint

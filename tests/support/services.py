@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import IO
 
-from podracer_core.device.native_settings import NATIVE_SETTINGS
+from podracer_core.device import NATIVE_SETTINGS
 from podracer_core.service import warm_start
 
 WITH_TORCH = ("learner", "worker", "evaluator", "policy")

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import torch
 
 from podracer_core.buffers import Replay, Rollout, Transitions, allocate_rollout
-from podracer_core.random_numbers.streams import replay_keys
+from podracer_core.random_numbers import replay_keys
 
 # members, environments, steps of a rollout, capacity
 Shape = tuple[int, int, int, int]

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from podracer_core.algorithms.algorithm import algorithm_class
 from podracer_core.algorithms.cohort import CohortConfig, MemberConfig
-from podracer_core.algorithms.registry import algorithm_class
 from podracer_core.buffers import replay
 from podracer_core.buffers.replay import Replay
 from podracer_core.catalogue.algorithms import BUILT_IN

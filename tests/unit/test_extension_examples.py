@@ -16,13 +16,13 @@ import pytest
 
 from podracer_core.algorithms.cohort import CohortConfig, MemberConfig
 from podracer_core.catalogue.environments import EnvironmentSpec
+from podracer_core.catalogue.extensions import load_class
 from podracer_core.errors import InvalidInput
 from podracer_core.evaluate import evaluator_class
 from podracer_core.fusion.fusion import fusion_class
 from podracer_core.jobs.job_file import load_job_file
 from podracer_core.jobs.spec import JobSpec
 from podracer_evaluator.evaluation import PolicyEvaluation
-from podracer_leaderboard.extensions import load_extension
 from podracer_leaderboard.generator import Generator
 from support.commands import Result, run_here
 from support.examples import ALGORITHM, EVALUATOR, FUSION, GENERATOR, HOVER, MAZE, Packages
@@ -92,7 +92,7 @@ def test_a_mistake_with_an_environment_is_refused(tmp_path: Path, good: str, bad
 
 def test_a_generator_is_found_and_named_by_a_name(packages: Packages) -> None:
     job = packages.install(GENERATOR) / "cartpole.yaml"
-    found = load_extension("podracer.generators", "median_stopping", Generator, "generator")
+    found = load_class("podracer.generators", "median_stopping", Generator, "generator")
     assert found.__name__ == "MedianStopping"
     result = refused(job, "generator: median_stopping", "generator: [median_stopping]")
     assert "evolution.generator" in result.stderr

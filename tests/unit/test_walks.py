@@ -24,7 +24,7 @@ evolution: {patience: VALUE}
 READ = """
 from podracer_core.jobs.job_file import parse_job
 from podracer_core.jobs.spec import JobSpec
-from podracer_core.jobs.validation import validate
+from podracer_core.jobs.spec import validate
 
 spec = JobSpec.from_message(parse_job(JOB).to_message())
 validate(spec)

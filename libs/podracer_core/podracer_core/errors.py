@@ -56,12 +56,19 @@ class InvalidInput(PodracerError):
         self,
         message: str,
         *,
+        field: str = "",
         violations: Sequence[FieldViolation] = (),
         reason: str | None = None,
         **metadata: object,
     ) -> None:
+        """`field` stands for `violations` where only that one is bad, and `message` says what would be right."""
         super().__init__(message, reason=reason, **metadata)
-        self.violations = tuple(violations)
+        self.violations = (FieldViolation(field, message),) if field else tuple(violations)
+
+    @classmethod
+    def of(cls, field: str, problem: str, reason: str | None = None) -> InvalidInput:
+        """Of one bad field, with which the message begins."""
+        return cls(f"{field}: {problem}", violations=[FieldViolation(field, problem)], reason=reason)
 
 
 class PreconditionFailed(PodracerError):

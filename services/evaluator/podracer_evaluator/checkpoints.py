@@ -14,7 +14,7 @@ from podracer_core.attachments.placement import FILES_MISSING, place_environment
 from podracer_core.catalogue import spaces
 from podracer_core.catalogue.environments import EnvironmentSpec, find_environment
 from podracer_core.catalogue.environments.spec import StoredFile
-from podracer_core.catalogue.evaluators import GREEDY_EPISODES
+from podracer_core.catalogue.extensions import GREEDY_EPISODES
 from podracer_core.catalogue.messages import (
     description_to_message,
     environment_from_message,
@@ -30,14 +30,12 @@ from podracer_core.checkpoint import (
     open_packed_policy,
     rule_of,
 )
-from podracer_core.errors import FieldViolation, InvalidInput, PreconditionFailed
+from podracer_core.errors import InvalidInput, PreconditionFailed
 from podracer_core.evaluate import EvaluationResult
-from podracer_core.evaluate.messages import result_from_json, result_to_message
+from podracer_core.evaluate.result import result_from_json, result_to_message
 from podracer_core.jobs.messages import seconds_to_duration
-from podracer_core.service.processor_time import processor_seconds
 from podracer_core.storage import open_store
-
-__all__ = ["Sources", "describe", "evaluate_request"]
+from podracer_core.training.phases import processor_seconds
 
 _MAX_EPISODES = 100_000
 _MAX_POLICIES = 100
@@ -98,7 +96,7 @@ def evaluate_request(
     """
     if request.purpose not in agent_pb2.EvaluationPurpose.values():
         problem = f"expected one of EvaluationPurpose, got {request.purpose}"
-        raise InvalidInput(f"purpose: {problem}", violations=[FieldViolation("purpose", problem)])
+        raise InvalidInput.of("purpose", problem)
     description = describe(checkpoints[0])
     rule_of(checkpoints, request.ensemble)
     named = request.environment if request.HasField("environment") else description.environment

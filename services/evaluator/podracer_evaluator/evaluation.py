@@ -7,17 +7,15 @@ from dataclasses import replace
 
 from torch import Tensor
 
+from podracer_core.algorithms.algorithm import algorithm_class
 from podracer_core.algorithms.cohort import CohortConfig
-from podracer_core.algorithms.registry import algorithm_class
 from podracer_core.catalogue.environments import EnvironmentSpec
 from podracer_core.environments.registry import evaluates_alike, make_vec_environment
 from podracer_core.environments.vec_environment import VecEnvironment
-from podracer_core.errors import FieldViolation, InvalidInput
+from podracer_core.errors import InvalidInput
 from podracer_core.evaluate import EvaluationResult
 from podracer_core.networks import Actor
 from podracer_core.training.evaluation_backend import EvaluationOrder, InProcessBackend
-
-__all__ = ["PolicyEvaluation"]
 
 _MAX_ENVIRONMENTS = 1 << 20
 _MOST_ACTORS = 8  # by number of members
@@ -65,7 +63,7 @@ class PolicyEvaluation:
             raise InvalidInput(f"not members of this session's cohort: {', '.join(unknown) or 'nobody was named'}")
         if len(agents) * len(seeds) > _MAX_ENVIRONMENTS:
             message = f"{len(agents)} agents and {len(seeds)} episodes need more than {_MAX_ENVIRONMENTS} environments"
-            raise InvalidInput(message, violations=[FieldViolation("seeds", message)])
+            raise InvalidInput(message, field="seeds")
         actor = self._actor(len(agents))
         actor.load_state(tensors)
         members = tuple(self._index[agent] for agent in agents)

@@ -16,10 +16,8 @@ from podracer_core.attachments.placement import place_environment
 from podracer_core.catalogue.environments import EnvironmentSpec
 from podracer_core.checkpoint import Checkpoint, export_ensemble, export_policy, played_observations, rule_of
 from podracer_core.checkpoint.export_formats import SUFFIX_OF, Format
-from podracer_core.errors import FieldViolation, InvalidInput, PodracerError
+from podracer_core.errors import InvalidInput, PodracerError
 from podracer_evaluator.checkpoints import describe
-
-__all__ = ["exported_policy"]
 
 logger = logging.getLogger(__name__)
 
@@ -44,7 +42,7 @@ def exported_policy(
     chosen = _FORMATS.get(number)
     if chosen is None:
         problem = f"expected one of ExportFormat, got {number}"
-        raise InvalidInput(f"format: {problem}", violations=[FieldViolation("format", problem)])
+        raise InvalidInput.of("format", problem)
     description = describe(checkpoints[0])
     played = _played(checkpoints, rule, cache)
     with tempfile.TemporaryDirectory(prefix="podracer-export-") as folder:

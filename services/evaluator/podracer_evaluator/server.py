@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -11,10 +12,10 @@ import grpc
 
 from podracer.evaluator.v1 import evaluator_service_pb2, evaluator_service_pb2_grpc
 from podracer_core.attachments.cache import FileCache
-from podracer_core.attachments.placement import place_environment
+from podracer_core.attachments.placement import PodSettings, place_environment
 from podracer_core.attachments.transfer import FileReceiver
 from podracer_core.catalogue.messages import environment_from_message
-from podracer_core.errors import FieldViolation, InvalidInput, Unavailable
+from podracer_core.errors import InvalidInput, Unavailable
 from podracer_core.jobs.messages import seconds_from_duration
 from podracer_core.rpc.auth import Authorizer
 from podracer_core.rpc.server import RpcServer, create_server
@@ -24,14 +25,10 @@ from podracer_core.rpc.work_queue import WorkQueue
 from podracer_core.service.build import own_build
 from podracer_core.service.lifetime import stop_event_on_signals
 from podracer_core.service.process import announce
-from podracer_core.telemetry.metrics import EVALUATION
-from podracer_evaluator.config import EvaluatorConfig
-from podracer_evaluator.episode_counter import EpisodeCounter, purpose_name
+from podracer_core.telemetry.metrics import EPISODES, EVALUATION
 
 if TYPE_CHECKING:
     from podracer_evaluator.checkpoints import Sources
-
-__all__ = ["METHODS", "EvaluatorService", "create_evaluator_server", "serve"]
 
 _SERVICE = "/podracer.evaluator.v1.EvaluatorService"
 METHODS = {
@@ -43,10 +40,23 @@ METHODS = {
     f"{_SERVICE}/PutFile": (Role.POD, Role.CONTROL),
     f"{_SERVICE}/GetStatus": (Role.POD, Role.CONTROL),
 }
-
 _INSPECT_TIMEOUT_S = 60.0
 _MAX_TIMEOUT_S = 3600.0
 _CHUNK_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class EvaluatorConfig(PodSettings):
+    """
+    max_sessions    learners at a time
+    store           URL of the object store, for checkpoints that are named by reference; unset: none
+    allow_folders   read checkpoints from any folder of this machine that a caller names: only for a private evaluator
+                    of this machine's own user
+    """
+
+    max_sessions: int = 1
+    store: str = ""
+    allow_folders: bool = False
 
 
 def create_evaluator_server(config: EvaluatorConfig, work: WorkQueue, stop: threading.Event) -> RpcServer:
@@ -98,13 +108,14 @@ class EvaluatorService(evaluator_service_pb2_grpc.EvaluatorServiceServicer):
     ) -> Iterator[evaluator_service_pb2.EvaluateResponse]:
         from podracer_evaluator.session import EvaluateSession
 
-        make_session = partial(EvaluateSession, self._work, self._episodes, self._cache, self._folder)
+        make_session = partial(EvaluateSession, self._work, self._episodes.add, self._cache, self._folder)
         return self._slots.serve(make_session, request_iterator, context)
 
     def EvaluateCheckpoint(  # noqa: N802 - the name in the contract
         self, request: evaluator_service_pb2.EvaluateCheckpointRequest, context: grpc.ServicerContext
     ) -> evaluator_service_pb2.EvaluateCheckpointResponse:
         from podracer_evaluator.checkpoints import evaluate_request
+        from podracer_evaluator.session import purpose_name
 
         checkpoints = self._sources().load(request.checkpoints)
         task = partial(evaluate_request, checkpoints, request, self._cache, self._check(context))
@@ -128,12 +139,12 @@ class EvaluatorService(evaluator_service_pb2_grpc.EvaluatorServiceServicer):
     def Inspect(  # noqa: N802 - the name in the contract
         self, request: evaluator_service_pb2.InspectRequest, context: grpc.ServicerContext
     ) -> evaluator_service_pb2.InspectResponse:
-        from podracer_core.training.inspection import inspected
+        from podracer_core.training.messages import inspected
 
         timeout_s = seconds_from_duration(request.timeout) or _INSPECT_TIMEOUT_S
         if not 0 < timeout_s <= _MAX_TIMEOUT_S:
             problem = f"expected 0 to {_MAX_TIMEOUT_S:.0f} s, got {timeout_s:g} s"
-            raise InvalidInput(f"timeout: {problem}", violations=[FieldViolation("timeout", problem)])
+            raise InvalidInput.of("timeout", problem)
         with place_environment(environment_from_message(request.environment), self._cache) as placed:
             return evaluator_service_pb2.InspectResponse(description=inspected(placed.spec, timeout_s))
 
@@ -181,3 +192,17 @@ class EvaluatorService(evaluator_service_pb2_grpc.EvaluatorServiceServicer):
     def drain(self) -> None:
         """Tell every open session that the evaluator is about to stop, and end it."""
         self._slots.drain()
+
+
+class EpisodeCounter:
+    """Episodes since the start."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.total = 0
+
+    def add(self, episodes: int, purpose: str) -> None:
+        """`purpose`: as `purpose_name` gives it."""
+        with self._lock:
+            self.total += episodes
+        EPISODES.add(episodes, purpose=purpose)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
@@ -26,7 +27,7 @@ from podracer_core.catalogue.messages import environment_from_message
 from podracer_core.environments.registry import require_device
 from podracer_core.errors import FieldViolation, InvalidInput
 from podracer_core.evaluate import EvaluationResult
-from podracer_core.evaluate.messages import result_to_message
+from podracer_core.evaluate.result import result_to_message
 from podracer_core.jobs.messages import seconds_to_duration
 from podracer_core.jobs.objective import MAX_EPISODES
 from podracer_core.rpc.sessions import WorkSession
@@ -35,10 +36,7 @@ from podracer_core.service.build import own_build, require_same_build
 from podracer_core.telemetry.metrics import EVALUATION, EVALUATOR_QUEUE
 from podracer_core.telemetry.spans import span
 from podracer_core.training.messages import cohort_from_message
-from podracer_evaluator.episode_counter import EpisodeCounter, purpose_name
 from podracer_evaluator.evaluation import PolicyEvaluation
-
-__all__ = ["EvaluateSession"]
 
 logger = logging.getLogger(__name__)
 
@@ -61,10 +59,13 @@ class _Order:
 class EvaluateSession(WorkSession):
     """See the contract of `Evaluate`."""
 
-    def __init__(self, work: WorkQueue, episodes: EpisodeCounter, cache: FileCache, folder: SharedFolder) -> None:
-        """`cache` has the files of users' environments, `folder` is where policies may cross."""
+    def __init__(
+        self, work: WorkQueue, count_episodes: Callable[[int, str], None], cache: FileCache, folder: SharedFolder
+    ) -> None:
+        """`count_episodes` takes a number and the purpose's name, `cache` has the files of users'
+        environments, `folder` is where policies may cross."""
         super().__init__(work)
-        self._episodes, self._cache, self._folder = episodes, cache, folder
+        self._count_episodes, self._cache, self._folder = count_episodes, cache, folder
         self._placed: PlacedEnvironment | None = None
         self._decoder = TensorDecoder()
         self._staging: Staging | None = None
@@ -154,7 +155,7 @@ class EvaluateSession(WorkSession):
             )
             episodes = sum(result.episodes for result in results)
             own.set(episodes=episodes)
-        self._episodes.add(episodes, purpose)
+        self._count_episodes(episodes, purpose)
         to_message = partial(_evaluation, message, duration_s)
         evaluations = [to_message(agent, result) for agent, result in zip(message.agents, results, strict=True)]
         self._answer(evaluator_service_pb2.EvaluationAnswer(order_id=message.order_id, evaluations=evaluations))
@@ -200,3 +201,10 @@ def _evaluation(
     message.duration.CopyFrom(seconds_to_duration(duration_s))
     message.create_time.GetCurrentTime()
     return message
+
+
+def purpose_name(purpose: agent_pb2.EvaluationPurpose.ValueType) -> str:
+    """`progress`, `candidate`, …; `requested` for one that is not set."""
+    if purpose not in agent_pb2.EvaluationPurpose.values()[1:]:
+        return "requested"
+    return agent_pb2.EvaluationPurpose.Name(purpose).removeprefix("EVALUATION_PURPOSE_").lower()

@@ -3,24 +3,22 @@
 The domain, plain Python without database or torch:
 agents         what an agent is to a generator, and what a generator answers
 rules          how agents compete: population, rounds, selection
-ranges         one search range: sampling and mutation
-search_space   all ranges of a job: complete hyperparameters for new agents
+search_space   the search ranges of a job: complete hyperparameters for new agents, drawn or mutated
 generator      the interface of generators (entry points `podracer.generators`)
 tournament, generational, random_search, elite_sampling, optuna_search    built-in generators
 rungs          the scores that an agent is judged against, and which agents have to give way
 breeding       making new agents: parents, inheritance, shapes; seating: which agents form one cohort
-updater        the interface of updaters (entry points `podracer.updaters`) and the built-in ones
-ranking        which candidates are on the board
+updater        the interface of updaters (entry points `podracer.updaters`), the built-in ones, and the board's order
 round_budget   how long a round may be, and how many members a cohort may have
 elites         statistics of the elites and of lineages
 
 Around it:
-competition    a board's spec -> rules, search space, generator, updater; extensions: finds the last two
+competition    a board's spec -> rules, search space, and the installed generator and updater
 guard          checks what a generator proposed; where that fails, the scheduler's own generator proposes
 boards, proposals, submissions, evaluations, listings    the use cases, a few calls each
 new_agents, places    what they change: agents, and candidates on the board
 judged_rounds  rungs, curves and throughput, read from the rounds' rows
-store, messages, names, changes                          what they share
+store, messages, changes                                 what they share
 tables, migrations                                       what lasts
-service, server, config, __main__                        the process
+server, __main__                                         the process
 """

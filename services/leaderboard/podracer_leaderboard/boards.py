@@ -12,7 +12,7 @@ from podracer.common.v1 import agent_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
 from podracer_core.database import Database
 from podracer_core.errors import AlreadyExists, PreconditionFailed
-from podracer_leaderboard import messages, names, store
+from podracer_leaderboard import messages, store
 from podracer_leaderboard.changes import Changes
 from podracer_leaderboard.competition import read_competition
 from podracer_leaderboard.new_agents import check_founders
@@ -32,8 +32,8 @@ class Boards:
 
         Raises InvalidInput for a spec or a founder that cannot be right, AlreadyExists where the name is another job's.
         """
-        names.check_leaderboard(name, "name")
-        names.check_job(spec.job, "spec.job")
+        messages.check_leaderboard(name, "name")
+        messages.check_job(spec.job, "spec.job")
         check_founders(spec.founders, read_competition(spec))
 
         def operation(session: Session) -> leaderboard_pb2.Leaderboard:
@@ -53,7 +53,7 @@ class Boards:
 
     async def get(self, name: str) -> leaderboard_pb2.Leaderboard:
         """Raises NotFound."""
-        names.check_leaderboard(name, "name")
+        messages.check_leaderboard(name, "name")
         return await self._database.read(lambda session: _leaderboard(session, store.get_board(session, name)))
 
     async def watch(self, name: str, after_revision: int) -> AsyncIterator[leaderboard_pb2.WatchLeaderboardResponse]:
@@ -61,7 +61,7 @@ class Boards:
 
         Revisions that follow one another faster than they can be sent are skipped. Raises NotFound at the beginning.
         """
-        names.check_leaderboard(name, "name")
+        messages.check_leaderboard(name, "name")
         await self._database.read(lambda session: store.get_board(session, name))
         while not self._changes.is_draining:
             change = self._changes.next_change()
@@ -77,7 +77,7 @@ class Boards:
 
     async def delete(self, name: str) -> None:
         """With all that belongs to it; nothing where it is not there."""
-        names.check_leaderboard(name, "name")
+        messages.check_leaderboard(name, "name")
         await self._database.write(lambda session: session.execute(delete(BoardRow).where(BoardRow.name == name)))
         self._changes.ring()
 
@@ -94,10 +94,10 @@ class Aliases:
         Raises PreconditionFailed (NO_CANDIDATE) for an agent of which no snapshot was ever judged. With a checkpoint
         the agent may be one of another job: what the caller says of it is taken as it is.
         """
-        names.check_leaderboard(request.leaderboard)
-        names.check_alias(request.alias)
+        messages.check_leaderboard(request.leaderboard)
+        messages.check_alias(request.alias)
         if request.HasField("checkpoint"):
-            names.check_agent(request.agent)
+            messages.check_agent(request.agent)
 
         def operation(session: Session) -> AliasRow:
             board = store.get_board(session, request.leaderboard)
@@ -122,10 +122,10 @@ class Aliases:
         self, request: leaderboard_pb2.ListAliasHistoryRequest
     ) -> leaderboard_pb2.ListAliasHistoryResponse:
         """Newest first."""
-        names.check_leaderboard(request.leaderboard)
+        messages.check_leaderboard(request.leaderboard)
         query = select(AliasRow).where(AliasRow.board == request.leaderboard)
         if request.alias:
-            query = query.where(AliasRow.alias == names.check_alias(request.alias))
+            query = query.where(AliasRow.alias == messages.check_alias(request.alias))
         query = page_query(query, AliasRow.number, request.page_size, request.page_token, newest_first=True)
         rows, token = await self._database.read(
             lambda session: page_of_board(session, request.leaderboard, query, request.page_size)
@@ -180,7 +180,7 @@ def _alias_checkpoint(session: Session, board: str, request: leaderboard_pb2.Set
         return messages.to_bytes(request.checkpoint)
     if not request.agent:
         return b""
-    row = store.get_agent(session, names.check_agent(request.agent), board)
+    row = store.get_agent(session, messages.check_agent(request.agent), board)
     candidate = session.get(CandidateRow, (board, request.agent))
     evaluation = row.best_evaluation if candidate is None else candidate.evaluation
     if evaluation is None:

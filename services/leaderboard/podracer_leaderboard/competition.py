@@ -9,6 +9,7 @@ from random import Random
 
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
 from podracer_core.catalogue.algorithms import find_algorithm
+from podracer_core.catalogue.extensions import load_class
 from podracer_core.catalogue.hyperparameters import Hyperparameter
 from podracer_core.catalogue.messages import space_from_message
 from podracer_core.catalogue.ranges import Choice, Fixed, HyperparameterValue, IntegerInterval, Interval, Range
@@ -17,9 +18,8 @@ from podracer_core.errors import FieldViolation, InvalidInput
 from podracer_core.jobs.evolution import Evolution
 from podracer_core.jobs.objective import Objective
 from podracer_core.jobs.search import Dimension, Search
-from podracer_core.jobs.validation import validate_competition
+from podracer_core.jobs.spec import validate_competition
 from podracer_leaderboard.agents import Cohort, CohortRequest, Population
-from podracer_leaderboard.extensions import load_extension
 from podracer_leaderboard.generator import ENTRY_POINT_GROUP as GENERATORS
 from podracer_leaderboard.generator import Generator
 from podracer_leaderboard.rules import Rules
@@ -62,12 +62,12 @@ def _competition(
     rules = Rules.of(evolution, seed=spec.seed, updater=statistic, algorithm_count=len(space.shares))
     generator = find_generator(rules.generator, "evolution.generator")
     stand_in = _generator(evolution.scheduler, "evolution.scheduler")
-    updater = load_extension(UPDATERS, rules.updater, Updater, "evolution.updater")  # type: ignore[type-abstract]
+    updater = load_class(UPDATERS, rules.updater, Updater, "evolution.updater")  # type: ignore[type-abstract]
     return Competition(rules, space, generator, stand_in, updater(rules))
 
 
 def _generator(name: str, field: str) -> type[Generator]:
-    return load_extension(GENERATORS, name, Generator, field)  # type: ignore[type-abstract]
+    return load_class(GENERATORS, name, Generator, field)  # type: ignore[type-abstract]
 
 
 def _generator_if_installed(name: str, field: str) -> type[Generator]:

@@ -11,7 +11,7 @@ from podracer.common.v1 import agent_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
 from podracer_core.database import Database
 from podracer_core.errors import FieldViolation, InvalidInput, NotFound
-from podracer_leaderboard import messages, names, places, store
+from podracer_leaderboard import messages, places, store
 from podracer_leaderboard.changes import Changes
 from podracer_leaderboard.competition import competition_of
 from podracer_leaderboard.store import page_of_board, page_query
@@ -31,7 +31,7 @@ class Evaluations:
         self, request: leaderboard_pb2.RecordEvaluationsRequest
     ) -> leaderboard_pb2.RecordEvaluationsResponse:
         """Add evaluations to the history, each once; a challenge decides over its candidate."""
-        names.check_leaderboard(request.leaderboard)
+        messages.check_leaderboard(request.leaderboard)
         _check_evaluations(request.evaluations)
         challenges = [evaluation for evaluation in request.evaluations if challenged_by(evaluation)]
 
@@ -56,10 +56,10 @@ class Evaluations:
 
     async def history(self, request: leaderboard_pb2.ListEvaluationsRequest) -> leaderboard_pb2.ListEvaluationsResponse:
         """Oldest first."""
-        names.check_leaderboard(request.leaderboard)
+        messages.check_leaderboard(request.leaderboard)
         query = select(EvaluationRow).where(EvaluationRow.board == request.leaderboard)
         if request.agent:
-            query = query.where(EvaluationRow.agent == names.check_agent(request.agent))
+            query = query.where(EvaluationRow.agent == messages.check_agent(request.agent))
         query = page_query(query, EvaluationRow.number, request.page_size, request.page_token)
         rows, token = await self._database.read(
             lambda session: page_of_board(session, request.leaderboard, query, request.page_size)

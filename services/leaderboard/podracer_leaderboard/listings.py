@@ -12,9 +12,9 @@ from podracer.common.v1 import agent_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
 from podracer_core.catalogue.messages import hyperparameters_from_message
 from podracer_core.database import Database
-from podracer_core.errors import FieldViolation, InvalidInput
+from podracer_core.errors import InvalidInput
 from podracer_core.jobs.messages import seconds_to_duration
-from podracer_leaderboard import messages, names, store
+from podracer_leaderboard import messages, store
 from podracer_leaderboard.competition import competition_of
 from podracer_leaderboard.elites import (
     EliteStatistics,
@@ -38,7 +38,7 @@ class Listings:
 
     async def agents(self, request: leaderboard_pb2.ListAgentsRequest) -> leaderboard_pb2.ListAgentsResponse:
         """Oldest first."""
-        names.check_leaderboard(request.leaderboard)
+        messages.check_leaderboard(request.leaderboard)
         query = select(AgentRow).where(AgentRow.board == request.leaderboard)
         if request.states:
             query = query.where(AgentRow.state.in_([_state(state) for state in request.states]))
@@ -50,7 +50,7 @@ class Listings:
 
     async def agent(self, name: str) -> leaderboard_pb2.GetAgentResponse:
         """With its ancestors, parents first, and its children. Raises NotFound."""
-        names.check_agent(name, "name")
+        messages.check_agent(name, "name")
 
         def operation(session: Session) -> leaderboard_pb2.GetAgentResponse:
             row = store.get_agent(session, name)
@@ -69,14 +69,14 @@ class Listings:
 
     async def statistics(self, request: leaderboard_pb2.GetStatisticsRequest) -> leaderboard_pb2.GetStatisticsResponse:
         """Of the elites, the candidates on the board. Raises InvalidInput for an algorithm that is not searched."""
-        names.check_leaderboard(request.leaderboard)
+        messages.check_leaderboard(request.leaderboard)
 
         def operation(session: Session) -> tuple[SearchSpace, list[agent_pb2.AgentSpec], Sequence[LineageStatistics]]:
             board = store.get_board(session, request.leaderboard)
             space = competition_of(board.spec).space
             if request.algorithm and request.algorithm not in space.ranges:
                 problem = f"{request.algorithm!r} is not searched; expected {' or '.join(space.ranges)}"
-                raise InvalidInput(problem, violations=[FieldViolation("algorithm", problem)])
+                raise InvalidInput(problem, field="algorithm")
             columns = (RoundRow.lineage, RoundRow.agent, RoundRow.rung, RoundRow.score, RoundRow.cost_s)
             rounds = session.execute(select(*columns).where(RoundRow.board == board.name))
             return space, _elites(session, board.name), lineage_statistics(RoundResult(*row) for row in rounds)
@@ -136,6 +136,5 @@ def _statistics(elites: EliteStatistics) -> leaderboard_pb2.GetStatisticsRespons
 
 def _state(number: int) -> str:
     if number not in _STATE_NAMES:
-        problem = f"{number} is no state of an agent"
-        raise InvalidInput(problem, violations=[FieldViolation("states", problem)])
+        raise InvalidInput(f"{number} is no state of an agent", field="states")
     return _STATE_NAMES[number]  # type: ignore[index]

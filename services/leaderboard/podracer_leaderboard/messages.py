@@ -1,4 +1,4 @@
-"""Rows as the messages that callers see."""
+"""Rows as the messages that callers see, and the names in their requests, checked."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from google.protobuf.message import Message
 
 from podracer.common.v1 import agent_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
+from podracer_core.errors import InvalidInput
 from podracer_core.jobs.messages import seconds_to_duration
+from podracer_core.rpc.resource_names import check_label, parse
 from podracer_leaderboard.agents import Action, State
 from podracer_leaderboard.tables import AgentRow, AliasRow, BoardRow, CandidateRow
 
@@ -105,3 +107,39 @@ def alias_change(row: AliasRow) -> leaderboard_pb2.AliasChange:
     if row.checkpoint:
         change.checkpoint.ParseFromString(row.checkpoint)
     return change
+
+
+def check_leaderboard(name: str, field: str = "leaderboard") -> str:
+    """`name`, unless it is no leaderboard's: then InvalidInput."""
+    parse("leaderboard", name, field)
+    return name
+
+
+def check_job(name: str, field: str) -> str:
+    """`name`, unless it is no job's: then InvalidInput."""
+    parse("job", name, field)
+    return name
+
+
+def check_agent(name: str, field: str = "agent") -> str:
+    """`name`, unless it is no agent's: then InvalidInput."""
+    parse("agent", name, field)
+    return name
+
+
+def check_alias(name: str, field: str = "alias") -> str:
+    """`name`, unless it is no DNS label: then InvalidInput."""
+    check_label(name, field)
+    return name
+
+
+def check_text(value: str, field: str, limit: int = 200) -> str:
+    """`value`, unless it is empty or longer than `limit`: then InvalidInput."""
+    if not 0 < len(value) <= limit:
+        raise InvalidInput.of(field, f"expected 1 to {limit} characters, got {len(value)}")
+    return value
+
+
+def agent_name(job: str, number: int) -> str:
+    """The name of a job's agent by its number, from 1."""
+    return f"{job}/agents/a{number:04}"

@@ -14,7 +14,7 @@ from podracer_core.catalogue.algorithms import find_algorithm
 from podracer_core.catalogue.messages import hyperparameter_to_message, hyperparameters_from_message
 from podracer_core.catalogue.ranges import HyperparameterValue
 from podracer_core.errors import FieldViolation, InvalidInput
-from podracer_leaderboard import messages, names, store
+from podracer_leaderboard import messages, store
 from podracer_leaderboard.agents import Action, NewAgent, Start, State
 from podracer_leaderboard.competition import Competition
 from podracer_leaderboard.tables import AgentRow, BoardRow, ParentRow
@@ -32,11 +32,10 @@ def check_founders(founders: Sequence[evolution_pb2.Founder], competition: Compe
     violations = []
     for place, founder in enumerate(founders):
         try:
-            names.check_agent(founder.agent)
+            messages.check_agent(founder.agent)
             if founder.algorithm not in competition.space.shares:
                 searched = ", ".join(competition.space.shares)
-                message = f"{founder.agent} is an agent of {founder.algorithm}; searched are {searched}"
-                raise InvalidInput(message)
+                raise InvalidInput(f"{founder.agent} is an agent of {founder.algorithm}; searched are {searched}")
             if not founder.checkpoint.prefix:
                 raise InvalidInput(f"{founder.agent} has no checkpoint")
             _hyperparameters(founder)
@@ -133,7 +132,7 @@ def _new_spec(
     """Of the board's next agent, which gets its number, name and seed."""
     board.agent_count += 1
     return agent_pb2.AgentSpec(
-        name=names.agent_name(board.job, board.agent_count),
+        name=messages.agent_name(board.job, board.agent_count),
         algorithm=algorithm,
         seed=derive_seed(competition.rules.seed, "agent", board.agent_count),
         hyperparameters={name: hyperparameter_to_message(value) for name, value in hyperparameters.items()},

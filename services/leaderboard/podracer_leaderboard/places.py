@@ -14,9 +14,8 @@ from sqlalchemy.orm import Session
 
 from podracer.common.v1 import agent_pb2
 from podracer_leaderboard import messages, store
-from podracer_leaderboard.ranking import Admission, Entry, claims_first
 from podracer_leaderboard.tables import AgentRow, BoardRow, CandidateRow, EvaluationRow, RoundRow
-from podracer_leaderboard.updater import EvaluationSummary, Updater
+from podracer_leaderboard.updater import Admission, Entry, EvaluationSummary, Updater, claims_first
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +52,7 @@ def score_of(updater: Updater, evaluation: agent_pb2.Evaluation, *, within_rung:
 
 def judged(session: Session, board: BoardRow, updater: Updater, own: Judged) -> Judged:
     """What counts of the checkpoint of `own`, the evaluation that it was found by."""
-    return _challenged(session, board.name, updater, own.evaluation.agent, own.prefix) or own
+    return next(iter(_confirmed(session, board.name, updater, own.evaluation.agent, own.prefix)), own)
 
 
 def take(
@@ -159,11 +158,6 @@ def _place(
     )
     session.add(row)
     _note_change(board)
-
-
-def _challenged(session: Session, board: str, updater: Updater, agent: str, prefix: str) -> Judged | None:
-    """What the challenges of a checkpoint say; None where there was none, or none with a finite score."""
-    return next(iter(_confirmed(session, board, updater, agent, prefix)), None)
 
 
 def _confirmed(session: Session, board: str, updater: Updater, agent: str, prefix: str = "") -> list[Judged]:

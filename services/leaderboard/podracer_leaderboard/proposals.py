@@ -10,14 +10,14 @@ from podracer_core.database import Database
 from podracer_core.errors import FieldViolation, InvalidInput
 from podracer_core.jobs.messages import seconds_from_duration, seconds_to_duration
 from podracer_core.telemetry.metrics import PROPOSALS
-from podracer_leaderboard import guard, messages, names, store
+from podracer_leaderboard import guard, messages, store
 from podracer_leaderboard.agents import Action, Agent, Cohort, CohortRequest, State
 from podracer_leaderboard.competition import Competition, competition_of
 from podracer_leaderboard.judged_rounds import load_limits
 from podracer_leaderboard.new_agents import create_agent, create_founders, stream
-from podracer_leaderboard.ranking import admission_score
 from podracer_leaderboard.round_budget import Remaining, cohort_stretch, round_budget
 from podracer_leaderboard.tables import AgentRow, BoardRow, ProposalRow
+from podracer_leaderboard.updater import admission_score
 
 MAX_PLACES = 1024
 
@@ -135,8 +135,8 @@ def _remaining(request: leaderboard_pb2.ProposeCohortRequest) -> Remaining:
 
 
 def _check(request: leaderboard_pb2.ProposeCohortRequest) -> None:
-    names.check_leaderboard(request.leaderboard)
-    names.check_text(request.request_id, "request_id")
+    messages.check_leaderboard(request.leaderboard)
+    messages.check_text(request.request_id, "request_id")
     problems = []
     if not 1 <= request.places <= MAX_PLACES:
         problems.append(FieldViolation("places", f"expected 1 to {MAX_PLACES}, got {request.places}"))

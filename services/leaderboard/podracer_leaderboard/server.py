@@ -1,23 +1,66 @@
-"""The leaderboard's process: one asyncio loop with the server and the database."""
+"""The leaderboard's process, one asyncio loop with the server and the database, and its rpc methods."""
 
 from __future__ import annotations
 
 import asyncio
 import signal
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
 from functools import partial
+from typing import Any, TypeAlias
 
-from podracer.leaderboard.v1.leaderboard_service_pb2_grpc import add_LeaderboardServiceServicer_to_server
+import grpc
+
+from podracer.leaderboard.v1 import leaderboard_service_pb2 as pb
+from podracer.leaderboard.v1.leaderboard_service_pb2_grpc import (
+    LeaderboardServiceServicer,
+    add_LeaderboardServiceServicer_to_server,
+)
 from podracer_core.database import Database, open_database
 from podracer_core.rpc.aio_server import AioRpcServer, Readiness, create_aio_server
 from podracer_core.rpc.auth import Authorizer
-from podracer_core.rpc.tokens import TokenFiles
-from podracer_core.service.process import announce
-from podracer_leaderboard.config import LeaderboardConfig
-from podracer_leaderboard.service import METHODS, LeaderboardService
-
-__all__ = ["MIGRATIONS", "create_leaderboard_server", "serve"]
+from podracer_core.rpc.tokens import Role, TokenFiles
+from podracer_core.service.process import ServiceSettings, announce
+from podracer_leaderboard.boards import Aliases, Boards
+from podracer_leaderboard.changes import Changes
+from podracer_leaderboard.evaluations import Evaluations
+from podracer_leaderboard.listings import Listings
+from podracer_leaderboard.proposals import Proposals
+from podracer_leaderboard.submissions import Submissions
 
 MIGRATIONS = "podracer_leaderboard.migrations"
+Context: TypeAlias = grpc.aio.ServicerContext[Any, Any]
+
+_READS = (
+    "GetLeaderboard",
+    "ListAgents",
+    "GetAgent",
+    "ListEvaluations",
+    "WatchLeaderboard",
+    "GetStatistics",
+    "ListAliasHistory",
+)
+_WRITES = (
+    "CreateLeaderboard",
+    "ProposeCohort",
+    "SubmitCandidate",
+    "RecordEvaluations",
+    "SetAlias",
+    "DeleteLeaderboard",
+)
+_PREFIX = "/podracer.leaderboard.v1.LeaderboardService/"
+
+METHODS = {_PREFIX + method: frozenset({Role.CLIENT, Role.CONTROL}) for method in _READS} | {
+    _PREFIX + method: frozenset({Role.CONTROL}) for method in _WRITES
+}
+"""The roles that may call each method: only the orchestrator writes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LeaderboardConfig(ServiceSettings):
+    """`database` is a URL: `sqlite:////absolute/path` (the folder is made) or `postgresql://…`."""
+
+    database: str
 
 
 async def create_leaderboard_server(config: LeaderboardConfig, database: Database) -> AioRpcServer:
@@ -50,3 +93,81 @@ async def _serve(config: LeaderboardConfig) -> None:
             announce(server.address)
             await stop.wait()
             readiness.cancel()
+
+
+class LeaderboardService(LeaderboardServiceServicer):
+    """Asynchronous; errors of the use cases become statuses in the server's guard."""
+
+    def __init__(self, database: Database) -> None:
+        self._changes = Changes()
+        self._boards = Boards(database, self._changes)
+        self._proposals = Proposals(database)
+        self._submissions = Submissions(database, self._changes)
+        self._evaluations = Evaluations(database, self._changes)
+        self._listings = Listings(database)
+        self._aliases = Aliases(database)
+
+    async def drain(self) -> None:
+        """Tell the watchers that the server is about to end."""
+        self._changes.drain()
+
+    async def CreateLeaderboard(  # noqa: N802
+        self, request: pb.CreateLeaderboardRequest, context: Context
+    ) -> pb.CreateLeaderboardResponse:
+        return pb.CreateLeaderboardResponse(leaderboard=await self._boards.create(request.name, request.spec))
+
+    async def ProposeCohort(  # noqa: N802
+        self, request: pb.ProposeCohortRequest, context: Context
+    ) -> pb.ProposeCohortResponse:
+        return await self._proposals.propose(request)
+
+    async def SubmitCandidate(  # noqa: N802
+        self, request: pb.SubmitCandidateRequest, context: Context
+    ) -> pb.SubmitCandidateResponse:
+        return await self._submissions.submit(request)
+
+    async def RecordEvaluations(  # noqa: N802
+        self, request: pb.RecordEvaluationsRequest, context: Context
+    ) -> pb.RecordEvaluationsResponse:
+        return await self._evaluations.record(request)
+
+    async def GetLeaderboard(  # noqa: N802
+        self, request: pb.GetLeaderboardRequest, context: Context
+    ) -> pb.GetLeaderboardResponse:
+        return pb.GetLeaderboardResponse(leaderboard=await self._boards.get(request.name))
+
+    async def ListAgents(self, request: pb.ListAgentsRequest, context: Context) -> pb.ListAgentsResponse:  # noqa: N802
+        return await self._listings.agents(request)
+
+    async def GetAgent(self, request: pb.GetAgentRequest, context: Context) -> pb.GetAgentResponse:  # noqa: N802
+        return await self._listings.agent(request.name)
+
+    async def ListEvaluations(  # noqa: N802
+        self, request: pb.ListEvaluationsRequest, context: Context
+    ) -> pb.ListEvaluationsResponse:
+        return await self._evaluations.history(request)
+
+    async def WatchLeaderboard(  # noqa: N802
+        self, request: pb.WatchLeaderboardRequest, context: Context
+    ) -> AsyncIterator[pb.WatchLeaderboardResponse]:
+        async for response in self._boards.watch(request.name, request.after_revision):
+            yield response
+
+    async def GetStatistics(  # noqa: N802
+        self, request: pb.GetStatisticsRequest, context: Context
+    ) -> pb.GetStatisticsResponse:
+        return await self._listings.statistics(request)
+
+    async def SetAlias(self, request: pb.SetAliasRequest, context: Context) -> pb.SetAliasResponse:  # noqa: N802
+        return await self._aliases.set(request)
+
+    async def ListAliasHistory(  # noqa: N802
+        self, request: pb.ListAliasHistoryRequest, context: Context
+    ) -> pb.ListAliasHistoryResponse:
+        return await self._aliases.history(request)
+
+    async def DeleteLeaderboard(  # noqa: N802
+        self, request: pb.DeleteLeaderboardRequest, context: Context
+    ) -> pb.DeleteLeaderboardResponse:
+        await self._boards.delete(request.name)
+        return pb.DeleteLeaderboardResponse()

@@ -15,13 +15,13 @@ from sqlalchemy.orm import InstrumentedAttribute, Session
 from podracer.common.v1 import agent_pb2
 from podracer_core.catalogue.messages import hyperparameters_from_message
 from podracer_core.catalogue.ranges import HyperparameterValue
-from podracer_core.errors import FieldViolation, InvalidInput, NotFound
+from podracer_core.errors import InvalidInput, NotFound
 from podracer_leaderboard.agents import ALIVE, Action, Agent, Population, State
 from podracer_leaderboard.judged_rounds import load_curves, load_front, load_peers
-from podracer_leaderboard.ranking import Entry, ranked
 from podracer_leaderboard.rules import Rules
 from podracer_leaderboard.search_space import Shape, shape_of
 from podracer_leaderboard.tables import AgentRow, BoardRow, CandidateRow
+from podracer_leaderboard.updater import Entry, ranked
 
 NEWEST_IN_HISTORY, BEST_IN_HISTORY = 192, 64
 """Agents of `Population.history` at most: what a sampler makes of more takes longer and says little more."""
@@ -101,18 +101,14 @@ def page_of_board(session: Session, board: str, query: Select[Row], size: int) -
 
 def _checked_size(size: int) -> int:
     if not 0 <= size <= MAX_PAGE_SIZE:
-        raise _refuse("page_size", f"expected 1 to {MAX_PAGE_SIZE}, or 0 for {DEFAULT_PAGE_SIZE}; got {size}")
+        raise InvalidInput.of("page_size", f"expected 1 to {MAX_PAGE_SIZE}, or 0 for {DEFAULT_PAGE_SIZE}; got {size}")
     return size or DEFAULT_PAGE_SIZE
 
 
 def _last_number(token: str) -> int:
     if not (token.isascii() and token.isdecimal() and len(token) < 19):
-        raise _refuse("page_token", "was not given by a former response")
+        raise InvalidInput.of("page_token", "was not given by a former response")
     return int(token)
-
-
-def _refuse(field: str, problem: str) -> InvalidInput:
-    return InvalidInput(f"{field}: {problem}", violations=[FieldViolation(field, problem)])
 
 
 def load_living(session: Session, board: str) -> dict[str, AgentRow]:

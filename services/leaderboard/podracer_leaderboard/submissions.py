@@ -13,15 +13,14 @@ from podracer_core.database import Database
 from podracer_core.errors import FieldViolation, InvalidInput, PreconditionFailed
 from podracer_core.jobs.messages import seconds_from_duration
 from podracer_core.telemetry.metrics import CANDIDATES
-from podracer_leaderboard import messages, names, places, store
+from podracer_leaderboard import messages, places, store
 from podracer_leaderboard.agents import State
 from podracer_leaderboard.changes import Changes
 from podracer_leaderboard.competition import competition_of
 from podracer_leaderboard.evaluations import store_evaluations
 from podracer_leaderboard.judged_rounds import record_throughput
-from podracer_leaderboard.ranking import Admission
 from podracer_leaderboard.tables import AgentRow, BoardRow, RoundRow
-from podracer_leaderboard.updater import Updater
+from podracer_leaderboard.updater import Admission, Updater
 
 logger = logging.getLogger(__name__)
 
@@ -164,9 +163,9 @@ def _evaluation(request: leaderboard_pb2.SubmitCandidateRequest) -> agent_pb2.Ev
 
 
 def _check_submission(request: leaderboard_pb2.SubmitCandidateRequest) -> None:
-    names.check_leaderboard(request.leaderboard)
-    names.check_text(request.request_id, "request_id")
-    names.check_agent(request.agent)
+    messages.check_leaderboard(request.leaderboard)
+    messages.check_text(request.request_id, "request_id")
+    messages.check_agent(request.agent)
     problems = []
     if request.env_steps < 0:
         problems.append(FieldViolation("env_steps", f"expected 0 or more, got {request.env_steps}"))

@@ -1,4 +1,4 @@
-"""The updater: by which number candidates are ranked, and whether one enters the board."""
+"""Which candidates are on the board: by which number they are ranked, its size, one place an agent, few a lineage."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from podracer_leaderboard.ranking import Admission, Entry, admit
 from podracer_leaderboard.rules import Rules
 
 ENTRY_POINT_GROUP = "podracer.updaters"
@@ -25,6 +24,35 @@ class EvaluationSummary:
     @property
     def is_finite(self) -> bool:
         return math.isfinite(self.mean) and math.isfinite(self.lower_bound)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A candidate: `score` decides, `mean` where scores are equal, then the earlier one (`order`).
+
+    `confirmed`: the score is of a second evaluation, with fresh seeds. The first one selected the candidate, the best
+    of many by noisy numbers, so it promises too much.
+    """
+
+    agent: str
+    lineage: str
+    score: float
+    mean: float
+    order: int
+    confirmed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """Whether a candidate enters, at which rank (from 1; 0 where it does not), and the entries that leave for it."""
+
+    rank: int
+    reason: str
+    removed: tuple[Entry, ...] = ()
+
+    @property
+    def is_admitted(self) -> bool:
+        return self.rank > 0
 
 
 class Updater(ABC):
@@ -62,3 +90,60 @@ class MeanUpdater(Updater):
 
     def score(self, evaluation: EvaluationSummary) -> float:
         return evaluation.mean
+
+
+def ranked(entries: Iterable[Entry]) -> list[Entry]:
+    """Best first, of equal ones the earlier first; but the first place is the best confirmed one's, where there is one.
+
+    Only that place asks for confirmation: a better score behind it is a claim on it.
+    """
+    board = _by_score(entries)
+    champion = next((entry for entry in board if entry.confirmed), None)
+    if champion is None:
+        return board
+    return [champion, *(entry for entry in board if entry is not champion)]
+
+
+def claims_first(entries: Iterable[Entry], candidate: Entry) -> bool:
+    """Whether `candidate` would be first among `entries`, itself included or not, if it were confirmed as it is."""
+    others = [entry for entry in entries if entry.agent != candidate.agent]
+    return not candidate.confirmed and _by_score([*others, candidate])[0] is candidate
+
+
+def admit(entries: Iterable[Entry], candidate: Entry, size: int, lineage_limit: int) -> Admission:
+    """Whether `candidate` enters a board of `size` places of which one lineage holds at most `lineage_limit`.
+
+    It replaces its own agent's older entry, else the worst of its lineage where that has its limit, else the worst of a
+    full board; each only by being strictly better. In a tie the present entry stays. The first gives way only
+    where there is no other to do so, whatever its score.
+    """
+    board = ranked(entries)
+    own = [entry for entry in board if entry.agent == candidate.agent]
+    kin = [entry for entry in board if entry.lineage == candidate.lineage]
+    if own:
+        rival, place = own[0], "its own earlier candidate"
+    elif len(kin) >= lineage_limit:
+        rival, place = kin[-1], f"the worst of its lineage, which has its {lineage_limit} places"
+    elif len(board) >= size:
+        rival, place = board[-1], "the worst of a full board"
+    else:
+        return Admission(_rank(board, candidate), "there was room")
+    comparison = f"{candidate.score:.6g} against {rival.score:.6g} of {place}"
+    if (candidate.score, candidate.mean) <= (rival.score, rival.mean):
+        return Admission(0, f"not better: {comparison}")
+    left = [entry for entry in board if entry is not rival]
+    return Admission(_rank(left, candidate), f"better: {comparison}", (rival,))
+
+
+def admission_score(entries: Iterable[Entry], size: int) -> float | None:
+    """What a new agent's candidate has to exceed to enter; None while there is room."""
+    board = ranked(entries)
+    return board[-1].score if len(board) >= size else None
+
+
+def _by_score(entries: Iterable[Entry]) -> list[Entry]:
+    return sorted(entries, key=lambda entry: (-entry.score, -entry.mean, entry.order))
+
+
+def _rank(board: list[Entry], candidate: Entry) -> int:
+    return ranked([*board, candidate]).index(candidate) + 1

@@ -9,8 +9,6 @@ from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import Generic, TypeVar
 
-__all__ = ["BackgroundTask", "pause"]
-
 Result = TypeVar("Result")
 
 _POLL_S = 0.1

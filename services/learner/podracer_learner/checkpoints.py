@@ -20,15 +20,13 @@ from podracer_core.catalogue.spaces import Space, to_json
 from podracer_core.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from podracer_core.errors import InvalidInput
 from podracer_core.evaluate import EvaluationResult
-from podracer_core.evaluate.messages import result_to_json
+from podracer_core.evaluate.result import result_to_json
 from podracer_core.storage.layout import REPLAY_FOLDER, CheckpointRef, agent_prefix, checkpoint_prefix
 from podracer_core.storage.manifest import ManifestFile
 from podracer_core.storage.object_store import ObjectStore
 from podracer_core.telemetry.metrics import CHECKPOINT_SIZE, CHECKPOINT_TIME
 from podracer_core.telemetry.spans import current, span
-from podracer_core.training.environment_states import EnvironmentState
-
-__all__ = ["CheckpointWriter", "MemberWrite", "base_env_steps", "read_references", "replay_files", "stored_transitions"]
+from podracer_core.training.member_states import EnvironmentState
 
 _PARALLEL = 8
 

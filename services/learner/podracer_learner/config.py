@@ -10,11 +10,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from podracer_core.attachments.settings import PodSettings
+from podracer_core.attachments.placement import PodSettings
 from podracer_core.config import ByteSize, Seconds
 from podracer_core.rpc.address import parse_address
-
-__all__ = ["LearnerConfig"]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,12 +22,12 @@ from podracer_core.errors import (
     UserCodeFailed,
 )
 from podracer_core.jobs.messages import seconds_from_duration
-from podracer_core.service.processor_time import processor_seconds
 from podracer_core.storage.folder import FolderStore
 from podracer_core.storage.object_store import ObjectStore
 from podracer_core.storage.spool import Spool, SpoolFolder
 from podracer_core.telemetry import metrics
 from podracer_core.telemetry.spans import current, span
+from podracer_core.training.phases import processor_seconds
 from podracer_learner.config import LearnerConfig
 from podracer_learner.evaluators.calls import inspect_environment_for
 from podracer_learner.evaluators.evaluate import EvaluationTooLong, evaluate_for
@@ -44,8 +44,6 @@ from podracer_learner.round.reports import problem_message, work_span
 from podracer_learner.round.setup import RoundSetup, set_up_round
 from podracer_learner.round.train import Patience, TrainRun
 from podracer_learner.user_files import UserFiles
-
-__all__ = ["LeaseLoop"]
 
 logger = logging.getLogger(__name__)
 

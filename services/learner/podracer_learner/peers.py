@@ -13,8 +13,6 @@ from podracer_core.rpc.tokens import FileToken
 from podracer_learner.config import LearnerConfig
 from podracer_learner.workers.discovery import WorkerDirectory
 
-__all__ = ["Peers"]
-
 
 class Peers:
     """`workers` are looked for where the settings say; `evaluators` are in the order in which they are tried; tensors

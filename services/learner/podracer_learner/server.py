@@ -13,7 +13,7 @@ from podracer.learner.v1 import learner_service_pb2, learner_service_pb2_grpc
 from podracer.orchestrator.v1 import job_pb2, pod_service_pb2
 from podracer_core.catalogue.algorithms import known_algorithms
 from podracer_core.catalogue.environments import BUILT_IN, known_environments
-from podracer_core.catalogue.evaluators import evaluator_names
+from podracer_core.catalogue.extensions import evaluator_names
 from podracer_core.errors import FieldViolation, InvalidInput, Unavailable
 from podracer_core.rpc.auth import Authorizer
 from podracer_core.rpc.backoff import Backoff
@@ -30,8 +30,6 @@ from podracer_learner.fusion.follower_registry import MAX_STREAMS, FollowerRegis
 from podracer_learner.lease.control import work_request
 from podracer_learner.peers import Peers
 from podracer_learner.round.access import Commands, LearnerStatus
-
-__all__ = ["METHODS", "LearnerService", "create_learner_server", "serve"]
 
 logger = logging.getLogger(__name__)
 

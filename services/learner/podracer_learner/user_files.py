@@ -22,8 +22,6 @@ from podracer_core.errors import PodracerError, PreconditionFailed
 from podracer_core.storage.object_store import ObjectStore
 from podracer_learner.background import BackgroundTask
 
-__all__ = ["FetchedFiles", "UserFiles", "wants_files"]
-
 
 @dataclass(frozen=True, slots=True)
 class UserFiles:

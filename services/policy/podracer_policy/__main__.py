@@ -1,8 +1,7 @@
 """`python -m podracer_policy`."""
 
 from podracer_core.service.process import main
-from podracer_policy.config import PolicyConfig
-from podracer_policy.server import serve
+from podracer_policy.server import PolicyConfig, serve
 
 if __name__ == "__main__":
     main("policy", PolicyConfig, serve)

@@ -12,10 +12,8 @@ from podracer.common.v1 import tensor_pb2
 from podracer.policy.v1 import policy_service_pb2 as pb
 from podracer_core.carriers.inline import decode_tensor, encode_tensor
 from podracer_core.catalogue.messages import space_to_message
-from podracer_core.errors import FieldViolation, InvalidInput
+from podracer_core.errors import InvalidInput
 from podracer_core.serving import ServedPolicies, ServedPolicy
-
-__all__ = ["MAX_ROWS", "masks_of", "observations_of", "policy_message", "response_of"]
 
 MAX_ROWS = 1024
 """Observations of one request."""
@@ -136,4 +134,4 @@ def _dtype_name(dtype: torch.dtype) -> str:
 
 
 def _refused(field: str, problem: str) -> InvalidInput:
-    return InvalidInput(f"{field}: {problem}", violations=[FieldViolation(field, problem)], reason="BAD_OBSERVATION")
+    return InvalidInput.of(field, problem, reason="BAD_OBSERVATION")

@@ -8,28 +8,48 @@ import signal
 import sys
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
+from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 import grpc
 import torch
 
 from podracer.policy.v1.policy_service_pb2_grpc import add_PolicyServiceServicer_to_server
-from podracer_core.errors import FieldViolation, InvalidInput
+from podracer_core.config import Seconds
+from podracer_core.errors import InvalidInput
 from podracer_core.rpc.aio_server import AioRpcServer, create_aio_server
 from podracer_core.rpc.auth import Authorizer
 from podracer_core.rpc.channel import open_channel
 from podracer_core.rpc.tokens import FileToken, Role, TokenFiles
-from podracer_core.service.process import announce
+from podracer_core.service.process import ServiceSettings, announce
 from podracer_core.serving import Batcher, ServedPolicies
-from podracer_policy.config import PolicyConfig
 from podracer_policy.service import METHODS, PolicyService
 from podracer_policy.sources import Alias, Follower, parse_sources
-
-__all__ = ["create_policy_server", "serve"]
 
 _TURN_S = 0.0001
 """How long another thread may go on in Python while the loop waits: a policy is loaded in one, and each of the twenty
 operations of a small network waits for it anew."""
+
+
+@dataclass(frozen=True)
+class PolicyConfig(ServiceSettings):
+    """
+    policies         what to serve from the start, each NAME=SOURCE: a checkpoint's folder, or projects/p/jobs/j@alias,
+                     which is followed. Folders of one name act together, the best first. Empty: LoadPolicy brings them
+    rule             how those act together, mean or vote; empty: by action space
+    orchestrator     where checkpoints of a followed alias come from
+    leaderboard      whose aliases are followed
+    client_token     file with the token to show to these two; unset: the file `client` in the folder of tokens
+    follow_interval  how often to look where an alias points
+    """
+
+    policies: tuple[str, ...] = ()
+    rule: str = ""
+    orchestrator: str = ""
+    leaderboard: str = ""
+    client_token: Path | None = None
+    follow_interval: Seconds = 5.0
 
 
 async def create_policy_server(config: PolicyConfig, policies: ServedPolicies, batcher: Batcher) -> AioRpcServer:
@@ -99,8 +119,7 @@ def _followers(
         return []
     for field, value in (("PODRACER_LEADERBOARD", config.leaderboard), ("PODRACER_ORCHESTRATOR", config.orchestrator)):
         if not value:
-            problem = f"is not set; expected its address, to follow {aliases[0].source}"
-            raise InvalidInput(f"{field}: {problem}", violations=[FieldViolation(field, problem)])
+            raise InvalidInput.of(field, f"is not set; expected its address, to follow {aliases[0].source}")
     token = FileToken(config.client_token or config.tokens / Role.CLIENT)
 
     def opened(address: str, server: str) -> grpc.Channel:

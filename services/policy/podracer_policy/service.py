@@ -18,10 +18,8 @@ from podracer_core.rpc.tokens import Role
 from podracer_core.serving import Batcher, ServedPolicies, ServedPolicy
 from podracer_core.serving.policy import require_word
 from podracer_core.telemetry.metrics import POLICY_LOADS
-from podracer_policy.loading import received_policy
 from podracer_policy.messages import masks_of, observations_of, policy_message, response_of
-
-__all__ = ["METHODS", "PolicyService"]
+from podracer_policy.sources import received_policy
 
 Context: TypeAlias = grpc.aio.ServicerContext[Any, Any]
 

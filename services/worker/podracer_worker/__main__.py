@@ -1,8 +1,7 @@
 """`python -m podracer_worker`."""
 
 from podracer_core.service.process import main
-from podracer_worker.config import WorkerConfig
-from podracer_worker.server import serve
+from podracer_worker.server import WorkerConfig, serve
 
 if __name__ == "__main__":
     main("worker", WorkerConfig, serve)

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
 
 import grpc
 
 from podracer.worker.v1 import worker_service_pb2, worker_service_pb2_grpc
 from podracer_core.attachments.cache import FileCache
+from podracer_core.attachments.placement import PodSettings
 from podracer_core.attachments.transfer import FileReceiver
 from podracer_core.carriers.shared_folder import SharedFolder
 from podracer_core.rpc.auth import Authorizer
@@ -19,16 +24,23 @@ from podracer_core.rpc.work_queue import WorkQueue
 from podracer_core.service.build import own_build
 from podracer_core.service.lifetime import stop_event_on_signals
 from podracer_core.service.process import announce
-from podracer_worker.config import WorkerConfig
-from podracer_worker.step_meter import StepMeter
-
-__all__ = ["METHODS", "WorkerService", "create_worker_server", "serve"]
 
 METHODS = {
     "/podracer.worker.v1.WorkerService/Collect": (Role.POD,),
     "/podracer.worker.v1.WorkerService/PutFile": (Role.POD,),
     "/podracer.worker.v1.WorkerService/GetStatus": (Role.POD, Role.CONTROL),
 }
+
+
+@dataclass(frozen=True)
+class WorkerConfig(PodSettings):
+    """
+    max_sessions     learners at a time
+    device           to collect on: cpu, cuda, cuda:0, or auto: a GPU where there is one and the environment runs on it
+    """
+
+    max_sessions: int = 1
+    device: str = "auto"
 
 
 def create_worker_server(config: WorkerConfig, work: WorkQueue) -> RpcServer:
@@ -82,7 +94,7 @@ class WorkerService(worker_service_pb2_grpc.WorkerServiceServicer):
     ) -> Iterator[worker_service_pb2.CollectResponse]:
         from podracer_worker.session import CollectSession  # late: it imports torch
 
-        make_session = partial(CollectSession, self._work, self._meter, self._device, self._cache, self._folder)
+        make_session = partial(CollectSession, self._work, self._meter.add, self._device, self._cache, self._folder)
         return self._slots.serve(make_session, request_iterator, context)
 
     def PutFile(  # noqa: N802 - the name in the contract
@@ -104,3 +116,30 @@ class WorkerService(worker_service_pb2_grpc.WorkerServiceServicer):
     def drain(self) -> None:
         """Tell every open session that the worker is about to stop, and end it."""
         self._slots.drain()
+
+
+class StepMeter:
+    """Totals since the start and the rate over the last `window_s` seconds. Safe to use from several threads."""
+
+    def __init__(self, window_s: float = 5.0, clock: Callable[[], float] = time.monotonic) -> None:
+        self._window_s, self._clock = window_s, clock
+        self._lock = threading.Lock()
+        self._entries: deque[tuple[float, int]] = deque()
+        self.total = 0
+
+    def add(self, steps: int) -> None:
+        with self._lock:
+            self.total += steps
+            self._entries.append((self._clock(), steps))
+            self._forget()
+
+    def per_second(self) -> float:
+        """0 while nothing has come within the window."""
+        with self._lock:
+            self._forget()
+            return sum(steps for _, steps in self._entries) / self._window_s
+
+    def _forget(self) -> None:
+        oldest = self._clock() - self._window_s
+        while self._entries and self._entries[0][0] < oldest:
+            self._entries.popleft()

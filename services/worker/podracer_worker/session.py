@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
@@ -28,14 +29,11 @@ from podracer_core.errors import InvalidInput
 from podracer_core.rpc.sessions import WorkSession
 from podracer_core.rpc.work_queue import WorkQueue
 from podracer_core.service.build import own_build, require_same_build
-from podracer_core.service.processor_time import processor_seconds
 from podracer_core.telemetry.metrics import ROLLOUT, WORKER_STEPS
 from podracer_core.telemetry.spans import Span, span
 from podracer_core.training.messages import cohort_from_message
+from podracer_core.training.phases import processor_seconds
 from podracer_worker.collection import Collection, CollectionPlan
-from podracer_worker.step_meter import StepMeter
-
-__all__ = ["CollectSession"]
 
 logger = logging.getLogger(__name__)
 
@@ -48,11 +46,13 @@ _SLOT_WAIT_S = 1.0
 class CollectSession(WorkSession):
     """See the contract of `Collect`. Weights are replaced as they come; a rollout takes the newest there are."""
 
-    def __init__(self, work: WorkQueue, meter: StepMeter, device: str, cache: FileCache, folder: SharedFolder) -> None:
-        """`device` is where to collect where the learner does not say, `cache` has the files of users' environments,
-        `folder` is where rollouts may cross."""
+    def __init__(
+        self, work: WorkQueue, count_steps: Callable[[int], None], device: str, cache: FileCache, folder: SharedFolder
+    ) -> None:
+        """`count_steps` is told of environment steps, `device` is where to collect where the learner does not say,
+        `cache` has the files of users' environments, `folder` is where rollouts may cross."""
         super().__init__(work)
-        self._meter, self._device, self._cache, self._folder = meter, device, cache, folder
+        self._count_steps, self._device, self._cache, self._folder = count_steps, device, cache, folder
         self._placed: PlacedEnvironment | None = None
         self._decoder, self._encoder = TensorDecoder(), TensorEncoder()
         self._slots: SlotWriter | None = None  # where rollouts do not go inline
@@ -205,7 +205,7 @@ class CollectSession(WorkSession):
         for chunk in chunks:
             responses.append(worker_service_pb2.CollectResponse())
             responses[-1].chunk.CopyFrom(chunk)  # as an argument it would be serialized and parsed
-        self._meter.add(valid)  # before it leaves: a status that is asked for after a rollout counts it
+        self._count_steps(valid)  # before it leaves: a status that is asked for after a rollout counts it
         WORKER_STEPS.add(valid)
         for response in responses[:-1]:
             self.outbox.put(response)

@@ -20,8 +20,8 @@ from podracer.leaderboard.v1 import leaderboard_service_pb2
 from podracer.orchestrator.v1 import artifact_service_pb2
 from podracer_client.policies.folders import policy_folders
 from podracer_client.servers.connection import Connection
+from podracer_core.algorithms.algorithm import algorithm_class
 from podracer_core.algorithms.cohort import CohortConfig, MemberConfig
-from podracer_core.algorithms.registry import algorithm_class
 from podracer_core.catalogue.environments import EnvironmentSpec
 from podracer_core.catalogue.spaces import to_json
 from podracer_core.checkpoint import (
@@ -36,7 +36,7 @@ from podracer_core.environments.registry import make_vec_environment
 from podracer_core.environments.spaces import from_gymnasium
 from podracer_core.errors import NotFound, PodracerError
 from podracer_core.evaluate import GreedyEvaluator
-from podracer_core.evaluate.messages import result_to_json
+from podracer_core.evaluate.result import result_to_json
 from podracer_core.storage import open_store
 from support.commands import Result, one_evaluator, run_here
 from support.stock_market import market_rows, write_csv

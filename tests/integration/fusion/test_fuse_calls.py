@@ -22,9 +22,9 @@ from podracer.learner.v1 import learner_service_pb2, learner_service_pb2_grpc
 from podracer_core.carriers.inline import TensorEncoder
 from podracer_core.errors import Fenced, InvalidInput, PreconditionFailed, Unavailable
 from podracer_core.fusion.built_in import Mean
+from podracer_core.fusion.fuse import FusionTable
 from podracer_core.fusion.fusion import FusionOptions
 from podracer_core.fusion.state import Contribution, Fused
-from podracer_core.fusion.table import FusionTable
 from podracer_core.rpc.channel import open_channel
 from podracer_core.rpc.server import RpcServer
 from podracer_core.rpc.tokens import FileToken, create_tokens

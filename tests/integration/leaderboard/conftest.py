@@ -17,8 +17,7 @@ from podracer.leaderboard.v1.leaderboard_service_pb2_grpc import LeaderboardServ
 from podracer_core.database import open_database
 from podracer_core.rpc.channel import open_aio_channel
 from podracer_core.rpc.tokens import FileToken, Role, create_tokens
-from podracer_leaderboard.config import LeaderboardConfig
-from podracer_leaderboard.server import MIGRATIONS, create_leaderboard_server
+from podracer_leaderboard.server import MIGRATIONS, LeaderboardConfig, create_leaderboard_server
 
 BOARD, JOB = "projects/p/leaderboards/j", "projects/p/jobs/j"
 PROGRESS = agent_pb2.EVALUATION_PURPOSE_PROGRESS

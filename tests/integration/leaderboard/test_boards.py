@@ -11,7 +11,7 @@ import pytest
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as pb
 from podracer_core.errors import AlreadyExists, InvalidInput, NotFound, PermissionRefused, Unauthenticated
 from podracer_core.rpc.tokens import Role
-from podracer_leaderboard.service import METHODS
+from podracer_leaderboard.server import METHODS
 
 BOARD = "projects/p/leaderboards/j"
 NewSpec = Callable[..., pb.LeaderboardSpec]

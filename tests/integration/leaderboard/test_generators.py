@@ -12,8 +12,8 @@ import pytest
 from podracer.common.v1 import agent_pb2
 from podracer.common.v1 import evolution_pb2 as evolution
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as pb
+from podracer_core.catalogue import extensions
 from podracer_core.errors import InvalidInput
-from podracer_leaderboard import extensions
 from podracer_leaderboard.agents import Cohort, CohortRequest, Population
 from podracer_leaderboard.competition import competition_of
 from podracer_leaderboard.generator import Generator
@@ -55,15 +55,15 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The generators of this file seem to be installed beside the others."""
     group = "podracer.generators"
     mine = [EntryPoint(kind.__name__, f"{__name__}:{kind.__name__}", group) for kind in (Raising, Greedy, Historian)]
-    theirs = extensions._entry_points(group)
+    theirs = extensions.entry_points(group=group)
     mine.append(EntryPoint("Absent", "a_package_that_is_not_there:Generator", group))
     found = {group: EntryPoints([*theirs, *mine])}
     load = EntryPoint.load
     monkeypatch.setattr(
         EntryPoint, "load", lambda self: globals()[self.name] if self.module == __name__ else load(self)
     )
-    both = extensions._entry_points
-    monkeypatch.setattr(extensions, "_entry_points", lambda group: found.get(group) or both(group))
+    both = extensions.entry_points
+    monkeypatch.setattr(extensions, "entry_points", lambda group: found.get(group) or both(group=group))
 
 
 def number(agent: agent_pb2.AgentSpec) -> float:
@@ -188,9 +188,11 @@ async def test_a_generator_that_is_gone_since_is_stood_in_for(
 ) -> None:
     """Its package was removed, or cannot be imported any more, and the leaderboard has been started again."""
     await driver.create(population=5, generator="Raising")
-    former = extensions._entry_points
+    former = extensions.entry_points
     monkeypatch.setattr(
-        extensions, "_entry_points", lambda group: EntryPoints(each for each in former(group) if each.name != "Raising")
+        extensions,
+        "entry_points",
+        lambda group: EntryPoints(each for each in former(group=group) if each.name != "Raising"),
     )
     competition_of.cache_clear()
     answer = await driver.propose(4)

@@ -12,8 +12,7 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import create_engine, text
 
 import podracer_leaderboard.migrations
-from podracer_core.database import open_database
-from podracer_core.database.database import newest_revision
+from podracer_core.database import newest_revision, open_database
 from podracer_leaderboard.server import MIGRATIONS
 from podracer_leaderboard.tables import Tables
 

@@ -14,8 +14,7 @@ from podracer.orchestrator.v1 import pod_service_pb2 as pod_pb2
 from podracer_core.database import open_database
 from podracer_core.errors import Fenced, InvalidInput
 from podracer_core.rpc.auth import bearer
-from podracer_leaderboard.config import LeaderboardConfig
-from podracer_leaderboard.server import MIGRATIONS, create_leaderboard_server
+from podracer_leaderboard.server import MIGRATIONS, LeaderboardConfig, create_leaderboard_server
 from podracer_orchestrator.leases import followers
 
 UNLIMITED = evolution_pb2.Objective(target_return=475.0)

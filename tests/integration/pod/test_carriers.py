@@ -23,7 +23,7 @@ from podracer.common.v1 import agent_pb2, cohort_pb2, tensor_pb2
 from podracer.evaluator.v1 import evaluator_service_pb2, evaluator_service_pb2_grpc
 from podracer.orchestrator.v1 import pod_service_pb2
 from podracer.worker.v1 import worker_service_pb2, worker_service_pb2_grpc
-from podracer_core.algorithms.registry import algorithm_class
+from podracer_core.algorithms.algorithm import algorithm_class
 from podracer_core.attachments.cache import FileCache
 from podracer_core.carriers.inline import TensorEncoder
 from podracer_core.carriers.negotiation import CarrierOffering, Endpoint

@@ -19,7 +19,7 @@ from podracer.common.v1 import agent_pb2, environment_pb2, tensor_pb2
 from podracer.evaluator.v1 import evaluator_service_pb2 as pb
 from podracer.evaluator.v1 import evaluator_service_pb2_grpc
 from podracer.orchestrator.v1 import pod_service_pb2
-from podracer_core.algorithms.registry import algorithm_class
+from podracer_core.algorithms.algorithm import algorithm_class
 from podracer_core.attachments.pack import pack_code
 from podracer_core.carriers.inline import TensorEncoder
 from podracer_core.catalogue.environments import BUILT_IN, EnvironmentSpec
@@ -45,7 +45,7 @@ from podracer_core.errors import (
     UserCodeFailed,
 )
 from podracer_core.evaluate import GreedyEvaluator
-from podracer_core.evaluate.messages import result_to_json
+from podracer_core.evaluate.result import result_to_json
 from podracer_core.service.build import own_build
 from podracer_core.storage import open_store
 from podracer_core.training.messages import cohort_from_message

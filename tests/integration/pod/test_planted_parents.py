@@ -15,8 +15,7 @@ import torch
 
 from podracer.common.v1 import agent_pb2
 from podracer.orchestrator.v1 import pod_service_pb2
-from podracer_core.algorithms.algorithm import Algorithm, MemberState, perturb_actor
-from podracer_core.algorithms.registry import algorithm_class
+from podracer_core.algorithms.algorithm import Algorithm, MemberState, algorithm_class, perturb_actor
 from podracer_core.attachments.cache import FileCache
 from podracer_core.buffers.replay_parts import to_parts
 from podracer_core.catalogue.messages import environment_from_message, hyperparameter_to_message

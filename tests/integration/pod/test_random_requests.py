@@ -24,7 +24,7 @@ from podracer.learner.v1 import learner_service_pb2_grpc
 from podracer.orchestrator.v1 import pod_service_pb2
 from podracer.worker.v1 import worker_service_pb2 as worker_pb2
 from podracer.worker.v1 import worker_service_pb2_grpc
-from podracer_core.algorithms.registry import algorithm_class
+from podracer_core.algorithms.algorithm import algorithm_class
 from podracer_core.carriers.inline import TensorDecoder, TensorEncoder
 from podracer_core.carriers.negotiation import CarrierOffering, Endpoint
 from podracer_core.carriers.shared_folder import SharedFolder

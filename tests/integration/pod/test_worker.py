@@ -19,7 +19,7 @@ import torch
 from podracer.common.v1 import cohort_pb2
 from podracer.orchestrator.v1 import pod_service_pb2
 from podracer.worker.v1 import worker_service_pb2, worker_service_pb2_grpc
-from podracer_core.algorithms.registry import algorithm_class
+from podracer_core.algorithms.algorithm import algorithm_class
 from podracer_core.attachments.pack import pack_code
 from podracer_core.carriers.inline import TensorDecoder, TensorEncoder
 from podracer_core.catalogue.environments import EnvironmentSpec

@@ -19,8 +19,7 @@ import torch
 from podracer.common.v1 import cohort_pb2, environment_pb2
 from podracer.orchestrator.v1 import pod_service_pb2
 from podracer.worker.v1 import worker_service_pb2, worker_service_pb2_grpc
-from podracer_core.algorithms.algorithm import Algorithm
-from podracer_core.algorithms.registry import algorithm_class
+from podracer_core.algorithms.algorithm import Algorithm, algorithm_class
 from podracer_core.attachments.cache import FileCache
 from podracer_core.buffers.rollout import Rollout
 from podracer_core.carriers.negotiation import Endpoint
@@ -42,8 +41,7 @@ from podracer_learner.workers import crew, link, shares
 from podracer_learner.workers.discovery import WorkerDirectory
 from podracer_learner.workers.source import RemoteSource, WorkerPlan
 from podracer_worker.collection import Collection
-from podracer_worker.config import WorkerConfig
-from podracer_worker.server import METHODS, create_worker_server
+from podracer_worker.server import METHODS, WorkerConfig, create_worker_server
 
 MakeWork = Callable[..., pod_service_pb2.TrainWork]
 

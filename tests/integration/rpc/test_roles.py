@@ -20,7 +20,7 @@ from podracer_core.rpc.channel import open_channel
 from podracer_core.rpc.server import RpcServer, create_server
 from podracer_core.rpc.tokens import FILE_ROLES, LeaseTokens, Role, TokenFiles, create_tokens
 from podracer_evaluator.server import METHODS as EVALUATOR
-from podracer_leaderboard.service import METHODS as LEADERBOARD
+from podracer_leaderboard.server import METHODS as LEADERBOARD
 from podracer_learner.server import METHODS as LEARNER
 from podracer_orchestrator.api import artifact_service, job_service, pod_service
 from podracer_worker.server import METHODS as WORKER

@@ -7,10 +7,9 @@ from typing import Any
 import pytest
 import torch
 
-from podracer_core.algorithms.algorithm import Algorithm
-from podracer_core.algorithms.registry import algorithm_class
+from podracer_core.algorithms.algorithm import Algorithm, algorithm_class
 from podracer_core.errors import InvalidInput
-from podracer_core.random_numbers.streams import action_keys
+from podracer_core.random_numbers import action_keys
 from support.off_policy import (
     BOX,
     CONTINUOUS,

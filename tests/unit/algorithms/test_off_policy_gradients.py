@@ -12,8 +12,7 @@ from torch import Tensor, nn
 from torch.distributions import Categorical, Normal, TanhTransform
 
 from podracer_core.algorithms.experience import Batch
-from podracer_core.random_numbers import permutation
-from podracer_core.random_numbers.streams import subset_keys
+from podracer_core.random_numbers import permutation, subset_keys
 from support.off_policy import ACTION_SIZE, MEMBERS, ROWS, build, make_batch, plain_gradient, plain_network
 
 State = dict[str, dict[str, Tensor]]

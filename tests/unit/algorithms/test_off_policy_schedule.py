@@ -10,7 +10,7 @@ import torch
 
 from podracer_core.buffers import Replay
 from podracer_core.errors import InvalidInput
-from podracer_core.random_numbers.streams import replay_keys
+from podracer_core.random_numbers import replay_keys
 from support.off_policy import CONTINUOUS, EVERY, ROWS, VALUE_BASED, build, cut, history, pieces, train
 
 ALL = pytest.mark.parametrize("name", EVERY)

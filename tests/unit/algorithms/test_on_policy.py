@@ -12,10 +12,10 @@ import pytest
 import torch
 
 from podracer_core.algorithms import ppo
+from podracer_core.algorithms.algorithm import algorithm_class
 from podracer_core.algorithms.cohort import CohortConfig, MemberConfig
 from podracer_core.algorithms.on_policy import OnPolicy
 from podracer_core.algorithms.ppo import PPO
-from podracer_core.algorithms.registry import algorithm_class
 from podracer_core.buffers import Rollout
 from podracer_core.checkpoint import load_checkpoint, save_checkpoint
 from podracer_core.errors import InvalidInput

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from podracer_core.jobs.job_file import parse_job
-from podracer_core.jobs.validation import validate
+from podracer_core.jobs.spec import validate
 
 sys.path.append(str(Path(__file__).parents[3] / "benchmarks"))
 

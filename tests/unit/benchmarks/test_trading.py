@@ -16,7 +16,7 @@ from podracer_core.backtest.performance import daily_returns, sharpe_ratio
 from podracer_core.environments.stock_trading.environment import StockTrading
 from podracer_core.environments.stock_trading.statistic import statistic_of
 from podracer_core.jobs.job_file import parse_job
-from podracer_core.jobs.validation import validate
+from podracer_core.jobs.spec import validate
 from support.stock_market import days_of, market_rows, write_csv
 
 sys.path.append(str(Path(__file__).parents[3] / "benchmarks"))

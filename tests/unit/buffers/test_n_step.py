@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from podracer_core.buffers import Replay, Rollout
-from podracer_core.random_numbers.streams import replay_keys
+from podracer_core.random_numbers import replay_keys
 from support.transitions import draw, filled, rollouts, told
 
 

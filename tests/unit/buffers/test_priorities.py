@@ -7,7 +7,7 @@ import torch
 
 from podracer_core.buffers import Replay, Rollout, Transitions, allocate_rollout
 from podracer_core.buffers.priorities import PriorityTree
-from podracer_core.random_numbers.streams import replay_keys
+from podracer_core.random_numbers import replay_keys
 
 # One node, two and three levels, the last with a root that is not full.
 LEAVES = pytest.mark.parametrize("leaves", [5, 64, 65, 4096, 5000])

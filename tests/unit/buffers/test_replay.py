@@ -9,7 +9,7 @@ import torch
 
 from podracer_core.buffers import Replay, Rollout, allocate_rollout
 from podracer_core.errors import InvalidInput
-from podracer_core.random_numbers.streams import replay_keys
+from podracer_core.random_numbers import replay_keys
 from support.transitions import Shape, draw, filled, number, rollouts, told
 
 # Members, environments, steps of a rollout, capacity; the steps do not divide the rows, 7 + 1 and so on.

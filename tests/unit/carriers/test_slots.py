@@ -12,9 +12,8 @@ import torch
 from podracer.common.v1 import tensor_pb2
 from podracer_core.carriers.inline import TensorDecoder, TensorEncoder
 from podracer_core.carriers.shared_folder import SharedFolder
-from podracer_core.carriers.shared_memory import INLINE_BELOW_BYTES, SharedMemory
 from podracer_core.carriers.slots import SlotReader, SlotTable, SlotWriter
-from podracer_core.carriers.staging import ALIGNMENT_BYTES, SlotLayout
+from podracer_core.carriers.staging import ALIGNMENT_BYTES, INLINE_BELOW_BYTES, SharedMemory, SlotLayout
 from podracer_core.errors import Exhausted, InvalidInput, PreconditionFailed
 
 DTYPES = [

@@ -6,8 +6,7 @@ import pytest
 
 from podracer.common.v1 import agent_pb2, cohort_pb2, environment_pb2, evolution_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
-from podracer_core.algorithms.algorithm import Algorithm
-from podracer_core.algorithms.registry import algorithm_class
+from podracer_core.algorithms.algorithm import Algorithm, algorithm_class
 from podracer_core.catalogue.algorithms import (
     automatic_algorithms,
     broken_algorithms,
@@ -18,7 +17,7 @@ from podracer_core.catalogue.algorithms import (
 from podracer_core.catalogue.spaces import BoxSpace, DictSpace, DiscreteSpace
 from podracer_core.errors import InvalidInput
 from podracer_core.jobs.job_file import parse_job
-from podracer_core.jobs.validation import validate
+from podracer_core.jobs.spec import validate
 from podracer_core.training.messages import cohort_from_message
 from podracer_leaderboard.competition import read_competition
 from podracer_leaderboard.search_space import shape_of

@@ -11,7 +11,6 @@ from podracer.common.v1 import agent_pb2, environment_pb2
 from podracer_core.catalogue.environments import BUILT_IN, EnvironmentSpec
 from podracer_core.catalogue.environments.spec import StoredFile
 from podracer_core.catalogue.messages import (
-    HyperparameterValue,
     description_to_message,
     environment_from_message,
     environment_to_message,
@@ -20,6 +19,7 @@ from podracer_core.catalogue.messages import (
     space_from_message,
     space_to_message,
 )
+from podracer_core.catalogue.ranges import HyperparameterValue
 from podracer_core.catalogue.spaces import (
     BoxSpace,
     DictSpace,

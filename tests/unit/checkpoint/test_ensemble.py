@@ -27,9 +27,9 @@ from podracer_core.checkpoint import (
     open_packed_policy,
     pack_policy,
 )
+from podracer_core.checkpoint.ensemble import combine, ensemble_rule
 from podracer_core.checkpoint.export_formats import READERS
 from podracer_core.errors import DataCorrupted, InvalidInput
-from podracer_core.networks.ensemble import combine, ensemble_rule
 from support.policies import random_policy, trained_policies
 
 OBSERVATIONS = gymnasium.spaces.Box(-np.inf, np.inf, (3,))

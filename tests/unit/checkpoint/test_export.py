@@ -17,8 +17,8 @@ import onnxruntime
 import pytest
 import torch
 
+from podracer_core.algorithms.algorithm import algorithm_class
 from podracer_core.algorithms.cohort import CohortConfig, MemberConfig
-from podracer_core.algorithms.registry import algorithm_class
 from podracer_core.catalogue import spaces
 from podracer_core.checkpoint import (
     POLICY_GROUPS,

@@ -14,7 +14,7 @@ from podracer_client.jobs.client import Client
 from podracer_client.jobs.watch import JobWatch
 from podracer_client.names import is_checkpoint_name, job_name, leaderboard_name
 from podracer_client.policies.folders import checkpoint_folder
-from podracer_core.attachments.artifacts import receive_artifact
+from podracer_core.attachments.transfer import receive_artifact
 from podracer_core.errors import AlreadyExists, DataCorrupted, InvalidInput, NotFound, Unavailable
 
 Response = artifact_service_pb2.DownloadResponse

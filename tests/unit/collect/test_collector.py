@@ -10,11 +10,12 @@ import torch
 from podracer_core.algorithms.cohort import CohortConfig, MemberConfig
 from podracer_core.algorithms.ppo import PPO
 from podracer_core.buffers import Rollout
-from podracer_core.collect import Collector, evaluation_seeds
+from podracer_core.collect import Collector
 from podracer_core.environments.classic_control.cartpole import CartPole
 from podracer_core.environments.classic_control.pendulum import Pendulum
 from podracer_core.environments.vec_environment import VecEnvironment
 from podracer_core.errors import InvalidInput
+from podracer_core.random_numbers import evaluation_seeds
 
 ENVS, HORIZON = 5, 7
 ENVIRONMENTS = {"CartPole": CartPole, "Pendulum": Pendulum}
@@ -63,7 +64,7 @@ def test_every_row_is_what_the_environment_did(name: str) -> None:
     mine = collector(name, [3, 4], random_ages=False)
     rollouts = [copy(mine.collect(HORIZON)) for _ in range(3)]
     other = ENVIRONMENTS[name](2 * ENVS, max_episode_steps=12)
-    from podracer_core.random_numbers.streams import environment_keys
+    from podracer_core.random_numbers import environment_keys
 
     observation = other.reset(environment_keys(torch.tensor([3, 4]), ENVS).flatten())
     for rollout in rollouts:
@@ -199,7 +200,7 @@ def test_a_rollout_is_given_up_where_a_check_says_so() -> None:
 
 
 def test_evaluation_seeds_overlap_with_nothing() -> None:
-    from podracer_core.random_numbers.streams import environment_keys
+    from podracer_core.random_numbers import environment_keys
 
     training = set(environment_keys(torch.arange(50), 40).flatten().tolist())
     evaluation = [evaluation_seeds(job, purpose, 100) for job in range(5) for purpose in range(3)]

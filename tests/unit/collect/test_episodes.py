@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from podracer_core.collect.collector import EpisodeTracker
+from podracer_core.collect import EpisodeTracker
 
 HORIZON, MEMBERS, ENVS, ROLLOUTS = 5, 2, 3, 9
 

@@ -12,7 +12,7 @@ from podracer_core.algorithms.ppo import PPO
 from podracer_core.collect import Collector
 from podracer_core.environments.classic_control.pendulum import Pendulum
 from podracer_core.evaluate import GreedyEvaluator
-from podracer_core.random_numbers.streams import first_ages
+from podracer_core.random_numbers import first_ages
 
 LIMIT, ENVS, SEEDS = 12, 40, [3, 4]
 

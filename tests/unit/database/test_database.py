@@ -18,8 +18,7 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
-from podracer_core.database import Database, open_database
-from podracer_core.database.database import UtcTime
+from podracer_core.database import Database, UtcTime, open_database
 from podracer_core.database.location import parse_url
 from podracer_core.errors import DataCorrupted, InvalidInput
 

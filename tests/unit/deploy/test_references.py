@@ -14,16 +14,16 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from podracer_core.attachments.settings import PodSettings
+from podracer_core.attachments.placement import PodSettings
 from podracer_core.config import load_settings
 from podracer_core.rpc.tokens import FileToken, TokenFiles
 from podracer_core.storage.s3 import S3Settings
-from podracer_evaluator.config import EvaluatorConfig
-from podracer_leaderboard.config import LeaderboardConfig
+from podracer_evaluator.server import EvaluatorConfig
+from podracer_leaderboard.server import LeaderboardConfig
 from podracer_learner.config import LearnerConfig
 from podracer_orchestrator.config import OrchestratorConfig
-from podracer_policy.config import PolicyConfig
-from podracer_worker.config import WorkerConfig
+from podracer_policy.server import PolicyConfig
+from podracer_worker.server import WorkerConfig
 from support.kubernetes_store import Store
 from support.manifests import OVERLAYS, PodSpec, environment, mounted, of_kind, pod_specs, quantity, rendered
 from support.overlay_site import make_secrets

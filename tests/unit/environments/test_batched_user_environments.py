@@ -19,8 +19,8 @@ from podracer_core.catalogue.spaces import BoxSpace
 from podracer_core.environments.inspection import inspect_environment
 from podracer_core.environments.processes.batched_inspection import check_attributes, inspect_batched
 from podracer_core.environments.processes.batched_rows import BatchedRows
+from podracer_core.environments.processes.exchange import create_memory, size_memory
 from podracer_core.environments.processes.preprocess import PreprocessVecEnv
-from podracer_core.environments.processes.shared_arrays import create_memory, size_memory
 from podracer_core.environments.torch_environment import State, TorchEnvironment
 from podracer_core.environments.vec_environment import Step, VecEnvironment
 from podracer_core.errors import InvalidInput, UserCodeFailed

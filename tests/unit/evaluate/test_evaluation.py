@@ -19,7 +19,7 @@ from podracer_core.environments.vec_environment import VecEnvironment
 from podracer_core.errors import InvalidInput
 from podracer_core.evaluate import EvaluationResult, GreedyEvaluator
 from podracer_core.networks import NetworkActor
-from podracer_core.random_numbers.streams import evaluation_seeds
+from podracer_core.random_numbers import evaluation_seeds
 from tests.support.graph_recorder import captures, use_recorder
 
 ENVIRONMENTS: dict[str, Callable[..., VecEnvironment]] = {"CartPole": CartPole, "Pendulum": Pendulum}

@@ -9,7 +9,7 @@ import pytest
 from podracer_core.environments.vec_environment import EpisodeStatistic
 from podracer_core.errors import InvalidInput
 from podracer_core.evaluate import EvaluationResult
-from podracer_core.evaluate.messages import (
+from podracer_core.evaluate.result import (
     result_from_json,
     result_from_message,
     result_to_json,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from podracer_core.statistics.student_t import student_t_cdf, student_t_quantile
+from podracer_core.statistics import student_t_cdf, student_t_quantile
 
 
 @pytest.mark.parametrize(

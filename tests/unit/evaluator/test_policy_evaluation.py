@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+from podracer_core.algorithms.algorithm import algorithm_class
 from podracer_core.algorithms.cohort import CohortConfig, MemberConfig
-from podracer_core.algorithms.registry import algorithm_class
 from podracer_core.catalogue.environments import EnvironmentSpec
 from podracer_core.environments.registry import make_vec_environment
 from podracer_core.errors import InvalidInput, Unavailable

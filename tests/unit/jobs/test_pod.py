@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from podracer_core.catalogue.fusions import fusion_names
+from podracer_core.catalogue.extensions import fusion_names
 from podracer_core.errors import InvalidInput
 from podracer_core.jobs.job_file import parse_job
 from podracer_core.jobs.pod import Fusion, Pod

@@ -23,8 +23,7 @@ from podracer_core.jobs.evolution import Evolution, Round
 from podracer_core.jobs.objective import EvaluationPlan, Objective
 from podracer_core.jobs.pod import Pod, PodCount, Resources
 from podracer_core.jobs.search import AlgorithmShare, Dimension, Search
-from podracer_core.jobs.spec import JobSpec
-from podracer_core.jobs.validation import shortened_rounds, validate, validate_action_space
+from podracer_core.jobs.spec import JobSpec, shortened_rounds, validate, validate_action_space
 
 JOB = JobSpec("j", EnvironmentSpec(id="CartPole-v1"), Objective(target_return=475.0))
 

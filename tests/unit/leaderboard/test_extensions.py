@@ -7,10 +7,10 @@ from random import Random
 
 import pytest
 
+from podracer_core.catalogue import extensions
+from podracer_core.catalogue.extensions import load_class
 from podracer_core.errors import InvalidInput
-from podracer_leaderboard import extensions
 from podracer_leaderboard.agents import Cohort, CohortRequest, Population
-from podracer_leaderboard.extensions import load_extension
 from podracer_leaderboard.generator import ENTRY_POINT_GROUP, Generator
 from podracer_leaderboard.tournament import Tournament
 from podracer_leaderboard.updater import ENTRY_POINT_GROUP as UPDATERS
@@ -32,19 +32,19 @@ class Impostor:
 def installed(monkeypatch: pytest.MonkeyPatch) -> None:
     found = EntryPoints(EntryPoint(name, f"{__name__}:{name}", "g") for name in ("Idle", "Impostor"))
     monkeypatch.setattr(EntryPoint, "load", lambda self: globals()[self.name])
-    monkeypatch.setattr(extensions, "_entry_points", lambda group: found)
+    monkeypatch.setattr(extensions, "entry_points", lambda group: found)
 
 
 def test_the_built_in_ones_are_entry_points_like_any_other() -> None:
-    assert load_extension(ENTRY_POINT_GROUP, "tournament", Generator, "f") is Tournament  # type: ignore[type-abstract]
-    assert load_extension(UPDATERS, "lower_bound", Updater, "f") is LowerBoundUpdater  # type: ignore[type-abstract]
-    assert load_extension(UPDATERS, "mean", Updater, "f") is MeanUpdater  # type: ignore[type-abstract]
+    assert load_class(ENTRY_POINT_GROUP, "tournament", Generator, "f") is Tournament  # type: ignore[type-abstract]
+    assert load_class(UPDATERS, "lower_bound", Updater, "f") is LowerBoundUpdater  # type: ignore[type-abstract]
+    assert load_class(UPDATERS, "mean", Updater, "f") is MeanUpdater  # type: ignore[type-abstract]
 
 
 def test_a_package_can_bring_its_own(installed: None) -> None:
-    assert load_extension(ENTRY_POINT_GROUP, "Idle", Generator, "f") is Idle  # type: ignore[type-abstract]
+    assert load_class(ENTRY_POINT_GROUP, "Idle", Generator, "f") is Idle  # type: ignore[type-abstract]
 
 
 def test_what_is_no_generator_is_refused(installed: None) -> None:
     with pytest.raises(InvalidInput, match=r"is no podracer_leaderboard\.generator\.Generator"):
-        load_extension(ENTRY_POINT_GROUP, "Impostor", Generator, "evolution.generator")  # type: ignore[type-abstract]
+        load_class(ENTRY_POINT_GROUP, "Impostor", Generator, "evolution.generator")  # type: ignore[type-abstract]

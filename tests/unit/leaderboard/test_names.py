@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from podracer_core.errors import InvalidInput
-from podracer_leaderboard import names
+from podracer_leaderboard import messages
 from podracer_leaderboard.new_agents import derive_seed, stream
 
 
@@ -16,14 +16,14 @@ from podracer_leaderboard.new_agents import derive_seed, stream
 )
 def test_a_wrong_leaderboard_is_refused_by_its_field(name: str) -> None:
     with pytest.raises(InvalidInput) as caught:
-        names.check_leaderboard(name)
+        messages.check_leaderboard(name)
     assert [violation.field for violation in caught.value.violations] == ["leaderboard"]
 
 
 def test_agents_are_numbered() -> None:
-    assert names.agent_name("projects/p/jobs/j", 7) == "projects/p/jobs/j/agents/a0007"
-    assert names.agent_name("projects/p/jobs/j", 12345) == "projects/p/jobs/j/agents/a12345"
-    assert names.check_agent("projects/p/jobs/j/agents/a0007")
+    assert messages.agent_name("projects/p/jobs/j", 7) == "projects/p/jobs/j/agents/a0007"
+    assert messages.agent_name("projects/p/jobs/j", 12345) == "projects/p/jobs/j/agents/a12345"
+    assert messages.check_agent("projects/p/jobs/j/agents/a0007")
 
 
 def test_seeds_are_the_same_everywhere_and_differ_by_stream_and_number() -> None:

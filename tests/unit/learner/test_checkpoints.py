@@ -8,9 +8,8 @@ import pytest
 import torch
 
 from podracer.common.v1 import agent_pb2
-from podracer_core.algorithms.algorithm import Algorithm
+from podracer_core.algorithms.algorithm import Algorithm, algorithm_class
 from podracer_core.algorithms.cohort import CohortConfig, MemberConfig
-from podracer_core.algorithms.registry import algorithm_class
 from podracer_core.buffers import Replay
 from podracer_core.catalogue.environments import BUILT_IN, EnvironmentSpec
 from podracer_core.checkpoint import load_actor, load_checkpoint

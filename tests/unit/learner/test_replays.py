@@ -14,7 +14,7 @@ from podracer_core.catalogue.environments import BUILT_IN, EnvironmentSpec
 from podracer_core.collect import Collector
 from podracer_core.environments.classic_control.cartpole import CartPole
 from podracer_core.storage.folder import FolderStore
-from podracer_core.training.environment_states import member_environment_states, resume_environments
+from podracer_core.training.member_states import member_environment_states, resume_environments
 from podracer_core.training.session import MemberOutcome
 from podracer_learner.checkpoints import CheckpointWriter, MemberWrite
 from podracer_learner.round.initial_agents import InitialAgents, ReplayCache, StoredReplays, load_initial_agents

@@ -11,8 +11,14 @@ import pytest
 from podracer_core.environments.stock_trading.market import prepare
 from podracer_core.environments.stock_trading_info import StockTradingConfig
 from podracer_core.errors import InvalidInput
-from podracer_core.market_data.appending import append, prepared
-from podracer_core.market_data.canonical import Provenance, read_provenance, unadjusted, write_canonical
+from podracer_core.market_data.canonical import (
+    Provenance,
+    append,
+    prepared,
+    read_provenance,
+    unadjusted,
+    write_canonical,
+)
 from podracer_core.market_data.reading import read_table
 from podracer_core.market_data.table import PriceTable, checked
 from support.processes import ROOT

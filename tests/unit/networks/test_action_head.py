@@ -11,7 +11,7 @@ import torch
 
 from podracer_core.errors import InvalidInput
 from podracer_core.networks import PolicyHead, make_policy_head
-from podracer_core.random_numbers.streams import action_keys
+from podracer_core.random_numbers import action_keys
 
 MEMBERS, ROWS, SAMPLES = 3, 7, 20_000
 BOX = gymnasium.spaces.Box(np.array([-2.0, 0.0, -np.inf], np.float32), np.array([2.0, 10.0, np.inf], np.float32))

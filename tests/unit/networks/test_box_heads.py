@@ -13,7 +13,7 @@ from torch.distributions import Normal, TanhTransform, TransformedDistribution
 from podracer_core.errors import InvalidInput
 from podracer_core.networks import DeterministicHead, Exploration, SquashedGaussianHead
 from podracer_core.networks.box_heads import BoxHead, ExplorationKind
-from podracer_core.random_numbers.streams import action_keys
+from podracer_core.random_numbers import action_keys
 
 MEMBERS, ROWS, OBSERVATIONS = 3, 7, 5
 SPACE = gymnasium.spaces.Box(np.array([-2.0, 0.0], np.float32), np.array([2.0, 10.0], np.float32))

@@ -21,7 +21,7 @@ from podracer_core.networks import (
     ValueHead,
     make_policy_head,
 )
-from podracer_core.random_numbers.streams import action_keys
+from podracer_core.random_numbers import action_keys
 
 Space = gymnasium.Space[Any]
 MEMBERS, ENVS = 3, 4

@@ -8,7 +8,7 @@ import torch
 
 from podracer_core.errors import InvalidInput
 from podracer_core.networks import ValueHead
-from podracer_core.random_numbers.streams import action_keys
+from podracer_core.random_numbers import action_keys
 
 MEMBERS, ACTIONS, SAMPLES = 3, 5, 20_000
 SPACE = gymnasium.spaces.Discrete(ACTIONS)

@@ -7,8 +7,7 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from podracer_core.collect import ADMISSION, CONFIRMATION, SCREENING
-from podracer_core.random_numbers.streams import evaluation_seeds
+from podracer_core.random_numbers import ADMISSION, CONFIRMATION, SCREENING, evaluation_seeds
 from podracer_orchestrator.works.evaluation_works import fresh_seeds
 
 

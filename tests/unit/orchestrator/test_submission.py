@@ -11,7 +11,7 @@ from google.protobuf import duration_pb2
 from podracer.common.v1 import environment_pb2, evolution_pb2
 from podracer.orchestrator.v1 import job_pb2
 from podracer.orchestrator.v1 import job_service_pb2 as service_pb2
-from podracer_core.catalogue import evaluators, fusions
+from podracer_core.catalogue import extensions
 from podracer_core.errors import InvalidInput
 from podracer_orchestrator.jobs import submission
 from podracer_orchestrator.jobs.plan import MAX_AUTOMATIC_MEMBERS, JobPlan, plan_of
@@ -93,7 +93,7 @@ def test_an_extension_that_is_not_installed_beside_us_is_refused(
 
 def test_a_fusion_that_nobody_offers_is_refused_with_those_that_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
     installed = EntryPoints([EntryPoint("mine", "not.there:Mine", "podracer.fusions")])
-    monkeypatch.setattr(fusions, "entry_points", lambda group: installed.select(group=group))
+    monkeypatch.setattr(extensions, "entry_points", lambda group: installed.select(group=group))
     for name in ("", "mean", "weighted", "outer", "mine"):
         submission.new_job(request_of(pod=job_pb2.PodShape(learners=2, fusion=job_pb2.Fusion(name=name))))
     unknown = job_pb2.PodShape(learners=2, fusion=job_pb2.Fusion(name="maen"))
@@ -106,7 +106,7 @@ def test_a_fusion_that_nobody_offers_is_refused_with_those_that_there_are(monkey
 
 def test_an_evaluator_that_nobody_offers_is_refused_with_those_that_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
     installed = EntryPoints([EntryPoint("mine", "not.there:Mine", "podracer.evaluators")])
-    monkeypatch.setattr(evaluators, "entry_points", lambda group: installed.select(group=group))
+    monkeypatch.setattr(extensions, "entry_points", lambda group: installed.select(group=group))
     for name in ("", "greedy_episodes", "backtest", "mine"):
         submission.new_job(request_of(evaluation=job_pb2.EvaluationSpec(evaluator=name)))
     known = "backtest, greedy_episodes, mine"

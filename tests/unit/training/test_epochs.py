@@ -10,9 +10,9 @@ import torch
 from podracer_core.algorithms.algorithm import Algorithm
 from podracer_core.collect import Collector
 from podracer_core.fusion.built_in import Mean
+from podracer_core.fusion.fuse import FusionTable
 from podracer_core.fusion.fusion import FusionOptions
 from podracer_core.fusion.state import Contribution, Fused
-from podracer_core.fusion.table import FusionTable
 from podracer_core.training.epochs import EpochFusion, FusionTransport
 from podracer_core.training.plan import RoundPlan
 from podracer_core.training.session import TrainingSession

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from podracer.common.v1 import cohort_pb2
-from podracer_core.catalogue.messages import HyperparameterValue, hyperparameter_to_message
+from podracer_core.catalogue.messages import hyperparameter_to_message
+from podracer_core.catalogue.ranges import HyperparameterValue
 from podracer_core.errors import InvalidInput
 from podracer_core.jobs.pod import MAX_MEMBERS
 from podracer_core.training.messages import cohort_from_message

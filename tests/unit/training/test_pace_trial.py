@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from podracer_core.training.pace_trial import PaceTrial
+from podracer_core.training.source import PaceTrial
 
 
 def tried(

@@ -16,11 +16,10 @@ from podracer_core.collect import Collector
 from podracer_core.environments.registry import make_vec_environment
 from podracer_core.errors import InvalidInput
 from podracer_core.evaluate import GreedyEvaluator
-from podracer_core.training.environment_states import resume_environments
+from podracer_core.training.member_states import resume, resume_environments
 from podracer_core.training.plan import RoundPlan
 from podracer_core.training.session import TrainingSession
 from podracer_core.training.source import InProcessSource
-from podracer_core.training.start import resume
 
 MakeSession = Callable[..., TrainingSession]
 

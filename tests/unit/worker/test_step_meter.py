@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from podracer_worker.step_meter import StepMeter
+from podracer_worker.server import StepMeter
 
 
 def test_the_rate_is_of_the_window_and_the_total_of_all() -> None:

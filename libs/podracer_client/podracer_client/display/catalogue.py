@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Iterable, Mapping
 
-from podracer_core.catalogue.hyperparameters import HyperparameterValue
+from podracer_core.catalogue.ranges import HyperparameterValue
 from podracer_core.errors import InvalidInput
 
 Hyperparameters = Mapping[str, HyperparameterValue]

@@ -13,7 +13,8 @@ from podracer_client.display.numbers import count_text, enum_word, interval_text
 from podracer_client.display.output import columns
 from podracer_client.display.score import score
 from podracer_client.names import short_name
-from podracer_core.catalogue.messages import HyperparameterValue, hyperparameter_from_message
+from podracer_core.catalogue.messages import hyperparameter_from_message
+from podracer_core.catalogue.ranges import HyperparameterValue
 from podracer_core.errors import InvalidInput
 
 _WIDTH = 100

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from podracer_core.catalogue.messages import HyperparameterValue
+from podracer_core.catalogue.ranges import HyperparameterValue
 
 __all__ = [
     "Agent",

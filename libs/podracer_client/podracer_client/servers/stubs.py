@@ -102,7 +102,7 @@ class Servers:
 
         Raises NotFound, AlreadyExists when `target` holds something, DataCorrupted.
         """
-        from podracer_core.attachments.artifacts import receive_artifact  # late: most callers download nothing
+        from podracer_core.attachments.transfer import receive_artifact  # late: most callers download nothing
 
         request = artifact_service_pb2.DownloadRequest(name=artifact)
         return receive_artifact(self.artifact_service.Download(request), Path(target))

@@ -15,8 +15,7 @@ from podracer_client.display.output import columns
 from podracer_client.jobs.client import Client
 from podracer_core.errors import Fenced, InvalidInput
 from podracer_core.market_data import COLUMNS
-from podracer_core.market_data.appending import append, prepared
-from podracer_core.market_data.canonical import Provenance, read_provenance, write_canonical
+from podracer_core.market_data.canonical import Provenance, append, prepared, read_provenance, write_canonical
 from podracer_core.market_data.inspection import JUMP_RULE, SPLIT_RULE, Inspection, inspect
 from podracer_core.market_data.reading import read_table
 from podracer_core.market_data.synthetic import SyntheticMarket, make_market

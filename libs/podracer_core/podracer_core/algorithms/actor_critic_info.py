@@ -14,8 +14,6 @@ from podracer_core.catalogue.shared_hyperparameters import (
 )
 from podracer_core.catalogue.spaces import BoxSpace, DiscreteSpace
 
-__all__ = ["BUILT_IN"]
-
 _DDPG_PAPER = "Lillicrap et al. 2016, Continuous Control with Deep Reinforcement Learning, arXiv:1509.02971"
 _TD3_PAPER = "Fujimoto et al. 2018, Addressing Function Approximation Error, arXiv:1802.09477"
 _TD3_CODE = "the authors' later code, github.com/sfujim/TD3"

@@ -1,7 +1,8 @@
-"""The interface that every algorithm follows: what a learner, a checkpoint and a proposal need of it."""
+"""The interface that every algorithm follows, and the class behind an algorithm's name."""
 
 from __future__ import annotations
 
+import pkgutil
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -14,10 +15,10 @@ from torch import Tensor
 from podracer_core.algorithms.cohort import CohortConfig
 from podracer_core.algorithms.sharing import Sharing
 from podracer_core.buffers.rollout import Rollout
+from podracer_core.catalogue.algorithms import AlgorithmInfo, find_algorithm
 from podracer_core.errors import InvalidInput
 from podracer_core.networks.actor import Actor, NetworkActor
-from podracer_core.random_numbers import normal
-from podracer_core.random_numbers.streams import perturbation_key
+from podracer_core.random_numbers import normal, perturbation_key
 
 # group (actor, critic, optimizer, normalizer, algorithm, random) -> name -> tensor without a member axis
 MemberState = dict[str, dict[str, Tensor]]
@@ -150,3 +151,25 @@ def perturb_actor(actor: NetworkActor, member: int, scale: float, seed: int) -> 
         noise = normal(key, torch.arange(start, start + weight.numel(), device=actor.device)).view_as(weight)
         weight += scale * weight.std((1, 2), keepdim=True) * noise
         start += weight.numel()
+
+
+def algorithm_class(name: str) -> type[Algorithm]:
+    """The class of the algorithm called `name`, built in or of an installed package.
+
+    Raises InvalidInput, with the nearest names, if there is none, and if an installed package's class cannot be had.
+    """
+    info = find_algorithm(name)
+    try:
+        found = pkgutil.resolve_name(info.implementation)
+    except Exception as error:
+        if not info.package:
+            raise
+        raise _broken(info, f"cannot be imported: {type(error).__name__}: {error}") from error
+    if not (isinstance(found, type) and issubclass(found, Algorithm)):
+        raise _broken(info, f"is no {Algorithm.__module__}.{Algorithm.__name__}")
+    return found
+
+
+def _broken(info: AlgorithmInfo, problem: str) -> InvalidInput:
+    message = f"algorithm {info.name!r} of package {info.package}: {info.implementation} {problem}"
+    return InvalidInput(message, field="algorithm", reason="BROKEN_ALGORITHM", algorithm=info.name)

@@ -61,6 +61,5 @@ def check_member_hyperparameters(info: AlgorithmInfo, values: Mapping[str, float
     for name, value in values.items():
         knob = info.hyperparameter(name)
         if knob.scope != "member":
-            message = f"{name} is one for the whole cohort; set it in `shared`"
-            raise InvalidInput(message, violations=[FieldViolation(name, message)])
+            raise InvalidInput(f"{name} is one for the whole cohort; set it in `shared`", field=name)
         knob.check(value)

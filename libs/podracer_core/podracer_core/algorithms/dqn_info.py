@@ -7,8 +7,6 @@ from podracer_core.catalogue.hyperparameters import Hyperparameter, SearchRange
 from podracer_core.catalogue.shared_hyperparameters import OFF_POLICY, QUICK_REPLAY, adapted, sought
 from podracer_core.catalogue.spaces import DiscreteSpace
 
-__all__ = ["BUILT_IN"]
-
 _DQN_PAPER = "Mnih et al. 2015, Human-level Control through Deep Reinforcement Learning, doi:10.1038/nature14236"
 _DOUBLE_PAPER = "van Hasselt et al. 2016, Deep Reinforcement Learning with Double Q-learning, arXiv:1509.06461"
 _DUELING_PAPER = "Wang et al. 2016, Dueling Network Architectures for Deep Reinforcement Learning, arXiv:1511.06581"

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from podracer_core.buffers.replay import Replay, Transitions
 from podracer_core.buffers.rollout import Rollout
-from podracer_core.errors import FieldViolation, InvalidInput
+from podracer_core.errors import InvalidInput
 from podracer_core.networks import NetworkActor
 
 _LEAST_PRIORITY = 1e-6
@@ -51,8 +51,7 @@ class Experience:
         """The tensors of `hyperparameters` [M] may change, and what `actor` normalizes with. Raises InvalidInput for
         hyperparameters that exclude each other."""
         if shared["prioritized"] and shared["replay"] == "shared":
-            message = "prioritized replay is each member's own; expected replay: member"
-            raise InvalidInput(message, violations=[FieldViolation("replay", message)])
+            raise InvalidInput("prioritized replay is each member's own; expected replay: member", field="replay")
         self._shared, self._hyperparameters = shared, hyperparameters
         self._actor, self._members = actor, members
         self._sees_images = actor.network.architecture.image is not None

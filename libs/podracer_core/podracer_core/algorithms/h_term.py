@@ -13,8 +13,7 @@ from podracer_core.buffers.rollout import Rollout
 from podracer_core.buffers.trajectories import Pieces, Trajectories
 from podracer_core.errors import InvalidInput
 from podracer_core.networks import DeterministicHead, NetworkActor, SquashedGaussianHead, StackedNetwork
-from podracer_core.random_numbers import derive_key, random_bits
-from podracer_core.random_numbers.streams import hamiltonian_keys
+from podracer_core.random_numbers import derive_key, hamiltonian_keys, random_bits
 
 LEAST_TRANSITIONS = 4096
 """A member that has stored fewer has no H-term yet."""

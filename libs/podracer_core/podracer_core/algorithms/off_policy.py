@@ -15,18 +15,17 @@ from podracer_core.algorithms.algorithm import Algorithm, MemberState, perturb_a
 from podracer_core.algorithms.cohort import CohortConfig, check_member_hyperparameters
 from podracer_core.algorithms.experience import Batch, Experience
 from podracer_core.algorithms.h_term import HTerm
-from podracer_core.algorithms.observation_statistics import ObservationStatistics
 from podracer_core.algorithms.sharing import Shared, Sharing
-from podracer_core.algorithms.trained_network import TrainedNetwork
+from podracer_core.algorithms.values import TrainedNetwork
 from podracer_core.buffers.replay import Replay
 from podracer_core.buffers.rollout import Rollout
 from podracer_core.catalogue.algorithms import find_algorithm
 from podracer_core.device.cuda_graphs import Graphed
 from podracer_core.networks import ActionHead, Architecture, NetworkActor
 from podracer_core.networks.box_heads import BoxHead, make_exploration
+from podracer_core.networks.normalizer import ObservationStatistics
 from podracer_core.optimizers import StackedAdam
-from podracer_core.random_numbers import normal
-from podracer_core.random_numbers.streams import learner_seeds, replay_keys, update_noise_keys
+from podracer_core.random_numbers import learner_seeds, normal, replay_keys, update_noise_keys
 
 ACTOR_NETWORK, CRITIC_NETWORK = 0, 100
 """Identities of the initial weights' random streams; an ensemble's networks count on from there."""

@@ -16,7 +16,6 @@ from podracer_core.algorithms.algorithm import Algorithm, MemberState, perturb_a
 from podracer_core.algorithms.cohort import CohortConfig, check_member_hyperparameters
 from podracer_core.algorithms.h_term import HTerm
 from podracer_core.algorithms.minibatch import Minibatch, RolloutRows
-from podracer_core.algorithms.observation_statistics import ObservationStatistics
 from podracer_core.algorithms.preparation import Preparation, StateValues
 from podracer_core.algorithms.sharing import Shared, Sharing
 from podracer_core.buffers.rollout import Rollout
@@ -31,8 +30,9 @@ from podracer_core.networks import (
     PolicyHead,
     make_policy_head,
 )
+from podracer_core.networks.normalizer import ObservationStatistics
 from podracer_core.optimizers import StackedAdam, clip_gradient_
-from podracer_core.random_numbers.streams import learner_seeds
+from podracer_core.random_numbers import learner_seeds
 
 
 class OnPolicy(Algorithm):

@@ -10,8 +10,6 @@ from podracer_core.catalogue.ranges import Fixed
 from podracer_core.catalogue.shared_hyperparameters import H_TERM, SCHEDULE, adapted
 from podracer_core.catalogue.spaces import BoxSpace, DiscreteSpace, MultiBinarySpace, MultiDiscreteSpace
 
-__all__ = ["BUILT_IN"]
-
 _PPO_PAPER = "Schulman et al. 2017, Proximal Policy Optimization Algorithms, arXiv:1707.06347"
 _A2C_PAPER = "Mnih et al. 2016, Asynchronous Methods for Deep Reinforcement Learning, arXiv:1602.01783"
 _DETAILS = "Huang et al. 2022, The 37 Implementation Details of PPO"

@@ -14,8 +14,7 @@ from podracer_core.algorithms.on_policy import OnPolicy
 from podracer_core.buffers.rollout import Rollout
 from podracer_core.catalogue.algorithms import find_algorithm
 from podracer_core.networks import ACTOR
-from podracer_core.random_numbers import permutation
-from podracer_core.random_numbers.streams import minibatch_keys
+from podracer_core.random_numbers import minibatch_keys, permutation
 
 MINIBATCHES = 4
 """Of a pass over the rollout where no size is given: Huang et al. 2022, The 37 Implementation Details of PPO."""

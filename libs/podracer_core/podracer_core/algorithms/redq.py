@@ -11,9 +11,8 @@ from torch import Tensor
 
 from podracer_core.algorithms.experience import Batch
 from podracer_core.algorithms.sac import SAC
-from podracer_core.errors import FieldViolation, InvalidInput
-from podracer_core.random_numbers import permutation
-from podracer_core.random_numbers.streams import subset_keys
+from podracer_core.errors import InvalidInput
+from podracer_core.random_numbers import permutation, subset_keys
 
 
 class REDQ(SAC):
@@ -31,7 +30,7 @@ class REDQ(SAC):
             message = (
                 f"subset_size must be at most ensemble_size, {self.critic_count}, not {self.shared['subset_size']}"
             )
-            raise InvalidInput(message, violations=[FieldViolation("subset_size", message)])
+            raise InvalidInput(message, field="subset_size")
         self.slow_interval = max(1, round(self.shared["updates_per_step"]))
         self._actor_metrics = torch.zeros(3, self.members, device=self.device)  # of the last step that the actor took
 

@@ -12,8 +12,6 @@ from podracer_core.algorithms.preparation import StateValues
 from podracer_core.fusion.state import FusionState
 from podracer_core.networks import RunningNormalizer
 
-__all__ = ["Shared", "Sharing"]
-
 
 @dataclass(frozen=True, slots=True)
 class Shared:

@@ -4,7 +4,6 @@ limits       how large they may be, and which paths a code archive may have
 pack         a user's code in a folder -> an archive, the same bytes for the same content
 unpack       an archive -> a folder, whoever made it
 cache        files by hash in a bounded folder of this machine, for several processes
-placement    an environment whose files are in the cache -> one that can be started
+placement    settings of services with a cache; an environment whose files are in it -> one that can be started
 transfer     files from one service to another
-settings     of the services that have a cache
 """

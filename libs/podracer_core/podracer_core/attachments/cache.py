@@ -32,8 +32,6 @@ from podracer_core.attachments.unpack import announced_bytes, unpack_code
 from podracer_core.catalogue.environments.spec import StoredFile
 from podracer_core.errors import DataCorrupted, Exhausted, PermissionRefused, PodracerError, Unavailable
 
-__all__ = ["FileCache", "Held"]
-
 _DRAFTS, _LOCK = ".drafts", ".lock"
 _OPENING = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
 

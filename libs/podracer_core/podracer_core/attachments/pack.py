@@ -21,10 +21,7 @@ from podracer_core.attachments.limits import (
     is_plain_path,
     mebibytes,
 )
-from podracer_core.errors import FieldViolation, InvalidInput
-
-__all__ = ["code_files", "pack_code"]
-
+from podracer_core.errors import InvalidInput
 
 _SHOWN = 5
 _STATE_FOLDER = ("lock", "tokens", "orchestrator.sqlite")  # what marks one of Podracer's, such as runs/
@@ -67,7 +64,7 @@ def code_files(folder: Path, entry_point: str) -> list[CodeFile]:
 
 def refuse_code(problem: str) -> InvalidInput:
     """The error for a code folder that cannot be sent."""
-    return InvalidInput(problem, violations=[FieldViolation("environment.code", problem)], reason="INVALID_CODE")
+    return InvalidInput(problem, field="environment.code", reason="INVALID_CODE")
 
 
 def size_problem(what: str, size_bytes: int, limit_bytes: int, files: Sequence[CodeFile]) -> str:

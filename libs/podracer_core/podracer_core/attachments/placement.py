@@ -1,21 +1,51 @@
-"""An environment whose files are in the cache, as it can be started here."""
+"""Where the services of a pod keep the files of jobs, and an environment whose files are there."""
 
 from __future__ import annotations
 
+import os
+import tempfile
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from podracer_core.attachments.cache import FileCache, Held
+from podracer_core.carriers.shared_folder import SharedFolder
 from podracer_core.catalogue.environments import EnvironmentSpec
 from podracer_core.catalogue.environments.spec import StoredFile
+from podracer_core.config import ByteSize
 from podracer_core.errors import PreconditionFailed
-
-__all__ = ["FILES_MISSING", "PlacedEnvironment", "place_environment"]
+from podracer_core.service.process import ServiceSettings
 
 FILES_MISSING = "FILES_MISSING"
 """Reason of the error that says: bring the environment's files (PutFile), then ask again."""
+
+
+@dataclass(frozen=True)
+class PodSettings(ServiceSettings):
+    """
+    cache_dir   folder of its own for users' code and data sets, made where it is missing; several processes may share
+                it. Unset: one of this user's in the folder for temporary files
+    cache_size  what it may hold; a data set alone may take 1 GiB
+    shm_dir     folder in memory through which services of one machine hand tensors to each other, the same for all of
+                them. Unset: /dev/shm where there is one. Without it tensors travel inside the messages
+    """
+
+    cache_dir: Path | None = None
+    cache_size: ByteSize = 4 << 30
+    shm_dir: Path | None = None
+
+    def file_cache(self) -> FileCache:
+        """The cache; nothing is made before it is used."""
+        folder = self.cache_dir or Path(tempfile.gettempdir(), f"podracer_cache-{os.geteuid()}")
+        return FileCache(folder, self.cache_size)
+
+    def shared_folder(self) -> SharedFolder:
+        """The folder for tensors, without what processes that have ended left there."""
+        folder = SharedFolder(self.shm_dir)
+        folder.sweep()
+        return folder
 
 
 class PlacedEnvironment:

@@ -1,24 +1,25 @@
-"""Files from one service to another: the two ends of PutFile, which workers and evaluators have alike."""
+"""Files from one service to another: both ends of PutFile, and the receiving end of Download."""
 
 from __future__ import annotations
 
 import hashlib
+import shutil
+import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path, PurePosixPath
+from typing import Any, BinaryIO
 
 from podracer.common.v1 import file_pb2
 from podracer.evaluator.v1 import evaluator_service_pb2
+from podracer.orchestrator.v1 import artifact_service_pb2
 from podracer.worker.v1 import worker_service_pb2
 from podracer_core.attachments.cache import FileCache
 from podracer_core.attachments.limits import CHUNK_BYTES, MAX_DATA_BYTES
 from podracer_core.catalogue.environments.spec import StoredFile
-from podracer_core.errors import Exhausted, InvalidInput
+from podracer_core.errors import AlreadyExists, DataCorrupted, Exhausted, InvalidInput
 from podracer_core.rpc.backoff import Backoff
-
-__all__ = ["FileReceiver", "file_pieces", "put_file", "sha256_of"]
 
 _CONCURRENT = 2
 _LEAST_TIMEOUT_S = 30.0
@@ -109,3 +110,85 @@ def _pieces(requests: Iterator[PutRequest]) -> Iterator[bytes]:
         if request.WhichOneof("part") != "data" or len(request.data) > CHUNK_BYTES:
             raise InvalidInput(f"expected data of at most {CHUNK_BYTES} bytes a message", reason="INVALID_FILE")
         yield request.data
+
+
+def receive_artifact(
+    responses: Iterable[artifact_service_pb2.DownloadResponse], target: Path
+) -> artifact_service_pb2.Artifact:
+    """Write the files of a Download stream below `target`, a folder that must not be there or be empty.
+
+    `target` appears whole, or not at all. Raises AlreadyExists when it holds something, DataCorrupted when a
+    file is not what its header says, InvalidInput when the folder cannot be written.
+    """
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise AlreadyExists(f"{target} is there already and not empty; choose another place", path=target)
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        draft = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+        try:
+            artifact = _receive_files(responses, draft)
+            if target.exists():
+                target.rmdir()
+            draft.chmod(0o755)
+            draft.rename(target)
+        finally:
+            shutil.rmtree(draft, ignore_errors=True)
+    except OSError as error:
+        raise InvalidInput(f"cannot write {target}: {error.strerror}", reason="UNWRITABLE_FOLDER") from error
+    return artifact
+
+
+def _receive_files(
+    responses: Iterable[artifact_service_pb2.DownloadResponse], folder: Path
+) -> artifact_service_pb2.Artifact:
+    artifact = artifact_service_pb2.Artifact()
+    current: _IncomingFile | None = None
+    try:
+        for response in responses:
+            match response.WhichOneof("part"):
+                case "artifact":
+                    artifact = response.artifact
+                case "file":
+                    if current is not None:
+                        current.finish()
+                    current = _IncomingFile(response.file, folder)
+                case "data" if current is not None:
+                    current.write(response.data)
+                case part:
+                    raise DataCorrupted(f"the download begins with {part}, expected a header")
+        if current is not None:
+            current.finish()
+    finally:
+        if current is not None:
+            current.close()
+    return artifact
+
+
+class _IncomingFile:
+    def __init__(self, header: artifact_service_pb2.ArtifactFile, folder: Path) -> None:
+        relative = PurePosixPath(header.path)
+        if relative.is_absolute() or not relative.parts or ".." in relative.parts:
+            raise DataCorrupted(f"the download holds the path {header.path!r}, expected one below its folder")
+        path = folder.joinpath(*relative.parts)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._header = header
+        self._digest = hashlib.sha256()
+        self._size = 0
+        self._file: BinaryIO = path.open("xb")
+
+    def write(self, data: bytes) -> None:
+        self._digest.update(data)
+        self._size += len(data)
+        self._file.write(data)
+
+    def finish(self) -> None:
+        self._file.close()
+        if self._size != self._header.size_bytes or self._digest.hexdigest() != self._header.sha256:
+            raise DataCorrupted(
+                f"{self._header.path} arrived with {self._size} bytes and SHA-256 {self._digest.hexdigest()}, expected "
+                f"{self._header.size_bytes} and {self._header.sha256}",
+                path=self._header.path,
+            )
+
+    def close(self) -> None:
+        self._file.close()

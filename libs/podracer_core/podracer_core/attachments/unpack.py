@@ -24,8 +24,6 @@ from podracer_core.attachments.limits import (
 )
 from podracer_core.errors import InvalidInput
 
-__all__ = ["announced_bytes", "unpack_code"]
-
 _END = struct.Struct("<4s4H2LH")  # the end of the central directory, without a comment
 _END_MAGIC = b"PK\x05\x06"
 _LARGE_MAGIC, _LARGE_BYTES = b"PK\x06\x07", 20  # the locator of zip64, which stands before it

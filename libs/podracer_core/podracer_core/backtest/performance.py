@@ -15,19 +15,6 @@ from numpy.typing import NDArray
 
 from podracer_core.errors import InvalidInput
 
-__all__ = [
-    "DAYS_A_YEAR",
-    "Drawdown",
-    "Performance",
-    "daily_returns",
-    "drawdowns",
-    "largest_drawdown",
-    "monthly_returns",
-    "performance",
-    "sharpe_ratio",
-]
-
-
 DAYS_A_YEAR = 252
 _STANDS_STILL = 1e-12  # a deviation of daily returns below it is rounding
 

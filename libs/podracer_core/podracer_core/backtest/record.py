@@ -15,19 +15,6 @@ from podracer.evaluator.v1 import evaluator_service_pb2
 from podracer_core.backtest.performance import Performance, daily_returns, performance
 from podracer_core.errors import DataCorrupted, InvalidInput
 
-__all__ = [
-    "BacktestRecord",
-    "chained",
-    "chained_trades_csv",
-    "equity_csv",
-    "holdings_csv",
-    "record_from_messages",
-    "record_to_messages",
-    "replay",
-    "trades_csv",
-]
-
-
 _TRADES = ("decided", "filled", "ticker", "shares", "price", "cost")
 
 
@@ -151,7 +138,7 @@ def record_to_messages(account: int, record: BacktestRecord) -> Iterator[Bars]:
     """All bars of a record, at most 1 MiB of numbers a message."""
     bars = len(record.times)
     step = max(1, _NUMBERS // (4 + 6 * max(1, len(record.tickers))))
-    times, filled = (_microseconds(moments) for moments in (record.times, record.filled))
+    times, filled = (moments.astype("datetime64[us]").astype(np.int64) for moments in (record.times, record.filled))
     for start in range(0, bars, step):
         part = slice(start, start + step)
         message = Bars(account=account, time_us=times[part].tolist(), filled_us=filled[part].tolist())
@@ -183,10 +170,6 @@ def record_from_messages(messages: Iterable[Bars], tickers: Sequence[str], bars:
         **{name: joined(name, bars, stocks) for name in _BY_STOCK},
         **{name: joined(name, bars - 1, stocks) for name in _OF_DECISIONS},
     )
-
-
-def _microseconds(moments: NDArray[np.datetime64]) -> NDArray[np.int64]:
-    return moments.astype("datetime64[us]").astype(np.int64)
 
 
 _CHAINED_BY_BAR = ("times", "value", "cash", "shares", "close")

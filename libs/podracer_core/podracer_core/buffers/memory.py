@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from podracer_core.errors import FieldViolation, InvalidInput
+from podracer_core.errors import InvalidInput
 
 _MEMORY_INFO = Path("/proc/meminfo")
 _GROUP_LIMIT, _GROUP_USE = Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")
@@ -54,7 +54,7 @@ def require_memory(
         message = (
             f"{what} takes {size_bytes / 2**30:.1f} GiB, {free / 2**30:.1f} GiB are free on {device.type}; {advice}"
         )
-        raise InvalidInput(message, violations=[FieldViolation(field, message)], reason=reason)
+        raise InvalidInput(message, field=field, reason=reason)
 
 
 def _rounded_down(number: float) -> int:

@@ -21,8 +21,6 @@ from podracer.common.v1 import tensor_pb2
 from podracer_core.carriers.staging import CarrierFailed, Place, SlotLayout, Staging
 from podracer_core.errors import Exhausted, InvalidInput
 
-__all__ = ["HANDLE_BYTES", "CudaIpc", "DeviceMemory", "RuntimeMemory", "device_uuid"]
-
 HANDLE_BYTES = 64
 _LAZY_PEER_ACCESS = 1  # cudaIpcMemLazyEnablePeerAccess, the only flag there is
 

@@ -21,8 +21,6 @@ from podracer_core.carriers.slots import SlotReader, SlotWriter
 from podracer_core.carriers.wire import MAX_TENSORS, PAYLOAD_BYTES, bytes_of, empty_for, header_of, size_bytes_of
 from podracer_core.errors import InvalidInput
 
-__all__ = ["CHUNK_BYTES", "TensorDecoder", "TensorEncoder", "decode_tensor", "encode_tensor"]
-
 CHUNK_BYTES = 1 << 20
 """Tensor bytes in one message at most."""
 

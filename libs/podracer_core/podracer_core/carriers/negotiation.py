@@ -22,11 +22,15 @@ import torch
 from podracer.common.v1 import tensor_pb2
 from podracer_core.carriers.cuda_ipc import CudaIpc, DeviceMemory, RuntimeMemory, device_uuid
 from podracer_core.carriers.shared_folder import NONCE, NamedFile, SharedFolder
-from podracer_core.carriers.shared_memory import INLINE_BELOW_BYTES, SharedMemory
-from podracer_core.carriers.staging import MAX_SLOTS, CarrierFailed, SlotLayout, Staging
+from podracer_core.carriers.staging import (
+    INLINE_BELOW_BYTES,
+    MAX_SLOTS,
+    CarrierFailed,
+    SharedMemory,
+    SlotLayout,
+    Staging,
+)
 from podracer_core.errors import InvalidInput, PodracerError
-
-__all__ = ["CarrierOffering", "Endpoint", "Payload", "carrier_name", "choose"]
 
 logger = logging.getLogger(__name__)
 

@@ -22,8 +22,6 @@ from pathlib import Path
 
 from podracer_core.errors import Exhausted, InvalidInput, PodracerError, PreconditionFailed
 
-__all__ = ["NONCE", "SEGMENT", "NamedFile", "SharedFolder"]
-
 logger = logging.getLogger(__name__)
 
 SEGMENT, NONCE = "segment", "nonce"

@@ -22,8 +22,6 @@ from podracer_core.carriers.staging import ALIGNMENT_BYTES, Place, Staging
 from podracer_core.carriers.wire import dtype_of, header_of, size_bytes_of
 from podracer_core.errors import InvalidInput
 
-__all__ = ["SlotReader", "SlotTable", "SlotWriter"]
-
 logger = logging.getLogger(__name__)
 
 

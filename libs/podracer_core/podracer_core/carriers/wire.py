@@ -11,8 +11,6 @@ import torch
 from podracer.common.v1 import tensor_pb2
 from podracer_core.errors import InvalidInput
 
-__all__ = ["MAX_TENSORS", "PAYLOAD_BYTES", "bytes_of", "dtype_of", "empty_for", "header_of", "size_bytes_of"]
-
 PAYLOAD_BYTES = 1 << 31
 """Bytes of all tensors of one header that a receiver accepts."""
 

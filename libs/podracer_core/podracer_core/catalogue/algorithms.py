@@ -11,21 +11,10 @@ from importlib.metadata import EntryPoint, entry_points
 from types import MappingProxyType
 from typing import Any
 
-from podracer_core.catalogue.built_in import BuiltIn, package_of
+from podracer_core.catalogue.extensions import BuiltIn, package_of
 from podracer_core.catalogue.hyperparameters import Hyperparameter, Scope
 from podracer_core.catalogue.spaces import BoxSpace, MultiBinarySpace, Space, describe
-from podracer_core.errors import FieldViolation, InvalidInput
-
-__all__ = [
-    "BUILT_IN",
-    "AlgorithmInfo",
-    "automatic_algorithms",
-    "broken_algorithms",
-    "check_action_space",
-    "find_algorithm",
-    "known_algorithms",
-]
-
+from podracer_core.errors import InvalidInput
 
 ENTRY_POINT_GROUP = "podracer.algorithms"
 """A package adds an algorithm with an entry point, name = "its_package.catalogue:INFO". INFO is an AlgorithmInfo whose
@@ -125,7 +114,7 @@ class AlgorithmInfo:
         names = [candidate.name for candidate in self.hyperparameters]
         nearest = difflib.get_close_matches(name, names, n=2, cutoff=0.5) or names
         message = f"{self.name} has no hyperparameter {name!r}; did you mean {' or '.join(nearest)}?"
-        raise InvalidInput(message, violations=[FieldViolation(name, message)], hyperparameter=name)
+        raise InvalidInput(message, field=name, hyperparameter=name)
 
     def defaults(self, *scopes: Scope) -> dict[str, Any]:
         """Name → default of the knobs in `scopes`, or of all."""
@@ -212,5 +201,4 @@ def _spaces(info: AlgorithmInfo) -> str:
 
 
 def _refused(message: str, reason: str, algorithm: str) -> InvalidInput:
-    violation = FieldViolation("search.algorithms", message)
-    return InvalidInput(message, violations=[violation], reason=reason, algorithm=algorithm)
+    return InvalidInput(message, field="search.algorithms", reason=reason, algorithm=algorithm)

@@ -1,17 +1,63 @@
-"""Classes that packages offer under an entry point."""
+"""What is built in and what installed packages add, by name; no torch.
+
+Descriptions of algorithms and environments stand beside the code. Evaluators and fusions are known by name; a package
+adds one with an entry point in `podracer.evaluators` or `podracer.fusions`. Learners and evaluators load the class.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from podracer_core.catalogue.built_in import package_of
-from podracer_core.errors import FieldViolation, InvalidInput
+from podracer_core.errors import InvalidInput
 
-__all__ = ["load_class"]
-
+Info = TypeVar("Info")
 Kind = TypeVar("Kind")
+
+EVALUATOR_GROUP, FUSION_GROUP = "podracer.evaluators", "podracer.fusions"
+
+GREEDY_EPISODES, BACKTEST = "greedy_episodes", "backtest"
+
+BUILT_IN_EVALUATORS = (
+    EntryPoint(GREEDY_EPISODES, "podracer_core.evaluate.greedy_evaluator:GreedyEvaluator", EVALUATOR_GROUP),
+    EntryPoint(BACKTEST, "podracer_core.evaluate.backtesting:BacktestEvaluator", EVALUATOR_GROUP),
+)
+
+OUTER = "outer"
+"""The fusion with an optimizer of its own."""
+
+BUILT_IN_FUSIONS = ("mean", "weighted", OUTER)
+
+
+class BuiltIn(Mapping[str, Info]):
+    """Name → description, of the tuples BUILT_IN in `modules`. These import no torch; they import the catalogue, which
+    therefore imports them when it is first looked into."""
+
+    def __init__(self, name: str, *modules: str) -> None:
+        """`name` is the attribute of a description that it is found by."""
+        self._name, self._modules = name, modules
+
+    @cached_property
+    def _infos(self) -> dict[str, Any]:
+        infos = (info for module in self._modules for info in import_module(module).BUILT_IN)
+        return {getattr(info, self._name): info for info in infos}
+
+    def __getitem__(self, name: str) -> Info:
+        return self._infos[name]  # type: ignore[no-any-return]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._infos)
+
+    def __len__(self) -> int:
+        return len(self._infos)
+
+
+def package_of(entry: EntryPoint) -> str:
+    """Name and version of its distribution, as in `my-package 1.2`."""
+    return f"{entry.dist.name} {entry.dist.version}" if entry.dist else entry.value
 
 
 def load_class(group: str, name: str, kind: type[Kind], field: str, built_in: Sequence[EntryPoint] = ()) -> type[Kind]:
@@ -22,7 +68,7 @@ def load_class(group: str, name: str, kind: type[Kind], field: str, built_in: Se
     """
 
     def refused(problem: str) -> InvalidInput:
-        return InvalidInput(problem, violations=[FieldViolation(field, problem)], reason="UNKNOWN_EXTENSION")
+        return InvalidInput(problem, field=field, reason="UNKNOWN_EXTENSION")
 
     called = kind.__name__.lower()
     entries = [*built_in, *entry_points(group=group)]
@@ -41,3 +87,13 @@ def load_class(group: str, name: str, kind: type[Kind], field: str, built_in: Se
     if not (isinstance(loaded, type) and issubclass(loaded, kind)):
         raise refused(f"{described} is no {kind.__module__}.{kind.__name__}")
     return loaded
+
+
+def evaluator_names() -> list[str]:
+    """The built-in evaluators and those of packages that are installed here."""
+    return sorted({entry.name for entry in [*BUILT_IN_EVALUATORS, *entry_points(group=EVALUATOR_GROUP)]})
+
+
+def fusion_names() -> list[str]:
+    """The built-in fusions and those of packages that are installed here."""
+    return sorted({*BUILT_IN_FUSIONS, *entry_points(group=FUSION_GROUP).names})

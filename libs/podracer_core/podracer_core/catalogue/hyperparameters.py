@@ -9,8 +9,6 @@ from typing import Literal
 from podracer_core.catalogue.ranges import HyperparameterValue, Interval, Range
 from podracer_core.errors import FieldViolation, InvalidInput
 
-__all__ = ["Hyperparameter", "HyperparameterValue", "Kind", "Scope", "SearchRange"]
-
 Kind = Literal["float", "int", "bool", "sizes", "choice"]
 Scope = Literal["member", "cohort", "network"]
 

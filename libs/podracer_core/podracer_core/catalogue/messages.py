@@ -10,7 +10,7 @@ from google.protobuf import json_format, struct_pb2
 from podracer.common.v1 import agent_pb2, environment_pb2, tensor_pb2
 from podracer_core.catalogue.environments import EnvironmentSpec
 from podracer_core.catalogue.environments.spec import StoredFile
-from podracer_core.catalogue.hyperparameters import HyperparameterValue
+from podracer_core.catalogue.ranges import HyperparameterValue
 from podracer_core.catalogue.spaces import (
     Bound,
     BoxSpace,
@@ -22,23 +22,6 @@ from podracer_core.catalogue.spaces import (
     TupleSpace,
 )
 from podracer_core.errors import FieldViolation, InvalidInput
-
-__all__ = [
-    "HyperparameterValue",
-    "arguments_from_message",
-    "description_to_message",
-    "environment_from_message",
-    "environment_to_message",
-    "file_from_message",
-    "file_to_message",
-    "files_from_messages",
-    "files_to_messages",
-    "hyperparameter_from_message",
-    "hyperparameter_to_message",
-    "hyperparameters_from_message",
-    "space_from_message",
-    "space_to_message",
-]
 
 _PREPARATION_LENGTH = 4_000  # characters
 
@@ -240,8 +223,7 @@ def arguments_from_message(message: struct_pb2.Struct, field: str) -> dict[str, 
     try:
         arguments: dict[str, Any] = _whole_numbers(json_format.MessageToDict(message))
     except ValueError as error:  # a number that JSON does not know
-        problem = f"must be JSON values: {error}"
-        raise InvalidInput(f"{field}: {problem}", violations=[FieldViolation(field, problem)]) from error
+        raise InvalidInput.of(field, f"must be JSON values: {error}") from error
     return arguments
 
 

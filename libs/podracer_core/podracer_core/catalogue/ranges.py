@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["Choice", "Fixed", "HyperparameterValue", "IntegerInterval", "Interval", "Range"]
-
 HyperparameterValue = float | int | bool | str | tuple[int, ...]
 """A number, a flag, a word, or whole numbers in order (`hidden_sizes`)."""
 

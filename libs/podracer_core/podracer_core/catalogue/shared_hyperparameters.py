@@ -14,11 +14,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from podracer_core.catalogue.hyperparameters import Hyperparameter, HyperparameterValue, SearchRange
-from podracer_core.catalogue.ranges import Fixed
+from podracer_core.catalogue.hyperparameters import Hyperparameter, SearchRange
+from podracer_core.catalogue.ranges import Fixed, HyperparameterValue
 from podracer_core.errors import InvalidInput
-
-__all__ = ["EXPLORATION_NOISE", "H_TERM", "OFF_POLICY", "QUICK_REPLAY", "SCHEDULE", "adapted", "sought"]
 
 _DDPG_PAPER = "Lillicrap et al. 2016, arXiv:1509.02971"
 _SAC_PAPER = "Haarnoja et al. 2018, arXiv:1812.05905"

@@ -9,19 +9,6 @@ from typing import Any
 
 from podracer_core.errors import InvalidInput
 
-__all__ = [
-    "BoxSpace",
-    "DictSpace",
-    "DiscreteSpace",
-    "MultiBinarySpace",
-    "MultiDiscreteSpace",
-    "Space",
-    "TupleSpace",
-    "describe",
-    "from_json",
-    "to_json",
-]
-
 Bound = float | tuple[float, ...]
 
 

@@ -1,7 +1,6 @@
 """Checkpoints of one agent: tensors by group in an object store, the manifest last.
 
-save          save_checkpoint
-load          load_checkpoint, open_checkpoint_folder
+objects       save_checkpoint, load_checkpoint, open_checkpoint_folder
 policy        what acts, from the checkpoint alone: load_actor, load_policy; as a file: pack_policy, open_packed_policy
 ensemble      several that act as one: load_ensemble, load_ensemble_policy
 evaluation    greedy episodes of them: evaluate_checkpoints; what to try a policy on: played_observations
@@ -12,9 +11,8 @@ export        a policy for use without Podracer: export_policy, export_ensemble;
 from podracer_core.checkpoint.ensemble import load_ensemble, load_ensemble_policy, rule_of
 from podracer_core.checkpoint.evaluation import evaluate_checkpoints, played_observations
 from podracer_core.checkpoint.export import export_ensemble, export_policy
-from podracer_core.checkpoint.load import Checkpoint, load_checkpoint, open_checkpoint_folder
+from podracer_core.checkpoint.objects import Checkpoint, load_checkpoint, open_checkpoint_folder, save_checkpoint
 from podracer_core.checkpoint.policy import POLICY_GROUPS, load_actor, load_policy, open_packed_policy, pack_policy
-from podracer_core.checkpoint.save import save_checkpoint
 from podracer_core.storage.layout import CheckpointRef
 
 __all__ = [

@@ -20,7 +20,7 @@ from podracer_core.checkpoint.evaluation import make_environment_for
 from podracer_core.environments.stock_trading.environment import StockTrading
 from podracer_core.environments.stock_trading.market import Market, prepare
 from podracer_core.environments.stock_trading_info import StockTradingConfig
-from podracer_core.errors import FieldViolation, InvalidInput
+from podracer_core.errors import InvalidInput
 from podracer_core.evaluate.backtesting import (
     BASELINES,
     MARKET,
@@ -32,11 +32,9 @@ from podracer_core.evaluate.backtesting import (
     seen_bars,
 )
 from podracer_core.evaluate.evaluator import Evaluated
+from podracer_core.market_data import refusal
 from podracer_core.market_data.reading import read_index, read_table
-from podracer_core.market_data.refusal import refusal
 from podracer_core.market_data.table import checked, moment
-
-__all__ = ["INDEX", "POLICY", "backtest"]
 
 POLICY, INDEX = "policy", "index"
 _TABLE = "table"
@@ -67,7 +65,8 @@ def backtest(
         spec = replace(spec, kwargs=dated(spec.kwargs, former))
         own = [dated(kwargs, former) for kwargs in own]
     elif spec.data != trained[0].data:  # another table: what is told of training
-        own = [{**_dates(spec.kwargs), **kwargs} for kwargs in own]
+        dates = {name: spec.kwargs[name] for name in ("train_end", "validation_end") if name in spec.kwargs}
+        own = [{**dates, **kwargs} for kwargs in own]
     actor = load_actor(checkpoints[0]) if len(checkpoints) == 1 else load_ensemble(checkpoints, rule, "cpu")
     with place_environment(spec, cache) as placed:
         if former is not None:
@@ -94,7 +93,7 @@ def _require_possible(spec: EnvironmentSpec, request: evaluator_service_pb2.Back
     unknown = [name for name in request.baselines if name not in BASELINES]
     if unknown:
         problem = f"there is no baseline {unknown[0]!r}; expected some of {', '.join(BASELINES)}"
-        raise InvalidInput(problem, violations=[FieldViolation("baselines", problem)])
+        raise InvalidInput(problem, field="baselines")
 
 
 def _records(
@@ -139,11 +138,7 @@ def _require_tickers(trained: Sequence[str], spec: EnvironmentSpec) -> None:
         differs = [f"lacks {lacking}"] if lacking else []
         differs += [f"has {more} besides"] if more else []
         problem = f"the policy was trained on {_names(trained)}; this table {' and '.join(differs)}"
-        raise InvalidInput(problem, violations=[FieldViolation("environment.data.table", problem)])
-
-
-def _dates(kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: kwargs[name] for name in ("train_end", "validation_end") if name in kwargs}
+        raise InvalidInput(problem, field="environment.data.table")
 
 
 def _names(tickers: Sequence[str]) -> str:

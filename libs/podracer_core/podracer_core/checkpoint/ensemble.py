@@ -1,17 +1,108 @@
-"""Checkpoints of several agents -> one that acts: see `networks.ensemble`."""
+"""Policies of several agents that act as one: the mean of their actions, or what most of them choose."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from typing import Any, Literal, get_args
 
+import gymnasium
 import torch
+from torch import Tensor, nn
 
 from podracer_core.catalogue.environments import EnvironmentSpec
-from podracer_core.checkpoint.load import Checkpoint
+from podracer_core.checkpoint.objects import Checkpoint
 from podracer_core.checkpoint.policy import array_spaces, load_actors, load_policy, network_of
-from podracer_core.errors import FieldViolation, InvalidInput
-from podracer_core.networks.ensemble import EnsembleActor, EnsemblePolicy, Rule, ensemble_rule
+from podracer_core.errors import InvalidInput
+from podracer_core.networks.actor import Actor
+
+Rule = Literal["mean", "vote"]
+"""How policies act together.
+
+mean   of their actions, number by number: for actions that are real numbers
+vote   what most of them choose, in each dimension of its own; where several choices have most votes, the one of these
+       that the best ranked policy makes. For everything else
+"""
+
+
+def ensemble_rule(action_space: gymnasium.Space[Any], wanted: str | None = None) -> Rule:
+    """The rule for an action space; raises InvalidInput (ENSEMBLE_RULE) where `wanted` is not it."""
+    rule: Rule = "mean" if isinstance(action_space, gymnasium.spaces.Box) else "vote"
+    if not wanted or wanted == rule:
+        return rule
+    if wanted not in get_args(Rule):
+        message = f"unknown rule {wanted[:100]!r}: expected {' or '.join(get_args(Rule))}"
+    elif rule == "mean":
+        message = f"actions in {action_space} are real numbers, of which no two are alike: use mean, not vote"
+    else:
+        message = f"actions in {action_space} are choices, which have no mean: use vote"
+    raise InvalidInput(message, field="ensemble", reason="ENSEMBLE_RULE")
+
+
+class EnsembleActor:
+    """K policies as one, of one or of several kinds; where an Actor is evaluated it can be too.
+
+    The policies of one Actor act in one call, whatever their number. With `members` above 1 the ensemble stands there
+    as often, one for each block of rows. K copies of one policy act exactly as that one does.
+    """
+
+    def __init__(self, actors: Sequence[Actor], ranks: Sequence[int], rule: Rule, members: int = 1) -> None:
+        """`ranks`: of every policy, in the order of the actors and their members; 0 is the best. Each actor has its
+        policies `members` times in a row."""
+        self._actors, self._ranks, self.rule, self.members = tuple(actors), tuple(ranks), rule, members
+        self.device = self._actors[0].device
+        self._best_first = torch.tensor(ranks, device=self.device).argsort()
+
+    @property
+    def policies(self) -> int:
+        """K."""
+        return len(self._ranks)
+
+    def greedy(self, observation: Tensor, action_mask: Tensor | None = None) -> Tensor:
+        """observation [members, B, *obs] raw, action_mask [members, B, n] bool (the allowed ones) -> the action
+        [members, B, *action] in the environment's units."""
+        actions = []
+        for actor in self._actors:
+            policies = actor.members // self.members
+            mask = None if action_mask is None else _for_each(action_mask, policies)
+            action = actor.greedy(_for_each(observation, policies), mask)
+            actions.append(action.view(policies, self.members, *action.shape[1:]))
+        return combine(torch.cat(actions)[self._best_first], self.rule)
+
+    def repeat(self, times: int) -> EnsembleActor:
+        """A copy that stands there `times` times as often."""
+        actors = [actor.repeat(times) for actor in self._actors]
+        return EnsembleActor(actors, self._ranks, self.rule, self.members * times)
+
+
+class EnsemblePolicy(nn.Module):
+    """The same with torch alone: raw observation [B, *obs] -> action [B, *action], as `Policy`; no action masks."""
+
+    def __init__(self, policies: Sequence[nn.Module], rule: Rule) -> None:
+        """`policies`: the best first."""
+        super().__init__()
+        self.policies, self.rule = nn.ModuleList(policies), rule
+        self.eval().requires_grad_(False)
+
+    def forward(self, observation: Tensor) -> Tensor:
+        """observation [B, *obs] -> action [B, *action]."""
+        return combine(torch.stack([policy(observation) for policy in self.policies]), self.rule)
+
+
+def combine(actions: Tensor, rule: Rule) -> Tensor:
+    """actions [K, …] of K policies, the best first -> [...]."""
+    if rule == "mean":
+        return actions.double().mean(0).to(actions.dtype)  # in float64: K times one number is that number again
+    policies = actions.shape[0]
+    votes = (actions.unsqueeze(0) == actions.unsqueeze(1)).sum(0)  # [K, …]: policies that choose alike
+    rank = torch.arange(policies, device=actions.device).view(-1, *(1 for _ in actions.shape[1:]))
+    winner = (votes * policies - rank).argmax(0, keepdim=True)
+    return actions.gather(0, winner).squeeze(0)
+
+
+def _for_each(rows: Tensor, policies: int) -> Tensor:
+    """[members, …] -> [policies * members, …], the first policy's before the second's."""
+    return rows if policies == 1 else rows.repeat(policies, *(1 for _ in rows.shape[1:]))
 
 
 def load_ensemble(
@@ -85,4 +176,4 @@ def _name(checkpoint: Checkpoint) -> str:
 
 
 def _refused(message: str, reason: str) -> InvalidInput:
-    return InvalidInput(message, violations=[FieldViolation("checkpoints", message)], reason=reason)
+    return InvalidInput(message, field="checkpoints", reason=reason)

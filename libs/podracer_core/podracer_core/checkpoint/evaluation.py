@@ -9,7 +9,7 @@ from torch import Tensor
 
 from podracer_core.catalogue.environments import EnvironmentSpec
 from podracer_core.checkpoint.ensemble import load_ensemble
-from podracer_core.checkpoint.load import Checkpoint
+from podracer_core.checkpoint.objects import Checkpoint
 from podracer_core.checkpoint.policy import array_spaces, load_actor, random_observations
 from podracer_core.environments.registry import evaluates_alike, make_vec_environment
 from podracer_core.environments.spaces import action_array_space, observation_array_space

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from podracer_core.checkpoint.ensemble import load_ensemble_policy, rule_of
 from podracer_core.checkpoint.evaluation import likely_observations
 from podracer_core.checkpoint.export_formats import READERS, SUFFIX_OF, WRITERS, Format
-from podracer_core.checkpoint.load import Checkpoint
+from podracer_core.checkpoint.objects import Checkpoint
 from podracer_core.checkpoint.policy import load_policy, random_observations
 from podracer_core.errors import InvalidInput, PreconditionFailed
 

@@ -23,11 +23,11 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
+from podracer_core.algorithms.algorithm import algorithm_class
 from podracer_core.algorithms.cohort import CohortConfig, MemberConfig
-from podracer_core.algorithms.registry import algorithm_class
 from podracer_core.catalogue import spaces
 from podracer_core.catalogue.algorithms import find_algorithm
-from podracer_core.checkpoint.load import Checkpoint
+from podracer_core.checkpoint.objects import Checkpoint
 from podracer_core.environments.spaces import action_array_space, observation_array_space, to_gymnasium
 from podracer_core.errors import DataCorrupted, InvalidInput
 from podracer_core.networks import Actor, Policy

@@ -62,9 +62,7 @@ def unwritable(path: Path, error: OSError) -> InvalidInput:
     """What to say of a database file or folder that refuses to be written."""
     reason = "not a folder" if isinstance(error, FileExistsError) else error.strerror
     problem = f"the database {path} cannot be written: {error.filename}: {reason}"
-    return InvalidInput(
-        problem, reason="DATABASE_UNWRITABLE", violations=[FieldViolation("database", problem)], path=path
-    )
+    return InvalidInput(problem, field="database", reason="DATABASE_UNWRITABLE", path=path)
 
 
 def make_engine(url: URL) -> Engine:

@@ -23,10 +23,7 @@ from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.orm import Session
 
 from podracer_core.database.location import unwritable
-from podracer_core.errors import FieldViolation, InvalidInput, PreconditionFailed, Unavailable
-
-__all__ = ["TABLE", "InstanceLock", "Tenure"]
-
+from podracer_core.errors import InvalidInput, PreconditionFailed, Unavailable
 
 logger = logging.getLogger(__name__)
 
@@ -141,6 +138,4 @@ def _try_lock(connection: Connection, key: int) -> bool:
 
 def _in_use(name: str, holder: str) -> InvalidInput:
     problem = f"the database {name} is in use by {holder}; only one may be active, stop it first"
-    return InvalidInput(
-        problem, reason="DATABASE_IN_USE", violations=[FieldViolation("database", problem)], database=name
-    )
+    return InvalidInput(problem, field="database", reason="DATABASE_IN_USE", database=name)

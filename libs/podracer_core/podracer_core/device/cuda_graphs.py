@@ -10,8 +10,6 @@ from typing import Any, Generic, TypeVar, cast
 import torch
 from torch import Tensor
 
-__all__ = ["Graphed", "map_tensors", "tensors_of"]
-
 logger = logging.getLogger(__name__)
 
 Result = TypeVar("Result")

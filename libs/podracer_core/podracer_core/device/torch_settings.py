@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import torch
 
-__all__ = ["set_up_torch"]
-
 
 def set_up_torch(threads: int | None) -> None:
     """Threads of the CPU (None: torch's own choice), and TF32 for products and convolutions of CUDA devices alone.

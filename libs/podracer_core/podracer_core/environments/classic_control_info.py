@@ -7,8 +7,6 @@ import math
 from podracer_core.catalogue.environments.info import ArgumentInfo, EnvironmentInfo
 from podracer_core.catalogue.spaces import BoxSpace, DiscreteSpace
 
-__all__ = ["ACROBOT", "BUILT_IN", "CART_POLE", "MOUNTAIN_CAR", "MOUNTAIN_CAR_CONTINUOUS", "PENDULUM"]
-
 _CART_POLE_HIGH = (4.8, math.inf, 24 * math.pi / 180, math.inf)
 _ACROBOT_HIGH = (1.0, 1.0, 1.0, 1.0, 4 * math.pi, 9 * math.pi)
 _MOUNTAIN_CAR_LOW = (-1.2, -0.07)

@@ -11,8 +11,6 @@ from torch import Tensor
 
 from podracer_core.random_numbers import derive_key
 
-__all__ = ["EpisodeStarts"]
-
 State = dict[str, Tensor]
 
 

@@ -1,4 +1,4 @@
-"""Find out the spaces of an environment, and whether it works at all, before any agent exists."""
+"""The spaces of an environment, and whether it works at all, before any agent exists."""
 
 from __future__ import annotations
 
@@ -10,12 +10,10 @@ from typing import NamedTuple
 from podracer_core.catalogue.environments import EnvironmentSpec
 from podracer_core.catalogue.spaces import Space, from_json
 from podracer_core.environments.processes.child_process import ChildLost, ChildProcess
-from podracer_core.environments.processes.shared_arrays import create_memory
+from podracer_core.environments.processes.exchange import create_memory
 from podracer_core.environments.registry import batched_class, gymnasium_spec, make_vec_environment
 from podracer_core.environments.spaces import from_gymnasium
 from podracer_core.errors import UserCodeFailed
-
-__all__ = ["Inspection", "inspect_environment"]
 
 _STEPS = 10
 _logger = logging.getLogger(__name__)

@@ -230,32 +230,32 @@ def _task(
 
 # Ant, Humanoid and HumanoidStandup show no contact forces: see docs/environments/mujoco.md.
 BUILT_IN = (
-    _task("ant:Ant", AntArguments, "Walk on four legs without falling over; 6,000 is very good", (27, 8)),
+    _task("spatial:Ant", AntArguments, "Walk on four legs without falling over; 6,000 is very good", (27, 8)),
     _task("planar:HalfCheetah", HalfCheetahArguments, "Run on two legs, in a plane; 10,000 is very good", (17, 6)),
     _task("planar:Hopper", HopperArguments, "Hop on one leg, in a plane, without falling; 3,500 is very good", (11, 3)),
-    _task("humanoid:Humanoid", HumanoidArguments, "Walk on two legs without falling; 5,000 is good", (270, 17), 0.4),
+    _task("spatial:Humanoid", HumanoidArguments, "Walk on two legs without falling; 5,000 is good", (270, 17), 0.4),
     _task(
-        "humanoid:HumanoidStandup",
+        "spatial:HumanoidStandup",
         HumanoidStandupArguments,
         "Stand up from lying on the back; 150,000 is good",
         (270, 17),
         0.4,
     ),
     _task(
-        "pendulums:InvertedDoublePendulum",
+        "fixed:InvertedDoublePendulum",
         InvertedDoublePendulumArguments,
         "Balance two poles, one upon the other, on a cart; about 9,350 at best",
         (9, 1),
     ),
     _task(
-        "pendulums:InvertedPendulum",
+        "fixed:InvertedPendulum",
         InvertedPendulumArguments,
         "Balance a pole on a cart; 1 a step, 1,000 at best",
         (4, 1),
         3.0,
     ),
-    _task("arms:Pusher", PusherArguments, "Push a cylinder to its goal with an arm; -30 is good", (23, 7), 2.0),
-    _task("arms:Reacher", ReacherArguments, "Bring the tip of an arm to a target; -4 is good", (10, 2)),
+    _task("fixed:Pusher", PusherArguments, "Push a cylinder to its goal with an arm; -30 is good", (23, 7), 2.0),
+    _task("fixed:Reacher", ReacherArguments, "Bring the tip of an arm to a target; -4 is good", (10, 2)),
     _task(
         "planar:Swimmer",
         SwimmerArguments,

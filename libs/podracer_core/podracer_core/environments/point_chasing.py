@@ -32,8 +32,6 @@ from podracer_core.environments.torch_environment import State, TorchEnvironment
 from podracer_core.errors import InvalidInput
 from podracer_core.random_numbers import derive_key, normal, uniform
 
-__all__ = ["PointChasing", "PointChasingDiscrete"]
-
 _CHASER_START = -8.0  # in each dimension
 _CHASER_DAMPING = 0.75  # of the velocity, a step
 _TARGET_DAMPING = 0.5

@@ -7,8 +7,6 @@ import math
 from podracer_core.catalogue.environments.info import ArgumentInfo, EnvironmentInfo
 from podracer_core.catalogue.spaces import BoxSpace, DiscreteSpace
 
-__all__ = ["BUILT_IN"]
-
 _DIMENSIONS = ArgumentInfo("dimensions", "of the space in which the points move", 2)
 
 BUILT_IN = (

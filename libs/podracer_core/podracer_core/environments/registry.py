@@ -17,17 +17,6 @@ from podracer_core.environments.processes.preprocess import PreprocessVecEnv
 from podracer_core.environments.vec_environment import VecEnvironment
 from podracer_core.errors import FieldViolation, InvalidInput, PreconditionFailed
 
-__all__ = [
-    "batched_class",
-    "device_for",
-    "evaluates_alike",
-    "gymnasium_spec",
-    "make_vec_environment",
-    "require_device",
-    "runs_on",
-]
-
-
 _PLACES = {"cpu": "the CPU", "cuda": "CUDA devices"}
 
 
@@ -59,13 +48,12 @@ def make_vec_environment(
     if batched.deterministic_evaluation:
         if "evaluation" in arguments:
             message = f"{spec.name} is told by Podracer whether it is for training or for evaluation"
-            raise InvalidInput(message, violations=[FieldViolation("environment.kwargs.evaluation", message)])
+            raise InvalidInput(message, field="environment.kwargs.evaluation")
         arguments["evaluation"] = evaluation
     try:
         inspect.signature(batched).bind(num_envs, device=device, **arguments)
     except TypeError as error:
-        message = f"{spec.name} does not take these: {error}"
-        raise InvalidInput(message, violations=[FieldViolation("environment.kwargs", message)]) from error
+        raise InvalidInput(f"{spec.name} does not take these: {error}", field="environment.kwargs") from error
     if _is_built_in(spec):
         arguments = typed_arguments(batched, arguments)
     constructor: Any = batched
@@ -74,7 +62,7 @@ def make_vec_environment(
     # A model without the body that the task is about, say, or a number that no array can hold.
     except (ArithmeticError, LookupError, TypeError, ValueError) as error:
         message = f"{spec.name} cannot be made with these: {type(error).__name__}: {error}"
-        raise InvalidInput(message, violations=[FieldViolation("environment.kwargs", message)]) from error
+        raise InvalidInput(message, field="environment.kwargs") from error
     return environment
 
 
@@ -115,8 +103,7 @@ def require_device(device: str) -> str:
     except RuntimeError:
         found = None
     if found is None or found.type not in _PLACES:
-        message = f"{device[:100]!r} is no device: cpu, cuda, and cuda:0 and so on are"
-        raise InvalidInput(message, violations=[FieldViolation("device", message)])
+        raise InvalidInput(f"{device[:100]!r} is no device: cpu, cuda, and cuda:0 and so on are", field="device")
     count = torch.cuda.device_count() if found.type == "cuda" else 1
     if (found.index or 0) >= count:
         message = f"there is no device {device} here: torch sees {torch.cuda.device_count()} CUDA devices"

@@ -8,8 +8,7 @@ from typing import Any, Literal
 
 from podracer_core.catalogue.environments.info import ArgumentInfo, EnvironmentInfo
 from podracer_core.errors import FieldViolation, InvalidInput
-from podracer_core.market_data import COLUMNS
-from podracer_core.market_data.refusal import FIELD
+from podracer_core.market_data import COLUMNS, FIELD
 
 _LONGEST_WINDOW = 100_000  # TA-Lib's
 

@@ -15,10 +15,8 @@ import gymnasium
 import torch
 from torch import Tensor
 
-from podracer_core.environments.action_masks import action_mask_size
-from podracer_core.errors import FieldViolation, InvalidInput
-
-__all__ = ["EpisodeStatistic", "Step", "VecEnvironment", "allocate_step", "check_time_limit"]
+from podracer_core.environments.spaces import action_mask_size
+from podracer_core.errors import InvalidInput
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,4 +193,4 @@ def check_time_limit(max_episode_steps: int | None) -> None:
     if max_episode_steps is not None and not 1 <= max_episode_steps <= _MOST_STEPS:
         bound = "at least 1" if max_episode_steps < 1 else f"at most {_MOST_STEPS}"
         message = f"max_episode_steps must be {bound}, not {max_episode_steps}"
-        raise InvalidInput(message, violations=[FieldViolation("environment.max_episode_steps", message)])
+        raise InvalidInput(message, field="environment.max_episode_steps")

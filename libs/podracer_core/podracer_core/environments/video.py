@@ -20,8 +20,6 @@ from podracer_core.environments.registry import batched_class, gymnasium_spec
 from podracer_core.environments.spaces import observation_array_space, to_gymnasium
 from podracer_core.errors import InvalidInput, PreconditionFailed
 
-__all__ = ["Recording", "record_video"]
-
 _STEP_LIMIT = 10_000
 
 

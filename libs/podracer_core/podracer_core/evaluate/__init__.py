@@ -9,6 +9,5 @@ result             returns with their interval
 from podracer_core.evaluate.evaluator import Evaluator, evaluator_class
 from podracer_core.evaluate.greedy_evaluator import GreedyEvaluator
 from podracer_core.evaluate.result import EvaluationResult
-from podracer_core.statistics.student_t import student_t_quantile
 
-__all__ = ["EvaluationResult", "Evaluator", "GreedyEvaluator", "evaluator_class", "student_t_quantile"]
+__all__ = ["EvaluationResult", "Evaluator", "GreedyEvaluator", "evaluator_class"]

@@ -17,14 +17,9 @@ from podracer_core.environments.stock_trading.market import Market
 from podracer_core.environments.stock_trading.split import evaluation_bars, split_bars, traded_splits
 from podracer_core.environments.stock_trading_info import StockTradingConfig
 from podracer_core.environments.vec_environment import VecEnvironment
-from podracer_core.errors import FieldViolation, InvalidInput
+from podracer_core.errors import InvalidInput
 from podracer_core.evaluate.evaluator import Evaluated
 from podracer_core.evaluate.greedy_evaluator import GreedyEvaluator
-
-__all__ = [
-    "BASELINES", "MARKET", "BacktestEvaluator", "dated", "index_record", "not_a_market", "play_baseline",
-    "play_policy", "seen_bars",
-]  # fmt: skip
 
 MARKET = "StockTrading-v0"
 """The environment."""
@@ -47,7 +42,7 @@ class BacktestEvaluator(GreedyEvaluator):
 def not_a_market(name: str) -> InvalidInput:
     """The refusal of another environment."""
     problem = f"only policies of {MARKET} can be back-tested, and this is {name}: use evaluate"
-    return InvalidInput(problem, violations=[FieldViolation("environment", problem)], reason="NOT_A_MARKET")
+    return InvalidInput(problem, field="environment", reason="NOT_A_MARKET")
 
 
 def play_policy(

@@ -1,4 +1,4 @@
-"""What judges policies in an environment, built in or of an installed package."""
+"""What judges policies in an environment, built in or of a package, and greedy episodes in a batch of environments."""
 
 from __future__ import annotations
 
@@ -6,13 +6,100 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from podracer_core.catalogue.evaluators import BUILT_IN_EVALUATORS, ENTRY_POINT_GROUP, GREEDY_EPISODES
-from podracer_core.catalogue.extensions import load_class
-from podracer_core.environments.vec_environment import VecEnvironment
-from podracer_core.evaluate.greedy_episodes import Acting
+import torch
+from torch import Tensor
+
+from podracer_core.catalogue.extensions import BUILT_IN_EVALUATORS, EVALUATOR_GROUP, GREEDY_EPISODES, load_class
+from podracer_core.device.cuda_graphs import Graphed
+from podracer_core.environments.vec_environment import Step, VecEnvironment
 from podracer_core.evaluate.result import EvaluationResult
 
-__all__ = ["Evaluated", "Evaluator", "evaluator_class"]
+STEPS_AT_ONCE = 16
+
+
+class Acting(Protocol):
+    """What acts: an Actor, or an EnsembleActor."""
+
+    def greedy(self, observation: Tensor, action_mask: Tensor | None = None) -> Tensor:
+        """observation [M, B, *obs] raw -> the action [M, B, *action], obeying action_mask [M, B, n]."""
+
+
+class GreedyEpisodes:
+    """The first episode of each of N environments, `first_row` and on of each member's blocks of rows.
+
+    On a CUDA device several steps are one graph, or where the environment cannot be captured (MuJoCo Warp has a graph
+    of its own) the policy is one. Therefore all tensors stay where they are, `actor`'s too, and `begin` starts anew.
+
+    returns   float64 [N], as everything until each one's first end
+    lengths   int64 [N]
+    invalid   bool [N]: whether the world broke
+    running   bool [N]
+    rewards   float32 [STEPS_AT_ONCE, N], of the last steps
+    """
+
+    def __init__(
+        self, environment: VecEnvironment, actor: Acting, members: int, blocks: int, block_rows: int, first_row: int
+    ) -> None:
+        """`actor` has each of the `members` `blocks` times in a row."""
+        self._environment, self.actor = environment, actor
+        self._blocks, self._block_rows = (members, blocks), block_rows
+        count, device = environment.num_envs, environment.device
+        self._rows = slice(first_row, first_row + count // members)
+        self._observation: Tensor | None = None  # [M, blocks * block_rows, *obs], as the mask [M, …, n]
+        self._mask: Tensor | None = None
+        self.returns = torch.zeros(count, dtype=torch.float64, device=device)
+        self.lengths = torch.zeros(count, dtype=torch.int64, device=device)
+        self.invalid = torch.zeros(count, dtype=torch.bool, device=device)
+        self.running = torch.ones_like(self.invalid)
+        self.rewards = torch.zeros(STEPS_AT_ONCE, count, device=device)
+        self._act = Graphed(self._choose, device, wanted=not environment.graph_safe)
+        self._play = Graphed(self._take_steps, device, wanted=environment.graph_safe)
+
+    def begin(self, seeds: Tensor) -> None:
+        """New episodes, of seeds int64 [N]; where it is possible, an environment is not stepped after its own."""
+        self._show(self._environment.reset(seeds), self._environment.action_mask)
+        self._environment.play_once()
+        for total in (self.returns, self.lengths, self.invalid):
+            total.zero_()
+        self.running.fill_(True)
+
+    @torch.inference_mode()
+    def play(self, steps: int) -> None:
+        """At most STEPS_AT_ONCE steps. Waits for no device."""
+        self._play(steps)
+
+    def _take_steps(self, count: int) -> None:
+        for index in range(count):
+            self._count(self._environment.step(self._act()), index)
+
+    def _choose(self) -> Tensor:
+        members, blocks = self._blocks
+        observation, mask = self._observation, self._mask
+        assert observation is not None, "begin comes before play"
+        by_block = observation.view(members * blocks, self._block_rows, *observation.shape[2:])
+        action = self.actor.greedy(
+            by_block, None if mask is None else mask.view(members * blocks, self._block_rows, -1)
+        )
+        return action.reshape(members, blocks * self._block_rows, *action.shape[2:])[:, self._rows].flatten(0, 1)
+
+    def _count(self, step: Step, index: int) -> None:
+        self.rewards[index] = torch.where(self.running, step.reward, 0.0)
+        self.returns += self.rewards[index]
+        self.lengths += self.running
+        self.invalid |= self.running & ~step.valid
+        self.running &= ~(step.terminated | step.truncated)
+        self._show(step.observation, step.action_mask)
+
+    def _show(self, observation: Tensor, mask: Tensor | None) -> None:
+        """What to act on next."""
+        members, blocks = self._blocks
+        rows = blocks * self._block_rows
+        if self._observation is None:
+            self._observation = observation.new_zeros(members, rows, *observation.shape[1:])
+            self._mask = None if mask is None else mask.new_ones(members, rows, mask.shape[1])
+        self._observation[:, self._rows] = observation.view(members, -1, *observation.shape[1:])
+        if mask is not None and self._mask is not None:
+            self._mask[:, self._rows] = mask.view(members, -1, mask.shape[1])
 
 
 class Evaluated(Acting, Protocol):
@@ -63,4 +150,4 @@ class Evaluator(ABC):
 def evaluator_class(name: str = "") -> type[Evaluator]:
     """The class of the evaluator called `name`; of greedy episodes where it is empty. Errors as of `load_class`."""
     found = name or GREEDY_EPISODES
-    return load_class(ENTRY_POINT_GROUP, found, Evaluator, "evaluation.evaluator", BUILT_IN_EVALUATORS)  # type: ignore[type-abstract]
+    return load_class(EVALUATOR_GROUP, found, Evaluator, "evaluation.evaluator", BUILT_IN_EVALUATORS)  # type: ignore[type-abstract]

@@ -11,8 +11,7 @@ from torch import Tensor
 from podracer_core.device import cuda_graphs
 from podracer_core.environments.vec_environment import VecEnvironment
 from podracer_core.errors import InvalidInput
-from podracer_core.evaluate.evaluator import Evaluated, Evaluator
-from podracer_core.evaluate.greedy_episodes import STEPS_AT_ONCE, GreedyEpisodes
+from podracer_core.evaluate.evaluator import STEPS_AT_ONCE, Evaluated, Evaluator, GreedyEpisodes
 from podracer_core.evaluate.result import EvaluationResult
 from podracer_core.networks import NetworkActor
 

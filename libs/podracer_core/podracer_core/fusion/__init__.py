@@ -1,11 +1,9 @@
 """Several learners of one cohort become one: pure functions on their parameters, and the state of a lead. No I/O.
 
-state        what learners share, and what each brings to a fusion
-statistics   normalizers' counts, means and squares, pooled; means of parameters
+state        what learners share, and what each brings to a fusion; normalizers' statistics, pooled
 fusion       the interface of a fusion, for packages to implement, and the class behind a fusion's name
 built_in     mean, weighted, outer
-fuse         contributions in, the shared state out: members that diverged, statistics, counters
-table        who has brought what, and what follows: quorum and deadline, without a network
+fuse         contributions in, the shared state out; who has brought what, and what follows: quorum and deadline
 
 How learners exchange what they bring: `podracer_core.training.epochs` and what implements its `FusionTransport`.
 """

@@ -6,9 +6,7 @@ import torch
 from torch import Tensor
 
 from podracer_core.fusion.fusion import Fusion, Parameters, Stack
-from podracer_core.fusion.statistics import column, sample_weights, weighted_mean
-
-__all__ = ["Mean", "Outer", "Weighted", "outer_step"]
+from podracer_core.fusion.state import column, sample_weights, weighted_mean
 
 
 class Mean(Fusion):

@@ -5,16 +5,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib.metadata import EntryPoint, entry_points
 
 from torch import Tensor
 
-from podracer_core.catalogue.built_in import package_of
-from podracer_core.catalogue.fusions import ENTRY_POINT_GROUP, fusion_names
+from podracer_core.catalogue.extensions import FUSION_GROUP, load_class
 from podracer_core.errors import FieldViolation, InvalidInput
-
-__all__ = ["Fusion", "FusionOptions", "Parameters", "Stack", "fusion_class"]
-
 
 Parameters = Mapping[str, Tensor]
 """name -> [M, …] of one learner, or [K, M, …] of K learners."""
@@ -73,31 +68,5 @@ class Fusion(ABC):
 
 
 def fusion_class(name: str) -> type[Fusion]:
-    """The class of the fusion called `name`, built in or of an installed package.
-
-    Raises InvalidInput where there is none, where several packages offer one, where it cannot be imported, and where it
-    is no `Fusion`.
-    """
-    found = [entry for entry in entry_points(group=ENTRY_POINT_GROUP) if entry.name == name]
-    if not found:
-        raise _refused(f"no fusion {name!r} is installed; there are: {', '.join(fusion_names())}")
-    packages = sorted({package_of(entry) for entry in found})
-    if len(packages) > 1:
-        raise _refused(f"fusion {name!r} is offered by {', '.join(packages)}; remove all but one of them")
-    return _loaded(found[0])
-
-
-def _loaded(entry: EntryPoint) -> type[Fusion]:
-    described = f"fusion {entry.name!r} of package {package_of(entry)}: {entry.value}"
-    try:
-        loaded = entry.load()
-    except Exception as error:  # what an installed package does when it is imported is not ours to foresee
-        raise _refused(f"{described} cannot be imported: {type(error).__name__}: {error}") from error
-    if not (isinstance(loaded, type) and issubclass(loaded, Fusion)):
-        raise _refused(f"{described} is no {Fusion.__module__}.{Fusion.__name__}")
-    return loaded
-
-
-def _refused(problem: str) -> InvalidInput:
-    violation = FieldViolation("pod.fusion.name", problem)
-    return InvalidInput(problem, violations=[violation], reason="UNKNOWN_EXTENSION")
+    """The class of the fusion called `name`. Errors as of `load_class`."""
+    return load_class(FUSION_GROUP, name, Fusion, "pod.fusion.name")  # type: ignore[type-abstract]

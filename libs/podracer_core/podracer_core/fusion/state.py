@@ -1,17 +1,97 @@
-"""What the learners of a cohort share, and what each brings to a fusion."""
+"""What the learners of a cohort share, what each brings to a fusion, and statistics of disjoint rows, pooled."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from podracer_core.errors import InvalidInput
-from podracer_core.fusion.statistics import Moments
 
-__all__ = ["Contribution", "Fused", "FusionState"]
+
+@dataclass(frozen=True, slots=True)
+class Moments:
+    """Of the rows of M members: count [M], mean [M, K] and squares [M, K], the sum of squared deviations from the mean.
+
+    All float64. Where the count is 0, mean and squares mean nothing.
+    """
+
+    count: Tensor
+    mean: Tensor
+    squares: Tensor
+
+    def tensors(self) -> dict[str, Tensor]:
+        """By name, for who carries them."""
+        return {"count": self.count, "mean": self.mean, "squares": self.squares}
+
+    def to(self, device: torch.device | str) -> Moments:
+        """The same, there."""
+        return Moments(self.count.to(device), self.mean.to(device), self.squares.to(device))
+
+    @property
+    def finite(self) -> Tensor:
+        """bool [M]: whether a member's are numbers, of a count that can be."""
+        numbers = self.mean.isfinite().all(-1) & self.squares.isfinite().all(-1)
+        return self.count.isfinite() & (self.count >= 0) & (numbers | (self.count == 0))
+
+    def where(self, wanted: Tensor) -> Moments:
+        """The same, of no rows for members that are not `wanted` [M]."""
+        return Moments(torch.where(wanted, self.count, 0.0), self.mean, self.squares)
+
+
+def pooled(parts: Sequence[Moments]) -> Moments:
+    """Of the rows of all parts together, in float64; where there are none, the first part's mean.
+
+    Chan, Golub and LeVeque, 1979, "Updating formulae and a pairwise algorithm for computing sample variances", for any
+    number of parts: with n the sum of all n_i and m the mean of all rows,
+        m = sum(n_i m_i) / n,   S = sum(S_i) + sum(n_i (m_i - m)^2).
+    Means are taken relative to the first part's, which is finite also where it has no rows: a large common offset then
+    costs no digits.
+    """
+    first = parts[0]
+    total = torch.zeros_like(first.count)
+    for part in parts:
+        total = total + part.count
+    mean = first.mean
+    for part in parts[1:]:
+        share = (part.count / total.clamp(min=1.0)).unsqueeze(-1)
+        mean = mean + torch.where(share > 0, share * (part.mean - first.mean), 0.0)
+    squares = torch.zeros_like(first.squares)
+    for part in parts:
+        count = part.count.unsqueeze(-1)
+        squares = squares + torch.where(count > 0, part.squares + count * (part.mean - mean).square(), 0.0)
+    return Moments(total, mean, squares)
+
+
+def weighted_mean(values: Tensor, weight: Tensor) -> Tensor:
+    """Of values [K, M, …] along K, weighted by weight [K, M], which is 0 or more and not 0 for all K: float64 [M, …].
+
+    sum(w_k x_k) / sum(w_k), added in the order of K in float64. With weights of 1 and float32 values the sum is exact,
+    and the mean as float32 is the true one correctly rounded, unless values differ by more than a factor of 2^24 / K.
+    """
+    total = torch.zeros_like(values[0], dtype=torch.float64)
+    for value, share in zip(values, weight, strict=True):
+        total += value.double() * column(share.double(), value)
+    return total / column(weight.double().sum(0), total)
+
+
+def sample_weights(samples: Sequence[int], counted: Tensor) -> Tensor:
+    """float64 [K, M]: the samples [K] of those that are `counted` bool [K, M]; equal where these are all 0.
+
+    They are divided by what divides all of them: equal numbers of samples weigh exactly as in a plain mean.
+    """
+    divisor = math.gcd(*samples) or 1
+    reduced = torch.tensor([count // divisor for count in samples], dtype=torch.float64, device=counted.device)
+    weight = torch.where(counted, reduced.unsqueeze(1), 0.0)
+    return torch.where(weight.sum(0) > 0, weight, counted.double())
+
+
+def column(of_members: Tensor, like: Tensor) -> Tensor:
+    """[M] as [M, 1, …], to go with a tensor `like` [M, …]."""
+    return of_members.view(-1, *[1] * (like.dim() - 1))
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,6 @@ import re
 
 from podracer_core.errors import FieldViolation, InvalidInput
 
-__all__ = ["MAX_COUNT", "Checks", "is_extension_name"]
-
 MAX_COUNT = (1 << 62) - 1
 """The greatest whole number that every part of the system can add to another one."""
 

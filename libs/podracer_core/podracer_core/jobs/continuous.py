@@ -17,8 +17,6 @@ from podracer_core.jobs.environment import DataSets, NamedDataSet, check_environ
 from podracer_core.jobs.messages import read, write
 from podracer_core.rpc.resource_names import is_label
 
-__all__ = ["Continuous", "Retrain"]
-
 MIN_INTERVAL_S = 1.0
 
 

@@ -18,8 +18,6 @@ from podracer_core.errors import InvalidInput
 from podracer_core.jobs.checks import Checks
 from podracer_core.rpc.resource_names import is_label
 
-__all__ = ["DataSets", "NamedDataSet", "check_environment", "check_files", "data_from_message", "data_to_message"]
-
 _WORDS: Mapping[type, str] = {
     bool: "true or false",
     int: "a whole number",

@@ -11,8 +11,6 @@ from podracer_core.config.scalars import MAX_SECONDS
 from podracer_core.jobs.checks import MAX_COUNT, Checks, is_extension_name
 from podracer_core.jobs.messages import read, seconds_from_duration, seconds_to_duration, write
 
-__all__ = ["MAX_POPULATION", "Evolution", "Round"]
-
 MAX_POPULATION = 4096
 MAX_GENERATIONS = 1_000_000
 

@@ -20,8 +20,7 @@ from podracer_core.errors import FieldViolation, InvalidInput
 from podracer_core.jobs.environment import DataSets, NamedDataSet
 from podracer_core.jobs.pod import Fusion, Pod, PodCount
 from podracer_core.jobs.search import AlgorithmShare, Dimension, Search
-from podracer_core.jobs.spec import JobSpec
-from podracer_core.jobs.validation import validate
+from podracer_core.jobs.spec import JobSpec, validate
 from podracer_core.jobs.warm_start import Beginnings, WarmStart
 
 MATRIX = "matrix"

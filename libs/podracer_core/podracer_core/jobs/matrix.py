@@ -11,8 +11,6 @@ from podracer_core.config import Document, LocatedViolation, Node
 from podracer_core.errors import FieldViolation
 from podracer_core.jobs.job_file import MATRIX
 
-__all__ = ["MAX_JOBS", "Axis", "Combination", "axis_label", "combinations", "split_matrix"]
-
 MAX_JOBS = 1_000
 MAX_TEXT = 63
 """Characters of a label's key and value."""

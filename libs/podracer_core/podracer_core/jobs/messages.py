@@ -13,8 +13,6 @@ from google.protobuf.message import Message
 
 from podracer_core.catalogue.messages import arguments_from_message
 
-__all__ = ["read", "seconds_from_duration", "seconds_to_duration", "write"]
-
 _DURATION, _STRUCT = "google.protobuf.Duration", "google.protobuf.Struct"
 
 Section = TypeVar("Section")

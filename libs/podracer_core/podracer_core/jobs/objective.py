@@ -13,8 +13,6 @@ from podracer_core.config.scalars import MAX_SECONDS
 from podracer_core.jobs.checks import MAX_COUNT, Checks
 from podracer_core.jobs.messages import read, write
 
-__all__ = ["EVALUATION_FRACTION", "MAX_EPISODES", "EvaluationPlan", "Objective"]
-
 EVALUATION_FRACTION = 0.2
 """Part of a round that evaluation may take."""
 MIN_EPISODES, MAX_EPISODES = 8, 10_000

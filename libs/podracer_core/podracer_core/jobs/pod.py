@@ -6,12 +6,10 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from podracer.orchestrator.v1 import job_pb2
-from podracer_core.catalogue.fusions import BUILT_IN_FUSIONS, OUTER
+from podracer_core.catalogue.extensions import BUILT_IN_FUSIONS, OUTER
 from podracer_core.config import ByteSize, Seconds
 from podracer_core.jobs.checks import MAX_COUNT, Checks, is_extension_name
 from podracer_core.jobs.messages import read, write
-
-__all__ = ["CHECKPOINT_INTERVAL_S", "MAX_MEMBERS", "MAX_PODS", "Fusion", "Pod", "PodCount", "Resources"]
 
 CHECKPOINT_INTERVAL_S = 30.0
 """How often the members of a round are stored."""

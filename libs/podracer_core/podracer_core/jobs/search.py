@@ -17,11 +17,9 @@ from podracer_core.catalogue.hyperparameters import Hyperparameter
 from podracer_core.catalogue.messages import hyperparameter_from_message, hyperparameter_to_message
 from podracer_core.catalogue.ranges import Choice, Fixed, HyperparameterValue, IntegerInterval, Interval, Range
 from podracer_core.catalogue.spaces import Space, describe
-from podracer_core.errors import FieldViolation, InvalidInput
+from podracer_core.errors import InvalidInput
 from podracer_core.jobs.checks import Checks
 from podracer_core.jobs.messages import read, write
-
-__all__ = ["AlgorithmShare", "Dimension", "Search"]
 
 MAX_SHARE = 1e6
 
@@ -57,7 +55,7 @@ class Dimension:
             return cls(message.hyperparameter, _range_from_message(message), message.algorithm)
         except InvalidInput as error:
             path = f"search.space.{message.algorithm}{'.' if message.algorithm else ''}{message.hyperparameter}"
-            raise InvalidInput(error.message, violations=[FieldViolation(path, error.message)]) from error
+            raise InvalidInput(error.message, field=path) from error
 
     def to_message(self) -> evolution_pb2.Dimension:
         """The inverse of `from_message`."""

@@ -12,8 +12,6 @@ from podracer_core.errors import InvalidInput
 from podracer_core.jobs.checks import Checks
 from podracer_core.jobs.search import Search
 
-__all__ = ["Beginnings", "Founder", "WarmStart", "check_warm_start", "founders_to_messages"]
-
 MAX_FOUNDERS = 64
 
 

@@ -19,8 +19,6 @@ import yaml
 
 from podracer_core.errors import InvalidInput, Unavailable
 
-__all__ = ["ClusterAccess", "in_cluster", "read_kubeconfig"]
-
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _TOKEN_S = 30.0
 """A service account's token changes about once an hour: its file is read again so often."""

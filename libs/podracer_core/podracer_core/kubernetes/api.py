@@ -32,8 +32,6 @@ from podracer_core.errors import (
 )
 from podracer_core.kubernetes.access import ClusterAccess
 
-__all__ = ["EXPIRED", "ClusterApi", "Item", "Resource", "Selector", "Watch"]
-
 Item = dict[str, Any]
 """An object of the API, as JSON."""
 Resource = Literal["jobs", "pods", "podtemplates", "configmaps", "events", "secrets"]

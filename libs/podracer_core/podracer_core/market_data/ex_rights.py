@@ -19,8 +19,6 @@ from numpy.typing import NDArray
 
 from podracer_core.market_data.table import PriceTable, moment
 
-__all__ = ["ExRightsDate", "adjusted", "find_ex_rights"]
-
 # Markets' daily limits. The one that holds is guessed: the least that no close has risen beyond so far, from the last
 # close of the day before, as limits bind both ways and ex-rights dates only ever look like falls.
 _LIMITS = np.array([0.10, 0.20, 0.30, 0.50])

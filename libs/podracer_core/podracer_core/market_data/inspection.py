@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 from podracer_core.market_data.ex_rights import ExRightsDate, find_ex_rights
 from podracer_core.market_data.table import PriceTable, moment
 
-__all__ = ["JUMP_RULE", "SPLIT_RULE", "Inspection", "Jump", "Split", "TickerBars", "inspect"]
-
 # A whole number of shares for one; further apart where they are many, as any ratio lies near one of those.
 _RATIOS = np.array([2, 3, 4, 5, 6, 7, 8, 9, 10, 15, 20, 25, 30, 50, 100], dtype=np.float64)
 _NEAR = 0.03

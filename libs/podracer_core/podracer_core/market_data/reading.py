@@ -11,16 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from podracer_core.errors import InvalidInput
-from podracer_core.market_data import COLUMNS
-from podracer_core.market_data.refusal import refusal, trading_library
+from podracer_core.market_data import COLUMNS, refusal, trading_library
 from podracer_core.market_data.wall_clock import (
     refuse_mixed_offsets,
     times_without_offsets,
     wall_clock_times,
 )
-
-__all__ = ["RawTable", "read_index", "read_table"]
-
 
 # What other tools call these columns.
 _ALIASES = {

@@ -20,8 +20,6 @@ from numpy.typing import NDArray
 from podracer_core.errors import FieldViolation, InvalidInput
 from podracer_core.market_data.table import PriceTable
 
-__all__ = ["SyntheticMarket", "make_market"]
-
 _BARS_OF_DAY = {"day": 1, "minute": 390}
 _OPENING_MINUTE = 9 * 60 + 31
 _DAILY_VOLATILITY = 0.015

@@ -8,11 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from podracer_core.errors import InvalidInput
+from podracer_core.market_data import refusal
 from podracer_core.market_data.reading import RawTable
-from podracer_core.market_data.refusal import refusal
-
-__all__ = ["AlignedBars", "PriceTable", "align", "checked", "moment"]
-
 
 # Relative. Prices that went through float32 may leave [low, high] by a rounding.
 _ROUNDING = 1e-6

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from podracer_core.market_data.refusal import refusal, trading_library
-
-__all__ = ["refuse_mixed_offsets", "times_without_offsets", "wall_clock_times"]
+from podracer_core.market_data import refusal, trading_library
 
 _WITH_OFFSET = r"^(?P<time>.{10}[ T][\d:.]+)(?P<offset>Z|[+-](?:[01]\d|2[0-3])(?::?[0-5]\d)?)$"
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from podracer_core.errors import InvalidInput
 from podracer_core.networks.action_head import ActionHead, Settings
-from podracer_core.networks.box_units import BoxUnits
+from podracer_core.networks.gaussian_head import BoxUnits
 from podracer_core.networks.stacked_network import observation_size
 from podracer_core.random_numbers import derive_key, normal, uniform
 

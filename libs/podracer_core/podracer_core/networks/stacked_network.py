@@ -16,7 +16,7 @@ from podracer_core.errors import InvalidInput
 from podracer_core.networks.stacked_cnn import ImageShape, StackedCNN, cnn_shapes
 from podracer_core.networks.stacked_mlp import StackedMLP, mlp_shapes
 from podracer_core.networks.stacked_parameters import StackedParameters, orthogonal, uniform_fan_in
-from podracer_core.random_numbers.streams import initialization_keys
+from podracer_core.random_numbers import initialization_keys
 
 _HIDDEN_GAIN = 2.0**0.5
 _CONVOLUTIONS = 1000  # their layers' numbers begin here

@@ -17,8 +17,6 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from podracer_core.rpc.binding import bind, prepare_address
 
-__all__ = ["LIVENESS", "READINESS", "AioHealth", "Health"]
-
 READINESS, LIVENESS = "", "liveness"
 
 _SERVING, _NOT_SERVING = health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING

@@ -18,8 +18,6 @@ from podracer_core.rpc.status import code_of
 from podracer_core.telemetry import metrics
 from podracer_core.telemetry.spans import NO_SPAN, TRACEPARENT, Span, are_recorded, current, span
 
-__all__ = ["ClientCall", "observed_server_call"]
-
 BEGIN_TRACES = frozenset({"/podracer.orchestrator.v1.JobService/CreateJob"})
 """Calls that begin a trace where the client has none: all that is done for a job belongs to that of its creation."""
 

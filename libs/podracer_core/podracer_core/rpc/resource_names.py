@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from podracer_core.errors import FieldViolation, InvalidInput
+from podracer_core.errors import InvalidInput
 
 DEFAULT_PROJECT = "default"
 """Of a request whose `parent` is unset."""
@@ -68,7 +68,7 @@ def parse(kind: str, text: str, field: str = "name") -> Name:
     match = _PATTERNS[kind].fullmatch(text)
     if match is None:
         message = f"{text[:200]!r} is not the name of a {kind}: expected {_EXAMPLES[kind]}"
-        raise InvalidInput(message, violations=[FieldViolation(field, message)], reason="INVALID_NAME")
+        raise InvalidInput(message, field=field, reason="INVALID_NAME")
     parts = match.groupdict()
     return Name(kind, parts["project"], parts.get("id", ""), parts.get("job", ""), parts.get("agent", ""))
 
@@ -79,8 +79,7 @@ def parse_any(kinds: tuple[str, ...], text: str, field: str = "name") -> Name:
         if is_name(kind, text):
             return parse(kind, text, field)
     expected = " or ".join(_EXAMPLES[kind] for kind in kinds)
-    message = f"{text[:200]!r} is not a name of the form {expected}"
-    raise InvalidInput(message, violations=[FieldViolation(field, message)], reason="INVALID_NAME")
+    raise InvalidInput(f"{text[:200]!r} is not a name of the form {expected}", field=field, reason="INVALID_NAME")
 
 
 def parse_parent(text: str) -> str:
@@ -90,14 +89,14 @@ def parse_parent(text: str) -> str:
 
 def wrong_field(field: str, problem: str) -> InvalidInput:
     """The error for a field of a request that is wrong."""
-    return InvalidInput(f"{field}: {problem}", violations=[FieldViolation(field, problem)])
+    return InvalidInput.of(field, problem)
 
 
 def check_label(text: str, field: str) -> None:
     """Raise InvalidInput unless `text` is a DNS label of at most 63 characters."""
     if not is_label(text):
         message = f"{text[:200]!r} is not a DNS label: lower-case letters, digits and '-', at most 63"
-        raise InvalidInput(message, violations=[FieldViolation(field, message)], reason="INVALID_NAME")
+        raise InvalidInput(message, field=field, reason="INVALID_NAME")
 
 
 def job_name(project: str, job_id: str) -> str:

@@ -15,8 +15,6 @@ from podracer_core.errors import Exhausted, InvalidInput, PodracerError, Unavail
 from podracer_core.rpc.streams import Outbox
 from podracer_core.rpc.work_queue import WorkQueue
 
-__all__ = ["Session", "SessionSlots", "WorkSession"]
-
 
 class Session(ABC):
     """One client's session. `outbox` holds what goes to the client; its end is the session's end."""

@@ -14,8 +14,6 @@ from typing import Any, Generic, TypeVar
 
 from podracer_core.errors import DeadlineExpired, PodracerError, Unavailable
 
-__all__ = ["Outbox", "StreamCall"]
-
 Message = TypeVar("Message")
 Item = TypeVar("Item")
 

@@ -13,8 +13,6 @@ import grpc
 
 from podracer_core.errors import InvalidInput
 
-__all__ = ["CA", "CERTIFICATE", "KEY", "TlsFolder", "TlsMaterial", "role_name"]
-
 logger = logging.getLogger(__name__)
 
 CA, CERTIFICATE, KEY = "ca.pem", "cert.pem", "key.pem"

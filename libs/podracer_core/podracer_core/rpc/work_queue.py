@@ -10,8 +10,6 @@ from typing import Any, TypeVar
 
 from podracer_core.errors import Unavailable
 
-__all__ = ["WorkQueue"]
-
 Result = TypeVar("Result")
 
 _POLL_S = 0.1

@@ -6,5 +6,4 @@ telemetry     spans and metrics, those of the process itself among them, go wher
 build         which build this is, and with which others it may talk
 lifetime      a process ends with its parent, or on a signal
 warm_start    services forked from a server that has torch imported: warm_start_server
-processor_time  processor seconds of a process and its children
 """

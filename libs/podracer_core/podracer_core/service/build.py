@@ -9,8 +9,6 @@ from importlib import metadata
 from podracer.common.v1 import cohort_pb2
 from podracer_core.errors import PreconditionFailed
 
-__all__ = ["PROTOCOL", "describe_build", "is_compatible", "own_build", "require_same_build"]
-
 PROTOCOL = 1
 """Counted up with every change of the protocol that a peer must know."""
 

@@ -31,8 +31,6 @@ from podracer_core.telemetry import metrics
 from podracer_core.telemetry.logging import redact
 from podracer_core.telemetry.spans import FinishedSpan, SpanSink
 
-__all__ = ["MetricExport", "OtlpSpans", "resource_of"]
-
 # What a collector that is away is worth: one line for each batch that is lost, none for each attempt.
 logging.getLogger("opentelemetry.exporter").setLevel(logging.ERROR)
 

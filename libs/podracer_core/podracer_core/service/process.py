@@ -20,8 +20,6 @@ from podracer_core.service.lifetime import exit_with_parent_if_asked
 from podracer_core.service.telemetry import TelemetryOptions, telemetry
 from podracer_core.telemetry.logging import configure_logging
 
-__all__ = ["ServiceSettings", "announce", "main", "run_service"]
-
 
 @dataclass(frozen=True)
 class ServiceSettings:

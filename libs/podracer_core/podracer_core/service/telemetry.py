@@ -17,9 +17,6 @@ from podracer_core.telemetry.instruments import Reading
 from podracer_core.telemetry.span_files import SpanFiles
 from podracer_core.telemetry.spans import SpanSink, record_spans
 
-__all__ = ["TelemetryOptions", "telemetry"]
-
-
 logger = logging.getLogger(__name__)
 
 _ENDPOINT = "OTEL_EXPORTER_OTLP_ENDPOINT"

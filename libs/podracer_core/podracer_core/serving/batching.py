@@ -22,9 +22,6 @@ from podracer_core.errors import AlreadyExists, DeadlineExpired, Exhausted, NotF
 from podracer_core.serving.policy import ServedPolicy
 from podracer_core.telemetry.metrics import POLICY_ACTIONS, POLICY_BATCH, POLICY_QUEUE
 
-__all__ = ["MAX_BATCH", "MAX_NAMES", "MAX_WAITING", "Batcher", "ServedPolicies"]
-
-
 MAX_BATCH = 256
 """Observations in one call; a larger request is a call of its own."""
 

@@ -20,11 +20,8 @@ from podracer_core.checkpoint import (
     rule_of,
 )
 from podracer_core.checkpoint.policy import array_spaces, random_observations
-from podracer_core.environments.action_masks import action_mask_parts
-from podracer_core.environments.spaces import from_gymnasium
-from podracer_core.errors import FieldViolation, InvalidInput
-
-__all__ = ["MAX_POLICIES", "ServedPolicy", "digest_of", "require_word"]
+from podracer_core.environments.spaces import action_mask_parts, from_gymnasium
+from podracer_core.errors import InvalidInput
 
 MAX_POLICIES = 100
 """That act together."""
@@ -113,8 +110,7 @@ class ServedPolicy:
 def require_word(field: str, value: str) -> None:
     """Raises InvalidInput unless `value` may name a policy or a version."""
     if not _WORD.fullmatch(value):
-        problem = f"expected 1 to 100 letters, digits, '.', '-' and '_', got {value[:110]!r}"
-        raise InvalidInput(f"{field}: {problem}", violations=[FieldViolation(field, problem)])
+        raise InvalidInput.of(field, f"expected 1 to 100 letters, digits, '.', '-' and '_', got {value[:110]!r}")
 
 
 def digest_of(checkpoints: Sequence[Checkpoint]) -> str:

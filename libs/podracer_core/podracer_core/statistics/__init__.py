@@ -1,5 +1,55 @@
-"""How sure numbers are of what they say; no torch.
+"""How sure numbers are of what they say; no torch. Here are quantiles of Student's t distribution, without SciPy.
 
-student_t   quantiles of Student's distribution
 bootstrap   intervals of statistics of dependent values (NumPy)
 """
+
+from __future__ import annotations
+
+import functools
+import math
+
+_ITERATIONS = 200
+
+
+def _incomplete_beta(a: float, b: float, x: float) -> float:
+    """The regularized incomplete beta function I_x(a, b), by Lentz's continued fraction (Numerical Recipes, 6.4)."""
+    if x <= 0.0 or x >= 1.0:
+        return min(max(x, 0.0), 1.0)
+    if x > (a + 1) / (a + b + 2):
+        return 1.0 - _incomplete_beta(b, a, 1.0 - x)
+    front = math.exp(math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log1p(-x))
+    tiny = 1e-300
+    c, d = 1.0, 1.0 / max(1.0 - (a + b) * x / (a + 1), tiny)
+    fraction = d
+    for m in range(1, _ITERATIONS):
+        for numerator in (
+            m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m)),
+            -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1)),
+        ):
+            d = 1.0 / (1.0 + numerator * d or tiny)
+            c = 1.0 + numerator / c or tiny
+            fraction *= c * d
+        if abs(c * d - 1.0) < 1e-15:
+            break
+    return front * fraction / a
+
+
+def student_t_cdf(t: float, degrees: int) -> float:
+    """P(T <= t) with `degrees` of freedom."""
+    tail = 0.5 * _incomplete_beta(degrees / 2, 0.5, degrees / (degrees + t * t))
+    return tail if t < 0 else 1.0 - tail
+
+
+@functools.cache
+def student_t_quantile(probability: float, degrees: int) -> float:
+    """The t with P(T <= t) = probability, 0.5 <= probability < 1, degrees >= 1; by bisection, to 1e-10."""
+    low, high = 0.0, 1.0
+    while student_t_cdf(high, degrees) < probability:
+        high *= 2.0
+    while high - low > 1e-11 * max(1.0, high):
+        middle = 0.5 * (low + high)
+        if student_t_cdf(middle, degrees) < probability:
+            low = middle
+        else:
+            high = middle
+    return 0.5 * (low + high)

@@ -18,8 +18,6 @@ from numpy.typing import NDArray
 
 from podracer_core.errors import InvalidInput
 
-__all__ = ["RESAMPLES", "bootstrap_interval", "mean_block_length", "paired_interval", "resamples"]
-
 RESAMPLES = 2000
 _CONFIDENCE = 0.95
 _SEED = 20_040_101

@@ -29,8 +29,6 @@ from podracer_core.storage.object_store import (
 )
 from podracer_core.telemetry.metrics import SPOOL
 
-__all__ = ["Spool", "SpoolFolder"]
-
 logger = logging.getLogger(__name__)
 
 _LOCK = ".lock"

@@ -2,7 +2,6 @@
 
 logging       structured logs
 spans         what was done, for how long, on whose behalf: nothing while nobody records it
-occasions     which of many alike things get a span
 span_files    spans in files of this machine
 instruments   counters, gauges and histograms with bounded labels
 metrics       the table of all of them

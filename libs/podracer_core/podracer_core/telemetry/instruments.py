@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 if TYPE_CHECKING:
     from opentelemetry import metrics as api
 
-__all__ = ["OTHER", "SECONDS", "Counter", "Gauge", "Histogram", "Label", "Metric", "ObservedCounter", "ObservedGauge"]
 
 Reading = tuple[float, Mapping[str, str]]
 """A value and its labels."""

@@ -16,8 +16,6 @@ from podracer_core.errors import InvalidInput
 from podracer_core.telemetry.logging import redact
 from podracer_core.telemetry.spans import FinishedSpan, SpanSink
 
-__all__ = ["ENDING", "SpanFiles"]
-
 logger = logging.getLogger(__name__)
 
 ENDING = ".spans.jsonl"

@@ -17,9 +17,6 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Literal, Self
 
-__all__ = ["NO_SPAN", "TRACEPARENT", "FinishedSpan", "Span", "SpanContext", "SpanSink", "are_recorded", "current"]
-__all__ += ["record_spans", "span"]
-
 TRACEPARENT = "traceparent"
 """The metadata that carries a span to another process."""
 

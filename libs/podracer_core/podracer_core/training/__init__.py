@@ -1,19 +1,16 @@
 """A round of training without any server: collect, update, evaluate, keep the best. The learner service adds leases.
 
 plan        what a round is to do
-source      where rollouts come from: this process, or workers
-epochs      several learners of one cohort, fused at the end of each epoch
-group       learners that sit in one torch.distributed group
+source      where rollouts come from: this process, or workers; whether some are collected ahead
+epochs      several learners of one cohort, fused at the end of each epoch; those of one torch.distributed group
 evaluation_backend  what evaluates: this process, or an evaluator
-snapshots   a member at one moment, and what was said of it
-start       a member's first state: resumed, copied, perturbed or fused
-environment_states   environments' states by member, so that any cohort can go on from checkpoints
+snapshots   a member at one moment, and what was said of it; each member's best snapshots
+member_states    a member's first state: resumed, copied, perturbed or fused; environments' states by member
 evaluation_costs    when evaluating is worth its time
 evaluation_orders   what it is asked
-contenders  each member's best snapshots
 selection   screening, candidates, the target
 phases      where the time of a round goes
-inspection  an environment's spaces; messages: what a pod's services tell each other
+messages    what a pod's services tell each other
 session     the loop
 
     algorithm = PPO(cohort, environment.observation_space, environment.action_space)

@@ -14,9 +14,7 @@ from podracer_core.environments.vec_environment import VecEnvironment
 from podracer_core.errors import InvalidInput
 from podracer_core.evaluate import EvaluationResult, Evaluator, evaluator_class
 from podracer_core.networks.actor import Actor
-from podracer_core.service.processor_time import processor_seconds
-
-__all__ = ["EvaluationAnswer", "EvaluationBackend", "EvaluationOrder", "InProcessBackend", "evaluate_order"]
+from podracer_core.training.phases import processor_seconds
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,6 @@ from podracer_core.training.evaluation_backend import EvaluationAnswer
 from podracer_core.training.plan import RoundPlan
 from podracer_core.training.snapshots import Moment
 
-__all__ = ["CREDIT_S", "EvaluationCosts", "EvaluationSchedule"]
-
 CREDIT_S = 5.0
 _LOOKS_AT_THE_END = 2  # what a round ends with costs about as much: a last look, and each member's best in full
 

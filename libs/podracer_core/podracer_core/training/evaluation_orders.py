@@ -7,13 +7,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from podracer_core.algorithms.algorithm import Algorithm
-from podracer_core.random_numbers import derive_key
-from podracer_core.random_numbers.streams import ADMISSION, COMPARISON, CONFIRMATION, SCREENING, evaluation_seeds
+from podracer_core.random_numbers import ADMISSION, COMPARISON, CONFIRMATION, SCREENING, derive_key, evaluation_seeds
 from podracer_core.training.evaluation_backend import EvaluationAnswer, EvaluationBackend, EvaluationOrder
 from podracer_core.training.plan import RoundPlan
 from podracer_core.training.snapshots import Moment, Snapshot, take_snapshot
-
-__all__ = ["EvaluationOrders", "Full", "Look"]
 
 
 @dataclass(slots=True)

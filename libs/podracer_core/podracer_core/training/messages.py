@@ -1,15 +1,16 @@
-"""What the services of a pod tell each other about a cohort: messages -> the core's own values."""
+"""What the services of a pod tell each other of a cohort and of its environment."""
 
 from __future__ import annotations
 
-from podracer.common.v1 import cohort_pb2
+from podracer.common.v1 import cohort_pb2, environment_pb2
 from podracer_core.algorithms.cohort import CohortConfig, MemberConfig
 from podracer_core.catalogue.algorithms import AlgorithmInfo, find_algorithm
-from podracer_core.catalogue.messages import HyperparameterValue, hyperparameters_from_message
+from podracer_core.catalogue.environments import EnvironmentSpec, find_environment
+from podracer_core.catalogue.messages import description_to_message, hyperparameters_from_message
+from podracer_core.catalogue.ranges import HyperparameterValue
+from podracer_core.environments.inspection import inspect_environment
 from podracer_core.errors import FieldViolation, InvalidInput
 from podracer_core.jobs.pod import MAX_MEMBERS
-
-__all__ = ["cohort_from_message"]
 
 
 def cohort_from_message(message: cohort_pb2.CohortSpec) -> CohortConfig:
@@ -56,3 +57,19 @@ def _typed(info: AlgorithmInfo, values: dict[str, HyperparameterValue]) -> dict[
 def _refused(index: int, field: str, problem: str) -> InvalidInput:
     path = f"cohort.members[{index}].{field}"
     return InvalidInput(f"{path} {problem}", violations=[FieldViolation(path, problem)], reason="COHORT_MISMATCH")
+
+
+def inspected(spec: EnvironmentSpec, timeout_s: float) -> environment_pb2.EnvironmentDescription:
+    """Start the environment in a process of its own and describe it. Errors as of `inspect_environment`."""
+    found = inspect_environment(spec, timeout_s)
+    preparation = found.preparation
+    for name, path in spec.data.items():  # that of a copy here, which means nothing to whoever reads it elsewhere
+        preparation = preparation.replace(str(path), name)
+    return description_to_message(
+        found.observation_space,
+        found.action_space,
+        found.max_episode_steps,
+        find_environment(spec.id).backend if spec.id else "gymnasium",
+        deterministic_evaluation=found.deterministic_evaluation,
+        preparation=preparation,
+    )

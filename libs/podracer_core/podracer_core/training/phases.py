@@ -1,21 +1,69 @@
-"""Where the time of a round goes: seconds by phase, and a few iterations of which every phase is a span."""
+"""Where the time of a round goes: processor seconds, seconds by phase, and a few iterations as spans of every phase.
+
+Processor seconds are of a process with all its children: what budgets and evaluation's share count on a CPU.
+"""
 
 from __future__ import annotations
 
+import resource
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
+from pathlib import Path
 
-from podracer_core.telemetry.occasions import Occasions
 from podracer_core.telemetry.spans import NO_SPAN, are_recorded, span
 
-__all__ = ["SAMPLED", "TOTAL", "Phases"]
+_FIRST = 3
+_PAUSE_S = 5.0
 
 SAMPLED = "sampled"
 """The attribute of a span that stands for others of its name: what they all took is the `TOTAL` of its parent."""
 TOTAL = "seconds."
 """The attribute of a span that begins so tells what all those below it took that are called as it goes on."""
+
+
+def processor_seconds() -> float:
+    """Processor time of this process so far, of all its threads, of its children that live (on Linux), and of those
+    that have ended."""
+    ended = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return time.process_time() + ended.ru_utime + ended.ru_stime + sum(map(_seconds_of, _children()))
+
+
+def _children() -> list[int]:
+    """The kernel lists them by the thread that has started them."""
+    found: list[int] = []
+    for listed in Path("/proc/self/task").glob("*/children"):
+        with suppress(OSError):  # the thread has just ended
+            found += map(int, listed.read_text().split())
+    return found
+
+
+def _seconds_of(pid: int) -> float:
+    with suppress(OSError):  # it has just ended
+        return time.clock_gettime(~pid << 3 | 2)  # the kernel's number for the processor clock of a process
+    return 0.0
+
+
+class Occasions:
+    """The first three, and then one after 5 s, 10 s, 20 s and so on: a long round has few more than a short one."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._taken = 0
+        self._next_at = 0.0
+        self._pause_s = _PAUSE_S
+
+    def is_next(self) -> bool:
+        """Whether this is one of them."""
+        now = self._clock()
+        if self._taken >= _FIRST:
+            if now < self._next_at:
+                return False
+            self._pause_s *= 2
+        self._taken += 1
+        self._next_at = now + self._pause_s
+        return True
 
 
 class Phases:

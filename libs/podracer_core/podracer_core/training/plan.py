@@ -9,8 +9,6 @@ from podracer_core.errors import InvalidInput
 from podracer_core.evaluate import EvaluationResult
 from podracer_core.jobs.objective import EVALUATION_FRACTION, EvaluationPlan
 
-__all__ = ["RoundPlan", "Statistic"]
-
 Statistic = Literal["mean", "lower_bound"]
 
 

@@ -11,15 +11,12 @@ from dataclasses import replace
 
 from podracer_core.algorithms.algorithm import Algorithm
 from podracer_core.errors import DeadlineExpired
-from podracer_core.random_numbers.streams import ADMISSION, COMPARISON, CONFIRMATION
-from podracer_core.training.contenders import Contender, Contenders
+from podracer_core.random_numbers import ADMISSION, COMPARISON, CONFIRMATION
 from podracer_core.training.evaluation_backend import EvaluationAnswer, EvaluationBackend
 from podracer_core.training.evaluation_costs import EvaluationCosts
 from podracer_core.training.evaluation_orders import EvaluationOrders, Full, Look
 from podracer_core.training.plan import RoundPlan
-from podracer_core.training.snapshots import Judgement, Moment, Snapshot, take_snapshot
-
-__all__ = ["Selection"]
+from podracer_core.training.snapshots import Contender, Contenders, Judgement, Moment, Snapshot, take_snapshot
 
 logger = logging.getLogger(__name__)
 

@@ -13,17 +13,14 @@ from torch import Tensor
 
 from podracer_core.algorithms.algorithm import Algorithm, MemberState
 from podracer_core.buffers.rollout import Rollout
-from podracer_core.service.processor_time import processor_seconds
-from podracer_core.training.environment_states import EnvironmentState
 from podracer_core.training.epochs import EpochFusion
 from podracer_core.training.evaluation_backend import EvaluationBackend
-from podracer_core.training.phases import Phases
+from podracer_core.training.member_states import EnvironmentState
+from podracer_core.training.phases import Phases, processor_seconds
 from podracer_core.training.plan import RoundPlan
 from podracer_core.training.selection import Selection
 from podracer_core.training.snapshots import Judgement, Moment
 from podracer_core.training.source import RolloutSource
-
-__all__ = ["MemberOutcome", "Progress", "TrainingSession"]
 
 _RETURN_ROLLOUTS = 10
 _CONCLUDE_S = 60.0

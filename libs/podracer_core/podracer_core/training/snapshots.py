@@ -1,16 +1,16 @@
-"""A member at one moment, and what was said of it."""
+"""A member at one moment, what was said of it, and each member's best snapshots of a round."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from podracer_core.algorithms.algorithm import Algorithm, MemberState
 from podracer_core.evaluate import EvaluationResult
 from podracer_core.networks.actor import Actor
 
-__all__ = ["Judgement", "Moment", "Snapshot", "take_snapshot"]
+_MOST = 3  # of a member: those of its best looks
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,3 +72,59 @@ def take_snapshot(algorithm: Algorithm, member: int, moment: Moment) -> Snapshot
         algorithm.member_state(member),
         algorithm.actor.member(member),
     )
+
+
+class Contender(NamedTuple):
+    """A snapshot, the mean that it is ranked by, and the look at it; None where there was no look."""
+
+    mean: float
+    snapshot: Snapshot
+    look: Judgement | None
+
+
+class Contenders:
+    """Members that have any are counted."""
+
+    def __init__(self) -> None:
+        self._by_member: dict[int, list[Contender]] = {}  # the best first
+
+    def __len__(self) -> int:
+        return len(self._by_member)
+
+    @property
+    def looks(self) -> dict[int, Judgement]:
+        """The look at each member's best, where there was one."""
+        return {member: best.look for member, (best, *_) in self._by_member.items() if best.look is not None}
+
+    @property
+    def all_looks(self) -> list[Judgement]:
+        """At all that are kept."""
+        return [one.look for own in self._by_member.values() for one in own if one.look is not None]
+
+    def by_member(self) -> list[list[Contender]]:
+        """Each member's, the best first; the member of the best of all first."""
+        return sorted(self._by_member.values(), key=lambda own: -own[0].mean)
+
+    def wants(self, member: int, mean: float, *, last: bool) -> bool:
+        """Whether a look's snapshot is worth keeping; the `last` look's always is."""
+        own = self._by_member.get(member, [])[:_MOST]
+        return last or len(own) < _MOST or mean >= own[-1].mean
+
+    def add(self, contender: Contender, *, last: bool) -> None:
+        """Keep it in place of the worst, but beside all others where it is of the `last` look."""
+        member = contender.snapshot.member
+        self._by_member[member] = self._by_member.get(member, [])[: _MOST if last else _MOST - 1]
+        self._insert(contender)
+
+    def rank_again(self, snapshot: Snapshot, mean: float) -> None:
+        """Rank one that is kept by another mean."""
+        own = self._by_member[snapshot.member]
+        (known,) = (one for one in own if one.snapshot is snapshot)
+        self._by_member[snapshot.member] = [one for one in own if one is not known]
+        self._insert(known._replace(mean=mean))
+
+    def _insert(self, contender: Contender) -> None:
+        """Of equal ones the later is before: it has seen more."""
+        member = contender.snapshot.member
+        own = [contender, *self._by_member[member]]
+        self._by_member[member] = sorted(own, key=lambda one: (-one.mean, -one.snapshot.env_steps))

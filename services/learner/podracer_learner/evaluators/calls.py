@@ -17,13 +17,11 @@ from podracer_core.errors import InvalidInput, PreconditionFailed, Unavailable, 
 from podracer_core.jobs.messages import seconds_from_duration
 from podracer_core.rpc.backoff import Backoff
 from podracer_core.rpc.status import translated_errors
-from podracer_core.training.inspection import inspected
+from podracer_core.training.messages import inspected
 from podracer_learner.background import BackgroundTask, pause
 from podracer_learner.config import LearnerConfig
 from podracer_learner.peers import Peers
 from podracer_learner.user_files import FetchedFiles, UserFiles, wants_files
-
-__all__ = ["EvaluatorCall", "answer_of_any", "inspect_environment_for", "require_user_code_allowed"]
 
 logger = logging.getLogger(__name__)
 

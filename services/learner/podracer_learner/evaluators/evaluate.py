@@ -9,23 +9,21 @@ from collections.abc import Callable, Sequence
 from podracer.common.v1 import agent_pb2
 from podracer.evaluator.v1 import evaluator_service_pb2
 from podracer.orchestrator.v1 import pod_service_pb2
-from podracer_core.catalogue.evaluators import GREEDY_EPISODES
+from podracer_core.catalogue.extensions import GREEDY_EPISODES
 from podracer_core.catalogue.messages import environment_from_message
 from podracer_core.checkpoint import POLICY_GROUPS, Checkpoint, evaluate_checkpoints, pack_policy, rule_of
 from podracer_core.environments.registry import device_for
 from podracer_core.errors import DeadlineExpired, InvalidInput
 from podracer_core.evaluate import EvaluationResult
-from podracer_core.evaluate.messages import result_from_message, result_to_message
+from podracer_core.evaluate.result import result_from_message, result_to_message
 from podracer_core.jobs.messages import seconds_from_duration, seconds_to_duration
-from podracer_core.service.processor_time import processor_seconds
+from podracer_core.training.phases import processor_seconds
 from podracer_learner.checkpoints import read_references
 from podracer_learner.config import LearnerConfig
 from podracer_learner.evaluators.calls import EvaluatorCall, answer_of_any, require_user_code_allowed
 from podracer_learner.lease.held_lease import HeldLease
 from podracer_learner.peers import Peers
 from podracer_learner.user_files import FetchedFiles, UserFiles
-
-__all__ = ["EvaluationTooLong", "evaluate_for"]
 
 _TIMEOUT_S = 600.0
 _SLACK_S = 5.0

@@ -16,8 +16,6 @@ from podracer_core.carriers.staging import CarrierFailed
 from podracer_core.errors import InvalidInput, Unavailable
 from podracer_core.rpc.streams import StreamCall
 
-__all__ = ["EvaluatorItem", "PolicyStream"]
-
 logger = logging.getLogger(__name__)
 
 EvaluatorItem = evaluator_service_pb2.EvaluateOpened | evaluator_service_pb2.EvaluationAnswer

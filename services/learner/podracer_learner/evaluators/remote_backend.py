@@ -18,19 +18,17 @@ from podracer_core.errors import (
     PreconditionFailed,
     Unavailable,
 )
-from podracer_core.evaluate.messages import result_from_message
+from podracer_core.evaluate.result import result_from_message
 from podracer_core.jobs.messages import seconds_from_duration
 from podracer_core.rpc.backoff import Backoff
 from podracer_core.service.build import own_build
 from podracer_core.telemetry.metrics import ORDERS
-from podracer_core.telemetry.occasions import Occasions
 from podracer_core.telemetry.spans import NO_SPAN, Span, current, span
 from podracer_core.training.evaluation_backend import EvaluationAnswer, EvaluationBackend, EvaluationOrder
+from podracer_core.training.phases import Occasions
 from podracer_learner.background import BackgroundTask
 from podracer_learner.evaluators.policy_stream import EvaluatorItem, PolicyStream
 from podracer_learner.user_files import FetchedFiles, wants_files
-
-__all__ = ["RemoteBackend"]
 
 logger = logging.getLogger(__name__)
 

@@ -36,8 +36,6 @@ from podracer_learner.round.access import LearnerStatus
 from podracer_learner.round.reports import RoundMeter
 from podracer_learner.round.setup import RoundSetup
 
-__all__ = ["FollowOptions", "FusionFollower", "RoundOver", "follow"]
-
 logger = logging.getLogger(__name__)
 
 FuseRequest = learner_service_pb2.FuseRequest

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from podracer_learner.fusion.lead import FusionLead
     from podracer_learner.fusion.stream import FollowerSession
 
-__all__ = ["MAX_STREAMS", "NOT_A_LEAD", "FollowerRegistry"]
 
 NOT_A_LEAD = "NOT_A_LEAD"
 """Reason of the refusal while this learner leads no fusion."""

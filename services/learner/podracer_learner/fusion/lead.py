@@ -13,15 +13,13 @@ from dataclasses import dataclass
 from podracer.orchestrator.v1 import pod_service_pb2
 from podracer_core.algorithms.algorithm import Algorithm
 from podracer_core.errors import Fenced, InvalidInput
+from podracer_core.fusion.fuse import LEAD, FusionTable
 from podracer_core.fusion.fusion import FusionOptions, fusion_class
 from podracer_core.fusion.state import Contribution, Fused
-from podracer_core.fusion.table import LEAD, FusionTable
 from podracer_core.jobs.messages import seconds_from_duration
 from podracer_core.jobs.pod import Fusion
 from podracer_core.rpc.streams import Outbox
 from podracer_core.training.epochs import EpochFusion, FusionTransport
-
-__all__ = ["Answer", "Ended", "FusionLead", "LeadOptions", "fusion_deadline_s", "lead_fusion"]
 
 logger = logging.getLogger(__name__)
 

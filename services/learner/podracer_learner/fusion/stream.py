@@ -12,13 +12,10 @@ from podracer.common.v1 import tensor_pb2
 from podracer.learner.v1 import learner_service_pb2
 from podracer_core.carriers.inline import TensorDecoder, TensorEncoder
 from podracer_core.errors import InvalidInput
-from podracer_core.fusion.state import Contribution, Fused, FusionState
-from podracer_core.fusion.statistics import Moments
+from podracer_core.fusion.state import Contribution, Fused, FusionState, Moments
 from podracer_core.rpc.sessions import Session
 from podracer_core.service.build import require_same_build
 from podracer_learner.fusion.lead import Answer, Ended, FusionLead
-
-__all__ = ["FollowerSession", "StateDecoder", "contribution_requests", "fused_responses"]
 
 Value = TypeVar("Value")
 

@@ -29,8 +29,6 @@ from podracer_core.rpc.status import translated_errors
 from podracer_core.service.build import own_build
 from podracer_learner.lease.guard import LeaseGuard
 
-__all__ = ["LeaseControl", "lease_work", "work_request"]
-
 logger = logging.getLogger(__name__)
 
 Response = TypeVar("Response")

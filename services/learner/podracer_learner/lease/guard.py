@@ -14,8 +14,6 @@ from podracer_core.rpc.backoff import Backoff
 from podracer_core.storage.object_store import CHUNK_BYTES, ObjectInfo, ObjectStore
 from podracer_learner.background import pause
 
-__all__ = ["FencedStore", "LeaseGuard"]
-
 logger = logging.getLogger(__name__)
 
 Answer = TypeVar("Answer")

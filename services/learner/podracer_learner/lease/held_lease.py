@@ -16,8 +16,6 @@ from podracer_core.storage.object_store import ObjectStore
 from podracer_learner.lease.control import LeaseControl
 from podracer_learner.lease.guard import LeaseGuard
 
-__all__ = ["DRAINING", "ROUND_OVER", "HeldLease", "Interrupted", "Renewal"]
-
 logger = logging.getLogger(__name__)
 
 _TIMEOUT_S = 5.0

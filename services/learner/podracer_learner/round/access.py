@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from podracer_core.training.session import Progress
     from podracer_learner.round.setup import RoundSetup
 
-__all__ = ["Commands", "LearnerStatus", "Presence", "TrainingControl"]
 
 Answer = TypeVar("Answer")
 

@@ -19,8 +19,6 @@ from podracer_learner.lease.held_lease import HeldLease
 from podracer_learner.round.initial_agents import StoredReplays
 from podracer_learner.round.reports import member_progress
 
-__all__ = ["HURRY_S", "CheckpointCommitter", "StoreAway"]
-
 logger = logging.getLogger(__name__)
 
 _POLL_S = 0.1

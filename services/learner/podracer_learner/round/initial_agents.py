@@ -15,12 +15,9 @@ from podracer_core.checkpoint import Checkpoint
 from podracer_core.errors import InvalidInput
 from podracer_core.storage.manifest import ManifestFile
 from podracer_core.storage.object_store import ObjectStore
-from podracer_core.training.environment_states import EnvironmentState
+from podracer_core.training.member_states import EnvironmentState, ParentKind, inherit, resume
 from podracer_core.training.session import MemberOutcome
-from podracer_core.training.start import ParentKind, inherit, resume
 from podracer_learner.checkpoints import base_env_steps, read_references, replay_files, stored_transitions
-
-__all__ = ["InitialAgents", "ReplayCache", "StoredReplays", "load_initial_agents"]
 
 _ENVIRONMENT_BITS = 20  # a learner has fewer environments of a member than 2 to this
 

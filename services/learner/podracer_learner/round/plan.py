@@ -11,8 +11,6 @@ from podracer_core.jobs.messages import seconds_from_duration
 from podracer_core.jobs.objective import EVALUATION_FRACTION, EvaluationPlan, Objective
 from podracer_core.training.plan import RoundPlan
 
-__all__ = ["describe_sizes", "envs_per_member", "round_plan"]
-
 _BATCHED_ENVS = 256  # of a cohort, where one process steps them all at once
 _SINGLE_ENVS = 16  # of a member, where each takes its steps by itself: more at once gain little
 _REPLAYING_ENVS = 8  # of a member

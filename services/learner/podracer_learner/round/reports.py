@@ -8,13 +8,13 @@ import math
 import time
 from collections import deque
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from podracer.common.v1 import agent_pb2, cohort_pb2
 from podracer.orchestrator.v1 import pod_service_pb2
 from podracer_core.algorithms.algorithm import Algorithm
 from podracer_core.errors import DataCorrupted, PodracerError, UserCodeFailed
-from podracer_core.evaluate.messages import result_to_message
+from podracer_core.evaluate.result import result_to_message
 from podracer_core.jobs.messages import seconds_to_duration
 from podracer_core.telemetry import metrics
 from podracer_core.telemetry.spans import Span, span
@@ -28,15 +28,6 @@ from podracer_learner.round.access import LearnerStatus
 if TYPE_CHECKING:
     from podracer_learner.round.setup import RoundSetup
 
-__all__ = [
-    "RoundMeter",
-    "RoundReports",
-    "evaluation_message",
-    "member_progress",
-    "problem_message",
-    "progress_report",
-    "work_span",
-]
 
 logger = logging.getLogger(__name__)
 
@@ -104,14 +95,10 @@ def progress_report(
         if math.isfinite(progress.returns[index]):
             member.training_return = progress.returns[index]
         member.metrics.update(
-            {name: values[index] for name, values in progress.metrics.items() if _finite(values[index])}
+            {name: values[index] for name, values in progress.metrics.items() if math.isfinite(float(values[index]))}
         )
         report.members.append(member)
     return report
-
-
-def _finite(value: Any) -> bool:
-    return math.isfinite(float(value))
 
 
 def work_span(lease: pod_service_pb2.Lease) -> Span:

@@ -13,9 +13,8 @@ import torch
 
 from podracer.common.v1 import environment_pb2
 from podracer.orchestrator.v1 import pod_service_pb2
-from podracer_core.algorithms.algorithm import Algorithm
+from podracer_core.algorithms.algorithm import Algorithm, algorithm_class
 from podracer_core.algorithms.cohort import CohortConfig
-from podracer_core.algorithms.registry import algorithm_class
 from podracer_core.carriers.negotiation import Endpoint
 from podracer_core.catalogue.algorithms import find_algorithm
 from podracer_core.catalogue.environments import EnvironmentSpec
@@ -31,8 +30,8 @@ from podracer_core.environments.spaces import (
 )
 from podracer_core.errors import InvalidInput, PreconditionFailed
 from podracer_core.storage.manifest import ManifestFile
-from podracer_core.training.environment_states import resume_environments
 from podracer_core.training.evaluation_backend import EvaluationBackend, InProcessBackend
+from podracer_core.training.member_states import resume_environments
 from podracer_core.training.messages import cohort_from_message
 from podracer_core.training.plan import RoundPlan
 from podracer_core.training.source import InProcessSource, OverlappingSource, RolloutSource
@@ -44,8 +43,6 @@ from podracer_learner.round.initial_agents import InitialAgents, ReplayCache, lo
 from podracer_learner.round.plan import describe_sizes, envs_per_member, round_plan
 from podracer_learner.user_files import FetchedFiles, UserFiles
 from podracer_learner.workers.source import RemoteSource, WorkerPlan
-
-__all__ = ["RoundSetup", "set_up_round"]
 
 logger = logging.getLogger(__name__)
 

@@ -26,8 +26,6 @@ from podracer_learner.round.initial_agents import StoredReplays
 from podracer_learner.round.reports import RoundReports
 from podracer_learner.round.setup import RoundSetup
 
-__all__ = ["Patience", "TrainRun"]
-
 logger = logging.getLogger(__name__)
 
 _REPORT_INTERVAL_S = 0.3

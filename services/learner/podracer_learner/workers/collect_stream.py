@@ -21,8 +21,6 @@ from podracer_core.errors import InvalidInput, Unavailable
 from podracer_core.rpc.streams import StreamCall
 from podracer_core.telemetry.spans import current
 
-__all__ = ["Arrival", "CollectStream", "Opened"]
-
 logger = logging.getLogger(__name__)
 
 CollectRequest = worker_service_pb2.CollectRequest
@@ -130,13 +128,9 @@ class _Decoder:
         if self._batch is None or not self._batch.policy_versions:
             raise InvalidInput("a rollout came without a header, or without the version that acted")
         tensors = self._tensors.take()
-        state = {name.removeprefix(_STATE): tensors.pop(name) for name in list(tensors) if _is_state(name)}
+        state = {name.removeprefix(_STATE): tensors.pop(name) for name in list(tensors) if name.startswith(_STATE)}
         rollout = Rollout.from_tensors(tensors, min(self._batch.policy_versions) - 1)
         return Arrival(rollout, state, self._batch.live_environments, time.monotonic(), self._batch.processor_s)
-
-
-def _is_state(name: str) -> bool:
-    return name.startswith(_STATE)
 
 
 def _slot_returner(call: StreamCall[CollectRequest, Arrival | Opened]) -> Callable[[tensor_pb2.SlotReturn], None]:

@@ -20,8 +20,6 @@ from podracer_learner.workers.discovery import WorkerDirectory, WorkerDiscovery
 from podracer_learner.workers.link import LinkOptions, WorkerLink
 from podracer_learner.workers.shares import Part, UsualDuration, consecutive, has_quorum, is_worth_moving, shares
 
-__all__ = ["CrewOptions", "WorkerCrew"]
-
 logger = logging.getLogger(__name__)
 
 _SWAP_S = 0.5  # after which a spare worker takes over: a stream may break for less

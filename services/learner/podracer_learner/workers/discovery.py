@@ -19,8 +19,6 @@ from podracer_core.rpc.status import translated_errors
 from podracer_core.rpc.tokens import TokenSource
 from podracer_core.service.build import require_same_build
 
-__all__ = ["WorkerDirectory", "WorkerDiscovery", "resolve_host"]
-
 logger = logging.getLogger(__name__)
 
 _INTERVAL_S = 2.0

@@ -32,8 +32,6 @@ from podracer_learner.workers.collect_stream import Arrival, CollectStream, Open
 from podracer_learner.workers.rollouts import Weights
 from podracer_learner.workers.shares import Part, RolloutTimes
 
-__all__ = ["LinkOptions", "WorkerLink"]
-
 logger = logging.getLogger(__name__)
 
 CollectRequest = worker_service_pb2.CollectRequest

@@ -14,16 +14,8 @@ from podracer_core.buffers.rollout import EpisodeStatistics, Rollout, allocate_r
 from podracer_core.carriers.inline import TensorEncoder
 from podracer_core.device.cuda_graphs import map_tensors
 from podracer_core.errors import InvalidInput
-from podracer_core.training.environment_states import EnvironmentState
+from podracer_core.training.member_states import EnvironmentState
 from podracer_learner.workers.shares import Part
-
-__all__ = [
-    "Weights",
-    "absent_rows",
-    "join_rollouts",
-    "join_states",
-    "whole_rollout",
-]
 
 CollectRequest = worker_service_pb2.CollectRequest
 

@@ -10,18 +10,6 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-__all__ = [
-    "Part",
-    "RolloutTimes",
-    "Share",
-    "UsualDuration",
-    "consecutive",
-    "has_quorum",
-    "is_worth_moving",
-    "remaining_wait_s",
-    "shares",
-]
-
 Part = tuple[int, int]
 """The first environment, and how many."""
 

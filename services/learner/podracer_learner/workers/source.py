@@ -21,9 +21,8 @@ from podracer_core.carriers.negotiation import Endpoint
 from podracer_core.errors import InvalidInput
 from podracer_core.rpc.address import parse_address
 from podracer_core.service.build import own_build
-from podracer_core.training.environment_states import EnvironmentState, stack_states, unstack_states
-from podracer_core.training.pace_trial import MOST_AHEAD, PaceTrial
-from podracer_core.training.source import RolloutSource
+from podracer_core.training.member_states import EnvironmentState, stack_states, unstack_states
+from podracer_core.training.source import MOST_AHEAD, PaceTrial, RolloutSource
 from podracer_learner.user_files import FetchedFiles
 from podracer_learner.workers.collect_stream import Arrival
 from podracer_learner.workers.crew import CrewOptions, WorkerCrew
@@ -31,8 +30,6 @@ from podracer_learner.workers.discovery import WorkerDirectory
 from podracer_learner.workers.link import LinkOptions, WorkerLink
 from podracer_learner.workers.rollouts import Weights, join_states, whole_rollout
 from podracer_learner.workers.shares import Part, Share, remaining_wait_s
-
-__all__ = ["RemoteSource", "WorkerPlan"]
 
 logger = logging.getLogger(__name__)
 

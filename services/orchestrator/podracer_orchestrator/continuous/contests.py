@@ -18,7 +18,7 @@ from sqlalchemy.orm import Session
 
 from podracer.common.v1 import agent_pb2, environment_pb2
 from podracer.orchestrator.v1 import pod_service_pb2 as pod_pb2
-from podracer_core.statistics.student_t import student_t_quantile
+from podracer_core.statistics import student_t_quantile
 from podracer_orchestrator import events
 from podracer_orchestrator.continuous import promotions
 from podracer_orchestrator.jobs import founders, jobs

@@ -12,12 +12,10 @@ from podracer.common.v1 import environment_pb2
 from podracer.orchestrator.v1 import job_pb2
 from podracer.orchestrator.v1 import job_service_pb2 as service_pb2
 from podracer_core.catalogue.environments import BUILT_IN
-from podracer_core.catalogue.evaluators import evaluator_names
-from podracer_core.catalogue.fusions import fusion_names
+from podracer_core.catalogue.extensions import evaluator_names, fusion_names
 from podracer_core.catalogue.messages import space_to_message
 from podracer_core.jobs.evolution import Evolution
-from podracer_core.jobs.spec import JobSpec
-from podracer_core.jobs.validation import shortened_rounds, validate
+from podracer_core.jobs.spec import JobSpec, shortened_rounds, validate
 from podracer_core.rpc import resource_names as names
 from podracer_orchestrator.jobs.jobs import NewJob
 

@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session
 from podracer.common.v1 import agent_pb2
 from podracer_core.jobs.messages import seconds_from_duration
 from podracer_core.rpc.resource_names import last_part
-from podracer_core.statistics.student_t import student_t_quantile
+from podracer_core.statistics import student_t_quantile
 from podracer_orchestrator import events
 from podracer_orchestrator.jobs import jobs
 from podracer_orchestrator.jobs.plan import JobPlan, plan_of

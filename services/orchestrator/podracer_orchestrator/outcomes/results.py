@@ -14,7 +14,7 @@ from podracer_core.catalogue.messages import space_from_message
 from podracer_core.errors import InvalidInput, PodracerError
 from podracer_core.jobs.messages import seconds_from_duration, seconds_to_duration
 from podracer_core.jobs.search import Search
-from podracer_core.jobs.validation import validate_action_space
+from podracer_core.jobs.spec import validate_action_space
 from podracer_orchestrator import events, outbox
 from podracer_orchestrator.continuous import contests
 from podracer_orchestrator.jobs import jobs

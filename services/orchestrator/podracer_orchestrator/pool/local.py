@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from podracer_core.carriers.shared_folder import SharedFolder
-from podracer_core.device.native_settings import NATIVE_SETTINGS
+from podracer_core.device import NATIVE_SETTINGS
 from podracer_core.errors import InvalidInput
 from podracer_core.rpc.resource_names import last_part
 from podracer_orchestrator.config import OrchestratorConfig

@@ -19,7 +19,7 @@ from podracer_core.environments.vec_environment import VecEnvironment
 from podracer_core.errors import InvalidInput
 from podracer_core.evaluate import GreedyEvaluator
 from podracer_core.random_numbers import derive_key
-from podracer_core.training.inspection import inspected
+from podracer_core.training.messages import inspected
 from support.stock_market import days_of, market_rows, split_shares, write_csv
 
 ROWS = market_rows(3, 120, seed=4)

@@ -11,21 +11,12 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from podracer_core.catalogue.built_in import BuiltIn, package_of
 from podracer_core.catalogue.environments.info import ArgumentInfo, EnvironmentInfo
-from podracer_core.errors import FieldViolation, InvalidInput, PreconditionFailed
+from podracer_core.catalogue.extensions import BuiltIn, package_of
+from podracer_core.errors import InvalidInput, PreconditionFailed
 
 if TYPE_CHECKING:
     from gymnasium.envs.registration import EnvSpec
-
-__all__ = [
-    "BUILT_IN",
-    "ENTRY_POINT_GROUP",
-    "broken_environments",
-    "find_environment",
-    "gymnasium_environments",
-    "known_environments",
-]
 
 
 BUILT_IN: Mapping[str, EnvironmentInfo] = BuiltIn(
@@ -93,8 +84,7 @@ def _nearest(environment_id: str, ids: list[str]) -> list[str]:
 
 
 def _refused(message: str, reason: str, environment_id: str) -> InvalidInput:
-    violation = FieldViolation("environment.id", message)
-    return InvalidInput(message, violations=[violation], reason=reason, environment=environment_id)
+    return InvalidInput(message, field="environment.id", reason=reason, environment=environment_id)
 
 
 def registered_ids() -> list[str] | None:

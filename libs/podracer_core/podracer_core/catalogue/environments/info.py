@@ -8,8 +8,6 @@ from typing import Literal
 
 from podracer_core.catalogue.spaces import Space
 
-__all__ = ["ArgumentInfo", "EnvironmentInfo"]
-
 
 @dataclass(frozen=True, slots=True)
 class ArgumentInfo:

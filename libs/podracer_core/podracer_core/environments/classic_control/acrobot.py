@@ -19,8 +19,6 @@ from podracer_core.environments.torch_environment import State, TorchEnvironment
 from podracer_core.errors import InvalidInput
 from podracer_core.random_numbers import derive_key, uniform
 
-__all__ = ["Acrobot"]
-
 # Both links alike: 1 kg, 1 m, the centre of mass in the middle, a moment of inertia of 1 kg m².
 _MASS = 1.0
 _LENGTH = 1.0

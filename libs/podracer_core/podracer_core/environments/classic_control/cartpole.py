@@ -17,8 +17,6 @@ from podracer_core.environments.spaces import spaces_of
 from podracer_core.environments.torch_environment import State, TorchEnvironment
 from podracer_core.random_numbers import uniform
 
-__all__ = ["CartPole"]
-
 _GRAVITY = 9.8  # m/s²
 _CART_MASS = 1.0  # kg
 _POLE_MASS = 0.1  # kg

@@ -15,8 +15,6 @@ from podracer_core.environments.spaces import spaces_of
 from podracer_core.environments.torch_environment import State, TorchEnvironment
 from podracer_core.random_numbers import uniform
 
-__all__ = ["MountainCar", "MountainCarContinuous"]
-
 _MIN_POSITION = -1.2
 _MAX_POSITION = 0.6
 _MAX_SPEED = 0.07  # a step

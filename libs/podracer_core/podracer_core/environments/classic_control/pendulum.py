@@ -15,8 +15,6 @@ from podracer_core.environments.spaces import spaces_of
 from podracer_core.environments.torch_environment import State, TorchEnvironment
 from podracer_core.random_numbers import uniform
 
-__all__ = ["Pendulum"]
-
 _MAX_SPEED = 8.0  # rad/s
 _MAX_TORQUE = 2.0  # N m
 _TIME_STEP = 0.05  # s

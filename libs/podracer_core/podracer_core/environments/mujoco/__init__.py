@@ -2,7 +2,7 @@
 
 environment     the frame of all of them: seeds, episodes, time limits, autoreset, broken worlds
 tasks           the tasks: model, observation, reward, when it ends, where it starts
-physics         what a task asks of an engine; batch_physics and warp_physics are the two engines
+physics         what a task asks of an engine, and C MuJoCo; warp_physics is the other engine
 engine          which engine runs where; Gymnasium's models, loaded as it loads them
 """
 

@@ -12,9 +12,7 @@ import torch
 
 from podracer_core.environments.mujoco.physics import Physics
 from podracer_core.environments.mujoco_info import Engine
-from podracer_core.errors import FieldViolation, InvalidInput, PreconditionFailed
-
-__all__ = ["load_model", "open_physics"]
+from podracer_core.errors import InvalidInput, PreconditionFailed
 
 
 def open_physics(
@@ -30,7 +28,7 @@ def open_physics(
     place = torch.device(device)
     chosen: str = ("mujoco" if place.type == "cpu" else "warp") if engine == "auto" else engine
     if chosen == "mujoco" and place.type == "cpu":
-        from podracer_core.environments.mujoco.batch_physics import BatchPhysics
+        from podracer_core.environments.mujoco.physics import BatchPhysics
 
         return BatchPhysics(load_model(xml_file), num_envs, fields)
     if chosen == "warp":
@@ -39,7 +37,7 @@ def open_physics(
         message = f"C MuJoCo steps {xml_file} on a CPU only, not on {place}"
     else:
         message = f"engine must be auto, mujoco or warp, not {engine!r}"
-    raise InvalidInput(message, violations=[FieldViolation("environment.kwargs.engine", message)])
+    raise InvalidInput(message, field="environment.kwargs.engine")
 
 
 def _open_warp(xml_file: str, num_envs: int, device: torch.device, fields: Sequence[str]) -> Physics:
@@ -76,4 +74,4 @@ def load_model(xml_file: str) -> mujoco.MjModel:
 
 
 def _no_model(message: str) -> InvalidInput:
-    return InvalidInput(message, violations=[FieldViolation("environment.kwargs.xml_file", message)])
+    return InvalidInput(message, field="environment.kwargs.xml_file")

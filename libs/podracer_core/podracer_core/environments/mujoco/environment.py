@@ -30,8 +30,6 @@ from podracer_core.environments.vec_environment import Step, VecEnvironment, all
 from podracer_core.errors import InvalidInput, PreconditionFailed
 from podracer_core.random_numbers import derive_key, normal, uniform
 
-__all__ = ["MuJoCoEnvironment"]
-
 _MOST_FRAMES = 1000
 
 

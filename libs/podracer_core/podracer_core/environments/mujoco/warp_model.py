@@ -18,17 +18,6 @@ import warp as wp
 
 from podracer_core.errors import PreconditionFailed
 
-__all__ = [
-    "Capacity",
-    "GraphedStep",
-    "largest_capacity",
-    "model_for_warp",
-    "on_torch_stream",
-    "start_warp",
-    "usual_capacity",
-]
-
-
 # More than the default of MuJoCo Warp and many times what Gymnasium's models reach under random actions (11 contacts
 # and 26 rows, by a fallen Humanoid). A model that cannot even reach this gets what it can reach.
 _USUAL_CONTACTS = 48

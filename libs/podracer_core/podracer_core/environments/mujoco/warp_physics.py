@@ -33,8 +33,6 @@ from podracer_core.environments.mujoco.warp_model import (
 )
 from podracer_core.errors import InvalidInput
 
-__all__ = ["WarpPhysics"]
-
 # What the next step depends on, besides the model.
 _STATE = ("qpos", "qvel", "act", "ctrl", "time", "qacc_warmstart")
 # What positions alone decide, without contacts and forces.

@@ -3,6 +3,6 @@
 preprocess, row_processes            the batch, and its processes
 preprocess_child, rows               what runs in a child
 gymnasium_rows, batched_rows         the two kinds of user environments
-channel, child_process, shared_arrays, row_codec    how both sides talk
+exchange, child_process, row_codec   how both sides talk
 batched_inspection                   whether a batched environment keeps its promises
 """

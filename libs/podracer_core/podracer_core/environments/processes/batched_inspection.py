@@ -10,14 +10,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from podracer_core.environments.action_masks import check_mask, sample_allowed
 from podracer_core.environments.processes.row_codec import check_in_space
+from podracer_core.environments.spaces import check_mask, sample_allowed
 from podracer_core.environments.torch_environment import TorchEnvironment
 from podracer_core.environments.vec_environment import Step, VecEnvironment
 from podracer_core.errors import InvalidInput
 from podracer_core.random_numbers import derive_key
-
-__all__ = ["check_attributes", "inspect_batched"]
 
 _ATTRIBUTES = ("num_envs", "device", "observation_space", "action_space", "max_episode_steps")
 

@@ -15,9 +15,7 @@ from torch import Tensor
 from podracer_core.environments.processes.batched_inspection import check_attributes, inspect_batched
 from podracer_core.environments.processes.rows import Rows, describe_spaces, episode_seed
 from podracer_core.environments.vec_environment import Step, VecEnvironment
-from podracer_core.errors import FieldViolation, InvalidInput
-
-__all__ = ["BatchedRows"]
+from podracer_core.errors import InvalidInput
 
 _INSPECTED_ROWS = 3  # more than one, so that an axis too many or too few shows
 
@@ -136,7 +134,7 @@ class BatchedRows(Rows):
             inspect.signature(self._kind).bind(count, device="cpu", **self._arguments)
         except TypeError as error:
             message = f"{self._kind.__name__}(num_envs, device=…) does not take these arguments: {error}"
-            raise InvalidInput(message, violations=[FieldViolation("environment.kwargs", message)]) from error
+            raise InvalidInput(message, field="environment.kwargs") from error
         constructor: Any = self._kind
         environment: VecEnvironment = constructor(count, device="cpu", **self._arguments)
         check_attributes(environment, count)

@@ -20,10 +20,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from podracer_core.environments.processes.channel import Channel
+from podracer_core.environments.processes.exchange import Channel
 from podracer_core.errors import InvalidInput, PodracerError, UserCodeFailed
-
-__all__ = ["ChildLost", "ChildProcess", "scrubbed_environment"]
 
 _MODULE = "podracer_core.environments.processes.preprocess_child"
 _SECRET = re.compile(

@@ -13,7 +13,7 @@ import numpy as np
 from gymnasium.wrappers import OrderEnforcing, TimeLimit
 from numpy.typing import NDArray
 
-from podracer_core.environments.action_masks import action_mask_size, check_mask, info_mask, mask_method, sample_allowed
+from podracer_core.environments.processes.exchange import SharedArrays
 from podracer_core.environments.processes.row_codec import (
     action_reader,
     check_frame,
@@ -22,11 +22,15 @@ from podracer_core.environments.processes.row_codec import (
     observation_writer,
 )
 from podracer_core.environments.processes.rows import Rows, describe_spaces, episode_seed
-from podracer_core.environments.processes.shared_arrays import SharedArrays
-from podracer_core.environments.spaces import observation_array_space
+from podracer_core.environments.spaces import (
+    action_mask_size,
+    check_mask,
+    info_mask,
+    mask_method,
+    observation_array_space,
+    sample_allowed,
+)
 from podracer_core.errors import InvalidInput
-
-__all__ = ["GymnasiumRows"]
 
 _FRAMES_PER_SECOND = 30.0
 _NO_LIMIT = np.iinfo(np.int64).max

@@ -14,13 +14,11 @@ from torch import Tensor
 
 from podracer_core.catalogue.environments import EnvironmentSpec
 from podracer_core.catalogue.spaces import from_json
+from podracer_core.environments.processes.exchange import SharedArrays, map_memory, size_memory
 from podracer_core.environments.processes.row_processes import Asked, RowProcesses, core_count
-from podracer_core.environments.processes.shared_arrays import SharedArrays, map_memory, size_memory
 from podracer_core.environments.spaces import observation_array_space, to_gymnasium
 from podracer_core.environments.vec_environment import Step, VecEnvironment
 from podracer_core.errors import InvalidInput, PodracerError, PreconditionFailed
-
-__all__ = ["PreprocessVecEnv"]
 
 _LOSSES_IN_A_ROW = 3
 _COUNTERS = ("seed", "episode")

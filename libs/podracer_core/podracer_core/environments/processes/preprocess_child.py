@@ -45,7 +45,7 @@ from typing import Any
 
 import gymnasium
 
-from podracer_core.environments.processes.channel import Channel
+from podracer_core.environments.processes.exchange import Channel
 from podracer_core.environments.processes.gymnasium_rows import GymnasiumRows
 from podracer_core.environments.processes.rows import Rows
 from podracer_core.errors import InvalidInput

@@ -17,17 +17,6 @@ from numpy.typing import NDArray
 
 from podracer_core.errors import InvalidInput
 
-__all__ = [
-    "ObservationWriter",
-    "action_reader",
-    "check_frame",
-    "check_in_space",
-    "check_reset",
-    "check_step",
-    "observation_writer",
-]
-
-
 Array = NDArray[Any]
 ObservationWriter = Callable[[Array, int, Any], None]
 

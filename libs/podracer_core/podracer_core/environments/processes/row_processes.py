@@ -10,10 +10,8 @@ from typing import Any, NamedTuple
 
 from podracer_core.catalogue.environments import EnvironmentSpec
 from podracer_core.environments.processes.child_process import ChildLost, ChildProcess
-from podracer_core.environments.processes.shared_arrays import create_memory
+from podracer_core.environments.processes.exchange import create_memory
 from podracer_core.errors import UserCodeFailed
-
-__all__ = ["Asked", "RowProcesses", "core_count"]
 
 
 def core_count() -> int:

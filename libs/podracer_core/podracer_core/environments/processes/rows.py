@@ -14,12 +14,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from podracer_core.catalogue.spaces import to_json
-from podracer_core.environments.action_masks import action_mask_size
-from podracer_core.environments.processes.shared_arrays import SharedArrays, map_memory
-from podracer_core.environments.spaces import action_array_space, from_gymnasium, observation_array_space
+from podracer_core.environments.processes.exchange import SharedArrays, map_memory
+from podracer_core.environments.spaces import (
+    action_array_space,
+    action_mask_size,
+    from_gymnasium,
+    observation_array_space,
+)
 from podracer_core.errors import InvalidInput
-
-__all__ = ["Rows", "describe_spaces", "episode_seed"]
 
 
 class Rows(ABC):

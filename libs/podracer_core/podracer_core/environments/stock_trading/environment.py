@@ -25,9 +25,6 @@ from podracer_core.environments.torch_environment import State, TorchEnvironment
 from podracer_core.environments.vec_environment import EpisodeStatistic, check_time_limit
 from podracer_core.random_numbers import integers, uniform
 
-__all__ = ["Broker", "Decision", "StockTrading"]
-
-
 _TINY = 1e-9  # instead of a zero that nothing is divided by in the end
 
 

@@ -6,11 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from podracer_core.environments.stock_trading_info import Indicator, StockTradingConfig
-from podracer_core.market_data.refusal import refusal, trading_library
+from podracer_core.market_data import refusal, trading_library
 from podracer_core.market_data.table import PriceTable
-
-__all__ = ["bars_needed", "indicators_of", "names_of", "turbulence_of"]
-
 
 _MACD = (12, 26, 9)  # fast, slow and signal windows: everyone's
 

@@ -13,12 +13,10 @@ from torch import Tensor
 from podracer_core.environments.stock_trading.indicators import bars_needed, indicators_of, names_of, turbulence_of
 from podracer_core.environments.stock_trading.split import split_bars
 from podracer_core.environments.stock_trading_info import Split, StockTradingConfig
+from podracer_core.market_data import refusal
 from podracer_core.market_data.ex_rights import ExRightsDate, adjusted, find_ex_rights
 from podracer_core.market_data.reading import read_table
-from podracer_core.market_data.refusal import refusal
 from podracer_core.market_data.table import AlignedBars, align, checked, moment
-
-__all__ = ["Market", "PreparationReport", "prepare"]
 
 # Relative. A deviation below it is the rounding of something that stands still; to divide by it would make noise of it.
 _STANDS_STILL = 1e-6

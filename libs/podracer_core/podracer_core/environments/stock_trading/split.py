@@ -9,10 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from podracer_core.environments.stock_trading_info import Split, StockTradingConfig
-from podracer_core.market_data.refusal import refusal
+from podracer_core.market_data import refusal
 from podracer_core.market_data.table import moment
-
-__all__ = ["check_split", "evaluation_bars", "split_bars", "traded_splits"]
 
 _DATE = re.compile(r"\d{4}(-\d\d(-\d\d([T ]\d\d:\d\d(:\d\d)?)?)?)?")
 

@@ -13,8 +13,6 @@ from podracer_core.environments.stock_trading_info import Score
 from podracer_core.environments.vec_environment import EpisodeStatistic
 from podracer_core.statistics.bootstrap import bootstrap_interval
 
-__all__ = ["statistic_of"]
-
 _NORMAL_QUANTILE = 1.96
 
 

@@ -1,1 +1,1 @@
-"""The tasks: what they observe, what they reward and how they end. One file each."""
+"""The tasks: what they observe, what they reward and how they end."""

@@ -15,8 +15,6 @@ from podracer_core.environments.mujoco_info import (
     Walker2dArguments,
 )
 
-__all__ = ["HalfCheetah", "Hopper", "Swimmer", "Walker2d"]
-
 _MAX_OBSERVED_SPEED = 10.0
 
 

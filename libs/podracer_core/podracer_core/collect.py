@@ -10,11 +10,11 @@ from torch import Tensor
 
 from podracer_core.buffers.rollout import EpisodeStatistics, Rollout, allocate_rollout
 from podracer_core.device.cuda_graphs import Graphed
-from podracer_core.environments.action_masks import action_mask_size
+from podracer_core.environments.spaces import action_mask_size
 from podracer_core.environments.vec_environment import Step, VecEnvironment
 from podracer_core.errors import InvalidInput
 from podracer_core.networks.actor import Actor
-from podracer_core.random_numbers.streams import action_keys, environment_keys, first_ages
+from podracer_core.random_numbers import action_keys, environment_keys, first_ages
 
 
 class Collector:

@@ -1,0 +1,210 @@
+"""What we exchange with a process that runs user code; neither torch nor user code is imported here.
+
+Messages go over a stream socket. A message is a line of JSON, and then as many bytes as its `payload_bytes` says. The
+empty line is the empty message: it costs no JSON, and a batch goes through two of them at every step.
+
+Arrays lie in memory that a `PreprocessVecEnv` and its processes share: one array a quantity, one row an environment.
+The file behind it never has a name (or loses it at once), so that nothing is left over however its holders die; the
+processes inherit its descriptor.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import math
+import mmap
+import os
+import socket
+import struct
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+import gymnasium
+import numpy as np
+from numpy.typing import NDArray
+
+from podracer_core.errors import Exhausted
+
+_PART_BYTES = 1 << 16
+_PATIENCE_S = 0.25  # how late a deadline may be noticed
+_SPIN_S = 100e-6
+_yield_core = getattr(os, "sched_yield", lambda: None)
+
+_ALIGNMENT_BYTES = 64
+
+
+class Channel:
+    """One end of the socket.
+
+    A process that sleeps takes some 50 µs to wake up, more than a step of a cheap environment. So where `spins`, a
+    wait of the kind that has been short lately begins with a look at the socket over and over, giving the core away
+    each time, before it sleeps.
+    """
+
+    def __init__(self, connection: socket.socket, *, spins: bool) -> None:
+        seconds = struct.pack("ll", int(_PATIENCE_S), int(_PATIENCE_S % 1 * 1e6))
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, seconds)
+        self._connection = connection
+        self._spins = spins
+        self._received = bytearray()
+        self._waited_s = math.inf
+
+    def send(self, message: Mapping[str, Any], payload: bytes = b"") -> None:
+        """Raises OSError if the other side is gone."""
+        if not message and not payload:
+            self._connection.sendall(b"\n")
+            return
+        header = {**message, "payload_bytes": len(payload)} if payload else message
+        self._connection.sendall(json.dumps(header).encode() + b"\n")
+        if payload:
+            self._connection.sendall(payload)
+
+    def receive(self, deadline: float = math.inf) -> tuple[dict[str, Any], bytes]:
+        """The next message and its payload.
+
+        Raises TimeoutError when `deadline` (of `time.monotonic`) has passed, OSError if the other side is gone, and
+        ValueError if what came is no message. After a TimeoutError one may go on waiting.
+        """
+        while True:
+            part = self._wait(deadline)
+            if part == b"\n" and not self._received:
+                return {}, b""
+            self._received += part
+            message = self._take()
+            if message is not None:
+                return message
+
+    def close(self) -> None:
+        """Hang up."""
+        self._connection.close()
+
+    def _take(self) -> tuple[dict[str, Any], bytes] | None:
+        """The message at hand, if all of it has come."""
+        line, newline, rest = self._received.partition(b"\n")
+        if not newline:
+            return None
+        header = json.loads(line) if line else {}
+        if not isinstance(header, dict):
+            raise ValueError(f"{line[:100]!r} is not a message")
+        payload_bytes = header.pop("payload_bytes", 0)
+        if len(rest) < payload_bytes:
+            return None
+        self._received.clear()
+        if len(rest) > payload_bytes:
+            raise ValueError(f"{rest[payload_bytes:][:100]!r} follows a message")
+        return header, bytes(rest)
+
+    def _wait(self, deadline: float) -> bytes:
+        began = time.perf_counter()
+        # As long again, because waking up counts too.
+        part = self._look_until(began + _SPIN_S) if self._spins and self._waited_s < 2 * _SPIN_S else None
+        while part is None:
+            try:
+                part = self._connection.recv(_PART_BYTES)
+            except BlockingIOError:
+                if time.monotonic() >= deadline:
+                    raise TimeoutError("nothing came in time") from None
+        self._waited_s = time.perf_counter() - began
+        if not part:
+            raise ConnectionResetError("the other side has hung up")
+        return part
+
+    def _look_until(self, end: float) -> bytes | None:
+        while time.perf_counter() < end:
+            try:
+                return self._connection.recv(_PART_BYTES, socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                _yield_core()
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class SharedArrays:
+    """Views of the shared memory, each with N rows; the meanings are those of `Step`.
+
+    `action_mask` has no columns where the environment has no masks.
+    """
+
+    seed: NDArray[np.int64]
+    episode: NDArray[np.int64]
+    action: NDArray[Any]
+    observation: NDArray[Any]
+    final_observation: NDArray[Any]
+    action_mask: NDArray[np.bool_]
+    reward: NDArray[np.float32]
+    terminated: NDArray[np.bool_]
+    truncated: NDArray[np.bool_]
+    valid: NDArray[np.bool_]
+
+
+def create_memory() -> int:
+    """The descriptor of an empty file that no folder shows."""
+    if hasattr(os, "memfd_create"):
+        return os.memfd_create("podracer-environments")
+    with tempfile.TemporaryFile() as file:
+        return os.dup(file.fileno())
+
+
+def size_memory(
+    descriptor: int, num_envs: int, observation: gymnasium.spaces.Box, action: gymnasium.Space[Any], mask_size: int
+) -> None:
+    """Give the file the size that `map_memory` needs; Exhausted if there is no memory for it."""
+    _, size_bytes = _layout(num_envs, observation, action, mask_size)
+    try:
+        if hasattr(os, "posix_fallocate"):  # a full tmpfs is an error now instead of a SIGBUS later
+            os.posix_fallocate(descriptor, 0, size_bytes)
+        else:
+            os.ftruncate(descriptor, size_bytes)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.ENOMEM):
+            raise
+        raise Exhausted(f"no shared memory for {num_envs} environments ({size_bytes} bytes): {error}") from error
+
+
+def map_memory(
+    descriptor: int, num_envs: int, observation: gymnasium.spaces.Box, action: gymnasium.Space[Any], mask_size: int
+) -> SharedArrays:
+    """The arrays in the file; every process computes the same places. The mapping lives as long as the arrays."""
+    places, size_bytes = _layout(num_envs, observation, action, mask_size)
+    memory = mmap.mmap(descriptor, size_bytes)
+    return SharedArrays(
+        **{
+            name: np.frombuffer(memory, dtype, math.prod(shape), offset).reshape(shape)
+            for name, (dtype, shape, offset) in places.items()
+        }
+    )
+
+
+_Places = dict[str, tuple[np.dtype[Any], tuple[int, ...], int]]
+
+
+def _layout(
+    num_envs: int, observation: gymnasium.spaces.Box, action: gymnasium.Space[Any], mask_size: int
+) -> tuple[_Places, int]:
+    """Name → (dtype, shape, offset in bytes), and the size of all."""
+    action_dtype = np.float32 if isinstance(action, gymnasium.spaces.Box) else np.int64
+    row_shapes: dict[str, tuple[Any, tuple[int, ...]]] = {
+        "seed": (np.int64, ()),
+        "episode": (np.int64, ()),
+        "action": (action_dtype, action.shape or ()),
+        "observation": (observation.dtype, observation.shape),
+        "final_observation": (observation.dtype, observation.shape),
+        "action_mask": (np.bool_, (mask_size,)),
+        "reward": (np.float32, ()),
+        "terminated": (np.bool_, ()),
+        "truncated": (np.bool_, ()),
+        "valid": (np.bool_, ()),
+    }
+    places: _Places = {}
+    offset = 0
+    for field in fields(SharedArrays):
+        kind, row = row_shapes[field.name]
+        dtype, shape = np.dtype(kind), (num_envs, *row)
+        places[field.name] = (dtype, shape, offset)
+        size_bytes = math.prod(shape) * dtype.itemsize
+        offset += -(-size_bytes // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES
+    return places, offset
