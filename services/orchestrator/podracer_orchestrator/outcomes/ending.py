@@ -81,19 +81,24 @@ def _finish_if_due(session: Session, job: JobRow, now: datetime) -> None:
     state = JobState(job.state)
     if job.time_to_target_s is not None and state in TRAINING_STATES | {JobState.SUSPENDED}:
         outcome = JobOutcome.TARGET_REACHED
-        message = f"target reached after {job.time_to_target_s:.1f} s of training"
     elif state in TRAINING_STATES and _is_idle_for_good(session, job, now) and not _has_claims(session, job, now):
         outcome = JobOutcome.BUDGET_USED
-        message = f"budget used: {job.env_steps:,} steps in {leases.active_time_s(job, now):.1f} s"
-        limit, later = plan_of(job).budget.env_steps, post_training.env_steps(session, job)
-        if later:
-            message += f", {later:,} of the steps to train the best once more"
-        if limit is not None and job.env_steps - later > limit:
-            message += f"; rollouts are finished, so that is {job.env_steps - later - limit:,} more than max_env_steps"
     else:
         return
     if not post_training.go_on(session, job, now):
-        jobs.succeed(session, job, outcome, message, now)
+        jobs.succeed(session, job, outcome, _summary(session, job, now), now)
+
+
+def _summary(session: Session, job: JobRow, now: datetime) -> str:
+    if job.time_to_target_s is not None:
+        return f"target reached after {job.time_to_target_s:.1f} s of training"
+    message = f"budget used: {job.env_steps:,} steps in {leases.active_time_s(job, now):.1f} s"
+    limit, later = plan_of(job).budget.env_steps, post_training.env_steps(session, job)
+    if later:
+        message += f", {later:,} of the steps after the selection"
+    if limit is not None and job.env_steps - later > limit:
+        message += f"; rollouts are finished, so that is {job.env_steps - later - limit:,} more than max_env_steps"
+    return message
 
 
 def _is_idle_for_good(session: Session, job: JobRow, now: datetime) -> bool:

@@ -53,7 +53,8 @@ def complete(session: Session, lease: LeaseRow, result: Result, now: datetime, *
         _give_up(change, lease, result, sound_here)
         return
     if not isinstance(result, kind.results):
-        raise InvalidInput(f"a {type(result).__name__} for a {lease.kind} lease", reason="WRONG_RESULT")
+        message = f"the result is {type(result).__name__}, the lease of the kind {lease.kind}"
+        raise InvalidInput(message, reason="WRONG_RESULT")
     leases.end(session, change.job, lease, LeaseState.COMPLETED, now)
     kind.complete(change, lease, result)
 
