@@ -163,18 +163,19 @@ class Dispatcher:
             return _exit_message("the pod is not needed any more")
         own = session.get(JobRow, turn) if turn else None
         if own is not None and self._shares.may_take(session, pod, own):
-            found = self._find_in(session, own, works.waiting(session, [own.uid]), ask)
+            found = self._find_in(session, own, works.ready(session, own), ask)
             if found is not None:
                 return found
         offer = self._shares.offer(session, pod)
-        waiting = works.waiting(session, [job.uid for job in offer.jobs])
+        with_ready = works.with_ready(session, [job.uid for job in offer.jobs])
 
         def is_crowded(job: JobRow) -> bool:
-            return not _has_ready(waiting, job) and self._proposer.turn(job.uid).locked()
+            return job.uid not in with_ready and self._proposer.turn(job.uid).locked()
 
         passed_over = [] if own is None else [own.uid]
         for job in sorted((job for job in offer.jobs if job is not own), key=is_crowded):
-            found = None if job.uid in offer.full else self._find_in(session, job, waiting, ask)
+            ready = works.ready(session, job) if job.uid in with_ready else ()
+            found = None if job.uid in offer.full else self._find_in(session, job, ready, ask)
             if isinstance(found, pod_pb2.Lease):
                 self._shares.took(offer, job, passed_over)
             if found is not None:
@@ -182,14 +183,13 @@ class Dispatcher:
             passed_over.append(job.uid)
         return None
 
-    def _find_in(self, session: Session, job: JobRow, waiting: works.Waiting, ask: Ask) -> Found:
+    def _find_in(self, session: Session, job: JobRow, ready: Sequence[WorkRow], ask: Ask) -> Found:
         now, can = self._clock.now(), ask.capabilities
         obstacle = can.obstacle(session.get_one(PodRow, ask.report.name), job)
         if obstacle:
             note_passed_over(session, job, ask.report.name, obstacle, now)
             return None
-        there = works.ready(session, job) if _has_ready(waiting, job) else ()
-        ready = [work for work in there if can.can_do(session, job, work)]
+        ready = [work for work in ready if can.can_do(session, job, work)]
         for work in ready:
             if work.kind != WorkKind.TRAIN and (lease := self._grant(session, job, work, ask)) is not None:
                 return lease
@@ -286,10 +286,6 @@ class Dispatcher:
         pod_s = leases.active_time_s(job, self._clock.now()) * teams * plan.learners
         rate = max(1.0, job.cost_s / pod_s) if pod_s > 0.0 else 1.0
         return BudgetSplit(max(1, without), job.env_steps / job.cost_s * rate, plan.learners, rate)
-
-
-def _has_ready(waiting: works.Waiting, job: JobRow) -> bool:
-    return WorkState.READY in waiting.get(job.uid, ())
 
 
 def _exit_message(reason: str) -> pod_pb2.Lease:

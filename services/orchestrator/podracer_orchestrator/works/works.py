@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, ClassVar
@@ -29,9 +28,6 @@ MAX_GENERATOR_PROBLEMS = 20
 """Events of a job about its generator, whose message may be another one each time."""
 BudgetLeft = Callable[[], tuple[Remainder, BudgetSplit]]
 """What is left of a job's budget now, and among how many teams it is shared."""
-
-Waiting = Mapping[str, Collection[str]]
-"""The states of works that wait to be taken up or filled, by job."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,17 +92,10 @@ class Stage(Work):
         """Make its work."""
 
 
-def waiting(session: Session, job_uids: Collection[str]) -> Waiting:
-    """What waits, of several jobs in one look."""
-    query = (
-        select(WorkRow.job_uid, WorkRow.state)
-        .where(WorkRow.job_uid.in_(job_uids), WorkRow.state.in_([WorkState.READY.value, WorkState.PROPOSING.value]))
-        .distinct()
-    )
-    found: dict[str, set[str]] = defaultdict(set)
-    for job_uid, state in session.execute(query):
-        found[job_uid].add(state)
-    return found
+def with_ready(session: Session, job_uids: Collection[str]) -> set[str]:
+    """Those of several jobs that have works which wait for a pod."""
+    query = select(WorkRow.job_uid).where(WorkRow.job_uid.in_(job_uids), WorkRow.state == WorkState.READY)
+    return set(session.scalars(query.distinct()))
 
 
 def of_kind(session: Session, job: JobRow, kind: WorkKind, *states: WorkState) -> Sequence[WorkRow]:
