@@ -36,8 +36,6 @@ from podracer_orchestrator.stored_messages import (
 from podracer_orchestrator.tables import JobRow, LeaseRow, WorkKind, WorkState
 from podracer_orchestrator.transactions import WORK, touch
 from podracer_orchestrator.works import evaluation_works, works
-from podracer_orchestrator.works.evaluation_works import EvaluationWork
-from podracer_orchestrator.works.works import Change, Stage
 
 CHAMPION, CHALLENGER = "champion", "challenger"
 _CONFIDENCE = 0.975
@@ -54,7 +52,7 @@ class Contest:
     problem: str = ""
 
 
-class ContestWork(EvaluationWork, Stage):
+class ContestWork(evaluation_works.EvaluationWork, works.Stage):
     """One side of the contest of a generation's job."""
 
     kind = WorkKind.CONTEST
@@ -94,7 +92,7 @@ class ContestWork(EvaluationWork, Stage):
         events.record(session, job, "CONTEST_STARTED", message, now=now, subject=challenger.agent)
         touch(session, WORK)
 
-    def complete(self, change: Change, lease: LeaseRow, result: pod_pb2.EvaluateResult) -> None:
+    def complete(self, change: works.Change, lease: LeaseRow, result: pod_pb2.EvaluateResult) -> None:
         """Store how one side did."""
         super().complete(change, lease, result)
         change.work.result = encode(result.evaluation)

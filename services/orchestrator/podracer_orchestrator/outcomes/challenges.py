@@ -14,17 +14,15 @@ from podracer_orchestrator.outcomes import claims, ending
 from podracer_orchestrator.outcomes.objective import consider, score
 from podracer_orchestrator.stored_messages import order_of
 from podracer_orchestrator.tables import LeaseRow, WorkKind
-from podracer_orchestrator.works import evaluation_works
-from podracer_orchestrator.works.evaluation_works import EvaluationWork, late_left_s
-from podracer_orchestrator.works.works import BudgetLeft, Change
+from podracer_orchestrator.works import evaluation_works, works
 
 
-class ChallengeWork(EvaluationWork):
+class ChallengeWork(evaluation_works.EvaluationWork):
     """The evaluation of a claim."""
 
     kind = WorkKind.CHALLENGE
 
-    def grant(self, change: Change, budget: BudgetLeft) -> Grant | None:
+    def grant(self, change: works.Change, budget: works.BudgetLeft) -> Grant | None:
         """Its expected cost, once it is its turn."""
         job, work = change.job, change.work
         if ending.next_challenge(change.session, job, change.now) is not work:
@@ -37,13 +35,13 @@ class ChallengeWork(EvaluationWork):
         cost_s = 0.0 if plan_of(job).budget.cost_s is None else work.expected_cost_s
         return Grant(RoundLimits(), reserved_cost_s=cost_s)
 
-    def encode(self, change: Change, lease: LeaseRow, message: pod_pb2.Lease) -> None:
+    def encode(self, change: works.Change, lease: LeaseRow, message: pod_pb2.Lease) -> None:
         """Within what is left of the job's time."""
         super().encode(change, lease, message)
-        left_s = min(evaluation_works.TIMEOUT_S, late_left_s(change.job, lease.active_time_s))
+        left_s = min(evaluation_works.TIMEOUT_S, evaluation_works.late_left_s(change.job, lease.active_time_s))
         message.evaluate.timeout.CopyFrom(seconds_to_duration(max(1.0, left_s)))
 
-    def complete(self, change: Change, lease: LeaseRow, result: pod_pb2.EvaluateResult) -> None:
+    def complete(self, change: works.Change, lease: LeaseRow, result: pod_pb2.EvaluateResult) -> None:
         """The leaderboard's news, and what becomes of the claim and of those that wait."""
         super().complete(change, lease, result)
         session, job = change.session, change.job
@@ -53,7 +51,7 @@ class ChallengeWork(EvaluationWork):
         claims.drop_outdone(session, job, change.now)
 
 
-def _note_result(change: Change, evaluation: agent_pb2.Evaluation) -> None:
+def _note_result(change: works.Change, evaluation: agent_pb2.Evaluation) -> None:
     """Say how a challenge went: against the target, or the best that was confirmed before."""
     job, work, plan = change.job, change.work, plan_of(change.job)
     number = claims.heard_claims(change.session, job)

@@ -20,15 +20,13 @@ from podracer_orchestrator.jobs import jobs
 from podracer_orchestrator.stored_messages import encode, order_of, spec_of
 from podracer_orchestrator.tables import CheckpointRow, JobRow, LeaseRow, WorkKind, WorkRow, WorkState
 from podracer_orchestrator.transactions import ENSEMBLE, WORK, touch
-from podracer_orchestrator.works import evaluation_works
-from podracer_orchestrator.works.evaluation_works import EvaluationWork
-from podracer_orchestrator.works.works import Change, Stage
+from podracer_orchestrator.works import evaluation_works, works
 
 SMALLEST = 2
 """Fewer candidates are no ensemble."""
 
 
-class EnsembleWork(EvaluationWork, Stage):
+class EnsembleWork(evaluation_works.EvaluationWork, works.Stage):
     """The best candidates as one policy."""
 
     kind = WorkKind.ENSEMBLE
@@ -42,7 +40,7 @@ class EnsembleWork(EvaluationWork, Stage):
         jobs.add_work(session, job, self.kind, WorkState.PROPOSING, now)
         touch(session, ENSEMBLE)
 
-    def complete(self, change: Change, lease: LeaseRow, result: pod_pb2.EvaluateResult) -> None:
+    def complete(self, change: works.Change, lease: LeaseRow, result: pod_pb2.EvaluateResult) -> None:
         """Store how the ensemble did."""
         super().complete(change, lease, result)
         policies = order_of(change.work).policies
@@ -52,7 +50,7 @@ class EnsembleWork(EvaluationWork, Stage):
         details = {"rule": result.ensemble, "policies": len(policies), **evaluation_works.numbers(result.evaluation)}
         change.record("ENSEMBLE_EVALUATED", message, subject="", **details)
 
-    def fail(self, change: Change, problem: cohort_pb2.Problem) -> None:
+    def fail(self, change: works.Change, problem: cohort_pb2.Problem) -> None:
         """Have the job end without it."""
         super().fail(change, problem)
         give_up(change, f"it could not be evaluated: {problem.message}")
@@ -64,7 +62,7 @@ def awaiting(session: Session) -> Sequence[WorkRow]:
     return session.scalars(query.order_by(WorkRow.create_time, WorkRow.id)).all()
 
 
-def choose(change: Change, candidates: Sequence[leaderboard_pb2.Candidate]) -> None:
+def choose(change: works.Change, candidates: Sequence[leaderboard_pb2.Candidate]) -> None:
     """Make a PROPOSING work READY with the best of `candidates`, which are in their order; or give it up."""
     session, job = change.session, change.job
     known = [each for each in candidates if session.get(CheckpointRow, each.evaluation.checkpoint.prefix) is not None]
@@ -78,7 +76,7 @@ def choose(change: Change, candidates: Sequence[leaderboard_pb2.Candidate]) -> N
     touch(session, WORK)
 
 
-def give_up(change: Change, why: str) -> None:
+def give_up(change: works.Change, why: str) -> None:
     """Have the job end without its ensemble."""
     change.work.state, change.work.end_time = WorkState.FAILED, change.now
     change.work.problem = encode(cohort_pb2.Problem(reason="NO_ENSEMBLE", message=why))
