@@ -9,7 +9,6 @@ from sqlalchemy.orm import Session
 from podracer.common.v1 import cohort_pb2
 from podracer.orchestrator.v1 import pod_service_pb2 as pod_pb2
 from podracer_core.errors import InvalidInput
-from podracer_orchestrator import events
 from podracer_orchestrator.jobs.state import LIVE_STATES, JobState
 from podracer_orchestrator.leases import leases
 from podracer_orchestrator.leases.followers import ROUND_OVER
@@ -50,7 +49,7 @@ def complete(session: Session, lease: LeaseRow, result: Result, now: datetime, *
     """
     change, kind = change_of(session, lease, now), work_of(lease.kind)
     if isinstance(result, cohort_pb2.Problem):
-        _give_up(change, lease, result, sound_here)
+        _give_up(change, kind, lease, result, sound_here)
         return
     if not isinstance(result, kind.results):
         message = f"the result is {type(result).__name__}, the lease of the kind {lease.kind}"
@@ -73,27 +72,27 @@ def lose(
     `problem` is set where the pod, not the pool, is to blame: after several such losses without a commit the work
     fails. What has befallen the pod of a follower itself is no reason against its lead.
     """
-    change = change_of(session, lease, now)
-    if lease.kind == WorkKind.FOLLOW:
-        _leave(change, lease, state, why, None if state is LeaseState.EXPIRED else problem)
-        return
-    work = change.work
+    change, follows = change_of(session, lease, now), lease.kind == WorkKind.FOLLOW
+    if follows and problem is not None and state is not LeaseState.EXPIRED:
+        lease.left_for = problem.reason or "INTERNAL"
     leases.end(session, change.job, lease, state, now)
-    change.record(_end_kind(state), why, subject=lease.pod, fence=lease.fence)
-    if not _free(change) or problem is None:
+    kind = "LEASE_EXPIRED" if state is LeaseState.EXPIRED else "LEASE_RELEASED"
+    kind = "FOLLOW_ENDED" if lease.left_for == ROUND_OVER else kind
+    change.record(kind, why, subject=lease.pod, fence=lease.fence)
+    if follows or not _free(change) or problem is None:
         return
-    work.attempts += 1
-    work.problem = encode(problem)
-    if work.attempts >= MAX_ATTEMPTS:
+    change.work.attempts += 1
+    change.work.problem = encode(problem)
+    if change.work.attempts >= MAX_ATTEMPTS:
         work_of(lease.kind).fail(change, problem)
 
 
-def _give_up(change: Change, lease: LeaseRow, problem: cohort_pb2.Problem, sound_here: bool) -> None:
+def _give_up(change: Change, kind: Work, lease: LeaseRow, problem: cohort_pb2.Problem, sound_here: bool) -> None:
     """End a lease whose work cannot be done. A follower only leaves: its lead will say."""
-    session, now, kind = change.session, change.now, work_of(lease.kind)
-    if lease.kind == WorkKind.FOLLOW:
+    session, now = change.session, change.now
+    if kind.kind == WorkKind.FOLLOW:
         why = f"{lease.pod} cannot follow: {problem.message or problem.reason}"
-        _leave(change, lease, LeaseState.COMPLETED, why, problem)
+        lose(session, lease, LeaseState.COMPLETED, why, now, problem=problem)
     elif sound_here:
         why = f"{lease.pod} cannot read what is sound in the store: {problem.message}"
         lose(session, lease, LeaseState.RELEASED, why, now, problem=problem)
@@ -112,16 +111,3 @@ def _free(change: Change) -> bool:
         return False
     change.work.state = WorkState.READY
     return True
-
-
-def _leave(change: Change, lease: LeaseRow, state: LeaseState, why: str, problem: cohort_pb2.Problem | None) -> None:
-    """End a FOLLOW lease: its team goes on without it, and its place is free for another pod."""
-    if problem is not None:
-        lease.left_for = problem.reason or "INTERNAL"
-    leases.end(change.session, change.job, lease, state, change.now)
-    kind = "FOLLOW_ENDED" if lease.left_for == ROUND_OVER else _end_kind(state)
-    events.record(change.session, change.job, kind, why, now=change.now, subject=lease.pod, fence=lease.fence)
-
-
-def _end_kind(state: LeaseState) -> str:
-    return "LEASE_EXPIRED" if state is LeaseState.EXPIRED else "LEASE_RELEASED"
