@@ -358,14 +358,14 @@ async def test_only_an_answer_to_what_was_asked_is_taken(site, make_evaluation):
     other = changed()
     other.evaluation.checkpoint.prefix += "x"
     await refused("another checkpoint", evaluate=other)
-    await refused("result is TrainResult, the lease of the kind CHALLENGE", train=pod_pb2.TrainResult())
+    await refused("CHALLENGE lease: its result cannot be TrainResult", train=pod_pb2.TrainResult())
     with pytest.raises(InvalidInput, match="only an EVALUATE work can ask for"):
         await learner.renew(evaluations=[good.evaluation])
     await learner.complete(evaluate=good)
 
     await site.create(display_name="other", pod=ONE_AGENT)
     lease = await learner.ask()
-    await refused("result is EvaluateResult, the lease of the kind TRAIN", lease=lease, evaluate=good)
+    await refused("TRAIN lease: its result cannot be EvaluateResult", lease=lease, evaluate=good)
     forged = learner.train_result(steps=10, score=480.0)
     forged.members[0].candidate.purpose = CHALLENGE
     await refused("only an EVALUATE work can ask for", train=forged)

@@ -52,7 +52,7 @@ def complete(session: Session, lease: LeaseRow, result: Result, now: datetime, *
         _give_up(change, kind, lease, result, sound_here)
         return
     if not isinstance(result, kind.results):
-        message = f"the result is {type(result).__name__}, the lease of the kind {lease.kind}"
+        message = f"{lease.kind} lease: its result cannot be {type(result).__name__}"
         raise InvalidInput(message, reason="WRONG_RESULT")
     leases.end(session, change.job, lease, LeaseState.COMPLETED, now)
     kind.complete(change, lease, result)
