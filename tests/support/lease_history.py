@@ -10,6 +10,7 @@ held against the database after every step.
 from __future__ import annotations
 
 import asyncio
+import functools
 import random
 import uuid
 from collections import Counter, defaultdict
@@ -42,12 +43,13 @@ from podracer_orchestrator.leases import followers, leases
 from podracer_orchestrator.leases.deadlines import LeaseDeadlines, LiveReport
 from podracer_orchestrator.leases.leases import Holder
 from podracer_orchestrator.outbox import REQUEST_TYPES
-from podracer_orchestrator.outcomes.results import member_commit
+from podracer_orchestrator.outcomes import ending
 from podracer_orchestrator.pool import pods
 from podracer_orchestrator.pool.pods import PodReport
 from podracer_orchestrator.tables import JobRow, LeaseRow, LeaseState, MemberRow, PodState, WorkRow, WorkState
 from podracer_orchestrator.transactions import ChangeFeed, Transactions
 from podracer_orchestrator.works import evaluation_works
+from podracer_orchestrator.works.train_results import member_commit
 from support.manual_clock import ManualClock
 
 TERM_S = 10.0
@@ -224,7 +226,7 @@ class History:
         base = {agent.name: self.counted[agent.name] for agent in lease.train.cohort.members}
         self.held.append(Held(pod, request_id, lease, self.clock.seconds + TERM_S, base, granted=self.clock.seconds))
         if lease.WhichOneof("work") == "evaluate":
-            evaluating = [fence for fence, kind in self.held_now().items() if kind == "EVALUATE"]
+            evaluating = [fence for fence, kind in self.held_now().items() if kind == "CHALLENGE"]
             assert evaluating == [lease.fence], "one challenge at a time"
             self.done["challenged"] += 1
         elif lease.HasField("follow"):
@@ -434,7 +436,8 @@ class History:
     def open(self) -> None:
         changes = ChangeFeed()
         self.database = open_database(f"sqlite:///{self.folder}/o.sqlite", "podracer_orchestrator.migrations")
-        self.transactions = Transactions(self.database, changes)
+        after_change = functools.partial(ending.after_change, clock=self.clock)
+        self.transactions = Transactions(self.database, changes, after_change)
         self.deadlines = LeaseDeadlines(self.clock, TERM_S)
         self.operations = LeaseOperations(self.transactions, self.deadlines, self.store, changes, self.clock)
         self.delivery = Delivery(self.transactions, self.board, changes, self.clock)

@@ -1,6 +1,7 @@
 """The walks of CONTRIBUTING.md, done in a copy: a job field and a command need these edits and no others.
 
-The other walks are done by plug-ins: tests/unit/test_extension_examples.py, tests/unit/orchestrator.
+The stage is done by tests/integration/orchestrator/test_stages.py, the others by plug-ins:
+tests/unit/test_extension_examples.py, tests/unit/orchestrator.
 """
 
 from __future__ import annotations

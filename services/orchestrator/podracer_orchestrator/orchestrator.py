@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import secrets
 from collections.abc import Awaitable, Callable, Mapping
@@ -27,6 +28,7 @@ from podracer_orchestrator.dispatch.lease_operations import LeaseOperations, Swe
 from podracer_orchestrator.dispatch.metrics import Gauges
 from podracer_orchestrator.jobs.quotas import Quotas
 from podracer_orchestrator.leases.deadlines import LeaseDeadlines
+from podracer_orchestrator.outcomes import ending
 from podracer_orchestrator.pool.backend import PoolBackend, StaticPool
 from podracer_orchestrator.pool.local import LocalPool
 from podracer_orchestrator.pool.reconciler import PoolReconciler
@@ -50,8 +52,9 @@ class Orchestrator:
         lease_tokens: LeaseTokens,
         store: ObjectStore,
         channel: grpc.aio.Channel,
+        clock: Clock,
     ) -> None:
-        self.clock = Clock()
+        self.clock = clock
         self.changes = changes
         self.transactions = transactions
         self.store = store
@@ -88,11 +91,12 @@ class Orchestrator:
         token = FileToken(config.tokens / "control")
         changes = ChangeFeed()
         database = open_database(config.database, "podracer_orchestrator.migrations")
-        transactions = Transactions(database, changes)
+        clock = Clock()
+        transactions = Transactions(database, changes, functools.partial(ending.after_change, clock=clock))
         try:
             secret = await transactions.write(_load_or_create_secret)
             channel = open_aio_channel(config.leaderboard, token, config.channel_options("leaderboard"))
-            return cls(config, transactions, changes, LeaseTokens(secret), store, channel)
+            return cls(config, transactions, changes, LeaseTokens(secret), store, channel, clock)
         except BaseException:
             await database.close()
             raise

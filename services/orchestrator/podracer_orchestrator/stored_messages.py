@@ -12,6 +12,7 @@ from podracer.common.v1 import agent_pb2, cohort_pb2, environment_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
 from podracer.orchestrator.v1 import job_pb2
 from podracer.orchestrator.v1 import pod_service_pb2 as pod_pb2
+from podracer_core.errors import PodracerError, UserCodeFailed
 from podracer_orchestrator.tables import CheckpointRow, JobRow, PodRow, PromotionRow, WorkRow
 
 
@@ -39,6 +40,12 @@ def description_of(job: JobRow) -> environment_pb2.EnvironmentDescription:
 def problem_of(row: JobRow | WorkRow) -> cohort_pb2.Problem | None:
     """Why a job or a work has failed."""
     return None if row.problem is None else cohort_pb2.Problem.FromString(row.problem)
+
+
+def as_problem(error: PodracerError) -> cohort_pb2.Problem:
+    """An error as it is stored."""
+    detail = error.user_traceback if isinstance(error, UserCodeFailed) else ""
+    return cohort_pb2.Problem(reason=error.reason, message=error.message, detail=detail)
 
 
 def best_of(job: JobRow) -> agent_pb2.Evaluation | None:
@@ -70,7 +77,7 @@ def proposal_of(work: WorkRow) -> leaderboard_pb2.ProposeCohortResponse:
 
 
 def order_of(work: WorkRow) -> pod_pb2.EvaluateWork:
-    """What an EVALUATE work evaluates."""
+    """What a work evaluates."""
     return pod_pb2.EvaluateWork.FromString(work.evaluation or b"")
 
 

@@ -36,9 +36,14 @@ BigKey = BigInteger().with_variant(Integer, "sqlite")
 class WorkKind(StrEnum):
     INSPECT = "INSPECT"
     TRAIN = "TRAIN"
+    CHALLENGE = "CHALLENGE"
+    """A candidate that claims the target or the first place is evaluated again (`challenges`)."""
+    ENSEMBLE = "ENSEMBLE"
+    """The best candidates act together, at the end of a job (`ensembles`)."""
     RETRAIN = "RETRAIN"
     """The best candidate once more, at the end of a job (`retraining`)."""
-    EVALUATE = "EVALUATE"
+    CONTEST = "CONTEST"
+    """Champion or challenger, at the end of a generation (`contests`)."""
     FOLLOW = "FOLLOW"
     """Only of leases: on the work that another lease, the lead's, trains (`followers`)."""
 
@@ -112,7 +117,7 @@ class JobRow(Base):
     evaluation_cost_s: Mapped[float] = mapped_column(default=0.0)
     active_time_s: Mapped[float] = mapped_column(default=0.0)
     active_since: Mapped[datetime | None]
-    """Set while a TRAIN, RETRAIN or EVALUATE lease is held: from then on `active_time_s` has not been counted yet."""
+    """Set while a lease is held that trains or evaluates: from then on `active_time_s` has not been counted yet."""
     time_to_target_s: Mapped[float | None]
     best: Mapped[bytes | None]
     best_score: Mapped[float | None]
@@ -143,12 +148,8 @@ class JobRow(Base):
 
 
 class WorkRow(Base):
-    """A piece of work. `proposal` says whom to train (ProposeCohortResponse): the leaderboard's answer, for TRAIN.
-
-    For EVALUATE, `evaluation` says what (EvaluateWork, without its environment where that is the job's); it is a
-    challenge where `checkpoint` is set, one side of the contest with the champion where `contest` is, else the ensemble
-    at the end of the job.
-    """
+    """A piece of work: `proposal` says whom to train (ProposeCohortResponse), `evaluation` what to evaluate
+    (EvaluateWork, without its environment where that is the job's)."""
 
     __tablename__ = "works"
     __table_args__ = (Index(None, "job_uid", "state"),)
@@ -165,11 +166,11 @@ class WorkRow(Base):
     problem: Mapped[bytes | None]
     evaluation: Mapped[bytes | None]
     checkpoint: Mapped[str | None] = mapped_column(index=True)
-    """Of a challenge: the prefix. No checkpoint is challenged twice."""
+    """Of CHALLENGE: the prefix. No checkpoint is challenged twice."""
     contest: Mapped[str] = mapped_column(default="")
-    """Whom of a contest it evaluates: `champion` or `challenger` (`contests`)."""
+    """Of CONTEST: whom it evaluates, `champion` or `challenger` (`contests`)."""
     result: Mapped[bytes | None]
-    """Of a contest: the Evaluation."""
+    """Of CONTEST: the Evaluation."""
     claimed_score: Mapped[float | None]
     claims_target: Mapped[bool] = mapped_column(default=False)
     expected_cost_s: Mapped[float] = mapped_column(default=0.0)

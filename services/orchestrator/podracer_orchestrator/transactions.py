@@ -39,6 +39,11 @@ def project_topic(project: str) -> str:
     return f"project/{project}"
 
 
+def due_topic(job_uid: str) -> str:
+    """Time, or the leaderboard, may have brought this job's end; nothing waits for this topic, see `Transactions`."""
+    return f"due/{job_uid}"
+
+
 def touch(session: Session, *topics: str) -> None:
     """Have `topics` notified once the transaction of `session` is durable."""
     session.info.setdefault(_TOPICS, set()).update(topics)
@@ -47,6 +52,11 @@ def touch(session: Session, *topics: str) -> None:
 def touched(session: Session) -> frozenset[str]:
     """The topics touched in this session."""
     return frozenset(session.info.get(_TOPICS, ()))
+
+
+def touched_jobs(session: Session) -> list[str]:
+    """The uids of the jobs among them."""
+    return sorted({topic.partition("/")[2] for topic in touched(session) if topic.startswith(("job/", "due/"))})
 
 
 class ChangeFeed:
@@ -89,11 +99,15 @@ class ChangeFeed:
 
 
 class Transactions:
-    """Runs functions of a session, and notifies `changes` of what they touched once that is durable."""
+    """Runs functions of a session, and notifies `changes` of what they touched once that is durable.
 
-    def __init__(self, database: Database, changes: ChangeFeed) -> None:
+    `after_change` is called at the end of each transaction that writes, and is a part of it.
+    """
+
+    def __init__(self, database: Database, changes: ChangeFeed, after_change: Callable[[Session], None]) -> None:
         self._database = database
         self._changes = changes
+        self._after_change = after_change
 
     async def write(self, operation: Callable[[Session], Result]) -> Result:
         """Run a transaction that changes something; returns once it is durable.
@@ -118,7 +132,9 @@ class Transactions:
 
     async def _write(self, operation: Callable[[Session], Result]) -> Result:
         def noting_topics(session: Session) -> tuple[Result, frozenset[str]]:
-            return operation(session), touched(session)
+            result = operation(session)
+            self._after_change(session)
+            return result, touched(session)
 
         result, topics = await self._database.write(noting_topics)
         self._changes.notify(topics)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import tempfile
 import uuid
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -36,6 +37,17 @@ from podracer_core.storage.layout import checkpoint_prefix
 from podracer_core.storage.manifest import FILE_NAME, Manifest, ManifestFile
 from podracer_orchestrator.config import OrchestratorConfig
 from podracer_orchestrator.server import OrchestratorServer, create_server
+from support.postgresql import PostgresServer
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[PostgresServer]:
+    with tempfile.TemporaryDirectory(prefix="postgres-") as folder:
+        Path(folder).chmod(0o755)
+        found = PostgresServer(Path(folder) / "server")
+        found.start()
+        yield found
+        found.kill()
 
 
 class FakeLeaderboard(leaderboard_service_pb2_grpc.LeaderboardServiceServicer):

@@ -285,7 +285,7 @@ async def test_a_challenge_that_cannot_be_evaluated_does_not_hold_up_the_job(sit
     assert (done.state, done.outcome) == (job_pb2.JOB_STATE_SUCCEEDED, job_pb2.JOB_OUTCOME_BUDGET_USED)
     assert done.progress.best.mean == 480.0
     (failed,) = await events(site, job, "WORK_FAILED")
-    assert "EVALUATE failed: it breaks" in failed.message
+    assert "CHALLENGE failed: it breaks" in failed.message
 
 
 async def test_a_checkpoint_that_no_pod_can_evaluate_fails_its_challenge_at_once(site):
@@ -358,14 +358,14 @@ async def test_only_an_answer_to_what_was_asked_is_taken(site, make_evaluation):
     other = changed()
     other.evaluation.checkpoint.prefix += "x"
     await refused("another checkpoint", evaluate=other)
-    await refused("for a EVALUATE lease", train=pod_pb2.TrainResult())
+    await refused("CHALLENGE lease: its result cannot be TrainResult", train=pod_pb2.TrainResult())
     with pytest.raises(InvalidInput, match="only an EVALUATE work can ask for"):
         await learner.renew(evaluations=[good.evaluation])
     await learner.complete(evaluate=good)
 
     await site.create(display_name="other", pod=ONE_AGENT)
     lease = await learner.ask()
-    await refused("result of an evaluation for a TRAIN lease", lease=lease, evaluate=good)
+    await refused("TRAIN lease: its result cannot be EvaluateResult", lease=lease, evaluate=good)
     forged = learner.train_result(steps=10, score=480.0)
     forged.members[0].candidate.purpose = CHALLENGE
     await refused("only an EVALUATE work can ask for", train=forged)

@@ -2,18 +2,10 @@
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-from alembic.operations import Operations
-from alembic.runtime.migration import MigrationContext
-from alembic.script import ScriptDirectory
-from sqlalchemy import Boolean, LargeBinary, String, create_engine, inspect, text
 
-import podracer_orchestrator.migrations
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
 from podracer.orchestrator.v1 import job_pb2
 from podracer.orchestrator.v1 import job_service_pb2 as service_pb2
@@ -35,17 +27,7 @@ from support.generations import (
     train,
     upload,
 )
-from support.postgresql import PostgresServer
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[PostgresServer]:
-    with tempfile.TemporaryDirectory(prefix="postgres-") as folder:
-        Path(folder).chmod(0o755)
-        found = PostgresServer(Path(folder) / "server")
-        found.start()
-        yield found
-        found.kill()
+from support.old_database import at_revision, insert
 
 
 async def restart(site: Any, database: str) -> None:
@@ -104,26 +86,10 @@ async def test_a_job_from_before_there_were_continuous_ones_promotes_its_best(si
     """The migration keeps what is there, and adds what is new."""
     await site.stop()
     url = server.create_database("former")
-    engine = create_engine(url.replace("postgresql:", "postgresql+psycopg:"))
-    folder = Path(podracer_orchestrator.migrations.__path__[0])
-    scripts = ScriptDirectory(str(folder), version_locations=[str(folder)])
-    revisions = [each for each in reversed(list(scripts.walk_revisions())) if each.revision < "r0010"]
     spec = submission.checked(make_spec(objective=STEPS, evolution=ONE)).SerializeToString()
-    row: dict[str, Any] = {"uid": "u", "project": "default", "job_id": "old", "state": "RUNNING", "spec": spec}
-    with engine.begin() as connection, Operations.context(MigrationContext.configure(connection)):
-        for revision in revisions:
-            revision.module.upgrade()
-        connection.execute(text("CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL)"))
-        connection.execute(text(f"INSERT INTO alembic_version VALUES ('{revisions[-1].revision}')"))
-        for column in inspect(connection).get_columns("jobs"):
-            if not column["nullable"] and column["default"] is None and column["name"] not in row:
-                empty = {Boolean: False, String: "", LargeBinary: b""}
-                kind = next((each for each in empty if isinstance(column["type"], each)), None)
-                row[column["name"]] = 1 if kind is None else empty[kind]
-        row |= {"env_steps": 0, "cost_s": 0.0, "active_time_s": 0.0}
-        names = ", ".join(f":{name}" for name in row)
-        connection.execute(text(f"INSERT INTO jobs ({', '.join(row)}) VALUES ({names})"), row)
-    engine.dispose()
+    with at_revision(url, "r0009") as connection:
+        job = {"uid": "u", "project": "default", "job_id": "old", "state": "RUNNING", "spec": spec}
+        insert(connection, "jobs", **job, env_steps=0, cost_s=0.0, active_time_s=0.0)
     await restart(site, url)
     found = await site.job("projects/default/jobs/old")
     assert (found.state, found.parent, found.HasField("continuous_status")) == (job_pb2.JOB_STATE_RUNNING, "", False)

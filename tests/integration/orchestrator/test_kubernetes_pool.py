@@ -16,7 +16,7 @@ from podracer.orchestrator.v1 import job_service_pb2 as service_pb2
 from podracer_client.secrets.deployment import create_secrets
 from podracer_core.errors import PermissionRefused
 from podracer_orchestrator.pool import reconciler
-from podracer_orchestrator.pool.kubernetes import deaths, pacing, pool, troubles
+from podracer_orchestrator.pool.kubernetes import memory, pool, troubles
 from podracer_orchestrator.pool.kubernetes.job import JobMaker
 from support import manifests
 from support.kubernetes_api import ADMIN, NAMESPACE, Api, delete
@@ -353,7 +353,7 @@ async def test_a_job_that_has_ended_though_its_pod_is_wanted_is_made_again(site,
 
 
 async def test_it_grows_while_there_is_room_and_one_pod_waits_for_more(site, cluster, monkeypatch):
-    monkeypatch.setattr(pacing, "AGAIN_S", 1.0)
+    monkeypatch.setattr(memory, "AGAIN_S", 1.0)
     cluster.nodes[:] = [Node("node-0", cpu=3.0)]
     job = await site.create(pod=shape(12, resources={"cpu": 1.0}))
     said = await until_event(site, job, "POD_UNSCHEDULABLE")
@@ -487,7 +487,7 @@ async def test_what_admission_refuses_is_told_in_its_words(site, cluster, code, 
 
 async def test_a_pod_on_a_dead_node_is_left_behind(site, cluster, monkeypatch):
     """Its Job would wait for its end for ever, and so would the deletion of its Job."""
-    monkeypatch.setattr(deaths, "MARGIN_S", 0.3)
+    monkeypatch.setattr(memory, "MARGIN_S", 0.3)
     monkeypatch.setattr(pool, "_SEEN_S", 0.3)
     cluster.store.change(
         "podtemplates", TEMPLATE, lambda each: each["template"]["spec"].update(terminationGracePeriodSeconds=0)

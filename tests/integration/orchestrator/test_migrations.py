@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
+import pytest
 from alembic.autogenerate import compare_metadata
-from alembic.operations import Operations
 from alembic.runtime.migration import MigrationContext
-from alembic.script import ScriptDirectory
 from sqlalchemy import create_engine, text
 
-import podracer_orchestrator.migrations
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
 from podracer.orchestrator.v1 import job_pb2
 from podracer.orchestrator.v1 import pod_service_pb2 as pod_pb2
 from podracer_core.rpc.tokens import LeaseTokens
 from podracer_orchestrator.jobs import submission
 from podracer_orchestrator.tables import Base
+from support.old_database import at_revision, insert, revisions
 
 
 async def test_the_migrations_make_the_tables(site):
@@ -31,9 +28,7 @@ async def test_a_job_of_an_older_version_goes_on_with_its_lease_and_its_best(sit
     spec = submission.checked(make_spec(pod=job_pb2.PodShape(members=1))).SerializeToString()
     best = make_evaluation("projects/default/jobs/old/agents/a1", 100.0)
     (site.folder / "orchestrator.sqlite").unlink()
-    engine = create_engine(f"sqlite:///{site.folder}/orchestrator.sqlite")
-    folder = Path(podracer_orchestrator.migrations.__path__[0])
-    scripts = ScriptDirectory(str(folder), version_locations=[str(folder)])
+    url = f"sqlite:///{site.folder}/orchestrator.sqlite"
     rows = {
         "settings": {"name": "lease_secret", "value": b"s" * 32},
         "jobs": {
@@ -65,15 +60,9 @@ async def test_a_job_of_an_older_version_goes_on_with_its_lease_and_its_best(sit
             **{"grant_time": 1},
         },
     }
-    with engine.begin() as connection, Operations.context(MigrationContext.configure(connection)):
-        for revision in ("r0001", "r0002"):
-            scripts.get_revision(revision).module.upgrade()
-        connection.execute(text("CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL)"))
-        connection.execute(text("INSERT INTO alembic_version VALUES ('r0002')"))
+    with at_revision(url, "r0002") as connection:
         for table, row in rows.items():
-            names = ", ".join(f":{name}" for name in row)
-            connection.execute(text(f"INSERT INTO {table} ({', '.join(row)}) VALUES ({names})"), row)
-    engine.dispose()
+            insert(connection, table, **row)
 
     await site.start()
     found = await site.job("projects/default/jobs/old")
@@ -88,6 +77,33 @@ async def test_a_job_of_an_older_version_goes_on_with_its_lease_and_its_best(sit
     await learner.confirm(476.0)
     done = await site.job("projects/default/jobs/old")
     assert (done.outcome, done.progress.env_steps) == (job_pb2.JOB_OUTCOME_TARGET_REACHED, 40)
+
+
+@pytest.mark.parametrize("engine", ["sqlite", "postgresql"])
+def test_each_thing_that_was_evaluated_gets_a_kind(engine, request, tmp_path):
+    """What it was, its columns had told."""
+    is_sqlite = engine == "sqlite"
+    url = f"sqlite:///{tmp_path}/o.sqlite" if is_sqlite else request.getfixturevalue("server").create_database("kinds")
+    columns = {
+        "CHALLENGE": {"kind": "EVALUATE", "checkpoint": "a/b/"},
+        "CONTEST": {"kind": "EVALUATE", "contest": "champion"},
+        "ENSEMBLE": {"kind": "EVALUATE"},
+        "TRAIN": {"kind": "TRAIN"},
+        "RETRAIN": {"kind": "RETRAIN"},
+    }
+    with at_revision(url, "r0011") as connection:
+        insert(connection, "jobs", uid="u")
+        for fence, (kind, row) in enumerate(columns.items(), 2):
+            insert(connection, "works", id=kind, job_uid="u", **row)
+            lease = {"id": kind, "request_id": kind, "work_id": kind, "job_uid": "u"}
+            insert(connection, "leases", fence=fence, kind=row["kind"], **lease)
+        lease = {"id": "f", "request_id": "f", "work_id": "TRAIN", "job_uid": "u"}
+        insert(connection, "leases", fence=1, kind="FOLLOW", **lease)
+        revisions()["r0012"].module.upgrade()
+        works = connection.execute(text("SELECT id, kind FROM works")).all()
+        leases = connection.execute(text("SELECT id, kind FROM leases")).all()
+    assert dict(works) == {kind: kind for kind in columns}
+    assert dict(leases) == {kind: kind for kind in columns} | {"f": "FOLLOW"}
 
 
 def _proposal():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import heapq
 import itertools
 import math
@@ -32,6 +33,7 @@ from podracer_orchestrator.jobs.plan import PodKind
 from podracer_orchestrator.leases import followers, leases
 from podracer_orchestrator.leases.deadlines import LeaseDeadlines
 from podracer_orchestrator.leases.leases import Holder
+from podracer_orchestrator.outcomes import ending
 from podracer_orchestrator.pool import pods, reconciler
 from podracer_orchestrator.pool.backend import Capacity, PoolBackend, StaticPool
 from podracer_orchestrator.pool.capacity import capacity_message
@@ -90,7 +92,8 @@ class World:
         self.clock, changes = ManualClock(), ChangeFeed()
         self.store = open_store(f"file://{folder}/store")
         self.database = open_database(f"sqlite:///{folder}/o.sqlite", "podracer_orchestrator.migrations")
-        self.transactions = Transactions(self.database, changes)
+        after_change = functools.partial(ending.after_change, clock=self.clock)
+        self.transactions = Transactions(self.database, changes, after_change)
         deadlines = LeaseDeadlines(self.clock, 1e6)
         self.operations = LeaseOperations(self.transactions, deadlines, self.store, changes, self.clock)
         board = Board()

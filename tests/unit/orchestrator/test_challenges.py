@@ -9,7 +9,7 @@ import pytest
 from podracer.common.v1 import agent_pb2
 from podracer.orchestrator.v1 import job_pb2
 from podracer_orchestrator.jobs.plan import JobPlan, plan_of
-from podracer_orchestrator.outcomes.challenges import FALSE_CLAIMS, corrected_score, level
+from podracer_orchestrator.outcomes.claims import FALSE_CLAIMS, corrected_score, level
 from podracer_orchestrator.tables import JobRow
 
 TWO_EPISODES = agent_pb2.Evaluation(returns=[90.0, 110.0], mean=100.0, lower_bound=100 - 10 / math.tan(math.pi / 40))

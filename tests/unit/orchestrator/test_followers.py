@@ -51,7 +51,7 @@ def test_of_the_pods_that_are_one_too_many_a_follower_goes_before_a_lead():
     there = [PodRow(name=name, kind="fused", state=PodState.WORKING) for name in names]
     held = [
         LeaseRow(pod=names[0], kind=WorkKind.FOLLOW),
-        LeaseRow(pod=names[1], kind=WorkKind.EVALUATE),
+        LeaseRow(pod=names[1], kind=WorkKind.CHALLENGE),
         LeaseRow(pod=names[2], kind=WorkKind.TRAIN),
     ]
     choice = choose_pods({PodKind(): 2}, there, held)

@@ -16,7 +16,8 @@ from podracer_orchestrator.continuous import contests, generations, promotions
 from podracer_orchestrator.jobs import founders, jobs, submission
 from podracer_orchestrator.jobs.jobs import NewJob
 from podracer_orchestrator.jobs.state import JobOutcome, JobState
-from podracer_orchestrator.tables import Base, CheckpointRow, Decision, JobRow, OutboxRow, WorkRow, WorkState
+from podracer_orchestrator.tables import Base, CheckpointRow, Decision, JobRow, OutboxRow, WorkState
+from podracer_orchestrator.works import works
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 DAY = timedelta(days=1)
@@ -80,9 +81,10 @@ def end_well(session: Session, child: JobRow, mean: float, now: datetime) -> Non
     best.checkpoint.prefix, best.checkpoint.manifest_sha256 = prefix, "0" * 64
     child.best, child.best_score = best.SerializeToString(), mean
     session.flush()
-    if contests.is_wanted(session, child):
-        contests.begin(session, child, now)
-        for work in session.scalars(select(WorkRow).where(WorkRow.contest != "", WorkRow.job_uid == child.uid)):
+    contest = contests.ContestWork()
+    if contest.is_wanted(session, child):
+        contest.begin(session, child, now)
+        for work in works.of_kind(session, child, contest.kind):
             value = mean if work.contest == contests.CHALLENGER else 5.0
             result = agent_pb2.Evaluation(agent="x", mean=value, returns=[value] * 32, evaluation_id=work.id)
             work.state, work.result = WorkState.DONE, result.SerializeToString()

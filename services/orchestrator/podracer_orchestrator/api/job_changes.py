@@ -74,7 +74,6 @@ def change(session: Session, job: JobRow, wanted: JobChange, now: datetime) -> N
         objective.reconsider(session, job, now)
     if wanted.suspend is not None:
         _set_suspended(session, job, wanted.suspend, now)
-    objective.finish_if_due(session, job, now)
     touch(session, POOL, WORK, job_topic(job.uid))
 
 

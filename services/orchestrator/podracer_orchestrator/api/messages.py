@@ -17,7 +17,7 @@ from podracer_orchestrator.jobs import jobs
 from podracer_orchestrator.leases import leases
 from podracer_orchestrator.leases.deadlines import LeaseDeadlines, LiveReport
 from podracer_orchestrator.leases.leases import PodLease
-from podracer_orchestrator.outcomes import objective, retraining
+from podracer_orchestrator.outcomes import ending, post_training
 from podracer_orchestrator.stored_messages import (
     best_of,
     build_of,
@@ -124,9 +124,9 @@ def _progress(session: Session, job: JobRow, deadlines: LeaseDeadlines, now: dat
         max(0, begun + deadlines.live(fence).member_env_steps.get(agent, 0) - committed)
         for fence, agent, begun, committed in leases.standings(session, job.uid)
     )
-    left = retraining.env_steps_left(session, job) if spec_of(job).HasField("retrain") else None
+    left = post_training.env_steps_left(session, job)
     if left is None:
-        eta_s = objective.expected_end_s(job, used, len(held), speed)
+        eta_s = ending.expected_end_s(job, used, len(held), speed)
     else:
         eta_s = max(0, left - live) / speed if speed > 0.0 else None
     return job_pb2.JobProgress(

@@ -25,9 +25,9 @@ from podracer_orchestrator.dispatch.dispatcher import Ask, Dispatcher
 from podracer_orchestrator.dispatch.lease_operations import LeaseOperations
 from podracer_orchestrator.leases.deadlines import LeaseDeadlines, LiveReport
 from podracer_orchestrator.leases.leases import Holder
-from podracer_orchestrator.outcomes.results import member_commit
 from podracer_orchestrator.pool.pods import PodReport
 from podracer_orchestrator.stored_messages import encode, timestamp
+from podracer_orchestrator.works.train_results import member_commit
 
 SERVICE = "/podracer.orchestrator.v1.PodService/"
 METHODS: Mapping[str, set[Role]] = {

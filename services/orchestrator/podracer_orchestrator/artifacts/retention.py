@@ -266,18 +266,16 @@ def _needed(session: Session, job: JobRow) -> set[str]:
     challenged = select(WorkRow.checkpoint).where(WorkRow.job_uid == job.uid, WorkRow.checkpoint.is_not(None))
     needed |= {prefix for prefix in session.scalars(challenged) if prefix}
     for work in session.scalars(select(WorkRow).where(WorkRow.job_uid == job.uid, WorkRow.state.in_(_OPEN))):
-        if work.kind == WorkKind.EVALUATE:
-            needed |= {each.checkpoint.prefix for each in order_of(work).policies}
-        else:
-            needed |= {prefix for each in proposal_of(work).proposals for prefix in _of_spec(each.agent)}
-            members = select(MemberRow.checkpoint).where(MemberRow.work_id == work.id)
-            needed |= {prefix for prefix in session.scalars(members) if prefix}
+        needed |= {each.checkpoint.prefix for each in order_of(work).policies}
+        needed |= {prefix for each in proposal_of(work).proposals for prefix in _of_spec(each.agent)}
+        members = select(MemberRow.checkpoint).where(MemberRow.work_id == work.id)
+        needed |= {prefix for prefix in session.scalars(members) if prefix}
     return needed
 
 
 def _in_contests(session: Session) -> set[str]:
     """What is compared in the contests of jobs: the champion is of another one."""
-    query = select(WorkRow).where(WorkRow.contest != "", WorkRow.state.in_(_OPEN))
+    query = select(WorkRow).where(WorkRow.kind == WorkKind.CONTEST, WorkRow.state.in_(_OPEN))
     orders = [order_of(work) for work in session.scalars(query)]
     return {policy.checkpoint.prefix for order in orders for policy in order.policies}
 

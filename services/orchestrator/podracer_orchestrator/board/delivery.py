@@ -25,7 +25,7 @@ from podracer_orchestrator.jobs import jobs
 from podracer_orchestrator.jobs.state import LIVE_STATES, TRAINING_STATES, JobState
 from podracer_orchestrator.outcomes import objective
 from podracer_orchestrator.tables import JobRow, OutboxRow
-from podracer_orchestrator.transactions import OUTBOX, ChangeFeed, Transactions
+from podracer_orchestrator.transactions import OUTBOX, ChangeFeed, Transactions, due_topic, touch
 
 logger = logging.getLogger(__name__)
 
@@ -138,10 +138,7 @@ class Delivery:
                 self._refused(session, row, answer)
             else:
                 self._delivered(session, row, answer)
-        for job_uid in {row.job_uid for row, _ in answered}:
-            job = session.get(JobRow, job_uid)
-            if job is not None:
-                objective.finish_if_due(session, job, self._clock.now())
+            touch(session, due_topic(row.job_uid))
 
     def _delivered(self, session: Session, row: OutboxRow, answer: Message) -> None:
         job = session.get(JobRow, row.job_uid)

@@ -25,10 +25,12 @@ from podracer_orchestrator.clock import Clock
 from podracer_orchestrator.jobs import jobs
 from podracer_orchestrator.jobs.budget import Remainder
 from podracer_orchestrator.jobs.state import LIVE_STATES, JobState
-from podracer_orchestrator.outcomes import ensembles, failures, objective
+from podracer_orchestrator.outcomes import ensembles
+from podracer_orchestrator.stored_messages import as_problem
 from podracer_orchestrator.tables import JobRow, WorkRow, WorkState
 from podracer_orchestrator.transactions import ENSEMBLE, ChangeFeed, Transactions
 from podracer_orchestrator.works import works
+from podracer_orchestrator.works.works import Change
 
 Found = TypeVar("Found")
 
@@ -132,14 +134,12 @@ class CohortProposer:
         work = session.get(WorkRow, what.work_id)
         if work is None or work.state != WorkState.PROPOSING:
             return  # its job has ended meanwhile
-        job, now = jobs.get_by_uid(session, what.job_uid), self._clock.now()
-        works.store_proposal(session, job, work, answer, now)
-        objective.finish_if_due(session, job, now)
+        works.store_proposal(session, jobs.get_by_uid(session, what.job_uid), work, answer, self._clock.now())
 
     def _refused(self, session: Session, what: ToPropose, error: PodracerError) -> None:
         job = session.get(JobRow, what.job_uid)
         if job is not None and JobState(job.state) in LIVE_STATES:
-            jobs.fail(session, job, failures.problem_of(error), self._clock.now())
+            jobs.fail(session, job, as_problem(error), self._clock.now())
 
     def _ask_later(self, what: ToPropose) -> None:
         self._asked_in_vain[what.job_uid] = _InVain(what.rounds, self._clock.monotonic() + RETRY_S)
@@ -215,12 +215,11 @@ class EnsembleMaker:
         work = session.get(WorkRow, work_id)
         if work is None or work.state != WorkState.PROPOSING:
             return  # its job has ended meanwhile
-        job, now = jobs.get_by_uid(session, work.job_uid), self._clock.now()
+        change = Change(session, jobs.get_by_uid(session, work.job_uid), work, "", self._clock.now())
         if board is None:
-            ensembles.give_up(session, job, work, why, now)
+            ensembles.give_up(change, why)
         else:
-            ensembles.choose(session, job, work, board.candidates, now)
-        objective.finish_if_due(session, job, now)
+            ensembles.choose(change, board.candidates)
 
 
 def _awaiting(session: Session) -> dict[str, str]:

@@ -13,10 +13,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from podracer.common.v1 import agent_pb2, environment_pb2
+from podracer.common.v1 import agent_pb2
 from podracer.orchestrator.v1 import pod_service_pb2 as pod_pb2
 from podracer_core.statistics import student_t_quantile
 from podracer_orchestrator import events
@@ -34,12 +33,11 @@ from podracer_orchestrator.stored_messages import (
     result_of,
     spec_of,
 )
-from podracer_orchestrator.tables import JobRow, WorkKind, WorkRow, WorkState
+from podracer_orchestrator.tables import JobRow, LeaseRow, WorkKind, WorkState
 from podracer_orchestrator.transactions import WORK, touch
-from podracer_orchestrator.works import evaluation_works
+from podracer_orchestrator.works import evaluation_works, works
 
 CHAMPION, CHALLENGER = "champion", "challenger"
-_OPEN = (WorkState.READY, WorkState.LEASED)
 _CONFIDENCE = 0.975
 """Of the one-sided bound of the mean difference: that of a two-sided 95 % interval."""
 
@@ -54,74 +52,67 @@ class Contest:
     problem: str = ""
 
 
-def is_wanted(session: Session, job: JobRow) -> bool:
-    """Whether the job has to hold its contest before it ends."""
-    works = _works(session, job)
-    if works:
-        return any(work.state in _OPEN for work in works)
-    final = final_policy(job)
-    if job.parent_uid is None or final is None:
-        return False
-    parent = session.get(JobRow, job.parent_uid)
-    if parent is None or JobState(parent.state) in FINAL_STATES:
-        return False
-    present = promotions.champion(session, parent)
-    if present is None or present.prefix == final.checkpoint.prefix:
-        return False
-    return can_act(session, job, present.prefix)
+class ContestWork(evaluation_works.EvaluationWork, works.Stage):
+    """One side of the contest of a generation's job."""
 
+    kind = WorkKind.CONTEST
 
-def has_begun(session: Session, job: JobRow) -> bool:
-    """Whether the job is at work on its contest, or has held it: from then on it is certain who is judged."""
-    return bool(_works(session, job))
+    def is_wanted(self, session: Session, job: JobRow) -> bool:
+        """Where there is a champion to beat, by another policy."""
+        final = final_policy(job)
+        parent = None if job.parent_uid is None else session.get(JobRow, job.parent_uid)
+        if final is None or parent is None or JobState(parent.state) in FINAL_STATES:
+            return False
+        present = promotions.champion(session, parent)
+        if present is None or present.prefix == final.checkpoint.prefix:
+            return False
+        return can_act(session, job, present.prefix)
 
+    def begin(self, session: Session, job: JobRow, now: datetime) -> None:
+        """Make the works of both sides."""
+        parent = jobs.get_by_uid(session, job.parent_uid or "")
+        present = promotions.champion(session, parent)
+        best, challenger = best_of(job), final_policy(job)
+        assert present is not None and challenger is not None, "there are two to compare"
+        environment = environment_of(spec_of(job))
+        environment.kwargs.update(dict(spec_of(parent).continuous.contest))
+        for side, policy in {CHAMPION: policy_of(present), CHALLENGER: challenger}.items():
+            work = jobs.add_work(session, job, self.kind, WorkState.READY, now)
+            work.contest = side
+            evaluation_works.fill(
+                job,
+                work,
+                [policy],
+                agent_pb2.EVALUATION_PURPOSE_REQUESTED,
+                set(best.seeds if best else ()),
+                seeds_of=f"{job.uid}/contest",
+                environment=environment,
+            )
+        message = f"{challenger.agent} against {present.agent}"
+        events.record(session, job, "CONTEST_STARTED", message, now=now, subject=challenger.agent)
+        touch(session, WORK)
 
-def begin(session: Session, job: JobRow, now: datetime) -> None:
-    """Make its two works."""
-    parent = jobs.get_by_uid(session, job.parent_uid or "")
-    present = promotions.champion(session, parent)
-    best, challenger = best_of(job), final_policy(job)
-    assert present is not None and challenger is not None, "there are two to compare"
-    sides = {CHAMPION: policy_of(present), CHALLENGER: challenger}
-    environment = _environment(job, parent)
-    for side, policy in sides.items():
-        work = jobs.add_work(session, job, WorkKind.EVALUATE, WorkState.READY, now)
-        work.contest = side
-        evaluation_works.fill(
-            job,
-            work,
-            [policy],
-            agent_pb2.EVALUATION_PURPOSE_REQUESTED,
-            set(best.seeds if best else ()),
-            seeds_of=f"{job.uid}/contest",
-            environment=environment,
-        )
-    message = f"{challenger.agent} against {present.agent}"
-    events.record(session, job, "CONTEST_STARTED", message, now=now, subject=challenger.agent)
-    touch(session, WORK)
-
-
-def complete(session: Session, job: JobRow, work: WorkRow, result: pod_pb2.EvaluateResult, now: datetime) -> None:
-    """Store how one side did."""
-    work.result = encode(result.evaluation)
-    message = f"the {work.contest}: {evaluation_works.describe(result.evaluation)}"
-    details = evaluation_works.numbers(result.evaluation)
-    agent = result.evaluation.agent
-    events.record(session, job, "CONTEST_EVALUATED", message, now=now, subject=agent, work=work.id, **details)
+    def complete(self, change: works.Change, lease: LeaseRow, result: pod_pb2.EvaluateResult) -> None:
+        """Store how one side did."""
+        super().complete(change, lease, result)
+        change.work.result = encode(result.evaluation)
+        message = f"the {change.work.contest}: {evaluation_works.describe(result.evaluation)}"
+        details = evaluation_works.numbers(result.evaluation)
+        change.record("CONTEST_EVALUATED", message, subject=result.evaluation.agent, **details)
 
 
 def outcome(session: Session, job: JobRow) -> Contest | None:
     """How the contest of a job that has ended went; None where there was none."""
-    works = {work.contest: work for work in _works(session, job)}
-    if not works:
+    sides = {work.contest: work for work in works.of_kind(session, job, WorkKind.CONTEST)}
+    if not sides:
         return None
-    prefix = order_of(works[CHAMPION]).policies[0].checkpoint.prefix
-    for side, work in works.items():
-        if work.result is None:
-            problem = problem_of(work)
+    prefix = order_of(sides[CHAMPION]).policies[0].checkpoint.prefix
+    for side in (CHALLENGER, CHAMPION):
+        if sides[side].result is None:
+            problem = problem_of(sides[side])
             why = problem.message if problem and problem.message else "its job ended before"
             return Contest(prefix, problem=f"the {side} could not be evaluated: {why}")
-    return Contest(prefix, result_of(works[CHAMPION]), result_of(works[CHALLENGER]))
+    return Contest(prefix, result_of(sides[CHAMPION]), result_of(sides[CHALLENGER]))
 
 
 def is_won(champion: agent_pb2.Evaluation, challenger: agent_pb2.Evaluation, margin: float) -> tuple[bool, str]:
@@ -159,14 +150,3 @@ def paired_lower_bound(first: Sequence[float], second: Sequence[float]) -> float
 def can_act(session: Session, job: JobRow, prefix: str) -> bool:
     """Whether the policy of a checkpoint knows the spaces of the job's environment."""
     return founders.fits(session, job, prefix)
-
-
-def _environment(job: JobRow, parent: JobRow) -> environment_pb2.EnvironmentSpec:
-    environment = environment_of(spec_of(job))
-    environment.kwargs.update(dict(spec_of(parent).continuous.contest))
-    return environment
-
-
-def _works(session: Session, job: JobRow) -> Sequence[WorkRow]:
-    query = select(WorkRow).where(WorkRow.job_uid == job.uid, WorkRow.contest != "")
-    return session.scalars(query.order_by(WorkRow.contest)).all()

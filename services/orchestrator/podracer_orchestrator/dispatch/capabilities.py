@@ -18,7 +18,7 @@ from podracer_core.catalogue.extensions import BUILT_IN_EVALUATORS
 from podracer_orchestrator import events
 from podracer_orchestrator.jobs.plan import plan_of
 from podracer_orchestrator.stored_messages import order_of, proposal_of, read_spec
-from podracer_orchestrator.tables import JobRow, MemberRow, PodRow, WorkKind, WorkRow
+from podracer_orchestrator.tables import JobRow, MemberRow, PodRow, WorkRow
 
 PASSED_OVER = "POD_PASSED_OVER"
 _BUILT_IN_EVALUATORS = frozenset(entry.name for entry in BUILT_IN_EVALUATORS)
@@ -76,13 +76,11 @@ class Capabilities:
 
     def can_do(self, session: Session, job: JobRow, work: WorkRow) -> bool:
         """Whether the pod has the algorithms of a work."""
-        if _searched(job.spec) <= self.algorithms or work.kind == WorkKind.INSPECT:
+        if _searched(job.spec) <= self.algorithms:
             return True
-        if work.kind != WorkKind.EVALUATE:
-            return {each.agent.algorithm for each in proposal_of(work).proposals} <= self.algorithms
         agents = [policy.agent for policy in order_of(work).policies]
         trained = select(WorkRow).join(MemberRow, MemberRow.work_id == WorkRow.id).where(MemberRow.agent.in_(agents))
-        proposals = (proposal_of(each).proposals for each in session.scalars(trained.distinct()))
+        proposals = (proposal_of(each).proposals for each in [work, *session.scalars(trained.distinct())])
         return {each.agent.algorithm for found in proposals for each in found} <= self.algorithms
 
 

@@ -18,19 +18,20 @@ from podracer_orchestrator.clock import Clock
 from podracer_orchestrator.dispatch.capabilities import Capabilities, note_passed_over
 from podracer_orchestrator.dispatch.metrics import WaitingPods, granted
 from podracer_orchestrator.jobs import jobs
-from podracer_orchestrator.jobs.budget import BudgetSplit, Grant, Remainder, RoundLimits, cut_round, remainder
+from podracer_orchestrator.jobs.budget import BudgetSplit, Remainder, remainder
 from podracer_orchestrator.jobs.plan import plan_of
 from podracer_orchestrator.jobs.state import TRAINING_STATES, JobState
 from podracer_orchestrator.leases import followers, leases
 from podracer_orchestrator.leases.deadlines import LeaseDeadlines
 from podracer_orchestrator.leases.lease_messages import lease_message
-from podracer_orchestrator.outcomes import challenges, failures, objective
+from podracer_orchestrator.outcomes import lease_ends
 from podracer_orchestrator.pool import pods
 from podracer_orchestrator.pool.shares import PoolShares
-from podracer_orchestrator.stored_messages import proposal_of
+from podracer_orchestrator.stored_messages import as_problem
 from podracer_orchestrator.tables import JobRow, LeaseRow, LeaseState, PodRow, PodState, WorkKind, WorkRow, WorkState
 from podracer_orchestrator.transactions import WORK, ChangeFeed, Transactions, touch
 from podracer_orchestrator.works import works
+from podracer_orchestrator.works.works import Change
 
 logger = logging.getLogger(__name__)
 
@@ -139,13 +140,13 @@ class Dispatcher:
             if former.state != LeaseState.HELD or not self._deadlines.is_running(former.fence):
                 return True, None
             self._deadlines.renew(former.fence)
-            return True, lease_message(session, former, self._tokens, self._deadlines.term_s)
+            return True, self._message(session, former)
         for lease in leases.held(session, pod=pod.name):
             # A learner works on one lease at a time: whoever asks anew has lost, or forgotten, the one before.
             restarted = lease.instance_id != ask.report.instance_id
             why = "its learner was started again" if restarted else "its learner asked for other work"
-            problem = failures.problem_of(PodracerError(f"{pod.name}: {why}", reason="POD_RESTARTED"))
-            failures.lose(session, lease, LeaseState.EXPIRED, why, now, problem=problem)
+            problem = as_problem(PodracerError(f"{pod.name}: {why}", reason="POD_RESTARTED"))
+            lease_ends.lose(session, lease, LeaseState.EXPIRED, why, now, problem=problem)
             self._deadlines.end(lease.fence)
         if pod.state == PodState.LOST:
             pod.state = PodState.IDLE
@@ -162,18 +163,19 @@ class Dispatcher:
             return _exit_message("the pod is not needed any more")
         own = session.get(JobRow, turn) if turn else None
         if own is not None and self._shares.may_take(session, pod, own):
-            found = self._find_in(session, own, works.waiting(session, [own.uid]), ask)
+            found = self._find_in(session, own, works.ready(session, own), ask)
             if found is not None:
                 return found
         offer = self._shares.offer(session, pod)
-        waiting = works.waiting(session, [job.uid for job in offer.jobs])
+        with_ready = works.with_ready(session, [job.uid for job in offer.jobs])
 
         def is_crowded(job: JobRow) -> bool:
-            return not _ready_kinds(waiting, job) and self._proposer.turn(job.uid).locked()
+            return job.uid not in with_ready and self._proposer.turn(job.uid).locked()
 
         passed_over = [] if own is None else [own.uid]
         for job in sorted((job for job in offer.jobs if job is not own), key=is_crowded):
-            found = None if job.uid in offer.full else self._find_in(session, job, waiting, ask)
+            ready = works.ready(session, job) if job.uid in with_ready else ()
+            found = None if job.uid in offer.full else self._find_in(session, job, ready, ask)
             if isinstance(found, pod_pb2.Lease):
                 self._shares.took(offer, job, passed_over)
             if found is not None:
@@ -181,33 +183,23 @@ class Dispatcher:
             passed_over.append(job.uid)
         return None
 
-    def _find_in(self, session: Session, job: JobRow, waiting: works.Waiting, ask: Ask) -> Found:
-        now, kinds, can = self._clock.now(), _ready_kinds(waiting, job), ask.capabilities
+    def _find_in(self, session: Session, job: JobRow, ready: Sequence[WorkRow], ask: Ask) -> Found:
+        now, can = self._clock.now(), ask.capabilities
         obstacle = can.obstacle(session.get_one(PodRow, ask.report.name), job)
         if obstacle:
             note_passed_over(session, job, ask.report.name, obstacle, now)
             return None
-        waiting_works = works.ready(session, job.uid) if kinds - {WorkKind.EVALUATE} else ()
-        work = next((each for each in waiting_works if can.can_do(session, job, each)), None)
-        if work is not None and work.kind == WorkKind.INSPECT:
-            return self._grant(session, job, work, ask, works.NO_ROUND)
-        if JobState(job.state) not in TRAINING_STATES:
-            return None
-        evaluation = objective.next_evaluation(session, job, now) if WorkKind.EVALUATE in kinds else None
-        if evaluation is not None and can.can_do(session, job, evaluation):
-            if evaluation.checkpoint is not None:
-                challenges.note_start(session, job, evaluation, ask.report.name, now)
-            cost_s = 0.0 if plan_of(job).budget.cost_s is None else evaluation.expected_cost_s
-            return self._grant(session, job, evaluation, ask, Grant(RoundLimits(), reserved_cost_s=cost_s))
-        if work is not None and work.kind == WorkKind.RETRAIN:
-            whole = works.round_of(plan_of(job), proposal_of(work))
-            return self._grant(session, job, work, ask, Grant(leases.round_left(session, work, whole)))
-        if job.time_to_target_s is not None:
-            return None  # the job only waits for its last stages
+        ready = [work for work in ready if can.can_do(session, job, work)]
+        for work in ready:
+            if work.kind != WorkKind.TRAIN and (lease := self._grant(session, job, work, ask)) is not None:
+                return lease
+        if JobState(job.state) not in TRAINING_STATES or job.time_to_target_s is not None:
+            return None  # it only waits for what pods do already
+        round_ = next((work for work in ready if work.kind == WorkKind.TRAIN), None)
         left = remainder(plan_of(job).budget, leases.usage(session, job, now))
         if plan_of(job).learners > 1:
-            return self._find_in_team(session, job, work, left, ask)
-        return self._train(session, job, work, left, ask) or self._propose(session, job, left, ask)
+            return self._find_in_team(session, job, round_, left, ask)
+        return self._grant(session, job, round_, ask) or self._propose(session, job, left, ask)
 
     def _find_in_team(self, session: Session, job: JobRow, work: WorkRow | None, left: Remainder, ask: Ask) -> Found:
         """Lead a team as long as there are fewer than the pods suffice for, else follow a lead, else lead after all.
@@ -223,7 +215,7 @@ class Dispatcher:
         leads = [lease for lease in leases.held(session, job_uid=job.uid) if lease.kind == WorkKind.TRAIN]
         found: Found = None
         if len(leads) < plan.max_teams:
-            found = self._train(session, job, work, left, ask)
+            found = self._grant(session, job, work, ask)
         if found is None and len(leads) < min(plan.max_teams, plan.teams(self._shares.expected(session, job))):
             found = self._propose(session, job, left, ask)
         if found is None:
@@ -232,22 +224,14 @@ class Dispatcher:
             found = self._propose(session, job, left, ask)
         return found
 
-    def _train(
-        self, session: Session, job: JobRow, work: WorkRow | None, left: Remainder, ask: Ask
-    ) -> pod_pb2.Lease | None:
-        """Lease a TRAIN work that waits, cut to what is left of the budget."""
-        if work is None:
-            return None
-        whole = leases.round_left(session, work, works.round_of(plan_of(job), proposal_of(work)))
-        what = cut_round(whole, left, work.places, self._split(session, job))
-        return None if what is None else self._grant(session, job, work, ask, what)
-
     def _propose(self, session: Session, job: JobRow, left: Remainder, ask: Ask) -> ToPropose | None:
         """What the leaderboard has to be asked before there is another cohort to train."""
         if job.rounds_over or left.is_empty or not self._proposer.may_ask(job):
             return None
-        work = works.proposing(session, job.uid)
-        if work is None:
+        of_before = works.of_kind(session, job, WorkKind.TRAIN, WorkState.PROPOSING)  # of now, or from before a crash
+        if of_before:
+            work = of_before[0]
+        else:
             plan = plan_of(job)
             places = plan.members or plan.places(plan.teams(self._shares.expected(session, job)))
             work = jobs.add_work(session, job, WorkKind.TRAIN, WorkState.PROPOSING, self._clock.now(), places)
@@ -266,14 +250,28 @@ class Dispatcher:
             return None
         lease = leases.follow(session, job, place, ask.asker, cost_s, now)
         self._deadlines.begin(lease.fence, job.uid)
-        return lease_message(session, lease, self._tokens, self._deadlines.term_s)
+        return self._message(session, lease)
 
-    def _grant(self, session: Session, job: JobRow, work: WorkRow, ask: Ask, what: Grant) -> pod_pb2.Lease:
-        lease = leases.grant(session, job, work, ask.asker, what, self._clock.now())
+    def _grant(self, session: Session, job: JobRow, work: WorkRow | None, ask: Ask) -> pod_pb2.Lease | None:
+        """Lease a work that waits, if it may begin now."""
+        if work is None:
+            return None
+        change, plan = Change(session, job, work, ask.report.name, self._clock.now()), plan_of(job)
+        what = lease_ends.work_of(work.kind).grant(
+            change,
+            lambda: (remainder(plan.budget, leases.usage(session, job, change.now)), self._split(session, job)),
+        )
+        if what is None:
+            return None
+        lease = leases.grant(session, job, work, ask.asker, what, change.now)
         self._deadlines.begin(lease.fence, job.uid)
-        if plan_of(job).learners > 1 and work.kind == WorkKind.TRAIN:
+        if plan.learners > 1 and work.kind == WorkKind.TRAIN:
             touch(session, WORK)  # there is somebody to follow
-        return lease_message(session, lease, self._tokens, self._deadlines.term_s)
+        return self._message(session, lease)
+
+    def _message(self, session: Session, lease: LeaseRow) -> pod_pb2.Lease:
+        change, kind = lease_ends.change_of(session, lease, self._clock.now()), lease_ends.work_of(lease.kind)
+        return lease_message(change, lease, kind, self._tokens, self._deadlines.term_s)
 
     def _split(self, session: Session, job: JobRow) -> BudgetSplit:
         plan = plan_of(job)
@@ -288,10 +286,6 @@ class Dispatcher:
         pod_s = leases.active_time_s(job, self._clock.now()) * teams * plan.learners
         rate = max(1.0, job.cost_s / pod_s) if pod_s > 0.0 else 1.0
         return BudgetSplit(max(1, without), job.env_steps / job.cost_s * rate, plan.learners, rate)
-
-
-def _ready_kinds(waiting: works.Waiting, job: JobRow) -> set[str]:
-    return {kind for kind, state in waiting.get(job.uid, ()) if state == WorkState.READY}
 
 
 def _exit_message(reason: str) -> pod_pb2.Lease:

@@ -23,11 +23,11 @@ from podracer_orchestrator.jobs.state import ACTIVE_STATES, JobState
 from podracer_orchestrator.leases import followers, leases
 from podracer_orchestrator.leases.deadlines import LeaseDeadlines, LiveReport
 from podracer_orchestrator.leases.leases import Holder
-from podracer_orchestrator.outcomes import failures, objective, results
+from podracer_orchestrator.outcomes import lease_ends
 from podracer_orchestrator.pool import pods
-from podracer_orchestrator.tables import CheckpointRow, JobRow, LeaseRow, LeaseState, PodState
-from podracer_orchestrator.transactions import ChangeFeed, Transactions
-from podracer_orchestrator.works import checkpoints, evaluation_works
+from podracer_orchestrator.tables import CheckpointRow, LeaseRow, LeaseState, PodState
+from podracer_orchestrator.transactions import ChangeFeed, Transactions, due_topic, touch
+from podracer_orchestrator.works import checkpoints
 from podracer_orchestrator.works.checkpoints import MemberCommit
 
 logger = logging.getLogger(__name__)
@@ -37,8 +37,6 @@ HANDED_BACK = ("", "DRAINED", "DRAINING", "SHUTDOWN", "SUSPENDED", "STOPPED", "C
 ACCRUAL_S = 2.0
 """Active time, and what followers cost, is stored this often: a crash forgets no more of it."""
 _SHORTEST_S = 0.05
-
-Result = pod_pb2.TrainResult | pod_pb2.EvaluateResult | pod_pb2.InspectResult | cohort_pb2.Problem
 
 
 class LeaseOperations:
@@ -87,7 +85,7 @@ class LeaseOperations:
         """The pod that was granted a lease. Raises NotFound where there is none."""
         return await self._transactions.read(lambda session: leases.find(session, holder).pod)
 
-    async def complete(self, holder: Holder, result: Result) -> None:
+    async def complete(self, holder: Holder, result: lease_ends.Result) -> None:
         """End the work with its result; the same again changes nothing."""
         if isinstance(result, pod_pb2.TrainResult):
             await self._verify(_checkpoints(result))
@@ -96,15 +94,8 @@ class LeaseOperations:
         def operation(session: Session) -> bool:
             if leases.find(session, holder).state == LeaseState.COMPLETED:
                 return False
-            lease, now = self._held(session, holder), self._clock.now()
-            if isinstance(result, pod_pb2.TrainResult):
-                results.complete_train(session, lease, result, now)
-            elif isinstance(result, pod_pb2.EvaluateResult):
-                results.complete_evaluation(session, lease, result, now)
-            elif isinstance(result, pod_pb2.InspectResult):
-                results.complete_inspection(session, lease, result, now)
-            else:
-                results.complete_with_problem(session, lease, result, now, sound_here=sound_here)
+            lease = self._held(session, holder)
+            lease_ends.complete(session, lease, result, self._clock.now(), sound_here=sound_here)
             return True
 
         if await self._transactions.write(operation):
@@ -120,8 +111,7 @@ class LeaseOperations:
             lease = self._held(session, holder)
             problem = None if reason.reason in HANDED_BACK else reason
             why = f"handed back: {reason.message or reason.reason or 'the pod stops'}"
-            failures.lose(session, lease, LeaseState.RELEASED, why, self._clock.now(), problem=problem)
-            objective.finish_if_due(session, session.get_one(JobRow, lease.job_uid), self._clock.now())
+            lease_ends.lose(session, lease, LeaseState.RELEASED, why, self._clock.now(), problem=problem)
             return True
 
         if await self._transactions.write(operation):
@@ -138,11 +128,7 @@ class LeaseOperations:
         """End the leases of a pod whose learner is known to be gone; `problem` where that is held against the work."""
 
         def operation(session: Session) -> list[int]:
-            held = leases.held(session, pod=pod)
-            fences = pods.lose(session, pod, problem, why, self._clock.now())
-            for lease in held:
-                objective.finish_if_due(session, session.get_one(JobRow, lease.job_uid), self._clock.now())
-            return fences
+            return pods.lose(session, pod, problem, why, self._clock.now())
 
         for fence in await self._transactions.write(operation):
             LEASES.add(event="expired")
@@ -176,14 +162,13 @@ class LeaseOperations:
             return False
         why = f"{lease.pod} did not renew its lease for {self._deadlines.term_s:g} s"
         problem = cohort_pb2.Problem(reason="LEASE_EXPIRED", message=why)
-        failures.lose(session, lease, LeaseState.EXPIRED, why, self._clock.now(), problem=problem)
-        objective.finish_if_due(session, session.get_one(JobRow, lease.job_uid), self._clock.now())
+        lease_ends.lose(session, lease, LeaseState.EXPIRED, why, self._clock.now(), problem=problem)
         return True
 
     def _last_word(self, session: Session, holder: Holder) -> pod_pb2.LeaseAction.ValueType:
         """Of a lease that was not among its job's when these were read."""
         lease = self._held(session, holder)
-        if evaluation_works.is_overdue(lease.kind, lease.grant_time, self._clock.now()):
+        if lease_ends.work_of(lease.kind).is_overdue(lease.grant_time, self._clock.now()):
             raise Fenced(f"{lease.pod} keeps its lease, but has not ended its evaluation in time")
         return pod_pb2.LEASE_ACTION_CONTINUE
 
@@ -252,6 +237,6 @@ class Sweep:
         followers.count_costs(session, now)
         for job in jobs.in_states(session, ACTIVE_STATES):
             leases.accrue(job, now)
-            objective.finish_if_due(session, job, now)
+            touch(session, due_topic(job.uid))
         for pod in pods.silent(session, now):
             pods.set_state(session, pod.name, PodState.LOST, "it has stopped asking for work")

@@ -24,10 +24,12 @@ from podracer_orchestrator.jobs.state import ACTIVE_STATES, JobState
 from podracer_orchestrator.leases import leases
 from podracer_orchestrator.leases.deadlines import LeaseDeadlines
 from podracer_orchestrator.leases.leases import Holder
-from podracer_orchestrator.outcomes import results
+from podracer_orchestrator.outcomes.lease_ends import work_of
+from podracer_orchestrator.outcomes.training import record_evaluations
 from podracer_orchestrator.tables import JobRow, LeaseRow, LeaseState, PodRow, PodState, WorkKind
 from podracer_orchestrator.transactions import ChangeFeed, Transactions, job_topic
-from podracer_orchestrator.works import checkpoints, evaluation_works
+from podracer_orchestrator.works import checkpoints
+from podracer_orchestrator.works.train_results import check_evaluations
 
 FRESH_S = 1.0
 """How long an answer holds while nothing is written: some depend on the time."""
@@ -93,7 +95,7 @@ def actions(session: Session, job_uid: str, now: datetime) -> Mapping[int, Actio
     released = _too_many(job, held) if JobState(job.state) in ACTIVE_STATES else {each.fence for each in held}
     found: dict[int, Action] = {}
     for each in held:
-        if evaluation_works.is_overdue(each.kind, each.grant_time, now):
+        if work_of(each.kind).is_overdue(each.grant_time, now):
             continue
         if each.pod_state in (PodState.DRAINING, PodState.STOPPED):
             found[each.fence] = pod_pb2.LEASE_ACTION_DRAIN
@@ -202,7 +204,7 @@ class EvaluationBatcher:
                 lease = leases.find_held(session, each.holder)
                 self._deadlines.check(lease.fence)
                 checkpoints.require_lead(lease)
-                results.check_evaluations(each.evaluations, agents.get(lease.work_id, []))
+                check_evaluations(each.evaluations, agents.get(lease.work_id, []))
             except PodracerError as error:
                 problems.append(error)
             else:
@@ -210,5 +212,5 @@ class EvaluationBatcher:
                 sound.setdefault(lease.job_uid, []).append((lease, each.evaluations))
         concerned = jobs.load(session, sound)
         for job in concerned:
-            results.record_evaluations(session, job, sound[job.uid], self._clock.now())
+            record_evaluations(session, job, sound[job.uid], self._clock.now())
         return problems

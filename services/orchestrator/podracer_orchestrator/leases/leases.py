@@ -33,8 +33,8 @@ from podracer_orchestrator.tables import (
 from podracer_orchestrator.transactions import POOL, WORK, job_topic, touch
 from podracer_orchestrator.works.checkpoints import members_of
 
-_ACTIVE_KINDS = (WorkKind.TRAIN, WorkKind.RETRAIN, WorkKind.EVALUATE)
-"""While one of these is leased the job is active: also the time that a challenge takes is time to the target."""
+_INACTIVE_KINDS = (WorkKind.INSPECT, WorkKind.FOLLOW)
+"""While any other is leased the job is active: also the time that a challenge takes is time to the target."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class Holder:
 def grant(session: Session, job: JobRow, work: WorkRow, asker: Asker, what: Grant, now: datetime) -> LeaseRow:
     """Lease a READY work; its fence is larger than that of any lease before."""
     accrue(job, now)
-    lease = _new(job, work.id, WorkKind(work.kind), asker, now)
+    lease = _new(job, work.id, work.kind, asker, now)
     lease.member_env_steps, lease.time_s = what.round.member_env_steps, what.round.time_s
     lease.is_cut = what.is_cut
     lease.reserved_env_steps, lease.reserved_cost_s = what.reserved_env_steps, what.reserved_cost_s
@@ -68,7 +68,7 @@ def grant(session: Session, job: JobRow, work: WorkRow, asker: Asker, what: Gran
         member.base_env_steps = member.env_steps
         member.base_cost_s = member.cost_s
         member.base_evaluation_cost_s = member.evaluation_cost_s
-    if work.kind in _ACTIVE_KINDS:
+    if work.kind not in _INACTIVE_KINDS:
         job.active_since = job.active_since or now
     if work.kind == WorkKind.TRAIN:
         jobs.signal(session, job, JobSignal.LEASED, now)
@@ -182,7 +182,7 @@ def end(session: Session, job: JobRow, lease: LeaseRow, state: LeaseState, now: 
     _close(session, job, lease, state, now)
     session.flush()
     others = select(LeaseRow.fence).where(LeaseRow.state == LeaseState.HELD, LeaseRow.job_uid == job.uid)
-    if session.scalar(others.where(LeaseRow.kind.in_(_ACTIVE_KINDS)).limit(1)) is None:
+    if session.scalar(others.where(LeaseRow.kind.not_in(_INACTIVE_KINDS)).limit(1)) is None:
         job.active_since = None
     touch(session, WORK, POOL, job_topic(job.uid))
 
@@ -275,7 +275,7 @@ def round_left(session: Session, work: WorkRow, whole: RoundLimits) -> RoundLimi
     return whole.after(max((each.env_steps for each in members), default=0), spent_s)
 
 
-def _new(job: JobRow, work_id: str, kind: WorkKind, asker: Asker, now: datetime) -> LeaseRow:
+def _new(job: JobRow, work_id: str, kind: str, asker: Asker, now: datetime) -> LeaseRow:
     return LeaseRow(
         id=secrets.token_hex(8),
         work_id=work_id,

@@ -1,207 +1,74 @@
-"""Challenges: whoever claims the target or the first place is evaluated again, with fresh seeds, before it counts.
-
-The evaluation that a claim rests on has selected it, as the best of many by noisy numbers, so it promises too much. A
-job has one challenge out at a time. Claims of the target come first and each is heard, at a level that leaves all of
-them together one chance of error; of the others only the best one waits, until it can be paid for.
-"""
+"""Challenges (CHALLENGE): whoever claims the target or the first place is evaluated again, with fresh seeds, before it
+counts."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from datetime import datetime
-
-from sqlalchemy import func, select
-from sqlalchemy.orm import Session
-
 from podracer.common.v1 import agent_pb2
-from podracer_core.jobs.messages import seconds_from_duration
+from podracer.orchestrator.v1 import pod_service_pb2 as pod_pb2
+from podracer_core.jobs.messages import seconds_to_duration
 from podracer_core.rpc.resource_names import last_part
-from podracer_core.statistics import student_t_quantile
-from podracer_orchestrator import events
-from podracer_orchestrator.jobs import jobs
-from podracer_orchestrator.jobs.plan import JobPlan, plan_of
-from podracer_orchestrator.jobs.state import TRAINING_STATES, JobState
-from podracer_orchestrator.outcomes import post_training
+from podracer_orchestrator import outbox
+from podracer_orchestrator.jobs.budget import Grant, RoundLimits
+from podracer_orchestrator.jobs.plan import plan_of
+from podracer_orchestrator.outcomes import claims, ending
+from podracer_orchestrator.outcomes.objective import consider, score
 from podracer_orchestrator.stored_messages import order_of
-from podracer_orchestrator.tables import CheckpointRow, JobRow, WorkKind, WorkRow, WorkState
-from podracer_orchestrator.transactions import WORK, touch
-from podracer_orchestrator.works import evaluation_works
-
-COST_FRACTION = 0.2
-"""Part of a job's cost that evaluation may take, a claim's challenge included; one of the target is always paid for."""
-FALSE_CLAIMS = 0.05
-"""Probability that a job whose agents all stay below the target is said to have reached it, however often it claims to:
-the levels α / (k (k + 1)) of its claims k = 1, 2, … add up to α."""
-MAX_WAITING = 4
-"""Claims of the target that wait to be heard; in a job whose members all hover about it the best ones are enough."""
+from podracer_orchestrator.tables import LeaseRow, WorkKind
+from podracer_orchestrator.works import evaluation_works, works
 
 
-@dataclass(frozen=True, slots=True)
-class Claim:
-    """A candidate, what it scored by the objective's statistic, and whether that passes the target."""
+class ChallengeWork(evaluation_works.EvaluationWork):
+    """The evaluation of a claim."""
 
-    evaluation: agent_pb2.Evaluation
-    score: float
-    claims_target: bool
+    kind = WorkKind.CHALLENGE
 
+    def grant(self, change: works.Change, budget: works.BudgetLeft) -> Grant | None:
+        """Its expected cost, once it is its turn."""
+        job, work = change.job, change.work
+        if ending.next_challenge(change.session, job, change.now) is not work:
+            return None
+        (policy,) = order_of(work).policies
+        what = "the target" if work.claims_target else "the first place"
+        score = f"{work.claimed_score:.6g}"
+        message = f"{last_part(policy.agent)} claims {what} with {score}: it is evaluated again on {change.pod}"
+        change.record("CHALLENGE_STARTED", message, subject=policy.agent, claimed=work.claimed_score)
+        cost_s = 0.0 if plan_of(job).budget.cost_s is None else work.expected_cost_s
+        return Grant(RoundLimits(), reserved_cost_s=cost_s)
 
-def make(session: Session, job: JobRow, claim: Claim, now: datetime) -> bool:
-    """Have a claim challenged; False where it is no number or was challenged before, where a better one waits or was
-    confirmed, or where the job has its answer."""
-    if not evaluation_works.is_finite(claim.evaluation):
-        return False
-    if JobState(job.state) not in TRAINING_STATES | {JobState.SUSPENDED} or job.time_to_target_s is not None:
-        return False
-    if post_training.has_begun(session, job):
-        return False  # who takes part is chosen: whoever is confirmed now would come too late
-    checkpoint = claim.evaluation.checkpoint
-    if session.get(CheckpointRow, checkpoint.prefix) is None or _was_challenged(session, checkpoint.prefix, claim):
-        return False
-    if not claim.claims_target and _is_outdone(job, claim.score):
-        return False
-    if not _make_room(session, job, claim, now):
-        return False
-    work = jobs.add_work(session, job, WorkKind.EVALUATE, WorkState.READY, now)
-    policy = agent_pb2.Parent(agent=claim.evaluation.agent, checkpoint=checkpoint)
-    evaluation_works.fill(job, work, [policy], agent_pb2.EVALUATION_PURPOSE_CHALLENGE, set(claim.evaluation.seeds))
-    work.checkpoint = checkpoint.prefix
-    work.claimed_score, work.claims_target = claim.score, claim.claims_target
-    work.expected_cost_s = _expected_cost_s(claim.evaluation, plan_of(job).episodes)
-    session.flush()
-    touch(session, WORK)
-    return True
+    def encode(self, change: works.Change, lease: LeaseRow, message: pod_pb2.Lease) -> None:
+        """Within what is left of the job's time."""
+        super().encode(change, lease, message)
+        left_s = min(evaluation_works.TIMEOUT_S, evaluation_works.late_left_s(change.job, lease.active_time_s))
+        message.evaluate.timeout.CopyFrom(seconds_to_duration(max(1.0, left_s)))
+
+    def complete(self, change: works.Change, lease: LeaseRow, result: pod_pb2.EvaluateResult) -> None:
+        """The leaderboard's news, and what becomes of the claim and of those that wait."""
+        super().complete(change, lease, result)
+        session, job = change.session, change.job
+        outbox.record_evaluations(session, job, [result.evaluation])
+        _note_result(change, result.evaluation)
+        consider(session, job, lease, result.evaluation, change.now)
+        claims.drop_outdone(session, job, change.now)
 
 
-def aim(session: Session, job: JobRow, target_return: float | None) -> None:
-    """The target has changed: what is out or waits claims it from now on, or claims it no more."""
-    for work in evaluation_works.in_states(session, job.uid, [WorkState.READY, WorkState.LEASED]):
-        if work.checkpoint:
-            work.claims_target = target_return is not None and _claimed(work) >= target_return
-
-
-def drop_waiting(session: Session, job: JobRow, now: datetime) -> None:
-    """Forget every claim that waits: the job has its answer."""
-    _drop(_waiting(session, job), now)
-
-
-def drop_outdone(session: Session, job: JobRow, now: datetime) -> None:
-    """Forget the claims of the first place that wait with less than what has been confirmed now."""
-    others = (work for work in _waiting(session, job) if not work.claims_target)
-    _drop([work for work in others if _is_outdone(job, _claimed(work))], now)
-
-
-def is_affordable(job: JobRow, work: WorkRow) -> bool:
-    """Whether evaluation stays within its part of the job's cost with this challenge."""
-    spent_s = job.evaluation_cost_s + work.expected_cost_s
-    return work.claims_target or spent_s <= COST_FRACTION * (job.cost_s + work.expected_cost_s)
-
-
-def heard_claims(session: Session, job: JobRow) -> int:
-    """How many claims of the target have had their challenge, the one that is being answered included."""
-    heard = (WorkRow.job_uid == job.uid, WorkRow.state == WorkState.DONE, WorkRow.claims_target)
-    return session.scalars(select(func.count()).select_from(WorkRow).where(*heard)).one()
-
-
-def corrected_score(plan: JobPlan, evaluation: agent_pb2.Evaluation, number: int) -> float:
-    """What claim `number` of the target, from 1, is held against it by: the lower end of the mean's interval at that
-    claim's level. A mean that the objective asks for, and a deterministic score, are as they stand."""
-    if plan.target_is_mean:
-        return evaluation.mean
-    degrees = len(evaluation.returns) - 1
-    if evaluation.deterministic or degrees < 1:
-        return evaluation.lower_bound
-    wide, usual = (student_t_quantile(1.0 - level(each), degrees) for each in (number, 1))
-    return evaluation.mean - wide / usual * (evaluation.mean - evaluation.lower_bound)
-
-
-def level(number: int) -> float:
-    """The one-sided level at which claim `number` of the target is tested; the first's is that of every lower bound."""
-    return FALSE_CLAIMS / (number * (number + 1))
-
-
-def note_start(session: Session, job: JobRow, work: WorkRow, pod: str, now: datetime) -> None:
-    """A pod has taken a challenge up."""
-    (policy,) = order_of(work).policies
-    what = "the target" if work.claims_target else "the first place"
-    message = f"{last_part(policy.agent)} claims {what} with {work.claimed_score:.6g}: it is evaluated again on {pod}"
-    events.record(
-        session,
-        job,
-        "CHALLENGE_STARTED",
-        message,
-        now=now,
-        subject=policy.agent,
-        work=work.id,
-        claimed=work.claimed_score,
-    )
-
-
-def note_result(
-    session: Session, job: JobRow, work: WorkRow, evaluation: agent_pb2.Evaluation, score: float, now: datetime
-) -> None:
-    """Say how a challenge went: against the target, or the best that was confirmed before `job` is told of it."""
-    plan = plan_of(job)
-    known = job.best_score if job.best_is_confirmed else None
-    bar = plan.target_return if work.claims_target else known
+def _note_result(change: works.Change, evaluation: agent_pb2.Evaluation) -> None:
+    """Say how a challenge went: against the target, or the best that was confirmed before."""
+    job, work, plan = change.job, change.work, plan_of(change.job)
+    number = claims.heard_claims(change.session, job)
+    if work.claims_target:
+        value, bar = claims.corrected_score(plan, evaluation, number), plan.target_return
+    else:
+        value, bar = score(plan, evaluation), job.best_score if job.best_is_confirmed else None
     is_passed = evaluation_works.is_finite(evaluation) and (
-        bar is None or (score >= bar if work.claims_target else score > bar)
+        bar is None or (value >= bar if work.claims_target else value > bar)
     )
     against = "" if bar is None else f", {'target' if work.claims_target else 'best confirmed'} {bar:.6g}"
     if work.claims_target and not plan.target_is_mean:
-        number = heard_claims(session, job)
-        against += f" (claim {number}, at the level {level(number):.2%})"
+        against += f" (claim {number}, at the level {claims.level(number):.2%})"
     message = (
-        f"{last_part(evaluation.agent)} scores {score:.6g} after it claimed {work.claimed_score:.6g}{against}: "
+        f"{last_part(evaluation.agent)} scores {value:.6g} after it claimed {work.claimed_score:.6g}{against}: "
         f"{evaluation_works.describe(evaluation)}"
     )
-    details = {"work": work.id, "claimed": work.claimed_score, "score": score, **evaluation_works.numbers(evaluation)}
+    details = {"claimed": work.claimed_score, "score": value, **evaluation_works.numbers(evaluation)}
     kind = "CHALLENGE_PASSED" if is_passed else "CHALLENGE_FAILED"
-    events.record(session, job, kind, message, now=now, subject=evaluation.agent, **details)
-
-
-def _is_outdone(job: JobRow, claimed: float) -> bool:
-    return job.best_is_confirmed and job.best_score is not None and claimed <= job.best_score
-
-
-def _was_challenged(session: Session, prefix: str, claim: Claim) -> bool:
-    """Whether it was, for the same claim: a checkpoint that was confirmed as the first may still claim the target."""
-    query = select(WorkRow.id).where(WorkRow.checkpoint == prefix, WorkRow.state != WorkState.DROPPED)
-    if claim.claims_target:
-        query = query.where(WorkRow.claims_target)
-    return session.scalar(query.limit(1)) is not None
-
-
-def _make_room(session: Session, job: JobRow, claim: Claim, now: datetime) -> bool:
-    """Drop the waiting claims that `claim` takes the place of; False where it has to give way to them."""
-    waiting = _waiting(session, job)
-    others = [work for work in waiting if not work.claims_target]
-    dropped = others
-    if claim.claims_target:
-        rivals = sorted((work for work in waiting if work.claims_target), key=_claimed)
-        if len(rivals) >= MAX_WAITING:
-            if _claimed(rivals[0]) >= claim.score:
-                return False
-            dropped = [rivals[0], *others]
-    elif len(others) < len(waiting) or any(_claimed(work) >= claim.score for work in others):
-        return False
-    _drop(dropped, now)
-    return True
-
-
-def _waiting(session: Session, job: JobRow) -> Sequence[WorkRow]:
-    return [work for work in evaluation_works.in_states(session, job.uid, [WorkState.READY]) if work.checkpoint]
-
-
-def _drop(claims: Iterable[WorkRow], now: datetime) -> None:
-    for work in claims:
-        work.state, work.end_time = WorkState.DROPPED, now
-
-
-def _claimed(work: WorkRow) -> float:
-    assert work.claimed_score is not None, "a challenge knows what was claimed"
-    return work.claimed_score
-
-
-def _expected_cost_s(evaluation: agent_pb2.Evaluation, episodes: int) -> float:
-    return seconds_from_duration(evaluation.duration) * episodes / max(1, len(evaluation.returns))
+    change.record(kind, message, subject=evaluation.agent, **details)

@@ -3,46 +3,60 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Protocol
+from typing import Any
 
+from sqlalchemy import Select, func, select
 from sqlalchemy.orm import Session
 
-from podracer_orchestrator.continuous import contests
+from podracer_orchestrator.continuous.contests import ContestWork
 from podracer_orchestrator.jobs import jobs
-from podracer_orchestrator.outcomes import ensembles, retraining
-from podracer_orchestrator.tables import JobRow
+from podracer_orchestrator.leases import leases
+from podracer_orchestrator.outcomes.ensembles import EnsembleWork
+from podracer_orchestrator.outcomes.retraining import RetrainWork
+from podracer_orchestrator.stored_messages import proposal_of
+from podracer_orchestrator.tables import JobRow, MemberRow, WorkRow, WorkState
+from podracer_orchestrator.works.checkpoints import members_of
+from podracer_orchestrator.works.works import Stage
 
-
-class Stage(Protocol):
-    """What each of these modules offers."""
-
-    def is_wanted(self, session: Session, job: JobRow) -> bool:
-        """Whether the job has it still to go through."""
-
-    def has_begun(self, session: Session, job: JobRow) -> bool:
-        """Whether its work was made."""
-
-    def begin(self, session: Session, job: JobRow, now: datetime) -> None:
-        """Make its work."""
-
-
-STAGES: tuple[Stage, ...] = (ensembles, retraining, contests)
+STAGES: tuple[Stage, ...] = (EnsembleWork(), RetrainWork(), ContestWork())
+_OPEN = (WorkState.PROPOSING, WorkState.READY, WorkState.LEASED)
 
 
 def has_begun(session: Session, job: JobRow) -> bool:
     """Whether the job is at one of them, or has been through one: it trains no further round then."""
-    return any(stage.has_begun(session, job) for stage in STAGES)
+    return session.scalar(_works(job, WorkRow.id).limit(1)) is not None
 
 
-def next_stage(session: Session, job: JobRow) -> Stage | None:
-    """The first stage that a job has still to go through."""
-    return next((stage for stage in STAGES if stage.is_wanted(session, job)), None)
+def go_on(session: Session, job: JobRow, now: datetime) -> bool:
+    """Begin the next stage, unless one is under way; False once the job has gone through all that it needs."""
+    there = session.execute(_works(job, WorkRow.kind, WorkRow.state)).all()
+    if any(state in _OPEN for _, state in there):
+        return True
+    over = {kind for kind, _ in there}
+    for stage in STAGES:
+        if stage.kind not in over and stage.is_wanted(session, job):
+            if not leases.held(session, job_uid=job.uid):  # who trains still may bring a candidate for it
+                jobs.drop_waiting(session, job, now)
+                job.rounds_over = True
+                stage.begin(session, job, now)
+            return True
+    return False
 
 
-def begin(session: Session, job: JobRow, stage: Stage, now: datetime) -> None:
-    """Begin a stage: nothing but its work is done for the job any more."""
-    if stage.has_begun(session, job):
-        return
-    jobs.drop_waiting(session, job, now)
-    job.rounds_over = True
-    stage.begin(session, job, now)
+def env_steps(session: Session, job: JobRow) -> int:
+    """Committed environment steps that come on top of the objective's limit."""
+    trained = _works(job, func.sum(MemberRow.env_steps)).join(MemberRow, MemberRow.work_id == WorkRow.id)
+    return int(session.scalar(trained) or 0)
+
+
+def env_steps_left(session: Session, job: JobRow) -> int | None:
+    """What the present stage has to train still; None where it trains nothing."""
+    for work in session.scalars(_works(job, WorkRow).where(WorkRow.state.in_(_OPEN), WorkRow.proposal.is_not(None))):
+        done = sum(member.env_steps for member in members_of(session, work.id))
+        return max(0, proposal_of(work).round_env_steps - done)
+    return None
+
+
+def _works(job: JobRow, *what: Any) -> Select[Any]:
+    kinds = [stage.kind for stage in STAGES]
+    return select(*what).select_from(WorkRow).where(WorkRow.job_uid == job.uid, WorkRow.kind.in_(kinds))

@@ -16,7 +16,7 @@ from podracer_orchestrator.jobs import jobs
 from podracer_orchestrator.jobs.plan import PodKind, plan_of
 from podracer_orchestrator.jobs.state import ACTIVE_STATES, JobState
 from podracer_orchestrator.leases import leases
-from podracer_orchestrator.outcomes import failures
+from podracer_orchestrator.outcomes import lease_ends
 from podracer_orchestrator.pool.backend import Trouble
 from podracer_orchestrator.tables import EventRow, JobRow, LeaseRow, LeaseState, PodRow, PodState
 from podracer_orchestrator.transactions import job_topic, touch
@@ -80,7 +80,7 @@ def lose(session: Session, name: str, problem: cohort_pb2.Problem | None, why: s
     """A pod's learner is gone: its leases end at once. Returns their fences."""
     held = leases.held(session, pod=name)
     for lease in held:
-        failures.lose(session, lease, LeaseState.EXPIRED, why, now, problem=problem)
+        lease_ends.lose(session, lease, LeaseState.EXPIRED, why, now, problem=problem)
     pod = session.get(PodRow, name)
     if pod is not None and pod.state not in (PodState.DRAINING, PodState.STOPPED):
         pod.state, pod.message = PodState.LOST, why

@@ -211,8 +211,8 @@ class PoolReconciler(PodObserver):
         concerned = _concerned(session, row)
         pods.note_restart(session, row, concerned, why, now)
         kinds = {lease.kind for lease in leases.held(session, pod=pod)}
-        if kinds & {WorkKind.EVALUATE, WorkKind.RETRAIN, WorkKind.FOLLOW}:
-            return True  # these fail nothing but themselves; attempts of the first two are counted
+        if kinds - {WorkKind.INSPECT, WorkKind.TRAIN}:
+            return True  # these fail nothing but themselves; attempts of all but FOLLOW are counted
         stand = {(job.uid, job.env_steps) for job in concerned}
         deaths, former = self._deaths.get(pod, (0, stand))
         deaths = deaths + 1 if stand == former else 1

@@ -1,4 +1,4 @@
-"""EVALUATE works: what is evaluated, by which seeds, and whether an answer is one to what was asked."""
+"""Works that evaluate: what is evaluated, by which seeds, and whether an answer is one to what was asked."""
 
 from __future__ import annotations
 
@@ -8,21 +8,44 @@ import math
 from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
 
-from sqlalchemy import select
-from sqlalchemy.orm import Session
-
 from podracer.common.v1 import agent_pb2, environment_pb2
 from podracer.orchestrator.v1 import pod_service_pb2 as pod_pb2
 from podracer_core.errors import InvalidInput
-from podracer_core.jobs.messages import seconds_to_duration
+from podracer_core.jobs.messages import seconds_from_duration, seconds_to_duration
+from podracer_orchestrator.jobs.job_files import environment_of
 from podracer_orchestrator.jobs.plan import plan_of
 from podracer_orchestrator.stored_messages import encode, order_of, spec_of
-from podracer_orchestrator.tables import JobRow, WorkKind, WorkRow, WorkState
+from podracer_orchestrator.tables import JobRow, LeaseRow, WorkRow, WorkState
+from podracer_orchestrator.works.works import Change, Work
 
 TIMEOUT_S = 600.0
 """Limit of one evaluation, which its pod keeps."""
 _GRACE = timedelta(seconds=60)
 _SETTLING_S = 1.0  # for what a job does after its last evaluation
+
+
+class EvaluationWork(Work):
+    """A kind of work that evaluates policies."""
+
+    results = (pod_pb2.EvaluateResult,)
+
+    def encode(self, change: Change, lease: LeaseRow, message: pod_pb2.Lease) -> None:
+        """The stored order."""
+        message.evaluate.CopyFrom(order_of(change.work))
+        if not message.evaluate.HasField("environment"):
+            message.evaluate.environment.CopyFrom(environment_of(spec_of(change.job)))
+
+    def complete(self, change: Change, lease: LeaseRow, result: pod_pb2.EvaluateResult) -> None:
+        """Count the cost of a result that is of just what was asked for."""
+        super().complete(change, lease, result)
+        check_result(change.work, result)
+        cost_s = max(0.0, seconds_from_duration(result.cost))
+        change.job.cost_s += cost_s
+        change.job.evaluation_cost_s += cost_s
+
+    def is_overdue(self, grant_time: datetime, now: datetime) -> bool:
+        """Where its pod has not kept the limit."""
+        return now > grant_time + timedelta(seconds=TIMEOUT_S) + _GRACE
 
 
 def fill(
@@ -59,26 +82,6 @@ def late_left_s(job: JobRow, active_time_s: float) -> float:
     ends = [(budget.active_time_s, active_time_s), (budget.cost_s, job.cost_s)]
     left_s = [limit_s - used_s for limit_s, used_s in ends if limit_s is not None]
     return min(left_s, default=math.inf) + budget.late_s - _SETTLING_S
-
-
-def in_states(session: Session, job_uid: str, states: Collection[WorkState]) -> Sequence[WorkRow]:
-    """The EVALUATE works of a job in some states, oldest first."""
-    query = select(WorkRow).where(
-        WorkRow.job_uid == job_uid,
-        WorkRow.kind == WorkKind.EVALUATE,
-        WorkRow.state.in_([str(state) for state in states]),
-    )
-    return session.scalars(query.order_by(WorkRow.create_time, WorkRow.id)).all()
-
-
-def is_of_ensemble(work: WorkRow) -> bool:
-    """Whether an EVALUATE work is neither a challenge nor one side of a contest."""
-    return work.checkpoint is None and not work.contest
-
-
-def is_overdue(kind: str, grant_time: datetime, now: datetime) -> bool:
-    """Whether a pod that keeps its EVALUATE lease alive must have hung: it has not kept the limit."""
-    return kind == WorkKind.EVALUATE and now > grant_time + timedelta(seconds=TIMEOUT_S) + _GRACE
 
 
 def check_result(work: WorkRow, result: pod_pb2.EvaluateResult) -> None:

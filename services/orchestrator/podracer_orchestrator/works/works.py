@@ -1,62 +1,115 @@
-"""Works that wait for a pod or for the leaderboard's proposal, and the proposals that fill them."""
+"""Pieces of work: what each kind of them is, those that wait, and the proposals that fill them."""
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 from datetime import datetime
+from typing import Any, ClassVar
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from podracer.common.v1 import cohort_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
+from podracer.orchestrator.v1 import pod_service_pb2 as pod_pb2
 from podracer_core.jobs.messages import seconds_from_duration
 from podracer_core.rpc.resource_names import last_part
 from podracer_orchestrator import events
-from podracer_orchestrator.jobs.budget import Grant, RoundLimits
+from podracer_orchestrator.jobs.budget import BudgetSplit, Grant, Remainder, RoundLimits
 from podracer_orchestrator.jobs.plan import JobPlan
 from podracer_orchestrator.stored_messages import encode
-from podracer_orchestrator.tables import JobRow, MemberRow, WorkKind, WorkRow, WorkState
+from podracer_orchestrator.tables import JobRow, LeaseRow, MemberRow, WorkKind, WorkRow, WorkState
 from podracer_orchestrator.transactions import WORK, job_topic, touch
 
 GENERATOR_FAILED = "GENERATOR_FAILED"
 MAX_GENERATOR_PROBLEMS = 20
 """Events of a job about its generator, whose message may be another one each time."""
-NO_ROUND = Grant(RoundLimits())
-"""What an inspection is granted: it trains no agent."""
-
-Waiting = Mapping[str, Collection[tuple[str, str]]]
-"""Kind and state of each sort of work that waits to be taken up or filled, by job."""
+BudgetLeft = Callable[[], tuple[Remainder, BudgetSplit]]
+"""What is left of a job's budget now, and among how many teams it is shared."""
 
 
-def waiting(session: Session, job_uids: Collection[str]) -> Waiting:
-    """What waits, of several jobs in one look."""
-    query = (
-        select(WorkRow.job_uid, WorkRow.kind, WorkRow.state)
-        .where(WorkRow.job_uid.in_(job_uids), WorkRow.state.in_([WorkState.READY.value, WorkState.PROPOSING.value]))
-        .distinct()
-    )
-    found: dict[str, set[tuple[str, str]]] = defaultdict(set)
-    for job_uid, kind, state in session.execute(query):
-        found[job_uid].add((kind, state))
-    return found
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Something that happens now to a piece of work, which `pod` gets, has or had."""
+
+    session: Session
+    job: JobRow
+    work: WorkRow
+    pod: str
+    now: datetime
+
+    def record(self, kind: str, message: str, *, subject: str = "", **details: object) -> None:
+        """Append an event about the work to the job's log."""
+        details["work"] = self.work.id
+        events.record(self.session, self.job, kind, message, now=self.now, subject=subject, **details)
 
 
-def ready(session: Session, job_uid: str) -> Iterator[WorkRow]:
-    """The works of a job that wait for a pod, oldest first; evaluations aside, which go first, see `objective`."""
-    query = select(WorkRow).where(
-        WorkRow.job_uid == job_uid, WorkRow.state == WorkState.READY, WorkRow.kind != WorkKind.EVALUATE
-    )
-    return iter(session.scalars(query.order_by(WorkRow.create_time, WorkRow.id)))
+class Work(ABC):
+    """A kind of work: what a pod is granted and told, and what its end means for the job."""
+
+    kind: ClassVar[WorkKind]
+    results: ClassVar[tuple[type[Any], ...]] = ()
+    """The message that completes a lease of it, besides Problem."""
+
+    def grant(self, change: Change, budget: BudgetLeft) -> Grant | None:
+        """What a lease reserves; None where the work has to wait."""
+        return Grant(RoundLimits())
+
+    @abstractmethod
+    def encode(self, change: Change, lease: LeaseRow, message: pod_pb2.Lease) -> None:
+        """Say in `message` what the pod has to do."""
+
+    def complete(self, change: Change, lease: LeaseRow, result: Any) -> None:
+        """Take the result of a lease that has just ended. Raises InvalidInput for a wrong one."""
+        change.work.state, change.work.end_time = WorkState.DONE, change.now
+
+    def fail(self, change: Change, problem: cohort_pb2.Problem) -> None:
+        """Take it that the work cannot be done."""
+        change.work.state, change.work.end_time = WorkState.FAILED, change.now
+        change.work.problem = encode(problem)
+        change.record("WORK_FAILED", f"{self.kind} failed: {problem.message}")
+
+    def can_go_on(self, change: Change) -> bool:
+        """Whether another pod can go on with a work after one of its checkpoints was refused."""
+        return False
+
+    def is_overdue(self, grant_time: datetime, now: datetime) -> bool:
+        """Whether a pod that keeps its lease alive must have hung."""
+        return False
 
 
-def proposing(session: Session, job_uid: str) -> WorkRow | None:
-    """The oldest TRAIN work of a job whose proposal has not been stored: of now, or from before a crash."""
-    query = select(WorkRow).where(
-        WorkRow.job_uid == job_uid, WorkRow.state == WorkState.PROPOSING, WorkRow.kind == WorkKind.TRAIN
-    )
-    return session.scalar(query.order_by(WorkRow.create_time, WorkRow.id).limit(1))
+class Stage(Work):
+    """The kind of work of a stage after training: while a job has one open, nothing else is done for it."""
+
+    @abstractmethod
+    def is_wanted(self, session: Session, job: JobRow) -> bool:
+        """Whether the job, which has no work of this kind yet, goes through it."""
+
+    @abstractmethod
+    def begin(self, session: Session, job: JobRow, now: datetime) -> None:
+        """Make its work."""
+
+
+def with_ready(session: Session, job_uids: Collection[str]) -> set[str]:
+    """Those of several jobs that have works which wait for a pod."""
+    query = select(WorkRow.job_uid).where(WorkRow.job_uid.in_(job_uids), WorkRow.state == WorkState.READY)
+    return set(session.scalars(query.distinct()))
+
+
+def of_kind(session: Session, job: JobRow, kind: WorkKind, *states: WorkState) -> Sequence[WorkRow]:
+    """The works of a job of one kind, in any of `states` or in all, oldest first."""
+    query = select(WorkRow).where(WorkRow.job_uid == job.uid, WorkRow.kind == kind)
+    if states:
+        query = query.where(WorkRow.state.in_(states))
+    return session.scalars(query.order_by(WorkRow.create_time, WorkRow.id)).all()
+
+
+def ready(session: Session, job: JobRow) -> Sequence[WorkRow]:
+    """The works of a job that wait for a pod, oldest first."""
+    query = select(WorkRow).where(WorkRow.job_uid == job.uid, WorkRow.state == WorkState.READY)
+    return session.scalars(query.order_by(WorkRow.create_time, WorkRow.id)).all()
 
 
 def store_proposal(
@@ -70,6 +123,7 @@ def store_proposal(
         _note_generator_problem(session, job, proposal.generator_problem, now)
     if proposal.finished:
         job.rounds_over = True
+        touch(session, job_topic(job.uid))
     if not proposal.proposals:
         session.delete(work)
         return

@@ -27,9 +27,8 @@ from podracer_orchestrator.config import OrchestratorConfig
 from podracer_orchestrator.pool.backend import Capacity, PodObserver, PodPlan, PoolBackend, Trouble
 from podracer_orchestrator.pool.kubernetes import status, troubles
 from podracer_orchestrator.pool.kubernetes.cluster import ClusterCopy
-from podracer_orchestrator.pool.kubernetes.deaths import Deaths
 from podracer_orchestrator.pool.kubernetes.job import ASKED_MEMORY, POOL_LABEL, TEMPLATE_DIGEST, JobMaker, pool_selector
-from podracer_orchestrator.pool.kubernetes.pacing import GrowthWatch, Waits
+from podracer_orchestrator.pool.kubernetes.memory import Deaths, GrowthWatch, Waits
 from podracer_orchestrator.pool.kubernetes.template import digest, read_template
 from podracer_orchestrator.pool.kubernetes.troubles import ClusterWarnings
 
