@@ -9,11 +9,8 @@ from random import Random
 from podracer_core.catalogue.algorithms import find_algorithm
 from podracer_core.catalogue.hyperparameters import Scope
 from podracer_core.catalogue.ranges import Fixed, HyperparameterValue, Range
+from podracer_core.catalogue.sampling import mutate, sample
 from podracer_core.errors import InvalidInput
-from podracer_leaderboard.ranges import perturb, sample
-
-RESAMPLE_PROBABILITY = 0.25
-"""How often a mutation draws anew instead of perturbing: Jaderberg et al. 2017, arXiv:1711.09846, 4.1."""
 
 Shape = tuple[str, tuple[tuple[str, HyperparameterValue], ...]]
 """An algorithm and its shared hyperparameters: agents of one shape can be stacked into one cohort."""
@@ -70,7 +67,7 @@ class SearchSpace:
         values = dict(hyperparameters)
         for name in self.mutable(algorithm):
             search = self.ranges[algorithm][name]
-            values[name] = _mutated(search, values[name], random)
+            values[name] = mutate(search, values[name], random)
         return values
 
     def vary(
@@ -79,7 +76,7 @@ class SearchSpace:
         """`hyperparameters` with one searched one of `scope` perturbed or drawn anew; there is one."""
         names = self.mutable(algorithm, scope)
         name = names[int(random.random() * len(names))]
-        return {**hyperparameters, name: _mutated(self.ranges[algorithm][name], hyperparameters[name], random)}
+        return {**hyperparameters, name: mutate(self.ranges[algorithm][name], hyperparameters[name], random)}
 
     def cross(
         self, parents: Sequence[Mapping[str, HyperparameterValue]], algorithm: str, random: Random
@@ -125,7 +122,3 @@ class SearchSpace:
     ) -> dict[str, HyperparameterValue]:
         """`hyperparameters` with the shared ones of `shape`."""
         return {**hyperparameters, **dict(shape[1])}
-
-
-def _mutated(search: Range, value: HyperparameterValue, random: Random) -> HyperparameterValue:
-    return sample(search, random) if random.random() < RESAMPLE_PROBABILITY else perturb(search, value, random)

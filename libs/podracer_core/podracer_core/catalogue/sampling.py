@@ -10,6 +10,9 @@ from podracer_core.catalogue.ranges import Choice, Fixed, HyperparameterValue, I
 FACTORS = (0.8, 1.2)
 """What a perturbation multiplies by: Jaderberg et al. 2017, Population Based Training, arXiv:1711.09846, 4.1."""
 
+RESAMPLE_PROBABILITY = 0.25
+"""How often a mutation draws anew instead of perturbing, as there."""
+
 
 def sample(search: Range, random: Random) -> HyperparameterValue:
     """A value drawn from the range; only `random.random()` is used, which every Python gives alike."""
@@ -62,6 +65,11 @@ def perturb(search: Range, value: HyperparameterValue, random: Random) -> Hyperp
             far = [number for number in factors if number != value and search.contains(number)]
             inside = far or [number for number in (value - 1, value + 1) if search.contains(number)]
             return inside[_index(len(inside), random)]
+
+
+def mutate(search: Range, value: HyperparameterValue, random: Random) -> HyperparameterValue:
+    """A neighbour of `value`, or now and then one drawn anew."""
+    return sample(search, random) if random.random() < RESAMPLE_PROBABILITY else perturb(search, value, random)
 
 
 def _least_distance(search: Interval) -> float:

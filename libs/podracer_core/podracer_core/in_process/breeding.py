@@ -1,0 +1,63 @@
+"""Members that differ in hyperparameters: the first ones, and children of the best in place of the worst."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from random import Random
+
+from podracer_core.algorithms.algorithm import Algorithm
+from podracer_core.catalogue.ranges import Range
+from podracer_core.catalogue.sampling import mutate, sample
+from podracer_core.training.session import MemberOutcome
+from podracer_core.training.start import inherit
+
+__all__ = ["Values", "first_members", "replace_worst"]
+
+Values = dict[str, float]
+"""A member's own hyperparameters that are searched."""
+
+_REPLACED = 0.25
+"""Part of the members: truncation selection of Jaderberg et al. 2017, Population Based Training, arXiv:1711.09846."""
+
+
+def first_members(
+    ranges: Mapping[str, Range], defaults: Mapping[str, float], count: int, random: Random
+) -> list[Values]:
+    """The first has the defaults where the ranges have them: a sound agent; the others are drawn."""
+    drawn = [{name: _number(sample(where, random)) for name, where in sorted(ranges.items())} for _ in range(count)]
+    first = {
+        name: defaults[name] if where.contains(defaults[name]) else drawn[0][name] for name, where in ranges.items()
+    }
+    return [first, *drawn[1:]]
+
+
+def replace_worst(
+    algorithm: Algorithm,
+    outcomes: Sequence[MemberOutcome],
+    values: list[Values],
+    ranges: Mapping[str, Range],
+    random: Random,
+) -> None:
+    """Let a quarter of the members, the worst, go on as children of one of the best quarter: its best weights of the
+    round, and its hyperparameters mutated. `values` are changed accordingly."""
+    judged = [
+        (each.candidate.result.mean, each.member) for each in outcomes if each.candidate and each.candidate.snapshot
+    ]
+    best = [member for _, member in sorted(judged, reverse=True)]
+    count = min(int(_REPLACED * len(outcomes)), len(best) // 2)
+    unjudged = [each.member for each in outcomes if each.member not in best]
+    worst = [*unjudged, *reversed(best)][:count]
+    for member in worst:
+        parent = best[int(random.random() * count)]
+        candidate = outcomes[parent].candidate
+        assert candidate is not None and candidate.snapshot is not None, "only those are among the best"
+        inherit(algorithm, member, "copy", [(candidate.snapshot.state, 1.0)], keep_optimizer=True)
+        values[member] = {
+            name: _number(mutate(where, values[parent][name], random)) for name, where in sorted(ranges.items())
+        }
+        algorithm.set_hyperparameters(member, values[member])
+
+
+def _number(value: object) -> float:
+    assert isinstance(value, int | float), "members differ in real numbers only"
+    return float(value)
