@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import gymnasium
 import torch
@@ -74,22 +74,22 @@ def find_source(
 
     Raises InvalidInput for an unknown id, an environment that has been made already, and anything else.
     """
-    given = dict(arguments or {})
+    given, named = dict(arguments or {}), cast("Any", environment)  # what callers give may be anything
     if isinstance(environment, str):
         spec = EnvironmentSpec(id=environment, kwargs=given, max_episode_steps=max_episode_steps)
         if find_environment(environment).backend == "gymnasium" and _is_registered_here(environment):
             return EnvironmentSource(spec, partial(gymnasium.make, environment, disable_env_checker=True))
         return EnvironmentSource(spec)
-    if isinstance(environment, gymnasium.Env | VecEnvironment):
-        kind = type(environment).__name__
+    if isinstance(named, gymnasium.Env | VecEnvironment):
+        kind = type(named).__name__
         raise _refused(f"expected the class {kind} or a function that makes one, not a {kind}: training needs several")
-    if not callable(environment):
-        message = f"expected an id, a class, or a function that returns a gymnasium.Env, got {environment!r:.100}"
+    if not callable(named):
+        message = f"expected an id, a class, or a function that returns a gymnasium.Env, got {named!r:.100}"
         raise _refused(message)
-    spec = EnvironmentSpec(entry_point=_entry_point(environment), kwargs=given, max_episode_steps=max_episode_steps)
-    if inspect.isclass(environment) and issubclass(environment, VecEnvironment):
-        return EnvironmentSource(spec, batched=environment)
-    return EnvironmentSource(spec, environment)
+    spec = EnvironmentSpec(entry_point=_entry_point(named), kwargs=given, max_episode_steps=max_episode_steps)
+    if inspect.isclass(named) and issubclass(named, VecEnvironment):
+        return EnvironmentSource(spec, batched=named)
+    return EnvironmentSource(spec, named)
 
 
 def source_of_checkpoint(spec: EnvironmentSpec) -> EnvironmentSource:

@@ -72,7 +72,7 @@ class Policy:
             flags = np.array(action_mask, bool)
             mask = torch.from_numpy(flags[None] if is_single else flags)
         actions = self._to_environment(self.act(batch, mask).numpy())
-        return actions[0] if is_single else actions  # type: ignore[no-any-return]
+        return actions[0] if is_single else actions
 
     def act(self, observation: torch.Tensor, action_mask: torch.Tensor | None = None) -> torch.Tensor:
         """The same in tensors: [B, *obs] and bool [B, n] -> [B, *action]; discrete actions count from 0."""
@@ -85,7 +85,7 @@ class Policy:
             case gymnasium.spaces.Box(low=low, high=high):
                 return np.clip(actions, low, high)
             case gymnasium.spaces.Discrete(start=start) | gymnasium.spaces.MultiDiscrete(start=start):
-                return actions + start
+                return np.asarray(actions + start)
             case _:
                 return actions
 

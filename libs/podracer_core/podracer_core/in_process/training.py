@@ -193,9 +193,9 @@ class _Training:
                     session.step()
                     self._tell(session)
                 session.conclude(told_to_end=lambda: self._stopped_by in ("interrupt", "callback"))
+            self._tell(session, last=True)
         except KeyboardInterrupt:  # once more, or from a callback: what is known by now will do
             self._stopped_by = "interrupt"
-        self._tell(session, last=True)
         outcomes = session.outcomes()
         self._keep(outcome.candidate for outcome in outcomes)
         self._base = [base + outcome.env_steps for base, outcome in zip(self._base, outcomes, strict=True)]
