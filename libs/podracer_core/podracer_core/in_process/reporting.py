@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import math
+import signal
 import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -11,7 +15,7 @@ if TYPE_CHECKING:
     from podracer_core.in_process.order import Order
     from podracer_core.in_process.result import Result
 
-__all__ = ["Callback", "Look", "ProgressLine"]
+__all__ = ["Callback", "Look", "ProgressLine", "interrupts"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,3 +108,22 @@ def _clock(seconds: float) -> str:
     """`1:05`, `2:03:04`."""
     minutes, rest = divmod(int(seconds), 60)
     return f"{minutes}:{rest:02d}" if minutes < 60 else f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}"
+
+
+@contextmanager
+def interrupts(call: Callable[[], object]) -> Iterator[None]:
+    """Ctrl-C makes this call, once; then it interrupts as before. Only the main thread hears of it."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def take(number: int, frame: object) -> None:
+        signal.signal(signal.SIGINT, before)
+        call()
+
+    before = signal.getsignal(signal.SIGINT) or signal.SIG_DFL
+    signal.signal(signal.SIGINT, take)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)

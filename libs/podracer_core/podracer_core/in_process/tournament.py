@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import math
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from podracer_core.errors import PreconditionFailed
-from podracer_core.in_process.reporting import Look
+from podracer_core.in_process.reporting import Look, interrupts
 from podracer_core.in_process.result import Result, load
 from podracer_core.jobs.job_file import load_job_file
 
@@ -36,51 +37,48 @@ def run(job_file: Path | str, *, folder: Path | str = "runs", progress: bool = T
         )
     spec = load_job_file(Path(job_file))
     command = [sys.executable, "-P", "-m", _CLIENT, "run", str(job_file), "--dir", str(folder), "--json"]
-    # In a session of its own, so that Ctrl-C reaches it once, from here.
-    process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
-    )
     looks: list[Look] = []
     end: dict[str, Any] = {}
-    errors = ""
-    with process:
-        for event in _events(process):
-            match event.get("event"):
-                case "progress":
-                    looks += _look(event)
-                    _show(event, progress)
-                case "job_finished":
-                    end = event
-        assert process.stderr is not None, "it is a pipe"
-        errors = process.stderr.read()
+    with tempfile.TemporaryFile("w+") as errors, _running(command, errors) as process:
+        assert process.stdout is not None, "it is a pipe"
+        for event in map(json.loads, process.stdout):
+            if event["event"] == "progress":
+                _note(looks, event)
+                _show(event, progress)
+            elif event["event"] == "job_finished":
+                end = event
+        process.wait()
+        errors.seek(0)
+        problem = errors.read().strip()
     if progress:
         sys.stderr.write("\n")
     if process.returncode not in (0, _INTERRUPTED) or not end.get("checkpoint"):
-        raise PreconditionFailed(errors.strip() or f"the job {spec.name} ended without a policy", reason="JOB_FAILED")
-    result = load(Path(end["checkpoint"]))
+        raise PreconditionFailed(problem or f"the job {spec.name} ended without a policy", reason="JOB_FAILED")
+    result = load(end["checkpoint"])
     stopped_by = "interrupt" if process.returncode else "target" if end["seconds_to_target"] is not None else ""
     return Result(result.checkpoint, None, looks, stopped_by, spec.objective.target_return)
 
 
-def _events(process: subprocess.Popen[str]) -> Iterator[dict[str, Any]]:
-    """What the command tells; an interrupt is passed on to it, and a second one ends it at once."""
-    assert process.stdout is not None, "it is a pipe"
-    while True:
+@contextmanager
+def _running(command: Sequence[str], errors: IO[str]) -> Iterator[subprocess.Popen[str]]:
+    """The command, which Ctrl-C has suspend its job. It is told to leave at once where anything goes wrong here."""
+    # In a session of its own, so that Ctrl-C reaches it once, from here.
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True, start_new_session=True)
+    with process, interrupts(lambda: process.send_signal(signal.SIGINT)):
         try:
-            line = process.stdout.readline()
-            if not line:
-                return
-            yield json.loads(line)
-        except KeyboardInterrupt:
+            yield process
+        except BaseException:
             process.send_signal(signal.SIGINT)
+            raise
 
 
-def _look(event: dict[str, Any]) -> list[Look]:
-    """The best of a moment; none where there is none, or it is known."""
-    best = event["best_return"]
-    if best is None or not math.isfinite(best):
-        return []
-    return [Look(event["train_seconds"], event["env_steps"], (best,), best)]
+def _note(looks: list[Look], event: dict[str, Any]) -> None:
+    """Add the best of a moment, if it is news."""
+    best, env_steps = event["best_return"], event["env_steps"]
+    if best is None or (looks and (looks[-1].returns, looks[-1].env_steps) == ((best,), env_steps)):
+        return
+    highest = max([best, *(look.best for look in looks)])
+    looks.append(Look(event["train_seconds"], env_steps, (best,), highest))
 
 
 def _show(event: dict[str, Any], progress: bool) -> None:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import itertools
 import math
-import signal
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass
 from random import Random
 from typing import Any
@@ -30,7 +29,7 @@ from podracer_core.evaluate.messages import result_to_json
 from podracer_core.in_process.breeding import Values, first_members, replace_worst
 from podracer_core.in_process.environments import Environment, find_source
 from podracer_core.in_process.order import Order, check_order
-from podracer_core.in_process.reporting import Callback, Look, ProgressLine
+from podracer_core.in_process.reporting import Callback, Look, ProgressLine, interrupts
 from podracer_core.in_process.result import Result
 from podracer_core.training.evaluation_backend import InProcessBackend
 from podracer_core.training.plan import RoundPlan, Statistic
@@ -188,7 +187,7 @@ class _Training:
             base_env_steps=self._base,
         )
         try:
-            with _interrupts(self._interrupted):
+            with interrupts(self._interrupted.set):
                 while not (session.finished or self._stopped_by):
                     session.step()
                     self._tell(session)
@@ -305,22 +304,3 @@ def _by_look(news: Sequence[Judgement]) -> list[list[Judgement]]:
     """Judgements of one look together, each full evaluation by itself."""
     together = itertools.groupby(news, lambda one: (one.purpose, one.confirm_time_s))
     return [list(judged) for _, judged in together]
-
-
-@contextmanager
-def _interrupts(event: threading.Event) -> Iterator[None]:
-    """Ctrl-C sets `event`, once; then it interrupts as before. Only the main thread hears of it."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def take(number: int, frame: object) -> None:
-        event.set()
-        signal.signal(signal.SIGINT, before)
-
-    before = signal.getsignal(signal.SIGINT) or signal.SIG_DFL
-    signal.signal(signal.SIGINT, take)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
