@@ -5,6 +5,7 @@ from __future__ import annotations
 import _thread
 from collections.abc import Callable
 from functools import partial
+from random import Random
 from typing import Any
 
 import gymnasium
@@ -12,8 +13,12 @@ import pytest
 import torch
 
 import podracer
+from podracer_core.algorithms.cohort import CohortConfig, MemberConfig
+from podracer_core.algorithms.registry import algorithm_class
+from podracer_core.catalogue.ranges import Interval
 from podracer_core.environments.classic_control.cartpole import CartPole
 from podracer_core.errors import InvalidInput
+from podracer_core.in_process.breeding import replace_worst
 from tests.unit.in_process.tiny import FAST, Lights
 
 train = partial(podracer.train, progress=False)
@@ -109,6 +114,24 @@ def test_members_differ_where_something_is_searched_and_the_worst_are_replaced()
     assert 1e-4 <= result.hyperparameters["learning_rate"] <= 1e-2
     assert result.hyperparameters["gamma"] == 0.99
     assert 10_240 <= result.history[-1].env_steps <= 12_800
+
+
+def test_the_worst_quarter_goes_on_as_children_of_the_best() -> None:
+    members = tuple(MemberConfig(f"agent-{number}", number, {"gamma": 0.9}) for number in range(8))
+    cohort = CohortConfig("ppo", members, {"horizon": 16, "hidden_sizes": (16,)})
+    algorithm = algorithm_class("ppo")(cohort, Lights.observation_space, Lights.action_space)
+    before = [algorithm.member_state(member)["actor"] for member in range(8)]
+    values = [{"gamma": 0.9} for _ in range(8)]
+    ranges = {"gamma": Interval(0.8, 0.99)}
+    replace_worst(algorithm, [5.0, 1.0, 9.0, 4.0, 0.0, 8.0, 6.0, 7.0], values, ranges, Random(0))
+    changed = [member for member in range(8) if values[member] != {"gamma": 0.9}]
+    assert changed == [1, 4]
+    for member in range(8):
+        weights = algorithm.member_state(member)["actor"]
+        alike = [
+            parent for parent in range(8) if all(torch.equal(weights[name], before[parent][name]) for name in weights)
+        ]
+        assert alike == [member] if member not in changed else alike in ([2], [5])
 
 
 def test_search_takes_the_ranges_of_the_algorithm() -> None:

@@ -3,7 +3,7 @@
 environments  an id, a class or a function -> environments
 order         the arguments of `train`, checked
 breeding      members that differ in hyperparameters, and their children
-training      the rounds of one cohort
+training      one cohort, from its first step to its result
 result        what comes of it: a policy that acts, is evaluated, filmed and saved
 reporting     looks, callbacks, the line of progress
 tournament    a job file, run by the services of this machine

@@ -8,7 +8,6 @@ from random import Random
 from podracer_core.algorithms.algorithm import Algorithm
 from podracer_core.catalogue.ranges import Range
 from podracer_core.catalogue.sampling import mutate, sample
-from podracer_core.training.session import MemberOutcome
 from podracer_core.training.start import inherit
 
 __all__ = ["Values", "first_members", "replace_worst"]
@@ -32,26 +31,16 @@ def first_members(
 
 
 def replace_worst(
-    algorithm: Algorithm,
-    outcomes: Sequence[MemberOutcome],
-    values: list[Values],
-    ranges: Mapping[str, Range],
-    random: Random,
+    algorithm: Algorithm, returns: Sequence[float], values: list[Values], ranges: Mapping[str, Range], random: Random
 ) -> None:
-    """Let a quarter of the members, the worst, go on as children of one of the best quarter: its best weights of the
-    round, and its hyperparameters mutated. `values` are changed accordingly."""
-    judged = [
-        (each.candidate.result.mean, each.member) for each in outcomes if each.candidate and each.candidate.snapshot
-    ]
-    best = [member for _, member in sorted(judged, reverse=True)]
-    count = min(int(_REPLACED * len(outcomes)), len(best) // 2)
-    unjudged = [each.member for each in outcomes if each.member not in best]
-    worst = [*unjudged, *reversed(best)][:count]
-    for member in worst:
-        parent = best[int(random.random() * count)]
-        candidate = outcomes[parent].candidate
-        assert candidate is not None and candidate.snapshot is not None, "only those are among the best"
-        inherit(algorithm, member, "copy", [(candidate.snapshot.state, 1.0)], keep_optimizer=True)
+    """Let a quarter of the members, the worst by their `returns` [M], each go on as a child of one of the best quarter:
+    with its weights, and its hyperparameters mutated. `values` are changed accordingly."""
+    active = algorithm.active.tolist()
+    order = sorted(range(len(returns)), key=lambda member: (active[member], returns[member]), reverse=True)
+    count = int(_REPLACED * len(order))
+    for member in order[-count:]:
+        parent = order[int(random.random() * count)]
+        inherit(algorithm, member, "copy", [(algorithm.member_state(parent), 1.0)], keep_optimizer=True)
         values[member] = {
             name: _number(mutate(where, values[parent][name], random)) for name, where in sorted(ranges.items())
         }

@@ -6,9 +6,8 @@ import itertools
 import math
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from random import Random
 from typing import Any
 
@@ -33,6 +32,7 @@ from podracer_core.in_process.reporting import Callback, Look, ProgressLine, int
 from podracer_core.in_process.result import Result
 from podracer_core.training.evaluation_backend import InProcessBackend
 from podracer_core.training.plan import RoundPlan, Statistic
+from podracer_core.training.selection import Selection
 from podracer_core.training.session import TrainingSession
 from podracer_core.training.sizes import usual_envs_per_member
 from podracer_core.training.snapshots import Judgement, Snapshot
@@ -40,8 +40,9 @@ from podracer_core.training.source import InProcessSource
 
 __all__ = ["train"]
 
-_ROUNDS = 10  # of a training whose length is known, where members are replaced
-_ROUND_S = 15.0  # of one whose length is not
+_TIMES = 10  # that members are replaced in a training
+_WAIT_INTERVAL_S = 0.3
+_USUAL_S = 150.0  # the length of a training whose length is not known
 _FEWEST_TO_REPLACE = 4  # members
 _UNLIMITED_EPISODE_STEPS = 1000
 
@@ -83,8 +84,8 @@ def train(
     callbacks        see `Callback`
 
     One of target, steps and seconds is required; whichever comes first ends it. Ctrl-C ends it too, with the result so
-    far. With something to search and four members or more, training has rounds, after each of which the worst quarter
-    goes on as mutated children of the best. Raises InvalidInput for arguments that cannot be right, and what the
+    far. With something to search and four members or more, the worst quarter goes on as mutated children of the best,
+    after each tenth of training. Raises InvalidInput for arguments that cannot be right, and what the
     environment's code raises.
     """
     order = Order(
@@ -97,18 +98,8 @@ def train(
         return _Training(order, called, progress, held).run()
 
 
-@dataclass(frozen=True)
-class _Found:
-    """A policy, its evaluation, and the hyperparameters that it was searched with."""
-
-    snapshot: Snapshot
-    judgement: Judgement
-    values: Values
-    env_steps: int  # of its member
-
-
 class _Training:
-    """The rounds of a cohort."""
+    """One cohort, from its first step to its result."""
 
     def __init__(self, order: Order, callbacks: Sequence[Callback], progress: bool, held: ExitStack) -> None:
         """`held` closes the environments."""
@@ -138,34 +129,19 @@ class _Training:
         self._episode_steps = environment.max_episode_steps or _UNLIMITED_EPISODE_STEPS
         self._began_at = time.monotonic()
         self._interrupted = threading.Event()
-        self._base = [0] * order.members  # environment steps before the present round
+        self._former: list[tuple[int, list[Values]]] = []  # what `values` were up to a version of the policies
+        self._replaced_at = 0.0  # part of training when members were last replaced
         self._looks: list[Look] = []
-        self._best_mean = -math.inf
-        self._found: _Found | None = None
-        self._stopped_by = ""
+        self._best_mean, self._stopped_by = -math.inf, ""
+        self._waits_at_s = 0.0  # when the device is waited for next, to tell where training stands
 
     def run(self) -> Result:
         for callback in self._callbacks:
             callback.on_start(self._order)
-        rounds = self._rounds()
-        for number in range(rounds) if rounds else itertools.count():
-            self._round(rounds - number if rounds else 0)
-            if self._stopped_by:
-                break
-        result = self._result()
+        result = self._result(self._train())
         for callback in self._callbacks:
             callback.on_end(result)
         return result
-
-    def _rounds(self) -> int:
-        """How many; 0: nobody knows. Without children one is enough."""
-        if not self._replaces:
-            return 1
-        return _ROUNDS if self._order.steps or self._order.seconds else 0
-
-    @property
-    def _replaces(self) -> bool:
-        return bool(self._order.ranges) and self._order.members >= _FEWEST_TO_REPLACE
 
     def _cohort(self, environment: VecEnvironment) -> Algorithm:
         members = tuple(
@@ -176,16 +152,18 @@ class _Training:
         cls = algorithm_class(self._order.algorithm)
         return cls(cohort, environment.observation_space, environment.action_space, self._device)
 
-    def _round(self, rounds_left: int) -> None:
-        """Train; then let the best go on in place of the worst, if there is another round."""
-        session = TrainingSession(
-            self._algorithm,
-            self._source,
-            self._backend,
-            self._plan(rounds_left),
-            episode_steps=self._episode_steps,
-            base_env_steps=self._base,
+    def _train(self) -> Judgement:
+        """The best that was found."""
+        order = self._order
+        plan = RoundPlan(
+            math.ceil((order.steps or 0) / order.members),
+            order.seconds,
+            target=order.target,
+            statistic=order.statistic,
+            episodes=order.episodes,
+            seed=order.seed,
         )
+        session = TrainingSession(self._algorithm, self._source, self._backend, plan, episode_steps=self._episode_steps)
         try:
             with interrupts(self._interrupted.set):
                 while not (session.finished or self._stopped_by):
@@ -195,73 +173,61 @@ class _Training:
             self._tell(session, last=True)
         except KeyboardInterrupt:  # once more, or from a callback: what is known by now will do
             self._stopped_by = "interrupt"
-        outcomes = session.outcomes()
-        self._keep(outcome.candidate for outcome in outcomes)
-        self._base = [base + outcome.env_steps for base, outcome in zip(self._base, outcomes, strict=True)]
         if session.confirmed is not None:
             self._stopped_by = "target"
-        elif rounds_left == 1 and not self._stopped_by:
-            is_used = self._order.steps is not None and sum(self._base) >= self._order.steps
+        elif not self._stopped_by:
+            is_used = plan.env_steps and max(session.moment().env_steps) >= plan.env_steps
             self._stopped_by = "steps" if is_used else "seconds"
-        if not self._stopped_by:
-            replace_worst(self._algorithm, outcomes, self._values, self._order.ranges, self._random)
-
-    def _plan(self, rounds_left: int) -> RoundPlan:
-        order, duration_s, env_steps = self._order, None, 0
-        if order.steps is not None:
-            env_steps = max(1, math.ceil((order.steps - sum(self._base)) / order.members / rounds_left))
-        if order.seconds is not None:
-            left_s = max(0.1, order.seconds - self._elapsed_s)
-            duration_s = left_s if order.steps is not None else left_s / rounds_left
-        if not rounds_left:
-            duration_s = _ROUND_S
-        return RoundPlan(
-            env_steps,
-            duration_s,
-            target=order.target,
-            statistic=order.statistic,
-            episodes=order.episodes,
-            seed=order.seed,
-        )
+        known = [judged for judged in _selection(session).candidates.values() if judged.snapshot is not None]
+        if not known and self._stopped_by == "interrupt":
+            raise KeyboardInterrupt
+        if not known:
+            message = f"no member was evaluated: training ended by {self._stopped_by} before the first look"
+            raise PreconditionFailed(message)
+        return session.confirmed or max(known, key=self._rank)
 
     @property
     def _elapsed_s(self) -> float:
         return time.monotonic() - self._began_at
 
     def _tell(self, session: TrainingSession, *, last: bool = False) -> None:
-        """Looks go to the callbacks, and all to the line of progress."""
-        selection = session.selection
-        assert selection is not None, "there is a backend"
+        """Looks go to the callbacks, and all to the line of progress; then the worst members may be replaced."""
+        selection = _selection(session)
         for judged in _by_look(selection.take_news()):
             self._best_mean = max(self._best_mean, *(one.result.mean for one in judged))
             if judged[0].purpose == "progress":
                 self._look(judged)
+                if not last and selection.confirmed is None:
+                    self._replace(session, judged)
         if self._interrupted.is_set():
             self._stopped_by = "interrupt"
-        elif not last and selection.confirmed is None and not bool(self._algorithm.active.any()):
-            self._stopped_by = "diverged"
+        if not last and self._elapsed_s < self._waits_at_s:
+            return
+        self._waits_at_s = self._elapsed_s + _WAIT_INTERVAL_S
+        if not last and selection.confirmed is None and not bool(self._algorithm.active.any()):
+            self._stopped_by = self._stopped_by or "diverged"
         if self._line is not None:
-            steps = sum(self._base) + sum(session.moment().env_steps)
-            is_over = last and bool(self._stopped_by or session.confirmed or self._rounds() == 1)
-            self._line.show(self._elapsed_s, steps, self._best_mean, last=is_over)
+            self._line.show(self._elapsed_s, sum(session.moment().env_steps), self._best_mean, last=last)
+
+    def _replace(self, session: TrainingSession, judged: Sequence[Judgement]) -> None:
+        """Let the best go on in place of the worst, a tenth of training after it was done last."""
+        order, now = self._order, session.moment()
+        if not order.ranges or order.members < _FEWEST_TO_REPLACE:
+            return
+        part = session.plan.part(now.elapsed_s, max(now.env_steps), now.used_s) or now.elapsed_s / _USUAL_S
+        if part - self._replaced_at >= 1.0 / _TIMES:
+            self._replaced_at = part
+            self._former.append((now.version, list(self._values)))
+            returns = [one.result.mean for one in judged]
+            replace_worst(self._algorithm, returns, self._values, order.ranges, self._random)
 
     def _look(self, judged: Sequence[Judgement]) -> None:
-        env_steps = sum(self._base) + sum(one.env_steps for one in judged)
+        env_steps = sum(one.env_steps for one in judged)
         returns = tuple(one.result.mean for one in judged)
         look = Look(self._elapsed_s, env_steps, returns, self._best_mean)
         self._looks.append(look)
         if False in [callback.on_look(look) for callback in self._callbacks]:
             self._stopped_by = self._stopped_by or "callback"
-
-    def _keep(self, judgements: Iterator[Judgement | None]) -> None:
-        """The best of them, if it is better than what is known."""
-        for judgement in judgements:
-            if judgement is None or judgement.snapshot is None:
-                continue
-            if self._found is None or self._rank(judgement) > self._rank(self._found.judgement):
-                member = judgement.member
-                steps = self._base[member] + judgement.env_steps
-                self._found = _Found(judgement.snapshot, judgement, self._values[member], steps)
 
     def _rank(self, judgement: Judgement) -> tuple[bool, float]:
         """A look of a few episodes is luckier than a full evaluation."""
@@ -269,15 +235,15 @@ class _Training:
         score = result.mean if self._order.statistic == "mean" else result.lower_bound
         return result.episodes >= self._order.episodes, score
 
-    def _result(self) -> Result:
-        found, order = self._found, self._order
-        if found is None:
-            if self._stopped_by == "interrupt":
-                raise KeyboardInterrupt
-            raise PreconditionFailed(
-                f"no member was evaluated: training ended by {self._stopped_by} before the first look"
-            )
-        hyperparameters = order.info.defaults() | dict(order.shared) | found.values
+    def _values_of(self, snapshot: Snapshot) -> Values:
+        """What it was trained with."""
+        then = (values for version, values in self._former if snapshot.version <= version)
+        return next(then, self._values)[snapshot.member]
+
+    def _result(self, judged: Judgement) -> Result:
+        order, snapshot = self._order, judged.snapshot
+        assert snapshot is not None, "only those are chosen"
+        hyperparameters = order.info.defaults() | dict(order.shared) | self._values_of(snapshot)
         metadata: dict[str, Any] = {
             "environment": order.source.spec.to_metadata(),
             "observation_space": self._spaces[0],
@@ -286,18 +252,22 @@ class _Training:
             "hyperparameters": {
                 name: list(value) if isinstance(value, tuple) else value for name, value in hyperparameters.items()
             },
-            "agent": f"agent-{found.judgement.member}",
-            "seed": order.seed + found.judgement.member,
-            "env_steps": found.env_steps,
-            "evaluation": result_to_json(found.judgement.result),
+            "agent": f"agent-{judged.member}",
+            "seed": order.seed + judged.member,
+            "env_steps": judged.env_steps,
+            "evaluation": result_to_json(judged.result),
             "looks": [look.to_json() for look in self._looks],
             "target": order.target,
         }
         groups = {
-            group: {name: tensor.cpu() for name, tensor in tensors.items()}
-            for group, tensors in found.snapshot.state.items()
+            group: {name: tensor.cpu() for name, tensor in tensors.items()} for group, tensors in snapshot.state.items()
         }
         return Result(Checkpoint(groups, metadata, {}), order.source, self._looks, self._stopped_by, order.target)
+
+
+def _selection(session: TrainingSession) -> Selection:
+    assert session.selection is not None, "there is a backend"
+    return session.selection
 
 
 def _by_look(news: Sequence[Judgement]) -> list[list[Judgement]]:
