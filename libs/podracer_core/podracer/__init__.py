@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from podracer_core.errors import PodracerError
-    from podracer_core.in_process.reporting import Callback, Look
+    from podracer_core.in_process.callbacks import Callback
+    from podracer_core.in_process.reporting import Look
     from podracer_core.in_process.result import Policy, Result, load
     from podracer_core.in_process.tournament import run
     from podracer_core.in_process.training import train
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["Callback", "Look", "PodracerError", "Policy", "Result", "load", "run", "train"]
 
 _HOME = {
-    "Callback": "podracer_core.in_process.reporting",
+    "Callback": "podracer_core.in_process.callbacks",
     "Look": "podracer_core.in_process.reporting",
     "PodracerError": "podracer_core.errors",
     "Policy": "podracer_core.in_process.result",

@@ -5,6 +5,7 @@ order         the arguments of `train`, checked
 breeding      members that differ in hyperparameters, and their children
 training      one cohort, from its first step to its result
 result        what comes of it: a policy that acts, is evaluated, filmed and saved
-reporting     looks, callbacks, the line of progress
+reporting     looks, the line of progress
+callbacks     what a caller may do on the way
 tournament    a job file, run by the services of this machine
 """

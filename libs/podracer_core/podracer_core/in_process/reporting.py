@@ -1,4 +1,4 @@
-"""What training tells while it goes on: looks, callbacks, a line of progress."""
+"""What training tells while it goes on: looks, a line of progress."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 if TYPE_CHECKING:
     from podracer_core.in_process.order import Order
-    from podracer_core.in_process.result import Result
 
-__all__ = ["Callback", "Look", "ProgressLine", "interrupts"]
+__all__ = ["Look", "ProgressLine", "interrupts"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,21 +35,6 @@ class Look:
     def to_json(self) -> dict[str, Any]:
         """What a checkpoint's metadata keep of it."""
         return {"seconds": self.seconds, "env_steps": self.env_steps, "returns": list(self.returns), "best": self.best}
-
-
-class Callback:
-    """What a caller wants to do on the way: override what is needed. The calls come from the training loop, which waits
-    for them; what they raise ends training and goes to the caller."""
-
-    def on_start(self, run: Order) -> None:
-        """Everything is set up: `run` is what is trained, with its members, hyperparameters and limits."""
-
-    def on_look(self, look: Look) -> bool | None:
-        """The members were looked at. False ends training."""
-        return None
-
-    def on_end(self, result: Result) -> None:
-        """Training has ended with a result."""
 
 
 class ProgressLine:

@@ -26,9 +26,10 @@ from podracer_core.environments.vec_environment import VecEnvironment
 from podracer_core.errors import PreconditionFailed
 from podracer_core.evaluate.messages import result_to_json
 from podracer_core.in_process.breeding import Values, first_members, replace_worst
+from podracer_core.in_process.callbacks import Callback
 from podracer_core.in_process.environments import Environment, find_source
 from podracer_core.in_process.order import Order, check_order
-from podracer_core.in_process.reporting import Callback, Look, ProgressLine, interrupts
+from podracer_core.in_process.reporting import Look, ProgressLine, interrupts
 from podracer_core.in_process.result import Result
 from podracer_core.training.evaluation_backend import InProcessBackend
 from podracer_core.training.plan import RoundPlan, Statistic
