@@ -277,6 +277,8 @@ def test_the_commands_of_serving(podracer: Callable[..., Command], after_cartpol
 def test_the_programs_of_in_a_notebook(tmp_path: Path) -> None:
     write_examples(tmp_path)
     names: dict[str, Any] = {"__name__": "__main__"}
+    (short,) = blocks(README.split("## In a notebook")[1].split("\n## ")[0], "python")
+    assert "CartPole-v1" in printed(lambda: exec(short, names), tmp_path)
     for program in blocks((ROOT / "docs" / "notebook.md").read_text(), "python"):
         printed(lambda: exec(program, names), tmp_path)  # noqa: B023
     assert names["loaded"].best.mean >= 475
