@@ -126,7 +126,7 @@ imports: setup  ## the import rules of the house
 	@$(BIN)/lint-imports
 
 protos: setup  ## generate the gRPC stubs
-	@rm -rf $(STUBS) && mkdir -p $(STUBS)
+	@rm -rf $(STUBS)/*/
 	@$(PROTOC) --python_out=$(abspath libs/podracer_core) --mypy_out=quiet:$(abspath libs/podracer_core) \
 		--grpc_python_out=$(abspath libs/podracer_core) --mypy_grpc_out=quiet:$(abspath libs/podracer_core) \
 		$$(find podracer -name '*.proto' | sort)

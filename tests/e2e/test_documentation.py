@@ -18,6 +18,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import pytest
@@ -271,6 +272,18 @@ def test_the_commands_of_serving(podracer: Callable[..., Command], after_cartpol
     assert terminal.serving is not None
     terminal.serving.interrupt()
     assert terminal.serving.wait(60) == 130
+
+
+def test_the_programs_of_in_a_notebook(tmp_path: Path) -> None:
+    write_examples(tmp_path)
+    names: dict[str, Any] = {"__name__": "__main__"}
+    (short,) = blocks(README.split("## In a notebook")[1].split("\n## ")[0], "python")
+    assert "CartPole-v1" in printed(lambda: exec(short, names), tmp_path)
+    for program in blocks((ROOT / "docs" / "notebook.md").read_text(), "python"):
+        printed(lambda: exec(program, names), tmp_path)  # noqa: B023
+    assert names["loaded"].best.mean >= 475
+    assert (names["result"].algorithm, names["result"].environment) == ("ppo", "CartPole-v1")
+    assert names["result"].history, "of a tournament, too"
 
 
 def test_the_commands_of_market_data(podracer: Callable[..., Command], server: Path) -> None:

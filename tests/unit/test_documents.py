@@ -5,13 +5,19 @@ The commands of the documents are run by tests/e2e/test_documentation.py.
 
 from __future__ import annotations
 
+import inspect
 import re
 import shutil
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
+import podracer
+from podracer_core.catalogue.algorithms import known_algorithms
+from podracer_core.jobs.evolution import Evolution
 from podracer_core.jobs.experiment import load_experiment, parse_experiment
+from podracer_core.jobs.pod import Pod
 from support.documents import DOCUMENTS, blocks
 from support.examples import ALGORITHM, EVALUATOR, FUSION, GENERATOR, HOVER, MAZE
 from support.processes import EXAMPLES, ROOT
@@ -77,6 +83,20 @@ def test_links_lead_somewhere_and_make_targets_exist(document: Path) -> None:
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     for target in re.findall(r"`make ([a-z-]+)`|^make ([a-z-]+)(?: |$)(?=\s*(?:#|$))", text, re.MULTILINE):
         assert set(target) & targets, target
+
+
+def test_what_other_libraries_names_become_is_there() -> None:
+    """Every name in the right columns of docs/coming-from.md."""
+    evolution, pod = ({each.name for each in fields(kind)} for kind in (Evolution, Pod))
+    known = {each.name for info in known_algorithms().values() for each in info.hyperparameters}
+    known |= set(inspect.signature(podracer.train).parameters) | set(known_algorithms())
+    known |= {f"result.{name}" for name in dir(podracer.Result)} | {f"podracer.{name}" for name in podracer.__all__}
+    known |= {f"Callback.{name}" for name in dir(podracer.Callback)} | {"result.policy", "train", "matrix"}
+    known |= {f"evolution.{name}" for name in evolution} | {f"pod.{name}" for name in pod}
+    rows = re.findall(r"^\|.*\|(.*)\|$", (ROOT / "docs" / "coming-from.md").read_text(), re.MULTILINE)
+    named = [name for row in rows for name in re.findall(r"`([a-z][\w.]*)[^`]*`", row, re.IGNORECASE)]
+    assert len(named) > 80
+    assert set(named) - known == set()
 
 
 @pytest.mark.parametrize("page", EXTENSION_PAGES)

@@ -1,15 +1,19 @@
-"""What the services of a state folder are told about telemetry."""
+"""What the services of a state folder are told, and which have to be installed."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import importlib.util
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
-from podracer_client.local.services import ServiceOptions, leaderboard_plan, orchestrator_plan
+from podracer_client.local.foreground import Foreground
+from podracer_client.local.services import ServiceOptions, leaderboard_plan, orchestrator_plan, require_services
 from podracer_client.local.state_folder import StateFolder
+from podracer_client.local.up import keep_up
 from podracer_client.processes.run_folder import RunFolder
+from podracer_core.errors import PreconditionFailed
 
 
 @pytest.fixture
@@ -43,3 +47,22 @@ def test_one_address_for_metrics_is_the_orchestrators(state: StateFolder, monkey
     assert orchestrator["PODRACER_METRICS_LISTEN"] == "127.0.0.1:9464"
     assert "PODRACER_METRICS_LISTEN" not in leaderboard
     assert {one["OTEL_EXPORTER_OTLP_ENDPOINT"] for one in (orchestrator, leaderboard)} == {"http://127.0.0.1:4317"}
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        lambda folder: Foreground.__init__(object(), None, folder, None, print),
+        lambda folder: keep_up(folder, ServiceOptions()),
+    ],
+)  # type: ignore[arg-type]
+def test_what_is_not_installed_is_said_before_anything_is_made(
+    command: Callable[[Path], object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    find, missing = importlib.util.find_spec, ("podracer_leaderboard", "podracer_worker")
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name in missing else find(name))
+    with pytest.raises(PreconditionFailed) as refused:
+        command(tmp_path / "runs")
+    assert "podracer-leaderboard, podracer-worker; pip install 'podracer-client[local]'" in refused.value.message
+    assert not (tmp_path / "runs").exists()
+    require_services("learner")

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from podracer.evaluator.v1 import evaluator_service_pb2_grpc
-from podracer_client.local.services import inherited_environment
+from podracer_client.local.services import inherited_environment, require_services
 from podracer_client.processes.process import ManagedProcess, ProcessPlan
 from podracer_client.processes.run_folder import RunFolder
 from podracer_core.rpc.channel import open_channel
@@ -21,8 +21,9 @@ _STOP_S = 1.0
 def private_evaluator() -> Iterator[evaluator_service_pb2_grpc.EvaluatorServiceStub]:
     """Start an evaluator on a socket of its own, with a token of its own, that may read this user's folders.
 
-    Raises Unavailable when it cannot start.
+    Raises Unavailable when it cannot start, PreconditionFailed where it is not installed.
     """
+    require_services("evaluator")
     with RunFolder() as run_folder:
         token = create_tokens(run_folder.path / "tokens")[Role.POD]
         plan = ProcessPlan(

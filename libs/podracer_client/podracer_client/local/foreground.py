@@ -12,7 +12,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Generic, TypeVar
 
-from podracer_client.local.services import STOP_S, LocalServices, ServiceOptions, leave_at_once
+from podracer_client.local.services import STOP_S, LocalServices, ServiceOptions, leave_at_once, require_services
 from podracer_client.local.state_folder import StateFolder
 from podracer_client.processes.interrupts import Interrupts
 from podracer_client.processes.process import ProcessNews
@@ -41,8 +41,10 @@ class Foreground(ABC, Generic[News]):
     ) -> None:
         """`stack` gives back what it holds; `note` shows a line.
 
-        Raises PreconditionFailed while another process has the folder, InvalidInput where it cannot be written.
+        Raises PreconditionFailed while another process has the folder, or where a service is not installed,
+        InvalidInput where it cannot be written.
         """
+        require_services()
         self._note = note
         self._inbox: SimpleQueue[News | ProcessNews | _Ended | _Interrupted] = SimpleQueue()
         self._stop_by: float | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import sys
 import time
@@ -15,6 +16,7 @@ from podracer_client.processes.ports import FixedAddress
 from podracer_client.processes.process import ManagedProcess, ProcessNews, ProcessPlan
 from podracer_client.processes.run_folder import RunFolder
 from podracer_client.servers.connection import Connection, ConnectionFile
+from podracer_core.errors import PreconditionFailed
 from podracer_core.rpc.tokens import FileToken, Role, create_tokens
 
 if TYPE_CHECKING:
@@ -97,6 +99,16 @@ class LocalServices:
         """End both now; the pods end with the orchestrator. May be called from a signal handler."""
         self.orchestrator.kill()
         self.leaderboard.kill()
+
+
+def require_services(*names: str) -> None:
+    """PreconditionFailed (NOT_INSTALLED), which says what to install, unless the packages of these services, or of all
+    that train, are here."""
+    names = names or ("orchestrator", "leaderboard", "learner", "worker", "evaluator")
+    missing = [f"podracer-{name}" for name in names if importlib.util.find_spec(f"podracer_{name}") is None]
+    if missing:
+        message = f"not installed here, but started by this command: {', '.join(missing)}"
+        raise PreconditionFailed(f"{message}; pip install 'podracer-client[local]'", reason="NOT_INSTALLED")
 
 
 def leaderboard_plan(state: StateFolder, listen: str) -> ProcessPlan:

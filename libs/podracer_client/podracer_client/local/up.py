@@ -9,7 +9,7 @@ from pathlib import Path
 from queue import SimpleQueue
 
 from podracer_client.display.summary import path_text, program_words
-from podracer_client.local.services import LocalServices, ServiceOptions, leave_at_once
+from podracer_client.local.services import LocalServices, ServiceOptions, leave_at_once, require_services
 from podracer_client.local.state_folder import StateFolder
 from podracer_client.processes.interrupts import Inbox, Interrupts, serve_until_interrupted
 from podracer_client.processes.ports import free_ports, listener_of
@@ -26,6 +26,7 @@ def keep_up(folder: Path, options: ServiceOptions) -> int:
     Raises InvalidInput for an address that cannot be had (then nothing is made), PreconditionFailed while another
     process has the folder, Unavailable when a service cannot start or dies again and again.
     """
+    require_services()
     _check_addresses(options)
     inbox: Inbox = SimpleQueue()
     with ExitStack() as stack:

@@ -16,7 +16,7 @@ from podracer.leaderboard.v1 import leaderboard_service_pb2
 from podracer_client.display.summary import path_text
 from podracer_client.files import write_private
 from podracer_client.jobs.client import Client
-from podracer_client.local.services import READY_TIMEOUT_S, inherited_environment
+from podracer_client.local.services import READY_TIMEOUT_S, inherited_environment, require_services
 from podracer_client.names import is_checkpoint_name, is_job_name, job_name, leaderboard_name, refused, short_name
 from podracer_client.policies.folders import is_there, policy_folders
 from podracer_client.processes.interrupts import INTERRUPTED, Inbox, Interrupts, serve_until_interrupted
@@ -57,8 +57,10 @@ def keep_serving(
     """Start the server, say how to reach it, and keep it running until a signal comes; the exit code.
 
     Raises InvalidInput and NotFound for policies or aliases that are not there, or an address that cannot be had (then
-    nothing is started), Unavailable when the server cannot start or dies again and again.
+    nothing is started), PreconditionFailed where the server is not installed, Unavailable when it cannot start or dies
+    again and again.
     """
+    require_services("policy")
     wanted = wanted_policies(texts)
     prepare_address(options.listen, allow_insecure=options.allow_insecure, has_tls=options.tls is not None)
     inbox: Inbox = SimpleQueue()

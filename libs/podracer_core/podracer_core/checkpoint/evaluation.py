@@ -52,7 +52,11 @@ def make_environment_for(
     checkpoint: Checkpoint, spec: EnvironmentSpec, count: int, device: torch.device | str
 ) -> VecEnvironment:
     """Made for evaluation; InvalidInput where its spaces are not those that the policy was made for."""
-    environment = make_vec_environment(spec, count, device, evaluation=True)
+    return require_spaces(checkpoint, make_vec_environment(spec, count, device, evaluation=True), spec.name)
+
+
+def require_spaces(checkpoint: Checkpoint, environment: VecEnvironment, name: str) -> VecEnvironment:
+    """The environment called `name` itself; closed, and InvalidInput, where the policy was made for other spaces."""
     expected = array_spaces(checkpoint)
     found = observation_array_space(environment.observation_space), action_array_space(environment.action_space)
     # Bounds of observations play no part for a network; those of actions are what it is scaled to.
@@ -60,7 +64,7 @@ def make_environment_for(
     for part, fits, want, have in zip(("observation", "action"), fit, expected, found, strict=True):
         if not fits:
             environment.close()
-            message = f"the policy was made for {part}s in {want}, but {spec.name} has {have} with these arguments"
+            message = f"the policy was made for {part}s in {want}, but {name} has {have} with these arguments"
             violations = [FieldViolation("environment.kwargs", message)]
             raise InvalidInput(message, violations=violations, reason="OTHER_SPACES")
     return environment

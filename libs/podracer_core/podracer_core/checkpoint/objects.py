@@ -52,7 +52,7 @@ def save_checkpoint(
     The same content always gives the same reference. Raises InvalidInput for what cannot be stored, before anything is
     written, and the errors of the store.
     """
-    if not prefix.endswith("/"):
+    if prefix and not prefix.endswith("/"):
         raise InvalidInput(f"the prefix of a checkpoint ends with /; got {prefix!r}")
     bodies = {_path(group): _serialize(group, tensors) for group, tensors in groups.items()}
     there = {(file.path, file.size_bytes, file.sha256): file for file in earlier}

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from podracer_core.catalogue.environments import EnvironmentSpec, find_environment
+from podracer_core.environments.processes.local_rows import MakeEnvironment
 from podracer_core.environments.processes.preprocess import PreprocessVecEnv
 from podracer_core.environments.registry import batched_class, gymnasium_spec
 from podracer_core.environments.spaces import observation_array_space, to_gymnasium
@@ -43,12 +44,14 @@ def record_video(
     seed: int = 0,
     step_limit: int = _STEP_LIMIT,
     step_timeout_s: float = 60.0,
+    make: MakeEnvironment | None = None,
 ) -> Recording:
     """Film the episode that `reset` starts with `seed`, until it ends or `step_limit` steps are taken.
 
     `act` takes the observation [1, *obs] and the allowed actions [1, n] (or None) and gives the action [1, …]. The
     pictures are Gymnasium's, drawn with render_mode "rgb_array" in the environment's own process; a built-in
-    environment is played in Gymnasium's of the same id. `path` appears when the file is complete.
+    environment is played in Gymnasium's of the same id. `make` makes it in this process instead. `path` appears when
+    the file is complete.
 
     Raises InvalidInput where there is nothing to draw the environment, PreconditionFailed where the extra is missing,
     and whatever `PreprocessVecEnv` raises.
@@ -61,7 +64,8 @@ def record_video(
     except ImportError as error:
         message = f"videos need the extra podracer-core[video]: {error}"
         raise PreconditionFailed(message, reason="NOT_INSTALLED") from error
-    environment = PreprocessVecEnv(_filmed_spec(spec), 1, processes=1, step_timeout_s=step_timeout_s, pictures=True)
+    filmed_spec = spec if make is not None else _filmed_spec(spec)
+    environment = PreprocessVecEnv(filmed_spec, 1, processes=1, step_timeout_s=step_timeout_s, pictures=True, make=make)
     unfinished = path.with_name(f".{path.stem}.unfinished.mp4")
     try:
         _check_spaces(spec, environment)

@@ -208,6 +208,19 @@ def _algorithms(builder: Builder, node: Node, path: str) -> Any:
     return INVALID if shares is INVALID else tuple(AlgorithmShare(name, share) for name, share in shares.items())
 
 
+def search_space(values: Mapping[str, Any], name: str) -> tuple[Dimension, ...]:
+    """The dimensions that Python values say in the notation of `search.space`; `name` is what messages call them.
+
+    Raises InvalidInput with every mistake.
+    """
+    builder = Builder("", {})
+    space = _space(builder, Node.from_plain(values), name) if values else ()
+    if builder.problems:
+        violations = [FieldViolation(problem.field, problem.message) for problem in builder.problems]
+        raise InvalidInput("; ".join(map(str, violations)), violations=violations)
+    return tuple(space)
+
+
 def _space(builder: Builder, node: Node, path: str) -> Any:
     """`hyperparameter: range`, or `algorithm.hyperparameter: range`."""
     if not isinstance(node.value, Mapping):

@@ -1,6 +1,7 @@
 """A round of training without any server: collect, update, evaluate, keep the best. The learner service adds leases.
 
 plan        what a round is to do
+sizes       how many environments an agent has
 source      where rollouts come from: this process, or workers; whether some are collected ahead
 epochs      several learners of one cohort, fused at the end of each epoch; those of one torch.distributed group
 evaluation_backend  what evaluates: this process, or an evaluator

@@ -15,6 +15,7 @@ from torch import Tensor
 from podracer_core.catalogue.environments import EnvironmentSpec
 from podracer_core.catalogue.spaces import from_json
 from podracer_core.environments.processes.exchange import SharedArrays, map_memory, size_memory
+from podracer_core.environments.processes.local_rows import LocalRows, MakeEnvironment
 from podracer_core.environments.processes.row_processes import Asked, RowProcesses, core_count
 from podracer_core.environments.spaces import observation_array_space, to_gymnasium
 from podracer_core.environments.vec_environment import Step, VecEnvironment
@@ -51,10 +52,12 @@ class PreprocessVecEnv(VecEnvironment):
         step_timeout_s: float = 60.0,
         start_timeout_s: float = 120.0,
         pictures: bool = False,
+        make: MakeEnvironment | None = None,
     ) -> None:
         """Start `processes` processes (None: one a core, at most `num_envs`) and make the environments in them.
 
-        `pictures`: have environment 0 drawn after every reset and step, for `frame`.
+        `pictures`: have environment 0 drawn after every reset and step, for `frame`. `make`: makes each environment in
+        this process instead.
         """
         wanted = core_count() if processes is None else processes
         if num_envs < 1 or wanted < 1:
@@ -64,13 +67,17 @@ class PreprocessVecEnv(VecEnvironment):
         self._name = spec.name
         self._pictures = pictures
         self._losses_in_a_row = 0
-        self._processes = RowProcesses(
-            spec,
-            num_envs,
-            min(wanted, num_envs),
-            pictures=pictures,
-            step_timeout_s=step_timeout_s,
-            start_timeout_s=start_timeout_s,
+        self._processes = (
+            LocalRows(make, spec, num_envs, pictures=pictures)
+            if make is not None
+            else RowProcesses(
+                spec,
+                num_envs,
+                min(wanted, num_envs),
+                pictures=pictures,
+                step_timeout_s=step_timeout_s,
+                start_timeout_s=start_timeout_s,
+            )
         )
         self._finalizer = weakref.finalize(self, self._processes.close)
         try:
@@ -78,7 +85,15 @@ class PreprocessVecEnv(VecEnvironment):
         except PodracerError:
             self.close()
             raise
-        self._step = Step(
+        self._step = self._shared_step()
+        self._action = torch.from_numpy(self._arrays.action)
+        self._bounds: tuple[Tensor, Tensor] | None = None
+        if isinstance(self.action_space, gymnasium.spaces.Box):
+            low, high = self.action_space.low, self.action_space.high
+            self._bounds = torch.as_tensor(low).float(), torch.as_tensor(high).float()
+
+    def _shared_step(self) -> Step:
+        return Step(
             observation=torch.from_numpy(self._arrays.observation),
             reward=torch.from_numpy(self._arrays.reward),
             terminated=torch.from_numpy(self._arrays.terminated),
@@ -87,11 +102,6 @@ class PreprocessVecEnv(VecEnvironment):
             action_mask=torch.from_numpy(self._arrays.action_mask) if self.has_action_mask else None,
             valid=torch.from_numpy(self._arrays.valid),
         )
-        self._action = torch.from_numpy(self._arrays.action)
-        self._bounds: tuple[Tensor, Tensor] | None = None
-        if isinstance(self.action_space, gymnasium.spaces.Box):
-            low, high = self.action_space.low, self.action_space.high
-            self._bounds = torch.as_tensor(low).float(), torch.as_tensor(high).float()
 
     @property
     def action_mask(self) -> Tensor | None:

@@ -64,9 +64,8 @@ _NOTHING: dict[str, Any] = {}
 class Server:
     """Some rows of the batch, once they are open, and the commands for them."""
 
-    def __init__(self, memory: int) -> None:
-        self._memory = memory
-        self._opened: Rows | None = None
+    def __init__(self, memory: int, opened: Rows | None = None) -> None:
+        self._memory, self._opened = memory, opened
 
     @property
     def doing(self) -> str:

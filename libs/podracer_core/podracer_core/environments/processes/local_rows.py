@@ -1,0 +1,69 @@
+"""A user's environments in this very process, for a class or a function that no other process could import."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import gymnasium
+
+from podracer_core.catalogue.environments import EnvironmentSpec
+from podracer_core.environments.processes.gymnasium_rows import GymnasiumRows
+from podracer_core.environments.processes.preprocess_child import Server
+from podracer_core.environments.processes.row_processes import Asked, RowProcesses
+from podracer_core.errors import InvalidInput
+
+MakeEnvironment = Callable[..., gymnasium.Env[Any, Any]]
+
+
+class LocalRows(RowProcesses):
+    """`RowProcesses` without a process: all rows are stepped here, one after the other.
+
+    What the user's code raises goes to the caller as it is.
+    """
+
+    def __init__(self, make: MakeEnvironment, spec: EnvironmentSpec, num_envs: int, *, pictures: bool = False) -> None:
+        """`make` is called once for each row with the spec's arguments."""
+        super().__init__(spec, num_envs, 1, pictures=pictures, step_timeout_s=math.inf, start_timeout_s=math.inf)
+        self._make = make
+        self._opened: GymnasiumRows | None = None
+        self._server: Server | None = None
+
+    def start(self) -> dict[str, Any]:
+        """See `RowProcesses.start`."""
+        drawing = {"render_mode": "rgb_array"} if self._pictures else {}
+        made = [self._make(**drawing, **self._spec.arguments) for _ in range(self._num_envs)]
+        strange = next((each for each in made if not isinstance(each, gymnasium.Env)), None)
+        if strange is not None:
+            raise InvalidInput(f"{self._spec.name} made a {type(strange).__name__}; expected a gymnasium.Env")
+        if any(each is made[0] for each in made[1:]):
+            raise InvalidInput(f"{self._spec.name} gave the same environment twice; it has to make a new one each time")
+        self._opened = rows = GymnasiumRows(made, self._spec.max_episode_steps, self._pictures)
+        self._server = Server(os.dup(self.memory), rows)
+        self._mask_size = rows.mask_size()
+        return {**rows.describe(), "mask_size": self._mask_size}
+
+    def map(self) -> None:
+        """See `RowProcesses.map`."""
+        self._answer({"command": "map", "num_envs": self._num_envs, "first": 0, "mask_size": self._mask_size})
+
+    def ask(self, command: str, payloads: Sequence[bytes] = ()) -> Asked:
+        """See `RowProcesses.ask`."""
+        message = {} if command == "step" else {"command": command}
+        return Asked([self._answer(message, payloads[0] if payloads else b"")], {})
+
+    def ask_first(self, command: str) -> tuple[dict[str, Any], bytes]:
+        """See `RowProcesses.ask_first`."""
+        return self._answer({"command": command})
+
+    def close(self) -> None:
+        """See `RowProcesses.close`."""
+        if self._opened is not None:
+            self._opened.close()
+        os.close(self.memory)
+
+    def _answer(self, message: dict[str, Any], payload: bytes = b"") -> tuple[dict[str, Any], bytes]:
+        assert self._server is not None, "start comes first"
+        return self._server.answer(message, payload)

@@ -1,0 +1,103 @@
+"""The arguments of `train`, checked before anything starts."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, get_args
+
+from podracer_core.catalogue.algorithms import AlgorithmInfo, find_algorithm
+from podracer_core.catalogue.ranges import Choice, Fixed, Interval, Range
+from podracer_core.errors import FieldViolation, InvalidInput
+from podracer_core.in_process.environments import EnvironmentSource
+from podracer_core.jobs.checks import MAX_COUNT, Checks
+from podracer_core.jobs.job_file import search_space
+from podracer_core.jobs.objective import MAX_EPISODES
+from podracer_core.jobs.pod import MAX_MEMBERS
+from podracer_core.jobs.search import AlgorithmShare, Search
+from podracer_core.training.plan import Statistic
+
+
+@dataclass(frozen=True)
+class Order:
+    """What is to be trained, and until when.
+
+    shared   hyperparameters of all members
+    ranges   where each of the others is searched, of scope "member" only
+    steps    environment steps of all members together
+    """
+
+    source: EnvironmentSource
+    algorithm: str
+    members: int
+    target: float | None
+    statistic: Statistic
+    steps: int | None
+    seconds: float | None
+    episodes: int
+    envs_per_member: int | None
+    seed: int
+    device: str
+    shared: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    ranges: Mapping[str, Range] = dataclasses.field(default_factory=dict)
+
+    @property
+    def info(self) -> AlgorithmInfo:
+        """The algorithm's description."""
+        return find_algorithm(self.algorithm)
+
+
+def check_order(order: Order, hyperparameters: Mapping[str, Any], search: bool) -> Order:
+    """`order` with its hyperparameters. Raises InvalidInput with everything that is wrong."""
+    check = Checks()
+    if order.target is None and order.steps is None and order.seconds is None:
+        check.that(False, "", "training needs an end: give target, steps or seconds")
+    finite = order.target is None or math.isfinite(order.target)
+    check.that(finite, "target", f"expected a finite number, got {order.target!r}")
+    kinds = get_args(Statistic)
+    check.that(order.statistic in kinds, "statistic", f"expected {' or '.join(kinds)}, got {order.statistic!r}")
+    check.positive(order.seconds, math.inf, "seconds")
+    for name, most in (
+        ("members", MAX_MEMBERS),
+        ("steps", MAX_COUNT),
+        ("episodes", MAX_EPISODES),
+        ("envs_per_member", MAX_COUNT),
+    ):
+        value = getattr(order, name)
+        right = value is None or (isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= most)
+        check.that(right, name, f"expected a whole number from 1 to {most:_}, got {value!r}")
+    info = find_algorithm(order.algorithm)
+    space = search_space(hyperparameters, "hyperparameters")
+    Search((AlgorithmShare(order.algorithm),), space).check(check, None)
+    ranges = {dimension.hyperparameter: dimension.range for dimension in space}
+    if search:
+        own = {knob.name: knob.search for knob in info.hyperparameters if knob.scope == "member" and knob.search}
+        ranges = own | ranges
+    if not check.violations:  # else what is wrong by itself would be said again
+        for name, where in ranges.items():
+            is_own = isinstance(where, Fixed) or info.hyperparameter(name).scope == "member"
+            check.that(
+                is_own, f"hyperparameters.{name}", "all members share it: give one value (podracer.run searches it)"
+            )
+    if check.violations:
+        told = [
+            FieldViolation(each.field.replace("search.space", "hyperparameters"), each.message)
+            for each in check.violations
+        ]
+        raise InvalidInput("; ".join(map(str, told)), violations=told, reason="INVALID_ARGUMENT")
+    shared = {name: where.value for name, where in ranges.items() if isinstance(where, Fixed)}
+    searched = {name: _fitted(info, name, where) for name, where in ranges.items() if name not in shared}
+    return replace(order, shared=shared, ranges=searched)
+
+
+def _fitted(info: AlgorithmInfo, name: str, where: Range) -> Range:
+    """The range of a member's own hyperparameter, which is a real number."""
+    match where:
+        case Choice(values):
+            return Choice(tuple(float(value) for value in values))  # type: ignore[arg-type]
+        case Interval():
+            return replace(where, near_one=info.hyperparameter(name).near_one)
+        case _:
+            return where

@@ -1,0 +1,237 @@
+"""What training leaves: a policy that acts, is evaluated, filmed, plotted and saved."""
+
+from __future__ import annotations
+
+import math
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from podracer_core.catalogue.environments import EnvironmentSpec
+from podracer_core.checkpoint import (
+    POLICY_GROUPS,
+    Checkpoint,
+    load_actor,
+    open_checkpoint_folder,
+    open_packed_policy,
+    pack_policy,
+    save_checkpoint,
+)
+from podracer_core.checkpoint.evaluation import require_spaces
+from podracer_core.checkpoint.policy import array_spaces
+from podracer_core.environments.video import Recording, record_video
+from podracer_core.errors import FieldViolation, InvalidInput, PreconditionFailed
+from podracer_core.evaluate import EvaluationResult, evaluator_class
+from podracer_core.evaluate.result import result_from_json
+from podracer_core.in_process.environments import Environment, EnvironmentSource, find_source, source_of_checkpoint
+from podracer_core.in_process.reporting import Look
+from podracer_core.storage.folder import DRAFTS, FolderStore
+from podracer_core.storage.manifest import FILE_NAME
+
+_PACKED = ".safetensors"
+
+
+class Policy:
+    """A greedy policy, NumPy in and out; normalization is inside.
+
+    observation_space, action_space   as the policy knows them: observations that are no Box are flattened
+    """
+
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        self._actor = load_actor(checkpoint)
+        self.observation_space, self.action_space = array_spaces(checkpoint)
+
+    def __call__(self, observation: Any, action_mask: Any = None) -> NDArray[Any]:
+        """The action for an observation [*obs] -> [*action], or for a batch [B, *obs] -> [B, *action], as the
+        environment's `step` takes it. `action_mask`, bool [n] or [B, n]: the allowed actions. Raises InvalidInput for
+        another shape."""
+        shape, dtype = self.observation_space.shape, self.observation_space.dtype
+        if isinstance(observation, Mapping | tuple) and not isinstance(observation, np.ndarray):
+            raise InvalidInput(
+                "the policy takes one array: flatten observations that are no Box with "
+                "gymnasium.spaces.flatten(environment.observation_space, observation)"
+            )
+        rows = np.asarray(observation, np.uint8 if dtype == np.uint8 else np.float32)
+        is_single = rows.shape == shape
+        if not is_single and rows.shape[1:] != shape:
+            expected = ", ".join(map(str, shape))
+            raise InvalidInput(
+                f"observation: expected the shape [{expected}] or [B, {expected}], got {list(rows.shape)}"
+            )
+        batch = torch.from_numpy(np.array(rows[None] if is_single else rows))
+        mask = None
+        if action_mask is not None:
+            flags = np.array(action_mask, bool)
+            mask = torch.from_numpy(flags[None] if is_single else flags)
+        actions = self._to_environment(self.act(batch, mask).numpy())
+        return actions[0] if is_single else actions
+
+    def act(self, observation: torch.Tensor, action_mask: torch.Tensor | None = None) -> torch.Tensor:
+        """The same in tensors: [B, *obs] and bool [B, n] -> [B, *action]; discrete actions count from 0."""
+        with torch.inference_mode():
+            mask = None if action_mask is None else action_mask.unsqueeze(0)
+            return self._actor.greedy(observation.unsqueeze(0), mask)[0]
+
+    def _to_environment(self, actions: NDArray[Any]) -> NDArray[Any]:
+        match self.action_space:
+            case gymnasium.spaces.Box(low=low, high=high):
+                return np.asarray(np.clip(actions, low, high))
+            case gymnasium.spaces.Discrete(start=start) | gymnasium.spaces.MultiDiscrete(start=start):
+                return np.asarray(actions + start)
+            case _:
+                return actions
+
+
+class Result:
+    """The best policy of a training, and how it went.
+
+    policy       acts
+    best         its evaluation: mean, 95 % interval, and the returns of its greedy episodes; None where it has none
+    history      the looks at the members during training, the first one first
+    stopped_by   "target", "steps", "seconds", "callback", "interrupt" or "diverged"; "" where that is not known
+    checkpoint   what `save` writes
+    """
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        source: EnvironmentSource | None = None,
+        history: Sequence[Look] = (),
+        stopped_by: str = "",
+        target: float | None = None,
+    ) -> None:
+        """`source`: the environment's, else that which the checkpoint names. Raises InvalidInput for a checkpoint that
+        cannot act."""
+        self.checkpoint, self.history, self.stopped_by = checkpoint, tuple(history), stopped_by
+        self.policy = Policy(checkpoint)
+        self._source, self._target = source, target
+        judged = checkpoint.metadata.get("evaluation")
+        self.best: EvaluationResult | None = None if judged is None else result_from_json(judged)
+
+    @property
+    def returns(self) -> NDArray[np.float64]:
+        """Of the episodes of `best`, [episodes]; empty where there is none."""
+        return np.array(self.best.returns if self.best else ())
+
+    @property
+    def environment(self) -> str:
+        """The id of what it was trained in, or `module:Name`."""
+        return self._spec.name
+
+    @property
+    def algorithm(self) -> str:
+        """Its name."""
+        return str(self.checkpoint.metadata["algorithm"])
+
+    @property
+    def hyperparameters(self) -> dict[str, Any]:
+        """All of the best member's."""
+        return dict(self.checkpoint.metadata["hyperparameters"])
+
+    @property
+    def env_steps(self) -> int:
+        """For which the best policy had been trained, by its own environments."""
+        return int(self.checkpoint.metadata.get("env_steps", 0))
+
+    def evaluate(self, episodes: int = 32, *, seed: int = 0) -> EvaluationResult:
+        """Greedy episodes with the seeds `seed`, `seed` + 1, …; the same seeds give the same returns.
+
+        Raises InvalidInput for an environment that cannot be had (see `load`), or of other spaces.
+        """
+        if episodes < 1:
+            raise InvalidInput(f"episodes: expected at least 1, got {episodes}")
+        source = self._found_source()
+        judge = evaluator_class(self.checkpoint.metadata.get("evaluator", ""))(
+            lambda count: require_spaces(self.checkpoint, source.open(count, evaluation=True), source.spec.name),
+            all_alike=source.all_alike,
+        )
+        try:
+            (result,) = judge.evaluate(load_actor(self.checkpoint), range(seed, seed + episodes))
+        finally:
+            judge.close()
+        return result
+
+    def video(self, path: Path | str = "policy.mp4", *, seed: int = 0) -> Recording:
+        """Film one greedy episode into an MP4 file. Raises PreconditionFailed without the extra podracer-core[video],
+        and InvalidInput where nothing draws the environment."""
+        source = self._found_source()
+        if source.batched is not None:
+            raise InvalidInput(f"nothing draws {source.spec.name}: it is batched")
+        return record_video(source.spec, self.policy.act, path, seed=seed, make=source.make)
+
+    def plot(self) -> Any:
+        """A matplotlib figure of the looks: mean greedy return of each member by environment steps.
+
+        Raises PreconditionFailed without the extra podracer-core[plot].
+        """
+        from podracer_core.in_process.plotting import plot_looks
+
+        return plot_looks(self.history, f"{self.algorithm} in {self.environment}", self._target)
+
+    def save(self, path: Path | str) -> Path:
+        """Into a folder, as all checkpoints are: `podracer evaluate`, `serve` and `export` take it. Or into one file
+        `….safetensors` with what acting needs. Returns the path; what is there is replaced."""
+        path = Path(path)
+        if path.suffix == _PACKED:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(pack_policy(self.checkpoint))
+            return path
+        if path.is_file():
+            raise InvalidInput(f"{path} is a file: give a folder, or a file that ends with {_PACKED}")
+        store = FolderStore(path)
+        store.delete(FILE_NAME)  # without it nothing counts that is half written
+        save_checkpoint(store, "", self.checkpoint.groups, self.checkpoint.metadata)
+        shutil.rmtree(path / DRAFTS, ignore_errors=True)
+        return path
+
+    def __repr__(self) -> str:
+        text = f"{self.algorithm} in {self.environment}"
+        if self.best is not None:
+            width = f" ± {self.best.half_width:.2g}" if math.isfinite(self.best.half_width) else ""
+            text += f": {self.best.mean:.4g}{width} in {self.best.episodes} greedy episodes"
+        return f"<Result {text}{f', ended by {self.stopped_by}' if self.stopped_by else ''}>"
+
+    @property
+    def _spec(self) -> EnvironmentSpec:
+        if self._source is not None:
+            return self._source.spec
+        return EnvironmentSpec.from_metadata(self.checkpoint.metadata["environment"])
+
+    def _found_source(self) -> EnvironmentSource:
+        return self._source or source_of_checkpoint(self._spec)
+
+
+def load(
+    path: Path | str,
+    environment: Environment | None = None,
+    *,
+    environment_arguments: Mapping[str, Any] | None = None,
+    max_episode_steps: int | None = None,
+) -> Result:
+    """What `Result.save` wrote, or any checkpoint of a job: a folder, its manifest.json, or a file `….safetensors`.
+
+    `environment` is needed to evaluate or film a policy that was trained in the caller's own class or function: no file
+    can start code. Else the checkpoint names it. No pickle is read. Raises InvalidInput where there is no checkpoint,
+    DataCorrupted for one whose bytes are not what was written.
+    """
+    path = Path(path)
+    if path.suffix == _PACKED:
+        if not path.is_file():
+            message = f"no checkpoint at {path}"
+            raise InvalidInput(message, violations=[FieldViolation("path", message)], reason="NO_CHECKPOINT")
+        checkpoint = open_packed_policy(path)
+    else:
+        checkpoint = open_checkpoint_folder(path, POLICY_GROUPS)
+    source = None
+    if environment is not None:
+        source = find_source(environment, environment_arguments, max_episode_steps)
+    elif environment_arguments is not None or max_episode_steps is not None:
+        raise PreconditionFailed("environment_arguments and max_episode_steps go with an environment")
+    looks = [Look(**{**look, "returns": tuple(look["returns"])}) for look in checkpoint.metadata.get("looks", ())]
+    return Result(checkpoint, source, looks, target=checkpoint.metadata.get("target"))

@@ -1,0 +1,274 @@
+"""`train`: one cohort in this process, until the target, a limit, a callback or the user ends it."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from random import Random
+from typing import Any
+
+import torch
+
+from podracer_core.algorithms.algorithm import Algorithm, algorithm_class
+from podracer_core.algorithms.cohort import CohortConfig, MemberConfig
+from podracer_core.catalogue.algorithms import check_action_space
+from podracer_core.catalogue.spaces import to_json
+from podracer_core.checkpoint import Checkpoint
+from podracer_core.collect import Collector
+from podracer_core.environments.registry import require_device
+from podracer_core.environments.spaces import from_gymnasium
+from podracer_core.environments.vec_environment import VecEnvironment
+from podracer_core.errors import PreconditionFailed
+from podracer_core.evaluate.result import result_to_json
+from podracer_core.in_process.breeding import Values, first_members, replace_worst
+from podracer_core.in_process.callbacks import Callback
+from podracer_core.in_process.environments import Environment, find_source
+from podracer_core.in_process.order import Order, check_order
+from podracer_core.in_process.reporting import Look, ProgressLine, interrupts
+from podracer_core.in_process.result import Result
+from podracer_core.training.evaluation_backend import InProcessBackend
+from podracer_core.training.plan import RoundPlan, Statistic
+from podracer_core.training.selection import Selection
+from podracer_core.training.session import TrainingSession
+from podracer_core.training.sizes import usual_envs_per_member
+from podracer_core.training.snapshots import Judgement, Snapshot
+from podracer_core.training.source import InProcessSource
+
+_TIMES = 10  # that members are replaced in a training
+_WAIT_INTERVAL_S = 0.3
+_USUAL_S = 150.0  # the length of a training whose length is not known
+_FEWEST_TO_REPLACE = 4  # members
+_UNLIMITED_EPISODE_STEPS = 1000
+
+
+def train(
+    environment: Environment,
+    algorithm: str = "ppo",
+    *,
+    members: int = 8,
+    target: float | None = None,
+    statistic: Statistic = "lower_bound",
+    steps: int | None = None,
+    seconds: float | None = None,
+    episodes: int = 32,
+    hyperparameters: Mapping[str, Any] | None = None,
+    search: bool = False,
+    environment_arguments: Mapping[str, Any] | None = None,
+    max_episode_steps: int | None = None,
+    envs_per_member: int | None = None,
+    seed: int = 0,
+    device: str = "auto",
+    callbacks: Callback | Sequence[Callback] = (),
+    progress: bool = True,
+) -> Result:
+    """Train `members` agents at once in this process, and return the best policy.
+
+    environment      an id (`podracer environments` lists them, Gymnasium's work too), a class of `gymnasium.Env`, a
+                     function that returns a new one at each call, or a class of `VecEnvironment`
+    algorithm        a name of `podracer algorithms`
+    target           greedy return to reach: `episodes` fresh episodes confirm it, by the lower end of the mean's 95 %
+                     interval or, with statistic="mean", by the mean
+    steps            environment steps of all members together; the last rollout is finished
+    seconds          of training and evaluation
+    hyperparameters  values by name, or ranges as in `search.space` of a job file: {"learning_rate": {"log_uniform":
+                     [1e-4, 1e-2]}}. A searched one is each member's own
+    search           search what the algorithm has ranges for, where members may differ
+    seed             member m has `seed` + m
+    device           "cpu", "cuda", "cuda:1"; "auto": a GPU where there is one and the environment can be on it
+    callbacks        see `Callback`
+
+    One of target, steps and seconds is required; whichever comes first ends it. Ctrl-C ends it too, with the result so
+    far. With something to search and four members or more, the worst quarter goes on as mutated children of the best,
+    after each tenth of training. Raises InvalidInput for arguments that cannot be right, and what the
+    environment's code raises.
+    """
+    order = Order(
+        find_source(environment, environment_arguments, max_episode_steps),
+        algorithm, members, target, statistic, steps, seconds, episodes, envs_per_member, seed, device,
+    )  # fmt: skip
+    order = check_order(order, hyperparameters or {}, search)
+    called = [callbacks] if isinstance(callbacks, Callback) else list(callbacks)
+    with ExitStack() as held:
+        return _Training(order, called, progress, held).run()
+
+
+class _Training:
+    """One cohort, from its first step to its result."""
+
+    def __init__(self, order: Order, callbacks: Sequence[Callback], progress: bool, held: ExitStack) -> None:
+        """`held` closes the environments."""
+        self._order, self._callbacks = order, callbacks
+        self._line = ProgressLine(order) if progress else None
+        source, self._device = order.source, require_device(order.source.device(order.device))
+        horizon = order.info.defaults().get("horizon", 1) if "horizon" not in order.shared else order.shared["horizon"]
+        envs = order.envs_per_member or usual_envs_per_member(
+            order.algorithm, source.spec, self._device, order.members,
+            env_steps=math.ceil((order.steps or 0) / order.members), horizon=horizon,
+        )  # fmt: skip
+        environment = source.open(order.members * envs, self._device)
+        held.callback(environment.close)
+        check_action_space(order.algorithm, from_gymnasium(environment.action_space))
+        self._random = Random(order.seed)  # noqa: S311 - it draws hyperparameters
+        self._values = first_members(order.ranges, order.info.defaults(), order.members, self._random)
+        self._algorithm = self._cohort(environment)
+        seeds = torch.tensor([order.seed + member for member in range(order.members)])
+        self._source = InProcessSource(Collector(environment, self._algorithm.actor, seeds), self._algorithm)
+        self._backend = InProcessBackend(
+            lambda count, device: source.open(count, device, evaluation=True), all_alike=source.all_alike
+        )
+        held.callback(self._backend.close)
+        self._spaces = [
+            to_json(from_gymnasium(space)) for space in (environment.observation_space, environment.action_space)
+        ]
+        self._episode_steps = environment.max_episode_steps or _UNLIMITED_EPISODE_STEPS
+        self._began_at = time.monotonic()
+        self._interrupted = threading.Event()
+        self._former: list[tuple[int, list[Values]]] = []  # what `values` were up to a version of the policies
+        self._replaced_at = 0.0  # part of training when members were last replaced
+        self._looks: list[Look] = []
+        self._best_mean, self._stopped_by = -math.inf, ""
+        self._waits_at_s = 0.0  # when the device is waited for next, to tell where training stands
+
+    def run(self) -> Result:
+        for callback in self._callbacks:
+            callback.on_start(self._order)
+        result = self._result(self._train())
+        for callback in self._callbacks:
+            callback.on_end(result)
+        return result
+
+    def _cohort(self, environment: VecEnvironment) -> Algorithm:
+        members = tuple(
+            MemberConfig(f"agent-{member}", self._order.seed + member, values)
+            for member, values in enumerate(self._values)
+        )
+        cohort = CohortConfig(self._order.algorithm, members, self._order.shared)
+        cls = algorithm_class(self._order.algorithm)
+        return cls(cohort, environment.observation_space, environment.action_space, self._device)
+
+    def _train(self) -> Judgement:
+        """The best that was found."""
+        order = self._order
+        plan = RoundPlan(
+            math.ceil((order.steps or 0) / order.members),
+            order.seconds,
+            target=order.target,
+            statistic=order.statistic,
+            episodes=order.episodes,
+            seed=order.seed,
+        )
+        session = TrainingSession(self._algorithm, self._source, self._backend, plan, episode_steps=self._episode_steps)
+        try:
+            with interrupts(self._interrupted.set):
+                while not (session.finished or self._stopped_by):
+                    session.step()
+                    self._tell(session)
+                session.conclude(told_to_end=lambda: self._stopped_by in ("interrupt", "callback"))
+            self._tell(session, last=True)
+        except KeyboardInterrupt:  # once more, or from a callback: what is known by now will do
+            self._stopped_by = "interrupt"
+        if session.confirmed is not None:
+            self._stopped_by = "target"
+        elif not self._stopped_by:
+            is_used = plan.env_steps and max(session.moment().env_steps) >= plan.env_steps
+            self._stopped_by = "steps" if is_used else "seconds"
+        known = [judged for judged in _selection(session).candidates.values() if judged.snapshot is not None]
+        if not known and self._stopped_by == "interrupt":
+            raise KeyboardInterrupt
+        if not known:
+            message = f"no member was evaluated: training ended by {self._stopped_by} before the first look"
+            raise PreconditionFailed(message)
+        return session.confirmed or max(known, key=self._rank)
+
+    @property
+    def _elapsed_s(self) -> float:
+        return time.monotonic() - self._began_at
+
+    def _tell(self, session: TrainingSession, *, last: bool = False) -> None:
+        """Looks go to the callbacks, and all to the line of progress; then the worst members may be replaced."""
+        selection = _selection(session)
+        for judged in _by_look(selection.take_news()):
+            self._best_mean = max(self._best_mean, *(one.result.mean for one in judged))
+            if judged[0].purpose == "progress":
+                self._look(judged)
+                if not last and selection.confirmed is None:
+                    self._replace(session, judged)
+        if self._interrupted.is_set():
+            self._stopped_by = "interrupt"
+        if not last and self._elapsed_s < self._waits_at_s:
+            return
+        self._waits_at_s = self._elapsed_s + _WAIT_INTERVAL_S
+        if not last and selection.confirmed is None and not bool(self._algorithm.active.any()):
+            self._stopped_by = self._stopped_by or "diverged"
+        if self._line is not None:
+            self._line.show(self._elapsed_s, sum(session.moment().env_steps), self._best_mean, last=last)
+
+    def _replace(self, session: TrainingSession, judged: Sequence[Judgement]) -> None:
+        """Let the best go on in place of the worst, a tenth of training after it was done last."""
+        order, now = self._order, session.moment()
+        if not order.ranges or order.members < _FEWEST_TO_REPLACE:
+            return
+        part = session.plan.part(now.elapsed_s, max(now.env_steps), now.used_s) or now.elapsed_s / _USUAL_S
+        if part - self._replaced_at >= 1.0 / _TIMES:
+            self._replaced_at = part
+            self._former.append((now.version, list(self._values)))
+            returns = [one.result.mean for one in judged]
+            replace_worst(self._algorithm, returns, self._values, order.ranges, self._random)
+
+    def _look(self, judged: Sequence[Judgement]) -> None:
+        env_steps = sum(one.env_steps for one in judged)
+        returns = tuple(one.result.mean for one in judged)
+        look = Look(self._elapsed_s, env_steps, returns, self._best_mean)
+        self._looks.append(look)
+        if False in [callback.on_look(look) for callback in self._callbacks]:
+            self._stopped_by = self._stopped_by or "callback"
+
+    def _rank(self, judgement: Judgement) -> tuple[bool, float]:
+        """A look of a few episodes is luckier than a full evaluation."""
+        result = judgement.result
+        score = result.mean if self._order.statistic == "mean" else result.lower_bound
+        return result.episodes >= self._order.episodes, score
+
+    def _values_of(self, snapshot: Snapshot) -> Values:
+        """What it was trained with."""
+        then = (values for version, values in self._former if snapshot.version <= version)
+        return next(then, self._values)[snapshot.member]
+
+    def _result(self, judged: Judgement) -> Result:
+        order, snapshot = self._order, judged.snapshot
+        assert snapshot is not None, "only those are chosen"
+        hyperparameters = order.info.defaults() | dict(order.shared) | self._values_of(snapshot)
+        metadata: dict[str, Any] = {
+            "environment": order.source.spec.to_metadata(),
+            "observation_space": self._spaces[0],
+            "action_space": self._spaces[1],
+            "algorithm": order.algorithm,
+            "hyperparameters": {
+                name: list(value) if isinstance(value, tuple) else value for name, value in hyperparameters.items()
+            },
+            "agent": f"agent-{judged.member}",
+            "seed": order.seed + judged.member,
+            "env_steps": judged.env_steps,
+            "evaluation": result_to_json(judged.result),
+            "looks": [look.to_json() for look in self._looks],
+            "target": order.target,
+        }
+        groups = {
+            group: {name: tensor.cpu() for name, tensor in tensors.items()} for group, tensors in snapshot.state.items()
+        }
+        return Result(Checkpoint(groups, metadata, {}), order.source, self._looks, self._stopped_by, order.target)
+
+
+def _selection(session: TrainingSession) -> Selection:
+    assert session.selection is not None, "there is a backend"
+    return session.selection
+
+
+def _by_look(news: Sequence[Judgement]) -> list[list[Judgement]]:
+    """Judgements of one look together, each full evaluation by itself."""
+    together = itertools.groupby(news, lambda one: (one.purpose, one.confirm_time_s))
+    return [list(judged) for _, judged in together]

@@ -1,0 +1,110 @@
+"""What `podracer.train` returns: it acts, is evaluated, drawn, saved and loaded."""
+
+from __future__ import annotations
+
+import sys
+from functools import partial
+from pathlib import Path
+
+import gymnasium
+import numpy as np
+import pytest
+
+import podracer
+from podracer_core.errors import InvalidInput, PreconditionFailed
+from tests.unit.in_process.tiny import FAST, Lights
+
+OBSERVATIONS = np.random.default_rng(0).normal(size=(50, 4))
+
+
+@pytest.fixture(scope="module")
+def cartpole() -> podracer.Result:
+    return podracer.train("CartPole-v1", members=2, envs_per_member=8, steps=8_000, progress=False, target=1e9)
+
+
+@pytest.fixture(scope="module")
+def own() -> podracer.Result:
+    return podracer.train(Lights, members=2, envs_per_member=4, steps=512, hyperparameters=FAST, progress=False)
+
+
+def test_a_policy_takes_one_observation_or_many(cartpole: podracer.Result) -> None:
+    many = cartpole.policy(OBSERVATIONS)
+    assert (many.shape, many.dtype) == ((50,), np.int64)
+    assert [int(cartpole.policy(each)) for each in OBSERVATIONS] == many.tolist()
+    with gymnasium.make("CartPole-v1") as environment:
+        observation, _ = environment.reset(seed=0)
+        environment.step(cartpole.policy(observation))
+
+
+@pytest.mark.parametrize(
+    ("observation", "message"),
+    [(np.zeros(3), r"expected the shape \[4\] or \[B, 4\], got \[3\]"), ({"a": 1}, "flatten observations")],
+)
+def test_a_policy_refuses_other_shapes(cartpole: podracer.Result, observation: object, message: str) -> None:
+    with pytest.raises(InvalidInput, match=message):
+        cartpole.policy(observation)
+
+
+@pytest.mark.parametrize("algorithm", ["ppo", "sac"])
+def test_actions_in_a_box_are_in_the_units_of_the_environment(algorithm: str) -> None:
+    result = podracer.train("Pendulum-v1", algorithm, members=1, envs_per_member=2, steps=400, progress=False)
+    actions = result.policy(100 * np.ones((3, 3)))
+    assert (actions.shape, actions.dtype) == ((3, 1), np.float32)
+    assert np.abs(actions).max() <= 2.0
+
+
+def test_discrete_actions_begin_where_the_space_does() -> None:
+    class FromFive(Lights):
+        action_space = gymnasium.spaces.Discrete(2, start=5)
+
+    result = podracer.train(FromFive, members=1, envs_per_member=2, steps=128, hyperparameters=FAST, progress=False)
+    assert set(result.policy(np.eye(2)).tolist()) <= {5, 6}
+
+
+@pytest.mark.parametrize("name", ["best", "deep/best", "best.safetensors"])
+def test_what_was_saved_acts_alike(cartpole: podracer.Result, tmp_path: Path, name: str) -> None:
+    assert cartpole.save(tmp_path / name) == tmp_path / name
+    cartpole.save(tmp_path / name)  # once more: it is replaced
+    loaded = podracer.load(tmp_path / name)
+    assert np.array_equal(loaded.policy(OBSERVATIONS), cartpole.policy(OBSERVATIONS))
+    assert loaded.evaluate(8) == cartpole.evaluate(8)
+    assert (loaded.best, loaded.history) == (cartpole.best, cartpole.history)
+    assert (loaded.algorithm, loaded.environment, loaded.env_steps) == ("ppo", "CartPole-v1", cartpole.env_steps)
+    assert loaded.plot().axes[0].get_title() == "ppo in CartPole-v1"
+    assert not list(tmp_path.rglob(".*")), "no drafts are left"
+
+
+def test_no_file_starts_the_callers_code(own: podracer.Result, tmp_path: Path) -> None:
+    loaded = podracer.load(own.save(tmp_path / "own"))
+    assert np.array_equal(loaded.policy(np.eye(2)), own.policy(np.eye(2)))
+    with pytest.raises(InvalidInput, match=r"load it with podracer\.load\(path, environment=…\)"):
+        loaded.evaluate(4)
+    assert podracer.load(tmp_path / "own", Lights).evaluate(4) == own.evaluate(4)
+    assert podracer.load(tmp_path / "own", partial(Lights, reward=2.0)).evaluate(4).mean == 2 * own.evaluate(4).mean
+    with pytest.raises(InvalidInput, match="the policy was made for observations in"):
+        podracer.load(tmp_path / "own", "CartPole-v1").evaluate(4)
+
+
+@pytest.mark.parametrize("name", ["nothing", "nothing.safetensors"])
+def test_where_there_is_no_checkpoint(tmp_path: Path, name: str) -> None:
+    with pytest.raises(InvalidInput, match="no checkpoint at"):
+        podracer.load(tmp_path / name)
+
+
+def test_a_video_of_the_callers_environment(own: podracer.Result, tmp_path: Path) -> None:
+    pytest.importorskip("av")
+    recording = own.video(tmp_path / "lights.mp4")
+    assert (recording.frames, recording.complete) == (9, True)
+    assert recording.path.stat().st_size > 0
+
+
+def test_a_figure_shows_members_the_best_and_the_target(cartpole: podracer.Result, tmp_path: Path) -> None:
+    figure = cartpole.plot()
+    assert len(figure.axes[0].lines) == 2 + 1 + 1
+    figure.savefig(tmp_path / "looks.png")
+
+
+def test_a_figure_without_matplotlib(cartpole: podracer.Result, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)
+    with pytest.raises(PreconditionFailed, match=r"podracer-core\[plot\]"):
+        cartpole.plot()

@@ -1,0 +1,185 @@
+"""`podracer.train`: what it takes, when it ends, whom it tells."""
+
+from __future__ import annotations
+
+import _thread
+from collections.abc import Callable
+from functools import partial
+from random import Random
+from typing import Any
+
+import gymnasium
+import pytest
+import torch
+
+import podracer
+from podracer_core.algorithms.algorithm import algorithm_class
+from podracer_core.algorithms.cohort import CohortConfig, MemberConfig
+from podracer_core.catalogue.ranges import Interval
+from podracer_core.environments.classic_control.cartpole import CartPole
+from podracer_core.errors import InvalidInput
+from podracer_core.in_process.breeding import replace_worst
+from tests.unit.in_process.tiny import FAST, Lights
+
+train = partial(podracer.train, progress=False)
+lights = partial(train, Lights, members=4, envs_per_member=4, episodes=8, hyperparameters=FAST)
+
+
+class Notes(podracer.Callback):
+    """Everything that was told; `on_look` does what it is given."""
+
+    def __init__(self, act: Callable[[], bool | None] = lambda: None) -> None:
+        self.told: list[Any] = []
+        self._act = act
+
+    def on_start(self, run: Any) -> None:
+        self.told.append(run)
+
+    def on_look(self, look: podracer.Look) -> bool | None:
+        self.told.append(look)
+        return self._act()
+
+    def on_end(self, result: podracer.Result) -> None:
+        self.told.append(result)
+
+
+def test_it_stops_at_the_target_of_cartpole() -> None:
+    result = train("CartPole-v1", algorithm="ppo", members=8, target=475, statistic="mean", seconds=120)
+    assert result.stopped_by == "target"
+    assert result.best is not None
+    assert result.best.mean >= 475
+    assert result.returns.shape == (32,)
+    assert result.evaluate(32).mean > 300
+    assert all(len(look.returns) == 8 for look in result.history)
+
+
+@pytest.mark.parametrize("environment", [Lights, lambda reward=1.0: Lights(reward), partial(Lights)])
+def test_a_class_a_function_or_a_partial_makes_the_environments(environment: Any) -> None:
+    result = train(environment, members=2, envs_per_member=4, episodes=8, hyperparameters=FAST, target=7.5, seconds=60)
+    assert result.stopped_by == "target"
+    assert [int(result.policy(seen)) for seen in ([1.0, 0.0], [0.0, 1.0])] == [0, 1]
+
+
+def test_an_id_that_only_this_process_has_registered() -> None:
+    gymnasium.register("Lights-v0", Lights, max_episode_steps=8)
+    try:
+        result = train(
+            "Lights-v0", members=2, envs_per_member=4, steps=128, hyperparameters=FAST,
+            environment_arguments={"reward": 2.0},
+        )  # fmt: skip
+        assert result.environment == "Lights-v0"
+        assert result.evaluate(4).mean == 2 * round(result.evaluate(4).mean / 2)
+    finally:
+        del gymnasium.registry["Lights-v0"]
+
+
+def test_a_class_of_batched_environments() -> None:
+    result = train(CartPole, members=2, envs_per_member=8, steps=2_000, hyperparameters={"horizon": 16})
+    assert result.environment.endswith(":CartPole")
+    assert result.evaluate(4).episodes == 4
+
+
+def test_steps_are_of_all_members_together() -> None:
+    result = lights(steps=1_000)
+    assert result.stopped_by == "steps"
+    assert 1_000 <= result.history[-1].env_steps <= 1_000 + 4 * 4 * 16
+    assert result.env_steps <= 1_000 / 4 + 4 * 16
+
+
+def test_seconds_end_it() -> None:
+    assert lights(seconds=0.5).stopped_by == "seconds"
+
+
+def test_callbacks_are_told_and_may_end_it() -> None:
+    notes, others = Notes(lambda: False), Notes()
+    result = lights(seconds=600, callbacks=[notes, others])
+    assert result.stopped_by == "callback"
+    run, *looks, end = notes.told
+    assert (run.algorithm, run.members, run.seconds) == ("ppo", 4, 600)
+    assert [type(look) for look in looks] == [podracer.Look] * len(looks)
+    assert end is result
+    assert tuple(looks) == result.history
+    assert len(others.told) == len(notes.told), "all of them hear of each look"
+
+
+def test_an_interrupt_ends_it_with_the_result_so_far() -> None:
+    result = lights(seconds=600, callbacks=Notes(_thread.interrupt_main))
+    assert result.stopped_by == "interrupt"
+    assert result.best is not None
+
+
+def test_members_differ_where_something_is_searched_and_the_worst_are_replaced() -> None:
+    searched = {**FAST, "learning_rate": {"log_uniform": [1e-4, 1e-2]}}
+    result = lights(steps=10_240, hyperparameters=searched)
+    assert 1e-4 <= result.hyperparameters["learning_rate"] <= 1e-2
+    assert result.hyperparameters["gamma"] == 0.99
+    assert 10_240 <= result.history[-1].env_steps <= 12_800
+
+
+def test_the_worst_quarter_goes_on_as_children_of_the_best() -> None:
+    members = tuple(MemberConfig(f"agent-{number}", number, {"gamma": 0.9}) for number in range(8))
+    cohort = CohortConfig("ppo", members, {"horizon": 16, "hidden_sizes": (16,)})
+    algorithm = algorithm_class("ppo")(cohort, Lights.observation_space, Lights.action_space)
+    before = [algorithm.member_state(member)["actor"] for member in range(8)]
+    values = [{"gamma": 0.9} for _ in range(8)]
+    ranges = {"gamma": Interval(0.8, 0.99)}
+    replace_worst(algorithm, [5.0, 1.0, 9.0, 4.0, 0.0, 8.0, 6.0, 7.0], values, ranges, Random(0))
+    changed = [member for member in range(8) if values[member] != {"gamma": 0.9}]
+    assert changed == [1, 4]
+    for member in range(8):
+        weights = algorithm.member_state(member)["actor"]
+        alike = [
+            parent for parent in range(8) if all(torch.equal(weights[name], before[parent][name]) for name in weights)
+        ]
+        assert alike == [member] if member not in changed else alike in ([2], [5])
+
+
+def test_search_takes_the_ranges_of_the_algorithm() -> None:
+    notes = Notes()
+    lights(steps=256, hyperparameters={"horizon": 16}, search=True, callbacks=notes)
+    assert "learning_rate" in notes.told[0].ranges
+    assert notes.told[0].shared == {"horizon": 16}
+
+
+def test_the_same_seed_trains_the_same_members() -> None:
+    first, again = (lights(steps=512, seed=3).checkpoint.groups["random"]["seed"] for _ in range(2))
+    assert torch.equal(first, again)
+
+
+def test_what_the_environment_raises_is_what_the_caller_sees() -> None:
+    class Broken(Lights):
+        def step(self, action: Any) -> Any:
+            raise ZeroDivisionError("of the user")
+
+    with pytest.raises(ZeroDivisionError, match="of the user"):
+        train(Broken, members=1, envs_per_member=1, steps=64)
+
+
+BAD: list[tuple[dict[str, Any], str]] = [
+    ({"environment": "CartPol-v1"}, "unknown environment 'CartPol-v1'; did you mean CartPole-v1"),
+    ({"environment": 7}, "expected an id, a class, or a function"),
+    ({"environment": Lights()}, "expected the class Lights or a function that makes one, not a Lights"),
+    ({"algorithm": "pp"}, "unknown algorithm 'pp'; did you mean ppo"),
+    ({"algorithm": "td3"}, "td3 cannot act in Discrete"),
+    ({"members": 0}, "members: expected a whole number from 1 to 1_024, got 0"),
+    ({"members": "8"}, "members: expected a whole number"),
+    ({"steps": None}, "training needs an end: give target, steps or seconds"),
+    ({"steps": -1}, "steps: expected a whole number"),
+    ({"seconds": 0}, "seconds: expected more than 0"),
+    ({"target": float("nan")}, "target: expected a finite number"),
+    ({"statistic": "median"}, "statistic: expected mean or lower_bound"),
+    ({"hyperparameters": {"gama": 0.9}}, "hyperparameters.gama: unknown hyperparameter 'gama'; did you mean gamma"),
+    ({"hyperparameters": {"gamma": 1.5}}, "hyperparameters.gamma"),
+    ({"hyperparameters": {"gamma": {"between": [0, 1]}}}, "hyperparameters.gamma"),
+    ({"hyperparameters": {"horizon": {"choice": [8, 16]}}}, "hyperparameters.horizon: all members share it"),
+    ({"device": "abacus"}, "'abacus' is no device"),
+    ({"environment_arguments": {"colour": 1}}, "CartPole-v1 does not take these"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "message"), BAD, ids=[message for _, message in BAD])
+def test_a_bad_argument_gives_one_clear_message(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidInput) as refused:
+        train(**{"environment": "CartPole-v1", "steps": 100} | arguments)
+    assert message in refused.value.message
+    assert "\n" not in refused.value.message
