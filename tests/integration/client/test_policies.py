@@ -305,6 +305,9 @@ class FakeClient:
             candidate.evaluation.checkpoint.prefix = f"projects/default/jobs/u/agents/a{number:04}/checkpoints/4096-1/"
         return board
 
+    def full_name(self, job: str) -> str:
+        return job if "/" in job else f"projects/default/jobs/{job}"
+
     def download(self, name: str, target: Path) -> None:
         self.downloads.append(name)
         number = int(name.split("/")[5].removeprefix("a"))
