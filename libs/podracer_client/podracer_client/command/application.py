@@ -20,6 +20,7 @@ from podracer_client.command import (
     run,
     secrets,
     submit,
+    video,
 )
 from podracer_core.errors import (
     AlreadyExists,
@@ -76,7 +77,7 @@ _COMMANDS = {
         *(jobs.delete, leaderboard.leaderboard, leaderboard.promote, leaderboard.rollback, leaderboard.history),
         report.report,
     ),
-    _POLICIES: (policies.evaluate, backtest.backtest, policies.export, policies.serve),
+    _POLICIES: (policies.evaluate, backtest.backtest, video.video, policies.export, policies.serve),
 }
 for _panel, _commands in _COMMANDS.items():
     for _command in _commands:
