@@ -102,7 +102,7 @@ def test_mujoco_is_drawn_without_a_screen(tmp_path: Path, monkeypatch: pytest.Mo
 def test_where_nothing_draws_one_message_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MUJOCO_GL", raising=False)
     monkeypatch.setattr(offscreen, "_TRIAL", "import os; raise OSError('no ' + os.environ['MUJOCO_GL'])")
-    offscreen._working_backend.cache_clear()
+    offscreen.working_backend.cache_clear()
     with pytest.raises(PreconditionFailed, match=r"egl: OSError: no egl; osmesa: OSError: no osmesa\): install EGL"):
         offscreen.set_up_offscreen()
     monkeypatch.setenv("MUJOCO_GL", "glfw")

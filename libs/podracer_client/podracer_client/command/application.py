@@ -11,7 +11,10 @@ from podracer_client.command import (
     backtest,
     context,
     data,
+    demo,
+    doctor,
     environments,
+    init,
     jobs,
     leaderboard,
     policies,
@@ -69,8 +72,8 @@ def podracer(
 
 _COMMANDS = {
     _HERE: (
-        *(run.run, run.up, algorithms.algorithms, environments.environments, secrets.secrets, secrets.token),
-        report.trace,
+        *(init.init, run.run, demo.demo, doctor.doctor, run.up, algorithms.algorithms, environments.environments),
+        *(secrets.secrets, secrets.token, report.trace),
     ),
     _SERVER: (
         *(submit.submit, jobs.jobs, jobs.job, submit.watch, jobs.scale, pool.capacity, pool.gc, jobs.cancel),

@@ -146,7 +146,8 @@ class _Run(Foreground[JobUpdate | _Started]):
         elsewhere = self._state.path != DEFAULT_FOLDER.absolute()
         options = [short_name(job.name), *(["--dir", path_text(self._state.path)] if elsewhere else [])]
         commands = next_steps(checkpoint, options, again=[] if job.ended else self._again)
-        self._display.finish(JobSummary(job.message, checkpoint), commands)
+        self._display.summary = JobSummary(job.message, checkpoint)
+        self._display.finish(self._display.summary, commands)
 
 
 def _resume_or_create(client: Client, spec: JobSpec, tell: Callable[[str], None]) -> Job:

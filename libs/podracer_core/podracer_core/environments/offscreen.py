@@ -10,7 +10,7 @@ from functools import cache
 
 from podracer_core.errors import PreconditionFailed
 
-__all__ = ["draws_with_mujoco", "set_up_offscreen"]
+__all__ = ["draws_with_mujoco", "set_up_offscreen", "working_backend"]
 
 _VARIABLE = "MUJOCO_GL"
 _BACKENDS = ("egl", "osmesa")
@@ -29,11 +29,11 @@ def set_up_offscreen() -> None:
     Raises PreconditionFailed (NO_RENDERER) where neither EGL nor OSMesa works.
     """
     if not os.environ.get(_VARIABLE):
-        os.environ[_VARIABLE] = _working_backend()
+        os.environ[_VARIABLE] = working_backend()
 
 
 @cache
-def _working_backend() -> str:
+def working_backend() -> str:
     """In processes of their own: a library that fails leaves its process unusable for the next one."""
     problems = []
     for backend in _BACKENDS:

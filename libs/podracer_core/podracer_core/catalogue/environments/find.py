@@ -25,6 +25,7 @@ __all__ = [
     "find_environment",
     "gymnasium_environments",
     "known_environments",
+    "reward_threshold",
 ]
 
 
@@ -83,6 +84,12 @@ def find_environment(environment_id: str) -> EnvironmentInfo:
     nearest = _nearest(environment_id, [*BUILT_IN, *installed, *newest(known or [])])
     advice = f"did you mean {' or '.join(nearest)}?" if nearest else "`podracer environments` lists what there is"
     raise _refused(f"unknown environment {environment_id!r}; {advice}", "UNKNOWN_ENVIRONMENT", environment_id)
+
+
+def reward_threshold(environment_id: str) -> float | None:
+    """The return from which on Gymnasium counts an environment as solved; None where it does not say."""
+    spec = (_registry() or {}).get(environment_id)
+    return None if spec is None else spec.reward_threshold
 
 
 def _nearest(environment_id: str, ids: list[str]) -> list[str]:
