@@ -33,7 +33,7 @@ from podracer_core.errors import (
 COMMANDS = (
     *("run", "up", "algorithms", "environments", "submit", "jobs", "job", "watch", "scale", "capacity", "cancel"),
     *("context", "delete"),
-    *("leaderboard", "report", "export", "evaluate", "serve"),
+    *("leaderboard", "report", "export", "evaluate", "serve", "video", "init", "doctor", "demo"),
 )
 
 
@@ -119,6 +119,8 @@ def test_every_command_has_help(name: str, podracer: Callable[..., Result]) -> N
         (("evaluate", "."), "no manifest.json"),
         (("evaluate", "token"), "expected a folder with a manifest.json"),
         (("export", "."), "no manifest.json"),
+        (("video", "."), "no manifest.json"),
+        (("video", ".", "-o", "x.avi"), "expected a name that ends with .mp4 or .gif"),
         (("export", ".", "--output", "no/such/folder/policy.pt2"), "cannot write no/such/folder/policy.pt2"),
         (("leaderboard", "j"), "no server runs"),
         (("report", LONG), "cannot write aaa"),

@@ -23,7 +23,7 @@ search:
   space: {learning_rate: {log_uniform: [2.0e-3, 1.0e-2]}, horizon: 32, minibatch_size: 256, epochs: 8}
 evolution: {population: 8, leaderboard_size: 4, round: {seconds: 10}}
 pod: {count: 1, layout: fused, members: 8, envs_per_member: 16}
-evaluation: {episodes: 100}
+evaluation: {episodes: 32}
 """
 
 

@@ -86,4 +86,5 @@ def video_text(header: evaluator_service_pb2.VideoHeader) -> str:
 def _title(policy: str) -> str:
     """`pendulum` for a job, and for `projects/default/jobs/pendulum/checkpoints/best`; a folder's own name."""
     policy = policy.rstrip("/")
-    return policy.split("/")[3] if policy.endswith("/checkpoints/best") else short_name(policy)
+    title = policy.split("/")[3] if policy.endswith("/checkpoints/best") else short_name(policy)
+    return title.strip(".") or "policy"
