@@ -73,7 +73,8 @@ def podracer(
 _COMMANDS = {
     _HERE: (
         *(init.init, run.run, demo.demo, doctor.doctor, run.up, algorithms.algorithms, environments.environments),
-        *(secrets.secrets, secrets.token, report.trace),
+        *(secrets.secrets, secrets.token),
+        report.trace,
     ),
     _SERVER: (
         *(submit.submit, jobs.jobs, jobs.job, submit.watch, jobs.scale, pool.capacity, pool.gc, jobs.cancel),
