@@ -41,10 +41,9 @@ def recorded_video(
     `place_environment` and `record_video`.
     """
     rule_of(checkpoints, request.ensemble)
-    if request.format not in _SUFFIXES:
-        raise _refused("format", f"expected one of VideoFormat, got {request.format}")
-    if not 0 <= request.step_limit <= _MAX_STEPS:
-        raise _refused("step_limit", f"expected 0 to {_MAX_STEPS:,}, got {request.step_limit:,}")
+    if request.format not in _SUFFIXES or not 0 <= request.step_limit <= _MAX_STEPS:
+        problem = f"expected a VideoFormat and a step_limit of 0 to {_MAX_STEPS:,}"
+        raise InvalidInput(problem, violations=[FieldViolation("format, step_limit", problem)])
     description = describe(checkpoints[0])
     named = request.environment if request.HasField("environment") else description.environment
     actor = load_actor(checkpoints[0]) if len(checkpoints) == 1 else load_ensemble(checkpoints, request.ensemble)
@@ -59,8 +58,7 @@ def recorded_video(
         place_environment(environment_from_message(named), cache) as placed,
     ):
         path = Path(folder, f"video{_SUFFIXES[request.format]}")
-        steps = request.step_limit or _STEPS
-        filmed = record_video(placed.spec, act, path, seed=request.seed, step_limit=steps)
+        filmed = record_video(placed.spec, act, path, seed=request.seed, step_limit=request.step_limit or _STEPS)
         data = path.read_bytes()
     header = evaluator_service_pb2.VideoHeader(
         size_bytes=len(data),
@@ -71,7 +69,3 @@ def recorded_video(
         description=description,
     )
     return header, data
-
-
-def _refused(field: str, problem: str) -> InvalidInput:
-    return InvalidInput(f"{field}: {problem}", violations=[FieldViolation(field, problem)])

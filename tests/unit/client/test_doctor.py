@@ -54,7 +54,7 @@ def test_a_probe_that_hangs_or_breaks_leaves_the_others(monkeypatch: pytest.Monk
     def break_down() -> list[Finding]:
         raise RuntimeError("no such device")
 
-    for name in ("_distributions", "_packages", "_rendering", "_docker", "_kubectl", "_ports", "_running", "_contexts"):
+    for name in ("_distributions", "_packages", "_rendering", "_programs", "_ports", "_running", "_contexts"):
         monkeypatch.setattr(machine, name, lambda: [])
     monkeypatch.setattr(machine, "_torch", hang)
     monkeypatch.setattr(machine, "_python", break_down)

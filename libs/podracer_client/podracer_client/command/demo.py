@@ -56,13 +56,13 @@ def demo(
 
 def _film(checkpoint: str, folder: Path) -> None:
     from podracer_client.command.video import video_text
-    from podracer_client.policies.recording import VideoPlan, record
+    from podracer_client.policies.recording import record
     from podracer_core.errors import PreconditionFailed
 
     output = folder / "champion.mp4"
     sys.stderr.write("filming the champion\n")
     try:
-        header = record([checkpoint], output, VideoPlan(), ServerOptions(folder).connect, folder)
+        header = record([checkpoint], output, ServerOptions(folder).connect, folder)
     except PreconditionFailed as error:  # what encodes videos is an extra
         sys.stderr.write(f"podracer: no video: {error.message}\n")
         return

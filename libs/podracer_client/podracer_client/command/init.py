@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,6 +17,21 @@ if TYPE_CHECKING:
 
 _ENVIRONMENT, _DURATION = "CartPole-v1", "10m"
 _NO_TARGET = "none"
+_TEMPLATE = """\
+# docs/job-file.md has every key. `podracer run` trains it here, `podracer submit` on a server.
+name: {name}
+{environment}
+objective:                # the job ends at whichever comes first
+  {goal}  # for the lower end of a mean's 95 % interval
+  # statistic: mean       # or for the mean itself: sooner, and less certain
+  max_duration: {max_duration}
+search:
+  algorithms: {algorithms}  # auto: all that suit; or a list, as `podracer algorithms` names them
+  # space: {{learning_rate: {{log_uniform: [1.0e-4, 1.0e-2]}}}}   # unset: the algorithms' own ranges
+# evolution: {{population: 8, round: {{seconds: 15}}}}   # agents at a time; how long they train at once
+# evaluation: {{episodes: 32}}                         # greedy episodes that judge a claim of the target
+# seed: 0
+"""
 
 
 def init(
@@ -86,26 +100,14 @@ def commented_job(info: EnvironmentInfo, target: str, max_duration: str, algorit
     """The job file. Raises InvalidInput for a target that is no number."""
     from podracer_client.command.environments import environment_lines, label_of
 
-    wants_target = target.lower() != _NO_TARGET
-    if wants_target and not re.fullmatch(r"[+-]?(\d[\d_]*\.?\d*|\.\d+)(e[+-]?\d+)?", target, re.IGNORECASE):
-        raise InvalidInput(f"--target {target}: expected a number, or none", reason="INVALID_TARGET")
-    goal = f"{float(target.replace('_', '')):g}" if wants_target else "475"
-    search = f"[{', '.join(algorithms)}]" if algorithms else "auto"
-    return "\n".join(
-        [
-            "# docs/job-file.md has every key. `podracer run` trains it here, `podracer submit` on a server.",
-            f"name: {label_of(info.id)}",
-            *environment_lines(info),
-            "objective:                # the job ends at whichever comes first",
-            f"  {'' if wants_target else '# '}target_return: {goal}  # for the lower end of a mean's 95 % interval",
-            "  # statistic: mean       # or for the mean itself: sooner, and less certain",
-            f"  max_duration: {max_duration}",
-            "search:",
-            f"  algorithms: {search}  # auto: all that suit; or a list, as `podracer algorithms` names them",
-            "  # space: {learning_rate: {log_uniform: [1.0e-4, 1.0e-2]}}   # unset: the algorithms' own ranges",
-            "# evolution: {population: 8, round: {seconds: 15}}   # agents at a time; how long they train at once",
-            "# evaluation: {episodes: 32}                         # greedy episodes that judge a claim of the target",
-            "# seed: 0",
-            "",
-        ]
+    try:
+        goal = "# target_return: 475" if target.lower() == _NO_TARGET else f"target_return: {float(target)!r}"
+    except ValueError as error:
+        raise InvalidInput(f"--target {target}: expected a number, or none", reason="INVALID_TARGET") from error
+    return _TEMPLATE.format(
+        name=label_of(info.id),
+        environment="\n".join(environment_lines(info)),
+        goal=goal.removesuffix(".0"),
+        max_duration=max_duration,
+        algorithms=f"[{', '.join(algorithms)}]" if algorithms else "auto",
     )

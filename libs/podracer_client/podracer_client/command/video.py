@@ -52,10 +52,11 @@ def video(
     require_writable(output)
 
     from podracer_client.policies.argument_overrides import parsed_arguments
-    from podracer_client.policies.recording import VideoPlan, record
+    from podracer_client.policies.recording import record
 
-    plan = VideoPlan(ensemble, rule, seed, steps, parsed_arguments(settings or ()))
-    header = record(policies, output, plan, server.connect, server.folder)
+    arguments = parsed_arguments(settings or ())
+    episode = {"ensemble": rule, "seed": seed, "step_limit": steps}
+    header = record(policies, output, server.connect, server.folder, best=ensemble, arguments=arguments, **episode)
     if json:
         write_json({"event": "video", "path": str(output), **video_json(header)})
     else:

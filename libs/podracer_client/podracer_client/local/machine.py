@@ -12,7 +12,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -75,8 +74,7 @@ def examine(folder: Path, store: str = "", deadline_s: float = _DEADLINE_S) -> l
         "machine": lambda: _machine(folder),
         "packages": _packages,
         "rendering": _rendering,
-        "Docker": _docker,
-        "kubectl": _kubectl,
+        "programs": _programs,
         "object store": lambda: _store(store),
         "ports": _ports,
         "running here": _running,
@@ -87,13 +85,14 @@ def examine(folder: Path, store: str = "", deadline_s: float = _DEADLINE_S) -> l
 
 def _all(probes: dict[str, Probe], deadline_s: float) -> Iterator[list[Finding]]:
     """In daemon threads: one that hangs must not keep this process."""
-    answers: dict[str, list[Finding]] = {}
+    answers = {name: [Finding(name, "", f"no answer within {deadline_s:g} s", name in _REQUIRED)] for name in probes}
 
     def answer(name: str, probe: Probe) -> None:
         try:
             answers[name] = list(probe())
         except Exception as error:  # noqa: BLE001 - whatever a machine has in store for one probe, the others go on
-            answers[name] = [_unknown(name, f"could not be examined: {type(error).__name__}: {error}")]
+            problem = f"could not be examined: {type(error).__name__}: {error}"
+            answers[name] = [Finding(name, "", problem, name in _REQUIRED)]
 
     threads = [threading.Thread(target=answer, args=each, daemon=True) for each in probes.items()]
     for thread in threads:
@@ -101,11 +100,7 @@ def _all(probes: dict[str, Probe], deadline_s: float) -> Iterator[list[Finding]]
     end = time.monotonic() + deadline_s
     for name, thread in zip(probes, threads, strict=True):
         thread.join(max(0.0, end - time.monotonic()))
-        yield answers[name] if name in answers else [_unknown(name, f"no answer within {deadline_s:g} s")]
-
-
-def _unknown(name: str, problem: str) -> Finding:
-    return Finding(name, "", problem, required=name in _REQUIRED)
+        yield answers[name]
 
 
 def _python() -> Iterator[Finding]:
@@ -115,12 +110,10 @@ def _python() -> Iterator[Finding]:
 
 def _distributions() -> Iterator[Finding]:
     versions = {name: _version(f"podracer-{name}", f"podracer_{name}") for name in _OURS}
-    missing = [name for name in _SERVICES if not versions[name]]
-    found = sorted(set(filter(None, versions.values())))
-    names = " ".join(f"podracer-{name}" for name in missing)
-    text = "" if missing else found[0] if len(found) == 1 else ", ".join(f"{n} {v}" for n, v in versions.items() if v)
-    advice = f"`podracer run` needs {names}: pip install {names}" if missing else ""
-    yield Finding("Podracer", text, advice or ("install all of one version" if len(found) > 1 else ""), required=True)
+    missing = " ".join(f"podracer-{name}" for name in _SERVICES if not versions[name])
+    found = ", ".join(sorted(set(filter(None, versions.values()))))
+    advice = f"`podracer run` needs {missing}: pip install {missing}"
+    yield Finding("Podracer", "" if missing else found, advice, required=True)
 
 
 def _torch() -> Iterator[Finding]:
@@ -177,17 +170,13 @@ def _rendering() -> Iterator[Finding]:
             yield Finding("drawing MuJoCo", "", error.message)
 
 
-def _docker() -> Iterator[Finding]:
+def _programs() -> Iterator[Finding]:
     compose = _output("docker", "compose", "version", "--short")
-    server = _output("docker", "info", "--format", "{{.ServerVersion}}") if compose else ""
+    server = compose and _output("docker", "info", "--format", "{{.ServerVersion}}")
     advice = "start its daemon, or join its group" if compose else "for `docker compose up`: install Docker Compose"
-    yield Finding("Docker", f"{server}, compose {compose}" if server else "", advice)
-
-
-def _kubectl() -> Iterator[Finding]:
-    program = shutil.which("kubectl")
+    yield Finding("Docker", server and f"{server}, compose {compose}", advice)
     context = _output("kubectl", "config", "current-context") or "no current context"
-    yield Finding("kubectl", context if program else "", "for clusters: install kubectl")
+    yield Finding("kubectl", context if shutil.which("kubectl") else "", "for clusters: install kubectl")
 
 
 def _output(*command: str) -> str:
@@ -214,19 +203,12 @@ def _store(url: str) -> Iterator[Finding]:
 
 def _ports() -> Iterator[Finding]:
     for port, purpose in _PORTS.items():
-        with closing(socket.socket()) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            is_free = not _fails(lambda: probe.bind(("127.0.0.1", port)))  # noqa: B023 - called at once
-        owner = "" if is_free else f"in use by {listener_of(port) or 'another process'}; choose one with --listen"
-        yield Finding(f"port {port}", "free" if is_free else "", f"{purpose}: {owner}" if owner else "")
-
-
-def _fails(call: Callable[[], object]) -> bool:
-    try:
-        call()
-    except OSError:
-        return True
-    return False
+        try:
+            socket.create_server(("127.0.0.1", port)).close()
+            yield Finding(f"port {port}", "free")
+        except OSError:
+            owner = listener_of(port) or "another process"
+            yield Finding(f"port {port}", "", f"{purpose}: in use by {owner}; choose one with --listen")
 
 
 def _running() -> Iterator[Finding]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from podracer_client.policies.evaluation import sources
 from podracer_client.policies.folders import policy_folders
 from podracer_client.policies.pieces import write_pieces
 
-__all__ = ["FORMATS", "VideoPlan", "record"]
+__all__ = ["FORMATS", "record"]
 
 FORMATS = {
     ".mp4": evaluator_service_pb2.VIDEO_FORMAT_MP4,
@@ -25,40 +24,24 @@ FORMATS = {
 _TIMEOUT_S = 3600.0
 
 
-@dataclass(frozen=True, slots=True)
-class VideoPlan:
-    """Which episode is filmed, and which of the job's best act in it; see RecordVideoRequest."""
-
-    ensemble: int = 0
-    rule: str = ""
-    seed: int = 0
-    step_limit: int = 0
-    arguments: Mapping[str, Any] = field(default_factory=dict)
-
-
 def record(
     policies: Sequence[str],
     output: Path,
-    plan: VideoPlan,
     connect: Callable[[], Client],
     state_folder: Path | None = None,
+    *,
+    best: int = 0,
+    arguments: Mapping[str, Any] | None = None,
+    **wanted: Any,
 ) -> evaluator_service_pb2.VideoHeader:
     """Film one episode of policies, named as in `policy_folders`, into `output`, whose ending (a key of FORMATS) says
-    in which form."""
-    with (
-        policy_folders(policies, plan.ensemble, connect, state_folder) as folders,
-        private_evaluator() as evaluator,
-    ):
+    in which form; `best` as there. `wanted` are more fields of RecordVideoRequest."""
+    with policy_folders(policies, best, connect, state_folder) as folders, private_evaluator() as evaluator:
         bring_files(evaluator, folders[0], connect)
+        environment = changed_environment(folders[0], arguments or {})
         request = evaluator_service_pb2.RecordVideoRequest(
-            checkpoints=sources(folders),
-            ensemble=plan.rule,
-            environment=changed_environment(folders[0], plan.arguments),
-            seed=plan.seed,
-            format=FORMATS[output.suffix],
-            step_limit=plan.step_limit,
+            checkpoints=sources(folders), environment=environment, format=FORMATS[output.suffix], **wanted
         )
-        header: evaluator_service_pb2.VideoHeader = write_pieces(
-            evaluator.RecordVideo(request, timeout=_TIMEOUT_S), output
-        )
+        pieces = evaluator.RecordVideo(request, timeout=_TIMEOUT_S)
+        header: evaluator_service_pb2.VideoHeader = write_pieces(pieces, output)
     return header
