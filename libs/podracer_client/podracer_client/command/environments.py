@@ -106,8 +106,7 @@ def environment_lines(info: EnvironmentInfo) -> list[str]:
 
 def label_of(environment: str) -> str:
     """A job's name for an environment's id."""
-    plain = re.sub(r"-v\d+$", "", environment.rpartition(":")[2]).lower()
-    return re.sub(r"[^a-z0-9]+", "-", plain).strip("-")[:40] or "job"
+    return re.sub(r"[^a-z0-9]+", "-", re.sub(r"-v\d+$", "", environment.lower())).strip("-")
 
 
 def _mapping(values: Iterable[tuple[str, object]]) -> str:
