@@ -135,8 +135,10 @@ def _solve(system: str, options: argparse.Namespace, seed: int) -> dict[str, flo
             "--dir",
             str(Path(folder, "runs")),
         ]
-        output = subprocess.run(command, check=True, capture_output=True, text=True, timeout=300).stdout
-    last = json.loads(output.splitlines()[-1])
+        done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=300)
+    if done.returncode not in (0, 3):  # 3: the target was missed
+        raise SystemExit(done.stderr)
+    last = json.loads(done.stdout.splitlines()[-1])
     return {"seconds": last["seconds_to_target"], "env_steps": last["env_steps"]}
 
 

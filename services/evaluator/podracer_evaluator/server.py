@@ -37,6 +37,7 @@ METHODS = {
     f"{_SERVICE}/Backtest": (Role.POD, Role.CONTROL),
     f"{_SERVICE}/Inspect": (Role.POD, Role.CONTROL),
     f"{_SERVICE}/ExportPolicy": (Role.POD, Role.CONTROL),
+    f"{_SERVICE}/RecordVideo": (Role.POD, Role.CONTROL),
     f"{_SERVICE}/PutFile": (Role.POD, Role.CONTROL),
     f"{_SERVICE}/GetStatus": (Role.POD, Role.CONTROL),
 }
@@ -159,6 +160,18 @@ class EvaluatorService(evaluator_service_pb2_grpc.EvaluatorServiceServicer):
         yield evaluator_service_pb2.ExportPolicyResponse(header=header)
         for offset in range(0, len(data), _CHUNK_BYTES):
             yield evaluator_service_pb2.ExportPolicyResponse(data=data[offset : offset + _CHUNK_BYTES])
+
+    def RecordVideo(  # noqa: N802 - the name in the contract
+        self, request: evaluator_service_pb2.RecordVideoRequest, context: grpc.ServicerContext
+    ) -> Iterator[evaluator_service_pb2.RecordVideoResponse]:
+        from podracer_evaluator.video import recorded_video
+
+        checkpoints = self._sources().load(request.checkpoints)
+        task = partial(recorded_video, checkpoints, request, self._cache, self._check(context))
+        header, data = self._work.submit(task).result()
+        yield evaluator_service_pb2.RecordVideoResponse(header=header)
+        for offset in range(0, len(data), _CHUNK_BYTES):
+            yield evaluator_service_pb2.RecordVideoResponse(data=data[offset : offset + _CHUNK_BYTES])
 
     def PutFile(  # noqa: N802 - the name in the contract
         self, request_iterator: Iterator[evaluator_service_pb2.PutFileRequest], context: grpc.ServicerContext

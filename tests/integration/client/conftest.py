@@ -80,6 +80,8 @@ class ControlPlane(
     def ListJobs(self, request: Any, context: Any) -> Any:  # noqa: N802
         self.filters.add(request.filter)
         found = [job for job in reversed(self.jobs.values()) if not request.states or job.state in request.states]
+        if request.filter.startswith("display_name="):
+            found = [job for job in found if f"display_name={job.spec.display_name}" == request.filter]
         start = int(request.page_token or 0)
         end = start + self.page_size
         token = str(end) if end < len(found) else ""

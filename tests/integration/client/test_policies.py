@@ -211,6 +211,24 @@ def test_onnx(checkpoint: Path, tmp_path: Path) -> None:
     assert torch.allclose(torch.from_numpy(action), trained(observation), atol=1e-5)
 
 
+def test_a_video(checkpoint: Path, tmp_path: Path) -> None:
+    result = podracer("video", checkpoint, "-o", "swing.mp4", "--steps", 3, "--seed", 5, cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.startswith("wrote swing.mp4 (an episode of 3 steps, not to its end, return -")
+    assert b"ftyp" in (tmp_path / "swing.mp4").read_bytes()[:16]
+    result = podracer("video", checkpoint, "-o", "swing.gif", "--steps", 3, "--set", "g=1", "--json", cwd=tmp_path)
+    (values,) = result.events
+    assert (values["path"], values["steps"], values["environment"]) == ("swing.gif", 3, "Pendulum-v1")
+    assert values["size_bytes"] == (tmp_path / "swing.gif").stat().st_size
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["swing.gif", "swing.mp4"]
+
+
+def test_what_draws_no_pictures(trader: Path, tmp_path: Path) -> None:
+    result = podracer("video", trader, "-o", "trade.mp4", cwd=tmp_path)
+    assert (result.returncode, "nothing draws StockTrading-v0" in result.stderr) == (2, True), result.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.fixture(scope="module")
 def three(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """Of two shapes, in the object store of a state folder."""
@@ -304,6 +322,9 @@ class FakeClient:
             candidate = board.candidates.add(rank=rank, agent=leaderboard_service_pb2.Agent(name=agent))
             candidate.evaluation.checkpoint.prefix = f"projects/default/jobs/u/agents/a{number:04}/checkpoints/4096-1/"
         return board
+
+    def full_name(self, job: str) -> str:
+        return job if "/" in job else f"projects/default/jobs/{job}"
 
     def download(self, name: str, target: Path) -> None:
         self.downloads.append(name)

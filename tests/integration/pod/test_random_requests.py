@@ -209,10 +209,11 @@ def test_evaluator(lab: Any, train_work: MakeWork, offer: Any) -> None:
             "EvaluateCheckpoint": (evaluations, ()),
             "Backtest": ([evaluator_pb2.BacktestRequest(checkpoints=[each]) for each in sources], ()),
             "ExportPolicy": ([evaluator_pb2.ExportPolicyRequest(checkpoints=[each], format=2) for each in sources], ()),
+            "RecordVideo": ([evaluator_pb2.RecordVideoRequest(checkpoints=sources[:1], step_limit=3)], ()),
             "Inspect": ([evaluator_pb2.InspectRequest(environment=each) for each in inspected], ()),
             "PutFile": files_to_put(put, (b"x" * 2000, "data.csv"), (packed, "")),
         },
-        slow=("EvaluateCheckpoint", "ExportPolicy"),  # very long episodes, a compiler
+        slow=("EvaluateCheckpoint", "ExportPolicy", "RecordVideo"),  # very long episodes, a compiler
         is_idle=lambda: not stub.GetStatus(evaluator_pb2.GetStatusRequest()).session_count,
     )
     valid = [plain, *order(whole)]

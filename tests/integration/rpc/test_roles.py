@@ -52,7 +52,7 @@ MATRIX = {
     "worker.v1.WorkerService ": ("control pod", ["GetStatus"]),
     "evaluator.v1.EvaluatorService": ("pod", ["Evaluate"]),
     "evaluator.v1.EvaluatorService ": ("control pod", [
-        "EvaluateCheckpoint", "Backtest", "Inspect", "ExportPolicy", "PutFile", "GetStatus",
+        "EvaluateCheckpoint", "Backtest", "Inspect", "ExportPolicy", "RecordVideo", "PutFile", "GetStatus",
     ]),
 }  # fmt: skip
 EXPECTED = {

@@ -16,7 +16,7 @@ import pytest
 from podracer.evaluator.v1 import evaluator_service_pb2
 from podracer_client.command import main
 from podracer_client.command.application import exit_code, failure_text
-from podracer_client.command.policies import write_policy
+from podracer_client.policies.pieces import write_pieces
 from podracer_core.errors import (
     DataCorrupted,
     Fenced,
@@ -33,7 +33,7 @@ from podracer_core.errors import (
 COMMANDS = (
     *("run", "up", "algorithms", "environments", "submit", "jobs", "job", "watch", "scale", "capacity", "cancel"),
     *("context", "delete"),
-    *("leaderboard", "report", "export", "evaluate", "serve"),
+    *("leaderboard", "report", "export", "evaluate", "serve", "video", "init", "doctor", "demo"),
 )
 
 
@@ -119,6 +119,8 @@ def test_every_command_has_help(name: str, podracer: Callable[..., Result]) -> N
         (("evaluate", "."), "no manifest.json"),
         (("evaluate", "token"), "expected a folder with a manifest.json"),
         (("export", "."), "no manifest.json"),
+        (("video", "."), "no manifest.json"),
+        (("video", ".", "-o", "x.avi"), "expected a name that ends with .mp4 or .gif"),
         (("export", ".", "--output", "no/such/folder/policy.pt2"), "cannot write no/such/folder/policy.pt2"),
         (("leaderboard", "j"), "no server runs"),
         (("report", LONG), "cannot write aaa"),
@@ -229,7 +231,7 @@ def pieces(data: bytes, sha256: str = "") -> list[evaluator_service_pb2.ExportPo
 def test_an_exported_policy_is_written_whole(tmp_path: Path) -> None:
     output = tmp_path / "policy.pt2"
     output.write_text("an older one")
-    write_policy(pieces(b"0123456789"), output)
+    write_pieces(pieces(b"0123456789"), output)
     assert output.read_bytes() == b"0123456789"
     assert [path.name for path in tmp_path.iterdir()] == ["policy.pt2"]
 
@@ -239,6 +241,6 @@ def test_a_damaged_policy_leaves_the_older_one(tmp_path: Path) -> None:
     output.write_text("an older one")
     for damaged in (pieces(b"0123456789", "0" * 64), []):
         with pytest.raises(DataCorrupted):
-            write_policy(damaged, output)
+            write_pieces(damaged, output)
     assert output.read_text() == "an older one"
     assert [path.name for path in tmp_path.iterdir()] == ["policy.pt2"]

@@ -93,6 +93,7 @@ def test_json_lines() -> None:
         "event": "job_changed",
         "job": "projects/default/jobs/grid-1-x",
         "state": "SUCCEEDED",
+        "outcome": None,
         "matrix": {"search.algorithms": "[ppo]", "seed": "0"},
         "best_return": 480.0,
         "seconds_to_target": 4.0,

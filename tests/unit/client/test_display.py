@@ -25,7 +25,7 @@ from podracer_client.jobs.watch import JobUpdate
 from podracer_client.report.request import request_rows
 
 KEYS = [
-    "event", "state", "best_return", "env_steps", "train_seconds", "cost_seconds", "evaluation_seconds",
+    "event", "state", "outcome", "best_return", "env_steps", "train_seconds", "cost_seconds", "evaluation_seconds",
     "seconds_to_target", "env_steps_per_second", "agents", "checkpoint",
 ]  # fmt: skip
 
@@ -100,6 +100,7 @@ def test_the_json_display_ends_with_job_finished(finished_job: job_pb2.Job, pods
     assert lines[-1] == {
         "event": "job_finished",
         "state": "SUCCEEDED",
+        "outcome": "TARGET_REACHED",
         "best_return": -182.4,
         "env_steps": 1_200_000,
         "train_seconds": 30.0,

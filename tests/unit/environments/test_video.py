@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +15,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from podracer_core.catalogue.environments import EnvironmentSpec
+from podracer_core.catalogue.environments import BUILT_IN, EnvironmentSpec
+from podracer_core.environments import offscreen
 from podracer_core.environments.processes.preprocess import PreprocessVecEnv
-from podracer_core.environments.video import record_video
+from podracer_core.environments.video import _filmed_spec, record_video
 from podracer_core.errors import InvalidInput, PreconditionFailed, UserCodeFailed
 
 FOLDER = str(Path(__file__).parent)
@@ -65,6 +68,48 @@ def test_the_last_picture_is_that_of_the_end(tmp_path: Path) -> None:
     assert (cut.frames, cut.complete) == (3, False)
 
 
+def test_a_gif_has_at_most_25_pictures_a_second(tmp_path: Path) -> None:
+    recording = record_video(EnvironmentSpec("CartPole-v1"), still, tmp_path / "cart.gif", seed=7)
+    frames, rate = decode(recording.path)
+    assert (len(frames), rate) == ((recording.frames + 1) // 2, 25)
+    assert (tmp_path / "cart.gif").read_bytes()[:6] == b"GIF89a"
+    assert len(decode(record_video(film_spec(), still, tmp_path / "film.gif").path)[0]) == 5
+
+
+def test_every_built_in_environment_has_its_counterpart() -> None:
+    """What Gymnasium's constructors take; nothing is drawn."""
+    for name in BUILT_IN:
+        if name in gymnasium.registry:
+            gymnasium.make(name, render_mode="rgb_array", **_filmed_spec(EnvironmentSpec(name)).kwargs).close()
+
+
+def test_mujoco_is_drawn_without_a_screen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MUJOCO_GL", raising=False)
+    monkeypatch.delenv("DISPLAY", raising=False)
+    act = partial(torch.zeros, 1, 3)
+    try:
+        recording = record_video(
+            EnvironmentSpec("Hopper-v5"), lambda observation, mask: act(), tmp_path / "hopper.mp4", step_limit=2
+        )
+    except PreconditionFailed as error:
+        assert error.reason == "NO_RENDERER"
+        pytest.skip(error.message)
+    frames, _ = decode(recording.path)
+    assert (len(frames), recording.complete) == (3, False)
+    assert frames[0].std() > 10, "something is to be seen"
+
+
+def test_where_nothing_draws_one_message_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MUJOCO_GL", raising=False)
+    monkeypatch.setattr(offscreen, "_TRIAL", "import os; raise OSError('no ' + os.environ['MUJOCO_GL'])")
+    offscreen.working_backend.cache_clear()
+    with pytest.raises(PreconditionFailed, match=r"egl: OSError: no egl; osmesa: OSError: no osmesa\): install EGL"):
+        offscreen.set_up_offscreen()
+    monkeypatch.setenv("MUJOCO_GL", "glfw")
+    offscreen.set_up_offscreen()
+    assert os.environ["MUJOCO_GL"] == "glfw", "what is set stays"
+
+
 @pytest.mark.parametrize(
     ("spec", "error", "complaint"),
     [
@@ -78,6 +123,7 @@ def test_the_last_picture_is_that_of_the_end(tmp_path: Path) -> None:
             "cannot be filmed: it takes no argument render_mode",
         ),
         (EnvironmentSpec("PointChasing-v0"), InvalidInput, "nothing draws PointChasing-v0: it is batched"),
+        (EnvironmentSpec("Acrobot-v1", kwargs={"dt": 0.1}), InvalidInput, "cannot be filmed with another dt"),
     ],
 )
 def test_what_cannot_be_filmed(tmp_path: Path, spec: EnvironmentSpec, error: type[Exception], complaint: str) -> None:
@@ -87,8 +133,8 @@ def test_what_cannot_be_filmed(tmp_path: Path, spec: EnvironmentSpec, error: typ
 
 
 def test_other_mistakes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(InvalidInput, match=r"'film.gif' should end with .mp4"):
-        record_video(film_spec(), still, tmp_path / "film.gif")
+    with pytest.raises(InvalidInput, match=r"'film.avi' should end with .mp4 or .gif"):
+        record_video(film_spec(), still, tmp_path / "film.avi")
     monkeypatch.setitem(sys.modules, "av", None)
     with pytest.raises(PreconditionFailed, match=r"need the extra podracer-core\[video\]"):
         record_video(film_spec(), still, tmp_path / "film.mp4")

@@ -12,7 +12,8 @@ import sys
 def main() -> None:
     """Run the command line; ends the process with its exit code.
 
-    0 the objective was met or the budget used; 1 failed; 2 bad usage or bad input; 130 interrupted.
+    0 done: the target was reached, or there was none; 1 failed; 2 bad usage or bad input; 3 the budget is used and
+    the target was missed; 130 interrupted.
     """
     try:
         from podracer_client.command.application import application, exit_code, failure_text

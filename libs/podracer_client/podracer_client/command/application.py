@@ -11,7 +11,10 @@ from podracer_client.command import (
     backtest,
     context,
     data,
+    demo,
+    doctor,
     environments,
+    init,
     jobs,
     leaderboard,
     policies,
@@ -20,6 +23,7 @@ from podracer_client.command import (
     run,
     secrets,
     submit,
+    video,
 )
 from podracer_core.errors import (
     AlreadyExists,
@@ -68,7 +72,8 @@ def podracer(
 
 _COMMANDS = {
     _HERE: (
-        *(run.run, run.up, algorithms.algorithms, environments.environments, secrets.secrets, secrets.token),
+        *(init.init, run.run, demo.demo, doctor.doctor, run.up, algorithms.algorithms, environments.environments),
+        *(secrets.secrets, secrets.token),
         report.trace,
     ),
     _SERVER: (
@@ -76,7 +81,7 @@ _COMMANDS = {
         *(jobs.delete, leaderboard.leaderboard, leaderboard.promote, leaderboard.rollback, leaderboard.history),
         report.report,
     ),
-    _POLICIES: (policies.evaluate, backtest.backtest, policies.export, policies.serve),
+    _POLICIES: (policies.evaluate, backtest.backtest, video.video, policies.export, policies.serve),
 }
 for _panel, _commands in _COMMANDS.items():
     for _command in _commands:

@@ -92,14 +92,21 @@ def _strict(value: object) -> object:
 
 def job_text(info: EnvironmentInfo) -> str:
     """A job file that trains in the environment, with nothing in it that could be left out."""
+    return "\n".join([f"name: {label_of(info.id)}", *environment_lines(info), "objective: {max_duration: 10m}"]) + "\n"
+
+
+def environment_lines(info: EnvironmentInfo) -> list[str]:
+    """The environment, with examples of what it requires, as a job file has it."""
     required = [each for each in info.arguments if each.required]
     kwargs = _mapping((each.name, each.example) for each in required if not each.is_file)
     data = _mapping((each.name, each.example) for each in required if each.is_file)
-    label = re.sub(r"[^a-z0-9]+", "-", re.sub(r"-v\d+$", "", info.id).lower()).strip("-")
     environment = f"id: {_scalar(info.id)}" + (f", kwargs: {kwargs}" if kwargs else "")
-    lines = [f"name: {label}", f"environment: {{{environment}}}"]
-    lines += [f"data: {data}"] if data else []
-    return "\n".join([*lines, "objective: {max_duration: 10m}"]) + "\n"
+    return [f"environment: {{{environment}}}", *([f"data: {data}"] if data else [])]
+
+
+def label_of(environment: str) -> str:
+    """A job's name for an environment's id."""
+    return re.sub(r"[^a-z0-9]+", "-", re.sub(r"-v\d+$", "", environment.lower())).strip("-")
 
 
 def _mapping(values: Iterable[tuple[str, object]]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -11,6 +12,7 @@ from podracer_client.command.options import JobName, Json, ServerOptions, with_s
 from podracer_client.display.numbers import enum_word, time_text
 from podracer_client.display.output import columns, write_json
 from podracer_client.names import leaderboard_name, short_name
+from podracer_core.errors import NotFound
 
 if TYPE_CHECKING:
     from podracer.common.v1 import agent_pb2
@@ -37,7 +39,16 @@ def leaderboard(
     json: Json = False,
 ) -> None:
     """Show the ranked agents of a job, best first; of a state folder also when nothing runs there."""
-    name = leaderboard_name(job)
+    show = partial(_show_leaderboard, server, watch=watch, every=every, json=json)
+    try:
+        show(leaderboard_name(job))
+    except NotFound as error:  # no id, but maybe the name in a job's file, which only the orchestrator knows
+        if error.reason != "LEADERBOARD_NOT_FOUND":
+            raise
+        show(leaderboard_name(server.full_job_name(job)))
+
+
+def _show_leaderboard(server: ServerOptions, name: str, *, watch: bool, every: bool, json: bool) -> None:
     with server.connect() if watch else server.read(only_leaderboard=True) as client:
         _show_board(client.leaderboard(name), every=every, json=json)
         if watch:

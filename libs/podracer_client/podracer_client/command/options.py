@@ -16,7 +16,12 @@ if TYPE_CHECKING:
     from podracer_client.jobs.client import Client
 
 JobFile = Annotated[Path, typer.Argument(metavar="JOB.yaml", help="The job file.", show_default=False)]
-JobName = Annotated[str, typer.Argument(metavar="JOB", help="The job's id or name.", show_default=False)]
+JobName = Annotated[
+    str,
+    typer.Argument(
+        metavar="JOB", help="The job's id, or the name in its file while only one job has it.", show_default=False
+    ),
+]
 Policies = Annotated[
     list[str],
     typer.Argument(
@@ -100,6 +105,11 @@ class ServerOptions:
         from podracer_client.local.reading import running_or_resting
 
         return running_or_resting(self.connect, self.folder, only_leaderboard=only_leaderboard)
+
+    def full_job_name(self, job: str) -> str:
+        """The resource name of a job that is given as `Client.job` takes it; also of a state folder at rest."""
+        with self.read() as client:
+            return client.full_name(job)
 
 
 _SERVER_PARAMETERS: dict[str, Any] = {

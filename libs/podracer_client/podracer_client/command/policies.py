@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import enum
-import hashlib
 import sys
-import tempfile
-from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -23,10 +20,6 @@ from podracer_client.command.options import (
 )
 from podracer_client.display.output import write_json
 from podracer_client.files import require_writable
-from podracer_core.errors import DataCorrupted, InvalidInput
-
-if TYPE_CHECKING:
-    from podracer.evaluator.v1 import evaluator_service_pb2
 
 _EXPORT_TIMEOUT_S = 600.0
 _TOLERANCE = 1e-4
@@ -118,6 +111,7 @@ def export(
     from podracer_client.local.evaluator import private_evaluator
     from podracer_client.policies.evaluation import rule_text, sources
     from podracer_client.policies.folders import policy_folders
+    from podracer_client.policies.pieces import write_pieces
 
     with (
         policy_folders(policies, ensemble, server.connect, server.folder) as folders,
@@ -128,7 +122,9 @@ def export(
             format=evaluator_service_pb2.ExportFormat.Value(f"EXPORT_FORMAT_{form.name}"),
             ensemble=rule,
         )
-        header = write_policy(evaluator.ExportPolicy(request, timeout=_EXPORT_TIMEOUT_S), output)
+        header: evaluator_service_pb2.ExportHeader = write_pieces(
+            evaluator.ExportPolicy(request, timeout=_EXPORT_TIMEOUT_S), output
+        )
     together = (rule or rule_text(header.description)) if len(folders) > 1 else ""
     if json:
         values = {"event": "exported", "path": str(output), "size_bytes": header.size_bytes, "sha256": header.sha256}
@@ -144,31 +140,6 @@ def export(
         f"{header.largest_difference:.2g} at most on {header.compared_count} observations{seen}\n"
         f"load it with {_HOW_TO_LOAD[form].format(path=str(output))}\n"
     )
-
-
-def write_policy(
-    pieces: Iterable[evaluator_service_pb2.ExportPolicyResponse], output: Path
-) -> evaluator_service_pb2.ExportHeader:
-    """Write the streamed policy, whole or not at all. Raises DataCorrupted, InvalidInput when it cannot be written."""
-    header: evaluator_service_pb2.ExportHeader | None = None
-    digest = hashlib.sha256()
-    try:
-        with tempfile.NamedTemporaryFile(prefix=f".{output.name}.", dir=output.absolute().parent) as file:
-            for piece in pieces:
-                if piece.WhichOneof("part") == "header":
-                    header = piece.header
-                else:
-                    digest.update(piece.data)
-                    file.write(piece.data)
-            if header is None or digest.hexdigest() != header.sha256:
-                raise DataCorrupted("the exported policy arrived incomplete; nothing was written")
-            file.flush()
-            Path(file.name).chmod(0o644)
-            output.unlink(missing_ok=True)
-            output.hardlink_to(file.name)
-    except OSError as error:
-        raise InvalidInput(f"cannot write {output}: {error.strerror}", path=output) from error
-    return header
 
 
 @with_server

@@ -12,6 +12,7 @@ from podracer_client.command.options import FiguresFolder, JobName, Json, Server
 from podracer_client.display.output import write_json
 from podracer_client.files import require_writable, write_whole
 from podracer_client.names import short_name
+from podracer_core.errors import NotFound, PreconditionFailed
 
 
 @with_server
@@ -69,7 +70,15 @@ def trace(
 
     output = output or Path(f"{short_name(name)}-trace.html")
     require_writable(output)
-    found = read_trace(traces or StateFolder.traces_of(folder), name)
+    place = traces or StateFolder.traces_of(folder)
+    try:
+        found = read_trace(place, name)
+    except NotFound as error:  # no id, but maybe the name in a job's file
+        try:
+            job = ServerOptions(folder).full_job_name(name)
+        except (NotFound, PreconditionFailed):
+            raise error from None
+        found = read_trace(place, job)
     flame = flame_of(found)
     write_whole(output, trace_page(found, flame).encode())
     if json:

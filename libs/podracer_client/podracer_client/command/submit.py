@@ -95,8 +95,8 @@ def _submitted(client: Client, experiment: Experiment, submission: str, job_id: 
 
 def _watch_all(client: Client, experiment: Experiment, jobs: list[Job], *, json: bool) -> int:
     """Show all jobs until the last one has ended; the exit code."""
-    from podracer.orchestrator.v1 import job_pb2
     from podracer_client.display.comparison import choose_experiment_display
+    from podracer_client.display.outcome import exit_code
     from podracer_client.jobs.experiments import follow_jobs
 
     display = choose_experiment_display(experiment.axes, json=json)
@@ -105,13 +105,13 @@ def _watch_all(client: Client, experiment: Experiment, jobs: list[Job], *, json:
         display.show(job.message for job in update.values())
         latest = dict(update)
     display.finish([job.message for job in latest.values()], [])
-    return 0 if all(job.message.state == job_pb2.JOB_STATE_SUCCEEDED for job in latest.values()) else 1
+    return exit_code(job.message for job in latest.values())
 
 
 def _watch_job(server: ServerOptions, client: Client, job: Job, *, plain: bool, json: bool) -> int:
     """Show a job until it has ended; the exit code. `server` is what the user said to reach `client`'s servers."""
-    from podracer.orchestrator.v1 import job_pb2
     from podracer_client.display.following import AgentPoller, choose_display, show_update
+    from podracer_client.display.outcome import exit_code
     from podracer_client.display.summary import JobSummary, next_steps
 
     with choose_display(plain=plain, json=json) as display:
@@ -126,4 +126,4 @@ def _watch_job(server: ServerOptions, client: Client, job: Job, *, plain: bool, 
         options = server.arguments()
         commands = next_steps(checkpoint, [short_name(job.name), *options], checkpoint_options=options)
         display.finish(JobSummary(job.message, checkpoint), commands)
-    return 0 if job.message.state == job_pb2.JOB_STATE_SUCCEEDED else 1
+    return exit_code([job.message])

@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TextIO, TypeVar
 
 from podracer.orchestrator.v1 import job_pb2
-from podracer_client.display.numbers import count_text, duration_text, return_text, seconds
+from podracer_client.display.numbers import count_text, duration_text, enum_word, return_text, seconds
+from podracer_client.display.outcome import missed_target
 from podracer_client.display.output import columns, write_json
 from podracer_client.display.score import score_name
 from podracer_client.display.snapshot import Snapshot, state_text, take_snapshot
@@ -60,6 +61,8 @@ class ExperimentDisplay:
     def finish(self, jobs: Sequence[job_pb2.Job], next_steps: Sequence[str]) -> None:
         """They have ended, or we stop watching; called once, last."""
         text = comparison_text(jobs, self._axes) if jobs else "nothing is known of the jobs yet"
+        if missed := [short_name(job.name) for job in jobs if missed_target(job)]:
+            text += f"\n\nbudget used, target missed: {', '.join(missed)}"
         if next_steps:
             text += "\nnext\n" + "\n".join(f"  {command}" for command in next_steps)
         self._out.write(f"{text}\n")
@@ -86,6 +89,7 @@ def comparison_json(job: job_pb2.Job, axes: Sequence[str]) -> dict[str, Any]:
     return {
         "job": job.name,
         "state": state_text(job.state),
+        "outcome": enum_word(job_pb2.JobOutcome, job.outcome) or None,
         "matrix": {axis: _value(job, axis) for axis in axes},
         "best_return": progress.best.mean if progress.HasField("best") else None,
         "seconds_to_target": _to_target(job),

@@ -22,6 +22,8 @@ class Display:
 
     wants_agents = False
     """Whether `agents` should be called now and then: it costs a call to the leaderboard."""
+    summary: JobSummary | None = None
+    """How the job stood when `podracer run` ended."""
 
     def __enter__(self) -> Self:
         return self

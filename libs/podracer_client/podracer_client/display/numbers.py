@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from podracer.common.v1 import agent_pb2
 
 
-def seconds(duration: Duration) -> float:
+def seconds(duration: Duration | Timestamp) -> float:
     return duration.seconds + duration.nanos * 1e-9
 
 

@@ -12,7 +12,8 @@ from typing import Any
 
 from podracer.common.v1 import agent_pb2
 from podracer.orchestrator.v1 import job_pb2
-from podracer_client.display.numbers import count_text, duration_text, evaluation_text, seconds
+from podracer_client.display.numbers import count_text, duration_text, enum_word, evaluation_text, seconds
+from podracer_client.display.outcome import missed_target, target_lines
 from podracer_client.display.score import score_name
 from podracer_client.display.snapshot import standing, state_text
 from podracer_client.names import short_name
@@ -39,6 +40,7 @@ class JobSummary:
         return {
             "event": "job_finished",
             "state": state_text(self.job.state),
+            "outcome": enum_word(job_pb2.JobOutcome, self.job.outcome) or None,
             "best_return": progress.best.mean if progress.HasField("best") else None,
             "env_steps": progress.env_steps,
             "train_seconds": round(train_seconds, 3),
@@ -68,6 +70,8 @@ class JobSummary:
         """For people."""
         progress = self.job.progress
         outcome = _OUTCOMES.get(self.job.outcome, "")
+        if missed_target(self.job):
+            outcome += ", target missed"
         if progress.HasField("time_to_target"):
             outcome += f" after {duration_text(seconds(progress.time_to_target))} of training"
         lines = [f"{self.job.name}: {state_text(self.job.state)}{', ' if outcome else ''}{outcome}"]
@@ -90,6 +94,7 @@ class JobSummary:
             confirmed = ", confirmed" if best.purpose == agent_pb2.EVALUATION_PURPOSE_CHALLENGE else ""
             title = f"best {score_name(self.job.spec.environment)}"
             lines.append(f"{title}  {evaluation_text(best)}, agent {short_name(best.agent)}{confirmed}")
+        lines += target_lines(self.job)
         if self.job.HasField("retrained"):
             lines.append(f"retrained    {retrained_text(self.job)}")
         elif self._has_ended_well and self.job.spec.HasField("retrain") and progress.HasField("best"):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Self
 from podracer.common.v1 import agent_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2
 from podracer.orchestrator.v1 import job_pb2, job_service_pb2
+from podracer_client.jobs.finding import find_job
 from podracer_client.jobs.job import Job
 from podracer_client.names import DEFAULT_PROJECT, job_name
 from podracer_client.servers.lookup import find_connection
@@ -85,8 +86,12 @@ class Client(Servers):
         return upload_files(self.artifact_service, spec)
 
     def job(self, name: str) -> Job:
-        """The job of that name or id. Raises NotFound."""
-        return Job(self, self.job_service.GetJob(job_service_pb2.GetJobRequest(name=job_name(name))).job)
+        """The job of that name or id, or the only one whose file has that name. Raises NotFound, InvalidInput."""
+        return Job(self, find_job(self, name))
+
+    def full_name(self, job: str) -> str:
+        """The resource name of a job that is given as `job` takes it."""
+        return self.job(job).name
 
     def jobs(
         self,
@@ -149,7 +154,7 @@ class Client(Servers):
 
         Raises NotFound, and PreconditionFailed (NO_CANDIDATE) where there is nothing that could be promoted.
         """
-        name = job_name(job)
+        name = self.full_name(job)
         request = job_service_pb2.PromotePolicyRequest(
             job=name,
             policy=policy if not policy or "/" in policy else f"{name}/agents/{policy}",
@@ -162,11 +167,11 @@ class Client(Servers):
     def roll_back(self, job: str, *, alias: str = "", reason: str = "") -> job_service_pb2.Promotion:
         """Point an alias back at the policy before. Raises PreconditionFailed (NO_FORMER_POLICY) where none is."""
         request = job_service_pb2.RollbackPolicyRequest(
-            job=job_name(job), alias=alias, reason=reason, request_id=secrets.token_hex(16)
+            job=self.full_name(job), alias=alias, reason=reason, request_id=secrets.token_hex(16)
         )
         return self.job_service.RollbackPolicy(request).promotion
 
     def promotions(self, job: str, *, alias: str = "") -> list[job_service_pb2.Promotion]:
         """What was promoted, what was not, and why, newest first."""
-        request = job_service_pb2.ListPromotionsRequest(job=job_name(job), alias=alias)
+        request = job_service_pb2.ListPromotionsRequest(job=self.full_name(job), alias=alias)
         return [each for page in pages(self.job_service.ListPromotions, request) for each in page.promotions]

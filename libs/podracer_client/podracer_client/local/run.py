@@ -11,6 +11,7 @@ from pathlib import Path
 from podracer.orchestrator.v1 import job_pb2
 from podracer_client.display.displays import Display
 from podracer_client.display.following import AgentPoller, show_update
+from podracer_client.display.outcome import exit_code
 from podracer_client.display.snapshot import take_snapshot
 from podracer_client.display.summary import JobSummary, next_steps, path_text
 from podracer_client.jobs.client import Client
@@ -116,7 +117,7 @@ class _Run(Foreground[JobUpdate | _Started]):
         assert self._started is not None, "a job that has ended was started"
         job = self._started.job
         self._show_end(job)
-        return 0 if job.message.state == job_pb2.JOB_STATE_SUCCEEDED else 1
+        return exit_code([job.message])
 
     def _interrupt(self) -> int:
         """Suspend the job, give its pods the time for a last checkpoint, and say where things stand."""
@@ -145,7 +146,8 @@ class _Run(Foreground[JobUpdate | _Started]):
         elsewhere = self._state.path != DEFAULT_FOLDER.absolute()
         options = [short_name(job.name), *(["--dir", path_text(self._state.path)] if elsewhere else [])]
         commands = next_steps(checkpoint, options, again=[] if job.ended else self._again)
-        self._display.finish(JobSummary(job.message, checkpoint), commands)
+        self._display.summary = JobSummary(job.message, checkpoint)
+        self._display.finish(self._display.summary, commands)
 
 
 def _resume_or_create(client: Client, spec: JobSpec, tell: Callable[[str], None]) -> Job:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from podracer.orchestrator.v1 import job_pb2
 from podracer_client.display.comparison import ExperimentDisplay
+from podracer_client.display.outcome import exit_code
 from podracer_client.jobs.client import Client
 from podracer_client.jobs.experiments import check_jobs, create_jobs, follow_jobs
 from podracer_client.jobs.job import Job
@@ -81,7 +82,7 @@ class _Run(Foreground[Mapping[str, Job]]):
 
     def _finish(self) -> int:
         self._show_end(self._next_steps)
-        return 0 if all(job.message.state == job_pb2.JOB_STATE_SUCCEEDED for job in self._jobs.values()) else 1
+        return exit_code(job.message for job in self._jobs.values())
 
     def _interrupt(self) -> int:
         """Suspend the jobs and give their pods the time for a last checkpoint."""

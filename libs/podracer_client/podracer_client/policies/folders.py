@@ -16,7 +16,6 @@ from podracer_client.names import (
     best_checkpoint_name,
     is_checkpoint_name,
     is_job_name,
-    job_name,
     job_of_best_checkpoint,
     leaderboard_name,
     refused,
@@ -83,7 +82,7 @@ class _Shelf:
         try:
             with running_or_resting(self._connect, self._state_folder) as client:
                 if client.connection.orchestrator:
-                    return self._final(job_name(job), client)
+                    return self._final(client.full_name(job), client)
             return self.candidates(job, 1)[0]
         except NotFound as error:
             raise NotFound(
@@ -100,7 +99,16 @@ class _Shelf:
 
     def candidates(self, job: str, count: int) -> list[Path]:
         """Of the best `count` candidates of a job, best first; of a job without any its champion's, of another job."""
-        name = leaderboard_name(job)
+        try:
+            return self._candidates(leaderboard_name(job), job, count)
+        except NotFound as error:  # no id, but maybe the name in a job's file, which only the orchestrator knows
+            if error.reason != "LEADERBOARD_NOT_FOUND":
+                raise
+        with running_or_resting(self._connect, self._state_folder) as client:
+            name = leaderboard_name(client.full_name(job))
+        return self._candidates(name, job, count)
+
+    def _candidates(self, name: str, job: str, count: int) -> list[Path]:
         with running_or_resting(self._connect, self._state_folder, only_leaderboard=True) as client:
             board = client.leaderboard(name)
             found = board.candidates

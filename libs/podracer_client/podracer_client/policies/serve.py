@@ -8,7 +8,7 @@ import shlex
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from queue import SimpleQueue
 
@@ -61,7 +61,7 @@ def keep_serving(
     again and again.
     """
     require_services("policy")
-    wanted = wanted_policies(texts)
+    wanted = _by_resource_name(wanted_policies(texts), connect)
     prepare_address(options.listen, allow_insecure=options.allow_insecure, has_tls=options.tls is not None)
     inbox: Inbox = SimpleQueue()
     with ExitStack() as stack:
@@ -112,6 +112,14 @@ def _entries(
                 raise InvalidInput(f"{path}: a folder to serve from must have no comma in its path", path=path)
             entries.append(f"{one.name}={path}")
     return entries
+
+
+def _by_resource_name(wanted: Sequence[Wanted], connect: Callable[[], Client]) -> list[Wanted]:
+    """With the resource names of the jobs whose aliases are followed; they may be given by the names in their files."""
+    if not any(one.alias for one in wanted):
+        return list(wanted)
+    with connect() as client:
+        return [replace(one, job=client.full_name(one.job)) if one.alias else one for one in wanted]
 
 
 def _followed(wanted: Sequence[Wanted], connect: Callable[[], Client], run_folder: RunFolder) -> dict[str, str]:

@@ -64,7 +64,7 @@ def listener_of(port: int) -> str:
         for connection in psutil.net_connections("tcp"):
             is_at_port = connection.laddr and connection.laddr.port == port
             if is_at_port and connection.status == psutil.CONN_LISTEN and connection.pid:
-                return _describe(psutil.Process(connection.pid))
+                return describe_process(psutil.Process(connection.pid))
     return ""
 
 
@@ -80,7 +80,8 @@ def _bound(address: Address) -> socket.socket:
     return probe
 
 
-def _describe(process: psutil.Process) -> str:
+def describe_process(process: psutil.Process) -> str:
+    """For a message; of one of ours with its state folder."""
     if not any(word.startswith("podracer_") for word in process.cmdline()):
         return f"process {process.pid} ({process.name()})"
     database = Path(process.environ().get("PODRACER_DATABASE", "").removeprefix("sqlite:///"))

@@ -48,23 +48,18 @@ class Made:
 
 def make_report(client: Client, name: str, *, experiment: bool = False) -> Made:
     """Of the job of that name, else of the experiment. Raises NotFound where there is neither."""
-    if not experiment and _is_job(client, name):
-        return _of_job(gather(client, name))
-    if not experiment and not experiment_jobs(client, name):
-        raise NotFound(f"there is neither a job nor an experiment called {name}", reason="NO_SUBJECT", name=name)
-    return _of_experiment(gather_experiment(client, name))
-
-
-def _is_job(client: Client, name: str) -> bool:
+    if experiment:
+        return _of_experiment(gather_experiment(client, name))
     try:
-        client.job(name)
-    except NotFound:
-        return False
-    except InvalidInput as error:  # no name of a job, but maybe one of an experiment
-        if error.reason != "INVALID_NAME":
+        job = client.job(name).name
+    except (NotFound, InvalidInput) as error:  # no job's name, or that of several; but maybe one of an experiment
+        if experiment_jobs(client, name):
+            return _of_experiment(gather_experiment(client, name))
+        if isinstance(error, InvalidInput) and error.reason != "INVALID_NAME":
             raise
-        return False
-    return True
+        problem = f"there is neither a job nor an experiment called {name}; {error.message}"
+        raise NotFound(problem, reason="NO_SUBJECT", name=name) from error
+    return _of_job(gather(client, job))
 
 
 def _of_job(report: JobReport) -> Made:

@@ -53,6 +53,30 @@ EXPORT_FORMAT_ONNX: ExportFormat.ValueType  # 3
 """ONNX: `observation` in, `action` out, any number of them."""
 Global___ExportFormat: _TypeAlias = ExportFormat  # noqa: Y015
 
+class _VideoFormat:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _VideoFormatEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_VideoFormat.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    VIDEO_FORMAT_UNSPECIFIED: _VideoFormat.ValueType  # 0
+    """Not set: MP4."""
+    VIDEO_FORMAT_MP4: _VideoFormat.ValueType  # 1
+    """H.264 in MP4."""
+    VIDEO_FORMAT_GIF: _VideoFormat.ValueType  # 2
+    """An animated GIF, at most 25 pictures a second."""
+
+class VideoFormat(_VideoFormat, metaclass=_VideoFormatEnumTypeWrapper):
+    """Form of a video."""
+
+VIDEO_FORMAT_UNSPECIFIED: VideoFormat.ValueType  # 0
+"""Not set: MP4."""
+VIDEO_FORMAT_MP4: VideoFormat.ValueType  # 1
+"""H.264 in MP4."""
+VIDEO_FORMAT_GIF: VideoFormat.ValueType  # 2
+"""An animated GIF, at most 25 pictures a second."""
+Global___VideoFormat: _TypeAlias = VideoFormat  # noqa: Y015
+
 @_typing.final
 class EvaluateRequest(_message.Message):
     """From the learner. The first message is `open`."""
@@ -965,6 +989,128 @@ class ExportHeader(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ExportHeader: _TypeAlias = ExportHeader  # noqa: Y015
+
+@_typing.final
+class RecordVideoRequest(_message.Message):
+    """Asks for a video."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CHECKPOINTS_FIELD_NUMBER: _builtins.int
+    ENSEMBLE_FIELD_NUMBER: _builtins.int
+    ENVIRONMENT_FIELD_NUMBER: _builtins.int
+    SEED_FIELD_NUMBER: _builtins.int
+    FORMAT_FIELD_NUMBER: _builtins.int
+    STEP_LIMIT_FIELD_NUMBER: _builtins.int
+    ensemble: _builtins.str
+    """How several act together: `mean` or `vote`. Unset: by action space."""
+    seed: _builtins.int
+    """Seed of the episode."""
+    format: Global___VideoFormat.ValueType
+    """Form."""
+    step_limit: _builtins.int
+    """Steps at most, up to 100,000. 0: 10,000."""
+    @_builtins.property
+    def checkpoints(self) -> _containers.RepeatedCompositeFieldContainer[Global___CheckpointSource]:
+        """The checkpoint; several act together. At least one."""
+
+    @_builtins.property
+    def environment(self) -> _environment_pb2.EnvironmentSpec:
+        """The environment, whose spaces must be those that the policy was made for. Unset: the one that the first checkpoint
+        was trained in.
+        """
+
+    def __init__(
+        self,
+        *,
+        checkpoints: _abc.Iterable[Global___CheckpointSource] | None = ...,
+        ensemble: _builtins.str = ...,
+        environment: _environment_pb2.EnvironmentSpec | None = ...,
+        seed: _builtins.int = ...,
+        format: Global___VideoFormat.ValueType = ...,
+        step_limit: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["environment", b"environment"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoints", b"checkpoints", "ensemble", b"ensemble", "environment", b"environment", "format", b"format", "seed", b"seed", "step_limit", b"step_limit"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RecordVideoRequest: _TypeAlias = RecordVideoRequest  # noqa: Y015
+
+@_typing.final
+class RecordVideoResponse(_message.Message):
+    """A piece of a video."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    HEADER_FIELD_NUMBER: _builtins.int
+    DATA_FIELD_NUMBER: _builtins.int
+    data: _builtins.bytes
+    """At most 1 MiB, in order."""
+    @_builtins.property
+    def header(self) -> Global___VideoHeader:
+        """What is coming."""
+
+    def __init__(
+        self,
+        *,
+        header: Global___VideoHeader | None = ...,
+        data: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "header", b"header", "part", b"part"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "header", b"header", "part", b"part"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_part: _TypeAlias = _typing.Literal["header", "data"]  # noqa: Y015
+    _WhichOneofArgType_part: _TypeAlias = _typing.Literal["part", b"part"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_part) -> _WhichOneofReturnType_part | None: ...
+
+Global___RecordVideoResponse: _TypeAlias = RecordVideoResponse  # noqa: Y015
+
+@_typing.final
+class VideoHeader(_message.Message):
+    """Announces a video."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SIZE_BYTES_FIELD_NUMBER: _builtins.int
+    SHA256_FIELD_NUMBER: _builtins.int
+    FRAME_COUNT_FIELD_NUMBER: _builtins.int
+    EPISODE_RETURN_FIELD_NUMBER: _builtins.int
+    COMPLETE_FIELD_NUMBER: _builtins.int
+    DESCRIPTION_FIELD_NUMBER: _builtins.int
+    size_bytes: _builtins.int
+    """Length."""
+    sha256: _builtins.str
+    """SHA-256 of all bytes."""
+    frame_count: _builtins.int
+    """Pictures of the episode: one more than its steps."""
+    episode_return: _builtins.float
+    """Return of the episode, undiscounted."""
+    complete: _builtins.bool
+    """Whether the episode came to its end before `step_limit`."""
+    @_builtins.property
+    def description(self) -> Global___CheckpointDescription:
+        """What acted."""
+
+    def __init__(
+        self,
+        *,
+        size_bytes: _builtins.int = ...,
+        sha256: _builtins.str = ...,
+        frame_count: _builtins.int = ...,
+        episode_return: _builtins.float = ...,
+        complete: _builtins.bool = ...,
+        description: Global___CheckpointDescription | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["description", b"description"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["complete", b"complete", "description", b"description", "episode_return", b"episode_return", "frame_count", b"frame_count", "sha256", b"sha256", "size_bytes", b"size_bytes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___VideoHeader: _TypeAlias = VideoHeader  # noqa: Y015
 
 @_typing.final
 class PutFileRequest(_message.Message):

@@ -60,6 +60,11 @@ class EvaluatorServiceStub:
                 request_serializer=podracer_dot_evaluator_dot_v1_dot_evaluator__service__pb2.ExportPolicyRequest.SerializeToString,
                 response_deserializer=podracer_dot_evaluator_dot_v1_dot_evaluator__service__pb2.ExportPolicyResponse.FromString,
                 _registered_method=True)
+        self.RecordVideo = channel.unary_stream(
+                '/podracer.evaluator.v1.EvaluatorService/RecordVideo',
+                request_serializer=podracer_dot_evaluator_dot_v1_dot_evaluator__service__pb2.RecordVideoRequest.SerializeToString,
+                response_deserializer=podracer_dot_evaluator_dot_v1_dot_evaluator__service__pb2.RecordVideoResponse.FromString,
+                _registered_method=True)
         self.PutFile = channel.stream_unary(
                 '/podracer.evaluator.v1.EvaluatorService/PutFile',
                 request_serializer=podracer_dot_evaluator_dot_v1_dot_evaluator__service__pb2.PutFileRequest.SerializeToString,
@@ -119,6 +124,15 @@ class EvaluatorServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def RecordVideo(self, request, context):
+        """Films one greedy episode of a checkpoint, or of several acting together. Errors: as EvaluateCheckpoint; INVALID_ARGUMENT for an
+        environment that draws no pictures; FAILED_PRECONDITION where what draws or encodes is not installed here (NOT_INSTALLED), or
+        nothing draws without a screen (NO_RENDERER).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def PutFile(self, request_iterator, context):
         """Brings a file that an environment needs. As podracer.worker.v1.WorkerService.PutFile.
         """
@@ -160,6 +174,11 @@ def add_EvaluatorServiceServicer_to_server(servicer, server):
                     servicer.ExportPolicy,
                     request_deserializer=podracer_dot_evaluator_dot_v1_dot_evaluator__service__pb2.ExportPolicyRequest.FromString,
                     response_serializer=podracer_dot_evaluator_dot_v1_dot_evaluator__service__pb2.ExportPolicyResponse.SerializeToString,
+            ),
+            'RecordVideo': grpc.unary_stream_rpc_method_handler(
+                    servicer.RecordVideo,
+                    request_deserializer=podracer_dot_evaluator_dot_v1_dot_evaluator__service__pb2.RecordVideoRequest.FromString,
+                    response_serializer=podracer_dot_evaluator_dot_v1_dot_evaluator__service__pb2.RecordVideoResponse.SerializeToString,
             ),
             'PutFile': grpc.stream_unary_rpc_method_handler(
                     servicer.PutFile,
@@ -308,6 +327,33 @@ class EvaluatorService:
             '/podracer.evaluator.v1.EvaluatorService/ExportPolicy',
             podracer_dot_evaluator_dot_v1_dot_evaluator__service__pb2.ExportPolicyRequest.SerializeToString,
             podracer_dot_evaluator_dot_v1_dot_evaluator__service__pb2.ExportPolicyResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RecordVideo(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/podracer.evaluator.v1.EvaluatorService/RecordVideo',
+            podracer_dot_evaluator_dot_v1_dot_evaluator__service__pb2.RecordVideoRequest.SerializeToString,
+            podracer_dot_evaluator_dot_v1_dot_evaluator__service__pb2.RecordVideoResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -56,6 +56,11 @@ class EvaluatorServiceStub:
     """Makes a stand-alone policy from a checkpoint, and compares the two. Errors: NOT_FOUND, DATA_LOSS, FAILED_PRECONDITION where the format needs
     what is not installed here (EXPORT_FORMAT) or the file does not act as the policy does (EXPORT_DIFFERS).
     """
+    RecordVideo: _grpc.UnaryStreamMultiCallable[_evaluator_service_pb2.RecordVideoRequest, _evaluator_service_pb2.RecordVideoResponse]
+    """Films one greedy episode of a checkpoint, or of several acting together. Errors: as EvaluateCheckpoint; INVALID_ARGUMENT for an
+    environment that draws no pictures; FAILED_PRECONDITION where what draws or encodes is not installed here (NOT_INSTALLED), or
+    nothing draws without a screen (NO_RENDERER).
+    """
     PutFile: _grpc.StreamUnaryMultiCallable[_evaluator_service_pb2.PutFileRequest, _evaluator_service_pb2.PutFileResponse]
     """Brings a file that an environment needs. As podracer.worker.v1.WorkerService.PutFile."""
     GetStatus: _grpc.UnaryUnaryMultiCallable[_evaluator_service_pb2.GetStatusRequest, _evaluator_service_pb2.GetStatusResponse]
@@ -88,6 +93,11 @@ class EvaluatorServiceAsyncStub(EvaluatorServiceStub):
     ExportPolicy: _aio.UnaryStreamMultiCallable[_evaluator_service_pb2.ExportPolicyRequest, _evaluator_service_pb2.ExportPolicyResponse]  # type: ignore[assignment]
     """Makes a stand-alone policy from a checkpoint, and compares the two. Errors: NOT_FOUND, DATA_LOSS, FAILED_PRECONDITION where the format needs
     what is not installed here (EXPORT_FORMAT) or the file does not act as the policy does (EXPORT_DIFFERS).
+    """
+    RecordVideo: _aio.UnaryStreamMultiCallable[_evaluator_service_pb2.RecordVideoRequest, _evaluator_service_pb2.RecordVideoResponse]  # type: ignore[assignment]
+    """Films one greedy episode of a checkpoint, or of several acting together. Errors: as EvaluateCheckpoint; INVALID_ARGUMENT for an
+    environment that draws no pictures; FAILED_PRECONDITION where what draws or encodes is not installed here (NOT_INSTALLED), or
+    nothing draws without a screen (NO_RENDERER).
     """
     PutFile: _aio.StreamUnaryMultiCallable[_evaluator_service_pb2.PutFileRequest, _evaluator_service_pb2.PutFileResponse]  # type: ignore[assignment]
     """Brings a file that an environment needs. As podracer.worker.v1.WorkerService.PutFile."""
@@ -148,6 +158,17 @@ class EvaluatorServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_abc.Iterator[_evaluator_service_pb2.ExportPolicyResponse], _abc.AsyncIterator[_evaluator_service_pb2.ExportPolicyResponse]]:
         """Makes a stand-alone policy from a checkpoint, and compares the two. Errors: NOT_FOUND, DATA_LOSS, FAILED_PRECONDITION where the format needs
         what is not installed here (EXPORT_FORMAT) or the file does not act as the policy does (EXPORT_DIFFERS).
+        """
+
+    @_abc_1.abstractmethod
+    def RecordVideo(
+        self,
+        request: _evaluator_service_pb2.RecordVideoRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_evaluator_service_pb2.RecordVideoResponse], _abc.AsyncIterator[_evaluator_service_pb2.RecordVideoResponse]]:
+        """Films one greedy episode of a checkpoint, or of several acting together. Errors: as EvaluateCheckpoint; INVALID_ARGUMENT for an
+        environment that draws no pictures; FAILED_PRECONDITION where what draws or encodes is not installed here (NOT_INSTALLED), or
+        nothing draws without a screen (NO_RENDERER).
         """
 
     @_abc_1.abstractmethod

@@ -12,6 +12,7 @@ from podracer_core.catalogue.environments.find import (
     find_environment,
     gymnasium_environments,
     known_environments,
+    reward_threshold,
 )
 from podracer_core.catalogue.environments.info import ArgumentInfo, EnvironmentInfo
 from podracer_core.catalogue.environments.spec import EnvironmentSpec
@@ -26,4 +27,5 @@ __all__ = [
     "find_environment",
     "gymnasium_environments",
     "known_environments",
+    "reward_threshold",
 ]

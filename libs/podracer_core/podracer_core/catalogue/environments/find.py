@@ -76,6 +76,12 @@ def find_environment(environment_id: str) -> EnvironmentInfo:
     raise _refused(f"unknown environment {environment_id!r}; {advice}", "UNKNOWN_ENVIRONMENT", environment_id)
 
 
+def reward_threshold(environment_id: str) -> float | None:
+    """The return from which on Gymnasium counts an environment as solved; None where it does not say."""
+    spec = (_registry() or {}).get(environment_id)
+    return None if spec is None else spec.reward_threshold
+
+
 def _nearest(environment_id: str, ids: list[str]) -> list[str]:
     """Up to three of `ids` that are spelt alike, however they are capitalized."""
     by_spelling = {known.casefold(): known for known in sorted(ids)}

@@ -1,0 +1,113 @@
+"""`podracer init`: a job file to start from."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from podracer_client.files import write_whole
+from podracer_core.errors import AlreadyExists, InvalidInput
+
+if TYPE_CHECKING:
+    from podracer_core.catalogue.environments import EnvironmentInfo
+
+_ENVIRONMENT, _DURATION = "CartPole-v1", "10m"
+_NO_TARGET = "none"
+_TEMPLATE = """\
+# docs/job-file.md has every key. `podracer run` trains it here, `podracer submit` on a server.
+name: {name}
+{environment}
+objective:                # the job ends at whichever comes first
+  {goal}  # for the lower end of a mean's 95 % interval
+  # statistic: mean       # or for the mean itself: sooner, and less certain
+  max_duration: {max_duration}
+search:
+  algorithms: {algorithms}  # auto: all that suit; or a list, as `podracer algorithms` names them
+  # space: {{learning_rate: {{log_uniform: [1.0e-4, 1.0e-2]}}}}   # unset: the algorithms' own ranges
+# evolution: {{population: 8, round: {{seconds: 15}}}}   # agents at a time; how long they train at once
+# evaluation: {{episodes: 32}}                         # greedy episodes that judge a claim of the target
+# seed: 0
+"""
+
+
+def init(
+    file: Annotated[
+        Path | None, typer.Argument(metavar="[FILE]", help="The file to write.", show_default="NAME.yaml")
+    ] = None,
+    environment: Annotated[
+        str,
+        typer.Option(metavar="ID", help="The environment.", show_default=f"asked for; else {_ENVIRONMENT}"),
+    ] = "",
+    target: Annotated[
+        str,
+        typer.Option(
+            metavar="RETURN",
+            help="The return at which the job ends, or none: the best there is within the time.",
+            show_default="asked for; else what the environment counts as solved",
+        ),
+    ] = "",
+    max_duration: Annotated[
+        str, typer.Option(metavar="DURATION", help="How long it may take at most.", show_default="asked for; else 10m")
+    ] = "",
+    algorithm: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="An algorithm; any number of them.", show_default="auto: all that suit"),
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace a file that is there.")] = False,
+) -> None:
+    """Write a commented job file; asks on a terminal for what no option says."""
+    from podracer_client.command.environments import label_of
+    from podracer_core.catalogue.environments import find_environment, reward_threshold
+
+    info = find_environment(environment or _ask("Environment (`podracer environments` lists them)", _ENVIRONMENT))
+    threshold = reward_threshold(info.id)
+    target = target or _ask("Return to reach, or none", _NO_TARGET if threshold is None else f"{threshold:g}")
+    max_duration = max_duration or _ask("How long it may take at most", _DURATION)
+    file = file or Path(f"{label_of(info.id)}.yaml")
+    if file.exists() and not force:
+        raise AlreadyExists(f"{file} is there already; --force replaces it", path=file)
+    text = commented_job(info, target, max_duration, algorithm or ())
+    lacking = _check(text, file)
+    write_whole(file, text.encode())
+    sys.stdout.write(f"wrote {file}\n{lacking}next\n  podracer run {file}\n  podracer submit {file} --watch\n")
+
+
+def _check(text: str, file: Path) -> str:
+    """What has to be put in its place before the job can run. Raises InvalidInput for bad options."""
+    from podracer_core.jobs.experiment import parse_experiment
+
+    try:
+        parse_experiment(text, str(file), file.absolute().parent)
+    except InvalidInput as error:
+        if not all(violation.field.startswith("data.") for violation in error.violations):
+            raise
+        return f"first, {error.message}\n"
+    return ""
+
+
+def _ask(question: str, default: str) -> str:
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return default
+    answer: str = typer.prompt(question, default=default, err=True)
+    return answer
+
+
+def commented_job(info: EnvironmentInfo, target: str, max_duration: str, algorithms: Sequence[str]) -> str:
+    """The job file. Raises InvalidInput for a target that is no number."""
+    from podracer_client.command.environments import environment_lines, label_of
+
+    try:
+        goal = "# target_return: 475" if target.lower() == _NO_TARGET else f"target_return: {float(target)!r}"
+    except ValueError as error:
+        raise InvalidInput(f"--target {target}: expected a number, or none", reason="INVALID_TARGET") from error
+    return _TEMPLATE.format(
+        name=label_of(info.id),
+        environment="\n".join(environment_lines(info)),
+        goal=goal.removesuffix(".0"),
+        max_duration=max_duration,
+        algorithms=f"[{', '.join(algorithms)}]" if algorithms else "auto",
+    )

@@ -1,0 +1,91 @@
+"""`podracer video`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from podracer_client.command.options import (
+    EnsembleRule,
+    EnsembleSize,
+    Json,
+    Policies,
+    ServerOptions,
+    Settings,
+    with_server,
+)
+from podracer_client.display.output import write_json
+from podracer_client.files import require_writable
+from podracer_client.names import short_name
+from podracer_core.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from podracer.evaluator.v1 import evaluator_service_pb2
+
+
+@with_server
+def video(
+    server: ServerOptions,
+    policies: Policies,
+    ensemble: EnsembleSize = 0,
+    rule: EnsembleRule = "",
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", "-o", metavar="FILE", help="The file to write, .mp4 or .gif.", show_default="POLICY.mp4"
+        ),
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, metavar="N", help="Seed of the episode.")] = 0,
+    steps: Annotated[
+        int, typer.Option(min=0, max=100_000, metavar="N", help="Steps at most. 0: 10,000.", show_default=False)
+    ] = 0,
+    settings: Settings = None,
+    json: Json = False,
+) -> None:
+    """Film one episode of a policy, or of several that act together; needs an environment that draws pictures."""
+    output = output or Path(f"{_title(policies[0])}.mp4")
+    if output.suffix not in (".mp4", ".gif"):
+        raise InvalidInput(f"--output {output}: expected a name that ends with .mp4 or .gif", path=output)
+    require_writable(output)
+
+    from podracer_client.policies.environment import parsed_arguments
+    from podracer_client.policies.recording import record
+
+    arguments = parsed_arguments(settings or ())
+    episode = {"ensemble": rule, "seed": seed, "step_limit": steps}
+    header = record(policies, output, server.connect, server.folder, best=ensemble, arguments=arguments, **episode)
+    if json:
+        write_json({"event": "video", "path": str(output), **video_json(header)})
+    else:
+        sys.stdout.write(f"wrote {output} ({video_text(header)})\n")
+
+
+def video_json(header: evaluator_service_pb2.VideoHeader) -> dict[str, object]:
+    """What a video shows."""
+    return {
+        "size_bytes": header.size_bytes,
+        "steps": header.frame_count - 1,
+        "return": header.episode_return,
+        "complete": header.complete,
+        "agent": header.description.agent,
+        "environment": header.description.environment.id or header.description.environment.entry_point,
+    }
+
+
+def video_text(header: evaluator_service_pb2.VideoHeader) -> str:
+    """`an episode of 500 steps, return 500.0; 48 KiB`."""
+    from podracer_client.display.numbers import return_text
+
+    cut = "" if header.complete else ", not to its end"
+    steps = f"an episode of {header.frame_count - 1:,} steps{cut}"
+    return f"{steps}, return {return_text(header.episode_return)}; {header.size_bytes / 1024:,.0f} KiB"
+
+
+def _title(policy: str) -> str:
+    """`pendulum` for a job, and for `projects/default/jobs/pendulum/checkpoints/best`; a folder's own name."""
+    policy = policy.rstrip("/")
+    title = policy.split("/")[3] if policy.endswith("/checkpoints/best") else short_name(policy)
+    return title.strip(".") or "policy"

@@ -1,0 +1,54 @@
+"""The job that a user means: by its id or resource name, or by the name in its file while only one job has it."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from datetime import UTC
+
+from podracer.orchestrator.v1 import job_pb2, job_service_pb2
+from podracer_client.names import job_name, short_name
+from podracer_client.servers.stubs import Servers, pages
+from podracer_core.errors import FieldViolation, InvalidInput, NotFound
+
+_MOST_SHOWN = 10
+
+
+def find_job(servers: Servers, text: str) -> job_pb2.Job:
+    """Raises NotFound with the nearest names, InvalidInput (AMBIGUOUS_NAME) with the jobs that share the name."""
+    name = job_name(text)
+    try:
+        return servers.job_service.GetJob(job_service_pb2.GetJobRequest(name=name)).job
+    except NotFound as error:
+        cause = error
+    project, short = name.partition("/jobs/")[0], short_name(name)
+    named = _list(servers, project, f"display_name={short}")
+    if not named:
+        problem = f"there is no job {text}; {_advice(_list(servers, project), short)}"
+        raise NotFound(problem, reason="JOB_NOT_FOUND", job=text) from cause
+    if len(named) > 1:
+        problem = f"{len(named)} jobs are called {short}; name one by its id:\n{_candidates(named)}"
+        raise InvalidInput(problem, violations=[FieldViolation("job", problem)], reason="AMBIGUOUS_NAME", name=text)
+    return named[0]
+
+
+def _list(servers: Servers, project: str, matching: str = "") -> list[job_pb2.Job]:
+    request = job_service_pb2.ListJobsRequest(parent=project, filter=matching)
+    return [job for page in pages(servers.job_service.ListJobs, request) for job in page.jobs]
+
+
+def _advice(jobs: Sequence[job_pb2.Job], text: str) -> str:
+    known = dict.fromkeys(name for job in jobs for name in (job.spec.display_name, short_name(job.name)))
+    nearest = difflib.get_close_matches(text, known, n=3, cutoff=0.5)
+    return f"did you mean {' or '.join(nearest)}?" if nearest else "`podracer jobs` lists them"
+
+
+def _candidates(jobs: Sequence[job_pb2.Job]) -> str:
+    """Id, creation and state of each, newest first."""
+    lines = [
+        f"  {short_name(job.name)}  created {job.create_time.ToDatetime(tzinfo=UTC).astimezone():%Y-%m-%d %H:%M:%S}  "
+        f"{job_pb2.JobState.Name(job.state).removeprefix('JOB_STATE_')}"
+        for job in jobs[:_MOST_SHOWN]
+    ]
+    more = len(jobs) - len(lines)
+    return "\n".join([*lines, f"  and {more} more"] if more else lines)

@@ -1,0 +1,86 @@
+"""`podracer demo` without its training: what is run, that the champion is filmed, and the page where there is one."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from podracer.evaluator.v1 import evaluator_service_pb2
+from podracer.orchestrator.v1 import job_pb2
+from podracer_client.command import demo
+from podracer_client.display.summary import JobSummary
+from podracer_client.local import run
+from podracer_client.policies import recording
+from podracer_core.errors import PreconditionFailed
+from podracer_core.jobs.job_file import load_job_file, parse_job
+from support.commands import Result, run_here
+from support.processes import EXAMPLES
+
+
+@pytest.fixture
+def trained(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """What stands for the training, which ends with `code`, and for the camera."""
+    seen: dict[str, Any] = {"code": 0, "error": None}
+
+    def run_job(spec: Any, folder: Path, display: Any, options: Any, again: Any) -> int:
+        seen.update(spec=spec, again=again)
+        display.summary = JobSummary(job_pb2.Job(), "objects/best" if seen["code"] != 1 else "")
+        return int(seen["code"])
+
+    def record(policies: Any, output: Path, *_: Any) -> evaluator_service_pb2.VideoHeader:
+        seen.update(policies=policies)
+        if seen["error"]:
+            raise seen["error"]
+        return evaluator_service_pb2.VideoHeader(frame_count=501, episode_return=500.0, complete=True, size_bytes=2048)
+
+    monkeypatch.setattr(run, "run_job", run_job)
+    monkeypatch.setattr(recording, "record", record)
+    return seen
+
+
+def command(folder: Path, *arguments: str) -> Result:
+    return run_here("demo", "--plain", *arguments, cwd=folder)
+
+
+def test_the_job_is_that_of_the_example() -> None:
+    example, ours = load_job_file(EXAMPLES / "cartpole.yaml"), parse_job(demo.JOB)
+    assert (ours.search, ours.evolution, ours.pod) == (example.search, example.evolution, example.pod)
+
+
+def test_the_champion_is_filmed(trained: dict[str, Any], tmp_path: Path) -> None:
+    result = command(tmp_path)
+    assert (result.returncode, trained["policies"]) == (0, ["objects/best"]), result.stderr
+    assert trained["again"] == ["demo", "--dir", "podracer-demo"]
+    assert result.lines == ["video        podracer-demo/champion.mp4: an episode of 500 steps, return 500.0; 2 KiB"]
+    trained["code"] = 3
+    assert command(tmp_path).returncode == 3
+
+
+def test_without_a_champion_or_an_encoder(trained: dict[str, Any], tmp_path: Path) -> None:
+    trained["error"] = PreconditionFailed("videos need the extra podracer-core[video]")
+    result = command(tmp_path)
+    assert (result.returncode, "no video: videos need the extra" in result.stderr) == (0, True)
+    trained["code"] = 1
+    result = command(tmp_path)
+    assert (result.returncode, "filming" in result.stderr) == (1, False)
+
+
+def test_the_page_is_opened_where_there_is_one(
+    trained: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(demo, "_WEB", "podracer_client.command.no_such_module")
+    assert command(tmp_path, "--open").returncode == 0
+    page = ModuleType("page_of_the_test")
+    page.__spec__ = demo.importlib.machinery.ModuleSpec(page.__name__, None)
+    opened: list[dict[str, Any]] = []
+    page.web = lambda **options: opened.append(options)  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, page.__name__, page)
+    monkeypatch.setattr(demo, "_WEB", page.__name__)
+    assert command(tmp_path).returncode == 0
+    assert opened == [], "not without a terminal"
+    command(tmp_path, "--open")
+    assert [(each["folder"], each["open_browser"]) for each in opened] == [(Path("podracer-demo"), True)]
