@@ -235,13 +235,9 @@ class JobServicer(job_service_pb2_grpc.JobServiceServicer):
         return await self._transactions.read(operation)
 
     async def _changed(self, name: str, operation: Callable[[Session, JobRow], None]) -> job_pb2.Job:
-        def changing(session: Session) -> job_pb2.Job:
-            job = _named(session, name)
-            operation(session, job)
-            session.flush()
-            return self._message(session, job)
-
-        return await self._transactions.write(changing)
+        await self._transactions.write(lambda session: operation(session, _named(session, name)))
+        # Read afterwards: the change may have ended the job (`ending.after_change`).
+        return await self._transactions.read(lambda session: self._message(session, _named(session, name)))
 
     def _message(self, session: Session, job: JobRow) -> job_pb2.Job:
         return job_message(session, job, self._orchestrator.deadlines, self._clock.now())
