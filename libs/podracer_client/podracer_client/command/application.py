@@ -20,6 +20,7 @@ from podracer_client.command import (
     run,
     secrets,
     submit,
+    web,
 )
 from podracer_core.errors import (
     AlreadyExists,
@@ -74,7 +75,7 @@ _COMMANDS = {
     _SERVER: (
         *(submit.submit, jobs.jobs, jobs.job, submit.watch, jobs.scale, pool.capacity, pool.gc, jobs.cancel),
         *(jobs.delete, leaderboard.leaderboard, leaderboard.promote, leaderboard.rollback, leaderboard.history),
-        report.report,
+        *(report.report, web.web),
     ),
     _POLICIES: (policies.evaluate, backtest.backtest, policies.export, policies.serve),
 }
