@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import threading
-from contextlib import suppress
 from typing import Annotated
 
 import typer
@@ -24,13 +23,15 @@ def web(
     ] = None,
     open_browser: Annotated[bool, typer.Option("--open", help="Open it in the browser.")] = False,
 ) -> None:
-    """Show jobs live in a browser, on loopback, until Ctrl-C: curves, lineage, pods, leaderboard; and act on them."""
+    """Show jobs live in a browser, on loopback, until Ctrl-C: curves, lineage, pods, leaderboard; and act on them.
+
+    Of a state folder also when nothing runs there.
+    """
     from podracer_client.web.serving import serve_page
 
-    with serve_page(server.connect, server.connect(), port=port, hosts=host or ()) as url:
+    with server.read() as client, serve_page(server.connect, client, port=port, hosts=host or ()) as url:
         sys.stdout.write(f"{url}\n")
         sys.stdout.flush()
         if open_browser:
             typer.launch(url)
-        with suppress(KeyboardInterrupt):
-            threading.Event().wait()
+        threading.Event().wait()

@@ -24,7 +24,7 @@ _HEADERS = {
     "cross-origin-resource-policy": "same-origin",
     "cross-origin-opener-policy": "same-origin",
 }
-_BEFORE_ENTRY = ("/static/enter.js", "/static/style.css")
+_BEFORE_ENTRY = ("/static/enter.js", "/static/style.css", "/static/icon.svg")
 
 
 class Access:

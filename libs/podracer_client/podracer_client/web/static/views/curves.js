@@ -44,14 +44,16 @@ export function curves(root) {
     clearTimeout(timer);
     timer = undefined;
     drawnAt = performance.now();
+    canvas.hidden = !series.size;
     if (!canvas.isConnected || !news.values.job) return;
     const { job, figures, board } = news.values;
     const best = board?.candidates[0]?.agent;
-    const plot = layout(canvas, series, Number(axis.value), job.objective.target);
-    drawAxes(plot, Number(axis.value), job);
-    for (const [agent, rows] of series) if (agent !== choice.value) drawLine(plot, rows, "series-1", 0.3, 1);
-    drawBest(plot, series);
+    if (!series.size) return void (summary.textContent = "No evaluation yet.");
     const shown = series.get(choice.value || best);
+    const plot = layout(canvas, series, shown ?? [], Number(axis.value), job.objective.target);
+    drawAxes(plot, Number(axis.value), job);
+    for (const rows of series.values()) if (rows !== shown) drawLine(plot, rows, "series-1", 0.5, 1);
+    drawBest(plot, series);
     if (shown) {
       drawBand(plot, shown);
       drawLine(plot, shown, "series-2", 1, 2);
@@ -92,7 +94,7 @@ export function curves(root) {
   };
 }
 
-function layout(canvas, series, column, target) {
+function layout(canvas, series, shown, column, target) {
   const [width, height] = [canvas.clientWidth, canvas.clientHeight];
   const ratio = devicePixelRatio;
   Object.assign(canvas, { width: width * ratio, height: height * ratio });
@@ -106,9 +108,9 @@ function layout(canvas, series, column, target) {
       if (row[3] > high) high = row[3];
     }
   }
-  if (low > high) [low, high] = [0, 1];
+  for (const [, , , , lower, upper] of shown) [low, high] = [Math.min(low, lower ?? low), Math.max(high, upper ?? high)];
   const margin = 0.05 * (high - low) || 1;
-  [low, high, right] = [low - margin, high + margin, right || 1];
+  [low, high, right] = [low - margin, high + margin, 1.03 * right || 1];
   const x = (row) => LEFT + (row[column] / right) * (width - LEFT - RIGHT);
   const y = (value) => height - BOTTOM - ((value - low) / (high - low)) * (height - TOP - BOTTOM);
   return { context, width, height, low, high, right, x, y, target };

@@ -27,7 +27,7 @@ export function showPool(section, capacity) {
   const free = capacity.free_pods == null ? "" : `, room for ${capacity.free_pods} more`;
   const meters = total ? [["Cores", "cores", (value) => value.toFixed(1)], ["Memory", "memory_bytes", bytes], ["GPUs", "gpus", String]] : [];
   list(section, [["head"], ...meters.filter(([, key]) => total[key]).map(([name, key]) => [name, total[key], reserved?.[key] ?? 0, used?.[key]]), ["foot"]].map((each) => [...each, ...(["head", "foot"].includes(each[0]) ? [capacity.backend, capacity.pods, free, capacity.limit] : [])]), ([name]) => name, ([name, ...figures]) => {
-    if (name === "head") return h("h2", null, `Pool: ${figures[0]}, ${figures[1]} pods${figures[2]}`);
+    if (name === "head") return h("h2", null, `Pool: ${figures[0]}, ${figures[1]} ${figures[1] === 1 ? "pod" : "pods"}${figures[2]}`);
     if (name === "foot") return h("p", { class: "muted" }, figures[3] ? `Limit: ${figures[3]}` : "Every job has the pods that it asks for.");
     const text = meters.find(([title]) => title === name)[2];
     const [all, promised, inUse] = figures;
