@@ -89,6 +89,11 @@ class Page:
                 del self._followed[name]
                 followed.following.close()
 
+    def close(self) -> None:
+        """End all streams; from any thread."""
+        for followed in list(self._followed.values()):
+            followed.feed.close()
+
     async def act(self, request: Request) -> Response:
         """One of ACTS, with what it needs as a JSON object."""
         act = ACTS.get(request.path_params["act"])
@@ -101,9 +106,8 @@ class Page:
         return JSONResponse(done)
 
 
-def make_application(upstream: Upstream, key: str, port: int, hosts: Collection[str] = ()) -> Starlette:
+def make_application(page: Page, key: str, port: int, hosts: Collection[str] = ()) -> Starlette:
     """The page of one server, for the browsers that have `key`."""
-    page = Page(upstream)
     routes = [
         Route("/", _index),
         Route("/api/news", page.stream),

@@ -49,6 +49,12 @@ class Feed:
         self._values: dict[str, tuple[int, Any]] = {}
         self._logs = {name: _Log(limit) for name, limit in logs.items()}
         self._news = asyncio.Event()
+        self._closed = False
+
+    def close(self) -> None:
+        """End all readers."""
+        self._closed = True
+        self._ring()
 
     def put(self, **values: Any) -> None:
         """Set values; those that are as before cost nothing. None takes a value away."""
@@ -68,7 +74,7 @@ class Feed:
     async def frames(self) -> AsyncIterator[Frame | None]:
         """Everything first, then what has changed; None after a while without news."""
         revision, places = 0, dict.fromkeys(self._logs, 0)
-        while True:
+        while not self._closed:
             news = self._news
             frame, revision, has_more = self._cut(revision, places)
             if frame["values"] or frame["logs"]:

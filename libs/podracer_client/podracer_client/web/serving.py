@@ -27,7 +27,7 @@ def serve_page(
     try:
         import uvicorn
 
-        from podracer_client.web.application import make_application
+        from podracer_client.web.application import Page, make_application
         from podracer_client.web.following import Upstream
     except ModuleNotFoundError as error:
         if error.name not in ("uvicorn", "starlette"):
@@ -36,9 +36,9 @@ def serve_page(
         raise InvalidInput(message, reason="NO_WEB") from error
     key = secrets.token_urlsafe(32)
     with _listening(port) as listener, closing(Upstream(connect, client)) as upstream:
-        port = listener.getsockname()[1]
+        port, page = listener.getsockname()[1], Page(upstream)
         config = uvicorn.Config(
-            make_application(upstream, key, port, hosts),
+            make_application(page, key, port, hosts),
             access_log=False,
             log_level="warning",
             lifespan="off",
@@ -52,6 +52,7 @@ def serve_page(
         try:
             yield f"http://127.0.0.1:{port}/#key={key}"
         finally:
+            page.close()
             server.should_exit = True
             thread.join(5.0)
 

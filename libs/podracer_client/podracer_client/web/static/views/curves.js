@@ -46,7 +46,7 @@ export function curves(root) {
     drawnAt = performance.now();
     canvas.hidden = !series.size;
     if (!canvas.isConnected || !news.values.job) return;
-    const { job, figures, board } = news.values;
+    const { job, board } = news.values;
     const best = board?.candidates[0]?.agent;
     if (!series.size) return void (summary.textContent = "No evaluation yet.");
     const shown = series.get(choice.value || best);
@@ -60,7 +60,7 @@ export function curves(root) {
     }
     const last = shown?.at(-1);
     summary.textContent = last
-      ? `${series.size} agents. Orange: ${last[0]}, ${job.score_name} ${number(last[3])} (95 % interval ${number(last[4])} to ${number(last[5])}) after ${count(last[1])} steps. Black or white: the best so far, ${number(figures?.best_return)}.`
+      ? `${series.size} agents. Orange: ${last[0]}, ${job.score_name} ${number(last[3])} (95 % interval ${number(last[4])} to ${number(last[5])}) after ${count(last[1])} steps. Stepped: the highest mean so far.`
       : "No evaluation yet.";
     canvas.setAttribute("aria-label", `Learning curves. ${summary.textContent}`);
     canvas.plot = plot;
@@ -138,7 +138,7 @@ function drawLine(plot, rows, name, alpha, width) {
   for (const row of decimated(plot, rows)) context.lineTo(x(row), y(row[3]));
   context.stroke();
   const last = rows.at(-1);
-  context.fillRect(x(last) - width, y(last[3]) - width, 2 * width, 2 * width); // one evaluation is no line
+  context.fillRect(x(last) - 2, y(last[3]) - 2, 4, 4); // one evaluation is no line
   context.globalAlpha = 1;
 }
 

@@ -3,7 +3,7 @@ import { h, list, row, table } from "../dom.js";
 import { touches } from "../news.js";
 import { duration } from "../text.js";
 
-const SHOWN = 500;
+const SHOWN = 200;
 
 export function events(root) {
   const words = h("input", { type: "search", id: "words", oninput: () => draw() });

@@ -3,7 +3,8 @@ import { h, list, row, svg, table } from "../dom.js";
 import { all, touches } from "../news.js";
 import { number, setting } from "../text.js";
 
-const [TOP, HEIGHT, GAP, SIDE] = [46, 300, 130, 56];
+const [TOP, HEIGHT, SIDE] = [46, 300, 56];
+const [LEAST_GAP, MOST_GAP] = [130, 260];
 
 export function hyperparameters(root) {
   const redraw = () => draw();
@@ -22,7 +23,7 @@ export function hyperparameters(root) {
       (name) => new Set(agents.map((agent) => JSON.stringify(agent.hyperparameters[name]))).size > 1);
     const axes = [...names.map((name) => axis(name, agents.map((agent) => agent.hyperparameters[name]))), axis("score", agents.map(({ score }) => score))];
     const chosen = choice.value || agents.findLast(({ score }) => score != null)?.name;
-    figure.replaceChildren(agents.length ? drawAxes(axes, agents, chosen) : h("p", { class: "muted" }, "No agent yet."));
+    figure.replaceChildren(agents.length ? drawAxes(axes, agents, chosen, figure.clientWidth) : h("p", { class: "muted" }, "No agent yet."));
     const [element, body] = table("Hyperparameters that differ", ["Agent", ...names, "Score"]);
     for (const agent of agents.toReversed()) body.append(row(agent.name, ...names.map((name) => setting(agent.hyperparameters[name])), number(agent.score)));
     values.replaceChildren(element);
@@ -54,19 +55,20 @@ function axis(name, values) {
   return { name, place, marks: words };
 }
 
-function drawAxes(axes, agents, chosen) {
-  const width = 2 * SIDE + GAP * (axes.length - 1);
+function drawAxes(axes, agents, chosen, room) {
+  const gap = Math.min(MOST_GAP, Math.max(LEAST_GAP, (room - 2 * SIDE) / Math.max(1, axes.length - 1)));
+  const width = 2 * SIDE + gap * (axes.length - 1);
   const y = (axis, value) => TOP + HEIGHT * (1 - axis.place(value));
   const valueOf = (agent, name) => (name === "score" ? agent.score : agent.hyperparameters[name]);
   const lines = agents.map((agent, rank) => {
-    const points = axes.map((axis, place) => [SIDE + place * GAP, valueOf(agent, axis.name), axis]).filter(([, value]) => value != null);
+    const points = axes.map((axis, place) => [SIDE + place * gap, valueOf(agent, axis.name), axis]).filter(([, value]) => value != null);
     const isChosen = agent.name === chosen;
     const path = svg("polyline", { points: points.map(([x, value, axis]) => `${x},${y(axis, value)}`).join(" "), class: isChosen ? "chosen line" : "line", "stroke-opacity": isChosen ? 1 : 0.15 + (0.6 * rank) / agents.length });
     path.append(svg("title", null, `${agent.name}: ${number(agent.score)}`));
     return [isChosen, path];
   });
   const scales = axes.map((axis, place) => {
-    const x = SIDE + place * GAP;
+    const x = SIDE + place * gap;
     return [
       svg("line", { x1: x, x2: x, y1: TOP, y2: TOP + HEIGHT, stroke: "var(--muted)" }),
       svg("text", { x, y: place % 2 ? 14 : 30, "text-anchor": "middle" }, axis.name),

@@ -59,7 +59,7 @@ function drawTree(agents, { id, best, chosen, colors, width }) {
   const bars = agents.map((agent) => {
     const y = places.get(agent.name);
     const label = `${agent.name}${agent.name === best ? " ★" : ""} ${number(agent.score)}`;
-    const described = `${agent.name}, ${agent.algorithm}, ${agent.state.toLowerCase()}, score ${number(agent.score)}${agent.name === best ? ", the best" : ""}`;
+    const described = `${label}, ${agent.algorithm}, ${agent.state.toLowerCase()}`;
     return svg(
       "a",
       { href: `#/jobs/${id}/lineage/${agent.name}`, id: `agent-${agent.name}`, "aria-label": described, class: `${agent.state} ${agent.name === chosen ? "chosen" : ""}`, "aria-current": agent.name === chosen && "true" },
