@@ -53,7 +53,7 @@ const tab = (id, key, isShown) =>
   h("a", { href: `#/jobs/${id}/${key}`, id: `tab-${key}`, "aria-current": isShown && "page" }, VIEWS[key][0]);
 
 const figureTiles = (job, figures) => [
-  ["State", job.state, job.outcome?.toLowerCase().replaceAll("_", " ")],
+  ["State", job.state[0] + job.state.slice(1).toLowerCase(), job.outcome?.toLowerCase().replaceAll("_", " ")],
   [`Best ${job.score_name}`, number(figures.best_return), figures.best_return == null ? "" : figures.best_confirmed ? "confirmed" : "not confirmed yet"],
   ["Target", number(job.objective.target), job.objective.target == null ? "" : `for the ${job.objective.statistic}`],
   ["Steps", count(figures.live_env_steps), `${count(figures.env_steps_per_second)} a second`],
