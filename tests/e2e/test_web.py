@@ -239,6 +239,21 @@ def _looker(page: Any, name: str) -> Callable[[str], None]:
     return look
 
 
+def test_a_run_has_a_page_of_its_own(podracer: Callable[..., Command], chromium: Any, tmp_path: Path) -> None:
+    (tmp_path / "job.yaml").write_text(JOB)
+    run = podracer("run", "job.yaml", "--web", "--plain")
+    wait_until(lambda: run.errors or run.process.poll() is not None, 120, "the page")
+    said, _, url = run.errors[0].partition(": ")
+    assert said == "live page", run.stderr
+    with opened(chromium, url) as page:
+        page.click("tbody a")
+        page.wait_for_selector(".tiles >> text=RUNNING")
+        page.click("#theme")
+        run.interrupt()
+        page.wait_for_selector(".tiles >> text=SUSPENDED")
+    assert run.wait(60) == 130
+
+
 def test_cancel_and_delete(page: Any, job: str) -> None:
     act(page, "cancel")
     page.wait_for_selector(".tiles >> text=CANCELLED")

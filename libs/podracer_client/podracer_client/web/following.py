@@ -92,9 +92,9 @@ class Following:
             call.cancel()
         return call
 
-    def heard(self) -> None:
-        """The calling thread's server has answered."""
-        self._lost.discard(threading.current_thread().name)
+    def heard(self, *others: str) -> None:
+        """The server of the calling thread, and so of the steps `others`, has answered."""
+        self._lost -= {threading.current_thread().name, *others}
         self._backoff.reset()
         if not self._lost:
             self.feed.put(connection={"state": "live", "message": ""})
@@ -148,7 +148,7 @@ class JobsFollowing(Following):
         for job in client.jobs(_UNFINISHED):
             self._put(job.message)
         self.feed.put(capacity=capacity_json(client.capacity()))
-        self.heard()
+        self.heard(self._watch.__name__)  # that one is silent until something happens
         self.stopped.wait(_LISTING_S)
 
     def _put(self, job: job_pb2.Job) -> None:

@@ -27,7 +27,7 @@ export function job(root) {
   let update;
   return (news, changed, { id, view, agent }) => {
     const name = view in VIEWS ? view : "curves";
-    title.textContent = id;
+    if (title.textContent !== id) title.textContent = id;
     list(tabs, Object.keys(VIEWS).map((key) => [key, key === name]), ([key]) => key, ([key, isShown]) => tab(id, key, isShown));
     if (touches(changed, "job", "figures", "promotions", "connection")) showHead(news.values);
     if (shown !== name) {
@@ -41,7 +41,8 @@ export function job(root) {
 
   function showHead({ job, figures, promotions = [], connection }) {
     problem.className = job?.problem || connection?.state === "gone" ? "problem" : "";
-    problem.textContent = (connection?.state === "gone" ? connection.message : job?.problem) ?? "";
+    const told = (connection?.state === "gone" ? connection.message : job?.problem) ?? "";
+    if (problem.textContent !== told) problem.textContent = told;
     if (!job || !figures) return;
     list(tiles, figureTiles(job, figures), ([label]) => label, ([label, value, note]) =>
       h("div", null, h("dt", null, label), h("dd", null, value, note && h("small", null, note))));
