@@ -2,8 +2,8 @@
 
     python benchmarks/live_page.py [--quick]
 
-The page and gRPC are real; orchestrator and leaderboard are played in the same process. Events come while the history is
-still loading, and afterwards.
+The page and gRPC are real; orchestrator and leaderboard are played in the same process. Events come while the history
+is still loading, and afterwards.
 """
 
 from __future__ import annotations

@@ -190,7 +190,10 @@ def test_a_killed_orchestrator_is_found_again(page: Any, job: str, server: tuple
 
 
 def _is_orchestrator(process: psutil.Process) -> bool:
-    return "podracer_orchestrator" in process.cmdline()
+    try:
+        return "podracer_orchestrator" in process.cmdline()
+    except psutil.Error:  # a pod's that has just ended
+        return False
 
 
 @pytest.mark.parametrize(

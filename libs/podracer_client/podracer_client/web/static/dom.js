@@ -36,10 +36,19 @@ export function list(parent, items, key, build) {
 /** A table that scrolls by itself; returns the element and its body. */
 export function table(caption, titles) {
   const body = h("tbody");
-  const head = h("tr", null, titles.map((title) => h("th", { scope: "col" }, title)));
+  const head = h(
+    "tr",
+    null,
+    titles.map((title) => h("th", { scope: "col" }, title)),
+  );
   const inside = h("table", null, h("caption", null, caption), h("thead", null, head), body);
   return [h("div", { class: "wide", tabindex: 0, role: "region", "aria-label": caption }, inside), body];
 }
 
-export const row = (...cells) => h("tr", null, cells.map((cell) => h("td", null, cell ?? "–")));
+export const row = (...cells) =>
+  h(
+    "tr",
+    null,
+    cells.map((cell) => h("td", null, cell ?? "–")),
+  );
 export const color = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();

@@ -48,7 +48,9 @@ export function follow(job, onChange) {
 
 /** The values whose keys begin with `prefix/`. */
 export function all(news, prefix) {
-  return Object.entries(news.values).filter(([key]) => key.startsWith(`${prefix}/`)).map(([, value]) => value);
+  return Object.entries(news.values)
+    .filter(([key]) => key.startsWith(`${prefix}/`))
+    .map(([, value]) => value);
 }
 
 /** Whether one of the names has changed; a new view, theme or stream changes all. */

@@ -17,21 +17,30 @@ export function agentPanel(job, agent) {
     "section",
     { class: "panel", "aria-label": `Agent ${agent.name}` },
     h("div", { class: "title" }, h("h2", null, agent.name), agent.score != null && promoteButton(job, agent.name)),
-    h("dl", { class: "rows" }, rows.map(([name, value]) => [h("dt", null, name), h("dd", null, value)])),
+    h(
+      "dl",
+      { class: "rows" },
+      rows.map(([name, value]) => [h("dt", null, name), h("dd", null, value)]),
+    ),
   );
 }
 
 export const promoteButton = (job, agent) =>
-  actButton("Promote", "promote", () => ({
-    title: `Promote ${agent}?`,
-    text: "The alias points at its best policy from then on; servers of the alias follow.",
-    fields: [
-      { name: "alias", label: "Alias (empty: champion, or what the job calls it)" },
-      { name: "reason", label: "Why, for the history" },
-    ],
-    confirm: "Promote",
-    asked: { job: job.name, agent },
-  }), { id: `promote-${agent}`, "aria-label": `Promote ${agent}` });
+  actButton(
+    "Promote",
+    "promote",
+    () => ({
+      title: `Promote ${agent}?`,
+      text: "The alias points at its best policy from then on; servers of the alias follow.",
+      fields: [
+        { name: "alias", label: "Alias (empty: champion, or what the job calls it)" },
+        { name: "reason", label: "Why, for the history" },
+      ],
+      confirm: "Promote",
+      asked: { job: job.name, agent },
+    }),
+    { id: `promote-${agent}`, "aria-label": `Promote ${agent}` },
+  );
 
 /** A colour variable for each algorithm, in the order in which they first come. */
 export function algorithmColors(agents) {
@@ -40,8 +49,12 @@ export function algorithmColors(agents) {
 }
 
 export const legend = (colors) =>
-  h("ul", { class: "legend" }, Object.entries(colors).map(([name, value]) => {
-    const mark = h("span", { class: "mark" });
-    mark.style.background = value;
-    return h("li", null, mark, name);
-  }));
+  h(
+    "ul",
+    { class: "legend" },
+    Object.entries(colors).map(([name, value]) => {
+      const mark = h("span", { class: "mark" });
+      mark.style.background = value;
+      return h("li", null, mark, name);
+    }),
+  );

@@ -7,11 +7,21 @@ const [LEFT, RIGHT, TOP, BOTTOM] = [64, 16, 14, 34];
 const REDRAW_MS = 150;
 
 export function curves(root) {
-  const axis = h("select", { id: "axis", onchange: draw }, h("option", { value: 1 }, "environment steps"), h("option", { value: 2 }, "time since the job was created"));
+  const axis = h(
+    "select",
+    { id: "axis", onchange: draw },
+    h("option", { value: 1 }, "environment steps"),
+    h("option", { value: 2 }, "time since the job was created"),
+  );
   const choice = h("select", { id: "agent", onchange: draw });
   const canvas = h("canvas", { role: "img" });
   const summary = h("p", { class: "muted", id: "curves-summary" });
-  const controls = h("div", { class: "controls" }, h("label", null, "Over ", axis), h("label", null, "Highlight ", choice));
+  const controls = h(
+    "div",
+    { class: "controls" },
+    h("label", null, "Over ", axis),
+    h("label", null, "Highlight ", choice),
+  );
   root.replaceChildren(controls, canvas, summary);
   let news, known, timer;
   let drawnAt = 0;
@@ -85,9 +95,17 @@ export function curves(root) {
     if (!touches(changed, "evaluations", "board", "job")) return;
     read();
     if (touches(changed, "board")) {
-      const options = [["", "the best"], ...all(news, "agent").map(({ name, algorithm }) => [name, `${name} (${algorithm})`])];
+      const options = [
+        ["", "the best"],
+        ...all(news, "agent").map(({ name, algorithm }) => [name, `${name} (${algorithm})`]),
+      ];
       const chosen = choice.value;
-      list(choice, options, ([name]) => name, ([value, text]) => h("option", { value }, text));
+      list(
+        choice,
+        options,
+        ([name]) => name,
+        ([value, text]) => h("option", { value }, text),
+      );
       choice.value = changed.has("route") && agent ? agent : chosen;
     }
     timer ??= setTimeout(draw, Math.max(0, drawnAt + REDRAW_MS - performance.now()));
@@ -108,7 +126,8 @@ function layout(canvas, series, shown, column, target) {
       if (row[3] > high) high = row[3];
     }
   }
-  for (const [, , , , lower, upper] of shown) [low, high] = [Math.min(low, lower ?? low), Math.max(high, upper ?? high)];
+  for (const [, , , , lower, upper] of shown)
+    [low, high] = [Math.min(low, lower ?? low), Math.max(high, upper ?? high)];
   const margin = 0.05 * (high - low) || 1;
   [low, high, right] = [low - margin, high + margin, 1.03 * right || 1];
   const x = (row) => LEFT + (row[column] / right) * (width - LEFT - RIGHT);
@@ -170,7 +189,12 @@ function drawBest({ context, width, x, y }, series) {
 }
 
 function drawAxes({ context, width, height, low, high, right, x, y, target }, column, job) {
-  Object.assign(context, { font: "12px system-ui, sans-serif", fillStyle: color("muted"), strokeStyle: color("grid"), lineWidth: 1 });
+  Object.assign(context, {
+    font: "12px system-ui, sans-serif",
+    fillStyle: color("muted"),
+    strokeStyle: color("grid"),
+    lineWidth: 1,
+  });
   Object.assign(context, { textAlign: "right", textBaseline: "middle" });
   for (const value of ticks(low, high)) {
     line(context, LEFT, y(value), width - RIGHT, y(value));

@@ -14,14 +14,24 @@ export function events(root) {
 
   function draw() {
     const wanted = words.value.toLowerCase().split(/\s+/);
-    const found = (news.logs.events ?? []).filter((event) => wanted.every((word) => event.join(" ").toLowerCase().includes(word)));
-    list(body, found.slice(-SHOWN).reverse(), ([position]) => position, ([, at, kind, subject, message]) =>
-      row(duration(at), h("code", null, kind), subject, message));
+    const found = (news.logs.events ?? []).filter((event) =>
+      wanted.every((word) => event.join(" ").toLowerCase().includes(word)),
+    );
+    list(
+      body,
+      found.slice(-SHOWN).reverse(),
+      ([position]) => position,
+      ([, at, kind, subject, message]) => row(duration(at), h("code", null, kind), subject, message),
+    );
   }
 
   return (current, changed, { id }) => {
     news = current;
     if (touches(changed, "events")) draw();
-    hint.replaceChildren("Where the time went: ", h("code", null, `podracer trace ${id}`), " on the machine that trains.");
+    hint.replaceChildren(
+      "Where the time went: ",
+      h("code", null, `podracer trace ${id}`),
+      " on the machine that trains.",
+    );
   };
 }

@@ -9,23 +9,51 @@ const [LEAST_GAP, MOST_GAP] = [130, 260];
 export function hyperparameters(root) {
   const redraw = () => draw();
   const [algorithm, choice] = [h("select", { onchange: redraw }), h("select", { onchange: redraw })];
-  const [figure, values] = [h("div", { class: "wide", tabindex: 0, role: "region", "aria-label": "Parallel coordinates" }), h("div")];
-  const controls = h("div", { class: "controls" }, h("label", null, "Algorithm ", algorithm), h("label", null, "Highlight ", choice));
+  const [figure, values] = [
+    h("div", { class: "wide", tabindex: 0, role: "region", "aria-label": "Parallel coordinates" }),
+    h("div"),
+  ];
+  const controls = h(
+    "div",
+    { class: "controls" },
+    h("label", null, "Algorithm ", algorithm),
+    h("label", null, "Highlight ", choice),
+  );
   root.replaceChildren(controls, figure, h("details", null, h("summary", null, "As a table"), values));
   let news;
 
   function draw() {
     const every = all(news, "agent");
-    options(algorithm, [...new Set(every.map((agent) => agent.algorithm))].map((name) => [name, name]));
-    const agents = every.filter((agent) => agent.algorithm === algorithm.value).sort((a, b) => (a.score ?? -Infinity) - (b.score ?? -Infinity));
+    options(
+      algorithm,
+      [...new Set(every.map((agent) => agent.algorithm))].map((name) => [name, name]),
+    );
+    const agents = every
+      .filter((agent) => agent.algorithm === algorithm.value)
+      .sort((a, b) => (a.score ?? -Infinity) - (b.score ?? -Infinity));
     options(choice, [["", "the best"], ...agents.map(({ name }) => [name, name])]);
     const names = [...new Set(agents.flatMap((agent) => Object.keys(agent.hyperparameters)))].filter(
-      (name) => new Set(agents.map((agent) => JSON.stringify(agent.hyperparameters[name]))).size > 1);
-    const axes = [...names.map((name) => axis(name, agents.map((agent) => agent.hyperparameters[name]))), axis("score", agents.map(({ score }) => score))];
+      (name) => new Set(agents.map((agent) => JSON.stringify(agent.hyperparameters[name]))).size > 1,
+    );
+    const axes = [
+      ...names.map((name) =>
+        axis(
+          name,
+          agents.map((agent) => agent.hyperparameters[name]),
+        ),
+      ),
+      axis(
+        "score",
+        agents.map(({ score }) => score),
+      ),
+    ];
     const chosen = choice.value || agents.findLast(({ score }) => score != null)?.name;
-    figure.replaceChildren(agents.length ? drawAxes(axes, agents, chosen, figure.clientWidth) : h("p", { class: "muted" }, "No agent yet."));
+    figure.replaceChildren(
+      agents.length ? drawAxes(axes, agents, chosen, figure.clientWidth) : h("p", { class: "muted" }, "No agent yet."),
+    );
     const [element, body] = table("Hyperparameters that differ", ["Agent", ...names, "Score"]);
-    for (const agent of agents.toReversed()) body.append(row(agent.name, ...names.map((name) => setting(agent.hyperparameters[name])), number(agent.score)));
+    for (const agent of agents.toReversed())
+      body.append(row(agent.name, ...names.map((name) => setting(agent.hyperparameters[name])), number(agent.score)));
     values.replaceChildren(element);
   }
 
@@ -37,11 +65,16 @@ export function hyperparameters(root) {
 
 function options(select, pairs) {
   const chosen = select.value;
-  list(select, pairs, ([value]) => value, ([value, text]) => h("option", { value }, text));
+  list(
+    select,
+    pairs,
+    ([value]) => value,
+    ([value, text]) => h("option", { value }, text),
+  );
   if (pairs.some(([value]) => value === chosen)) select.value = chosen;
 }
 
-/** A place from 0 to 1 for each value: by its logarithm where values span a factor of 30, by order where they are words. */
+/** A place from 0 to 1 for each value: its logarithm's where values span a factor of 30, their order's for words. */
 function axis(name, values) {
   const known = values.filter((value) => value != null);
   if (known.every((value) => typeof value === "number")) {
@@ -61,9 +94,15 @@ function drawAxes(axes, agents, chosen, room) {
   const y = (axis, value) => TOP + HEIGHT * (1 - axis.place(value));
   const valueOf = (agent, name) => (name === "score" ? agent.score : agent.hyperparameters[name]);
   const lines = agents.map((agent, rank) => {
-    const points = axes.map((axis, place) => [SIDE + place * gap, valueOf(agent, axis.name), axis]).filter(([, value]) => value != null);
+    const points = axes
+      .map((axis, place) => [SIDE + place * gap, valueOf(agent, axis.name), axis])
+      .filter(([, value]) => value != null);
     const isChosen = agent.name === chosen;
-    const path = svg("polyline", { points: points.map(([x, value, axis]) => `${x},${y(axis, value)}`).join(" "), class: isChosen ? "chosen line" : "line", "stroke-opacity": isChosen ? 1 : 0.15 + (0.6 * rank) / agents.length });
+    const path = svg("polyline", {
+      points: points.map(([x, value, axis]) => `${x},${y(axis, value)}`).join(" "),
+      class: isChosen ? "chosen line" : "line",
+      "stroke-opacity": isChosen ? 1 : 0.15 + (0.6 * rank) / agents.length,
+    });
     path.append(svg("title", null, `${agent.name}: ${number(agent.score)}`));
     return [isChosen, path];
   });
@@ -72,7 +111,13 @@ function drawAxes(axes, agents, chosen, room) {
     return [
       svg("line", { x1: x, x2: x, y1: TOP, y2: TOP + HEIGHT, stroke: "var(--muted)" }),
       svg("text", { x, y: place % 2 ? 14 : 30, "text-anchor": "middle" }, axis.name),
-      axis.marks.map((mark) => svg("text", { x: x + 5, y: y(axis, mark) + 4, class: "muted" }, axis.name === "score" ? number(mark) : setting(mark))),
+      axis.marks.map((mark) =>
+        svg(
+          "text",
+          { x: x + 5, y: y(axis, mark) + 4, class: "muted" },
+          axis.name === "score" ? number(mark) : setting(mark),
+        ),
+      ),
     ];
   });
   const label = `Hyperparameters of ${agents.length} agents; ${chosen ?? "none"} is highlighted. The table below has the numbers.`;

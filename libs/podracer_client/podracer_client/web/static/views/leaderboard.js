@@ -7,10 +7,33 @@ import { promoteButton } from "./agent.js";
 const HISTORY = ["No.", "Alias", "Decision", "Policy", "Why", "When"];
 
 export function leaderboard(root) {
-  const [ranking, body] = table("Ranked agents, the best first", ["Rank", "Agent", "Algorithm", "Score", "Mean", "95 % interval", "Confirmed", "Steps", "Aliases", ""]);
+  const [ranking, body] = table("Ranked agents, the best first", [
+    "Rank",
+    "Agent",
+    "Algorithm",
+    "Score",
+    "Mean",
+    "95 % interval",
+    "Confirmed",
+    "Steps",
+    "Aliases",
+    "",
+  ]);
   const [history, entries] = table("Promotions, the newest first", HISTORY);
-  const [none, videos, untold] = [h("p", { class: "muted" }, "No agent is ranked yet."), h("div", { class: "videos" }), h("p", { class: "muted" }, "Nothing was promoted yet.")];
-  root.replaceChildren(none, ranking, h("h2", null, "Videos of the best"), videos, h("h2", null, "Promotions"), untold, history);
+  const [none, videos, untold] = [
+    h("p", { class: "muted" }, "No agent is ranked yet."),
+    h("div", { class: "videos" }),
+    h("p", { class: "muted" }, "Nothing was promoted yet."),
+  ];
+  root.replaceChildren(
+    none,
+    ranking,
+    h("h2", null, "Videos of the best"),
+    videos,
+    h("h2", null, "Promotions"),
+    untold,
+    history,
+  );
   return (news, changed, { id }) => {
     const { board, job, promotions = [] } = news.values;
     if (!job) return;
@@ -20,15 +43,32 @@ export function leaderboard(root) {
       ranking.hidden = !candidates.length;
       const aliases = (agent) => Object.keys(board.aliases).filter((alias) => board.aliases[alias] === agent);
       const rows = candidates.map((candidate) => ({ ...candidate, aliases: aliases(candidate.agent) }));
-      list(body, rows, ({ agent }) => agent, (candidate) => candidateRow(id, job, candidate));
+      list(
+        body,
+        rows,
+        ({ agent }) => agent,
+        (candidate) => candidateRow(id, job, candidate),
+      );
       const filmed = candidates.filter(({ video }) => video).map(({ agent, video }) => [agent, video]);
       list(videos, filmed.length ? filmed : [["", ""]], ([agent]) => agent, film);
     }
     if (touches(changed, "promotions")) {
       untold.hidden = promotions.length > 0;
       history.hidden = !promotions.length;
-      list(entries, promotions, ({ position }) => position, (each) =>
-        row(String(each.position), each.alias, each.decision.toLowerCase().replaceAll("_", " "), each.policy, each.reason, time(each.time)));
+      list(
+        entries,
+        promotions,
+        ({ position }) => position,
+        (each) =>
+          row(
+            String(each.position),
+            each.alias,
+            each.decision.toLowerCase().replaceAll("_", " "),
+            each.policy,
+            each.reason,
+            time(each.time),
+          ),
+      );
     }
   };
 }

@@ -25,7 +25,11 @@ export function lineage(root) {
       drawTree(agents, { id, best, chosen, colors, width: Math.max(640, tree.clientWidth) }),
     );
     const found = agents.find(({ name }) => name === chosen);
-    panel.replaceChildren(found ? agentPanel(news.values.job, found) : h("p", { class: "muted" }, "Choose an agent to see what it was trained with."));
+    panel.replaceChildren(
+      found
+        ? agentPanel(news.values.job, found)
+        : h("p", { class: "muted" }, "Choose an agent to see what it was trained with."),
+    );
     if (focus) document.getElementById(focus)?.focus();
   };
 }
@@ -54,18 +58,47 @@ function drawTree(agents, { id, best, chosen, colors, width }) {
     svg("text", { x: x(value), y: 14, "text-anchor": value ? "middle" : "start", class: "muted" }, count(value)),
   ]);
   const links = agents.flatMap(({ name, parents, start_steps }) =>
-    parents.filter((parent) => places.has(parent)).map((parent) =>
-      svg("path", { d: `M${x(start_steps)},${places.get(parent)}V${places.get(name)}`, class: "branch" })));
+    parents
+      .filter((parent) => places.has(parent))
+      .map((parent) =>
+        svg("path", { d: `M${x(start_steps)},${places.get(parent)}V${places.get(name)}`, class: "branch" }),
+      ),
+  );
   const bars = agents.map((agent) => {
     const y = places.get(agent.name);
     const label = `${agent.name}${agent.name === best ? " ★" : ""} ${number(agent.score)}`;
     const described = `${label}, ${agent.algorithm}, ${agent.state.toLowerCase()}`;
     return svg(
       "a",
-      { href: `#/jobs/${id}/lineage/${agent.name}`, id: `agent-${agent.name}`, "aria-label": described, class: `${agent.state} ${agent.name === chosen ? "chosen" : ""}`, "aria-current": agent.name === chosen && "true" },
-      svg("rect", { x: x(agent.start_steps), y: y - 4, width: Math.max(3, x(agent.env_steps) - x(agent.start_steps)), height: 8, rx: 2, fill: colors[agent.algorithm] }),
+      {
+        href: `#/jobs/${id}/lineage/${agent.name}`,
+        id: `agent-${agent.name}`,
+        "aria-label": described,
+        class: `${agent.state} ${agent.name === chosen ? "chosen" : ""}`,
+        "aria-current": agent.name === chosen && "true",
+      },
+      svg("rect", {
+        x: x(agent.start_steps),
+        y: y - 4,
+        width: Math.max(3, x(agent.env_steps) - x(agent.start_steps)),
+        height: 8,
+        rx: 2,
+        fill: colors[agent.algorithm],
+      }),
       svg("text", { x: x(agent.env_steps) + 8, y: y + 4 }, label),
     );
   });
-  return svg("svg", { width, height, role: "group", "aria-label": `Lineage of ${agents.length} agents over environment steps`, class: "tree" }, grid, links, bars);
+  return svg(
+    "svg",
+    {
+      width,
+      height,
+      role: "group",
+      "aria-label": `Lineage of ${agents.length} agents over environment steps`,
+      class: "tree",
+    },
+    grid,
+    links,
+    bars,
+  );
 }

@@ -4,7 +4,16 @@ import { touches } from "../news.js";
 import { bytes, count } from "../text.js";
 
 export function pods(root) {
-  const [element, body] = table("Pods", ["Pod", "State", "Layout", "Agents", "Steps a second", "Memory", "Restarts", "Message"]);
+  const [element, body] = table("Pods", [
+    "Pod",
+    "State",
+    "Layout",
+    "Agents",
+    "Steps a second",
+    "Memory",
+    "Restarts",
+    "Message",
+  ]);
   const [none, capacity] = [h("p", { class: "muted" }, "No pod works for it now."), pool()];
   root.replaceChildren(none, element, capacity);
   return (news, changed) => {
@@ -12,8 +21,22 @@ export function pods(root) {
       const found = news.values.pods ?? [];
       none.hidden = found.length > 0;
       element.hidden = !found.length;
-      list(body, found, ({ name }) => name, (pod) =>
-        row(pod.name, h("span", { class: `state ${pod.state}` }, pod.state), pod.layout, pod.agents.join(" "), count(pod.env_steps_per_second), bytes(pod.memory_bytes), String(pod.restarts), pod.message));
+      list(
+        body,
+        found,
+        ({ name }) => name,
+        (pod) =>
+          row(
+            pod.name,
+            h("span", { class: `state ${pod.state}` }, pod.state),
+            pod.layout,
+            pod.agents.join(" "),
+            count(pod.env_steps_per_second),
+            bytes(pod.memory_bytes),
+            String(pod.restarts),
+            pod.message,
+          ),
+      );
     }
     if (touches(changed, "capacity")) showPool(capacity, news.values.capacity);
   };
@@ -21,17 +44,26 @@ export function pods(root) {
 
 export const pool = () => h("section", { "aria-label": "Pool", class: "pool" });
 
+const RESOURCES = [
+  ["Cores", "cores", (value) => value.toFixed(1)],
+  ["Memory", "memory_bytes", bytes],
+  ["GPUs", "gpus", String],
+];
+
 export function showPool(section, capacity) {
   if (!capacity) return;
-  const { total, reserved, used } = capacity;
-  const free = capacity.free_pods == null ? "" : `, room for ${capacity.free_pods} more`;
-  const meters = total ? [["Cores", "cores", (value) => value.toFixed(1)], ["Memory", "memory_bytes", bytes], ["GPUs", "gpus", String]] : [];
-  list(section, [["head"], ...meters.filter(([, key]) => total[key]).map(([name, key]) => [name, total[key], reserved?.[key] ?? 0, used?.[key]]), ["foot"]].map((each) => [...each, ...(["head", "foot"].includes(each[0]) ? [capacity.backend, capacity.pods, free, capacity.limit] : [])]), ([name]) => name, ([name, ...figures]) => {
-    if (name === "head") return h("h2", null, `Pool: ${figures[0]}, ${figures[1]} ${figures[1] === 1 ? "pod" : "pods"}${figures[2]}`);
-    if (name === "foot") return h("p", { class: "muted" }, figures[3] ? `Limit: ${figures[3]}` : "Every job has the pods that it asks for.");
-    const text = meters.find(([title]) => title === name)[2];
-    const [all, promised, inUse] = figures;
-    const told = `${text(promised)} of ${text(all)} promised${inUse == null ? "" : `, ${text(inUse)} in use`}`;
-    return h("div", { class: "meter" }, h("span", null, name), h("meter", { min: 0, max: all, value: promised, "aria-label": `${name}: ${told}` }), h("span", null, told));
-  });
+  const { backend, pods: number, free_pods: free, limit, total } = capacity;
+  const room = free == null ? "" : `, room for ${free} more`;
+  section.replaceChildren(
+    h("h2", null, `Pool: ${backend}, ${number} ${number === 1 ? "pod" : "pods"}${room}`),
+    ...RESOURCES.filter(([, key]) => total?.[key]).map((resource) => meter(capacity, ...resource)),
+    h("p", { class: "muted" }, limit ? `Limit: ${limit}` : "Every job has the pods that it asks for."),
+  );
+}
+
+function meter({ total, reserved, used }, name, key, text) {
+  const promised = reserved?.[key] ?? 0;
+  const told = `${text(promised)} of ${text(total[key])} promised${used ? `, ${text(used[key])} in use` : ""}`;
+  const bar = h("meter", { max: total[key], value: promised, "aria-label": `${name}: ${told}` });
+  return h("div", { class: "meter" }, h("span", null, name), bar, h("span", null, told));
 }
