@@ -24,6 +24,7 @@ from podracer_client.command import (
     secrets,
     submit,
     video,
+    web,
 )
 from podracer_core.errors import (
     AlreadyExists,
@@ -79,7 +80,7 @@ _COMMANDS = {
     _SERVER: (
         *(submit.submit, jobs.jobs, jobs.job, submit.watch, jobs.scale, pool.capacity, pool.gc, jobs.cancel),
         *(jobs.delete, leaderboard.leaderboard, leaderboard.promote, leaderboard.rollback, leaderboard.history),
-        report.report,
+        *(report.report, web.web),
     ),
     _POLICIES: (policies.evaluate, backtest.backtest, video.video, policies.export, policies.serve),
 }

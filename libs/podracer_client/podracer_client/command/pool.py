@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 @with_server
 def capacity(server: ServerOptions, json: Json = False) -> None:
     """Show what the pool of pods has and uses, what keeps it from growing, and each job's share."""
+    from podracer_client.display.messages import capacity_json
+
     with server.connect() as client:
         found = client.capacity()
     if json:
@@ -45,29 +47,6 @@ def gc(
         write_json({"checkpoints": found.checkpoint_count, "size_bytes": found.size_bytes, "prefixes": prefixes})
     else:
         sys.stdout.write(gc_text(found, dry_run=dry_run))
-
-
-def capacity_json(found: job_service_pb2.GetCapacityResponse) -> dict[str, Any]:
-    """Plain values: seconds, bytes, cores; null where the pool cannot tell."""
-    return {
-        "backend": found.backend,
-        "pods": found.pod_count,
-        "free_pods": found.free_pod_count if found.free_pod_count >= 0 else None,
-        "limit": found.limit or None,
-        **{name: _resources(found, name) for name in ("total", "reserved", "used")},
-        "shares": [
-            {
-                "job": share.job,
-                "weight": share.weight,
-                "pods": share.pod_count,
-                "wanted": share.wanted_count,
-                "min": share.min_count,
-                "max": share.max_count,
-                "device_seconds": round(seconds(share.used), 3),
-            }
-            for share in found.shares
-        ],
-    }
 
 
 def capacity_text(found: job_service_pb2.GetCapacityResponse) -> str:
@@ -107,13 +86,6 @@ def _share_table(found: job_service_pb2.GetCapacityResponse) -> str:
     ]
     titles = ("job", "weight", "at work", "to have", "asks for", "device s")
     return columns(titles, rows, right=titles[1:])
-
-
-def _resources(found: job_service_pb2.GetCapacityResponse, name: str) -> dict[str, Any] | None:
-    if not found.HasField(name):  # type: ignore[arg-type]
-        return None
-    resources = getattr(found, name)
-    return {"cores": resources.cpu, "memory_bytes": resources.memory_bytes, "gpus": resources.gpu}
 
 
 def gc_text(found: job_service_pb2.CollectCheckpointsResponse, *, dry_run: bool) -> str:

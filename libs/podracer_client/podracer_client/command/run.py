@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import shlex
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -21,6 +24,7 @@ def run(
     plain: Plain = False,
     json: Json = False,
     max_pods: MaxPods = 0,
+    web: Annotated[bool, typer.Option("--web", help="Show it live in a browser, too: prints the URL.")] = False,
 ) -> None:
     """Run a job, or all jobs of a matrix, on this machine from start to end, on from where it stopped in the folder."""
     from podracer_core.jobs.experiment import load_experiment
@@ -36,12 +40,13 @@ def run(
     options = ServiceOptions(max_pods=max_pods)
     elsewhere = ["--dir", str(folder)] if folder != DEFAULT_FOLDER else []
     again = ["run", str(job_file), *elsewhere]
-    if experiment.axes:
-        report = ["report", experiment.name, *elsewhere]
-        raise typer.Exit(_run_all(experiment, folder, options, again, report, json=json))
-    (spec,) = experiment.jobs
-    display = choose_display(plain=plain, json=json)
-    raise typer.Exit(run_job(spec, folder, display, options, again))
+    with _live_page(folder) if web else nullcontext():
+        if experiment.axes:
+            report = ["report", experiment.name, *elsewhere]
+            raise typer.Exit(_run_all(experiment, folder, options, again, report, json=json))
+        (spec,) = experiment.jobs
+        display = choose_display(plain=plain, json=json)
+        raise typer.Exit(run_job(spec, folder, display, options, again))
 
 
 def up(
@@ -57,6 +62,17 @@ def up(
     from podracer_client.local.up import keep_up
 
     raise typer.Exit(keep_up(folder, ServiceOptions(listen, leaderboard_listen, max_pods)))
+
+
+@contextmanager
+def _live_page(folder: Path) -> Iterator[None]:
+    """It finds the services once they are up."""
+    from podracer_client.jobs.client import Client
+    from podracer_client.web.serving import serve_page
+
+    with serve_page(lambda: Client.connect(folder=folder)) as url:
+        sys.stderr.write(f"live page: {url}\n")
+        yield
 
 
 def _refuse_continuous(experiment: Experiment, job_file: Path) -> None:

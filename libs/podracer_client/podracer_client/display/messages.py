@@ -7,7 +7,7 @@ from typing import Any
 
 from podracer.common.v1 import agent_pb2, evolution_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2
-from podracer.orchestrator.v1 import job_pb2
+from podracer.orchestrator.v1 import job_pb2, job_service_pb2
 from podracer_client.display.leaderboard import agent_hyperparameters
 from podracer_client.display.numbers import enum_word, seconds
 from podracer_client.display.score import score
@@ -101,6 +101,36 @@ def ensemble_json(ensemble: job_pb2.Ensemble) -> dict[str, Any]:
         "rule": ensemble.rule,
         **(evaluation_json(ensemble.evaluation) if ensemble.HasField("evaluation") else {}),
     }
+
+
+def capacity_json(found: job_service_pb2.GetCapacityResponse) -> dict[str, Any]:
+    """Plain values: seconds, bytes, cores; null where the pool cannot tell."""
+    return {
+        "backend": found.backend,
+        "pods": found.pod_count,
+        "free_pods": found.free_pod_count if found.free_pod_count >= 0 else None,
+        "limit": found.limit or None,
+        **{name: _resources(found, name) for name in ("total", "reserved", "used")},
+        "shares": [
+            {
+                "job": share.job,
+                "weight": share.weight,
+                "pods": share.pod_count,
+                "wanted": share.wanted_count,
+                "min": share.min_count,
+                "max": share.max_count,
+                "device_seconds": round(seconds(share.used), 3),
+            }
+            for share in found.shares
+        ],
+    }
+
+
+def _resources(found: job_service_pb2.GetCapacityResponse, name: str) -> dict[str, Any] | None:
+    if not found.HasField(name):  # type: ignore[arg-type]
+        return None
+    resources = getattr(found, name)
+    return {"cores": resources.cpu, "memory_bytes": resources.memory_bytes, "gpus": resources.gpu}
 
 
 def _finite(value: float) -> float | None:

@@ -1,0 +1,99 @@
+"""Who may see the page: one browser that was given the key, at the names that the page has.
+
+A page of another site cannot read or act: the Host is checked against DNS rebinding, the cookie is SameSite=Strict,
+and an act needs our Origin and a header that a form cannot send.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Awaitable, Callable, Collection
+
+from starlette.datastructures import MutableHeaders
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+ACT_HEADER = "x-podracer-web"
+LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
+_HEADERS = {
+    "content-security-policy": "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cache-control": "no-store",
+    "cross-origin-resource-policy": "same-origin",
+    "cross-origin-opener-policy": "same-origin",
+}
+_BEFORE_ENTRY = ("/static/enter.js", "/static/style.css", "/static/icon.svg")
+
+
+class Access:
+    """ASGI middleware. `key` stands in the fragment of the printed URL, which no browser sends; `/api/session` takes
+    it once for a cookie."""
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        key: str,
+        port: int,
+        hosts: Collection[str],
+        entrance: Callable[[Request], Awaitable[Response]],
+    ) -> None:
+        """`hosts`: names besides loopback, with their port where it is not the usual one. `entrance` answers `/`
+        without the cookie."""
+        self._app = app
+        self._key = key
+        self._session = secrets.token_urlsafe(32)
+        self._cookie = f"podracer_web_{port}"  # cookies know no port: two pages of one machine need two names
+        self._hosts = {*(f"{name}:{port}" for name in LOOPBACK), *hosts}
+        self._entrance = entrance
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message).update(_HEADERS)
+            await send(message)
+
+        if scope["type"] != "http":
+            return
+        request = Request(scope, receive)
+        refusal = self._refusal(request)
+        if refusal is None and request.url.path == "/api/session" and request.method == "POST":
+            refusal = await self._enter(request)
+        elif refusal is None and not self._is_known(request) and request.url.path not in _BEFORE_ENTRY:
+            refusal = _refuse(401, "open the URL that the command has printed")
+            if request.url.path == "/":
+                refusal = await self._entrance(request)
+        await (refusal or self._app)(scope, receive, send_with_headers)
+
+    def _refusal(self, request: Request) -> Response | None:
+        """For a name that is not ours, and for an act that another page may have sent."""
+        host = request.headers.get("host", "")
+        if host not in self._hosts:
+            return _refuse(421, "this page has another name; give further ones with --host")
+        if request.headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
+            return _refuse(403, "another site has asked for this")
+        if request.method in ("GET", "HEAD"):
+            return None
+        origin = request.headers.get("origin", "")
+        if origin not in (f"http://{host}", f"https://{host}") or ACT_HEADER not in request.headers:
+            return _refuse(403, "acts come from the page itself")
+        return None
+
+    def _is_known(self, request: Request) -> bool:
+        given = request.cookies.get(self._cookie, "")
+        return secrets.compare_digest(given.encode(), self._session.encode())
+
+    async def _enter(self, request: Request) -> Response:
+        """The cookie for the key."""
+        given = request.headers.get("authorization", "").removeprefix("Bearer ")
+        if not secrets.compare_digest(given.encode(), self._key.encode()):
+            return _refuse(401, "this key is not the one that the command has printed")
+        response = Response(status_code=204)
+        is_https = request.headers["origin"].startswith("https:")
+        response.set_cookie(self._cookie, self._session, httponly=True, samesite="strict", secure=is_https)
+        return response
+
+
+def _refuse(status: int, message: str) -> Response:
+    return JSONResponse({"message": message, "lines": []}, status)

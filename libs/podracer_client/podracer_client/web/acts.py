@@ -1,0 +1,87 @@
+"""What the page can do to jobs: the same as the commands, with the same words where it is refused."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from podracer_client.jobs.client import Client
+from podracer_client.jobs.experiments import check_jobs, create_jobs
+from podracer_client.names import short_name
+from podracer_core.errors import FieldViolation, InvalidInput
+from podracer_core.jobs.experiment import parse_experiment
+from podracer_core.jobs.spec import JobSpec
+
+
+def _submit(client: Client, asked: Mapping[str, Any]) -> dict[str, Any]:
+    """The job of a file's text, or all jobs of its matrix, each checked before any is made."""
+    experiment = parse_experiment(_text(asked, "text"), _text(asked, "file") or "job.yaml")
+    for spec in experiment.jobs:
+        _refuse_files(spec)
+    if experiment.axes:
+        specs = check_jobs(client, experiment.jobs)
+        return {"jobs": [short_name(job.name) for job in create_jobs(client, specs, secrets.token_hex(16))]}
+    return {"jobs": [short_name(client.submit(experiment.jobs[0]).name)]}
+
+
+def _refuse_files(spec: JobSpec) -> None:
+    """A page may not read the disk of the machine that serves it."""
+    if spec.environment.code_path:
+        field = "environment.code"
+    elif any(isinstance(each, str) for each in spec.data.values()):
+        field = "data"
+    else:
+        return
+    message = "names files on a disk; such a job is submitted by `podracer submit`"
+    raise InvalidInput(f"{field}: {message}", violations=[FieldViolation(field, message)], reason="LOCAL_FILES")
+
+
+def _scale(client: Client, asked: Mapping[str, Any]) -> dict[str, Any]:
+    client.job(_text(asked, "job")).scale(least=_count(asked, "min"), most=_count(asked, "max"))
+    return {}
+
+
+def _promote(client: Client, asked: Mapping[str, Any]) -> dict[str, Any]:
+    client.promote(*(_text(asked, name) for name in ("job", "agent")), alias=_text(asked, "alias"), reason=_why(asked))
+    return {}
+
+
+def _roll_back(client: Client, asked: Mapping[str, Any]) -> dict[str, Any]:
+    client.roll_back(_text(asked, "job"), alias=_text(asked, "alias"), reason=_why(asked))
+    return {}
+
+
+def _on_job(method: str) -> Callable[[Client, Mapping[str, Any]], dict[str, Any]]:
+    def act(client: Client, asked: Mapping[str, Any]) -> dict[str, Any]:
+        getattr(client.job(_text(asked, "job")), method)()
+        return {}
+
+    return act
+
+
+def _text(asked: Mapping[str, Any], name: str) -> str:
+    value = asked.get(name, "")
+    if not isinstance(value, str):
+        raise InvalidInput(f"{name}: expected a text")
+    return value
+
+
+def _why(asked: Mapping[str, Any]) -> str:
+    return _text(asked, "reason") or "on the live page"
+
+
+def _count(asked: Mapping[str, Any], name: str) -> int | None:
+    value = asked.get(name)
+    if value is not None and type(value) is not int:
+        raise InvalidInput(f"{name}: expected a whole number")
+    return value
+
+
+ACTS: Mapping[str, Callable[[Client, Mapping[str, Any]], dict[str, Any]]] = {
+    "submit": _submit,
+    "scale": _scale,
+    "promote": _promote,
+    "rollback": _roll_back,
+    **{method: _on_job(method) for method in ("suspend", "resume", "cancel", "delete")},
+}

@@ -1,0 +1,110 @@
+"""What a page is told: values by key and logs that grow. Each reader gets in a frame what it does not know yet."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+FRAME_S = 0.05
+"""Changes that come within this time travel together."""
+HEARTBEAT_S = 10.0
+ROWS_AT_ONCE = 5_000
+"""A frame has at most so many rows of a log: a long history comes in pieces."""
+
+Frame = dict[str, Any]
+
+
+@dataclass(slots=True)
+class _Log:
+    """The newest `limit` rows; `first` is the number of the oldest of them."""
+
+    limit: int
+    first: int = 0
+    rows: list[Any] = field(default_factory=list)
+
+    def append(self, rows: Iterable[Any]) -> None:
+        self.rows.extend(rows)
+        if len(self.rows) > self.limit:
+            surplus = len(self.rows) - self.limit + self.limit // 10  # a tenth at once: each cut moves all the rest
+            del self.rows[:surplus]
+            self.first += surplus
+
+
+class Feed:
+    """Written from threads, read by any number of clients on one event loop.
+
+    No client has a queue. Each remembers the revision that it has; a slow one finds the newest values in its next
+    frame, and none of those in between.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, logs: Mapping[str, int]) -> None:
+        """`logs`: the names of the logs, and how many rows each keeps."""
+        self._loop = loop
+        self._lock = threading.Lock()
+        self._revision = 0
+        self._values: dict[str, tuple[int, Any]] = {}
+        self._logs = {name: _Log(limit) for name, limit in logs.items()}
+        self._news = asyncio.Event()
+        self._closed = False
+
+    def close(self) -> None:
+        """End all readers."""
+        self._closed = True
+        self._ring()
+
+    def put(self, **values: Any) -> None:
+        """Set values; those that are as before cost nothing. None takes a value away."""
+        with self._lock:
+            changed = {key: value for key, value in values.items() if self._values.get(key, (0, None))[1] != value}
+            if not changed:
+                return
+            self._revision += 1
+            self._values |= {key: (self._revision, value) for key, value in changed.items()}
+        self._ring()
+
+    def append(self, log: str, rows: Iterable[Any]) -> None:
+        with self._lock:
+            self._logs[log].append(rows)
+        self._ring()
+
+    async def frames(self) -> AsyncIterator[Frame | None]:
+        """Everything first, then what has changed; None after a while without news."""
+        revision, places = 0, dict.fromkeys(self._logs, 0)
+        while not self._closed:
+            news = self._news
+            frame, revision, has_more = self._cut(revision, places)
+            if frame["values"] or frame["logs"]:
+                yield frame
+            if has_more:
+                continue
+            try:
+                await asyncio.wait_for(news.wait(), HEARTBEAT_S)
+                await asyncio.sleep(FRAME_S)
+            except TimeoutError:
+                yield None
+
+    def _cut(self, revision: int, places: dict[str, int]) -> tuple[Frame, int, bool]:
+        """What is newer than `revision` and `places`, which go on to the end of it."""
+        with self._lock:
+            values = {key: value for key, (changed, value) in self._values.items() if changed > revision}
+            logs, has_more = {}, False
+            for name, log in self._logs.items():
+                start = max(0, places[name] - log.first)
+                rows = log.rows[start : start + ROWS_AT_ONCE]
+                places[name] = log.first + start + len(rows)
+                has_more |= start + len(rows) < len(log.rows)
+                if rows:
+                    logs[name] = rows
+            return {"values": values, "logs": logs}, self._revision, has_more
+
+    def _ring(self) -> None:
+        with suppress(RuntimeError):  # the loop has ended, and its readers with it
+            self._loop.call_soon_threadsafe(self._wake)
+
+    def _wake(self) -> None:
+        news, self._news = self._news, asyncio.Event()
+        news.set()

@@ -1,0 +1,37 @@
+// What happened, the newest first.
+import { h, list, row, table } from "../dom.js";
+import { touches } from "../news.js";
+import { duration } from "../text.js";
+
+const SHOWN = 200;
+
+export function events(root) {
+  const words = h("input", { type: "search", id: "words", oninput: () => draw() });
+  const [element, body] = table("Events", ["Time", "Kind", "About", "What happened"]);
+  const hint = h("p", { class: "muted" });
+  root.replaceChildren(h("div", { class: "controls" }, h("label", null, "Only with the words ", words)), element, hint);
+  let news;
+
+  function draw() {
+    const wanted = words.value.toLowerCase().split(/\s+/);
+    const found = (news.logs.events ?? []).filter((event) =>
+      wanted.every((word) => event.join(" ").toLowerCase().includes(word)),
+    );
+    list(
+      body,
+      found.slice(-SHOWN).reverse(),
+      ([position]) => position,
+      ([, at, kind, subject, message]) => row(duration(at), h("code", null, kind), subject, message),
+    );
+  }
+
+  return (current, changed, { id }) => {
+    news = current;
+    if (touches(changed, "events")) draw();
+    hint.replaceChildren(
+      "Where the time went: ",
+      h("code", null, `podracer trace ${id}`),
+      " on the machine that trains.",
+    );
+  };
+}

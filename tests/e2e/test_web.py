@@ -1,0 +1,264 @@
+"""The live page in Chromium: every view, every act, a killed orchestrator; and what axe says of all of it.
+
+Needs Playwright's Python package and a Chromium: Debian's `chromium`, or `python -m playwright install chromium`.
+PODRACER_AXE names a file axe.min.js of the npm package axe-core; without it accessibility is not looked at.
+PODRACER_SCREENSHOTS names a folder for pictures of every view, light, dark and on a phone.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import psutil
+import pytest
+
+from podracer_client import Client
+from support.processes import Command, descendants, wait_until
+from tests.e2e.conftest import commands_in, start_up
+
+playwright = pytest.importorskip("playwright.sync_api", reason="pip install playwright, and a chromium on PATH")
+
+pytestmark = [pytest.mark.thorough, pytest.mark.processes, pytest.mark.timeout(900)]
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+VIEWS = ("curves", "lineage", "leaderboard", "hyperparameters", "pods", "events")
+LIMIT_MS = 180_000
+JOB = """name: live
+environment: CartPole-v1
+objective: {max_duration: 1h}
+search: {algorithms: [ppo], space: {learning_rate: {log_uniform: [1.0e-4, 3.0e-3]}}}
+evolution: {population: 4, leaderboard_size: 2, round: {seconds: 1}}
+pod: {members: 2}
+evaluation: {episodes: 8}
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("web")
+
+
+@pytest.fixture(scope="module")
+def server(folder: Path) -> Iterator[tuple[Command, str]]:
+    """`podracer up`, and the URL that `podracer web` has printed."""
+    with commands_in(folder) as start:
+        up = start_up(start, folder)
+        web = start("web")
+        wait_until(lambda: web.lines or web.process.poll() is not None, 120, "the page")
+        assert web.lines, web.stderr
+        yield up, web.lines[0]
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Any]:
+    with playwright.sync_playwright() as driver:
+        try:
+            browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        except playwright.Error as error:
+            pytest.skip(f"no Chromium: `apt install chromium` or `playwright install chromium`: {error}")
+        yield browser
+        browser.close()
+
+
+@contextmanager
+def opened(chromium: Any, url: str, **options: Any) -> Iterator[Any]:
+    """A page that was entered with the key; no error on its console."""
+    context = chromium.new_context(**options)
+    context.set_default_timeout(LIMIT_MS)
+    page = context.new_page()
+    errors: list[str] = []
+    page.on("console", lambda said: _is_error(said) and errors.append(f"{said.text} {said.location['url']}"))
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    page.goto(url)
+    page.wait_for_selector("#connection.live")
+    yield page
+    context.close()
+    assert errors == []
+
+
+def _is_error(said: Any) -> bool:
+    """Chromium says of each refusal that it was one: of the entrance, and of acts."""
+    path = urlsplit(said.location["url"]).path
+    return said.type == "error" and path != "/" and not path.startswith("/api/acts/")
+
+
+@pytest.fixture(scope="module")
+def page(chromium: Any, server: tuple[Command, str]) -> Iterator[Any]:
+    with opened(chromium, server[1]) as page:
+        yield page
+
+
+@pytest.fixture(scope="module")
+def job(page: Any) -> str:
+    """A job that was submitted on the page: first with mistakes."""
+    page.click("text=Submit a job")
+    page.fill("#ask-text", JOB + "speed: 9\n")
+    page.click("dialog button.main")
+    page.wait_for_selector("dialog [role=alert]:not([hidden])")
+    assert "job.yaml:8: speed: unknown key" in page.inner_text("dialog [role=alert]")
+    page.fill("#ask-text", JOB)
+    page.click("dialog button.main")
+    page.wait_for_selector(".tiles")
+    name: str = page.inner_text("h1")
+    assert name.startswith("live-")
+    return name
+
+
+def act(page: Any, name: str, **fields: str) -> None:
+    """Open the act's dialog, fill its fields, and confirm."""
+    page.click(f"#act-{name}" if "-" not in name else f"#{name}")
+    for field, value in fields.items():
+        page.fill(f"#ask-{field}", value)
+    page.click("dialog button[type=submit]")
+    page.wait_for_selector("dialog", state="detached")
+
+
+def see(page: Any, view: str, *, text: str) -> None:
+    page.click(f"#tab-{view}")
+    page.wait_for_selector(f"main section >> text={text}")
+
+
+def test_without_the_key_nothing_is_shown(chromium: Any, server: tuple[Command, str]) -> None:
+    context = chromium.new_context()
+    page = context.new_page()
+    assert page.goto(server[1].partition("#")[0]).status == 401
+    assert "Open the URL" in page.inner_text("main")
+    context.close()
+
+
+def test_every_view(page: Any, job: str) -> None:
+    page.wait_for_selector(".tiles >> text=RUNNING")
+    see(page, "leaderboard", text="Promote")
+    see(page, "lineage", text="a0001")
+    page.click("#agent-a0001")
+    page.wait_for_selector("section.panel >> text=learning_rate")
+    see(page, "hyperparameters", text="learning_rate")
+    see(page, "pods", text="Cores")
+    see(page, "events", text="LEASE_GRANTED")
+    see(page, "curves", text="agents. Orange: a0")
+    assert page.evaluate("document.querySelector('canvas').width") > 0
+    page.select_option("#agent", "a0001")
+    page.wait_for_selector("text=Orange: a0001")
+
+
+def test_every_act(page: Any, job: str, folder: Path) -> None:
+    act(page, "scale", min="1", max="2")
+    page.wait_for_selector("text=1 to 2 asked for")
+    act(page, "suspend")
+    page.wait_for_selector(".tiles >> text=SUSPENDED")
+    act(page, "resume")
+    page.wait_for_selector(".tiles >> text=RUNNING")
+    page.click("#tab-leaderboard")
+    for _ in range(2):
+        page.wait_for_selector("[id^=promote-]")
+        agent = page.get_attribute("[id^=promote-]", "id").removeprefix("promote-")
+        act(page, f"promote-{agent}", reason="because")
+        page.wait_for_selector(f"td:has-text('because') >> xpath=.. >> text={agent}")
+    act(page, "rollback")
+    page.wait_for_selector("text=rolled back")
+    with Client.connect(folder=folder / "runs") as client:
+        assert len(client.promotions(job)) == 3
+
+
+def test_the_keyboard_reaches_everything(page: Any, job: str) -> None:
+    page.focus("#tab-events")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#tab-events[aria-current=page]")
+    page.focus("#act-suspend")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("dialog[open]")
+    page.keyboard.press("Escape")
+    page.wait_for_selector("dialog", state="detached")
+    assert page.evaluate("document.activeElement.id") == "act-suspend"
+
+
+def test_a_killed_orchestrator_is_found_again(page: Any, job: str, server: tuple[Command, str]) -> None:
+    up, _ = server
+    see(page, "events", text="ROUND_COMPLETED")
+    (orchestrator,) = [each for each in descendants(up.process.pid) if _is_orchestrator(each)]
+    newest = page.inner_text("section tbody tr:first-child")
+    orchestrator.kill()
+    page.wait_for_selector("#connection.reconnecting")
+    page.wait_for_selector("#connection.live")
+    page.wait_for_function("text => document.querySelector('section tbody tr').innerText !== text", arg=newest)
+
+
+def _is_orchestrator(process: psutil.Process) -> bool:
+    try:
+        return "podracer_orchestrator" in process.cmdline()
+    except psutil.Error:  # a pod's that has just ended
+        return False
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("light", {"color_scheme": "light"}),
+        ("dark", {"color_scheme": "dark"}),
+        ("phone", {"viewport": {"width": 390, "height": 844}, "has_touch": True}),
+    ],
+)
+def test_every_view_is_accessible(
+    chromium: Any, server: tuple[Command, str], job: str, name: str, options: dict[str, Any]
+) -> None:
+    with opened(chromium, server[1], **options) as page:
+        look = _looker(page, name)
+        page.wait_for_selector("tbody a")
+        look("jobs")
+        page.click("text=Submit a job")
+        look("submit")
+        page.keyboard.press("Escape")
+        page.click(f"#job-{job}")
+        for view in VIEWS:
+            page.click(f"#tab-{view}")
+            page.wait_for_load_state()
+            look(view)
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), "the page itself scrolls sideways"
+
+
+def _looker(page: Any, name: str) -> Callable[[str], None]:
+    axe, shots = os.environ.get("PODRACER_AXE"), os.environ.get("PODRACER_SCREENSHOTS")
+
+    def look(view: str) -> None:
+        page.wait_for_timeout(500)  # for a picture of what has come, not for a test of it
+        if shots:
+            page.screenshot(path=f"{shots}/web_{view}_{name}.png")
+        if axe:
+            page.evaluate(Path(axe).read_text(encoding="utf-8"))
+            found = page.evaluate("axe.run()")["violations"]
+            serious = [
+                (each["id"], [node["html"] for node in each["nodes"]])
+                for each in found
+                if each["impact"] in ("serious", "critical")
+            ]
+            assert serious == [], view
+
+    return look
+
+
+def test_a_run_has_a_page_of_its_own(podracer: Callable[..., Command], chromium: Any, tmp_path: Path) -> None:
+    (tmp_path / "job.yaml").write_text(JOB)
+    run = podracer("run", "job.yaml", "--web", "--plain")
+    wait_until(lambda: run.errors or run.process.poll() is not None, 120, "the page")
+    said, _, url = run.errors[0].partition(": ")
+    assert said == "live page", run.stderr
+    with opened(chromium, url) as page:
+        page.click("tbody a")
+        page.wait_for_selector(".tiles >> text=RUNNING")
+        page.click("#theme")
+        run.interrupt()
+        page.wait_for_selector(".tiles >> text=SUSPENDED")
+    assert run.wait(60) == 130
+
+
+def test_cancel_and_delete(page: Any, job: str) -> None:
+    act(page, "cancel")
+    page.wait_for_selector(".tiles >> text=CANCELLED")
+    act(page, "delete")
+    page.wait_for_selector("h1 >> text=Jobs")

@@ -1,0 +1,258 @@
+"""The live page over HTTP, of real services in which no pod works."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from podracer_client import Client
+from podracer_client.local.reading import resting_services
+from podracer_client.web.serving import serve_page
+from podracer_core.errors import InvalidInput
+from podracer_core.jobs.experiment import parse_experiment
+
+pytest.importorskip("uvicorn", reason="needs the extra podracer-client[web]")
+requests = pytest.importorskip("requests")
+
+from podracer_client.web import feed  # noqa: E402
+
+JOB = "name: cartpole\nenvironment: CartPole-v1\nobjective: {target_return: 475, max_duration: 1m}\n"
+BAD = "name: cartpole\nenvironment: CartPole-v1\nobjective: {target_return: high}\nspeed: 9\n"
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
+    with resting_services(tmp_path_factory.mktemp("state")) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def url(client: Client) -> Iterator[str]:
+    with serve_page(lambda: client, client, hosts=["podracer.example"]) as url:
+        yield url
+
+
+@pytest.fixture
+def origin(url: str) -> str:
+    return url.partition("/#key=")[0]
+
+
+@pytest.fixture
+def browser(url: str, origin: str) -> Iterator[Any]:
+    """A session that has the cookie, and sends what the page's own scripts send."""
+    with requests.Session() as session:
+        session.headers.update({"origin": origin, "x-podracer-web": "1"})
+        key = url.partition("#key=")[2]
+        answer = session.post(f"{origin}/api/session", headers={"authorization": f"Bearer {key}"}, timeout=60)
+        assert answer.status_code == 204
+        words = answer.headers["set-cookie"].lower()
+        assert "httponly" in words
+        assert "samesite=strict" in words
+        yield session
+
+
+@pytest.fixture
+def act(browser: Any, origin: str) -> Callable[..., tuple[int, Any]]:
+    def act(name: str, **asked: Any) -> tuple[int, Any]:
+        answer = browser.post(f"{origin}/api/acts/{name}", json=asked, timeout=60)
+        return answer.status_code, answer.json()
+
+    return act
+
+
+def frames(browser: Any, origin: str, job: str = "") -> Iterator[dict[str, Any]]:
+    """Each frame of a stream."""
+    with browser.get(f"{origin}/api/news", params={"job": job} if job else {}, stream=True, timeout=60) as answer:
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        for line in answer.iter_lines():
+            if line.startswith(b"data: "):
+                yield json.loads(line.removeprefix(b"data: "))
+
+
+def values_until(stream: Iterator[dict[str, Any]], done: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+    """The values and logs of a stream, once `done` holds for them."""
+    known: dict[str, Any] = {"events": []}
+    for frame in stream:
+        known |= frame["values"]
+        known["events"] += frame["logs"].get("events", [])
+        if done(known):
+            return known
+    raise AssertionError("the stream has ended")
+
+
+@pytest.mark.parametrize("path", ["/api/news", "/api/acts/cancel", "/static/app.js", "/static/views/job.js", "/"])
+def test_without_the_cookie_nothing_is_shown(origin: str, path: str) -> None:
+    for cookies in ({}, {f"podracer_web_{urlsplit(origin).port}": "guess"}):
+        answer = requests.get(origin + path, cookies=cookies, timeout=60)
+        assert answer.status_code == 401
+        assert answer.headers["content-security-policy"].startswith("default-src 'self';")
+        assert "unsafe" not in answer.headers["content-security-policy"]
+    wrong = {"authorization": "Bearer guess", "origin": origin, "x-podracer-web": "1"}
+    assert requests.post(f"{origin}/api/session", headers=wrong, timeout=60).status_code == 401
+
+
+def test_only_our_names_and_only_our_page_may_act(browser: Any, origin: str) -> None:
+    def status(method: str, path: str, **headers: str | None) -> int:
+        return browser.request(method, origin + path, headers={**headers}, json={}, timeout=60).status_code
+
+    assert status("GET", "/") == 200
+    assert status("GET", "/", host="podracer.example") == 401  # a name that is ours, to which no cookie was given
+    for host in ("evil.example", "127.0.0.1:1", "podracer.example.evil"):
+        assert status("GET", "/", host=host) == 421
+    assert status("GET", "/", **{"sec-fetch-site": "same-site"}) == 403
+    assert status("POST", "/api/acts/nothing") == 404
+    for other in ("http://evil.example", "null", "http://127.0.0.1:1", None):
+        assert status("POST", "/api/acts/nothing", origin=other) == 403
+    assert status("POST", "/api/acts/nothing", **{"x-podracer-web": None}) == 403
+
+
+def test_the_files_of_the_page_ask_for_nothing_elsewhere_and_hold_nothing_inline(browser: Any, origin: str) -> None:
+    static = Path(feed.__file__).parent / "static"
+    for path in [*static.rglob("*.*")]:
+        answer = browser.get(f"{origin}/static/{path.relative_to(static)}", timeout=60)
+        assert answer.status_code == 200
+        text = answer.text.replace("http://www.w3.org/2000/svg", "")
+        assert "http://" not in text
+        assert "https://" not in text
+        if path.suffix == ".html":
+            assert "style=" not in text
+            assert "<script>" not in text
+            assert " on" not in [word[:3] for word in text.split("<")]
+        assert "innerHTML" not in text
+
+
+def test_submit_watch_and_every_act(browser: Any, origin: str, act: Callable[..., tuple[int, Any]]) -> None:
+    every = frames(browser, origin)
+    status, submitted = act("submit", text=JOB)
+    assert status == 200
+    (job,) = submitted["jobs"]
+    values_until(
+        every, lambda known: any(value and value.get("id") == job for key, value in known.items() if "job/" in key)
+    )
+    every.close()
+
+    stream = frames(browser, origin, job)
+    known = values_until(stream, lambda known: known.get("job", {}).get("state") == "PENDING" and known["events"])
+    assert known["job"]["objective"]["target"] == 475
+    assert known["connection"]["state"] == "live"
+    assert act("suspend", job=job)[0] == 200
+    values_until(stream, lambda known: known.get("job", {}).get("state") == "SUSPENDED")
+    assert act("resume", job=job)[0] == 200
+    assert act("scale", job=job, min=2, max=3)[0] == 200
+    values_until(stream, lambda known: known.get("job", {}).get("pod_count") == {"min": 2, "max": 3, "learners": 1})
+    assert act("scale", job=job, min=0) == (
+        400,
+        {"message": "min: is 0, expected 1 to 4096", **_lines("INVALID_INPUT")},
+    )
+    status, refused = act("promote", job=job, agent="a0001")
+    assert (status, refused["reason"]) == (404, "NOT_FOUND")
+    status, refused = act("rollback", job=job)
+    assert (status, refused["reason"]) == (409, "NO_FORMER_POLICY")
+    assert act("delete", job=job)[0] == 409
+    assert act("cancel", job=job)[0] == 200
+    values_until(stream, lambda known: known.get("job", {}).get("state") == "CANCELLED")
+    assert act("delete", job=job)[0] == 200
+    values_until(stream, lambda known: known.get("connection", {}).get("state") == "gone")
+    stream.close()
+
+
+def _lines(reason: str) -> dict[str, Any]:
+    return {"reason": reason, "lines": []}
+
+
+def test_a_bad_job_file_is_told_as_by_the_command(act: Callable[..., tuple[int, Any]], tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput) as told:
+        parse_experiment(BAD)
+    status, answer = act("submit", text=BAD)
+    assert status == 400
+    assert answer["message"] == told.value.message
+    assert "job.yaml:4" in answer["message"]
+
+
+def test_the_page_reads_no_file_of_its_machine(act: Callable[..., tuple[int, Any]], tmp_path: Path) -> None:
+    (tmp_path / "prices.csv").write_text("secret")
+    text = f"{JOB.replace('CartPole-v1', 'StockTrading-v0')}data: {{table: {tmp_path}/prices.csv}}\n"
+    status, answer = act("submit", text=text)
+    assert (status, answer["reason"]) == (400, "LOCAL_FILES")
+
+
+def test_a_matrix_makes_several_jobs(act: Callable[..., tuple[int, Any]]) -> None:
+    status, answer = act("submit", text=f"{JOB}matrix: {{seed: [1, 2]}}\n")
+    assert status == 200
+    assert len(answer["jobs"]) == 2
+    for job in answer["jobs"]:
+        act("cancel", job=job)
+
+
+def test_what_is_no_act_is_refused(browser: Any, origin: str, act: Callable[..., tuple[int, Any]]) -> None:
+    assert act("train")[0] == 404
+    assert act("cancel", job="nobody")[0] == 404
+    assert act("cancel", job=["nobody"])[0] == 400
+    answer = browser.post(f"{origin}/api/acts/submit", data=b"x" * (1 << 20) + b"y", timeout=60)
+    assert answer.json()["reason"] == "TOO_LARGE"
+    assert browser.post(f"{origin}/api/acts/submit", data=b"[]", timeout=60).status_code == 400
+
+
+def test_no_secret_is_logged(browser: Any, url: str, origin: str, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.DEBUG):
+        browser.get(origin, timeout=60)
+        browser.post(f"{origin}/api/acts/cancel", json={"job": "nobody"}, timeout=60)
+    for secret in (url.partition("#key=")[2], *browser.cookies.values()):
+        assert secret not in caplog.text
+
+
+def test_a_page_without_servers_yet_says_so(browser: Any) -> None:
+    from podracer_core.errors import NotFound
+
+    def connect() -> Client:
+        raise NotFound("no server runs yet")
+
+    with serve_page(connect) as url, requests.Session() as session:
+        origin, _, key = url.partition("/#key=")
+        headers = {"authorization": f"Bearer {key}", "origin": origin, "x-podracer-web": "1"}
+        session.post(f"{origin}/api/session", headers=headers, timeout=60)
+        stream = frames(session, origin)
+        known = values_until(stream, lambda known: "connection" in known)
+        assert known["connection"] == {"state": "reconnecting", "message": "no server runs yet"}
+        stream.close()
+
+
+def test_a_missing_extra_is_one_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    with pytest.raises(InvalidInput, match=r"pip install 'podracer-client\[web\]'"), serve_page(lambda: None):  # type: ignore[arg-type, return-value]
+        pass
+
+
+async def test_a_slow_reader_gets_the_newest_state_and_no_backlog() -> None:
+    known = feed.Feed(asyncio.get_running_loop(), {"events": 100})
+    known.put(job=0, gone="here")
+    known.append("events", range(50))
+    reader = known.frames()
+    assert await anext(reader) == {"values": {"job": 0, "gone": "here"}, "logs": {"events": [*range(50)]}}
+    for number in range(1, 1001):
+        known.put(job=number)
+        known.append("events", [50 + number])
+    known.put(gone=None)
+    known.put(job=1000)  # as before
+    frame = await anext(reader)
+    assert frame is not None
+    assert frame["values"] == {"job": 1000, "gone": None}
+    assert len(frame["logs"]["events"]) <= 100
+    assert frame["logs"]["events"][-1] == 1050
+
+
+async def test_a_long_history_comes_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(feed, "ROWS_AT_ONCE", 10)
+    known = feed.Feed(asyncio.get_running_loop(), {"evaluations": 1000})
+    known.append("evaluations", range(25))
+    reader = known.frames()
+    pieces = [await anext(reader) for _ in range(3)]
+    assert [len(piece["logs"]["evaluations"]) for piece in pieces if piece] == [10, 10, 5]
