@@ -19,6 +19,7 @@ from podracer_client.command import (
     report,
     run,
     secrets,
+    sharing,
     submit,
 )
 from podracer_core.errors import (
@@ -74,9 +75,9 @@ _COMMANDS = {
     _SERVER: (
         *(submit.submit, jobs.jobs, jobs.job, submit.watch, jobs.scale, pool.capacity, pool.gc, jobs.cancel),
         *(jobs.delete, leaderboard.leaderboard, leaderboard.promote, leaderboard.rollback, leaderboard.history),
-        report.report,
+        *(report.report, sharing.log),
     ),
-    _POLICIES: (policies.evaluate, backtest.backtest, policies.export, policies.serve),
+    _POLICIES: (policies.evaluate, backtest.backtest, policies.export, sharing.push, policies.serve),
 }
 for _panel, _commands in _COMMANDS.items():
     for _command in _commands:
