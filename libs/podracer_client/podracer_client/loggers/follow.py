@@ -14,7 +14,7 @@ from podracer_client.jobs.job import Job
 from podracer_client.loggers.logger import AgentRun, Logger, Point
 from podracer_client.names import short_name
 from podracer_client.report import conversion
-from podracer_client.report.records import Objective
+from podracer_client.report.records import Agent, Objective
 from podracer_core.errors import DeadlineExpired, NotFound, Unavailable
 
 __all__ = ["follow"]
@@ -145,7 +145,7 @@ class _Feed:
                 logger.describe(AgentRun(self._job, self._agent(name)))
             logger.log(short_name(name), new)
 
-    def _agent(self, name: str) -> conversion.Agent:
+    def _agent(self, name: str) -> Agent:
         request = leaderboard_service_pb2.GetAgentRequest(name=name)
         found = self._client.leaderboard_service.GetAgent(request).agent
         return conversion.agent(found, Objective(), self._job.create_time)

@@ -47,7 +47,7 @@ class TensorBoardLogger:
         make_folder(self._folder / run.agent.name)
         first = self._events.Event(wall_time=time.time(), file_version="brain.Event:2")
         configuration = self._hparams.hparams_pb({**run.tags, **run.hyperparameters})
-        about = self._events.Event(wall_time=time.time(), summary=configuration.SerializeToString())
+        about = self._events.Event(wall_time=time.time(), summary=configuration)
         self._append(run.agent.name, [first, about])
 
     def log(self, agent: str, points: Sequence[Point]) -> None:
