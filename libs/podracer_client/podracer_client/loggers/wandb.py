@@ -72,7 +72,10 @@ class WandbLogger:
 
     def _start(self, about: AgentRun) -> Any:
         tags = about.tags
-        settings = self._wandb.Settings(init_timeout=60, silent=True, console="off", x_disable_stats=True)
+        quiet = {"silent": True, "console": "off", "disable_git": True, "disable_code": True, "x_disable_stats": True}
+        # What W&B keeps of a process has its arguments, and these may hold the password of another destination.
+        quiet |= {"x_disable_meta": True, "x_disable_machine_info": True, "x_save_requirements": False}
+        settings = self._wandb.Settings(init_timeout=60, **quiet)
         run = self._wandb.init(
             entity=self._entity or None,
             project=self._project,

@@ -6,6 +6,7 @@ the manifest's digests. No pickle is read, and no environment that would run cod
 
 from __future__ import annotations
 
+import os
 import re
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -42,7 +43,7 @@ def parse_hub_name(text: str) -> tuple[str, str | None]:
 
 def hub_client() -> Any:
     """A client with the user's own token, as `hf auth login` or HF_TOKEN has it, of the hub that HF_ENDPOINT names."""
-    return require("huggingface_hub", "huggingface").HfApi()
+    return require("huggingface_hub", "huggingface").HfApi(endpoint=os.environ.get("HF_ENDPOINT"))
 
 
 @contextmanager
