@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import struct
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -13,8 +14,9 @@ import pytest
 from podracer_client.jobs.client import Client
 from podracer_client.jobs.job import Job
 from podracer_client.local.reading import resting_services
+from podracer_client.loggers.destinations import open_logger
 from podracer_client.loggers.follow import follow
-from podracer_client.loggers.logger import Logger, open_logger
+from podracer_client.loggers.logger import AgentRun, Logger, Point
 from podracer_client.names import short_name
 from podracer_core.errors import InvalidInput, Unavailable
 from podracer_core.jobs.job_file import parse_job
@@ -26,14 +28,39 @@ COUNT = EVALUATIONS - 1 + 3
 """Looks at the first of three agents, and a candidate of each."""
 
 
+class Remembering:
+    """A logger in memory."""
+
+    def __init__(self) -> None:
+        self.position = 0
+        self.points: list[Point] = []
+
+    def describe(self, run: AgentRun) -> None:
+        pass
+
+    def log(self, agent: str, points: Sequence[Point]) -> None:
+        self.points = sorted([*self.points, *points], key=lambda point: point.position)
+
+    def commit(self, position: int) -> None:
+        self.position = position
+
+    def close(self) -> None:
+        pass
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("state")
     with resting_services(folder) as client:
         job = client.submit(parse_job(JOB.format(seed=0)), job_id="grid-0")
         wait_until(lambda: leaderboard_is_there(client, job.message.leaderboard), 60, "the leaderboard")
-        populate(client, folder, job.message.leaderboard)
-        job.cancel()
+        logger = Remembering()
+        with ThreadPoolExecutor(1) as threads:
+            following = threads.submit(follow, client, job, [logger])
+            populate(client, folder, job.message.leaderboard)
+            job.cancel()
+            assert following.result(60) == logger.position == COUNT, "followed while it ran"
+        assert [point.position for point in logger.points] == list(range(1, COUNT + 1))
     return folder
 
 
@@ -168,13 +195,15 @@ def test_wandb_has_what_the_leaderboard_has(client: Client, job: Job, evaluation
     assert found == evaluations
 
 
-def test_the_command(folder: Path, tmp_path: Path) -> None:
+def test_the_command(client: Client, folder: Path, tmp_path: Path) -> None:
     pytest.importorskip("tensorboard", reason="tensorboard is not installed")
+    known, token = client.connection, folder / "tokens" / "client"
+    server = ("--orchestrator", known.orchestrator, "--leaderboard", known.leaderboard, "--token-file", token)
     for new in (COUNT, 0):
-        result = run_here("log", "grid-0", "--dir", folder, "--to", "tensorboard:board", "--json", cwd=tmp_path)
+        result = run_here("log", "grid-0", *server, "--to", "tensorboard:board", "--json", cwd=tmp_path)
         assert result.returncode == 0, result.stderr
         assert [event["new"] for event in result.events] == [new]
-    other = run_here("log", "grid-0", "--dir", folder, "--to", "paper:board", cwd=tmp_path)
+    other = run_here("log", "grid-0", *server, "--to", "paper:board", cwd=tmp_path)
     assert (other.returncode, "expected tensorboard:DIR, mlflow:URI or wandb:PROJECT" in other.stderr) == (2, True)
 
 

@@ -39,7 +39,7 @@ def test_a_policy_is_pushed_fetched_and_evaluated(hub: Hub, checkpoint: Path, tm
     pushed = podracer(hub, "push", checkpoint, NAME, "--video", "flight.mp4", cwd=tmp_path)
     assert pushed.returncode == 0, pushed.stderr
     assert pushed.stdout == f"pushed {NAME}@{COMMIT}\n"
-    assert hub.created["private"] is True
+    assert hub.created["visibility"] == "private"
     names = {"README.md", "actor.safetensors", "manifest.json", "normalizer.safetensors", "replay.mp4"}
     assert set(hub.files) == names
     page = hub.files["README.md"].decode()

@@ -31,8 +31,9 @@ def log(
     json: Json = False,
 ) -> None:
     """Log a job to an experiment tracker, a run for each agent: until it has ended, also afterwards; again: goes on."""
+    from podracer_client.loggers.destinations import open_logger
     from podracer_client.loggers.follow import follow
-    from podracer_client.loggers.logger import Logger, open_logger
+    from podracer_client.loggers.logger import Logger
 
     with server.read() as client, ExitStack() as opened:
         job = client.job(name)

@@ -9,9 +9,8 @@ from typing import Protocol
 from podracer.orchestrator.v1 import job_pb2
 from podracer_client.names import short_name
 from podracer_client.report.records import Agent
-from podracer_core.errors import InvalidInput
 
-__all__ = ["AgentRun", "Logger", "Point", "open_logger"]
+__all__ = ["AgentRun", "Logger", "Point"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,23 +73,3 @@ class Logger(Protocol):
 
     def close(self) -> None:
         """End the runs."""
-
-
-def open_logger(target: str, job: job_pb2.Job) -> Logger:
-    """`tensorboard:DIR`, `mlflow:URI` or `wandb:PROJECT`. Raises InvalidInput for another, or a package missing."""
-    kind, _, place = target.partition(":")
-    if kind == "tensorboard" and place:
-        from podracer_client.loggers.tensorboard import TensorBoardLogger
-
-        return TensorBoardLogger(place, job)
-    if kind == "mlflow" and place:
-        from podracer_client.loggers.mlflow import MlflowLogger
-
-        return MlflowLogger(place, job)
-    if kind == "wandb" and place:
-        from podracer_client.loggers.wandb import WandbLogger
-
-        return WandbLogger(place, job)
-    raise InvalidInput(
-        f"--to {kind}: expected tensorboard:DIR, mlflow:URI or wandb:PROJECT", reason="UNKNOWN_DESTINATION"
-    )
