@@ -18,8 +18,11 @@ from podracer_client.loggers.destinations import open_logger
 from podracer_client.loggers.follow import follow
 from podracer_client.loggers.logger import AgentRun, Logger, Point
 from podracer_client.names import short_name
+from podracer_client.sharing.card import write_share
+from podracer_core.catalogue.environments import EnvironmentSpec
 from podracer_core.errors import InvalidInput, Unavailable
 from podracer_core.jobs.job_file import parse_job
+from podracer_core.storage.manifest import Manifest, ManifestFile
 from support.commands import run_here
 from support.processes import wait_until
 from tests.integration.client.test_reports import EVALUATIONS, JOB, leaderboard_is_there, populate
@@ -205,6 +208,25 @@ def test_the_command(client: Client, folder: Path, tmp_path: Path) -> None:
         assert [event["new"] for event in result.events] == [new]
     other = run_here("log", "grid-0", *server, "--to", "paper:board", cwd=tmp_path)
     assert (other.returncode, "expected tensorboard:DIR, mlflow:URI or wandb:PROJECT" in other.stderr) == (2, True)
+
+
+def test_the_page_of_a_policy_shows_its_job(client: Client, tmp_path: Path) -> None:
+    checkpoint, target = tmp_path / "checkpoint", tmp_path / "shared"
+    checkpoint.mkdir()
+    target.mkdir()
+    (checkpoint / "actor.safetensors").write_bytes(b"weights")
+    environment = EnvironmentSpec(id="CartPole-v1").to_metadata()
+    about = {"agent": "a0003", "algorithm": "ppo", "env_steps": 1000, "hyperparameters": {"gamma": 0.9}}
+    files = (ManifestFile.describe("actor.safetensors", b"weights"), ManifestFile("replay.safetensors", 1, "0" * 64))
+    manifest = Manifest(files, {**about, "environment": environment}, {"torch": "2"})
+    (checkpoint / "manifest.json").write_bytes(manifest.to_json())
+    write_share(target, checkpoint, client, "grid-0", None)
+    names = {"README.md", "actor.safetensors", "curves.png", "job.json", "manifest.json"}
+    assert {path.name for path in target.iterdir()} == names, "what acting does not need stays here"
+    assert (target / "curves.png").read_bytes().startswith(b"\x89PNG")
+    assert json.loads((target / "job.json").read_text())["display_name"] == "grid-0"
+    page = (target / "README.md").read_text()
+    assert all(row in page for row in ("| gamma | 0.9 |", "| learning_rate | 0.001 to 0.01", "| podracer-client | "))
 
 
 def test_a_folder_of_another_job_stays_as_it_is(job: Job, tmp_path: Path) -> None:

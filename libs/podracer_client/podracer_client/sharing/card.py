@@ -50,16 +50,23 @@ def write_share(target: Path, checkpoint: Path, client: Client | None, job: str,
         name = f"replay{video.suffix}"
         shutil.copyfile(video, target / name)
         pictures.append(f'<video src="{name}" controls></video>')
-    metrics = _metrics(shared)
+    metrics = _metrics(shared, report)
     write_whole(target / "README.md", _page(shared, metrics, pictures, report).encode())
     return metrics
 
 
-def _metrics(manifest: Manifest) -> dict[str, Any]:
-    """Of the stored evaluation; empty where none is stored."""
-    names = ("mean", "standard_deviation", "lower_bound", "upper_bound", "episodes")
-    stored = manifest.metadata.get("evaluation") or {}
-    return {name: stored[name] for name in names if isinstance(stored.get(name), int | float)}
+def _metrics(manifest: Manifest, report: JobReport | None) -> dict[str, Any]:
+    """Of the evaluation by which the job ranks this policy, with fresh seeds where it was confirmed; else of the one
+    that is stored with it. Empty where there is neither."""
+    about, best = manifest.metadata, report.best if report else None
+    if report and best and about["agent"].endswith(f"/{best.agent}") and about["env_steps"] == best.env_steps:
+        lower, upper = (best.mean if bound is None else bound for bound in (best.lower, best.upper))
+        bounds = {"lower_bound": lower, "upper_bound": upper}
+        return {"mean": best.mean, **bounds, "episodes": best.episodes, "confirmed": report.confirmed}
+    stored = about.get("evaluation") or {}
+    names = ("mean", "lower_bound", "upper_bound", "episodes")
+    found = {name: stored[name] for name in names if isinstance(stored.get(name), int | float)}
+    return {**found, "confirmed": False} if len(found) == len(names) else {}
 
 
 def _page(manifest: Manifest, metrics: dict[str, Any], pictures: Iterable[str], report: JobReport | None) -> str:
@@ -70,8 +77,9 @@ def _page(manifest: Manifest, metrics: dict[str, Any], pictures: Iterable[str], 
     lines += [f"Trained by Podracer: agent `{about['agent']}`, {about['env_steps']:,} environment steps.", ""]
     if metrics:
         interval = interval_text(metrics["lower_bound"], metrics["upper_bound"])
-        lines += [f"Mean return {return_text(metrics['mean'])} over {metrics['episodes']} greedy episodes"]
-        lines += [f"(95 % interval {interval}).", ""]
+        seeds = "fresh seeds" if metrics["confirmed"] else "not confirmed with fresh seeds"
+        lines += [f"Mean return {return_text(metrics['mean'])} (95 % interval {interval}) over"]
+        lines += [f"{metrics['episodes']} greedy episodes, {seeds}.", ""]
     lines += ["```sh", "podracer evaluate hf://OWNER/REPO   # the stored episodes once more", "```", ""]
     for picture in pictures:
         lines += [picture, ""]
