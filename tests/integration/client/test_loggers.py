@@ -88,6 +88,14 @@ def evaluations(client: Client, job: Job) -> dict[tuple[str, str], list[tuple[in
     return found
 
 
+@pytest.fixture(autouse=True)
+def no_telemetry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The packages tell their makers nothing of these tests."""
+    monkeypatch.setenv("DO_NOT_TRACK", "true")
+    monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
+    monkeypatch.setenv("WANDB_ERROR_REPORTING", "false")
+
+
 class CutOff(Exception):
     """The process ends here."""
 
@@ -138,7 +146,6 @@ def test_tensorboard_has_what_the_leaderboard_has(client: Client, job: Job, eval
 def test_mlflow_has_what_the_leaderboard_has(client: Client, job: Job, evaluations, tmp_path, monkeypatch) -> None:
     mlflow = pytest.importorskip("mlflow", reason="mlflow-skinny is not installed")
 
-    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
     monkeypatch.chdir(tmp_path)
     uri = f"sqlite:///{tmp_path}/mlflow.db"
     log_with_interruption(client, job, lambda: open_logger(f"mlflow:{uri}", job.message), monkeypatch)

@@ -12,8 +12,10 @@ import pytest
 from podracer_core.catalogue.environments import EnvironmentSpec
 from support.commands import Result, one_evaluator, run_here
 from support.hub import COMMIT, Hub, running_hub
+from tests.integration.client.test_loggers import no_telemetry
 from tests.integration.client.test_policies import SEEDS, stored_policy
 
+__all__ = ["no_telemetry"]
 NAME = "hf://ann/lander"
 
 
