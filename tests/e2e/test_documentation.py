@@ -272,6 +272,15 @@ def test_the_commands_of_results(podracer: Callable[..., Command], after_cartpol
     assert (after_cartpole / "champion.gif").read_bytes().startswith(b"GIF89a")
 
 
+def test_the_commands_of_loggers(podracer: Callable[..., Command], after_cartpole: Path) -> None:
+    pytest.importorskip("tensorboard", reason="tensorboard is not installed")
+    terminal = look_at_cartpole("docs/loggers.md", after_cartpole, podracer)
+    first, again = (ended.lines[-1] for line, ended in terminal.ended.items() if line.startswith("podracer log "))
+    assert "evaluations in tensorboard" in first
+    assert again.endswith(" 0 of them new")
+    assert list((after_cartpole / "board" / terminal.job).glob("*/events.out.tfevents.*"))
+
+
 def test_the_commands_of_serving(podracer: Callable[..., Command], after_cartpole: Path) -> None:
     terminal = look_at_cartpole("docs/serving.md", after_cartpole, podracer)
     programs = blocks((ROOT / "docs" / "serving.md").read_text(), "python")

@@ -22,6 +22,7 @@ from podracer_client.command import (
     report,
     run,
     secrets,
+    sharing,
     submit,
     video,
     web,
@@ -80,9 +81,9 @@ _COMMANDS = {
     _SERVER: (
         *(submit.submit, jobs.jobs, jobs.job, submit.watch, jobs.scale, pool.capacity, pool.gc, jobs.cancel),
         *(jobs.delete, leaderboard.leaderboard, leaderboard.promote, leaderboard.rollback, leaderboard.history),
-        *(report.report, web.web),
+        *(report.report, web.web, sharing.log),
     ),
-    _POLICIES: (policies.evaluate, backtest.backtest, video.video, policies.export, policies.serve),
+    _POLICIES: (*(policies.evaluate, backtest.backtest, video.video, policies.export, sharing.push, policies.serve),),
 }
 for _panel, _commands in _COMMANDS.items():
     for _command in _commands:

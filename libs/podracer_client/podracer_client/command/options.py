@@ -27,7 +27,7 @@ Policies = Annotated[
     typer.Argument(
         metavar="CHECKPOINT|JOB",
         help="A checkpoint's folder, its name on a server (projects/default/jobs/JOB/checkpoints/best), or a job: its "
-        "best policy. Several checkpoints act together; the best comes first.",
+        "best policy, or hf://OWNER/REPO. Several checkpoints act together; the best comes first.",
         show_default=False,
     ),
 ]

@@ -20,6 +20,7 @@ from podracer_client.names import (
     leaderboard_name,
     refused,
 )
+from podracer_client.policies.hub import PREFIX, fetched_policy
 from podracer_client.servers.connection import DEFAULT_FOLDER
 from podracer_core.errors import InvalidInput, NotFound
 
@@ -75,7 +76,9 @@ class _Shelf:
         self._connect, self._state_folder, self._held = connect, state_folder, held
 
     def folder(self, text: str) -> Path:
-        """Of a checkpoint, or of what a job has come to."""
+        """Of a checkpoint here, on a server or at Hugging Face, or of what a job has come to."""
+        if text.startswith(PREFIX):
+            return self._held.enter_context(fetched_policy(text))
         if is_there(text) or not (is_job_name(text) or job_of_best_checkpoint(text)):
             return self._held.enter_context(checkpoint_folder(text, self._connect))
         job = job_of_best_checkpoint(text) or text

@@ -1,0 +1,5 @@
+"""A policy given to others.
+
+card  what its page says
+push  to Hugging Face, or into MLflow's registry of models
+"""

@@ -1,0 +1,111 @@
+"""The page (README.md) of a policy that is shared, and the files beside it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from google.protobuf.json_format import MessageToDict
+
+from podracer_client.display.numbers import interval_text, return_text
+from podracer_client.files import write_whole
+from podracer_client.jobs.client import Client
+from podracer_client.policies.hub import acting_files
+from podracer_client.report.figures.rendering import render
+from podracer_client.report.gather import gather
+from podracer_client.report.job_figures import CURVES_BY_STEPS, job_figures
+from podracer_client.report.records import JobReport
+from podracer_core.storage.manifest import FILE_NAME, Manifest
+
+__all__ = ["write_share"]
+
+
+def write_share(target: Path, checkpoint: Path, client: Client | None, job: str, video: Path | None) -> dict[str, Any]:
+    """Write what is shared of a checkpoint into the folder `target`; its metrics.
+
+    client  of the server that has the `job`; without it the page has only what the checkpoint tells
+    """
+    manifest = Manifest.from_json((checkpoint / FILE_NAME).read_bytes(), str(checkpoint / FILE_NAME))
+    files = acting_files(manifest)
+    shared = replace(manifest, files=files)
+    write_whole(target / FILE_NAME, shared.to_json())
+    for file in files:
+        data = (checkpoint / file.path).read_bytes()
+        file.verify(data)
+        write_whole(target / file.path, data)
+    pictures, report = [], None
+    if client is not None:
+        report = gather(client, job)
+        spec = MessageToDict(client.job(job).message.spec, preserving_proto_field_name=True)
+        write_whole(target / "job.json", json.dumps(spec, indent=1).encode())
+        drawn = render(CURVES_BY_STEPS, job_figures(report)[0].draw, png=True)
+        if drawn is not None:
+            write_whole(target / "curves.png", drawn.png)
+            pictures.append("![Evaluations against environment steps](curves.png)")
+    if video is not None:
+        name = f"replay{video.suffix}"
+        shutil.copyfile(video, target / name)
+        pictures.append(f'<video src="{name}" controls></video>')
+    metrics = _metrics(shared, report)
+    write_whole(target / "README.md", _page(shared, metrics, pictures, report).encode())
+    return metrics
+
+
+def _metrics(manifest: Manifest, report: JobReport | None) -> dict[str, Any]:
+    """Of the evaluation by which the job ranks this policy, with fresh seeds where it was confirmed; else of the one
+    that is stored with it. Empty where there is neither."""
+    about, best = manifest.metadata, report.best if report else None
+    if report and best and about["agent"].endswith(f"/{best.agent}") and about["env_steps"] == best.env_steps:
+        lower, upper = (best.mean if bound is None else bound for bound in (best.lower, best.upper))
+        bounds = {"lower_bound": lower, "upper_bound": upper}
+        return {"mean": best.mean, **bounds, "episodes": best.episodes, "confirmed": report.confirmed}
+    stored = about.get("evaluation") or {}
+    names = ("mean", "lower_bound", "upper_bound", "episodes")
+    found = {name: stored[name] for name in names if isinstance(stored.get(name), int | float)}
+    return {**found, "confirmed": False} if len(found) == len(names) else {}
+
+
+def _page(manifest: Manifest, metrics: dict[str, Any], pictures: Iterable[str], report: JobReport | None) -> str:
+    about = manifest.metadata
+    asked = about["environment"]
+    environment, algorithm = asked["id"] or asked["entry_point"], str(about["algorithm"])
+    lines = [*_front_matter(environment, algorithm, metrics), f"# {algorithm.upper()} for {environment}", ""]
+    lines += [f"Trained by Podracer: agent `{about['agent']}`, {about['env_steps']:,} environment steps.", ""]
+    if metrics:
+        interval = interval_text(metrics["lower_bound"], metrics["upper_bound"])
+        seeds = "fresh seeds" if metrics["confirmed"] else "not confirmed with fresh seeds"
+        lines += [f"Mean return {return_text(metrics['mean'])} (95 % interval {interval}) over"]
+        lines += [f"{metrics['episodes']} greedy episodes, {seeds}.", ""]
+    lines += ["```sh", "podracer evaluate hf://OWNER/REPO   # the stored episodes once more", "```", ""]
+    for picture in pictures:
+        lines += [picture, ""]
+    lines += _table("Hyperparameters", about["hyperparameters"].items())
+    if report is not None:
+        lines += _table("What was asked", report.request)
+    lines += _table("Versions", report.versions if report else sorted(manifest.libraries.items()))
+    return "\n".join(lines)
+
+
+def _front_matter(environment: str, algorithm: str, metrics: dict[str, Any]) -> list[str]:
+    """What Hugging Face reads of a page; JSON values are YAML."""
+    values: dict[str, Any] = {
+        "library_name": "podracer",
+        "pipeline_tag": "reinforcement-learning",
+        "tags": ["podracer", "deep-reinforcement-learning", "reinforcement-learning", algorithm, environment],
+    }
+    if metrics:
+        task = {"type": "reinforcement-learning", "name": "reinforcement-learning"}
+        metric = {"type": "mean_reward", "name": "mean_reward", "value": metrics["mean"], "verified": False}
+        dataset = {"name": environment, "type": environment}
+        result = {"task": task, "dataset": dataset, "metrics": [metric]}
+        values["model-index"] = [{"name": algorithm, "results": [result]}]
+    return ["---", *(f"{name}: {json.dumps(value)}" for name, value in values.items()), "---", ""]
+
+
+def _table(title: str, rows: Iterable[tuple[str, object]]) -> list[str]:
+    cells = [f"| {word} | {str(value).replace('|', '&#124;')} |" for word, value in rows]
+    return [f"## {title}", "", "| | |", "|---|---|", *cells, ""]

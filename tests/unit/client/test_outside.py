@@ -1,0 +1,37 @@
+"""Calls of other people's packages: a deadline, one clear message, and no secret in it."""
+
+from __future__ import annotations
+
+import sys
+import threading
+
+import pytest
+
+from podracer_client.outside import require, within
+from podracer_core.errors import DeadlineExpired, InvalidInput, Unavailable
+
+
+def test_a_call_ends_with_its_deadline() -> None:
+    release = threading.Event()
+    with pytest.raises(DeadlineExpired, match="hub: no answer within 0 s"):
+        within(0.01, "hub", release.wait)
+    release.set()
+    assert within(60.0, "hub", lambda: 3) == 3
+
+
+@pytest.mark.parametrize("failure", [RuntimeError, TimeoutError])
+def test_a_failure_tells_no_secret(failure: type[Exception], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WANDB_API_KEY", "k3y")
+
+    def call() -> None:
+        raise failure("https://ann:hunter2@there/x refused k3y\nand more")
+
+    with pytest.raises(Unavailable) as told:
+        within(60.0, "wandb", call)
+    assert told.value.message == f"wandb: {failure.__name__}: https://…@there/x refused …"
+
+
+def test_a_missing_package_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    with pytest.raises(InvalidInput, match=r"pip install 'podracer-client\[wandb\]'"):
+        require("wandb", "wandb")
