@@ -148,7 +148,7 @@ def _judge(
         agent.best_rung, agent.best_cost_s = agent.rung, agent.cost_s
         agent.best_env_steps = evaluation.checkpoint.env_steps or agent.env_steps
     if candidate.evaluation.purpose == agent_pb2.EVALUATION_PURPOSE_PROGRESS:
-        return Admission(0, "too few episodes: its evaluation ended when it was clearly below admission"), False
+        return Admission(0, "too few episodes: only a full evaluation gets a place"), False
     return places.take(session, board, updater, agent, candidate)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -83,6 +84,21 @@ def test_no_file_starts_the_callers_code(own: podracer.Result, tmp_path: Path) -
     assert podracer.load(tmp_path / "own", partial(Lights, reward=2.0)).evaluate(4).mean == 2 * own.evaluate(4).mean
     with pytest.raises(InvalidInput, match="the policy was made for observations in"):
         podracer.load(tmp_path / "own", "CartPole-v1").evaluate(4)
+
+
+def test_no_file_has_a_module_imported(cartpole: podracer.Result, tmp_path: Path) -> None:
+    """Gymnasium imports the module of an id such as `minigrid:MiniGrid-Empty-5x5-v0`."""
+    (tmp_path / "injected.py").write_text(f"open({str(tmp_path / 'started')!r}, 'w').close()\n")
+    environment = {**cartpole.checkpoint.metadata["environment"], "id": "injected:Any-v0"}
+    metadata = {**cartpole.checkpoint.metadata, "environment": environment}
+    forged = podracer.Result(replace(cartpole.checkpoint, metadata=metadata)).save(tmp_path / "forged.safetensors")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(tmp_path)
+        for use in (podracer.load(forged).evaluate, podracer.load(forged).video):
+            with pytest.raises(InvalidInput, match=r"load it with podracer\.load\(path, environment=…\)"):
+                use()
+    assert not (tmp_path / "started").exists()
+    assert podracer.load(forged, "CartPole-v1").evaluate(4) == cartpole.evaluate(4)
 
 
 @pytest.mark.parametrize("name", ["nothing", "nothing.safetensors"])

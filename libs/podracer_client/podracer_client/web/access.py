@@ -1,4 +1,4 @@
-"""Who may see the page: one browser that was given the key, at the names that the page has.
+"""Who may see the page: a browser that was given the key, at the names that the page has.
 
 A page of another site cannot read or act: the Host is checked against DNS rebinding, the cookie is SameSite=Strict,
 and an act needs our Origin and a header that a form cannot send.
@@ -28,8 +28,8 @@ _BEFORE_ENTRY = ("/static/enter.js", "/static/style.css", "/static/icon.svg")
 
 
 class Access:
-    """ASGI middleware. `key` stands in the fragment of the printed URL, which no browser sends; `/api/session` takes
-    it once for a cookie."""
+    """ASGI middleware. `key` stands in the fragment of the printed URL, which no browser sends; `/api/session`
+    exchanges it for a cookie."""
 
     def __init__(
         self,

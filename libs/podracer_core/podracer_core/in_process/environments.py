@@ -91,9 +91,9 @@ def find_source(
 
 
 def source_of_checkpoint(spec: EnvironmentSpec) -> EnvironmentSource:
-    """Of what a checkpoint names: ids only. Raises InvalidInput for a caller's own code, which no file may start, and
-    for what needs files of a server."""
-    if not spec.id:
+    """Of what a checkpoint names: ids only. Raises InvalidInput for a caller's own code and for an id with a module,
+    which Gymnasium would import: no file may start code. Also for what needs files of a server."""
+    if not spec.id or ":" in spec.id:
         raise _refused(f"the policy was trained in {spec.name}: load it with podracer.load(path, environment=…)")
     if spec.stored_files:
         raise _refused(f"{spec.id} needs files of the job: `podracer evaluate` fetches them, as do its other commands")

@@ -216,9 +216,10 @@ def load(
 ) -> Result:
     """What `Result.save` wrote, or any checkpoint of a job: a folder, its manifest.json, or a file `….safetensors`.
 
-    `environment` is needed to evaluate or film a policy that was trained in the caller's own class or function: no file
-    can start code. Else the checkpoint names it. No pickle is read. Raises InvalidInput where there is no checkpoint,
-    DataCorrupted for one whose bytes are not what was written.
+    `environment` is needed to evaluate or film a policy that was trained in the caller's own class or function, or in
+    an id with a module such as `minigrid:MiniGrid-Empty-5x5-v0`: no file can start code. Else the checkpoint names it.
+    No pickle is read. Raises InvalidInput where there is no checkpoint, DataCorrupted for one whose bytes are not what
+    was written.
     """
     path = Path(path)
     if path.suffix == _PACKED:

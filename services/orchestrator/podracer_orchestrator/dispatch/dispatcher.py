@@ -199,7 +199,7 @@ class Dispatcher:
         left = remainder(plan_of(job).budget, leases.usage(session, job, now))
         if plan_of(job).learners > 1:
             return self._find_in_team(session, job, round_, left, ask)
-        return self._grant(session, job, round_, ask) or self._propose(session, job, left, ask)
+        return self._grant(session, job, round_, ask, left) or self._propose(session, job, left, ask)
 
     def _find_in_team(self, session: Session, job: JobRow, work: WorkRow | None, left: Remainder, ask: Ask) -> Found:
         """Lead a team as long as there are fewer than the pods suffice for, else follow a lead, else lead after all.
@@ -215,7 +215,7 @@ class Dispatcher:
         leads = [lease for lease in leases.held(session, job_uid=job.uid) if lease.kind == WorkKind.TRAIN]
         found: Found = None
         if len(leads) < plan.max_teams:
-            found = self._grant(session, job, work, ask)
+            found = self._grant(session, job, work, ask, left)
         if found is None and len(leads) < min(plan.max_teams, plan.teams(self._shares.expected(session, job))):
             found = self._propose(session, job, left, ask)
         if found is None:
@@ -252,14 +252,19 @@ class Dispatcher:
         self._deadlines.begin(lease.fence, job.uid)
         return self._message(session, lease)
 
-    def _grant(self, session: Session, job: JobRow, work: WorkRow | None, ask: Ask) -> pod_pb2.Lease | None:
-        """Lease a work that waits, if it may begin now."""
+    def _grant(
+        self, session: Session, job: JobRow, work: WorkRow | None, ask: Ask, left: Remainder | None = None
+    ) -> pod_pb2.Lease | None:
+        """Lease a work that waits, if it may begin now. `left` of the budget, where that is known."""
         if work is None:
             return None
         change, plan = Change(session, job, work, ask.report.name, self._clock.now()), plan_of(job)
         what = lease_ends.work_of(work.kind).grant(
             change,
-            lambda: (remainder(plan.budget, leases.usage(session, job, change.now)), self._split(session, job)),
+            lambda: (
+                left or remainder(plan.budget, leases.usage(session, job, change.now)),
+                self._split(session, job),
+            ),
         )
         if what is None:
             return None

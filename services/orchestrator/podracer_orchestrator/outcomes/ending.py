@@ -24,8 +24,10 @@ _LONGEST_S = 100 * 365 * 86400.0
 
 def after_change(session: Session, clock: Clock) -> None:
     """End each job that a transaction has touched and that is due, or begin its next stage; for `Transactions`."""
-    for uid in touched_jobs(session):
-        job = session.get(JobRow, uid)
+    uids = touched_jobs(session)
+    # Several together: the sweep touches every active job, and each would be a query of its own.
+    touched = jobs.load(session, uids) if len(uids) > 1 else [session.get(JobRow, uid) for uid in uids]
+    for job in touched:
         if job is not None and not job.is_continuous:  # a continuous one ends when its user says so
             _finish_if_due(session, job, clock.now())
 

@@ -51,6 +51,8 @@ def env_steps(session: Session, job: JobRow) -> int:
 
 def env_steps_left(session: Session, job: JobRow) -> int | None:
     """What the present stage has to train still; None where it trains nothing."""
+    if not job.rounds_over:  # no stage has begun: this is asked for every job that is listed
+        return None
     for work in session.scalars(_works(job, WorkRow).where(WorkRow.state.in_(_OPEN), WorkRow.proposal.is_not(None))):
         done = sum(member.env_steps for member in members_of(session, work.id))
         return max(0, proposal_of(work).round_env_steps - done)
