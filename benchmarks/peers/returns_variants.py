@@ -78,18 +78,21 @@ def _as_it_is(rollout: Rollout) -> Rollout:
     return rollout
 
 
-_WEIGHT = {"value_coefficient": 1.0}
+_HALF = {"value_coefficient": 0.5}
 
 VARIANTS = {
     "default": Variant("the recipe"),
-    "value_weight": Variant("the critic's gradient twice as large", _WEIGHT),
-    "minibatch_advantages": Variant("advantages normalized in each minibatch", algorithm=MinibatchAdvantages),
-    "scaled_rewards": Variant("rewards scaled, no Pop-Art", scaled_rewards=True),
-    "same_age": Variant("all first episodes begin at age 0", random_ages=False),
-    "first_statistics": Variant("observations normalized from the first update on", first_statistics=True),
+    "half_weight": Variant("half the critic's weight", _HALF),
+    "minibatch_advantages": Variant("the same; advantages normalized in each minibatch", _HALF, MinibatchAdvantages),
+    "scaled_rewards": Variant("the same; rewards scaled, no Pop-Art", _HALF, scaled_rewards=True),
+    "same_age": Variant("the same; all first episodes begin at age 0", _HALF, random_ages=False),
+    "first_statistics": Variant(
+        "the same; observations normalized from the first update on", _HALF, first_statistics=True
+    ),
+    "both": Variant("the recipe's weight, and observations normalized from the first update on", first_statistics=True),
     "as_sb3": Variant(
-        "all of these",
-        _WEIGHT,
+        "the recipe's weight, and all the other details",
+        {},
         MinibatchAdvantages,
         scaled_rewards=True,
         random_ages=False,

@@ -14,6 +14,7 @@ _PPO_PAPER = "Schulman et al. 2017, Proximal Policy Optimization Algorithms, arX
 _A2C_PAPER = "Mnih et al. 2016, Asynchronous Methods for Deep Reinforcement Learning, arXiv:1602.01783"
 _DETAILS = "Huang et al. 2022, The 37 Implementation Details of PPO"
 _DIPS = "ours: with 32, agents forget what they could, see docs/algorithms/ppo.md"
+_WEIGHT = "half the squared error, once: as Stable-Baselines3 weighs it; measured in docs/benchmarks/ppo_details.md"
 _RSL_RL = "Schwarke et al. 2025, RSL-RL, arXiv:2509.10771"
 _STUDY = "Andrychowicz et al. 2021, What Matters In On-Policy RL?, arXiv:2006.05990"
 
@@ -42,9 +43,9 @@ _SHARED = (
         source=f"{_PPO_PAPER}, eq. 9", bounds=(0.0, 10.0), search=SearchRange(1e-3, 2e-2, logarithmic=True),
     ),
     Hyperparameter(
-        "value_coefficient", "float", 0.5, "member",
-        "weight of the critic's loss",
-        source=f"{_PPO_PAPER}, eq. 9", bounds=(0.0, 100.0),
+        "value_coefficient", "float", 1.0, "member",
+        "weight of the critic's loss, which is half of the squared error",
+        source=_WEIGHT, bounds=(0.0, 100.0),
     ),
     Hyperparameter(
         "max_gradient_norm", "float", 0.5, "member",
