@@ -108,6 +108,8 @@ def test_only_our_names_and_only_our_page_may_act(browser: Any, origin: str) -> 
     for host in ("evil.example", "127.0.0.1:1", "podracer.example.evil"):
         assert status("GET", "/", host=host) == 421
     assert status("GET", "/", **{"sec-fetch-site": "same-site"}) == 403
+    assert status("GET", "/", **{"sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate"}) == 200  # a link
+    assert status("GET", "/api/jobs", **{"sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate"}) == 403
     assert status("POST", "/api/acts/nothing") == 404
     for other in ("http://evil.example", "null", "http://127.0.0.1:1", None):
         assert status("POST", "/api/acts/nothing", origin=other) == 403

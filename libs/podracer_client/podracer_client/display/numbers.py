@@ -56,8 +56,10 @@ def time_text(timestamp: Timestamp) -> str:
 
 
 def evaluation_text(evaluation: agent_pb2.Evaluation) -> str:
-    """Its mean, interval and episodes."""
+    """Its mean, interval and episodes; a single episode has no interval."""
     mean, episodes = return_text(evaluation.mean), len(evaluation.returns)
+    if episodes == 1:
+        return f"{mean} (1 episode)"
     return (
         f"{mean} (95 % interval {interval_text(evaluation.lower_bound, evaluation.upper_bound)}, {episodes} episodes)"
     )

@@ -47,11 +47,12 @@ def _how_far(job: job_pb2.Job) -> str:
         return f"{target}; no evaluation came before the end"
     confirmed = "confirmed" if best.purpose == agent_pb2.EVALUATION_PURPOSE_CHALLENGE else "unconfirmed"
     called, name = _statistic(objective), score_name(job.spec.environment)
+    episodes = f" over {count_text(len(best.returns))} episodes" if best.returns else ""
     place = f"at {count_text(best.env_steps)} steps of its lineage"
     if best.create_time.seconds and job.create_time.seconds:
         age = seconds(best.create_time) - seconds(job.create_time)
         place += f", {duration_text(max(0.0, age))} after the job's creation"
-    return f"{return_text(score(best, objective))} of {target} ({called} of the {name}, {confirmed}), {place}"
+    return f"{return_text(score(best, objective))} of {target} ({called} of the {name}{episodes}, {confirmed}), {place}"
 
 
 def _statistic(objective: evolution_pb2.Objective) -> str:

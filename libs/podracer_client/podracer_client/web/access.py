@@ -71,7 +71,10 @@ class Access:
         host = request.headers.get("host", "")
         if host not in self._hosts:
             return _refuse(421, "this page has another name; give further ones with --host")
-        if request.headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
+        is_link = (
+            request.url.path == "/" and request.headers.get("sec-fetch-mode") == "navigate"
+        )  # in a notebook, a chat
+        if request.headers.get("sec-fetch-site", "none") not in ("none", "same-origin") and not is_link:
             return _refuse(403, "another site has asked for this")
         if request.method in ("GET", "HEAD"):
             return None
