@@ -32,7 +32,8 @@ def demo(
     plain: Plain = False,
     max_pods: MaxPods = 0,
     page: Annotated[
-        bool | None, typer.Option("--open/--no-open", help="Show the page at the end.", show_default="on a terminal")
+        bool | None,
+        typer.Option("--open/--no-open", help="Show the page at the end, until Ctrl-C.", show_default="on a terminal"),
     ] = None,
 ) -> None:
     """Train eight agents on CartPole, which takes seconds, and film the best one."""

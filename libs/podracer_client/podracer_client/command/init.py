@@ -101,7 +101,11 @@ def commented_job(info: EnvironmentInfo, target: str, max_duration: str, algorit
     from podracer_client.command.environments import environment_lines, label_of
 
     try:
-        goal = "# target_return: 475" if target.lower() == _NO_TARGET else f"target_return: {float(target)!r}"
+        goal = (
+            "# target_return: the return to reach"
+            if target.lower() == _NO_TARGET
+            else f"target_return: {float(target)!r}"
+        )
     except ValueError as error:
         raise InvalidInput(f"--target {target}: expected a number, or none", reason="INVALID_TARGET") from error
     return _TEMPLATE.format(
