@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from random import Random
 
+from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from podracer.common.v1 import agent_pb2, evolution_pb2
@@ -13,10 +14,12 @@ from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
 from podracer_core.catalogue.algorithms import find_algorithm
 from podracer_core.catalogue.messages import hyperparameter_to_message, hyperparameters_from_message
 from podracer_core.catalogue.ranges import HyperparameterValue
-from podracer_core.errors import FieldViolation, InvalidInput
+from podracer_core.errors import FieldViolation, InvalidInput, PreconditionFailed
+from podracer_core.rpc.resource_names import last_part
 from podracer_leaderboard import messages, store
-from podracer_leaderboard.agents import Action, NewAgent, Start, State
+from podracer_leaderboard.agents import ALIVE, Action, NewAgent, Start, State
 from podracer_leaderboard.competition import Competition
+from podracer_leaderboard.search_space import shape_of
 from podracer_leaderboard.tables import AgentRow, BoardRow, ParentRow
 
 _KINDS = {
@@ -113,6 +116,84 @@ def create_agent(
         for place, parent in enumerate(spec.initialization.parents)
     )
     return row
+
+
+def fork_agent(
+    session: Session,
+    board: BoardRow,
+    competition: Competition,
+    parent: AgentRow,
+    changed: Mapping[str, HyperparameterValue],
+    request_id: str,
+) -> AgentRow:
+    """Make an agent of a parent's weights and optimizer, and of its hyperparameters with some `changed`.
+
+    The checkpoint is that of the parent's best candidate, as of any child; the newest one where it has none.
+
+    Raises InvalidInput for values that it cannot have, PreconditionFailed (NO_CHECKPOINT) where there are no weights.
+    """
+    hyperparameters = _forked(agent_pb2.AgentSpec.FromString(parent.spec), changed)
+    lowest = select(func.min(AgentRow.generation)).where(AgentRow.board == board.name, AgentRow.state.in_([*ALIVE]))
+    generation = session.scalar(lowest)
+    spec = _new_spec(board, competition, parent.algorithm, hyperparameters)
+    is_judged = parent.best_evaluation is not None
+    spec.initialization.kind = agent_pb2.INITIALIZATION_KIND_COPY
+    spec.initialization.inherit_replay = shape_of(spec.algorithm, hyperparameters) == store.shape_of_row(parent)
+    spec.initialization.parents.add(agent=parent.name, checkpoint=_weights(parent), weight=1.0)
+    told = ", ".join(f"{name} {hyperparameters[name]}" for name in sorted(changed)) or "nothing changed"
+    row = AgentRow(
+        board=board.name,
+        number=board.agent_count,
+        name=spec.name,
+        algorithm=spec.algorithm,
+        spec=messages.to_bytes(spec),
+        origin=Action.EXPLOIT,
+        state=State.WAITING,
+        reason=f"forked by a user from {last_part(parent.name)}: {told}",
+        lineage=parent.lineage,
+        create_time=store.now(),
+        waiting_since=store.tick(board),
+        env_steps=parent.best_env_steps if is_judged else parent.env_steps,
+        cost_s=parent.best_cost_s if is_judged else parent.cost_s,
+        rung=parent.best_rung if is_judged else parent.rung,
+        generation=parent.generation if generation is None else generation,
+        fork_request=request_id,
+    )
+    session.add(row)
+    session.add(ParentRow(board=board.name, child=row.name, place=0, parent=parent.name))
+    return row
+
+
+def _weights(parent: AgentRow) -> agent_pb2.CheckpointReference:
+    if parent.best_evaluation is not None:
+        return agent_pb2.Evaluation.FromString(parent.best_evaluation).checkpoint
+    if parent.latest_checkpoint is not None:
+        return agent_pb2.CheckpointReference.FromString(parent.latest_checkpoint)
+    message = f"agent {parent.name} has no checkpoint yet: its first round is still under way"
+    raise PreconditionFailed(message, reason="NO_CHECKPOINT", agent=parent.name)
+
+
+def _forked(parent: agent_pb2.AgentSpec, changed: Mapping[str, HyperparameterValue]) -> dict[str, HyperparameterValue]:
+    """Raises InvalidInput with every value that is unknown, out of its bounds, or would need another network."""
+    values = hyperparameters_from_message(parent.hyperparameters)
+    knobs = {knob.name: knob for knob in find_algorithm(parent.algorithm).hyperparameters}
+    violations: list[FieldViolation] = []
+    for name, value in sorted(changed.items()):
+        knob = knobs.get(name)
+        try:
+            if knob is None:
+                raise InvalidInput.of(name, f"is no hyperparameter of {parent.algorithm}")
+            fitted = knob.typed(value)
+            knob.check(fitted)
+            if knob.scope == "network" and fitted != values[name]:
+                problem = f"is of the network, which the parent's weights have to fit: it stays {values[name]}"
+                raise InvalidInput.of(name, problem)
+            values[name] = fitted
+        except InvalidInput as error:
+            violations += error.violations
+    if violations:
+        raise InvalidInput("; ".join(map(str, violations)), violations=violations, reason="INVALID_HYPERPARAMETER")
+    return values
 
 
 def derive_seed(seed: int, stream: str, number: int) -> int:

@@ -20,6 +20,9 @@ from podracer_orchestrator.stored_messages import description_of, encode, spec_o
 from podracer_orchestrator.tables import JobRow, OutboxRow
 from podracer_orchestrator.transactions import OUTBOX, touch
 
+FORK_AGENT = "ForkAgent"
+PIN_AGENT = "PinAgent"
+STOP_AGENT = "StopAgent"
 CREATE_LEADERBOARD = "CreateLeaderboard"
 DELETE_LEADERBOARD = "DeleteLeaderboard"
 RECORD_EVALUATIONS = "RecordEvaluations"
@@ -29,8 +32,11 @@ SUBMIT_CANDIDATE = "SubmitCandidate"
 REQUEST_TYPES: dict[str, type[Message]] = {
     CREATE_LEADERBOARD: leaderboard_pb2.CreateLeaderboardRequest,
     DELETE_LEADERBOARD: leaderboard_pb2.DeleteLeaderboardRequest,
+    FORK_AGENT: leaderboard_pb2.ForkAgentRequest,
+    PIN_AGENT: leaderboard_pb2.PinAgentRequest,
     RECORD_EVALUATIONS: leaderboard_pb2.RecordEvaluationsRequest,
     SET_ALIAS: leaderboard_pb2.SetAliasRequest,
+    STOP_AGENT: leaderboard_pb2.StopAgentRequest,
     SUBMIT_CANDIDATE: leaderboard_pb2.SubmitCandidateRequest,
 }
 
@@ -79,6 +85,11 @@ def set_alias(
         request_id=request_id,
     )
     _append(session, job, SET_ALIAS, request)
+
+
+def act_on_agent(session: Session, job: JobRow, method: str, request: Message) -> None:
+    """Have an agent forked, pinned or stopped."""
+    _append(session, job, method, request)
 
 
 def submit_candidate(session: Session, job: JobRow, request: leaderboard_pb2.SubmitCandidateRequest) -> None:
