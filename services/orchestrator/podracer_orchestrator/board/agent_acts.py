@@ -86,15 +86,14 @@ class AgentActs:
                 {"by": by, "request_id": request.request_id, "checkpoint": prefix, "changed": told},
                 needs=prefix,
             )
-            await self._write(act)
+            await self._write(board, act)
             with contextlib.suppress(PodracerError):
-                await self._delivery.flush(board)
                 return (await self._board.fork(request)).name
             return ""
 
     async def pin(self, name: str, by: str, *, pinned: bool) -> None:
         """Pin an agent or unpin it; nothing where it is so already. Raises NotFound, PreconditionFailed."""
-        async with self._turn(name):
+        async with self._turn(name) as board:
             agent = await self._board.agent(name)
             if agent.pinned == pinned:
                 return
@@ -103,11 +102,13 @@ class AgentActs:
             what = "pinned" if pinned else "unpinned"
             request = leaderboard_pb2.PinAgentRequest(name=name, unpin=not pinned)
             message = f"{last_part(name)} is {what} by {by}"
-            await self._write(_Act(outbox.PIN_AGENT, request, f"AGENT_{what.upper()}", name, message, {"by": by}))
+            await self._write(
+                board, _Act(outbox.PIN_AGENT, request, f"AGENT_{what.upper()}", name, message, {"by": by})
+            )
 
     async def stop(self, name: str, by: str) -> None:
         """Stop an agent; nothing where it is stopped already. Raises NotFound, PreconditionFailed."""
-        async with self._turn(name):
+        async with self._turn(name) as board:
             agent = await self._board.agent(name)
             if agent.stopping or agent.state == leaderboard_pb2.AGENT_STATE_STOPPED:
                 return
@@ -115,7 +116,7 @@ class AgentActs:
             request = leaderboard_pb2.StopAgentRequest(name=name)
             ends = " once its round has ended" if agent.state == leaderboard_pb2.AGENT_STATE_TRAINING else ""
             message = f"{last_part(name)} is stopped by {by}{ends}"
-            await self._write(_Act(outbox.STOP_AGENT, request, "AGENT_STOPPED", name, message, {"by": by}))
+            await self._write(board, _Act(outbox.STOP_AGENT, request, "AGENT_STOPPED", name, message, {"by": by}))
 
     @contextlib.asynccontextmanager
     async def _turn(self, agent: str) -> AsyncIterator[str]:
@@ -126,7 +127,9 @@ class AgentActs:
             await self._delivery.flush(board)
             yield board
 
-    async def _write(self, act: _Act) -> None:
+    async def _write(self, board: str, act: _Act) -> None:
+        """Durable from here on; told to the leaderboard now where that can be, else later."""
+
         def operation(session: Session) -> None:
             job = _living_job(session, act.agent)
             if act.needs and not promotions.is_there(session, act.needs):
@@ -138,6 +141,8 @@ class AgentActs:
             touch(session, WORK)
 
         await self._transactions.write(operation)
+        with contextlib.suppress(PodracerError):
+            await self._delivery.flush(board)
 
 
 def _living_job(session: Session, agent: str) -> JobRow:
