@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from random import Random
+from typing import Any
 
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
@@ -60,17 +61,12 @@ def create_founders(session: Session, board: BoardRow, competition: Competition)
         spec = _new_spec(board, competition, founder.algorithm, _hyperparameters(founder))
         spec.initialization.CopyFrom(initialization)
         session.add(
-            AgentRow(
-                board=board.name,
-                number=board.agent_count,
-                name=spec.name,
-                algorithm=spec.algorithm,
-                spec=messages.to_bytes(spec),
+            _waiting_row(
+                board,
+                spec,
                 origin=Action.FRESH,
-                state=State.WAITING,
                 reason=f"it starts from {founder.agent}",
                 lineage=spec.name,
-                create_time=store.now(),
                 waiting_since=store.tick(board),
                 env_steps=0,
                 cost_s=0.0,
@@ -91,18 +87,13 @@ def create_agent(
     spec = _new_spec(board, competition, new.algorithm, new.hyperparameters)
     noise_seed = derive_seed(competition.rules.seed, "noise", board.agent_count)
     spec.initialization.CopyFrom(_initialization(new, parents, noise_seed))
-    row = AgentRow(
-        board=board.name,
-        number=board.agent_count,
-        name=spec.name,
-        algorithm=spec.algorithm,
-        spec=messages.to_bytes(spec),
+    row = _waiting_row(
+        board,
+        spec,
         origin=new.action,
-        state=State.WAITING,
         reason=new.reason,
         replaced=replaced.name if replaced else "",
         lineage=parents[0].lineage if parents else spec.name,
-        create_time=store.now(),
         waiting_since=replaced.waiting_since if replaced else store.tick(board),
         # A fusion has had the training of its older parent: it is judged among those that are as old.
         env_steps=max((parent.best_env_steps for parent in parents), default=0),
@@ -141,17 +132,12 @@ def fork_agent(
     spec.initialization.inherit_replay = shape_of(spec.algorithm, hyperparameters) == store.shape_of_row(parent)
     spec.initialization.parents.add(agent=parent.name, checkpoint=_weights(parent), weight=1.0)
     told = ", ".join(f"{name} {hyperparameters[name]}" for name in sorted(changed)) or "nothing changed"
-    row = AgentRow(
-        board=board.name,
-        number=board.agent_count,
-        name=spec.name,
-        algorithm=spec.algorithm,
-        spec=messages.to_bytes(spec),
+    row = _waiting_row(
+        board,
+        spec,
         origin=Action.EXPLOIT,
-        state=State.WAITING,
         reason=f"forked by a user from {last_part(parent.name)}: {told}",
         lineage=parent.lineage,
-        create_time=store.now(),
         waiting_since=store.tick(board),
         env_steps=parent.best_env_steps if is_judged else parent.env_steps,
         cost_s=parent.best_cost_s if is_judged else parent.cost_s,
@@ -169,7 +155,7 @@ def _weights(parent: AgentRow) -> agent_pb2.CheckpointReference:
         return agent_pb2.Evaluation.FromString(parent.best_evaluation).checkpoint
     if parent.latest_checkpoint is not None:
         return agent_pb2.CheckpointReference.FromString(parent.latest_checkpoint)
-    message = f"agent {parent.name} has no checkpoint yet: its first round is still under way"
+    message = f"agent {parent.name} has no checkpoint yet: its first round has not ended"
     raise PreconditionFailed(message, reason="NO_CHECKPOINT", agent=parent.name)
 
 
@@ -185,8 +171,8 @@ def _forked(parent: agent_pb2.AgentSpec, changed: Mapping[str, HyperparameterVal
                 raise InvalidInput.of(name, f"is no hyperparameter of {parent.algorithm}")
             fitted = knob.typed(value)
             knob.check(fitted)
-            if knob.scope == "network" and fitted != values[name]:
-                problem = f"is of the network, which the parent's weights have to fit: it stays {values[name]}"
+            if knob.scope == "network" and fitted != values.get(name):
+                problem = f"is of the network, which the parent's weights have to fit: it stays {values.get(name)}"
                 raise InvalidInput.of(name, problem)
             values[name] = fitted
         except InvalidInput as error:
@@ -217,6 +203,19 @@ def _new_spec(
         algorithm=algorithm,
         seed=derive_seed(competition.rules.seed, "agent", board.agent_count),
         hyperparameters={name: hyperparameter_to_message(value) for name, value in hyperparameters.items()},
+    )
+
+
+def _waiting_row(board: BoardRow, spec: agent_pb2.AgentSpec, **fields: Any) -> AgentRow:
+    return AgentRow(
+        board=board.name,
+        number=board.agent_count,
+        name=spec.name,
+        algorithm=spec.algorithm,
+        spec=messages.to_bytes(spec),
+        state=State.WAITING,
+        create_time=store.now(),
+        **fields,
     )
 
 

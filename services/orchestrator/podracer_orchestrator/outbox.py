@@ -7,6 +7,7 @@ again after a crash between delivery and `delivered` changes nothing.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import TypeAlias
 
 from google.protobuf.message import Message
 from sqlalchemy import delete, select
@@ -20,24 +21,24 @@ from podracer_orchestrator.stored_messages import description_of, encode, spec_o
 from podracer_orchestrator.tables import JobRow, OutboxRow
 from podracer_orchestrator.transactions import OUTBOX, touch
 
-FORK_AGENT = "ForkAgent"
-PIN_AGENT = "PinAgent"
-STOP_AGENT = "StopAgent"
 CREATE_LEADERBOARD = "CreateLeaderboard"
 DELETE_LEADERBOARD = "DeleteLeaderboard"
 RECORD_EVALUATIONS = "RecordEvaluations"
 SET_ALIAS = "SetAlias"
 SUBMIT_CANDIDATE = "SubmitCandidate"
 
+AgentAct: TypeAlias = (
+    leaderboard_pb2.ForkAgentRequest | leaderboard_pb2.PinAgentRequest | leaderboard_pb2.StopAgentRequest
+)
 REQUEST_TYPES: dict[str, type[Message]] = {
     CREATE_LEADERBOARD: leaderboard_pb2.CreateLeaderboardRequest,
     DELETE_LEADERBOARD: leaderboard_pb2.DeleteLeaderboardRequest,
-    FORK_AGENT: leaderboard_pb2.ForkAgentRequest,
-    PIN_AGENT: leaderboard_pb2.PinAgentRequest,
     RECORD_EVALUATIONS: leaderboard_pb2.RecordEvaluationsRequest,
     SET_ALIAS: leaderboard_pb2.SetAliasRequest,
-    STOP_AGENT: leaderboard_pb2.StopAgentRequest,
     SUBMIT_CANDIDATE: leaderboard_pb2.SubmitCandidateRequest,
+    "ForkAgent": leaderboard_pb2.ForkAgentRequest,
+    "PinAgent": leaderboard_pb2.PinAgentRequest,
+    "StopAgent": leaderboard_pb2.StopAgentRequest,
 }
 
 ROWS_AT_ONCE = 100
@@ -87,9 +88,9 @@ def set_alias(
     _append(session, job, SET_ALIAS, request)
 
 
-def act_on_agent(session: Session, job: JobRow, method: str, request: Message) -> None:
+def act_on_agent(session: Session, job: JobRow, request: AgentAct) -> None:
     """Have an agent forked, pinned or stopped."""
-    _append(session, job, method, request)
+    _append(session, job, request.DESCRIPTOR.name.removesuffix("Request"), request)
 
 
 def submit_candidate(session: Session, job: JobRow, request: leaderboard_pb2.SubmitCandidateRequest) -> None:

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
 
-from google.protobuf.message import Message
 from sqlalchemy.orm import Session
 
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
@@ -31,19 +29,6 @@ from podracer_orchestrator.transactions import WORK, Transactions, touch
 
 FORKED = "AGENT_FORKED"
 _ALIVE = (leaderboard_pb2.AGENT_STATE_TRAINING, leaderboard_pb2.AGENT_STATE_WAITING)
-
-
-@dataclass(frozen=True, slots=True)
-class _Act:
-    """An act, and the event that tells of it; `needs` is the prefix of a checkpoint that has to be there."""
-
-    method: str
-    request: Message
-    kind: str
-    agent: str
-    message: str
-    details: dict[str, str]
-    needs: str = ""
 
 
 class AgentActs:
@@ -77,16 +62,8 @@ class AgentActs:
             changed = hyperparameters_from_message(request.hyperparameters)
             told = ", ".join(f"{name} {changed[name]}" for name in sorted(changed)) or "nothing changed"
             prefix = agent.spec.initialization.parents[0].checkpoint.prefix
-            act = _Act(
-                outbox.FORK_AGENT,
-                request,
-                FORKED,
-                request.name,
-                f"{last_part(request.name)} is forked by {by}: {told}",
-                {"by": by, "request_id": request.request_id, "checkpoint": prefix, "changed": told},
-                needs=prefix,
-            )
-            await self._write(board, act)
+            message = f"is forked by {by}: {told}"
+            await self._write(board, request, FORKED, message, by=by, checkpoint=prefix, changed=told)
             with contextlib.suppress(PodracerError):
                 return (await self._board.fork(request)).name
             return ""
@@ -101,10 +78,7 @@ class AgentActs:
                 _require_alive(agent)
             what = "pinned" if pinned else "unpinned"
             request = leaderboard_pb2.PinAgentRequest(name=name, unpin=not pinned)
-            message = f"{last_part(name)} is {what} by {by}"
-            await self._write(
-                board, _Act(outbox.PIN_AGENT, request, f"AGENT_{what.upper()}", name, message, {"by": by})
-            )
+            await self._write(board, request, f"AGENT_{what.upper()}", f"is {what} by {by}", by=by)
 
     async def stop(self, name: str, by: str) -> None:
         """Stop an agent; nothing where it is stopped already. Raises NotFound, PreconditionFailed."""
@@ -115,8 +89,7 @@ class AgentActs:
             _require_alive(agent)
             request = leaderboard_pb2.StopAgentRequest(name=name)
             ends = " once its round has ended" if agent.state == leaderboard_pb2.AGENT_STATE_TRAINING else ""
-            message = f"{last_part(name)} is stopped by {by}{ends}"
-            await self._write(board, _Act(outbox.STOP_AGENT, request, "AGENT_STOPPED", name, message, {"by": by}))
+            await self._write(board, request, "AGENT_STOPPED", f"is stopped by {by}{ends}", by=by)
 
     @contextlib.asynccontextmanager
     async def _turn(self, agent: str) -> AsyncIterator[str]:
@@ -127,17 +100,18 @@ class AgentActs:
             await self._delivery.flush(board)
             yield board
 
-    async def _write(self, board: str, act: _Act) -> None:
+    async def _write(self, board: str, request: outbox.AgentAct, kind: str, message: str, **details: str) -> None:
         """Durable from here on; told to the leaderboard now where that can be, else later."""
+        name, prefix = request.name, details.get("checkpoint")
 
         def operation(session: Session) -> None:
-            job = _living_job(session, act.agent)
-            if act.needs and not promotions.is_there(session, act.needs):
-                message = f"the checkpoint {act.needs} of {act.agent} is not there any more, or damaged"
-                raise PreconditionFailed(message, reason="NO_CHECKPOINT", agent=act.agent)
-            outbox.act_on_agent(session, job, act.method, act.request)
-            now = self._clock.now()
-            events.record(session, job, act.kind, act.message, now=now, subject=act.agent, **act.details)
+            job = _living_job(session, name)
+            if prefix is not None and not promotions.is_there(session, prefix):
+                problem = f"the checkpoint {prefix} of {name} is not there any more, or damaged"
+                raise PreconditionFailed(problem, reason="NO_CHECKPOINT", agent=name)
+            outbox.act_on_agent(session, job, request)
+            told = f"{last_part(name)} {message}"
+            events.record(session, job, kind, told, now=self._clock.now(), subject=name, **details)
             touch(session, WORK)
 
         await self._transactions.write(operation)
