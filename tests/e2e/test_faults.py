@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 from collections.abc import Callable
 from pathlib import Path
 
 import psutil
 import pytest
+from safetensors.numpy import load_file
 
+from podracer.common.v1.agent_pb2 import AgentSpec
+from podracer_core.storage.manifest import Manifest
+from support.commands import run_here
+from support.documents import blocks
 from support.endless_job import committed, end_running, rows, wait_for_rounds, write_job
-from support.processes import Command, wait_until
+from support.processes import ROOT, Command, wait_until
 
 pytestmark = pytest.mark.processes
 SERVICES = ["worker", "evaluator", "learner", "orchestrator", "leaderboard"]
@@ -118,6 +124,60 @@ def test_a_damaged_checkpoint_costs_no_more_than_the_way_to_the_one_before_it(
     refused = {prefix for (prefix,) in rows(tmp_path, "SELECT prefix FROM checkpoints WHERE refused")}
     assert refused and refused <= damaged
     assert len(rows(tmp_path, "SELECT message FROM events WHERE kind = 'CHECKPOINT_REFUSED'")) == len(refused)
+
+
+@pytest.mark.thorough
+def test_a_fork_trains_on_from_its_parents_weights_after_a_killed_orchestrator(
+    start: Callable[[], Command], tmp_path: Path
+) -> None:
+    """With so small a learning rate that its weights show whose they were."""
+    command = start()
+    wait_for_rounds(tmp_path, 2, "two rounds")
+    forked = run_here("agent", "fork", "faults", "a0001", "--set", "learning_rate=1e-7", cwd=tmp_path)
+    assert forked.returncode == 0, forked.stderr
+    (orchestrator,) = command.services("podracer_orchestrator")
+    orchestrator.send_signal(signal.SIGKILL)
+    name = forked.lines[0].removeprefix("forked a0001: ")
+    query = f"SELECT prefix FROM checkpoints WHERE agent LIKE '%/{name}' ORDER BY env_steps"
+    wait_until(lambda: rows(tmp_path, query), 120, "a checkpoint of the fork")
+    ((first,), *_) = rows(tmp_path, query)
+    ((spec,),) = rows(tmp_path, f"SELECT spec FROM agents WHERE name LIKE '%/{name}'", "leaderboard")
+    start_from = AgentSpec.FromString(spec).initialization.parents[0]
+    assert start_from.agent.endswith("/a0001")
+    manifest = Manifest.from_json((checkpoint(tmp_path, first) / "manifest.json").read_bytes(), first)
+    assert manifest.metadata["hyperparameters"]["learning_rate"] == 1e-7
+    assert manifest.metadata["env_steps"] > start_from.checkpoint.env_steps > 0
+    before, after = (
+        load_file(checkpoint(tmp_path, each) / "actor.safetensors") for each in (start_from.checkpoint.prefix, first)
+    )
+    trained = [key for key in before if before[key].dtype.kind == "f" and "weight" in key]
+    assert trained
+    for key in trained:
+        assert abs(before[key] - after[key]).max() < 1e-4, key
+    execute_document(tmp_path)
+    finish(command, tmp_path)
+    told = rows(tmp_path, "SELECT kind FROM events WHERE kind LIKE 'AGENT_%' ORDER BY position")
+    assert [kind for (kind,) in told if kind != "AGENT_PINNED"] == [
+        *("AGENT_FORKED", "AGENT_FORKED", "AGENT_UNPINNED", "AGENT_STOPPED"),
+    ]
+
+
+def execute_document(folder: Path) -> None:
+    """The commands of docs/steering.md, for two agents that were pinned before: they cannot be replaced meanwhile."""
+    alive = rows(folder, "SELECT name FROM agents WHERE state IN ('waiting', 'training') AND best_rung", "leaderboard")
+    names = [name.rpartition("/")[2] for (name,) in alive]
+    pinned = [name for name in names if not run_here("agent", "pin", "faults", name, cwd=folder).returncode]
+    (commands,) = blocks((ROOT / "docs" / "steering.md").read_text(), "sh")
+    for line in commands.splitlines():
+        words = {"JOB": "faults", "a0003": pinned[0], "a0007": pinned[1]}
+        arguments = [words.get(word, word) for word in shlex.split(line, comments=True)]
+        done = run_here(*arguments[1:], cwd=folder)
+        assert not done.returncode, (line, done.stderr)
+
+
+def checkpoint(folder: Path, prefix: str) -> Path:
+    (found,) = (folder / "runs").rglob(prefix.rstrip("/"))
+    return found
 
 
 def test_everything_dies_with_a_killed_command(start: Callable[[], Command]) -> None:

@@ -164,6 +164,16 @@ def test_every_act(page: Any, job: str, folder: Path) -> None:
     page.wait_for_selector("text=rolled back")
     with Client.connect(folder=folder / "runs") as client:
         assert len(client.promotions(job)) == 3
+    see(page, "lineage", text="a0001")
+    page.click(f"#agent-{agent}")
+    act(page, f"pin-{agent}")
+    page.wait_for_selector("section.panel >> text=pinned")
+    act(page, f"unpin-{agent}")
+    act(page, f"fork-{agent}", **{"set-learning_rate": "2e-5"})
+    page.wait_for_selector("section.panel >> text=learning_rate 2e-05")
+    fork = page.inner_text("section.panel h2")
+    act(page, f"stop-{fork}")
+    page.wait_for_selector("section.panel >> text=/stopped|stops after/")
 
 
 def test_the_keyboard_reaches_everything(page: Any, job: str) -> None:

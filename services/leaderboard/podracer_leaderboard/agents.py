@@ -18,6 +18,7 @@ class State(enum.StrEnum):
     WAITING = "waiting"
     RETIRED = "retired"
     FAILED = "failed"
+    STOPPED = "stopped"
 
 
 ALIVE = (State.TRAINING, State.WAITING)
@@ -54,6 +55,8 @@ class Agent:
     waiting_since   the smaller, the longer it has waited
     started         whether a pod has ever had it
     generation      rounds that have ended in its place, those of the agents that it replaced included
+    forked          whether a user has made it from another agent
+    pinned          whether a user wants that no other takes its place
     """
 
     name: str
@@ -71,6 +74,18 @@ class Agent:
     waiting_since: int
     started: bool
     generation: int = 0
+    forked: bool = False
+    pinned: bool = False
+
+    @property
+    def leads(self) -> bool:
+        """Whether it goes before all others: a user has forked it, and no pod has had it yet."""
+        return self.forked and not self.started
+
+    @property
+    def may_give_way(self) -> bool:
+        """Whether another may take its place: a pod has had it, and no user has pinned it."""
+        return self.started and not self.pinned
 
     @property
     def merit(self) -> float | None:
@@ -143,9 +158,9 @@ class Population:
 
     @property
     def waiting(self) -> list[Agent]:
-        """Those that a pod may have now, the longest waiting first."""
+        """Those that a pod may have now, first those that users have forked, then the longest waiting."""
         waiting = (agent for agent in self.agents if agent.state is State.WAITING)
-        return sorted(waiting, key=lambda agent: agent.waiting_since)
+        return sorted(waiting, key=lambda agent: (not agent.leads, agent.waiting_since))
 
     def scores_of(self, member: Agent | NewAgent) -> list[float]:
         """The last scores of a member's curve, oldest first; none of a new agent's, or without adaptive rounds."""

@@ -12,7 +12,7 @@ from podracer_core.catalogue.algorithms import find_algorithm
 from podracer_core.catalogue.extensions import load_class
 from podracer_core.catalogue.hyperparameters import Hyperparameter
 from podracer_core.catalogue.messages import space_from_message
-from podracer_core.catalogue.ranges import Choice, Fixed, HyperparameterValue, IntegerInterval, Interval, Range
+from podracer_core.catalogue.ranges import Choice, Fixed, IntegerInterval, Interval, Range
 from podracer_core.catalogue.spaces import Space
 from podracer_core.errors import FieldViolation, InvalidInput
 from podracer_core.jobs.evolution import Evolution
@@ -116,17 +116,12 @@ def _fitted(knob: Hyperparameter, search: Range) -> Range:
     """The same range with values of the hyperparameter's type: one value must not have two forms."""
     match search:
         case Fixed(value):
-            return Fixed(_typed(knob, value))
+            return Fixed(knob.typed(value))
         case Choice(values):
-            return Choice(tuple(_typed(knob, value) for value in values))
+            return Choice(tuple(knob.typed(value) for value in values))
         case Interval(low, high, logarithmic) if knob.kind == "int":
             return IntegerInterval(int(low), int(high), logarithmic)
         case Interval():
             return replace(search, near_one=knob.near_one)
         case IntegerInterval():
             return search
-
-
-def _typed(knob: Hyperparameter, value: HyperparameterValue) -> HyperparameterValue:
-    """`1` where a real number is meant is `1.0`."""
-    return float(value) if knob.kind == "float" and isinstance(value, int) else value

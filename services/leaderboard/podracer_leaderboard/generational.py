@@ -50,7 +50,7 @@ class Generational(Generator):
         )
         worst = judged[: math.floor(self.rules.replaced_fraction * len(judged))]
         for place, agent in enumerate(worst):
-            if _score(agent) < _score(judged[-1]):
+            if agent.may_give_way and _score(agent) < _score(judged[-1]):
                 reason = f"place {len(judged) - place} of {len(judged)} in generation {generation}"
                 breeding.exploit_or_explore(Vacancy(reason, agent, generation))
         while breeding.has_room:

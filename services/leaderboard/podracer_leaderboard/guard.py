@@ -166,15 +166,16 @@ def _check_created(cohort: Cohort, competition: Competition, population: Populat
         raise InvalidInput(f"two new agents replace the same one: {', '.join(sorted(replaced))}")
     _check_retired(cohort, known, replaced)
     leaving = len(replaced) + len(cohort.retired)
-    alive, most = len(population.alive) - leaving + len(cohort.created), competition.rules.population
+    alive = len(population.alive) - leaving + len(cohort.created)
+    most = max(competition.rules.population, len(population.alive))  # users' forks are beyond the population
     if alive > most:
         raise InvalidInput(f"{alive} agents would be alive, expected at most the population of {most}")
 
 
 def _check_retired(cohort: Cohort, known: _Known, replaced: Sequence[str]) -> None:
     for index, each in enumerate(cohort.retired):
-        if not isinstance(each, Retirement) or not _is_one_of(each.agent, known.waiting):
-            raise InvalidInput(f"retired[{index}] is {each!r:.200}, expected an agent that waits")
+        if not isinstance(each, Retirement) or not _may_end(each.agent, known):
+            raise InvalidInput(f"retired[{index}] is {each!r:.200}, expected an agent that waits and is not pinned")
         if not isinstance(each.reason, str) or len(each.reason) > MAX_REASON or _storable(each.reason) != each.reason:
             raise InvalidInput(f"retired[{index}]: reason is {each.reason!r:.100}, expected plain characters")
     names = [*replaced, *(each.agent.name for each in cohort.retired)]
@@ -193,13 +194,14 @@ def _check_new(new: NewAgent, space: SearchSpace, known: _Known) -> None:
         raise InvalidInput(f"reason is {new.reason!r:.100}, expected at most {MAX_REASON} plain characters")
     if not isinstance(new.generation, int) or not 0 <= new.generation <= MAX_GENERATION:
         raise InvalidInput(f"generation is {new.generation!r:.100}, expected 0 or more")
-    space.check(new.algorithm, new.hyperparameters)
+    parents = [each.hyperparameters for each in new.parents if isinstance(each, Agent)]
+    space.check(new.algorithm, new.hyperparameters, parents)
     if new.shape != shape_of(new.algorithm, new.hyperparameters):
         raise InvalidInput(
             "its shape is not that of its hyperparameters, expected shape_of(algorithm, hyperparameters)"
         )
-    if new.replaced is not None and not _is_one_of(new.replaced, known.waiting):
-        raise InvalidInput(f"replaces {_name(new.replaced)}, expected an agent that waits")
+    if new.replaced is not None and not _may_end(new.replaced, known):
+        raise InvalidInput(f"replaces {_name(new.replaced)}, expected an agent that waits and is not pinned")
     _check_start(new, known)
 
 
@@ -257,6 +259,10 @@ def _by_name(agents: Iterable[Agent]) -> Mapping[str, Agent]:
 
 def _is_one_of(agent: object, known: Mapping[str, Agent]) -> bool:
     return isinstance(agent, Agent) and known.get(agent.name) == agent
+
+
+def _may_end(agent: object, known: _Known) -> bool:
+    return isinstance(agent, Agent) and _is_one_of(agent, known.waiting) and not agent.pinned
 
 
 def _name(agent: object) -> str:

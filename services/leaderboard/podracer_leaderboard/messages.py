@@ -28,6 +28,7 @@ STATES = {
     State.WAITING: leaderboard_pb2.AGENT_STATE_WAITING,
     State.RETIRED: leaderboard_pb2.AGENT_STATE_RETIRED,
     State.FAILED: leaderboard_pb2.AGENT_STATE_FAILED,
+    State.STOPPED: leaderboard_pb2.AGENT_STATE_STOPPED,
 }
 
 
@@ -68,6 +69,8 @@ def agent(row: AgentRow) -> leaderboard_pb2.Agent:
         failure=row.failure,
         reason=row.reason,
         replaced=row.replaced,
+        pinned=row.pinned,
+        stopping=row.stopping,
     )
     if row.latest_evaluation is not None:
         message.latest_evaluation.ParseFromString(row.latest_evaluation)

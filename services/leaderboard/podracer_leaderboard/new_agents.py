@@ -5,7 +5,9 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from random import Random
+from typing import Any
 
+from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from podracer.common.v1 import agent_pb2, evolution_pb2
@@ -13,10 +15,12 @@ from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
 from podracer_core.catalogue.algorithms import find_algorithm
 from podracer_core.catalogue.messages import hyperparameter_to_message, hyperparameters_from_message
 from podracer_core.catalogue.ranges import HyperparameterValue
-from podracer_core.errors import FieldViolation, InvalidInput
+from podracer_core.errors import FieldViolation, InvalidInput, PreconditionFailed
+from podracer_core.rpc.resource_names import last_part
 from podracer_leaderboard import messages, store
-from podracer_leaderboard.agents import Action, NewAgent, Start, State
+from podracer_leaderboard.agents import ALIVE, Action, NewAgent, Start, State
 from podracer_leaderboard.competition import Competition
+from podracer_leaderboard.search_space import shape_of
 from podracer_leaderboard.tables import AgentRow, BoardRow, ParentRow
 
 _KINDS = {
@@ -57,17 +61,12 @@ def create_founders(session: Session, board: BoardRow, competition: Competition)
         spec = _new_spec(board, competition, founder.algorithm, _hyperparameters(founder))
         spec.initialization.CopyFrom(initialization)
         session.add(
-            AgentRow(
-                board=board.name,
-                number=board.agent_count,
-                name=spec.name,
-                algorithm=spec.algorithm,
-                spec=messages.to_bytes(spec),
+            _waiting_row(
+                board,
+                spec,
                 origin=Action.FRESH,
-                state=State.WAITING,
                 reason=f"it starts from {founder.agent}",
                 lineage=spec.name,
-                create_time=store.now(),
                 waiting_since=store.tick(board),
                 env_steps=0,
                 cost_s=0.0,
@@ -88,18 +87,13 @@ def create_agent(
     spec = _new_spec(board, competition, new.algorithm, new.hyperparameters)
     noise_seed = derive_seed(competition.rules.seed, "noise", board.agent_count)
     spec.initialization.CopyFrom(_initialization(new, parents, noise_seed))
-    row = AgentRow(
-        board=board.name,
-        number=board.agent_count,
-        name=spec.name,
-        algorithm=spec.algorithm,
-        spec=messages.to_bytes(spec),
+    row = _waiting_row(
+        board,
+        spec,
         origin=new.action,
-        state=State.WAITING,
         reason=new.reason,
         replaced=replaced.name if replaced else "",
         lineage=parents[0].lineage if parents else spec.name,
-        create_time=store.now(),
         waiting_since=replaced.waiting_since if replaced else store.tick(board),
         # A fusion has had the training of its older parent: it is judged among those that are as old.
         env_steps=max((parent.best_env_steps for parent in parents), default=0),
@@ -113,6 +107,79 @@ def create_agent(
         for place, parent in enumerate(spec.initialization.parents)
     )
     return row
+
+
+def fork_agent(
+    session: Session,
+    board: BoardRow,
+    competition: Competition,
+    parent: AgentRow,
+    changed: Mapping[str, HyperparameterValue],
+    request_id: str,
+) -> AgentRow:
+    """Make an agent of a parent's weights and optimizer, and of its hyperparameters with some `changed`.
+
+    The checkpoint is that of the parent's best candidate, as of any child; the newest one where it has none.
+
+    Raises InvalidInput for values that it cannot have, PreconditionFailed (NO_CHECKPOINT) where there are no weights.
+    """
+    hyperparameters = _forked(agent_pb2.AgentSpec.FromString(parent.spec), changed)
+    lowest = select(func.min(AgentRow.generation)).where(AgentRow.board == board.name, AgentRow.state.in_([*ALIVE]))
+    generation = session.scalar(lowest)
+    spec = _new_spec(board, competition, parent.algorithm, hyperparameters)
+    is_judged = parent.best_evaluation is not None
+    spec.initialization.kind = agent_pb2.INITIALIZATION_KIND_COPY
+    spec.initialization.inherit_replay = shape_of(spec.algorithm, hyperparameters) == store.shape_of_row(parent)
+    spec.initialization.parents.add(agent=parent.name, checkpoint=_weights(parent), weight=1.0)
+    told = ", ".join(f"{name} {hyperparameters[name]}" for name in sorted(changed)) or "nothing changed"
+    row = _waiting_row(
+        board,
+        spec,
+        origin=Action.EXPLOIT,
+        reason=f"forked by a user from {last_part(parent.name)}: {told}",
+        lineage=parent.lineage,
+        waiting_since=store.tick(board),
+        env_steps=parent.best_env_steps if is_judged else parent.env_steps,
+        cost_s=parent.best_cost_s if is_judged else parent.cost_s,
+        rung=parent.best_rung if is_judged else parent.rung,
+        generation=parent.generation if generation is None else generation,
+        fork_request=request_id,
+    )
+    session.add(row)
+    session.add(ParentRow(board=board.name, child=row.name, place=0, parent=parent.name))
+    return row
+
+
+def _weights(parent: AgentRow) -> agent_pb2.CheckpointReference:
+    if parent.best_evaluation is not None:
+        return agent_pb2.Evaluation.FromString(parent.best_evaluation).checkpoint
+    if parent.latest_checkpoint is not None:
+        return agent_pb2.CheckpointReference.FromString(parent.latest_checkpoint)
+    message = f"agent {parent.name} has no checkpoint yet: its first round has not ended"
+    raise PreconditionFailed(message, reason="NO_CHECKPOINT", agent=parent.name)
+
+
+def _forked(parent: agent_pb2.AgentSpec, changed: Mapping[str, HyperparameterValue]) -> dict[str, HyperparameterValue]:
+    """Raises InvalidInput with every value that is unknown, out of its bounds, or would need another network."""
+    values = hyperparameters_from_message(parent.hyperparameters)
+    knobs = {knob.name: knob for knob in find_algorithm(parent.algorithm).hyperparameters}
+    violations: list[FieldViolation] = []
+    for name, value in sorted(changed.items()):
+        knob = knobs.get(name)
+        try:
+            if knob is None:
+                raise InvalidInput.of(name, f"is no hyperparameter of {parent.algorithm}")
+            fitted = knob.typed(value)
+            knob.check(fitted)
+            if knob.scope == "network" and fitted != values.get(name):
+                problem = f"is of the network, which the parent's weights have to fit: it stays {values.get(name)}"
+                raise InvalidInput.of(name, problem)
+            values[name] = fitted
+        except InvalidInput as error:
+            violations += error.violations
+    if violations:
+        raise InvalidInput("; ".join(map(str, violations)), violations=violations, reason="INVALID_HYPERPARAMETER")
+    return values
 
 
 def derive_seed(seed: int, stream: str, number: int) -> int:
@@ -136,6 +203,19 @@ def _new_spec(
         algorithm=algorithm,
         seed=derive_seed(competition.rules.seed, "agent", board.agent_count),
         hyperparameters={name: hyperparameter_to_message(value) for name, value in hyperparameters.items()},
+    )
+
+
+def _waiting_row(board: BoardRow, spec: agent_pb2.AgentSpec, **fields: Any) -> AgentRow:
+    return AgentRow(
+        board=board.name,
+        number=board.agent_count,
+        name=spec.name,
+        algorithm=spec.algorithm,
+        spec=messages.to_bytes(spec),
+        state=State.WAITING,
+        create_time=store.now(),
+        **fields,
     )
 
 

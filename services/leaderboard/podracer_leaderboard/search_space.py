@@ -98,8 +98,16 @@ class SearchSpace:
         searched = (knob.name for knob in knobs if knob.scope == scope and knob.name in ranges)
         return sorted(name for name in searched if not isinstance(ranges[name], Fixed))
 
-    def check(self, algorithm: str, hyperparameters: Mapping[str, HyperparameterValue]) -> None:
-        """Raises InvalidInput unless every hyperparameter is there, of its type, and where the job searches."""
+    def check(
+        self,
+        algorithm: str,
+        hyperparameters: Mapping[str, HyperparameterValue],
+        parents: Sequence[Mapping[str, HyperparameterValue]] = (),
+    ) -> None:
+        """Raises InvalidInput unless every hyperparameter is there, of its type, and where the job searches.
+
+        What one of the `parents` has is right as well: founders and users' forks may be elsewhere.
+        """
         info = find_algorithm(algorithm)
         defaults = info.defaults()
         if odd := sorted(set(hyperparameters) ^ set(defaults)):
@@ -110,6 +118,8 @@ class SearchSpace:
             if type(value) is not type(defaults[knob.name]):
                 expected = type(defaults[knob.name]).__name__
                 raise InvalidInput(f"{knob.name} is {value!r} of type {type(value).__name__}, expected {expected}")
+            if any(parent.get(knob.name) == value for parent in parents):
+                continue
             if search is None and value != defaults[knob.name]:
                 raise InvalidInput(
                     f"{knob.name} is {value!r}, expected its default {defaults[knob.name]!r}: not searched"

@@ -21,6 +21,7 @@ from podracer_core.rpc.aio_server import AioRpcServer, Readiness, create_aio_ser
 from podracer_core.rpc.auth import Authorizer
 from podracer_core.rpc.tokens import Role, TokenFiles
 from podracer_core.service.process import ServiceSettings, announce
+from podracer_leaderboard.acts import Acts
 from podracer_leaderboard.boards import Aliases, Boards
 from podracer_leaderboard.changes import Changes
 from podracer_leaderboard.evaluations import Evaluations
@@ -46,6 +47,9 @@ _WRITES = (
     "SubmitCandidate",
     "RecordEvaluations",
     "SetAlias",
+    "ForkAgent",
+    "PinAgent",
+    "StopAgent",
     "DeleteLeaderboard",
 )
 _PREFIX = "/podracer.leaderboard.v1.LeaderboardService/"
@@ -106,6 +110,7 @@ class LeaderboardService(LeaderboardServiceServicer):
         self._evaluations = Evaluations(database, self._changes)
         self._listings = Listings(database)
         self._aliases = Aliases(database)
+        self._acts = Acts(database)
 
     async def drain(self) -> None:
         """Tell the watchers that the server is about to end."""
@@ -165,6 +170,15 @@ class LeaderboardService(LeaderboardServiceServicer):
         self, request: pb.ListAliasHistoryRequest, context: Context
     ) -> pb.ListAliasHistoryResponse:
         return await self._aliases.history(request)
+
+    async def ForkAgent(self, request: pb.ForkAgentRequest, context: Context) -> pb.ForkAgentResponse:  # noqa: N802
+        return pb.ForkAgentResponse(agent=await self._acts.fork(request))
+
+    async def PinAgent(self, request: pb.PinAgentRequest, context: Context) -> pb.PinAgentResponse:  # noqa: N802
+        return pb.PinAgentResponse(agent=await self._acts.pin(request.name, pinned=not request.unpin))
+
+    async def StopAgent(self, request: pb.StopAgentRequest, context: Context) -> pb.StopAgentResponse:  # noqa: N802
+        return pb.StopAgentResponse(agent=await self._acts.stop(request.name))
 
     async def DeleteLeaderboard(  # noqa: N802
         self, request: pb.DeleteLeaderboardRequest, context: Context

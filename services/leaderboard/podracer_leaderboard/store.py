@@ -184,4 +184,6 @@ def _agent(row: AgentRow) -> Agent:
         waiting_since=row.waiting_since,
         started=row.started,
         generation=row.generation,
+        forked=bool(row.fork_request),
+        pinned=row.pinned,
     )

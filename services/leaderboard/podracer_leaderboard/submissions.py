@@ -126,7 +126,9 @@ def _end_round(
     agent.waiting_since = store.tick(board)
     if request.latest.prefix:
         agent.latest_checkpoint = messages.to_bytes(request.latest)
-    agent.state, agent.failure = (State.FAILED, request.failure) if request.failure else (State.WAITING, "")
+    goes_on = State.STOPPED if agent.stopping else State.WAITING
+    agent.state, agent.failure = (State.FAILED, request.failure) if request.failure else (goes_on, "")
+    agent.stopping = False
     if request.failure:
         logger.warning("agent %s failed: %s", agent.name, request.failure)
 

@@ -57,10 +57,17 @@ class AgentRow(Tables, kw_only=True):
     """An agent: `spec` is what never changes of its AgentSpec; the `best_` columns belong to its best candidate.
 
     latest_score  what its last round is compared by within its rung; None where it was not judged
+    fork_request  id of the request by which a user forked it; empty for one that a generator wanted
+    pinned        a user wants that no other takes its place
+    stopping      a user has stopped it while a pod has it
     """
 
     __tablename__ = "agents"
-    __table_args__ = (Index(None, "board", "state"), Index(None, "board", "lineage"))
+    __table_args__ = (
+        Index(None, "board", "state"),
+        Index(None, "board", "lineage"),
+        Index(None, "board", "fork_request"),
+    )
 
     board: Mapped[str] = _board()
     number: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
@@ -88,6 +95,9 @@ class AgentRow(Tables, kw_only=True):
     best_env_steps: Mapped[int] = mapped_column(default=0)
     best_cost_s: Mapped[float] = mapped_column(default=0.0)
     generation: Mapped[int] = mapped_column(default=0)
+    fork_request: Mapped[str] = mapped_column(default="")
+    pinned: Mapped[bool] = mapped_column(default=False)
+    stopping: Mapped[bool] = mapped_column(default=False)
 
 
 class ParentRow(Tables, kw_only=True):

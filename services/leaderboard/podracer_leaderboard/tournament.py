@@ -38,7 +38,7 @@ class Tournament(Generator):
         if cohort.created and cohort.shape is None:  # all of them have given way to agents of other shapes
             cohort.join(cohort.created[0])
         rest = (agent for agent in queue if agent.shape == cohort.shape)
-        for agent in sorted(rest, key=lambda agent: (agent.rung, agent.waiting_since)):
+        for agent in sorted(rest, key=lambda agent: (not agent.leads, agent.rung, agent.waiting_since)):
             if cohort.is_full:
                 break
             cohort.take(agent)
@@ -52,7 +52,7 @@ class Tournament(Generator):
         """The waiting agents, the next one first."""
         efforts = {agent.name: self.rules.effort(agent.env_steps, agent.cost_s) for agent in population.alive}
         middle = median_low(efforts.values()) if efforts else 0.0
-        return sorted(population.waiting, key=lambda agent: max(efforts[agent.name], middle))
+        return sorted(population.waiting, key=lambda agent: (not agent.leads, max(efforts[agent.name], middle)))
 
 
 class _Cohort:
@@ -128,7 +128,7 @@ class _Cohort:
 
     def _place_at_bottom(self, agent: Agent, fraction: float) -> str:
         """The place of an agent among the worst `fraction` of its rung, for people; empty where it is not there."""
-        if not agent.started or agent.score is None:
+        if agent.score is None or not agent.may_give_way:
             return ""
         peers = self._population.peers.get(agent.name, ())
         if not is_at_bottom(agent.score, peers, fraction):

@@ -37,6 +37,12 @@ def after(session: Session, job_uid: str, position: int, limit: int) -> Sequence
     return session.scalars(query.order_by(EventRow.position).limit(limit)).all()
 
 
+def details(session: Session, job: JobRow, kind: str) -> Sequence[dict[str, str]]:
+    """The details of a job's events of a kind, oldest first."""
+    query = select(EventRow.details).where(EventRow.job_uid == job.uid, EventRow.kind == kind)
+    return session.scalars(query.order_by(EventRow.position)).all()
+
+
 def messages(session: Session, job: JobRow, kind: str) -> Sequence[str]:
     """What a job's events of a kind say, oldest first."""
     query = select(EventRow.message).where(EventRow.job_uid == job.uid, EventRow.kind == kind)

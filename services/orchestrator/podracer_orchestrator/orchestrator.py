@@ -17,6 +17,7 @@ from podracer_core.rpc.tokens import FileToken, LeaseTokens
 from podracer_core.storage import open_store
 from podracer_core.storage.object_store import ObjectStore
 from podracer_orchestrator.artifacts.retention import RetentionTask
+from podracer_orchestrator.board.agent_acts import AgentActs
 from podracer_orchestrator.board.client import LeaderboardClient
 from podracer_orchestrator.board.delivery import Delivery
 from podracer_orchestrator.board.requests import CohortProposer, EnsembleMaker
@@ -69,6 +70,7 @@ class Orchestrator:
         board = self.board = LeaderboardClient(channel)
         self._delivery = Delivery(transactions, board, changes, self.clock)
         proposer = CohortProposer(transactions, board, self._delivery, self.clock)
+        self.agent_acts = AgentActs(transactions, board, self._delivery, proposer, self.clock)
         self.dispatcher = Dispatcher(
             transactions, self.deadlines, lease_tokens, proposer, changes, self.clock, self.pool_shares
         )

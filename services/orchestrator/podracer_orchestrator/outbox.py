@@ -7,6 +7,7 @@ again after a crash between delivery and `delivered` changes nothing.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import TypeAlias
 
 from google.protobuf.message import Message
 from sqlalchemy import delete, select
@@ -26,12 +27,18 @@ RECORD_EVALUATIONS = "RecordEvaluations"
 SET_ALIAS = "SetAlias"
 SUBMIT_CANDIDATE = "SubmitCandidate"
 
+AgentAct: TypeAlias = (
+    leaderboard_pb2.ForkAgentRequest | leaderboard_pb2.PinAgentRequest | leaderboard_pb2.StopAgentRequest
+)
 REQUEST_TYPES: dict[str, type[Message]] = {
     CREATE_LEADERBOARD: leaderboard_pb2.CreateLeaderboardRequest,
     DELETE_LEADERBOARD: leaderboard_pb2.DeleteLeaderboardRequest,
     RECORD_EVALUATIONS: leaderboard_pb2.RecordEvaluationsRequest,
     SET_ALIAS: leaderboard_pb2.SetAliasRequest,
     SUBMIT_CANDIDATE: leaderboard_pb2.SubmitCandidateRequest,
+    "ForkAgent": leaderboard_pb2.ForkAgentRequest,
+    "PinAgent": leaderboard_pb2.PinAgentRequest,
+    "StopAgent": leaderboard_pb2.StopAgentRequest,
 }
 
 ROWS_AT_ONCE = 100
@@ -79,6 +86,11 @@ def set_alias(
         request_id=request_id,
     )
     _append(session, job, SET_ALIAS, request)
+
+
+def act_on_agent(session: Session, job: JobRow, request: AgentAct) -> None:
+    """Have an agent forked, pinned or stopped."""
+    _append(session, job, request.DESCRIPTOR.name.removesuffix("Request"), request)
 
 
 def submit_candidate(session: Session, job: JobRow, request: leaderboard_pb2.SubmitCandidateRequest) -> None:

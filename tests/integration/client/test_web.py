@@ -156,6 +156,10 @@ def test_submit_watch_and_every_act(browser: Any, origin: str, act: Callable[...
     )
     status, refused = act("promote", job=job, agent="a0001")
     assert (status, refused["reason"]) == (404, "NOT_FOUND")
+    for name in ("fork", "pin", "unpin", "stop"):
+        status, refused = act(name, job=job, agent="a0001")
+        assert (status, refused["reason"]) == (404, "AGENT_NOT_FOUND")
+    assert act("fork", **{"job": job, "agent": "a0001", "set-gamma": 1})[1]["message"] == "set-gamma: expected a text"
     status, refused = act("rollback", job=job)
     assert (status, refused["reason"]) == (409, "NO_FORMER_POLICY")
     assert act("delete", job=job)[0] == 409

@@ -64,6 +64,8 @@ async def test_rounds_of_an_older_database_learn_what_their_lines_had_had(tmp_pa
     with create_engine(f"sqlite:///{tmp_path}/a.sqlite").connect() as connection:
         columns = "line_cost_s, line_env_steps, env_steps"
         rows = connection.execute(text(f"SELECT {columns} FROM rounds ORDER BY request_id")).all()
+        acts = connection.execute(text("SELECT fork_request, pinned, stopping FROM agents")).all()
+    assert acts == [("", 0, 0)] * 2, "no user has acted on them"
     assert rows == [(9.0, 1000, 1000), (20.0, 2000, 1000), (30.0, 3000, 1000), (18.0, 2000, 1000)]
 
 

@@ -27,7 +27,7 @@ from podracer.orchestrator.v1 import (
     pod_service_pb2_grpc,
 )
 from podracer.orchestrator.v1 import pod_service_pb2 as pod_pb2
-from podracer_core.errors import PodracerError, Unavailable
+from podracer_core.errors import NotFound, PodracerError, PreconditionFailed, Unavailable
 from podracer_core.rpc.aio_server import AioRpcServer, create_aio_server
 from podracer_core.rpc.auth import Authorizer, bearer
 from podracer_core.rpc.channel import open_aio_channel
@@ -62,6 +62,11 @@ class FakeLeaderboard(leaderboard_service_pb2_grpc.LeaderboardServiceServicer):
         self.candidates: list[leaderboard_pb2.Candidate] = []
         self.alias_changes: list[leaderboard_pb2.AliasChange] = []
         self.retired: set[str] = set()
+        self.goes_after_a_check = False
+        """Whether it is away once it has answered a ForkAgent that only asked."""
+        self.forks: dict[str, leaderboard_pb2.Agent] = {}
+        self.pinned: set[str] = set()
+        self.stopped: set[str] = set()
         self.hears_claims = False
         """Whether every candidate that is submitted claims the first place."""
         self.round_env_steps = 0
@@ -115,8 +120,46 @@ class FakeLeaderboard(leaderboard_service_pb2_grpc.LeaderboardServiceServicer):
         board = leaderboard_pb2.Leaderboard(name=request.name, candidates=self.candidates)
         return leaderboard_pb2.GetLeaderboardResponse(leaderboard=board)
 
+    async def GetAgent(self, request, context):  # noqa: N802
+        self._hear(request)
+        return leaderboard_pb2.GetAgentResponse(agent=self._agent(request.name))
+
+    async def ForkAgent(self, request, context):  # noqa: N802
+        self._hear(request)
+        parent = self._agent(request.name)
+        if request.request_id in self.forks:
+            return leaderboard_pb2.ForkAgentResponse(agent=self.forks[request.request_id])
+        if not parent.HasField("best_evaluation"):
+            raise PreconditionFailed("no checkpoint yet", reason="NO_CHECKPOINT")
+        fork = leaderboard_pb2.Agent(parents=[parent.name])
+        fork.spec.initialization.parents.add(agent=parent.name, checkpoint=parent.best_evaluation.checkpoint)
+        self.is_away |= self.goes_after_a_check
+        if not request.validate_only:
+            fork.name = f"{parent.name.rpartition('/')[0]}/a{next(self._numbers):04}"
+            self.forks[request.request_id] = fork
+        return leaderboard_pb2.ForkAgentResponse(agent=fork)
+
+    async def PinAgent(self, request, context):  # noqa: N802
+        self._hear(request)
+        (self.pinned.discard if request.unpin else self.pinned.add)(request.name)
+        return leaderboard_pb2.PinAgentResponse()
+
+    async def StopAgent(self, request, context):  # noqa: N802
+        self._hear(request)
+        self.stopped.add(request.name)
+        return leaderboard_pb2.StopAgentResponse()
+
     async def ListAgents(self, request, context):  # noqa: N802
         self._hear(request)
+        return leaderboard_pb2.ListAgentsResponse(agents=self._agents().values())
+
+    def _agent(self, name: str) -> leaderboard_pb2.Agent:
+        agents = self._agents()
+        if name not in agents:
+            raise NotFound(f"there is no agent {name}")
+        return agents[name]
+
+    def _agents(self) -> dict[str, leaderboard_pb2.Agent]:
         agents: dict[str, leaderboard_pb2.Agent] = {}
         for proposal in (each for response in self.proposals.values() for each in response.proposals):
             agents[proposal.agent.name] = leaderboard_pb2.Agent(
@@ -129,7 +172,11 @@ class FakeLeaderboard(leaderboard_service_pb2_grpc.LeaderboardServiceServicer):
                 agent.best_evaluation.CopyFrom(submission.candidate)
             if submission.agent in self.retired:
                 agent.state = leaderboard_pb2.AGENT_STATE_RETIRED
-        return leaderboard_pb2.ListAgentsResponse(agents=agents.values())
+        for name, agent in agents.items():
+            agent.pinned = name in self.pinned
+            if name in self.stopped:
+                agent.state = leaderboard_pb2.AGENT_STATE_STOPPED
+        return agents
 
     async def SetAlias(self, request, context):  # noqa: N802
         self._hear(request)

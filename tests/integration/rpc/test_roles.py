@@ -32,6 +32,7 @@ MATRIX = {
     "orchestrator.v1.JobService": ("client", [
         "CreateJob", "GetJob", "ListJobs", "UpdateJob", "CancelJob", "DeleteJob", "WatchJob", "WatchJobs", "ListPods",
         "ListEvents", "GetCapacity", "CollectCheckpoints", "PromotePolicy", "RollbackPolicy", "ListPromotions",
+        "ForkAgent", "PinAgent", "StopAgent",
     ]),
     "orchestrator.v1.ArtifactService": ("client", [
         "Upload", "Download", "GetArtifact", "ListArtifacts", "DeleteArtifact",
@@ -40,6 +41,7 @@ MATRIX = {
     "orchestrator.v1.PodService ": ("pod", ["LeaseWork"]),
     "leaderboard.v1.LeaderboardService": ("control", [
         "CreateLeaderboard", "ProposeCohort", "SubmitCandidate", "RecordEvaluations", "SetAlias", "DeleteLeaderboard",
+        "ForkAgent", "PinAgent", "StopAgent",
     ]),
     "leaderboard.v1.LeaderboardService ": ("client control", [
         "GetLeaderboard", "ListAgents", "GetAgent", "ListEvaluations", "WatchLeaderboard", "GetStatistics",

@@ -32,7 +32,7 @@ from podracer_core.errors import (
 
 COMMANDS = (
     *("run", "up", "algorithms", "environments", "submit", "jobs", "job", "watch", "scale", "capacity", "cancel"),
-    *("context", "delete", "web"),
+    *("context", "delete", "web", "agent"),
     *("leaderboard", "report", "export", "evaluate", "serve", "video", "init", "doctor", "demo"),
 )
 

@@ -25,6 +25,7 @@ RULES = Rules(population=8, leaderboard_size=4, generator="theirs")
 EIGHT = [make_agent(number, float(number)) for number in range(1, 9)]
 STRANGER = make_agent(20, 1.0)
 TRAINING = replace(EIGHT[7], state=State.TRAINING)
+PINNED = EIGHT[2] = replace(EIGHT[2], pinned=True)
 POPULATION = make_population([*EIGHT[:7], TRAINING])
 REQUEST = CohortRequest(4, algorithms=frozenset({"ppo"}))
 DEFAULTS = EIGHT[0].hyperparameters
@@ -101,6 +102,11 @@ NONSENSE: dict[str, tuple[Any, str]] = {
     "an end that is none": (Cohort(finished="no"), "finished is 'no', expected a bool"),  # type: ignore[arg-type]
     "a negative generation": (created(child(generation=-1)), "generation is -1, expected 0 or more"),
     "replaces who trains": (created(child(replaced=TRAINING)), "a0008, expected an agent that waits"),
+    "replaces a pinned one": (created(child(replaced=PINNED)), "expected an agent that waits and is not pinned"),
+    "retires a pinned one": (
+        Cohort((EIGHT[1],), retired=(Retirement(PINNED, ""),)),
+        "expected an agent that waits and is not pinned",
+    ),
     "replaces by name": (created(child(replaced="a0001")), "replaces 'a0001', expected an agent that waits"),
     "a copy of nobody": (created(child(parents=())), "start is <Start.COPY: 'copy'> with 0 parents"),
     "fresh with a parent": (created(child(start=Start.FRESH)), "with 1 parents"),

@@ -38,4 +38,5 @@ class MedianStopping(Generator):
 
     def _is_hopeless(self, agent: Agent, population: Population) -> bool:
         peers = population.peers.get(agent.name, ())
-        return agent.score is not None and len(peers) >= MINIMUM_PEERS and agent.score < median(peers)
+        is_judged = agent.score is not None and len(peers) >= MINIMUM_PEERS and agent.may_give_way
+        return is_judged and agent.score < median(peers)

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from podracer_client.command import (
+    agent,
     algorithms,
     backtest,
     context,
@@ -88,6 +89,7 @@ _COMMANDS = {
 for _panel, _commands in _COMMANDS.items():
     for _command in _commands:
         application.command(rich_help_panel=_panel)(_command)
+application.add_typer(agent.application, name="agent", rich_help_panel=_SERVER)
 application.add_typer(context.application, name="context", rich_help_panel=_HERE)
 application.add_typer(data.application, name="data", rich_help_panel=_HERE)
 

@@ -72,7 +72,8 @@ def agent_hyperparameters(spec: agent_pb2.AgentSpec) -> dict[str, Hyperparameter
 
 def _origin(agent: leaderboard_service_pb2.Agent) -> str:
     start = enum_word(agent_pb2.InitializationKind, agent.spec.initialization.kind)
-    return origin_text(start, list(map(short_name, agent.parents)), short_name(agent.replaced))
+    origin = origin_text(start, list(map(short_name, agent.parents)), short_name(agent.replaced))
+    return f"pinned; {origin}" if agent.pinned else origin
 
 
 def _row(candidate: leaderboard_service_pb2.Candidate, board: leaderboard_service_pb2.Leaderboard) -> tuple[str, ...]:

@@ -73,6 +73,7 @@ def candidate_json(candidate: leaderboard_service_pb2.Candidate, objective: evol
         "device_seconds": round(seconds(agent.cost), 3),
         "rounds": agent.rung,
         "state": enum_word(leaderboard_service_pb2.AgentState, agent.state),
+        "pinned": agent.pinned,
         "initialization": enum_word(agent_pb2.InitializationKind, agent.spec.initialization.kind),
         "parents": list(agent.parents),
         "lineage": agent.lineage,

@@ -29,6 +29,7 @@ _STATE_STYLES = {
     "LOST": "red",
     "FAILED": "red",
     "RETIRED": "dim",
+    "STOPPED": "dim",
     "STARTING": "yellow",
 }
 

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import secrets
+from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from podracer.common.v1 import agent_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2
 from podracer.orchestrator.v1 import artifact_service_pb2, job_pb2, job_service_pb2
 from podracer_client.jobs.watch import FINAL_STATES, JobWatch
 from podracer_client.names import best_checkpoint_name
 from podracer_client.servers.stubs import Servers, pages
 from podracer_core.errors import FieldViolation, InvalidInput, PreconditionFailed
+
+if TYPE_CHECKING:
+    from podracer_core.catalogue.ranges import HyperparameterValue
 
 _DELETE_TIMEOUT_S = 600.0
 """A store may take a while to delete many objects; the same call again goes on where this one was cut off."""
@@ -118,6 +125,36 @@ class Job:
         request = job_service_pb2.ListEventsRequest(job=self.name, after_position=after, page_size=count)
         return list(self._servers.job_service.ListEvents(request).events)
 
+    def fork_agent(
+        self, agent: str, hyperparameters: Mapping[str, HyperparameterValue] | None = None, *, request_id: str = ""
+    ) -> str:
+        """Make an agent from the weights of another one (by name or id), with some hyperparameters changed.
+
+        It is trained next, beside the others. Returns its name; empty where the leaderboard went away meanwhile, which
+        then makes it later. Raises InvalidInput with every bad hyperparameter, NotFound, PreconditionFailed.
+        """
+        request = job_service_pb2.ForkAgentRequest(
+            name=self._agent_name(agent), request_id=request_id or secrets.token_hex(16)
+        )
+        for name, value in (hyperparameters or {}).items():
+            request.hyperparameters[name].CopyFrom(_hyperparameter(name, value))
+        return self._servers.job_service.ForkAgent(request).agent
+
+    def pin_agent(self, agent: str) -> None:
+        """Have no other agent take its place until it is unpinned. Raises NotFound, PreconditionFailed."""
+        self._servers.job_service.PinAgent(job_service_pb2.PinAgentRequest(name=self._agent_name(agent)))
+
+    def unpin_agent(self, agent: str) -> None:
+        """Let others take its place again."""
+        self._servers.job_service.PinAgent(job_service_pb2.PinAgentRequest(name=self._agent_name(agent), unpin=True))
+
+    def stop_agent(self, agent: str) -> None:
+        """Train it no more once its round has ended; its checkpoints and results stay."""
+        self._servers.job_service.StopAgent(job_service_pb2.StopAgentRequest(name=self._agent_name(agent)))
+
+    def _agent_name(self, agent: str) -> str:
+        return agent if "/" in agent else f"{self.name}/agents/{agent}"
+
     def leaderboard(self) -> leaderboard_service_pb2.Leaderboard:
         """Its ranked candidates, best first. Raises PreconditionFailed while it has no leaderboard yet."""
         if not self.message.leaderboard:
@@ -129,3 +166,13 @@ class Job:
     def download_best(self, target: str | Path) -> artifact_service_pb2.Artifact:
         """Write the best candidate's checkpoint into the new folder `target`. Raises NotFound while there is none."""
         return self._servers.download(best_checkpoint_name(self.name), target)
+
+
+def _hyperparameter(name: str, value: HyperparameterValue) -> agent_pb2.HyperparameterValue:
+    from podracer_core.catalogue.messages import hyperparameter_to_message
+
+    try:
+        return hyperparameter_to_message(value)
+    except (TypeError, ValueError) as error:
+        problem = f"expected a number, a word, true or false, or a list of whole numbers, not {value!r:.100}"
+        raise InvalidInput.of(name, problem) from error

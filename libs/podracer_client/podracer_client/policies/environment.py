@@ -48,13 +48,13 @@ def trained_environment(checkpoint: Path) -> EnvironmentSpec:
         raise InvalidInput(f"{checkpoint} is not an agent's checkpoint: {error!r}", reason="NOT_A_POLICY") from error
 
 
-def parsed_arguments(settings: Sequence[str]) -> dict[str, Any]:
+def parsed_arguments(settings: Sequence[str], what: str = "an argument of the environment") -> dict[str, Any]:
     """Values by name, YAML as in a job file. Raises InvalidInput for what is no NAME=VALUE, or is there twice."""
     arguments: dict[str, Any] = {}
     for setting in settings:
         name, equals, value = setting.partition("=")
         if not equals or not name.isidentifier():
-            raise InvalidInput(f"--set {setting}: expected NAME=VALUE, an argument of the environment")
+            raise InvalidInput(f"--set {setting}: expected NAME=VALUE, {what}")
         if name in arguments:
             raise InvalidInput(f"--set {name} is there twice")
         arguments[name] = parse_yaml(value, f"--set {name}").root.plain()

@@ -86,6 +86,8 @@ def agent(message: leaderboard_pb2.Agent, wanted: Objective, origin: Timestamp) 
         hyperparameters=agent_hyperparameters(message.spec),
         reason=message.reason,
         failure=message.failure,
+        pinned=message.pinned,
+        stopping=message.stopping,
     )
 
 

@@ -58,6 +58,8 @@ class Agent:
     parents      the agents whose checkpoints it began with
     start_steps  environment steps of its lineage before it
     score        its best by the objective's statistic; None before it was judged
+    pinned       a user wants that no other takes its place
+    stopping     a user has stopped it; its round is still under way
     """
 
     name: str
@@ -75,6 +77,8 @@ class Agent:
     hyperparameters: Mapping[str, HyperparameterValue]
     reason: str = ""
     failure: str = ""
+    pinned: bool = False
+    stopping: bool = False
 
 
 @dataclass(frozen=True, slots=True)

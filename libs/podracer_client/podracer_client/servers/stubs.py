@@ -23,6 +23,7 @@ PAGE_SIZE = 1000
 _JOB_METHODS = (
     *("CreateJob", "GetJob", "ListJobs", "CancelJob", "ListPods", "ListEvents", "GetCapacity"),
     *("CollectCheckpoints", "PromotePolicy", "RollbackPolicy", "ListPromotions"),
+    *("ForkAgent", "PinAgent", "StopAgent"),
 )
 _IDEMPOTENT = (
     *(f"/podracer.orchestrator.v1.JobService/{method}" for method in _JOB_METHODS),

@@ -9,6 +9,7 @@ from typing import Any
 from podracer_client.jobs.client import Client
 from podracer_client.jobs.experiments import check_jobs, create_jobs
 from podracer_client.names import short_name
+from podracer_client.policies.environment import parsed_arguments
 from podracer_core.errors import FieldViolation, InvalidInput
 from podracer_core.jobs.experiment import parse_experiment
 from podracer_core.jobs.spec import JobSpec
@@ -52,6 +53,21 @@ def _roll_back(client: Client, asked: Mapping[str, Any]) -> dict[str, Any]:
     return {}
 
 
+def _fork(client: Client, asked: Mapping[str, Any]) -> dict[str, Any]:
+    """`set-NAME` of each hyperparameter that is changed; its value is YAML, as in a job file."""
+    changed = [f"{name.removeprefix('set-')}={_text(asked, name)}" for name in asked if name.startswith("set-")]
+    hyperparameters = parsed_arguments(changed, "a hyperparameter")
+    return {"agent": short_name(client.job(_text(asked, "job")).fork_agent(_text(asked, "agent"), hyperparameters))}
+
+
+def _on_agent(method: str) -> Callable[[Client, Mapping[str, Any]], dict[str, Any]]:
+    def act(client: Client, asked: Mapping[str, Any]) -> dict[str, Any]:
+        getattr(client.job(_text(asked, "job")), f"{method}_agent")(_text(asked, "agent"))
+        return {}
+
+    return act
+
+
 def _on_job(method: str) -> Callable[[Client, Mapping[str, Any]], dict[str, Any]]:
     def act(client: Client, asked: Mapping[str, Any]) -> dict[str, Any]:
         getattr(client.job(_text(asked, "job")), method)()
@@ -83,5 +99,7 @@ ACTS: Mapping[str, Callable[[Client, Mapping[str, Any]], dict[str, Any]]] = {
     "scale": _scale,
     "promote": _promote,
     "rollback": _roll_back,
+    "fork": _fork,
+    **{method: _on_agent(method) for method in ("pin", "unpin", "stop")},
     **{method: _on_job(method) for method in ("suspend", "resume", "cancel", "delete")},
 }

@@ -43,6 +43,12 @@ class Hyperparameter:
     choices: tuple[str, ...] = ()
     near_one: bool = False
 
+    def typed(self, value: HyperparameterValue) -> HyperparameterValue:
+        """`1` where a real number is meant is `1.0`."""
+        if self.kind == "float" and isinstance(value, int) and not isinstance(value, bool):
+            return float(value)
+        return value
+
     def check(self, value: object) -> None:
         """InvalidInput unless `value` has the right type and lies in the range."""
         problem = self._problem(value)

@@ -5,12 +5,14 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any, TypeVar
 
 import grpc
 from sqlalchemy.orm import Session
 
+from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
 from podracer.orchestrator.v1 import job_pb2, job_service_pb2_grpc
 from podracer.orchestrator.v1 import job_service_pb2 as service_pb2
 from podracer_core.errors import FieldViolation, InvalidInput
@@ -234,6 +236,23 @@ class JobServicer(job_service_pb2_grpc.JobServiceServicer):
 
         return await self._transactions.read(operation)
 
+    async def ForkAgent(self, request: service_pb2.ForkAgentRequest, context: Context) -> service_pb2.ForkAgentResponse:
+        submission.check_length(request.request_id, "request_id", submission.MAX_REQUEST_ID)
+        fork = leaderboard_pb2.ForkAgentRequest(
+            name=request.name,
+            hyperparameters=request.hyperparameters,
+            request_id=request.request_id or secrets.token_hex(16),
+        )
+        return service_pb2.ForkAgentResponse(agent=await self._orchestrator.agent_acts.fork(fork, _caller()))
+
+    async def PinAgent(self, request: service_pb2.PinAgentRequest, context: Context) -> service_pb2.PinAgentResponse:
+        await self._orchestrator.agent_acts.pin(request.name, _caller(), pinned=not request.unpin)
+        return service_pb2.PinAgentResponse()
+
+    async def StopAgent(self, request: service_pb2.StopAgentRequest, context: Context) -> service_pb2.StopAgentResponse:
+        await self._orchestrator.agent_acts.stop(request.name, _caller())
+        return service_pb2.StopAgentResponse()
+
     async def _changed(self, name: str, operation: Callable[[Session, JobRow], None]) -> job_pb2.Job:
         await self._transactions.write(lambda session: operation(session, _named(session, name)))
         # Read afterwards: the change may have ended the job (`ending.after_change`).
@@ -241,6 +260,12 @@ class JobServicer(job_service_pb2_grpc.JobServiceServicer):
 
     def _message(self, session: Session, job: JobRow) -> job_pb2.Job:
         return job_message(session, job, self._orchestrator.deadlines, self._clock.now())
+
+
+def _caller() -> str:
+    """Who calls, for people: a token's role, and its projects where it is not for all."""
+    caller = current_caller()
+    return f"{caller.role} of {', '.join(sorted(caller.projects))}" if caller.projects is not None else f"{caller.role}"
 
 
 def _named(session: Session, text: str, field: str = "name") -> JobRow:

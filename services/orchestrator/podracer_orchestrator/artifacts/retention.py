@@ -2,8 +2,8 @@
 
 A checkpoint stays while anything may come back to it: a place on the leaderboard, an alias, the best of an agent that
 lives or its newest few, a lease that is held, work that waits, a challenge, the job's own best and ensemble, the best
-few of the job, and of other jobs an alias that points at it or can be rolled back to it, a contest, a founder. Of
-what is left, that is deleted which has not been written to for an hour. The orchestrator alone deletes: what counts
+few of the job, a fork, and of other jobs an alias that points at it or can be rolled back to it, a contest, a founder.
+Of what is left, that is deleted which has not been written to for an hour. The orchestrator alone deletes: what counts
 is in its database, and it forgets a checkpoint there before it touches the objects. Of one that goes those files stay
 that the manifest of another names because they are the same there: parts of transitions.
 """
@@ -26,8 +26,9 @@ from podracer_core.errors import DataCorrupted, InvalidInput, PodracerError
 from podracer_core.storage.layout import REPLAY_FOLDER, CheckpointPlace, job_prefix
 from podracer_core.storage.manifest import FILE_NAME, read_manifest
 from podracer_core.storage.object_store import ObjectStore
-from podracer_orchestrator import outbox
+from podracer_orchestrator import events, outbox
 from podracer_orchestrator.artifacts import versions
+from podracer_orchestrator.board.agent_acts import FORKED
 from podracer_orchestrator.board.client import LeaderboardClient
 from podracer_orchestrator.board.delivery import Delivery
 from podracer_orchestrator.clock import Clock
@@ -263,6 +264,7 @@ def _needed(session: Session, job: JobRow) -> set[str]:
     ensemble = ensemble_of(job)
     policies = [best_of(job), retrained_of(job), *(ensemble.policies if ensemble else ())]
     needed = {each.checkpoint.prefix for each in policies if each is not None}
+    needed |= {details["checkpoint"] for details in events.details(session, job, FORKED)}
     challenged = select(WorkRow.checkpoint).where(WorkRow.job_uid == job.uid, WorkRow.checkpoint.is_not(None))
     needed |= {prefix for prefix in session.scalars(challenged) if prefix}
     for work in session.scalars(select(WorkRow).where(WorkRow.job_uid == job.uid, WorkRow.state.in_(_OPEN))):

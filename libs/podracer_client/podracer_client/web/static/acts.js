@@ -1,7 +1,8 @@
 // What the page can do: each act is asked for in a dialog, sent with a header that no other site can send, and told.
 import { h } from "./dom.js";
 
-/** A button that opens the act's dialog. `build` gives its title, text, fields, and what its button says. */
+/** A button that opens the act's dialog. `build` gives its title, text, fields, and what its button says. A field with
+ * `data-changes` is sent only where its value was changed. */
 export function actButton(label, act, build, attributes = {}) {
   return h("button", { type: "button", ...attributes, onclick: () => ask(act, build()) }, label);
 }
@@ -27,7 +28,8 @@ function ask(act, { title, text, fields = [], confirm, asked = {}, destroys = fa
   form.addEventListener("submit", async (event) => {
     event.preventDefault();
     send.disabled = true;
-    const given = Object.fromEntries(inputs.map(([name, input]) => [name, valueOf(input)]));
+    const told = inputs.filter(([, input]) => !("changes" in input.dataset) || input.value !== input.defaultValue);
+    const given = Object.fromEntries(told.map(([name, input]) => [name, valueOf(input)]));
     const [answer, found] = await post(act, { ...asked, ...given });
     send.disabled = false;
     if (answer) {

@@ -46,6 +46,8 @@ class _AgentStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_AgentState
     """Replaced by another; trained no further."""
     AGENT_STATE_FAILED: _AgentState.ValueType  # 4
     """Diverged, or could not be trained."""
+    AGENT_STATE_STOPPED: _AgentState.ValueType  # 5
+    """Stopped by a user; trained no further."""
 
 class AgentState(_AgentState, metaclass=_AgentStateEnumTypeWrapper):
     """Where an agent stands."""
@@ -60,6 +62,8 @@ AGENT_STATE_RETIRED: AgentState.ValueType  # 3
 """Replaced by another; trained no further."""
 AGENT_STATE_FAILED: AgentState.ValueType  # 4
 """Diverged, or could not be trained."""
+AGENT_STATE_STOPPED: AgentState.ValueType  # 5
+"""Stopped by a user; trained no further."""
 Global___AgentState: _TypeAlias = AgentState  # noqa: Y015
 
 class _ProposalAction:
@@ -291,6 +295,8 @@ class Agent(_message.Message):
     FAILURE_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
     REPLACED_FIELD_NUMBER: _builtins.int
+    PINNED_FIELD_NUMBER: _builtins.int
+    STOPPING_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Resource name: `projects/p/jobs/j/agents/a`."""
     state: Global___AgentState.ValueType
@@ -309,6 +315,10 @@ class Agent(_message.Message):
     """Why it was made, for people: `place 4 of 4 in rung 2; from a0003 with -180`."""
     replaced: _builtins.str
     """Agent whose place it took; unset where there was room."""
+    pinned: _builtins.bool
+    """Whether a user has pinned it: no other takes its place."""
+    stopping: _builtins.bool
+    """Whether a user has stopped it while a pod has it: it is STOPPED once its round has ended."""
     @_builtins.property
     def spec(self) -> _agent_pb2.AgentSpec:
         """What it is trained with; `resume` is the state to train on from."""
@@ -351,10 +361,12 @@ class Agent(_message.Message):
         failure: _builtins.str = ...,
         reason: _builtins.str = ...,
         replaced: _builtins.str = ...,
+        pinned: _builtins.bool = ...,
+        stopping: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["best_evaluation", b"best_evaluation", "cost", b"cost", "create_time", b"create_time", "latest_evaluation", b"latest_evaluation", "spec", b"spec"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["best_evaluation", b"best_evaluation", "cost", b"cost", "create_time", b"create_time", "env_steps", b"env_steps", "failure", b"failure", "latest_evaluation", b"latest_evaluation", "lineage", b"lineage", "name", b"name", "origin", b"origin", "parents", b"parents", "reason", b"reason", "replaced", b"replaced", "rung", b"rung", "spec", b"spec", "state", b"state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["best_evaluation", b"best_evaluation", "cost", b"cost", "create_time", b"create_time", "env_steps", b"env_steps", "failure", b"failure", "latest_evaluation", b"latest_evaluation", "lineage", b"lineage", "name", b"name", "origin", b"origin", "parents", b"parents", "pinned", b"pinned", "reason", b"reason", "replaced", b"replaced", "rung", b"rung", "spec", b"spec", "state", b"state", "stopping", b"stopping"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1274,6 +1286,185 @@ class ListAliasHistoryResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ListAliasHistoryResponse: _TypeAlias = ListAliasHistoryResponse  # noqa: Y015
+
+@_typing.final
+class ForkAgentRequest(_message.Message):
+    """Asks for an agent that begins as another one."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class HyperparametersEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        @_builtins.property
+        def value(self) -> _agent_pb2.HyperparameterValue: ...
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _agent_pb2.HyperparameterValue | None = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _typing.Literal["value", b"value"]  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    NAME_FIELD_NUMBER: _builtins.int
+    HYPERPARAMETERS_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    VALIDATE_ONLY_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """The parent: `projects/p/jobs/j/agents/a`. Its best judged checkpoint is copied, its newest one where none was judged. Required."""
+    request_id: _builtins.str
+    """Random, chosen by the caller: the same request again gives the same agent. At most 200 characters. Required."""
+    validate_only: _builtins.bool
+    """Only check; nothing is made."""
+    @_builtins.property
+    def hyperparameters(self) -> _containers.MessageMap[_builtins.str, _agent_pb2.HyperparameterValue]:
+        """What the new agent has other than its parent. None may change the network; all have to be inside the algorithm's bounds, but need not
+        be where the job searches.
+        """
+
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        hyperparameters: _abc.Mapping[_builtins.str, _agent_pb2.HyperparameterValue] | None = ...,
+        request_id: _builtins.str = ...,
+        validate_only: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["hyperparameters", b"hyperparameters", "name", b"name", "request_id", b"request_id", "validate_only", b"validate_only"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ForkAgentRequest: _TypeAlias = ForkAgentRequest  # noqa: Y015
+
+@_typing.final
+class ForkAgentResponse(_message.Message):
+    """The new agent."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    AGENT_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def agent(self) -> Global___Agent:
+        """The agent; without a name where `validate_only` was set and there was none of this request before."""
+
+    def __init__(
+        self,
+        *,
+        agent: Global___Agent | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ForkAgentResponse: _TypeAlias = ForkAgentResponse  # noqa: Y015
+
+@_typing.final
+class PinAgentRequest(_message.Message):
+    """Asks to pin an agent."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    UNPIN_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """`projects/p/jobs/j/agents/a`. Required."""
+    unpin: _builtins.bool
+    """Unpin it instead."""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        unpin: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "unpin", b"unpin"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PinAgentRequest: _TypeAlias = PinAgentRequest  # noqa: Y015
+
+@_typing.final
+class PinAgentResponse(_message.Message):
+    """Pinned, or unpinned."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    AGENT_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def agent(self) -> Global___Agent:
+        """The agent."""
+
+    def __init__(
+        self,
+        *,
+        agent: Global___Agent | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PinAgentResponse: _TypeAlias = PinAgentResponse  # noqa: Y015
+
+@_typing.final
+class StopAgentRequest(_message.Message):
+    """Asks to stop an agent."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """`projects/p/jobs/j/agents/a`. Required."""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StopAgentRequest: _TypeAlias = StopAgentRequest  # noqa: Y015
+
+@_typing.final
+class StopAgentResponse(_message.Message):
+    """Stopped, or to be stopped once its round has ended."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    AGENT_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def agent(self) -> Global___Agent:
+        """The agent."""
+
+    def __init__(
+        self,
+        *,
+        agent: Global___Agent | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StopAgentResponse: _TypeAlias = StopAgentResponse  # noqa: Y015
 
 @_typing.final
 class DeleteLeaderboardRequest(_message.Message):

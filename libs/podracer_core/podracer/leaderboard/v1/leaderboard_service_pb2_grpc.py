@@ -95,6 +95,21 @@ class LeaderboardServiceStub:
                 request_serializer=podracer_dot_leaderboard_dot_v1_dot_leaderboard__service__pb2.ListAliasHistoryRequest.SerializeToString,
                 response_deserializer=podracer_dot_leaderboard_dot_v1_dot_leaderboard__service__pb2.ListAliasHistoryResponse.FromString,
                 _registered_method=True)
+        self.ForkAgent = channel.unary_unary(
+                '/podracer.leaderboard.v1.LeaderboardService/ForkAgent',
+                request_serializer=podracer_dot_leaderboard_dot_v1_dot_leaderboard__service__pb2.ForkAgentRequest.SerializeToString,
+                response_deserializer=podracer_dot_leaderboard_dot_v1_dot_leaderboard__service__pb2.ForkAgentResponse.FromString,
+                _registered_method=True)
+        self.PinAgent = channel.unary_unary(
+                '/podracer.leaderboard.v1.LeaderboardService/PinAgent',
+                request_serializer=podracer_dot_leaderboard_dot_v1_dot_leaderboard__service__pb2.PinAgentRequest.SerializeToString,
+                response_deserializer=podracer_dot_leaderboard_dot_v1_dot_leaderboard__service__pb2.PinAgentResponse.FromString,
+                _registered_method=True)
+        self.StopAgent = channel.unary_unary(
+                '/podracer.leaderboard.v1.LeaderboardService/StopAgent',
+                request_serializer=podracer_dot_leaderboard_dot_v1_dot_leaderboard__service__pb2.StopAgentRequest.SerializeToString,
+                response_deserializer=podracer_dot_leaderboard_dot_v1_dot_leaderboard__service__pb2.StopAgentResponse.FromString,
+                _registered_method=True)
         self.DeleteLeaderboard = channel.unary_unary(
                 '/podracer.leaderboard.v1.LeaderboardService/DeleteLeaderboard',
                 request_serializer=podracer_dot_leaderboard_dot_v1_dot_leaderboard__service__pb2.DeleteLeaderboardRequest.SerializeToString,
@@ -191,6 +206,29 @@ class LeaderboardServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ForkAgent(self, request, context):
+        """Makes an agent from another's weights, with some hyperparameters changed: it waits, and leads the next cohort of its shape, beyond the
+        population where that is full. Idempotent by request_id. Errors: INVALID_ARGUMENT with every bad hyperparameter, FAILED_PRECONDITION
+        (NO_CHECKPOINT) where there are no weights yet.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def PinAgent(self, request, context):
+        """Pins an agent: no other takes its place until it is unpinned. Errors: FAILED_PRECONDITION (AGENT_ENDED).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def StopAgent(self, request, context):
+        """Stops an agent: no pod gets it again. A round that is under way ends as usual. Errors: FAILED_PRECONDITION (AGENT_ENDED).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def DeleteLeaderboard(self, request, context):
         """Deletes a leaderboard with all that belongs to it. Deleting one that is not there succeeds.
         """
@@ -260,6 +298,21 @@ def add_LeaderboardServiceServicer_to_server(servicer, server):
                     servicer.ListAliasHistory,
                     request_deserializer=podracer_dot_leaderboard_dot_v1_dot_leaderboard__service__pb2.ListAliasHistoryRequest.FromString,
                     response_serializer=podracer_dot_leaderboard_dot_v1_dot_leaderboard__service__pb2.ListAliasHistoryResponse.SerializeToString,
+            ),
+            'ForkAgent': grpc.unary_unary_rpc_method_handler(
+                    servicer.ForkAgent,
+                    request_deserializer=podracer_dot_leaderboard_dot_v1_dot_leaderboard__service__pb2.ForkAgentRequest.FromString,
+                    response_serializer=podracer_dot_leaderboard_dot_v1_dot_leaderboard__service__pb2.ForkAgentResponse.SerializeToString,
+            ),
+            'PinAgent': grpc.unary_unary_rpc_method_handler(
+                    servicer.PinAgent,
+                    request_deserializer=podracer_dot_leaderboard_dot_v1_dot_leaderboard__service__pb2.PinAgentRequest.FromString,
+                    response_serializer=podracer_dot_leaderboard_dot_v1_dot_leaderboard__service__pb2.PinAgentResponse.SerializeToString,
+            ),
+            'StopAgent': grpc.unary_unary_rpc_method_handler(
+                    servicer.StopAgent,
+                    request_deserializer=podracer_dot_leaderboard_dot_v1_dot_leaderboard__service__pb2.StopAgentRequest.FromString,
+                    response_serializer=podracer_dot_leaderboard_dot_v1_dot_leaderboard__service__pb2.StopAgentResponse.SerializeToString,
             ),
             'DeleteLeaderboard': grpc.unary_unary_rpc_method_handler(
                     servicer.DeleteLeaderboard,
@@ -592,6 +645,87 @@ class LeaderboardService:
             '/podracer.leaderboard.v1.LeaderboardService/ListAliasHistory',
             podracer_dot_leaderboard_dot_v1_dot_leaderboard__service__pb2.ListAliasHistoryRequest.SerializeToString,
             podracer_dot_leaderboard_dot_v1_dot_leaderboard__service__pb2.ListAliasHistoryResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ForkAgent(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/podracer.leaderboard.v1.LeaderboardService/ForkAgent',
+            podracer_dot_leaderboard_dot_v1_dot_leaderboard__service__pb2.ForkAgentRequest.SerializeToString,
+            podracer_dot_leaderboard_dot_v1_dot_leaderboard__service__pb2.ForkAgentResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def PinAgent(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/podracer.leaderboard.v1.LeaderboardService/PinAgent',
+            podracer_dot_leaderboard_dot_v1_dot_leaderboard__service__pb2.PinAgentRequest.SerializeToString,
+            podracer_dot_leaderboard_dot_v1_dot_leaderboard__service__pb2.PinAgentResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def StopAgent(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/podracer.leaderboard.v1.LeaderboardService/StopAgent',
+            podracer_dot_leaderboard_dot_v1_dot_leaderboard__service__pb2.StopAgentRequest.SerializeToString,
+            podracer_dot_leaderboard_dot_v1_dot_leaderboard__service__pb2.StopAgentResponse.FromString,
             options,
             channel_credentials,
             insecure,

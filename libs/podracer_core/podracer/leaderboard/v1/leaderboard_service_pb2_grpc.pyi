@@ -59,6 +59,15 @@ class LeaderboardServiceStub:
     """Points a name (`champion`) at a candidate; the former one stays in the history."""
     ListAliasHistory: _grpc.UnaryUnaryMultiCallable[_leaderboard_service_pb2.ListAliasHistoryRequest, _leaderboard_service_pb2.ListAliasHistoryResponse]
     """Where an alias has pointed, newest first."""
+    ForkAgent: _grpc.UnaryUnaryMultiCallable[_leaderboard_service_pb2.ForkAgentRequest, _leaderboard_service_pb2.ForkAgentResponse]
+    """Makes an agent from another's weights, with some hyperparameters changed: it waits, and leads the next cohort of its shape, beyond the
+    population where that is full. Idempotent by request_id. Errors: INVALID_ARGUMENT with every bad hyperparameter, FAILED_PRECONDITION
+    (NO_CHECKPOINT) where there are no weights yet.
+    """
+    PinAgent: _grpc.UnaryUnaryMultiCallable[_leaderboard_service_pb2.PinAgentRequest, _leaderboard_service_pb2.PinAgentResponse]
+    """Pins an agent: no other takes its place until it is unpinned. Errors: FAILED_PRECONDITION (AGENT_ENDED)."""
+    StopAgent: _grpc.UnaryUnaryMultiCallable[_leaderboard_service_pb2.StopAgentRequest, _leaderboard_service_pb2.StopAgentResponse]
+    """Stops an agent: no pod gets it again. A round that is under way ends as usual. Errors: FAILED_PRECONDITION (AGENT_ENDED)."""
     DeleteLeaderboard: _grpc.UnaryUnaryMultiCallable[_leaderboard_service_pb2.DeleteLeaderboardRequest, _leaderboard_service_pb2.DeleteLeaderboardResponse]
     """Deletes a leaderboard with all that belongs to it. Deleting one that is not there succeeds."""
 
@@ -93,6 +102,15 @@ class LeaderboardServiceAsyncStub(LeaderboardServiceStub):
     """Points a name (`champion`) at a candidate; the former one stays in the history."""
     ListAliasHistory: _aio.UnaryUnaryMultiCallable[_leaderboard_service_pb2.ListAliasHistoryRequest, _leaderboard_service_pb2.ListAliasHistoryResponse]  # type: ignore[assignment]
     """Where an alias has pointed, newest first."""
+    ForkAgent: _aio.UnaryUnaryMultiCallable[_leaderboard_service_pb2.ForkAgentRequest, _leaderboard_service_pb2.ForkAgentResponse]  # type: ignore[assignment]
+    """Makes an agent from another's weights, with some hyperparameters changed: it waits, and leads the next cohort of its shape, beyond the
+    population where that is full. Idempotent by request_id. Errors: INVALID_ARGUMENT with every bad hyperparameter, FAILED_PRECONDITION
+    (NO_CHECKPOINT) where there are no weights yet.
+    """
+    PinAgent: _aio.UnaryUnaryMultiCallable[_leaderboard_service_pb2.PinAgentRequest, _leaderboard_service_pb2.PinAgentResponse]  # type: ignore[assignment]
+    """Pins an agent: no other takes its place until it is unpinned. Errors: FAILED_PRECONDITION (AGENT_ENDED)."""
+    StopAgent: _aio.UnaryUnaryMultiCallable[_leaderboard_service_pb2.StopAgentRequest, _leaderboard_service_pb2.StopAgentResponse]  # type: ignore[assignment]
+    """Stops an agent: no pod gets it again. A round that is under way ends as usual. Errors: FAILED_PRECONDITION (AGENT_ENDED)."""
     DeleteLeaderboard: _aio.UnaryUnaryMultiCallable[_leaderboard_service_pb2.DeleteLeaderboardRequest, _leaderboard_service_pb2.DeleteLeaderboardResponse]  # type: ignore[assignment]
     """Deletes a leaderboard with all that belongs to it. Deleting one that is not there succeeds."""
 
@@ -196,6 +214,33 @@ class LeaderboardServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_leaderboard_service_pb2.ListAliasHistoryResponse, _abc.Awaitable[_leaderboard_service_pb2.ListAliasHistoryResponse]]:
         """Where an alias has pointed, newest first."""
+
+    @_abc_1.abstractmethod
+    def ForkAgent(
+        self,
+        request: _leaderboard_service_pb2.ForkAgentRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_leaderboard_service_pb2.ForkAgentResponse, _abc.Awaitable[_leaderboard_service_pb2.ForkAgentResponse]]:
+        """Makes an agent from another's weights, with some hyperparameters changed: it waits, and leads the next cohort of its shape, beyond the
+        population where that is full. Idempotent by request_id. Errors: INVALID_ARGUMENT with every bad hyperparameter, FAILED_PRECONDITION
+        (NO_CHECKPOINT) where there are no weights yet.
+        """
+
+    @_abc_1.abstractmethod
+    def PinAgent(
+        self,
+        request: _leaderboard_service_pb2.PinAgentRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_leaderboard_service_pb2.PinAgentResponse, _abc.Awaitable[_leaderboard_service_pb2.PinAgentResponse]]:
+        """Pins an agent: no other takes its place until it is unpinned. Errors: FAILED_PRECONDITION (AGENT_ENDED)."""
+
+    @_abc_1.abstractmethod
+    def StopAgent(
+        self,
+        request: _leaderboard_service_pb2.StopAgentRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_leaderboard_service_pb2.StopAgentResponse, _abc.Awaitable[_leaderboard_service_pb2.StopAgentResponse]]:
+        """Stops an agent: no pod gets it again. A round that is under way ends as usual. Errors: FAILED_PRECONDITION (AGENT_ENDED)."""
 
     @_abc_1.abstractmethod
     def DeleteLeaderboard(

@@ -1114,3 +1114,162 @@ class ListPromotionsResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ListPromotionsResponse: _TypeAlias = ListPromotionsResponse  # noqa: Y015
+
+@_typing.final
+class ForkAgentRequest(_message.Message):
+    """Asks for an agent that begins as another one."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class HyperparametersEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        @_builtins.property
+        def value(self) -> _agent_pb2.HyperparameterValue: ...
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _agent_pb2.HyperparameterValue | None = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _typing.Literal["value", b"value"]  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    NAME_FIELD_NUMBER: _builtins.int
+    HYPERPARAMETERS_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """The parent: `projects/p/jobs/j/agents/a`. Its best judged checkpoint is copied, its newest one where none was judged. Required."""
+    request_id: _builtins.str
+    """Random, chosen by the caller: the same request again returns the same agent. At most 64 characters. Unset: not idempotent."""
+    @_builtins.property
+    def hyperparameters(self) -> _containers.MessageMap[_builtins.str, _agent_pb2.HyperparameterValue]:
+        """What the new agent has other than its parent, by name. None may change the network; all have to be inside the algorithm's bounds, but
+        need not be where the job searches. May be empty: a copy with another seed.
+        """
+
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        hyperparameters: _abc.Mapping[_builtins.str, _agent_pb2.HyperparameterValue] | None = ...,
+        request_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["hyperparameters", b"hyperparameters", "name", b"name", "request_id", b"request_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ForkAgentRequest: _TypeAlias = ForkAgentRequest  # noqa: Y015
+
+@_typing.final
+class ForkAgentResponse(_message.Message):
+    """The new agent."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    AGENT_FIELD_NUMBER: _builtins.int
+    agent: _builtins.str
+    """Its name. Unset where the leaderboard went away meanwhile: it makes the agent once it is back, and the same request then tells its name."""
+    def __init__(
+        self,
+        *,
+        agent: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ForkAgentResponse: _TypeAlias = ForkAgentResponse  # noqa: Y015
+
+@_typing.final
+class PinAgentRequest(_message.Message):
+    """Asks to pin an agent."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    UNPIN_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """`projects/p/jobs/j/agents/a`. Required."""
+    unpin: _builtins.bool
+    """Unpin it instead."""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        unpin: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "unpin", b"unpin"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PinAgentRequest: _TypeAlias = PinAgentRequest  # noqa: Y015
+
+@_typing.final
+class PinAgentResponse(_message.Message):
+    """Nothing but the success."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PinAgentResponse: _TypeAlias = PinAgentResponse  # noqa: Y015
+
+@_typing.final
+class StopAgentRequest(_message.Message):
+    """Asks to stop an agent."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """`projects/p/jobs/j/agents/a`. Required."""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StopAgentRequest: _TypeAlias = StopAgentRequest  # noqa: Y015
+
+@_typing.final
+class StopAgentResponse(_message.Message):
+    """Nothing but the success."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StopAgentResponse: _TypeAlias = StopAgentResponse  # noqa: Y015

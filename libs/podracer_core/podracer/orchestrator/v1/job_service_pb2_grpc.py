@@ -110,6 +110,21 @@ class JobServiceStub:
                 request_serializer=podracer_dot_orchestrator_dot_v1_dot_job__service__pb2.ListPromotionsRequest.SerializeToString,
                 response_deserializer=podracer_dot_orchestrator_dot_v1_dot_job__service__pb2.ListPromotionsResponse.FromString,
                 _registered_method=True)
+        self.ForkAgent = channel.unary_unary(
+                '/podracer.orchestrator.v1.JobService/ForkAgent',
+                request_serializer=podracer_dot_orchestrator_dot_v1_dot_job__service__pb2.ForkAgentRequest.SerializeToString,
+                response_deserializer=podracer_dot_orchestrator_dot_v1_dot_job__service__pb2.ForkAgentResponse.FromString,
+                _registered_method=True)
+        self.PinAgent = channel.unary_unary(
+                '/podracer.orchestrator.v1.JobService/PinAgent',
+                request_serializer=podracer_dot_orchestrator_dot_v1_dot_job__service__pb2.PinAgentRequest.SerializeToString,
+                response_deserializer=podracer_dot_orchestrator_dot_v1_dot_job__service__pb2.PinAgentResponse.FromString,
+                _registered_method=True)
+        self.StopAgent = channel.unary_unary(
+                '/podracer.orchestrator.v1.JobService/StopAgent',
+                request_serializer=podracer_dot_orchestrator_dot_v1_dot_job__service__pb2.StopAgentRequest.SerializeToString,
+                response_deserializer=podracer_dot_orchestrator_dot_v1_dot_job__service__pb2.StopAgentResponse.FromString,
+                _registered_method=True)
 
 
 class JobServiceServicer:
@@ -226,6 +241,31 @@ class JobServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ForkAgent(self, request, context):
+        """Makes an agent from another's weights, with some hyperparameters changed; it is trained next, beside the others. Errors:
+        INVALID_ARGUMENT with every bad hyperparameter, FAILED_PRECONDITION for an ended job (JOB_ENDED) or a parent without a checkpoint
+        (NO_CHECKPOINT); nothing is made.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def PinAgent(self, request, context):
+        """Pins an agent: no other takes its place until it is unpinned. Pinning a pinned one changes nothing. Errors: FAILED_PRECONDITION
+        (JOB_ENDED, AGENT_ENDED).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def StopAgent(self, request, context):
+        """Stops an agent: it is trained no more once its round has ended; its checkpoints and results stay. Stopping a stopped one changes nothing.
+        Errors: FAILED_PRECONDITION (JOB_ENDED, AGENT_ENDED).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_JobServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -303,6 +343,21 @@ def add_JobServiceServicer_to_server(servicer, server):
                     servicer.ListPromotions,
                     request_deserializer=podracer_dot_orchestrator_dot_v1_dot_job__service__pb2.ListPromotionsRequest.FromString,
                     response_serializer=podracer_dot_orchestrator_dot_v1_dot_job__service__pb2.ListPromotionsResponse.SerializeToString,
+            ),
+            'ForkAgent': grpc.unary_unary_rpc_method_handler(
+                    servicer.ForkAgent,
+                    request_deserializer=podracer_dot_orchestrator_dot_v1_dot_job__service__pb2.ForkAgentRequest.FromString,
+                    response_serializer=podracer_dot_orchestrator_dot_v1_dot_job__service__pb2.ForkAgentResponse.SerializeToString,
+            ),
+            'PinAgent': grpc.unary_unary_rpc_method_handler(
+                    servicer.PinAgent,
+                    request_deserializer=podracer_dot_orchestrator_dot_v1_dot_job__service__pb2.PinAgentRequest.FromString,
+                    response_serializer=podracer_dot_orchestrator_dot_v1_dot_job__service__pb2.PinAgentResponse.SerializeToString,
+            ),
+            'StopAgent': grpc.unary_unary_rpc_method_handler(
+                    servicer.StopAgent,
+                    request_deserializer=podracer_dot_orchestrator_dot_v1_dot_job__service__pb2.StopAgentRequest.FromString,
+                    response_serializer=podracer_dot_orchestrator_dot_v1_dot_job__service__pb2.StopAgentResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -711,6 +766,87 @@ class JobService:
             '/podracer.orchestrator.v1.JobService/ListPromotions',
             podracer_dot_orchestrator_dot_v1_dot_job__service__pb2.ListPromotionsRequest.SerializeToString,
             podracer_dot_orchestrator_dot_v1_dot_job__service__pb2.ListPromotionsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ForkAgent(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/podracer.orchestrator.v1.JobService/ForkAgent',
+            podracer_dot_orchestrator_dot_v1_dot_job__service__pb2.ForkAgentRequest.SerializeToString,
+            podracer_dot_orchestrator_dot_v1_dot_job__service__pb2.ForkAgentResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def PinAgent(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/podracer.orchestrator.v1.JobService/PinAgent',
+            podracer_dot_orchestrator_dot_v1_dot_job__service__pb2.PinAgentRequest.SerializeToString,
+            podracer_dot_orchestrator_dot_v1_dot_job__service__pb2.PinAgentResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def StopAgent(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/podracer.orchestrator.v1.JobService/StopAgent',
+            podracer_dot_orchestrator_dot_v1_dot_job__service__pb2.StopAgentRequest.SerializeToString,
+            podracer_dot_orchestrator_dot_v1_dot_job__service__pb2.StopAgentResponse.FromString,
             options,
             channel_credentials,
             insecure,

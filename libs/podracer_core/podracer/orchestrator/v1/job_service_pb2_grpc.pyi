@@ -73,6 +73,19 @@ class JobServiceStub:
     """Points an alias back at what it pointed at before the present policy was promoted. Errors: FAILED_PRECONDITION (NO_FORMER_POLICY)."""
     ListPromotions: _grpc.UnaryUnaryMultiCallable[_job_service_pb2.ListPromotionsRequest, _job_service_pb2.ListPromotionsResponse]
     """What was promoted, what was not, and why, newest first."""
+    ForkAgent: _grpc.UnaryUnaryMultiCallable[_job_service_pb2.ForkAgentRequest, _job_service_pb2.ForkAgentResponse]
+    """Makes an agent from another's weights, with some hyperparameters changed; it is trained next, beside the others. Errors:
+    INVALID_ARGUMENT with every bad hyperparameter, FAILED_PRECONDITION for an ended job (JOB_ENDED) or a parent without a checkpoint
+    (NO_CHECKPOINT); nothing is made.
+    """
+    PinAgent: _grpc.UnaryUnaryMultiCallable[_job_service_pb2.PinAgentRequest, _job_service_pb2.PinAgentResponse]
+    """Pins an agent: no other takes its place until it is unpinned. Pinning a pinned one changes nothing. Errors: FAILED_PRECONDITION
+    (JOB_ENDED, AGENT_ENDED).
+    """
+    StopAgent: _grpc.UnaryUnaryMultiCallable[_job_service_pb2.StopAgentRequest, _job_service_pb2.StopAgentResponse]
+    """Stops an agent: it is trained no more once its round has ended; its checkpoints and results stay. Stopping a stopped one changes nothing.
+    Errors: FAILED_PRECONDITION (JOB_ENDED, AGENT_ENDED).
+    """
 
 @_typing.type_check_only
 class JobServiceAsyncStub(JobServiceStub):
@@ -119,6 +132,19 @@ class JobServiceAsyncStub(JobServiceStub):
     """Points an alias back at what it pointed at before the present policy was promoted. Errors: FAILED_PRECONDITION (NO_FORMER_POLICY)."""
     ListPromotions: _aio.UnaryUnaryMultiCallable[_job_service_pb2.ListPromotionsRequest, _job_service_pb2.ListPromotionsResponse]  # type: ignore[assignment]
     """What was promoted, what was not, and why, newest first."""
+    ForkAgent: _aio.UnaryUnaryMultiCallable[_job_service_pb2.ForkAgentRequest, _job_service_pb2.ForkAgentResponse]  # type: ignore[assignment]
+    """Makes an agent from another's weights, with some hyperparameters changed; it is trained next, beside the others. Errors:
+    INVALID_ARGUMENT with every bad hyperparameter, FAILED_PRECONDITION for an ended job (JOB_ENDED) or a parent without a checkpoint
+    (NO_CHECKPOINT); nothing is made.
+    """
+    PinAgent: _aio.UnaryUnaryMultiCallable[_job_service_pb2.PinAgentRequest, _job_service_pb2.PinAgentResponse]  # type: ignore[assignment]
+    """Pins an agent: no other takes its place until it is unpinned. Pinning a pinned one changes nothing. Errors: FAILED_PRECONDITION
+    (JOB_ENDED, AGENT_ENDED).
+    """
+    StopAgent: _aio.UnaryUnaryMultiCallable[_job_service_pb2.StopAgentRequest, _job_service_pb2.StopAgentResponse]  # type: ignore[assignment]
+    """Stops an agent: it is trained no more once its round has ended; its checkpoints and results stay. Stopping a stopped one changes nothing.
+    Errors: FAILED_PRECONDITION (JOB_ENDED, AGENT_ENDED).
+    """
 
 class JobServiceServicer(metaclass=_abc_1.ABCMeta):
     """Jobs, for clients (role client)."""
@@ -252,5 +278,36 @@ class JobServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_job_service_pb2.ListPromotionsResponse, _abc.Awaitable[_job_service_pb2.ListPromotionsResponse]]:
         """What was promoted, what was not, and why, newest first."""
+
+    @_abc_1.abstractmethod
+    def ForkAgent(
+        self,
+        request: _job_service_pb2.ForkAgentRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_job_service_pb2.ForkAgentResponse, _abc.Awaitable[_job_service_pb2.ForkAgentResponse]]:
+        """Makes an agent from another's weights, with some hyperparameters changed; it is trained next, beside the others. Errors:
+        INVALID_ARGUMENT with every bad hyperparameter, FAILED_PRECONDITION for an ended job (JOB_ENDED) or a parent without a checkpoint
+        (NO_CHECKPOINT); nothing is made.
+        """
+
+    @_abc_1.abstractmethod
+    def PinAgent(
+        self,
+        request: _job_service_pb2.PinAgentRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_job_service_pb2.PinAgentResponse, _abc.Awaitable[_job_service_pb2.PinAgentResponse]]:
+        """Pins an agent: no other takes its place until it is unpinned. Pinning a pinned one changes nothing. Errors: FAILED_PRECONDITION
+        (JOB_ENDED, AGENT_ENDED).
+        """
+
+    @_abc_1.abstractmethod
+    def StopAgent(
+        self,
+        request: _job_service_pb2.StopAgentRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_job_service_pb2.StopAgentResponse, _abc.Awaitable[_job_service_pb2.StopAgentResponse]]:
+        """Stops an agent: it is trained no more once its round has ended; its checkpoints and results stay. Stopping a stopped one changes nothing.
+        Errors: FAILED_PRECONDITION (JOB_ENDED, AGENT_ENDED).
+        """
 
 def add_JobServiceServicer_to_server(servicer: JobServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -1,4 +1,4 @@
-// One agent: what it is, where it came from, and its promotion.
+// One agent: what it is, where it came from, and what can be done with it.
 import { actButton } from "../acts.js";
 import { h } from "../dom.js";
 import { count, number, setting } from "../text.js";
@@ -6,7 +6,7 @@ import { count, number, setting } from "../text.js";
 export function agentPanel(job, agent) {
   const rows = [
     ["Algorithm", agent.algorithm],
-    ["State", agent.state.toLowerCase() + (agent.failure && `: ${agent.failure}`)],
+    ["State", stateText(agent)],
     ["Score", number(agent.score)],
     ["Began", agent.parents.length ? `${agent.start.toLowerCase()} of ${agent.parents.join(" and ")}` : "fresh"],
     ["Why", agent.reason || "–"],
@@ -16,7 +16,7 @@ export function agentPanel(job, agent) {
   return h(
     "section",
     { class: "panel", "aria-label": `Agent ${agent.name}` },
-    h("div", { class: "title" }, h("h2", null, agent.name), agent.score != null && promoteButton(job, agent.name)),
+    h("div", { class: "title" }, h("h2", null, agent.name), h("div", { class: "acts" }, buttons(job, agent))),
     h(
       "dl",
       { class: "rows" },
@@ -24,6 +24,50 @@ export function agentPanel(job, agent) {
     ),
   );
 }
+
+function stateText({ state, failure, pinned, stopping }) {
+  const notes = [pinned && "pinned", stopping && "stops after this round", failure].filter(Boolean).join(", ");
+  return state.toLowerCase() + (notes && `: ${notes}`);
+}
+
+function buttons(job, agent) {
+  const lives = !job.ended && ["TRAINING", "WAITING"].includes(agent.state) && !agent.stopping;
+  return [
+    agent.score != null && promoteButton(job, agent.name),
+    !job.ended && agent.env_steps > 0 && forkButton(job, agent),
+    lives && agent.pinned && simple(job, agent, "Unpin", "Others may take its place again."),
+    lives && !agent.pinned && simple(job, agent, "Pin", "No other agent takes its place until it is unpinned."),
+    lives && simple(job, agent, "Stop", "It is trained no more; its checkpoints and results stay.", true),
+  ];
+}
+
+const simple = (job, { name }, word, text, destroys = false) =>
+  actButton(
+    word,
+    word.toLowerCase(),
+    () => ({ title: `${word} ${name}?`, text, confirm: word, destroys, asked: { job: job.name, agent: name } }),
+    { id: `${word.toLowerCase()}-${name}`, "aria-label": `${word} ${name}` },
+  );
+
+const forkButton = (job, agent) =>
+  actButton(
+    "Fork",
+    "fork",
+    () => ({
+      title: `Fork ${agent.name}`,
+      text: "A new agent begins with its weights and these hyperparameters, and is trained next.",
+      fields: Object.entries(agent.hyperparameters).map(([name, value]) => ({
+        name: `set-${name}`,
+        label: name,
+        value: JSON.stringify(value),
+        "data-changes": true,
+      })),
+      confirm: "Fork",
+      asked: { job: job.name, agent: agent.name },
+      done: (made) => made.agent && (location.hash = `#/jobs/${job.id}/lineage/${made.agent}`),
+    }),
+    { id: `fork-${agent.name}`, "aria-label": `Fork ${agent.name}` },
+  );
 
 export const promoteButton = (job, agent) =>
   actButton(
