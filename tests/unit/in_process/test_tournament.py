@@ -62,6 +62,12 @@ def test_the_champion_is_the_result(folder: Path, capsys: pytest.CaptureFixture[
     assert "20 steps  10 steps/s  best 4" in capsys.readouterr().err
 
 
+def test_a_missed_target_has_a_result_too(folder: Path) -> None:
+    pretend(folder, PROGRESS + "end(3)")
+    result = podracer.run("job.yaml", progress=False)
+    assert (result.stopped_by, len(result.history)) == ("", 2)
+
+
 def test_an_interrupt_suspends_the_job_and_gives_the_best_so_far(folder: Path) -> None:
     code = """
     signal.signal(signal.SIGINT, lambda *_: end(130))

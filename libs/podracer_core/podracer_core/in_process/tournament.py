@@ -19,7 +19,7 @@ from podracer_core.in_process.result import Result, load
 from podracer_core.jobs.job_file import load_job_file
 
 _CLIENT = "podracer_client"
-_INTERRUPTED = 130
+_TARGET_MISSED, _INTERRUPTED = 3, 130  # exit codes of the command, beside 0
 
 
 def run(job_file: Path | str, *, folder: Path | str = "runs", progress: bool = True) -> Result:
@@ -50,10 +50,12 @@ def run(job_file: Path | str, *, folder: Path | str = "runs", progress: bool = T
         problem = errors.read().strip()
     if progress:
         sys.stderr.write("\n")
-    if process.returncode not in (0, _INTERRUPTED) or not end.get("checkpoint"):
+    if process.returncode not in (0, _TARGET_MISSED, _INTERRUPTED) or not end.get("checkpoint"):
         raise PreconditionFailed(problem or f"the job {spec.name} ended without a policy", reason="JOB_FAILED")
     result = load(end["checkpoint"])
-    stopped_by = "interrupt" if process.returncode else "target" if end["seconds_to_target"] is not None else ""
+    stopped_by = "target" if end["seconds_to_target"] is not None else ""
+    if process.returncode == _INTERRUPTED:
+        stopped_by = "interrupt"
     return Result(result.checkpoint, None, looks, stopped_by, spec.objective.target_return)
 
 
