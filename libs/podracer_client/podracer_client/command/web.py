@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 from typing import Annotated
@@ -27,11 +28,18 @@ def web(
 
     Of a state folder also when nothing runs there.
     """
+    from podracer_client.processes.interrupts import INTERRUPTED, Interrupts
     from podracer_client.web.serving import serve_page
 
-    with server.read() as client, serve_page(server.connect, client, port=port, hosts=host or ()) as url:
+    stop = threading.Event()
+    with (
+        Interrupts(stop.set, lambda: os._exit(INTERRUPTED)),
+        server.read() as client,
+        serve_page(server.connect, client, port=port, hosts=host or ()) as url,
+    ):
         sys.stdout.write(f"{url}\n")
         sys.stdout.flush()
         if open_browser:
             typer.launch(url)
-        threading.Event().wait()
+        stop.wait()
+    raise typer.Exit(INTERRUPTED)
