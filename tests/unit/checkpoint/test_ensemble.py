@@ -229,7 +229,7 @@ def test_an_export_acts_as_they_do_together(tmp_path: Path, form: Any, actions: 
 
 def test_the_best_of_a_few_trained_agents_are_at_least_their_median_together() -> None:
     """Six agents of PPO on CartPole, half trained: the three best, and most other three of them."""
-    knobs = {"minibatch_size": 1024, "epochs": 4, "learning_rate": 2e-3}
+    knobs = {"minibatch_size": 1024, "epochs": 4, "learning_rate": 2e-3, "value_coefficient": 0.5}
     policies = trained_policies("CartPole-v1", list(range(6)), updates=6, horizon=32, envs=32, **knobs)
     spec, seeds = EnvironmentSpec(id="CartPole-v1"), list(range(1000, 1100))
     alone = [evaluate_checkpoints([policy], spec, seeds) for policy in policies]
@@ -240,8 +240,7 @@ def test_the_best_of_a_few_trained_agents_are_at_least_their_median_together() -
         assert together.episodes == 100
         assert together.lower_bound <= together.mean <= together.upper_bound
         margins.append(together.mean - statistics.median(alone[index].mean for index in three))
-    noise = [result.half_width for result in alone]
-    assert margins[0] >= -max(noise), "the three best"
+    assert margins[0] >= 0, "the three best"
     assert sum(margin >= 0 for margin in margins) >= 14, margins
 
 
