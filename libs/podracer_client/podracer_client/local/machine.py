@@ -45,7 +45,7 @@ print(json.dumps([torch.__version__, torch.version.cuda, devices if torch.cuda.i
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """`found` is what there is, empty where it is missing; `advice` what to do about it."""
+    """`found` is the version or amount, empty where it is missing; `advice` says what to do."""
 
     name: str
     found: str

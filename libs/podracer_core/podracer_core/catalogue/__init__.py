@@ -1,4 +1,4 @@
-"""What there is, by name, and how it is described; imports neither torch nor gymnasium.
+"""Algorithms, environments and extensions by name, with their descriptions; imports neither torch nor gymnasium.
 
 algorithms, environments                  built in, described beside their code, and of installed packages
 extensions                                classes that packages offer: evaluators, fusions, …

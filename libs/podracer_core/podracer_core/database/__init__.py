@@ -67,8 +67,8 @@ class Database:
     async def write(self, operation: Callable[[Session], Result]) -> Result:
         """Run an operation; returns once its changes are durable, and an exception inside takes all back.
 
-        Writers wait for one another, so what one reads cannot change before it commits. It is carried to its end also
-        where the caller is cancelled meanwhile: who hung up has still written. Raises Unavailable when the disk is full
+        Writers wait for one another, so what one reads cannot change before it commits. It is carried to its end even
+        if the caller is cancelled meanwhile: its change is still written. Raises Unavailable when the disk is full
         or fails, or the server is away: nothing was written; and PreconditionFailed (NOT_ACTIVE) once another process
         has taken over.
         """

@@ -3,7 +3,7 @@
 state        what learners share, and what each brings to a fusion; normalizers' statistics, pooled
 fusion       the interface of a fusion, for packages to implement, and the class behind a fusion's name
 built_in     mean, weighted, outer
-fuse         contributions in, the shared state out; who has brought what, and what follows: quorum and deadline
+fuse         contributions in, the shared state out; the table of contributions, with quorum and deadline
 
 How learners exchange what they bring: `podracer_core.training.epochs` and what implements its `FusionTransport`.
 """

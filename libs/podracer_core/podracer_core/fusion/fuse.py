@@ -1,4 +1,4 @@
-"""The lead's side of a fusion, without a network or a clock: who has brought what, and what comes of it.
+"""The lead's side of a fusion, without a network or a clock: which learner has brought what, and the result.
 
 `fuse` makes of contributions the state to go on from; `FusionTable` says when, by quorum and deadline.
 """
@@ -120,14 +120,14 @@ class Decision:
 class FusionTable:
     """Followers join and leave as they like; the lead's own contribution opens a fusion, `decide` closes it.
 
-    - Whoever sits at the table when the lead has trained its epoch is waited for until the deadline. So nobody waits
-      for learners that have not come yet or have gone.
-    - Whoever misses a deadline is late, and not waited for again before it has brought something: one that is ten times
-      slower costs one deadline in ten epochs.
+    - The lead waits until the deadline for the learners that are at the table when its own epoch ends, and for no
+      others.
+    - A learner that misses a deadline is late, and not waited for again before it has brought something: one that
+      is ten times slower costs one deadline in ten epochs.
     - What is brought to a fusion that has taken place is not used. Its learner gets the present state instead, from
       which it goes on: it is at the table again.
     - With less than the quorum nothing is fused. What was brought is settled: its learner trains on, and brings more to
-      the next. The quorum is of those at the table: who has gone can lose nothing by being left out.
+      the next. The quorum is of those at the table: a learner that has left does not count.
 
     All calls come from under one lock of the caller's. `now` is in seconds of any clock that only goes on.
     """

@@ -108,8 +108,8 @@ class EpochFusion:
 class GroupFusion(FusionTransport):
     """Every learner gathers what all bring and fuses by itself, in the order of ranks: all end with the same bits.
 
-    Nobody is left out and nobody joins: who is lost ends the group, and who is slow is waited for, up to the group's
-    own time-out. Where that is not wanted, a lead and its followers exchange by gRPC.
+    No learner is left out and none joins: a lost one ends the group, and a slow one is waited for, up to the
+    group's own time-out. Where that is not wanted, a lead and its followers exchange by gRPC.
     """
 
     def __init__(self, fusion: Fusion, state: FusionState, group: distributed.ProcessGroup | None = None) -> None:

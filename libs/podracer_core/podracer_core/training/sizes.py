@@ -1,4 +1,4 @@
-"""How many environments an agent has, by device and algorithm, where nobody says so."""
+"""How many environments an agent has, by device and algorithm, unless the user says."""
 
 from __future__ import annotations
 

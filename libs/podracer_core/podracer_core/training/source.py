@@ -128,7 +128,7 @@ class PaceTrial:
 
     Collecting ahead hides the shorter of the two, at the price of weights that are one version old: on small problems
     that price is real, so it is tried only where the shorter one is a quarter of both or more. It stays if a rollout
-    with its training then takes nine tenths of the time or less; who shares busy cores, or one device, may gain
+    with its training then takes nine tenths of the time or less; learners that share busy cores or one device may gain
     nothing. Where the learner waits for longer than it trains, workers have one more rollout to go on with, so that
     they never wait for it to take theirs: they begin with it so late that the weights are no older. Where it trains for
     longer they would be.
