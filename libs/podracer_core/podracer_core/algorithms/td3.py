@@ -44,7 +44,8 @@ class TD3(OffPolicy):
     def next_value(self, batch: Batch) -> Tensor:
         """min_i Q̄_i(s', clip(π̄(s') + clip(ε, ±c), ±1)), [M, B]: target policy smoothing (equation 14) and the smaller
         of the twins (equation 10)."""
-        deviation, limit = (self.hyperparameters[name].view(-1, 1, 1) for name in ("target_noise", "target_noise_clip"))
+        deviation = self.hyperparameters["target_noise"].view(-1, 1, 1)
+        limit = self.hyperparameters["target_noise_clip"].view(-1, 1, 1)
         noise = self.noise(batch.reward.shape[1], self.head.action_size) * deviation
         noise = torch.minimum(torch.maximum(noise, -limit), limit)
         action = (self.policy.target(batch.next_observation).tanh() + noise).clamp(-1.0, 1.0)
