@@ -101,21 +101,6 @@ def test_the_number_of_threads_does_not_matter(name: str) -> None:
     assert results[0] == results[1]
 
 
-@BOTH
-def test_a_staged_evaluation_goes_on_only_while_it_has_to(name: str) -> None:
-    one, evaluator = actor(name, 4), GreedyEvaluator(ENVIRONMENTS[name])
-    (full,) = evaluator.evaluate(one, SEEDS[:32])
-    (eight,) = evaluator.evaluate(one, SEEDS[:8])
-    assert evaluator.evaluate_staged(one, SEEDS[:32], eight.upper_bound + 1) == eight
-    assert evaluator.evaluate_staged(one, SEEDS[:32], eight.lower_bound - 1) == eight
-    staged = evaluator.evaluate_staged(one, SEEDS[:32], full.mean)
-    assert staged.episodes in (16, 32)
-    assert staged.returns == full.returns[: staged.episodes]
-    assert evaluator.evaluate_staged(one, SEEDS[:12], eight.mean).episodes in (8, 12)
-    with pytest.raises(InvalidInput, match="one policy"):
-        evaluator.evaluate_staged(actor(name, 4, 5), SEEDS, 0.0)
-
-
 def test_only_a_few_sets_of_environments_are_kept() -> None:
     made: list[int] = []
 

@@ -15,7 +15,6 @@ from podracer_core.rpc.tokens import (
     TokenFiles,
     create_tokens,
     hash_token,
-    load_or_create_secret,
 )
 
 SECRET = b"s" * 32
@@ -118,12 +117,6 @@ def test_lease_ids_that_no_header_can_carry(lease_id: str, fence: int) -> None:
 def test_weak_secret_is_refused() -> None:
     with pytest.raises(InvalidInput):
         LeaseTokens(b"short")
-
-
-def test_secret_lasts(tmp_path: Path) -> None:
-    secret = load_or_create_secret(tmp_path / "secret")
-    assert len(secret) >= 32
-    assert load_or_create_secret(tmp_path / "secret") == secret
 
 
 def test_no_repr_shows_a_token(tmp_path: Path) -> None:

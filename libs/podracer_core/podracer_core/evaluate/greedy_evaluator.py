@@ -93,21 +93,6 @@ class GreedyEvaluator(Evaluator):
         results = _results(episodes.returns, episodes.lengths, episodes.invalid, seeds, members)
         return _with_statistics(results, torch.cat(rewards), environment) if self._all_alike else results
 
-    def evaluate_staged(
-        self, actor: Evaluated, seeds: Sequence[int], threshold: float, *, first: int = 8
-    ) -> EvaluationResult:
-        """One policy (M = 1): `first` episodes, doubled while the interval straddles `threshold` and seeds remain."""
-        if actor.members != 1:
-            raise InvalidInput(f"a staged evaluation takes one policy, not {actor.members}")
-        (result,) = self.evaluate(actor, seeds[:first])
-        if result.deterministic:
-            return result.repeated(tuple(seeds))
-        while result.straddles(threshold) and result.episodes < len(seeds):
-            done = result.episodes
-            (more,) = self.evaluate(actor, seeds[done : 2 * done], first_row=done)
-            result = result + more
-        return result
-
     def close(self) -> None:
         """Close all environments."""
         for kept in self._kept.values():

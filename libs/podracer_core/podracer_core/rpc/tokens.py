@@ -215,15 +215,6 @@ def create_tokens(directory: Path) -> Mapping[Role, Path]:
     return paths
 
 
-def load_or_create_secret(path: Path) -> bytes:
-    """The secret of LeaseTokens, kept in a file (mode 0600) so that tokens survive a restart."""
-    create_secret_file(path)
-    tokens = _WatchedFile(path).read()
-    if not tokens:
-        raise InvalidInput(f"secret file {path} is empty", reason="NO_TOKENS", path=path)
-    return tokens[0].word.encode()
-
-
 def create_secret_file(path: Path) -> None:
     """Write a random token to `path` unless it is there; whole or not at all, whatever kills this process."""
     if path.exists():

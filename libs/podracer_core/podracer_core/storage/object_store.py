@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import io
-import os
 import re
-import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -69,16 +67,6 @@ class ObjectStore(ABC):
         """The whole object."""
         # Most objects are one piece, and joining a single piece does not copy it.
         return b"".join(self.read_chunks(key, 16 * CHUNK_BYTES))
-
-    def get_to_file(self, key: str, path: Path) -> None:
-        """Copy the object into a local file, which appears whole or not at all; an existing one is replaced."""
-        descriptor, draft = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        try:
-            with os.fdopen(descriptor, "wb") as file:
-                file.writelines(self.read_chunks(key))
-            Path(draft).replace(path)
-        finally:
-            Path(draft).unlink(missing_ok=True)
 
     def exists(self, key: str) -> bool:
         """Whether there is such an object."""
