@@ -20,7 +20,7 @@ def job_name(text: str) -> str:
     problem = (
         f"{text!r} is not the name of a job; expected an id such as cartpole-x7 or projects/default/jobs/cartpole-x7"
     )
-    raise InvalidInput(problem, violations=[FieldViolation("job", problem)], reason="INVALID_NAME", name=text)
+    raise InvalidInput(problem, field="job", reason="INVALID_NAME", name=text)
 
 
 def is_job_name(text: str) -> bool:

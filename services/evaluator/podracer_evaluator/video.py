@@ -16,7 +16,7 @@ from podracer_core.attachments.placement import place_environment
 from podracer_core.catalogue.messages import environment_from_message
 from podracer_core.checkpoint import Checkpoint, load_actor, load_ensemble, rule_of
 from podracer_core.environments.video import record_video
-from podracer_core.errors import FieldViolation, InvalidInput
+from podracer_core.errors import InvalidInput
 from podracer_evaluator.checkpoints import describe
 
 __all__ = ["recorded_video"]
@@ -43,7 +43,7 @@ def recorded_video(
     rule_of(checkpoints, request.ensemble)
     if request.format not in _SUFFIXES or not 0 <= request.step_limit <= _MAX_STEPS:
         problem = f"expected a VideoFormat and a step_limit of 0 to {_MAX_STEPS:,}"
-        raise InvalidInput(problem, violations=[FieldViolation("format, step_limit", problem)])
+        raise InvalidInput(problem, field="format, step_limit")
     description = describe(checkpoints[0])
     named = request.environment if request.HasField("environment") else description.environment
     actor = load_actor(checkpoints[0]) if len(checkpoints) == 1 else load_ensemble(checkpoints, request.ensemble)

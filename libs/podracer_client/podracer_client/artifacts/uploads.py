@@ -15,7 +15,7 @@ from podracer_core.attachments.limits import CHUNK_BYTES, MAX_DATA_BYTES, mebiby
 from podracer_core.attachments.pack import pack_code
 from podracer_core.attachments.transfer import file_pieces, sha256_of
 from podracer_core.catalogue.environments.spec import StoredFile
-from podracer_core.errors import FieldViolation, InvalidInput, NotFound
+from podracer_core.errors import InvalidInput, NotFound
 from podracer_core.jobs.spec import JobSpec
 
 __all__ = ["upload_file", "upload_files"]
@@ -74,7 +74,7 @@ def _upload_data_set(store: Store, name: str, path: Path) -> StoredFile:
 
 
 def _refused(name: str, problem: str) -> InvalidInput:
-    return InvalidInput(problem, violations=[FieldViolation(f"data.{name}", problem)])
+    return InvalidInput(problem, field=f"data.{name}")
 
 
 def _upload(store: Store, header: Header, name: str, pieces: Iterator[bytes]) -> StoredFile:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from types import TracebackType
 from typing import Self, TextIO
 
 from podracer.orchestrator.v1 import job_pb2
@@ -28,9 +27,7 @@ class Display:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exc: object) -> None:
         """Give the terminal back."""
 
     def show(self, snapshot: Snapshot) -> None:

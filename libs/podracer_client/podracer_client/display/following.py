@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable, Sequence
-from types import TracebackType
 from typing import Self
 
 from podracer.common.v1 import evolution_pb2
@@ -61,9 +60,7 @@ class AgentPoller:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exc: object) -> None:
         self._stop.set()  # a call that is under way ends by itself; nothing waits for it
 
     def _poll(self) -> None:

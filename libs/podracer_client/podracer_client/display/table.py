@@ -6,7 +6,6 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from types import TracebackType
 from typing import Self, TextIO
 
 from rich.console import Console, Group, RenderableType
@@ -57,9 +56,7 @@ class TableDisplay(Display):
         self._live.start()
         return self
 
-    def __exit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exc: object) -> None:
         self._live.stop()
 
     def show(self, snapshot: Snapshot) -> None:

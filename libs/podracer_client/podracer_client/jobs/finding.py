@@ -9,7 +9,7 @@ from datetime import UTC
 from podracer.orchestrator.v1 import job_pb2, job_service_pb2
 from podracer_client.names import job_name, short_name
 from podracer_client.servers.stubs import Servers, pages
-from podracer_core.errors import FieldViolation, InvalidInput, NotFound
+from podracer_core.errors import InvalidInput, NotFound
 
 _MOST_SHOWN = 10
 
@@ -28,7 +28,7 @@ def find_job(servers: Servers, text: str) -> job_pb2.Job:
         raise NotFound(problem, reason="JOB_NOT_FOUND", job=text) from cause
     if len(named) > 1:
         problem = f"{len(named)} jobs are called {short}; name one by its id:\n{_candidates(named)}"
-        raise InvalidInput(problem, violations=[FieldViolation("job", problem)], reason="AMBIGUOUS_NAME", name=text)
+        raise InvalidInput(problem, field="job", reason="AMBIGUOUS_NAME", name=text)
     return named[0]
 
 

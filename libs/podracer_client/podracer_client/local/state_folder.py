@@ -6,7 +6,6 @@ import errno
 import fcntl
 import os
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from podracer_client.servers.connection import FILE_NAME
@@ -101,9 +100,7 @@ class StateFolder:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exc: object) -> None:
         self.close()
 
 

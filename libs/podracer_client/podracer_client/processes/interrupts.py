@@ -7,7 +7,7 @@ import sys
 import threading
 from collections.abc import Callable
 from queue import SimpleQueue
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any, Self
 
 from podracer_client.processes.process import ProcessNews
@@ -39,9 +39,7 @@ class Interrupts:
             self._former[number] = signal.signal(number, self._receive)
         return self
 
-    def __exit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exc: object) -> None:
         for number, former in self._former.items():
             signal.signal(number, former)
 

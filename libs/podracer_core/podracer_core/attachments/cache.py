@@ -24,7 +24,6 @@ import stat
 import uuid
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from podracer_core.attachments.limits import mebibytes
@@ -52,9 +51,7 @@ class Held:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exc: object) -> None:
         self.close()
 
 

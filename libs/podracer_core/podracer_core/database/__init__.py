@@ -20,7 +20,6 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from types import TracebackType
 from typing import Self, TypeVar
 
 from sqlalchemy import URL, BigInteger, Connection, Dialect, Engine, inspect, text
@@ -92,9 +91,7 @@ class Database:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *exc: object) -> None:
         await self.close()
 
     def _read(self, operation: Callable[[Session], Result]) -> Result:

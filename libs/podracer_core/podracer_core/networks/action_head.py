@@ -69,9 +69,9 @@ class ActionHead(ABC):
     def mode(self, output: Tensor) -> Tensor:
         """The greedy action [M, B, *action_shape]."""
 
-    @abstractmethod
     def to_environment(self, action: Tensor) -> Tensor:
-        """A stored action [..., *action_shape] in the environment's own units and shape."""
+        """A stored action [..., *action_shape] in the environment's own units and shape; by default as it is."""
+        return action
 
     @abstractmethod
     def greedy_module(self) -> nn.Module:

@@ -72,9 +72,6 @@ class CategoricalHead(PolicyHead):
     def allow(self, output: Tensor, action_mask: Tensor) -> Tensor:
         return output.masked_fill(~action_mask, FORBIDDEN)
 
-    def to_environment(self, action: Tensor) -> Tensor:
-        return action
-
     def greedy_module(self) -> nn.Module:
         return GreedyChoice([self.output_size], [self.start], single=True)
 
@@ -126,9 +123,6 @@ class MultiCategoricalHead(PolicyHead):
     def allow(self, output: Tensor, action_mask: Tensor) -> Tensor:
         return output.masked_fill(~action_mask, FORBIDDEN)
 
-    def to_environment(self, action: Tensor) -> Tensor:
-        return action
-
     def greedy_module(self) -> nn.Module:
         return GreedyChoice(self._sizes, self._starts, single=False)
 
@@ -174,9 +168,6 @@ class BernoulliHead(PolicyHead):
 
     def density(self, output: Tensor, settings: Settings, action: Tensor) -> Density:
         return BernoulliDensity(output, action)
-
-    def to_environment(self, action: Tensor) -> Tensor:
-        return action
 
     def greedy_module(self) -> nn.Module:
         return GreedySwitches()

@@ -61,9 +61,6 @@ class ValueHead(ActionHead):
     def allow(self, output: Tensor, action_mask: Tensor) -> Tensor:
         return output.masked_fill(~action_mask, FORBIDDEN)
 
-    def to_environment(self, action: Tensor) -> Tensor:
-        return action
-
     def greedy_module(self) -> nn.Module:
         return _Greedy(self.dueling, self.start)
 
