@@ -34,11 +34,6 @@ class Frame:
     is_estimated: bool = False
     errors: int = 0
 
-    @property
-    def own_seconds(self) -> float:
-        """In none of its children."""
-        return max(0.0, self.seconds - sum(child.seconds for child in self.children))
-
 
 def flame_of(trace: Trace) -> Frame:
     """A frame for the job, with everything that was done for it below.
