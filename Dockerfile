@@ -41,15 +41,15 @@ RUN for part in libs/podracer_core libs/podracer_client services/*; do \
     done
 
 # What the services of the control plane need besides our code, made small: no torch, bytecode of what is imported only,
-# libraries without debugging symbols. The command comes with the orchestrator, for secrets, tokens and jobs; without
-# matplotlib it makes no reports. The leaderboard has no object store.
+# libraries without debugging symbols. The command comes with the orchestrator, for secrets, tokens, jobs and the live
+# page; without matplotlib it makes no reports. The leaderboard has no object store.
 FROM build AS orchestrator-dependencies
 COPY --from=requirements /requirements/orchestrator.txt ./
 RUN pip install --no-compile --constraint constraints.txt --requirement orchestrator.txt \
  && pip uninstall --yes setuptools pip \
  && find /opt/podracer/lib/python*/site-packages/grpc /opt/podracer/lib/python*/site-packages/sqlalchemy \
       /opt/podracer/lib/python*/site-packages/yaml -name '*.so' -exec strip --strip-unneeded {} + \
- && PYTHONDONTWRITEBYTECODE= python -c "import alembic.command, cryptography.x509, google.rpc.status_pb2, grpc.aio, grpc_health.v1.health, grpc_reflection.v1alpha.reflection, minio, opentelemetry.exporter.otlp.proto.grpc.trace_exporter, opentelemetry.exporter.prometheus, psutil, psycopg, rich.live, sqlalchemy.dialects.postgresql, sqlalchemy.orm, typer, yaml"
+ && PYTHONDONTWRITEBYTECODE= python -c "import alembic.command, cryptography.x509, google.rpc.status_pb2, grpc.aio, grpc_health.v1.health, grpc_reflection.v1alpha.reflection, minio, opentelemetry.exporter.otlp.proto.grpc.trace_exporter, opentelemetry.exporter.prometheus, psutil, psycopg, rich.live, sqlalchemy.dialects.postgresql, sqlalchemy.orm, starlette.applications, typer, uvicorn.protocols.http.h11_impl, yaml"
 
 FROM build AS leaderboard-dependencies
 COPY --from=requirements /requirements/leaderboard.txt ./

@@ -15,7 +15,7 @@ IMAGES: Mapping[str, tuple[Mapping[str, Sequence[str]], Sequence[str]]] = {
     # The extras of our packages, by folder, and what else. The command comes with the orchestrator.
     "orchestrator": (
         {"libs/podracer_core": ("database", "telemetry"), "services/orchestrator": ("kubernetes",)},
-        ("psycopg[binary]", "cryptography", "rich", "typer"),
+        ("psycopg[binary]", "cryptography", "rich", "starlette", "typer", "uvicorn"),
     ),
     "leaderboard": (
         {"libs/podracer_core": ("database", "telemetry"), "services/leaderboard": ()},

@@ -12,6 +12,7 @@ PODRACER_CLUSTER_FAULTS         a program that takes power away: `PROGRAM lose N
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import subprocess
@@ -21,6 +22,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+import requests
 import yaml
 from cluster.installation import ALL, CONTROL_PLANE, Installation, Pulse, json_patch
 from cluster.kubectl import wait_until
@@ -30,6 +32,7 @@ from rich.table import Table
 from podracer_client import Job
 from podracer_core.jobs.job_file import parse_job
 from support.endless_job import end_after
+from support.live_page import enter, is_live
 from support.processes import EXAMPLES
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
@@ -191,6 +194,29 @@ def test_the_serving_overlay(scenarios: Scenarios, tmp_path: Path) -> None:
         other.kubectl.wait_ready("deployment/podracer-policy")
         with other.policies() as policies:
             assert int(policies.act([0.0, 0.0, 0.2, 0.0], policy="live")) == 1  # towards where the pole falls
+
+
+def test_the_web_overlay(scenarios: Scenarios, tmp_path: Path) -> None:
+    """The page is shown with the key of its Secret, also after its pod has gone, and to nothing without it."""
+    name = "localhost:8080"
+    with (
+        small_installation(tmp_path, "web") as other,
+        scenarios.run("overlay web", other),
+        requests.Session() as browser,
+    ):
+        for _ in range(2):
+            other.kubectl.wait_ready("deployment/podracer-web")
+            with other.kubectl.forward("service/podracer-web", 8080) as address:
+                page = f"http://{address}"
+                assert requests.get(page, headers={"host": name}, timeout=60).status_code == 401
+                assert requests.get(page, timeout=60).status_code == 421, "a name that nobody gave it"
+                if not browser.cookies:
+                    key = base64.b64decode(other.kubectl.get("secret", "podracer-web")["data"]["key"]).decode().strip()
+                    assert enter(browser, page, key, name) == 204
+                assert browser.get(page, timeout=60).status_code == 200
+                assert is_live(browser, page)
+            assert key not in other.kubectl("logs", "deployment/podracer-web")
+            other.kubectl("delete", "pod", "--selector", "app.kubernetes.io/component=web")
 
 
 def test_a_split_tournament_reaches_its_target(installation: Installation, scenarios: Scenarios) -> None:

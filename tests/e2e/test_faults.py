@@ -126,18 +126,55 @@ def test_a_damaged_checkpoint_costs_no_more_than_the_way_to_the_one_before_it(
     assert len(rows(tmp_path, "SELECT message FROM events WHERE kind = 'CHECKPOINT_REFUSED'")) == len(refused)
 
 
+HELD = """
+import sys
+from pathlib import Path
+
+if "podracer_orchestrator" in sys.orig_argv:
+    from podracer.leaderboard.v1 import leaderboard_service_pb2_grpc as stubs
+    from podracer_core.errors import Unavailable
+
+    class HoldsForks(stubs.LeaderboardServiceStub):
+        def __init__(self, channel):
+            super().__init__(channel)
+            self.send, self.ForkAgent = self.ForkAgent, self.fork
+
+        async def fork(self, request, **options):
+            if not request.validate_only and Path(__file__).with_name("hold").exists():
+                raise Unavailable("forks are held")
+            return await self.send(request, **options)
+
+    stubs.LeaderboardServiceStub = HoldsForks
+"""
+"""The leaderboard can be asked whether a fork is right, and cannot be told of it while there is a file `hold`."""
+
+
 @pytest.mark.thorough
 def test_a_fork_trains_on_from_its_parents_weights_after_a_killed_orchestrator(
-    start: Callable[[], Command], tmp_path: Path
+    start: Callable[[], Command],
+    tmp_path: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """With so small a learning rate that its weights show whose they were."""
+    """It dies between the acknowledgement and the delivery. The fork's learning rate is so small that its weights show
+    whose they were."""
+    held = tmp_path_factory.mktemp("held")
+    (held / "sitecustomize.py").write_text(HELD)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(held), *filter(None, [os.environ.get("PYTHONPATH")])]))
     command = start()
     wait_for_rounds(tmp_path, 2, "two rounds")
+    (held / "hold").touch()
     forked = run_here("agent", "fork", "faults", "a0001", "--set", "learning_rate=1e-7", cwd=tmp_path)
     assert forked.returncode == 0, forked.stderr
+    assert "its name is told in the job's events" in forked.stdout
     (orchestrator,) = command.services("podracer_orchestrator")
-    orchestrator.send_signal(signal.SIGKILL)
-    name = forked.lines[0].removeprefix("forked a0001: ")
+    orchestrator.kill()
+    wait_until(lambda: all_gone([orchestrator]), 60, "the orchestrator to die")
+    forks = "SELECT name FROM agents WHERE fork_request != ''"
+    assert not rows(tmp_path, forks, "leaderboard")
+    (held / "hold").unlink()
+    ((made,),) = wait_until(lambda: rows(tmp_path, forks, "leaderboard"), 120, "the fork")
+    name = made.rpartition("/")[2]
     query = f"SELECT prefix FROM checkpoints WHERE agent LIKE '%/{name}' ORDER BY env_steps"
     wait_until(lambda: rows(tmp_path, query), 120, "a checkpoint of the fork")
     ((first,), *_) = rows(tmp_path, query)

@@ -10,8 +10,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import requests
 
 from podracer_core.rpc import probe
+from support.live_page import enter, is_live
+from support.manifests import pod_specs
 from support.overlay_site import OverlaySite
 from support.processes import wait_until
 
@@ -32,7 +35,7 @@ JOB = {
 @pytest.fixture
 def site() -> Iterator[OverlaySite]:
     folder = Path(tempfile.mkdtemp(prefix="k8s-"))  # short: a unix socket's path has room for 107 bytes
-    site = OverlaySite(folder, "dev")
+    site = OverlaySite(folder, "web")
     try:
         site.start()
         yield site
@@ -49,6 +52,7 @@ def test_a_job_is_trained_by_what_the_manifests_say(site: OverlaySite) -> None:
             wait_until(lambda asked=asked: probe.main(asked) == 0, PATIENCE_S, f"the {role} to be ready")
         with urllib.request.urlopen(f"http://{site.host(role)}:9464/metrics", timeout=30) as answer:
             assert b"# TYPE podracer_" in answer.read()
+    look_at_the_page(site)
     (site.folder / "job.json").write_text(json.dumps(JOB))
     with site.client() as client:
         job = client.submit(site.folder / "job.json")
@@ -59,5 +63,20 @@ def test_a_job_is_trained_by_what_the_manifests_say(site: OverlaySite) -> None:
     assert (site.folder / "best" / "manifest.json").exists()
     assert any((site.folder / "s3" / "podracer").rglob("manifest.json"))
     wait_until(lambda: not site.cluster.jobs(), PATIENCE_S, "its pod to end")
-    for role in ("leaderboard", "orchestrator"):
+    for role in ("leaderboard", "orchestrator", "web"):
         assert "Traceback" not in site.log(role)
+
+
+def look_at_the_page(site: OverlaySite) -> None:
+    """Its probes need no key, all else does; with the key it has heard of the orchestrator, over TLS."""
+    url = site.start_page().removesuffix("/")
+    assert url == f"http://{site.host('web')}:8080"
+    (pod,) = [pod for pod in pod_specs(site.objects) if pod.owner == "podracer-web"]
+    for probe_of in ("startupProbe", "livenessProbe", "readinessProbe"):
+        get = pod.containers["web"][probe_of]["httpGet"]
+        headers = {each["name"]: each["value"] for each in get["httpHeaders"]}
+        assert requests.get(url + get["path"], headers=headers, timeout=60).status_code == 200
+    with requests.Session() as session:
+        assert session.get(f"{url}/api/news", timeout=60).status_code == 401
+        assert enter(session, url, site.secret("podracer-web", "key")) == 204
+        assert is_live(session, url)

@@ -129,6 +129,10 @@ def test_without_the_key_nothing_is_shown(chromium: Any, server: tuple[Command, 
     page = context.new_page()
     assert page.goto(server[1].partition("#")[0]).status == 401
     assert "Open the URL" in page.inner_text("main")
+    for key, then in (("guess", "text=this is not the key"), (server[1].partition("#key=")[2], "#connection.live")):
+        page.fill("#key", key)
+        page.click("form button")
+        page.wait_for_selector(then)
     context.close()
 
 
@@ -169,6 +173,9 @@ def test_every_act(page: Any, job: str, folder: Path) -> None:
     act(page, f"pin-{agent}")
     page.wait_for_selector("section.panel >> text=pinned")
     act(page, f"unpin-{agent}")
+    page.click(f"#fork-{agent}")
+    assert not page.query_selector("#ask-set-hidden_sizes"), "its weights would not fit"
+    page.keyboard.press("Escape")
     act(page, f"fork-{agent}", **{"set-learning_rate": "2e-5"})
     page.wait_for_selector("section.panel >> text=learning_rate 2e-05")
     fork = page.inner_text("section.panel h2")

@@ -22,7 +22,7 @@ OVERLAYS = sorted(path.parent.name for path in K8S.glob("overlays/*/kustomizatio
 COMPONENTS = sorted(path.parent.name for path in K8S.glob("components/*/kustomization.yaml"))
 NAMESPACE = "podracer"
 """Of the overlays that contain one."""
-WITH_NAMESPACE = ("dev", "serving")
+WITH_NAMESPACE = ("dev", "serving", "web")
 
 Object = Mapping[str, Any]
 

@@ -7,7 +7,10 @@ for MinIO, and the API server and kubelet of the other tests, which hold callers
 from __future__ import annotations
 
 import copy
+import os
 import random
+import subprocess
+import sys
 from base64 import b64decode, b64encode
 from collections.abc import Mapping
 from pathlib import Path
@@ -71,7 +74,10 @@ class OverlaySite(ServiceProcesses):
         self.store = S3Server(folder / "s3")
         self._mounted = folder / "mounted"
         network = f"127.{random.randint(64, 250)}.{random.randint(0, 250)}"
-        self._hosts = {"podracer-orchestrator": f"{network}.2", "podracer-leaderboard": f"{network}.3"}
+        self._hosts = {
+            f"podracer-{role}": f"{network}.{place}"
+            for place, role in enumerate(("orchestrator", "leaderboard", "web"), start=2)
+        }
         self.kubelet = Kubelet(self)
         applied = Store()
         applied.create("podtemplates", NAMESPACE, of_kind(self.objects, "PodTemplate")["podracer-pod-template"])
@@ -104,18 +110,34 @@ class OverlaySite(ServiceProcesses):
             settings["kubeconfig"] = str(self.cluster.api.kubeconfig(self.folder / "kubeconfig"))
         self.launch(role, role, **settings)
 
+    def start_page(self) -> str:
+        """The container of the live page; its URL."""
+        (spec,) = [spec for spec in pod_specs(self.objects) if spec.owner == "podracer-web"]
+        container = spec.containers["web"]
+        words = [self._local(word, container, spec) for word in container["command"][1:]]
+        command = [sys.executable, "-P", "-m", "podracer_client", *words]
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("PODRACER_")}
+        environment |= self.variables(container, spec)
+        with (self.folder / "web.log").open("a") as log:
+            command[-2] = command[-2].replace("0.0.0.0:", f"{self._hosts[spec.owner]}:")
+            page = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=log, text=True)
+        self.processes["web"] = page
+        assert page.stdout is not None
+        return page.stdout.readline().strip() or self.log("web")
+
     def variables(self, container: Mapping[str, Any], spec: PodSpec) -> dict[str, str]:
         """Those of a container, with what is mounted into it at the folders of this machine."""
         plain = {**container, "env": [entry for entry in container.get("env", ()) if "valueFrom" not in entry]}
         found = environment(plain, self.objects)
+        return {name: self._local(value, container, spec) for name, value in found.items()}
+
+    def _local(self, text: str, container: Mapping[str, Any], spec: PodSpec) -> str:
         for path, volume in mounted(container, spec).items():
             if "emptyDir" not in volume:  # those of pods are the kubelet's
-                found = {
-                    name: value.replace(path, str(self._volume(volume, spec.owner))) for name, value in found.items()
-                }
+                text = text.replace(path, str(self._volume(volume, spec.owner)))
         for host, address in self._hosts.items():
-            found = {name: value.replace(f"{host}:", f"{address}:") for name, value in found.items()}
-        return {name: value.replace("http://podracer-minio:9000", self.store.endpoint) for name, value in found.items()}
+            text = text.replace(f"{host}:", f"{address}:")
+        return text.replace("http://podracer-minio:9000", self.store.endpoint)
 
     def client(self) -> Client:
         """To be closed by the caller."""
@@ -125,6 +147,10 @@ class OverlaySite(ServiceProcesses):
         )
         addresses = (f"{self._hosts[f'podracer-{role}']}:50051" for role in ("orchestrator", "leaderboard"))
         return Client(Connection(*addresses, token, tls))
+
+    def secret(self, name: str, key: str) -> str:
+        """What a key of a Secret has."""
+        return (self._mounted / name / key).read_text().strip()
 
     def host(self, role: str) -> str:
         """The address of a service of the control plane."""

@@ -171,7 +171,7 @@ def _forked(parent: agent_pb2.AgentSpec, changed: Mapping[str, HyperparameterVal
                 raise InvalidInput.of(name, f"is no hyperparameter of {parent.algorithm}")
             fitted = knob.typed(value)
             knob.check(fitted)
-            if knob.scope == "network" and fitted != values.get(name):
+            if not knob.keeps_weights and fitted != values.get(name):
                 problem = f"is of the network, which the parent's weights have to fit: it stays {values.get(name)}"
                 raise InvalidInput.of(name, problem)
             values[name] = fitted

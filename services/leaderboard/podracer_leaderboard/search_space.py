@@ -26,7 +26,7 @@ def shape_of(algorithm: str, hyperparameters: Mapping[str, HyperparameterValue])
 def weights_shape(algorithm: str, hyperparameters: Mapping[str, HyperparameterValue]) -> Shape:
     """What may not change if an agent is to keep its weights: of its shape, the part that its network depends on."""
     knobs = find_algorithm(algorithm).hyperparameters
-    network = sorted(knob.name for knob in knobs if knob.scope == "network")
+    network = sorted(knob.name for knob in knobs if not knob.keeps_weights)
     return algorithm, tuple((name, hyperparameters[name]) for name in network)
 
 

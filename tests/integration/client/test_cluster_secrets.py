@@ -33,7 +33,8 @@ TOKENS = {
 }
 ROLES = ("orchestrator", "leaderboard", "learner", "policy", "client")
 NAMES = {
-    "podracer-tokens", "podracer-authority", "podracer-s3", *(f"podracer-tokens-{name}" for name in TOKENS),
+    "podracer-tokens", "podracer-authority", "podracer-s3", "podracer-web",
+    *(f"podracer-tokens-{name}" for name in TOKENS),
     *(f"podracer-tls-{role}" for role in ROLES),
 }  # fmt: skip
 ROLE = {
@@ -178,7 +179,7 @@ def test_secrets_that_were_made_otherwise_are_taken_up(
 def test_certificates_and_keys_that_something_else_makes_are_left_to_it(api: Api, config: Path) -> None:
     patterns = ["podracer-tls-*", "podracer-s3"]
     ClusterSecrets(ClusterApi(read_kubeconfig(config)), patterns, [], 365).ensure()
-    assert set(everything(api)) == {"podracer-tokens", *(f"podracer-tokens-{name}" for name in TOKENS)}
+    assert set(everything(api)) == {"podracer-tokens", "podracer-web", *(f"podracer-tokens-{name}" for name in TOKENS)}
 
 
 def test_who_comes_second_takes_what_the_first_has_made(api: Api, deployment: ClusterSecrets) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import re
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,16 +14,21 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from podracer.leaderboard.v1 import leaderboard_service_pb2
+from podracer.orchestrator.v1 import job_pb2
 from podracer_client import Client
 from podracer_client.local.reading import resting_services
 from podracer_client.web.serving import serve_page
-from podracer_core.errors import InvalidInput
+from podracer_core.catalogue.algorithms import find_algorithm
+from podracer_core.catalogue.messages import hyperparameter_to_message
+from podracer_core.errors import InvalidInput, NotFound
 from podracer_core.jobs.experiment import parse_experiment
+from support.live_page import enter
 
 pytest.importorskip("uvicorn", reason="needs the extra podracer-client[web]")
 requests = pytest.importorskip("requests")
 
-from podracer_client.web import feed  # noqa: E402
+from podracer_client.web import feed, values  # noqa: E402
 
 JOB = "name: cartpole\nenvironment: CartPole-v1\nobjective: {target_return: 475, max_duration: 1m}\n"
 BAD = "name: cartpole\nenvironment: CartPole-v1\nobjective: {target_return: high}\nspeed: 9\n"
@@ -215,16 +221,57 @@ def test_no_secret_is_logged(browser: Any, url: str, origin: str, caplog: pytest
         assert secret not in caplog.text
 
 
-def test_a_page_without_servers_yet_says_so(browser: Any) -> None:
-    from podracer_core.errors import NotFound
+def no_server() -> Client:
+    raise NotFound("no server runs yet")
 
-    def connect() -> Client:
-        raise NotFound("no server runs yet")
 
-    with serve_page(connect) as url, requests.Session() as session:
+def test_a_key_from_a_file_may_change_and_is_not_told(tmp_path: Path) -> None:
+    file, keys = tmp_path / "key", ["a" * 32, "b" * 40]
+    file.write_text(f"{keys[0]}\n")
+    with serve_page(no_server, key_file=file, listen="127.0.0.2:0") as url, requests.Session() as session:
+        origin = url.removesuffix("/")
+        assert re.fullmatch(r"http://127\.0\.0\.2:\d+/", url), "without the key"
+        assert session.get(url, timeout=60).status_code == 401
+        assert enter(session, origin, keys[1]) == 401
+        assert enter(session, origin, keys[0]) == 204
+        assert session.get(url, timeout=60).status_code == 200
+        (cookie,) = session.cookies.values()
+        file.write_text(f"{keys[1]}\n")
+        assert session.get(url, timeout=60).status_code == 401, "the former key's cookie"
+        assert [enter(session, origin, key) for key in keys] == [401, 204]
+    file.write_text(f"{keys[0]}\n")
+    with serve_page(no_server, key_file=file) as url:  # as after a restart
+        cookies = {f"podracer_web_{urlsplit(url).port}": cookie}
+        assert requests.get(url, cookies=cookies, timeout=60).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("listen", "key", "said"),
+    [
+        (
+            "0.0.0.0:0",
+            None,
+            "--listen 0.0.0.0:0: not a loopback address: give the page a key of yours, with --key-file",
+        ),
+        ("[::]:0", None, r"--listen \[::\]:0: not a loopback address"),
+        ("unix:///tmp/page", None, "expected host:port"),
+        ("127.0.0.1", None, "expected unix"),
+        ("0.0.0.0:0", "", "no token in"),
+        ("0.0.0.0:0", "admin", "a key has 32 characters or more, this one has 5"),
+    ],
+)
+def test_where_it_does_not_listen(tmp_path: Path, listen: str, key: str | None, said: str) -> None:
+    if key is not None:
+        (tmp_path / "key").write_text(key)
+    file = None if key is None else tmp_path / "key"
+    with pytest.raises(InvalidInput, match=said), serve_page(no_server, listen=listen, key_file=file):
+        pass
+
+
+def test_a_page_without_servers_yet_says_so() -> None:
+    with serve_page(no_server) as url, requests.Session() as session:
         origin, _, key = url.partition("/#key=")
-        headers = {"authorization": f"Bearer {key}", "origin": origin, "x-podracer-web": "1"}
-        session.post(f"{origin}/api/session", headers=headers, timeout=60)
+        assert enter(session, origin, key) == 204
         stream = frames(session, origin)
         known = values_until(stream, lambda known: "connection" in known)
         assert known["connection"] == {"state": "reconnecting", "message": "no server runs yet"}
@@ -235,6 +282,19 @@ def test_a_missing_extra_is_one_message(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setitem(sys.modules, "uvicorn", None)
     with pytest.raises(InvalidInput, match=r"pip install 'podracer-client\[web\]'"), serve_page(lambda: None):  # type: ignore[arg-type, return-value]
         pass
+
+
+def test_a_fork_is_offered_what_it_may_change() -> None:
+    """The leaderboard refuses the others: tests/integration/leaderboard/test_acts.py."""
+    agents = []
+    for algorithm in ("ppo", "installed-elsewhere"):
+        agents.append(leaderboard_service_pb2.Agent(name=f"projects/p/jobs/j/agents/{algorithm}"))
+        agents[-1].spec.algorithm = algorithm
+        for name, value in find_algorithm("ppo").defaults().items():
+            agents[-1].spec.hyperparameters[name].CopyFrom(hyperparameter_to_message(value))
+    known, unknown = values.agent_values(agents, job_pb2.Job()).values()
+    assert set(unknown["forkable"]) == set(known["hyperparameters"])
+    assert set(known["hyperparameters"]) - set(known["forkable"]) == set(find_algorithm("ppo").defaults("network"))
 
 
 async def test_a_slow_reader_gets_the_newest_state_and_no_backlog() -> None:

@@ -67,10 +67,12 @@ def test_all_components_go_together(everything: tuple[Object, ...]) -> None:
         assert pod.spec["priorityClassName"] == f"podracer-{'pods' if pod.owner == 'podracer-pod' else 'control'}"
         for name, container in pod.containers.items():
             variables = environment(container, everything)
-            if name not in ("minio", "secrets"):
+            if name not in ("minio", "secrets", "web"):
                 assert variables["OTEL_EXPORTER_OTLP_ENDPOINT"] == "http://otel-collector.observability:4317"
             listening = [value for key, value in variables.items() if key.endswith("LISTEN")]
             assert all(value.startswith("[::]:") for value in listening), name
+    (web,) = [pod.containers["web"] for pod in pod_specs(everything) if pod.owner == "podracer-web"]
+    assert web["command"][2] == "--listen=[::]:8080"
 
 
 def test_settings_of_components(everything: tuple[Object, ...]) -> None:

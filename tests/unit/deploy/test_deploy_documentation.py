@@ -68,8 +68,16 @@ def test_the_commands_that_need_nothing(folder: Path) -> None:
         assert stateful["spec"]["volumeClaimTemplates"][0]["spec"]["storageClassName"] == "gp3"
 
 
-def test_an_overlay_for_production(folder: Path) -> None:
+def test_an_overlay_with_a_name_of_the_page(folder: Path) -> None:
     (folder / "mine" / "kustomization.yaml").write_text(_overlays_of_ones_own()[1])
+    (pod,) = [pod for pod in pod_specs(kustomize(folder / "mine")) if pod.owner == "podracer-web"]
+    assert pod.containers["web"]["command"][1:] == [
+        *("web", "--listen=0.0.0.0:8080", "--key-file=/etc/podracer/web/key", "--host=podracer.example.org"),
+    ]
+
+
+def test_an_overlay_for_production(folder: Path) -> None:
+    (folder / "mine" / "kustomization.yaml").write_text(_overlays_of_ones_own()[2])
     objects = kustomize(folder / "mine")
     assert of_kind(objects, "ConfigMap")["podracer-store"]["data"] == {
         "PODRACER_STORE": "s3://bucket/prefix",
@@ -81,7 +89,7 @@ def test_an_overlay_for_production(folder: Path) -> None:
 
 def test_what_the_commands_for_a_cluster_name_is_there(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
-    there = {f"{one['kind'].lower()}/{one['metadata']['name']}" for one in rendered("dev")}
+    there = {f"{one['kind'].lower()}/{one['metadata']['name']}" for one in rendered("web")}
     for program, *arguments in _commands("sh cluster"):
         assert program in {"kubectl", "podracer"} or (ROOT / program).exists()
         for word in arguments:

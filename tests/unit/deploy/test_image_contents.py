@@ -71,16 +71,33 @@ def _installed_by(requirements: Iterable[str]) -> set[str]:
     return {name for name, _ in found}
 
 
-def test_every_kind_of_environment_runs_with_what_an_image_has(tmp_path: Path) -> None:
-    inside = _installed_by(requirements_of("pod"))
+def _as_in(image: str, folder: Path) -> tuple[dict[str, str], set[str]]:
+    """Variables of a process that finds no more than an image has, and the modules that it does not find."""
+    inside = _installed_by(requirements_of(image))
     missing = {
         module
         for module, distributions in importlib.metadata.packages_distributions().items()
         if not any(_normal(name) in inside or name.startswith("podracer") for name in distributions)
     }
+    (folder / "sitecustomize.py").write_text(NOT_IN_THE_IMAGE)  # for its own processes too
+    paths = os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])])
+    return os.environ | {"NOT_IN_THE_IMAGE": " ".join(missing), "PYTHONPATH": paths}, missing
+
+
+def test_the_image_of_the_orchestrator_has_the_live_page(tmp_path: Path) -> None:
+    environment, missing = _as_in("orchestrator", tmp_path)
+    assert {"numpy", "matplotlib", "torch"} <= missing
+    program = "import uvicorn, podracer_client.command.web, podracer_client.web.application"
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
+def test_every_kind_of_environment_runs_with_what_an_image_has(tmp_path: Path) -> None:
+    environment, missing = _as_in("pod", tmp_path)
+    inside = _installed_by(requirements_of("pod"))
     assert {"pandas", "OpenGL", "matplotlib"} <= missing
-    (tmp_path / "sitecustomize.py").write_text(NOT_IN_THE_IMAGE)  # for the processes of the environments too
-    environment = os.environ | {"NOT_IN_THE_IMAGE": " ".join(missing), "PYTHONPATH": str(tmp_path)}
     (script := tmp_path / "step.py").write_text(STEP)
     wanted = [name for kind, name in ENVIRONMENTS.items() if kind != "box2d" or kind in inside]  # not on Linux on ARM
     command = [sys.executable, str(script), *wanted]

@@ -50,7 +50,7 @@ def _containers(overlay: str) -> Iterator[tuple[str, Any]]:
 
 
 def test_the_overlays_are_those_of_the_documentation() -> None:
-    assert OVERLAYS == ["dev", "gpu", "kueue", "production", "serving"]
+    assert OVERLAYS == ["dev", "gpu", "kueue", "production", "serving", "web"]
 
 
 @pytest.mark.parametrize(("version", "overlays"), [(OLDEST, ["dev"]), (NEWEST, OVERLAYS)], ids=["oldest", "newest"])
@@ -134,6 +134,7 @@ def test_who_listens_is_probed(overlay: str) -> None:
             assert container["readinessProbe"]["grpc"] == {"port": 8081}, name
             for probe in ("startupProbe", "livenessProbe"):
                 assert container[probe]["grpc"] == {"port": 8081, "service": "liveness"}, name
+        assert ("http" in ports) is name.endswith("/web")
 
 
 @each_overlay
@@ -145,7 +146,7 @@ def test_images_are_those_of_this_version_in_our_registry(overlay: str) -> None:
         role, tag = name.rpartition("/")[2], settings["PODRACER_TAG"]
         if overlay == "gpu" and role == "learner":
             tag += "-cuda"
-        assert container["image"] == f"{ours}{'orchestrator' if role == 'secrets' else role}:{tag}"
+        assert container["image"] == f"{ours}{'orchestrator' if role in ('secrets', 'web') else role}:{tag}"
     version = of_kind(rendered(overlay), "PodTemplate")["podracer-pod-template"]["metadata"]["annotations"]
     assert version == {"podracer.dev/version": settings["PODRACER_TAG"]}
 

@@ -15,7 +15,10 @@ PATHS = {
     ("pod", "pod", 50051),
 }
 MINIO = {("orchestrator", "object-store", 9000), ("pod", "object-store", 9000)}
-SERVING = {("policy", "orchestrator", 50051), ("policy", "leaderboard", 50051)}
+SOME = {
+    overlay: {(role, "orchestrator", 50051), (role, "leaderboard", 50051)}
+    for overlay, role in (("serving", "policy"), ("web", "web"))
+}
 CLIENTS = {("podracer.dev/clients", role, 50051) for role in ("orchestrator", "leaderboard")}
 METRICS = {("podracer.dev/metrics", role, 9464) for role in ("orchestrator", "leaderboard", "pod")}
 API_SERVER = {(role, port) for role in ("orchestrator", "secrets") for port in (443, 6443, 8443, 16443)}
@@ -39,7 +42,7 @@ def test_the_paths_between_pods_are_those_that_are_needed(overlay: str) -> None:
         if any(_lets(rule, target, port) for rule in _rules(overlay, source, "egress"))
         and any(_lets(rule, source, port) for rule in _rules(overlay, target, "ingress"))
     }
-    assert found == PATHS | (set() if overlay == "production" else MINIO) | (SERVING if overlay == "serving" else set())
+    assert found == PATHS | (set() if overlay == "production" else MINIO) | SOME.get(overlay, set())
 
 
 @each_overlay
@@ -64,8 +67,11 @@ def test_whom_other_namespaces_reach(overlay: str) -> None:
         for label in peer.get("namespaceSelector", {}).get("matchLabels", ())
         for port in rule["ports"]
     }
-    serving = {("podracer.dev/clients", "policy", 50051), ("podracer.dev/metrics", "policy", 9464)}
-    assert found == CLIENTS | METRICS | (serving if overlay == "serving" else set())
+    some = {
+        "serving": {("podracer.dev/clients", "policy", 50051), ("podracer.dev/metrics", "policy", 9464)},
+        "web": {("podracer.dev/clients", "web", 8080)},
+    }
+    assert found == CLIENTS | METRICS | some.get(overlay, set())
 
 
 @pytest.mark.parametrize("cidr", ["0.0.0.0/0", "::/0"])

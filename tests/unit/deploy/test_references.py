@@ -96,8 +96,7 @@ def test_no_secret_is_made_that_nobody_needs(secrets: Mapping[str, Any]) -> None
         if "secret" in volume
     }
     by_itself = {"podracer-tokens", "podracer-authority"}  # of which the others are made
-    of_clients = {"podracer-tokens-client", "podracer-tls-client"}
-    assert set(secrets) == named | by_itself | of_clients
+    assert set(secrets) == named | by_itself
 
 
 def test_what_others_make_is_left_to_them() -> None:
@@ -128,7 +127,11 @@ def test_nobody_is_given_more_than_it_needs(overlay: str) -> None:
         }
         for pod, container in _containers(overlay)
     }
-    some = {"minio": {"podracer-s3"}, "policy": {"podracer-tokens-policy", "podracer-tls-policy"}}
+    some = {
+        "minio": {"podracer-s3"},
+        "policy": {"podracer-tokens-policy", "podracer-tls-policy"},
+        "web": {"podracer-web", "podracer-tokens-client", "podracer-tls-client"},
+    }
     assert given == {
         "orchestrator": {"podracer-tokens-orchestrator", "podracer-tls-orchestrator", "podracer-s3"},
         "leaderboard": {"podracer-tokens-leaderboard", "podracer-tls-leaderboard"},

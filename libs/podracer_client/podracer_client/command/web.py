@@ -5,26 +5,31 @@ from __future__ import annotations
 import os
 import sys
 import threading
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from podracer_client.command.options import ServerOptions, with_server
 
-Port = Annotated[int, typer.Option(min=0, max=65535, metavar="N", help="Port of the page.", show_default="a free one")]
-
 
 @with_server
 def web(
     server: ServerOptions,
-    port: Port = 0,
+    listen: Annotated[
+        str, typer.Option(metavar="ADDRESS", help="Where the page listens; beyond loopback it needs --key-file.")
+    ] = "127.0.0.1:0",
+    key_file: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="File with the page's key, in place of one in the URL.", show_default=False),
+    ] = None,
     host: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME[:PORT]", help="Another name by which browsers reach it; may be repeated."),
     ] = None,
     open_browser: Annotated[bool, typer.Option("--open", help="Open it in the browser.")] = False,
 ) -> None:
-    """Show jobs live in a browser, on loopback, until Ctrl-C: curves, lineage, pods, leaderboard; and act on them.
+    """Show jobs live in a browser until Ctrl-C: curves, lineage, pods, leaderboard; and act on them.
 
     Of a state folder also when nothing runs there.
     """
@@ -35,7 +40,7 @@ def web(
     with (
         Interrupts(stop.set, lambda: os._exit(INTERRUPTED)),
         server.read() as client,
-        serve_page(server.connect, client, port=port, hosts=host or ()) as url,
+        serve_page(server.connect, client, listen=listen, key_file=key_file, hosts=host or ()) as url,
     ):
         sys.stdout.write(f"{url}\n")
         sys.stdout.flush()

@@ -5,6 +5,7 @@ podracer-authority         signs the certificates (tls.crt, tls.key)
 podracer-tokens-<role>     the tokens that a role is given (`deployment.py`)
 podracer-tls-<role>        its certificate
 podracer-s3                keys of the object store
+podracer-web               key of the live page
 
 What is there stays, whatever made it. Only a certificate of our authority that is to end is made anew. No owner and no
 manifest names these Secrets, so they outlive the deployment.
@@ -61,6 +62,7 @@ class ClusterSecrets:
         if tokens:
             self._ensure("podracer-tokens-sidecar", partial(_tokens_of, "worker", tokens))
         self._ensure("podracer-s3", lambda: {"access-key": _random(), "secret-key": _random()})
+        self._ensure("podracer-web", lambda: {"key": _random()})
         roles = [role for role in _ROLES if not self._is_left_out(f"podracer-tls-{role}")]
         if roles and not self._get(_AUTHORITY) and any(self._get(f"podracer-tls-{role}") for role in roles):
             _warn_once(

@@ -6,13 +6,15 @@ and an act needs our Origin and a header that a form cannot send.
 
 from __future__ import annotations
 
-import secrets
+import hmac
 from collections.abc import Awaitable, Callable, Collection
 
 from starlette.datastructures import MutableHeaders
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from podracer_core.rpc.tokens import TokenSource
 
 ACT_HEADER = "x-podracer-web"
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
@@ -28,22 +30,22 @@ _BEFORE_ENTRY = ("/static/enter.js", "/static/style.css", "/static/icon.svg")
 
 
 class Access:
-    """ASGI middleware. `key` stands in the fragment of the printed URL, which no browser sends; `/api/session`
+    """ASGI middleware. The key is in the fragment of the URL, which no browser sends, or is typed in; `/api/session`
     exchanges it for a cookie."""
 
     def __init__(
         self,
         app: ASGIApp,
-        key: str,
+        key: TokenSource,
         port: int,
         hosts: Collection[str],
         entrance: Callable[[Request], Awaitable[Response]],
     ) -> None:
-        """`hosts`: names besides loopback, with their port where it is not the usual one. `entrance` answers `/`
+        """`key` gives that of now: the cookies of another one are worth nothing, those of the same one outlive us.
+        `hosts`: names besides loopback, with their port where it is not the usual one. `entrance` answers `/`
         without the cookie."""
         self._app = app
         self._key = key
-        self._session = secrets.token_urlsafe(32)
         self._cookie = f"podracer_web_{port}"  # cookies know no port: two pages of one machine need two names
         self._hosts = {*(f"{name}:{port}" for name in LOOPBACK), *hosts}
         self._entrance = entrance
@@ -61,7 +63,7 @@ class Access:
         if refusal is None and request.url.path == "/api/session" and request.method == "POST":
             refusal = await self._enter(request)
         elif refusal is None and not self._is_known(request) and request.url.path not in _BEFORE_ENTRY:
-            refusal = _refuse(401, "open the URL that the command has printed")
+            refusal = _refuse(401, "open the URL that the command has printed, or give its key")
             if request.url.path == "/":
                 refusal = await self._entrance(request)
         await (refusal or self._app)(scope, receive, send_with_headers)
@@ -85,16 +87,20 @@ class Access:
 
     def _is_known(self, request: Request) -> bool:
         given = request.cookies.get(self._cookie, "")
-        return secrets.compare_digest(given.encode(), self._session.encode())
+        return hmac.compare_digest(given.encode(), self._session().encode())
+
+    def _session(self) -> str:
+        """The cookie's value, from which the key cannot be told."""
+        return hmac.digest(self._key().encode(), b"podracer-web-session", "sha256").hex()
 
     async def _enter(self, request: Request) -> Response:
         """The cookie for the key."""
         given = request.headers.get("authorization", "").removeprefix("Bearer ")
-        if not secrets.compare_digest(given.encode(), self._key.encode()):
-            return _refuse(401, "this key is not the one that the command has printed")
+        if not hmac.compare_digest(given.encode(), self._key().encode()):
+            return _refuse(401, "this is not the key of this page")
         response = Response(status_code=204)
         is_https = request.headers["origin"].startswith("https:")
-        response.set_cookie(self._cookie, self._session, httponly=True, samesite="strict", secure=is_https)
+        response.set_cookie(self._cookie, self._session(), httponly=True, samesite="strict", secure=is_https)
         return response
 
 

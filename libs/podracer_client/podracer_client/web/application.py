@@ -31,6 +31,7 @@ from podracer_core.errors import (
     Unauthenticated,
     Unavailable,
 )
+from podracer_core.rpc.tokens import TokenSource
 
 STATIC = Path(__file__).parent / "static"
 MAX_STREAMS = 64
@@ -106,7 +107,7 @@ class Page:
         return JSONResponse(done)
 
 
-def make_application(page: Page, key: str, port: int, hosts: Collection[str] = ()) -> Starlette:
+def make_application(page: Page, key: TokenSource, port: int, hosts: Collection[str] = ()) -> Starlette:
     """The page of one server, for the browsers that have `key`."""
     routes = [
         Route("/", _index),

@@ -7,22 +7,35 @@ import socket
 import threading
 from collections.abc import Callable, Collection, Iterator
 from contextlib import closing, contextmanager
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from podracer_core.errors import InvalidInput
+from podracer_core.rpc.address import Address, parse_address
+from podracer_core.rpc.tokens import FileToken, TokenSource
 
 if TYPE_CHECKING:
     from podracer_client.jobs.client import Client
 
+_LEAST_KEY = 32
+"""Characters of a key that is given: the page counts no guesses."""
+
 
 @contextmanager
 def serve_page(
-    connect: Callable[[], Client], client: Client | None = None, *, port: int = 0, hosts: Collection[str] = ()
+    connect: Callable[[], Client],
+    client: Client | None = None,
+    *,
+    listen: str = "127.0.0.1:0",
+    key_file: Path | None = None,
+    hosts: Collection[str] = (),
 ) -> Iterator[str]:
-    """The page's URL while it is served on loopback; its fragment is the key.
+    """The page's URL while it is served. Its fragment is the key, unless `key_file` has one; that may change meanwhile.
 
     `connect` finds the servers whenever they are not known or do not answer; `client` is one that is open already.
-    Raises InvalidInput where the extra `web` is not installed or the port cannot be had.
+    Raises InvalidInput where the extra `web` is not installed, for a weak key, and for an address that cannot be had or
+    leaves this machine without a key file.
     """
     try:
         import uvicorn
@@ -34,11 +47,15 @@ def serve_page(
             raise
         message = "the live page needs Starlette and uvicorn: `pip install 'podracer-client[web]'`"
         raise InvalidInput(message, reason="NO_WEB") from error
-    key = secrets.token_urlsafe(32)
-    with _listening(port) as listener, closing(Upstream(connect, client)) as upstream:
-        port, page = listener.getsockname()[1], Page(upstream)
+    address, key = parse_address(listen), _key(key_file)
+    if address.is_unix:
+        raise _refused(address, "INVALID_ADDRESS", "expected host:port, which a browser can open")
+    if not (address.is_local or key_file):
+        raise _refused(address, "NO_KEY", "not a loopback address: give the page a key of yours, with --key-file")
+    with _listening(address) as listener, closing(Upstream(connect, client)) as upstream:
+        address, page = address.with_port(listener.getsockname()[1]), Page(upstream)
         config = uvicorn.Config(
-            make_application(page, key, port, hosts),
+            make_application(page, key, address.port, {str(address), *hosts}),
             access_log=False,
             log_level="warning",
             lifespan="off",
@@ -50,15 +67,32 @@ def serve_page(
         thread = threading.Thread(target=server.run, args=([listener],), name="live page", daemon=True)
         thread.start()
         try:
-            yield f"http://127.0.0.1:{port}/#key={key}"
+            yield f"http://{address}/" + ("" if key_file else f"#key={key()}")
         finally:
             page.close()
             server.should_exit = True
             thread.join(5.0)
 
 
-def _listening(port: int) -> socket.socket:
+def _key(file: Path | None) -> TokenSource:
+    """What is in `file`, or a new one. Raises InvalidInput where that is no key, or one that could be guessed."""
+    if file is None:
+        return partial(str, secrets.token_urlsafe(_LEAST_KEY))
+    key = FileToken(file)
+    if len(key()) < _LEAST_KEY:
+        raise InvalidInput(f"{file}: a key has {_LEAST_KEY} characters or more, this one has {len(key())}", path=file)
+    return key
+
+
+def _listening(address: Address) -> socket.socket:
+    """Listens also at IPv4 where the address is [::]."""
+    is_v6 = ":" in address.host
+    family = socket.AF_INET6 if is_v6 else socket.AF_INET
     try:
-        return socket.create_server(("127.0.0.1", port))
-    except OSError as error:
-        raise InvalidInput(f"--port {port}: {error.strerror}", reason="ADDRESS_IN_USE") from error
+        return socket.create_server((address.host, address.port), family=family, dualstack_ipv6=is_v6)
+    except (OSError, ValueError) as error:
+        raise _refused(address, "ADDRESS_IN_USE", getattr(error, "strerror", "") or str(error)) from error
+
+
+def _refused(address: Address, reason: str, problem: str) -> InvalidInput:
+    return InvalidInput(f"--listen {address}: {problem}", reason=reason)

@@ -15,6 +15,8 @@ from podracer_client.display.score import score_name
 from podracer_client.jobs.watch import FINAL_STATES
 from podracer_client.names import short_name
 from podracer_client.report import conversion
+from podracer_client.report.records import Agent
+from podracer_core.catalogue.algorithms import known_algorithms
 
 _FIGURES = ("best_return", "best_score", "best_confirmed", "env_steps", "train_seconds", "agents", "pods", "rounds")
 
@@ -60,10 +62,17 @@ def pod_values(pods: Iterable[job_pb2.Pod]) -> list[dict[str, Any]]:
 
 
 def agent_values(agents: Iterable[leaderboard_service_pb2.Agent], job: job_pb2.Job) -> dict[str, Any]:
-    """`agent/NAME` of each."""
+    """`agent/NAME` of each. `forkable`: the hyperparameters that a fork may change."""
     wanted = conversion.objective(job.spec.objective)
     records = (conversion.agent(agent, wanted, job.create_time) for agent in agents)
-    return {f"agent/{record.name}": asdict(record) for record in records}
+    return {f"agent/{record.name}": asdict(record) | {"forkable": _forkable(record)} for record in records}
+
+
+def _forkable(agent: Agent) -> list[str]:
+    """All of an algorithm that is installed on the servers only: these know what it allows."""
+    info = known_algorithms().get(agent.algorithm)
+    fixed = {knob.name for knob in info.hyperparameters if not knob.keeps_weights} if info else set()
+    return [name for name in agent.hyperparameters if name not in fixed]
 
 
 def board_value(board: leaderboard_service_pb2.Leaderboard) -> dict[str, Any]:

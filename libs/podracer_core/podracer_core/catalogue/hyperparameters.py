@@ -43,6 +43,11 @@ class Hyperparameter:
     choices: tuple[str, ...] = ()
     near_one: bool = False
 
+    @property
+    def keeps_weights(self) -> bool:
+        """Whether an agent with another value can go on from its weights."""
+        return self.scope != "network"
+
     def typed(self, value: HyperparameterValue) -> HyperparameterValue:
         """`1` where a real number is meant is `1.0`."""
         if self.kind == "float" and isinstance(value, int) and not isinstance(value, bool):

@@ -56,10 +56,10 @@ const forkButton = (job, agent) =>
     () => ({
       title: `Fork ${agent.name}`,
       text: "A new agent begins with its weights and these hyperparameters, and is trained next.",
-      fields: Object.entries(agent.hyperparameters).map(([name, value]) => ({
+      fields: agent.forkable.map((name) => ({
         name: `set-${name}`,
         label: name,
-        value: JSON.stringify(value),
+        value: JSON.stringify(agent.hyperparameters[name]),
         "data-changes": true,
       })),
       confirm: "Fork",
