@@ -113,13 +113,6 @@ async def site(site: Any, nodes: Nodes, tmp_path: Path) -> Any:
     await site.stop()
 
 
-async def until(condition: Any, what: str, every_s: float = 0.5) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not await asyncio.to_thread(condition):
-        assert time.monotonic() < deadline, f"waited for {what}"
-        await asyncio.sleep(every_s)
-
-
 async def test_sixty_four_nodes_come_in_one_wave(site: Any, nodes: Nodes) -> None:
     """A played node autoscaler orders a node for each pod that has no place, once; it comes NODE_S later."""
     await site.create(pod=job_pb2.PodShape(min_count=1, max_count=64, profile="late"))
@@ -147,54 +140,54 @@ async def test_sixty_four_nodes_come_in_one_wave(site: Any, nodes: Nodes) -> Non
 
 @pytest.mark.skipif("PODRACER_GROWTH_PODS" not in os.environ, reason="PODRACER_GROWTH_PODS is not set")
 async def test_what_many_pods_cost(site: Any, nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Makes them, holds them for a while, deletes them; tells rates, calls, memory and processor time."""
+    """Makes them, holds them for a minute, deletes them; tells rates, calls, memory and processor time."""
     count = int(os.environ["PODRACER_GROWTH_PODS"])
     await asyncio.to_thread(nodes.add, 20, -(-count // 20))
-    calls, lock, send = Counter[str](), threading.Lock(), ClusterApi._send
+    print(f"\n{await costs(site, count, 'late', monkeypatch)}")
 
-    def counted(api: Any, method: str, resource_name: str, name: str, query: Any, *more: Any, **others: Any) -> Any:
+
+async def costs(site: Any, count: int, profile: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A line for each phase."""
+    calls, seen, lock, send = Counter[str](), Counter[str](), threading.Lock(), ClusterApi._send
+
+    def counted(api: Any, method: str, what: str, name: str, query: Any, *more: Any) -> Any:
         with lock:
-            calls[f"{'WATCH' if 'watch' in (query or {}) else method} {resource_name}"] += 1
-        return send(api, method, resource_name, name, query, *more, **others)
+            calls[f"{'WATCH' if 'watch' in query else method} {what}"] += 1
+        return send(api, method, what, name, query, *more)
 
     monkeypatch.setattr(ClusterApi, "_send", counted)
-    events = Counter[str]()
     copy = site.server.orchestrator.pool_reconciler._backend._cluster
     for reflector in copy._reflectors:
-        known = reflector._apply
 
-        def noted(kind: str, item: Any, known: Any = known, what: str = reflector._resource) -> None:
-            events[what] += 1
+        def noted(kind: str, item: Any, known: Any = reflector._apply, what: str = reflector._resource) -> None:
+            seen[what] += 1
             known(kind, item)
 
         reflector._apply = noted
-    rows = []
+    lines = [f"{count} pods, {_memory_mb():.0f} MB before"]
 
     async def phase(name: str, condition: Any) -> None:
         calls.clear()
-        events.clear()
+        seen.clear()
         begun, cpu = time.monotonic(), time.process_time()
-        await until(condition, name, 1.0)
-        wall = time.monotonic() - begun
-        rows.append((name, wall, time.process_time() - cpu, dict(calls), dict(events), _memory_mb()))
-
-    def jobs() -> int:
-        return len(copy.jobs)
+        while not condition():
+            assert time.monotonic() < begun + PATIENCE_S, f"waited for {name}"
+            await asyncio.sleep(0.2)
+        wall_s, cpu_s = time.monotonic() - begun, time.process_time() - cpu
+        figures = f"{wall_s:6.1f} s, {cpu_s:5.1f} s of a core, {_memory_mb():.0f} MB"
+        lines.append(f"{name:8} {figures}, calls {dict(calls)}, events {dict(seen)}")
 
     def placed() -> int:
         return sum("nodeName" in pod["spec"] for each in copy.pods().values() for pod in each)
 
-    memory_mb = _memory_mb()
-    job = await site.create(pod=job_pb2.PodShape(min_count=1, max_count=count, profile="late"))
-    await phase("made", lambda: jobs() >= count)
+    job = await site.create(pod=job_pb2.PodShape(min_count=1, max_count=count, profile=profile))
+    await phase("made", lambda: len(copy.jobs) >= count)
     await phase("placed", lambda: placed() >= count)
     held_until = time.monotonic() + 60.0
     await phase("held", lambda: time.monotonic() >= held_until)
     await site.client.jobs.CancelJob(service_pb2.CancelJobRequest(name=job.name))
-    await phase("deleted", lambda: jobs() == 0)
-    print(f"\n{count} pods, {memory_mb:.0f} MB before")
-    for name, wall, cpu, made, seen, memory in rows:
-        print(f"{name:8} {wall:6.1f} s, {cpu:5.1f} s of a core, {memory:.0f} MB, calls {made}, events {seen}")
+    await phase("deleted", lambda: not copy.jobs)
+    return "\n".join(lines)
 
 
 def _memory_mb() -> float:

@@ -107,9 +107,9 @@ class Pod:
     learners        learners of each agent, each in a pod of its own
     workers         of each pod, in the split layout
     layout          split: processes of their own; fused: the learner does all; auto: fused for built-in environments
-    profile         name of where they run, of those that the operator of a cluster lists; empty: anywhere
     deterministic   lock-step, for bit-exact resume in the split layout too
     fusion          how several learners become one; None: the mean, once an epoch
+    profile         name of where they run, of those that the operator of a cluster lists; empty: anywhere
     """
 
     count: PodCount = field(default_factory=PodCount)
@@ -119,9 +119,9 @@ class Pod:
     workers: int = 1
     layout: Literal["auto", "split", "fused"] = "auto"
     resources: Resources = field(default_factory=Resources)
-    profile: str = ""
     deterministic: bool = False
     fusion: Fusion | None = None
+    profile: str = ""
 
     @classmethod
     def from_message(cls, message: job_pb2.PodShape) -> Pod:
