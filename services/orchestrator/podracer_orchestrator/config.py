@@ -13,6 +13,7 @@ from podracer_core.service.process import ServiceSettings
 
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,48}[a-z0-9])?")
 _RESOURCE = re.compile(r"[a-z0-9][-a-z0-9.]*/[A-Za-z0-9][-A-Za-z0-9._]*")
+_LEAST = dict(max_pods=1, pool_max_pending=1, keep_last=1, keep_best=0, collect_after=0, collect_every=1)  # noqa: C408
 _MOST = 1_000_000_000  # seconds, thirty years
 
 
@@ -70,14 +71,7 @@ class OrchestratorConfig(ServiceSettings):
         violations = []
         if not 0.5 <= self.lease_term <= 3600.0:
             violations.append(FieldViolation("PODRACER_LEASE_TERM", f"is {self.lease_term:g} s, expected 0.5 s to 1 h"))
-        for name, least in (
-            ("max_pods", 1),
-            ("pool_max_pending", 1),
-            ("keep_last", 1),
-            ("keep_best", 0),
-            ("collect_after", 0),
-            ("collect_every", 1),
-        ):
+        for name, least in _LEAST.items():
             if getattr(self, name) < least:
                 found = f"is {getattr(self, name):g}, expected {least} or more"
                 violations.append(FieldViolation(f"PODRACER_{name.upper()}", found))
