@@ -311,10 +311,15 @@ class KubernetesPool(PoolBackend):
     async def _tell_stopped(self, plans: Mapping[str, PodPlan]) -> None:
         """Those that are neither wanted nor there."""
         there = {*plans, *self._cluster.jobs, *self._made}
-        gone = [name for name in self._known if name not in there]
-        await _all([self._observer.pod_stopped(self._known[name]) for name in gone])
-        for name in gone:
-            self._known.pop(name, None)
+        await _all([self._tell_stop(name) for name in self._known if name not in there])
+
+    async def _tell_stop(self, name: str) -> None:
+        full_name = self._known.pop(name)  # first, as another pod may have the name before this is told
+        try:
+            await self._observer.pod_stopped(full_name)
+        except PodracerError:
+            self._known.setdefault(name, full_name)
+            raise
 
     async def _tell_troubles(
         self, jobs: Mapping[str, Item], pods: Mapping[str, Sequence[Item]]
