@@ -89,7 +89,7 @@ e2e-compose: setup  ## docker compose up for real, a job that survives kills, do
 
 e2e-cluster: setup  ## what users and clusters do, on the Kubernetes that KUBECONFIG names, with images that it has
 	@test -n "$$KUBECONFIG" || { echo "make: KUBECONFIG is not set: it names the cluster; tests/cluster/test_cluster.py tells the other variables" >&2; exit 2; }
-	@$(BIN)/python -m pytest -s -m cluster tests/cluster
+	@$(BIN)/python -m pytest -s -m cluster tests/cluster tests/integration/orchestrator
 
 $(VENV)-manifests/.ready: requirements-manifests.txt
 	@$(PYTHON) -m venv $(VENV)-manifests

@@ -13,6 +13,7 @@ from podracer_core.service.process import ServiceSettings
 
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,48}[a-z0-9])?")
 _RESOURCE = re.compile(r"[a-z0-9][-a-z0-9.]*/[A-Za-z0-9][-A-Za-z0-9._]*")
+_LEAST = dict(max_pods=1, pool_max_pending=1, keep_last=1, keep_best=0, collect_after=0, collect_every=1)  # noqa: C408
 _MOST = 1_000_000_000  # seconds, thirty years
 
 
@@ -28,9 +29,12 @@ class OrchestratorConfig(ServiceSettings):
     state_dir       the local pool's logs go to `logs` below it, users' code and data to `cache`
     run_dir         short private folder for the local pool's unix sockets
     max_pods        pods that the pool makes at most, whatever else there is room for
+    pool_max_pending  pods of the kubernetes pool that may wait for a place at once; without a limit in a queue of Kueue
     pool_name       of the kubernetes pool, in the label podracer.dev/pool of its Jobs; another for each orchestrator of
                     a namespace
     pod_template    name of the PodTemplate of the kubernetes pool's pods, in its namespace
+    pod_profiles    file that says where pods of the kubernetes pool may run (`pool/kubernetes/profiles`); unset: jobs
+                    cannot choose
     gpu_resource    what a GPU is called in the cluster
     kubeconfig      where the cluster is, for an orchestrator outside of it; unset: the one that this process runs in
     kueue_queue     local queue of Kueue that admits the kubernetes pool's pods; unset: they start at once
@@ -49,8 +53,10 @@ class OrchestratorConfig(ServiceSettings):
     state_dir: Path | None = None
     run_dir: Path | None = None
     max_pods: int = 64
+    pool_max_pending: int = 100
     pool_name: str = "podracer"
     pod_template: str = "podracer-pod-template"
+    pod_profiles: Path | None = None
     gpu_resource: str = "nvidia.com/gpu"
     kubeconfig: Path | None = None
     kueue_queue: str = ""
@@ -65,9 +71,7 @@ class OrchestratorConfig(ServiceSettings):
         violations = []
         if not 0.5 <= self.lease_term <= 3600.0:
             violations.append(FieldViolation("PODRACER_LEASE_TERM", f"is {self.lease_term:g} s, expected 0.5 s to 1 h"))
-        if self.max_pods < 1:
-            violations.append(FieldViolation("PODRACER_MAX_PODS", f"is {self.max_pods}, expected 1 or more"))
-        for name, least in (("keep_last", 1), ("keep_best", 0), ("collect_after", 0), ("collect_every", 1)):
+        for name, least in _LEAST.items():
             if getattr(self, name) < least:
                 found = f"is {getattr(self, name):g}, expected {least} or more"
                 violations.append(FieldViolation(f"PODRACER_{name.upper()}", found))
@@ -76,6 +80,8 @@ class OrchestratorConfig(ServiceSettings):
         if self.pool == "local":
             missing = [name for name in ("state_dir", "run_dir") if getattr(self, name) is None]
             violations += [FieldViolation(f"PODRACER_{name.upper()}", "the local pool needs it") for name in missing]
+        if self.pod_profiles is not None and self.pool != "kubernetes":
+            violations.append(FieldViolation("PODRACER_POD_PROFILES", "expected PODRACER_POOL=kubernetes with it"))
         if not _RESOURCE.fullmatch(self.gpu_resource):
             found = f"is {self.gpu_resource!r}, expected a name such as nvidia.com/gpu or amd.com/gpu"
             violations.append(FieldViolation("PODRACER_GPU_RESOURCE", found))

@@ -31,6 +31,7 @@ from podracer_orchestrator.jobs.quotas import Quotas
 from podracer_orchestrator.leases.deadlines import LeaseDeadlines
 from podracer_orchestrator.outcomes import ending
 from podracer_orchestrator.pool.backend import PoolBackend, StaticPool
+from podracer_orchestrator.pool.kubernetes.profiles import read_profiles
 from podracer_orchestrator.pool.local import LocalPool
 from podracer_orchestrator.pool.reconciler import PoolReconciler
 from podracer_orchestrator.pool.shares import PoolShares
@@ -63,6 +64,7 @@ class Orchestrator:
         self.deadlines = LeaseDeadlines(self.clock, config.lease_term)
         self.lease_operations = LeaseOperations(transactions, self.deadlines, store, changes, self.clock)
         self.quotas = Quotas(config.quotas)
+        self.pod_profiles = read_profiles(config.pod_profiles)
         self.pool_shares = PoolShares(self.clock, self.quotas)
         self.pool_reconciler = PoolReconciler(
             transactions, self.lease_operations.lose_pod, self.pool_shares, changes, self.clock
@@ -156,7 +158,7 @@ class Orchestrator:
         if config.pool == "kubernetes":
             from podracer_orchestrator.pool.kubernetes.pool import KubernetesPool
 
-            return KubernetesPool(config, self.pool_reconciler)
+            return KubernetesPool(config, self.pool_reconciler, self.pod_profiles)
         return LocalPool(config, address, self.pool_reconciler) if config.pool == "local" else StaticPool()
 
 

@@ -14,7 +14,7 @@ import yaml
 from podracer.orchestrator.v1 import job_pb2
 from podracer.orchestrator.v1 import job_service_pb2 as service_pb2
 from podracer_client.secrets.deployment import create_secrets
-from podracer_core.errors import PermissionRefused
+from podracer_core.errors import InvalidInput, PermissionRefused
 from podracer_orchestrator.pool import reconciler
 from podracer_orchestrator.pool.kubernetes import memory, pool, troubles
 from podracer_orchestrator.pool.kubernetes.job import JobMaker
@@ -233,9 +233,7 @@ async def test_a_quota_that_is_used_up_is_told_once_and_limits_growth(site, clus
     said = await until_event(site, job, "POD_QUOTA")
     assert "exceeded quota: small" in said
     await until(lambda: len(cluster.pods("Running")) == 2, "the two that it has room for")
-    deadline = time.monotonic() + PATIENCE_S
-    while len(await pods(site)) != 3:  # one waits for room
-        assert time.monotonic() < deadline
+    while len(await pods(site)) != 6:  # the others wait for room
         await asyncio.sleep(0.05)
     assert "exceeded quota" in await limit(site)
     assert len(await events(site, job, "POD_QUOTA")) == 1
@@ -352,25 +350,66 @@ async def test_a_job_that_has_ended_though_its_pod_is_wanted_is_made_again(site,
     await until(lambda: cluster.pods("Running") and uids(cluster).get("fused-0") not in (None, seen[0]), "another one")
 
 
-async def test_it_grows_while_there_is_room_and_one_pod_waits_for_more(site, cluster, monkeypatch):
-    monkeypatch.setattr(memory, "AGAIN_S", 1.0)
+async def test_a_node_autoscaler_is_asked_for_all_nodes_at_once(site, cluster):
+    """It brings a node for each pod that has no place, minutes later: pods one by one would take hours."""
     cluster.nodes[:] = [Node("node-0", cpu=3.0)]
-    job = await site.create(pod=shape(12, resources={"cpu": 1.0}))
+    job = await site.create(pod=shape(16, resources={"cpu": 1.0}))
     said = await until_event(site, job, "POD_UNSCHEDULABLE")
     assert said == "no node has room for a pod: 0/1 nodes are available: 1 Insufficient cpu."
-    await until(
-        lambda: len(cluster.jobs()) == 4 and len(cluster.pods("Running")) == 3, "three that run, one that waits"
-    )
-    assert "0/1 nodes are available" in await limit(site)
-    deadline = time.monotonic() + PATIENCE_S
-    while [pod.message for pod in (await pods(site)).values() if pod.message] != [said]:  # of those that went, too
-        assert time.monotonic() < deadline
-        await asyncio.sleep(0.05)
-    cluster.nodes.append(Node("node-1", cpu=4.0))
-    await until(lambda: len(cluster.pods("Running")) == 7, "seven")
-    cluster.nodes.append(Node("node-2"))
-    await until(lambda: len(cluster.pods("Running")) == 12, "all")
+    waves, made = [], {}
+    while len(cluster.pods("Running")) < 16:
+        waiting = await until(
+            lambda: 16 - len(cluster.pods("Running")) == len(unplaced(cluster)) and unplaced(cluster), "all"
+        )
+        made = made or uids(cluster)
+        waves.append(len(waiting))
+        assert "0/1 nodes are available" in await limit(site)
+        while [pod.message for pod in (await pods(site)).values() if pod.message] != [said] * 13:
+            await asyncio.sleep(0.05)
+        cluster.nodes += [Node(f"late-{name}", cpu=1.0) for name in waiting]
+        await until(lambda: not unplaced(cluster), "places for all that waited")
+        await until(lambda: len(cluster.pods("Running")) >= 3 + sum(waves), "all of them")
+    assert waves == [13]
+    assert uids(cluster) == made  # none was given up meanwhile
+    assert ("delete", "jobs") not in cluster.api.calls
     assert len(await events(site, job, "POD_UNSCHEDULABLE")) == 1
+
+
+def unplaced(cluster: Cluster) -> list[str]:
+    """What a node autoscaler looks for: the pods that the scheduler has no place for."""
+    return [
+        pod["metadata"]["name"]
+        for pod in cluster.pods("Pending")
+        if any(each.get("reason") == "Unschedulable" for each in pod["status"].get("conditions", ()))
+    ]
+
+
+async def test_no_more_pods_wait_than_the_operator_allows(site, cluster):
+    await site.stop()
+    site.settings["pool_max_pending"] = 2
+    cluster.nodes[:] = [Node("node-0", cpu=3.0)]
+    await site.start()
+    await site.create(pod=shape(9, resources={"cpu": 1.0}))
+    await until(lambda: len(cluster.pods("Running")) == 3 and len(unplaced(cluster)) == 2, "two that wait")
+    cluster.nodes.append(Node("node-1"))
+    await until(lambda: len(cluster.pods("Running")) == 9, "all")
+
+
+async def test_a_job_chooses_where_its_pods_run(site, cluster, tmp_path):
+    file = tmp_path / "profiles.json"
+    file.write_text('{"spot": {"tolerations": [{"key": "spot", "operator": "Exists"}]}}')
+    await site.stop()
+    site.settings["pod_profiles"] = file
+    await site.start()
+    with pytest.raises(InvalidInput, match="no pod profile 'on-demand'; there are: spot"):
+        await site.create(pod=shape(profile="on-demand"))
+    file.write_text('{"spot": {"priorityClassName": "spot"}, "on-demand": {"priorityClassName": "dear"}}')
+    await site.create(pod=shape(2, profile="on-demand"))
+    await site.create(pod=shape(profile="spot"))
+    await until(lambda: len(cluster.pods("Running")) == 3, "three pods")
+    classes = {name: job["spec"]["template"]["spec"]["priorityClassName"] for name, job in cluster.jobs().items()}
+    assert classes == {"fused-on-on-demand-0": "dear", "fused-on-on-demand-1": "dear", "fused-on-spot-0": "spot"}
+    assert set(await pods(site)) == set(classes)
 
 
 @pytest.mark.thorough
@@ -381,7 +420,7 @@ async def test_a_gpu_where_no_node_has_one_is_told_and_others_grow(site, cluster
     modest = await site.create(pod=shape(5, resources={"cpu": 0.1}))
     await until(lambda: len(cluster.pods("Running")) == 5, "five pods without")
     assert not await events(site, modest, "POD_UNSCHEDULABLE")
-    await until(lambda: len(cluster.jobs()) == 6, "one alone that waits for a GPU")
+    await until(lambda: len(cluster.jobs()) == 9, "four that wait for a GPU")
 
 
 @pytest.mark.thorough
@@ -400,10 +439,10 @@ async def test_a_pod_with_less_memory_than_a_job_asks_for_is_replaced(site, clus
 
 async def test_with_kueue_pods_wait_for_their_turn(site, cluster):
     await site.stop()
-    site.settings["kueue_queue"] = "research"
+    site.settings |= {"kueue_queue": "research", "pool_max_pending": 1}  # which Kueue has no need of
     await site.start()
-    job = await site.create()
-    await until(cluster.jobs, "the Job")
+    job = await site.create(pod=shape(3))
+    await until(lambda: len(cluster.jobs()) == 3, "the Jobs")
     deadline = time.monotonic() + PATIENCE_S
     while (await pods(site))["fused-0"].message != "waits for its turn in the queue research":
         assert time.monotonic() < deadline

@@ -13,7 +13,7 @@ from podracer.common.v1 import evolution_pb2
 from podracer.orchestrator.v1 import artifact_service_pb2 as artifact_pb2
 from podracer.orchestrator.v1 import job_pb2, job_service_pb2
 from podracer_core.errors import Exhausted, InvalidInput
-from podracer_orchestrator.jobs.quotas import Quotas, read_quotas
+from podracer_orchestrator.jobs.quotas import Quotas
 
 LONG = evolution_pb2.Objective(max_duration={"seconds": 1000})
 
@@ -87,7 +87,7 @@ async def test_bytes_of_uploads_and_a_file_that_changes(site: Any) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("[]", "expected an object such as"),
+        ("[]", "expected an object with an entry for each name"),
         ("{", "is no JSON"),
         ('{"default": {}}', "'default' is no project: expected projects/"),
         ('{"*": 3}', "expected an object with jobs, pods, upload_bytes"),
@@ -100,7 +100,7 @@ def test_a_wrong_file_says_where(tmp_path: Path, text: str, message: str) -> Non
     path = tmp_path / "quotas.json"
     path.write_text(text)
     with pytest.raises(InvalidInput, match=message) as refused:
-        read_quotas(path)
+        Quotas(path)
     assert str(path) in refused.value.message
     with pytest.raises(InvalidInput, match="cannot be read"):
         Quotas(tmp_path / "absent")

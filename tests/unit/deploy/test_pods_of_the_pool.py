@@ -62,3 +62,12 @@ def test_a_fused_pod_with_a_gpu(overlay: str) -> None:
 def test_the_network_policies_know_the_pods_of_the_pool(overlay: str) -> None:
     made = make(overlay, SPLIT)["metadata"]["labels"]
     assert pod_template(rendered(overlay))["metadata"]["labels"].items() <= made.items()
+
+
+@each_overlay
+def test_nothing_keeps_a_node_autoscaler_from_emptying_a_node(overlay: str) -> None:
+    made = make(overlay, FUSED)
+    assert made["metadata"]["annotations"]["cluster-autoscaler.kubernetes.io/safe-to-evict"] == "true"
+    assert made["spec"]["terminationGracePeriodSeconds"] == 60
+    for budget in of_kind(rendered(overlay), "PodDisruptionBudget").values():
+        assert not budget["spec"]["selector"]["matchLabels"].items() <= made["metadata"]["labels"].items()

@@ -47,7 +47,7 @@ FULL = JobSpec(
     ),
     pod=Pod(
         PodCount(1, 3), 4, 32, 3, 2, "split", Resources(1.5, 2**31, 1), True,
-        Fusion("outer", 4, 2, 2.5, 0.7, 0.0),
+        Fusion("outer", 4, 2, 2.5, 0.7, 0.0), "a100",
     ),
     evaluation=EvaluationPlan(100),
     seed=-5,

@@ -25,6 +25,7 @@ def mistakes(text: str) -> list[str]:
 
 def test_several_learners_are_fused_by_the_mean_unless_the_job_says_otherwise() -> None:
     assert pod_of("{learners: 3}") == Pod(learners=3)
+    assert Pod.from_message(pod_of("{profile: a100}").to_message()).profile == "a100"
     assert pod_of("{learners: 2, fusion: weighted}").fusion == Fusion("weighted")
     text = "{name: outer, interval: 8, quorum: 2, deadline: 500ms, learning_rate: 0.7, momentum: 0.9}"
     assert pod_of(f"{{learners: 64, fusion: {text}}}").fusion == Fusion("outer", 8, 2, 0.5, 0.7, 0.9)
@@ -37,6 +38,7 @@ def test_several_learners_are_fused_by_the_mean_unless_the_job_says_otherwise() 
     ("pod", "mistake"),
     [
         ("{learners: 0}", "pod.learners: expected 1 to 64, got 0"),
+        ("{profile: A100}", "pod.profile: expected lower-case letters, digits and '-', at most 20; got 'A100'"),
         ("{learners: 65}", "pod.learners: expected 1 to 64, got 65"),
         ("{learners: two}", "pod.learners: expected a whole number, got 'two'"),
         ("{fusion: mean}", "pod.fusion: fusion needs several learners"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
@@ -15,7 +16,8 @@ from podracer_core.kubernetes.access import ClusterAccess, in_cluster, read_kube
 from podracer_orchestrator.jobs.plan import PodKind
 from podracer_orchestrator.pool.backend import PodPlan
 from podracer_orchestrator.pool.kubernetes.job import JobMaker
-from podracer_orchestrator.pool.kubernetes.template import read_template
+from podracer_orchestrator.pool.kubernetes.profiles import read_profiles
+from podracer_orchestrator.pool.kubernetes.template import place, read_template
 from support.kubernetes_store import validate
 from support.pod_template import RUN_DIR, pod_template, template_object
 
@@ -232,3 +234,45 @@ def test_a_kubeconfig_that_cannot_be_used_is_told(tmp_path: Path, change: dict[s
     with pytest.raises(InvalidInput, match="no cluster") as refusal:
         read_kubeconfig(path)
     assert expected in refusal.value.message
+
+
+def test_a_profile_says_where_a_pod_runs(tmp_path: Path) -> None:
+    toleration = {"key": "a100", "operator": "Exists"}
+    profiles = {
+        "a100": {
+            "nodeSelector": {"accelerator": "a100"},
+            "tolerations": [toleration],
+            "priorityClassName": "research",
+            "gpuResource": "nvidia.com/mig-1g.10gb",
+        },
+        "any": {},
+    }
+    (tmp_path / "profiles.json").write_text(json.dumps(profiles))
+    listed = read_profiles(tmp_path / "profiles.json").entries
+    template = pod_template()
+    template["spec"] |= {"nodeSelector": {"zone": "b"}, "tolerations": [{"key": "spot", "operator": "Exists"}]}
+    plan = PodPlan("projects/default/pods/gpu-0", PodKind(gpus=1, profile="a100"), 1)
+    spec = spec_of(make(plan, template=place(template, listed, "a100")))
+    assert spec["nodeSelector"] == {"zone": "b", "accelerator": "a100"}
+    assert spec["tolerations"] == [{"key": "spot", "operator": "Exists"}, toleration]
+    assert spec["priorityClassName"] == "research"
+    assert spec["containers"][0]["resources"]["limits"]["nvidia.com/mig-1g.10gb"] == "1"
+    assert spec_of(make(FUSED, template=place(template, listed, "any"))) == spec_of(make(FUSED, template=template))
+    with pytest.raises(InvalidInput, match="there is no pod profile t4 any more"):
+        place(template, listed, "t4")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('{"A100": {}}', "'A100' is no name: expected lower-case letters"),
+        ('{"a100": {"affinity": {}}}', "a100: 'affinity' is unknown, expected nodeSelector, tolerations, priority"),
+        ('{"a100": {"tolerations": {}}}', "a100: tolerations is {}, expected a list"),
+    ],
+)
+def test_what_is_wrong_with_profiles_is_said(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "profiles.json"
+    path.write_text(text)
+    with pytest.raises(InvalidInput, match=message) as caught:
+        read_profiles(path)
+    assert str(path) in caught.value.message

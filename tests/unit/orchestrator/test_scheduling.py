@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from podracer_orchestrator.jobs.plan import PodKind
-from podracer_orchestrator.pool.scheduling import BURST, Demand, FairShare, Growth, Load, Room, share_pods
+from podracer_orchestrator.pool.scheduling import Demand, FairShare, Growth, Load, Room, share_pods
 
 GIB = 1 << 30
 
@@ -74,8 +74,20 @@ def test_nobody_wants_anything():
 
 
 def test_kinds_have_names_that_can_be_read_back():
-    kinds = [PodKind(), PodKind(False, 3), PodKind(True, 0, 2), PodKind(False, 1, 1, 4), PodKind(threads=2)]
-    assert [kind.name for kind in kinds] == ["fused", "split3", "fused-gpu2", "split1-gpu1-threads4", "fused-threads2"]
+    kinds = [
+        PodKind(),
+        PodKind(False, 3),
+        PodKind(True, 0, 2),
+        PodKind(False, 1, 1, 4),
+        PodKind(threads=2, profile="gpu1-on-x"),
+    ]
+    assert [kind.name for kind in kinds] == [
+        "fused",
+        "split3",
+        "fused-gpu2",
+        "split1-gpu1-threads4",
+        "fused-threads2-on-gpu1-on-x",
+    ]
     assert [PodKind.parse(kind.name) for kind in kinds] == kinds
 
 
@@ -196,21 +208,43 @@ def test_a_job_that_has_left_is_not_put_level():
     assert fair.order(loads) == ["a", "b"]
 
 
-def test_in_a_cluster_a_kind_grows_by_what_has_got_a_place():
-    everybody = [demand("a", 1, 100)]
-    assert counts(everybody, growth=Growth({}, {})) == {"a": BURST}
-    assert counts(everybody, growth=Growth({"fused": 3}, {})) == {"a": 3 + BURST}
-    assert counts(everybody, growth=Growth({"fused": 30}, {})) == {"a": 60}
-    assert counts(everybody, max_pods=40, growth=Growth({"fused": 30}, {})) == {"a": 40}
-    waiting = share_pods(everybody, Room(growth=Growth({"fused": 3}, {})))
-    assert waiting.limit == "pods: those of the kind fused have to get their places first"
+def test_in_a_cluster_all_that_is_wanted_waits_for_a_place_at_once_up_to_a_limit():
+    everybody = [demand("a", 1, 64), demand("b", 1, 64)]
+    assert counts(everybody, growth=Growth({}, 200)) == {"a": 64, "b": 64}
+    assert counts(everybody, growth=Growth({}, 100)) == {"a": 50, "b": 50}
+    assert counts(everybody, growth=Growth({"fused": 28}, 100)) == {"a": 64, "b": 64}
+    assert counts(everybody, max_pods=40, growth=Growth({"fused": 30}, 100)) == {"a": 20, "b": 20}
+    assert counts(everybody, growth=Growth({"fused": 28}, 0)) == {"a": 14, "b": 14}  # what has a place
+    full = share_pods(everybody, Room(growth=Growth({}, 9)))
+    assert full.limit == "pods: 9 at most wait for a place (PODRACER_POOL_MAX_PENDING)"
 
 
-def test_where_a_cluster_has_no_room_one_pod_of_each_kind_waits_for_some():
-    gpu, full = PodKind(gpus=1), Growth({"fused": 5}, {False: "0/3 nodes are available"})
-    jobs = [demand("a", 1, 100), demand("b", 2, 2, kind=PodKind(False, 1)), demand("c", 4, 4, kind=gpu)]
-    shares = share_pods(jobs, Room(growth=full))
-    assert shares.counts == {"a": 6, "b": 1, "c": 4}
-    assert shares.limit == "0/3 nodes are available"
-    without_gpus = Growth({"fused": 5, "fused-gpu1": 1}, {True: "no GPU"})
-    assert share_pods(jobs, Room(growth=without_gpus)).counts == {"a": 13, "b": 2, "c": 2}
+def test_a_kind_that_never_finds_a_place_keeps_no_other_from_it():
+    """A job that waits for what the cluster does not have uses nothing, so that its turn never ends."""
+    stuck, other = demand("stuck", 64, 64, kind=PodKind(gpus=8)), demand("b", 1, 64)
+    why = {"fused-gpu8": "0/3 nodes are available: 3 Insufficient nvidia.com/gpu"}
+    for limits in ({}, {"max_pods": 64}):
+        placed: dict[str, int] = {}
+        for _ in range(64):
+            shares = share_pods([stuck, other], Room(**limits, growth=Growth(placed, 10, why)))
+            placed["fused"] = shares.counts["b"]
+            assert 1 <= shares.counts["stuck"] <= 10
+            assert shares.limit == why["fused-gpu8"]
+        assert shares.counts == {"stuck": 4 if limits else 10, "b": 60 if limits else 64}
+
+
+def test_a_kind_that_has_all_the_pods_gives_way_to_one_that_waits():
+    jobs = [demand("new", 1, 64, kind=PodKind(False, 1)), demand("old", 1, 64)]
+    placed, rounds = {"fused": 64, "split1": 0}, 0
+    while placed["split1"] < 32:
+        shares = counts(jobs, max_pods=64, growth=Growth(placed, 100)).values()
+        placed, rounds = dict(zip(("split1", "fused"), shares, strict=True)), rounds + 1
+    assert placed == {"fused": 32, "split1": 32}
+    assert rounds == 7
+    assert counts(jobs, max_pods=64, growth=Growth(placed, 100)) == {"new": 32, "old": 32}
+
+
+def test_where_fewer_may_wait_than_there_are_kinds_each_has_one_and_those_furthest_ahead_no_more():
+    kinds = [demand(f"job{index}", 1, 5, kind=PodKind(False, index)) for index in range(1, 4)]
+    assert counts(kinds, growth=Growth({}, 1)) == {"job1": 1, "job2": 1, "job3": 1}
+    assert counts(kinds, growth=Growth({}, 5)) == {"job1": 2, "job2": 2, "job3": 1}

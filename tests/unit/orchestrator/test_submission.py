@@ -51,6 +51,17 @@ def test_every_bad_field_is_told_at_once():
     assert len(caught.value.violations) >= 3
 
 
+def test_a_profile_has_to_be_one_of_those_that_the_operator_lists():
+    request = request_of(pod=job_pb2.PodShape(profile="a100"))
+    assert submission.new_job(request, ["a100", "spot"]).spec.pod.profile == "a100"
+    assert plan(pod=request.spec.pod).kind.name == "fused-on-a100"
+    with pytest.raises(InvalidInput, match="no pod profile 'a100'; there are: spot, t4") as caught:
+        submission.new_job(request, ["t4", "spot"])
+    assert [violation.field for violation in caught.value.violations] == ["pod.profile"]
+    with pytest.raises(InvalidInput, match="no pod profile 'a100'; this server has none: leave it out"):
+        submission.new_job(request)
+
+
 def test_defaults_are_filled_in():
     found = plan()
     assert (found.population, found.episodes, found.min_pods, found.max_pods) == (8, 32, 1, 1)

@@ -154,4 +154,6 @@ def _pods(pod: Pod) -> str:
         words.append(f"{pod.workers} workers")
     if pod.resources.gpu:
         words.append(f"{pod.resources.gpu} GPU")
+    if pod.profile:
+        words.append(f"profile {pod.profile}")
     return ", ".join(words)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -11,6 +12,7 @@ from podracer_core.config import ByteSize, Seconds
 from podracer_core.jobs.checks import MAX_COUNT, Checks, is_extension_name
 from podracer_core.jobs.messages import read, write
 
+_PROFILE = re.compile(r"[a-z0-9]([-a-z0-9]{0,18}[a-z0-9])?")  # part of the names of pods, which have 63 characters
 CHECKPOINT_INTERVAL_S = 30.0
 """How often the members of a round are stored."""
 MAX_PODS = 4096
@@ -21,6 +23,11 @@ MAX_LEARNERS = 64
 MAX_INTERVAL = 1_000_000
 MAX_DEADLINE_S = 3600.0
 MAX_LEARNING_RATE = 100.0
+
+
+def is_profile_name(text: str) -> bool:
+    """Whether a profile of pods could be called `text`."""
+    return _PROFILE.fullmatch(text) is not None
 
 
 @dataclass(frozen=True)
@@ -102,6 +109,7 @@ class Pod:
     layout          split: processes of their own; fused: the learner does all; auto: fused for built-in environments
     deterministic   lock-step, for bit-exact resume in the split layout too
     fusion          how several learners become one; None: the mean, once an epoch
+    profile         name of where they run, of those that the operator of a cluster lists; empty: anywhere
     """
 
     count: PodCount = field(default_factory=PodCount)
@@ -113,6 +121,7 @@ class Pod:
     resources: Resources = field(default_factory=Resources)
     deterministic: bool = False
     fusion: Fusion | None = None
+    profile: str = ""
 
     @classmethod
     def from_message(cls, message: job_pb2.PodShape) -> Pod:
@@ -151,6 +160,8 @@ class Pod:
         check.positive(self.resources.cpu, 4096.0, "pod.resources.cpu")
         check.positive(self.resources.memory, MAX_COUNT, "pod.resources.memory")
         check.between(self.resources.gpu, 0, 64, "pod.resources.gpu")
+        expected = f"expected lower-case letters, digits and '-', at most 20; got {self.profile[:100]!r}"
+        check.that(not self.profile or is_profile_name(self.profile), "pod.profile", expected)
 
     def _check_learners(self, check: Checks) -> None:
         if not check.between(self.learners, 1, MAX_LEARNERS, "pod.learners"):

@@ -66,7 +66,7 @@ class JobServicer(job_service_pb2_grpc.JobServiceServicer):
 
     async def CreateJob(self, request: service_pb2.CreateJobRequest, context: Context) -> service_pb2.CreateJobResponse:
         # Beside the loop: an id that is not built in has Gymnasium imported, once.
-        new = await asyncio.to_thread(submission.new_job, request)
+        new = await asyncio.to_thread(submission.new_job, request, self._orchestrator.pod_profiles.entries)
         if request.validate_only:
             spec = await self._transactions.read(lambda session: _looked_up(session, new))
             return service_pb2.CreateJobResponse(job=job_pb2.Job(spec=spec, environment_description=new.description))

@@ -22,7 +22,9 @@ _FUSED_BYTES = 400 * MIB
 _PROCESS_BYTES = 250 * MIB
 """First guesses: a learner that does all by itself, and each process of a split pod (measured: 240 to 330 MiB)."""
 
-_NAME = re.compile(r"(?:fused|split(?P<workers>\d+))(?:-gpu(?P<gpus>\d+))?(?:-threads(?P<threads>\d+))?")
+_NAME = re.compile(
+    r"(?:fused|split(?P<workers>\d+))(?:-gpu(?P<gpus>\d+))?(?:-threads(?P<threads>\d+))?(?:-on-(?P<profile>.+))?"
+)
 
 MAX_AUTOMATIC_MEMBERS = 16
 """Agents of an automatic cohort at most: beyond it a pod gains little and the tournament waits for its slowest."""
@@ -30,19 +32,22 @@ MAX_AUTOMATIC_MEMBERS = 16
 
 @dataclass(frozen=True, slots=True)
 class PodKind:
-    """The processes of a pod. `workers` 0 in the fused layout; `threads` of each process, 0: what the machine gives."""
+    """The processes of a pod. `workers` 0 in the fused layout; `threads` of each process, 0: what the machine gives;
+    `profile` says where they run, of those that the operator lists, "": anywhere."""
 
     is_fused: bool = True
     workers: int = 0
     gpus: int = 0
     threads: int = 0
+    profile: str = ""
 
     @property
     def name(self) -> str:
-        """`fused`, `split2`, `fused-gpu1`, `split1-threads4`: the beginning of its pods' names."""
+        """`fused`, `split2`, `fused-gpu1-on-a100`, `split1-threads4`: the beginning of its pods' names."""
         words = ["fused" if self.is_fused else f"split{self.workers}"]
         words += [f"gpu{self.gpus}"] if self.gpus else []
         words += [f"threads{self.threads}"] if self.threads else []
+        words += [f"on-{self.profile}"] if self.profile else []
         return "-".join(words)
 
     @classmethod
@@ -52,7 +57,7 @@ class PodKind:
         if match is None:
             return cls()
         workers, gpus, threads = (int(match[word] or 0) for word in ("workers", "gpus", "threads"))
-        return cls(match["workers"] is None, workers, gpus, threads)
+        return cls(match["workers"] is None, workers, gpus, threads, match["profile"] or "")
 
     @property
     def layout(self) -> str:
@@ -139,6 +144,6 @@ def _plan(stored: bytes) -> JobPlan:
 def _kind(pod: Pod, is_built_in: bool) -> PodKind:
     """A pod whose job says how many cores it needs has so many threads, whatever else runs beside it."""
     is_fused = is_built_in if pod.layout == "auto" else pod.layout == "fused"
-    kind = PodKind(is_fused, 0 if is_fused else pod.workers, pod.resources.gpu)
+    kind = PodKind(is_fused, 0 if is_fused else pod.workers, pod.resources.gpu, profile=pod.profile)
     threads = max(1, int(pod.resources.cpu / kind.busy_processes)) if pod.resources.cpu else 0
     return dataclasses.replace(kind, threads=threads)

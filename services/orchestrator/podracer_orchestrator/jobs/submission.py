@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from importlib.metadata import entry_points
 
 from google.protobuf.field_mask_pb2 import FieldMask
@@ -30,11 +30,12 @@ _CHANGEABLE = (
 )  # fmt: skip
 
 
-def new_job(request: service_pb2.CreateJobRequest) -> NewJob:
-    """Check a request and fill in its defaults. Raises InvalidInput with every bad field."""
+def new_job(request: service_pb2.CreateJobRequest, profiles: Collection[str] = ()) -> NewJob:
+    """Check a request and fill in its defaults; `profiles` are those of pods. Raises InvalidInput: every bad field."""
     project = names.parse_parent(request.parent)
     check_length(request.request_id, "request_id", MAX_REQUEST_ID)
     decoded = _decoded(request.spec)
+    _check_profile(decoded.pod.profile, profiles)
     spec = decoded.to_message()
     if request.job_id:
         names.check_label(request.job_id, "job_id")
@@ -123,6 +124,13 @@ def _check_installed(kind: str, name: str, known: Sequence[str], field: str) -> 
     """Refuse an extension that is not there. Of a package that offers one we only know the name: it may need torch."""
     if name not in known:
         raise names.wrong_field(field, f"no {kind} {name[:100]!r} is installed; there are: {', '.join(known)}")
+
+
+def _check_profile(name: str, known: Collection[str]) -> None:
+    """Refuse a profile that the operator does not list. A pool of processes has none: its pods have one place."""
+    if name and name not in known:
+        there_are = f"there are: {', '.join(sorted(known))}" if known else "this server has none: leave it out"
+        raise names.wrong_field("pod.profile", f"no pod profile {name!r}; {there_are}")
 
 
 def _job_id(display_name: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -40,10 +41,9 @@ def choose_pods(wanted: Mapping[PodKind, int], there: Sequence[PodRow], held: Co
             key=lambda pod: (pod.name not in busy, pod.name not in leading, pod.state == PodState.STARTING),
         )
         kept += of_kind[:count]
-        for _ in range(count - len(of_kind)):
-            number = next(number for number in range(len(taken) + 1) if f"{kind.name}-{number}" not in taken)
-            taken.add(f"{kind.name}-{number}")
-            new[pod_name(DEFAULT_PROJECT, f"{kind.name}-{number}")] = kind
+        free = (name for number in itertools.count() if (name := f"{kind.name}-{number}") not in taken)
+        for name in itertools.islice(free, max(0, count - len(of_kind))):
+            new[pod_name(DEFAULT_PROJECT, name)] = kind
     surplus = [pod for pod in reversed(present) if pod not in kept]
     return PodChoice(new, kept, surplus)
 

@@ -43,18 +43,20 @@ class PodReport:
     build: bytes
 
 
-def make(session: Session, name: str, kind: PodKind, backend: str, now: datetime) -> PodRow:
-    """The row of a pod that the pool is about to start; stored before any process is, so that none is forgotten."""
-    pod = session.get(PodRow, name)
-    if pod is None:
-        pod = PodRow(name=name, project=names.parse("pod", name, "pod").project)
-        session.add(pod)
-    pod.backend, pod.kind, pod.layout = backend, kind.name, kind.layout
-    pod.state, pod.message, pod.instance_id = PodState.STARTING, "", ""
-    pod.restart_count, pod.create_time, pod.last_seen_time = 0, now, now
+def make(session: Session, new: Mapping[str, PodKind], backend: str, now: datetime) -> None:
+    """The rows of pods that the pool is about to start; stored before any process is, so that none is forgotten."""
+    made = []
+    for name, kind in new.items():
+        pod = session.get(PodRow, name)
+        if pod is None:
+            pod = PodRow(name=name, project=names.parse("pod", name, "pod").project)
+            session.add(pod)
+        pod.backend, pod.kind, pod.layout = backend, kind.name, kind.layout
+        pod.state, pod.message, pod.instance_id = PodState.STARTING, "", ""
+        pod.restart_count, pod.create_time, pod.last_seen_time = 0, now, now
+        made.append(pod)
     session.flush()
-    _touch_jobs(session, pod)
-    return pod
+    _touch_jobs(session, *made)
 
 
 def check_in(session: Session, report: PodReport, now: datetime) -> PodRow:
@@ -97,13 +99,6 @@ def set_state(session: Session, name: str, state: PodState, message: str = "") -
     _touch_jobs(session, pod)
 
 
-def set_message(session: Session, pod: PodRow, message: str) -> None:
-    """Say what keeps a pod from working."""
-    if pod.message != message:
-        pod.message = message
-        _touch_jobs(session, pod)
-
-
 def note_restart(session: Session, pod: PodRow, concerned: Iterable[JobRow], why: str, now: datetime) -> None:
     """A process of a pod is started again, which concerns some jobs."""
     pod.restart_count += 1
@@ -115,18 +110,23 @@ def note_restart(session: Session, pod: PodRow, concerned: Iterable[JobRow], why
 def note_troubles(session: Session, troubles: Mapping[str, Trouble | None], now: datetime) -> None:
     """Write to rows of pods what keeps these from working, and once to the log of each active job they may serve."""
     active = jobs.in_states(session, ACTIVE_STATES)
+    changed: list[PodRow] = []
     told: set[tuple[str, str]] = set()  # of many pods with the same trouble the first one speaks
     for name, trouble in troubles.items():
         pod = session.get(PodRow, name)
         if pod is None or pod.state in GONE:
             continue
-        set_message(session, pod, trouble.message[:_MESSAGE_CHARACTERS] if trouble else "")
+        message = trouble.message[:_MESSAGE_CHARACTERS] if trouble else ""
+        if pod.message != message:
+            pod.message = message
+            changed.append(pod)
         if trouble is None or not trouble.kind:
             continue
         for job in active:
             if (job.uid, trouble.kind) not in told and can_serve(pod, job):
                 told.add((job.uid, trouble.kind))
                 _tell(session, job, pod.name, trouble, now)
+    _touch_jobs(session, *changed)
 
 
 def can_serve(pod: PodRow, job: JobRow) -> bool:
@@ -178,11 +178,17 @@ def _serves(job: JobRow) -> ColumnElement[bool]:
     return (by_itself & (PodRow.project == job.project)) | (~by_itself & (PodRow.kind == plan_of(job).kind.name))
 
 
-def _touch_jobs(session: Session, pod: PodRow) -> None:
-    """Tell the watchers of the jobs that see this pod."""
-    holders = [lease.job_uid for lease in leases.held(session, pod=pod.name)]
-    others = [job.uid for job in jobs.in_states(session, ACTIVE_STATES) if can_serve(pod, job)]
-    touch(session, *map(job_topic, {*holders, *others}))
+def _touch_jobs(session: Session, *changed: PodRow) -> None:
+    """Tell the watchers of the jobs that see these pods; of many there are few kinds."""
+    if not changed:
+        return
+    held = leases.held(session, pod=changed[0].name) if len(changed) == 1 else leases.held(session)
+    kinds = {(pod.backend, pod.kind, pod.project): pod for pod in changed}
+    own = {pod.name for pod in changed}
+    holders = {lease.job_uid for lease in held if lease.pod in own}
+    active = jobs.in_states(session, ACTIVE_STATES)
+    others = {job.uid for job in active if any(can_serve(pod, job) for pod in kinds.values())}
+    touch(session, *map(job_topic, holders | others))
 
 
 def _tell(session: Session, job: JobRow, pod: str, trouble: Trouble, now: datetime) -> None:

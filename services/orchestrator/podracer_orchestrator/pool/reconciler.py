@@ -156,14 +156,12 @@ class PoolReconciler(PodObserver):
             if capacity.asked_bytes.get(pod.name, math.inf) < needs.get(pod.kind, _NOTHING)[1]:
                 _drain(session, pod, "a job asks for more memory than it has")
         choice = choose_pods(wanted, there, leases.held(session))
-        plans = []
-        for name, kind in choice.new.items():
-            pods.make(session, name, kind, self._backend.name, self._clock.now())
-            plans.append(PodPlan(name, kind, kind.threads or threads, *needs.get(kind.name, _NOTHING)))
+        pods.make(session, choice.new, self._backend.name, self._clock.now())
         kept = [*choice.kept, *self._spares([] if choice.new else choice.surplus)]
-        for pod in kept:
-            kind = PodKind.parse(pod.kind)
-            plans.append(PodPlan(pod.name, kind, kind.threads or threads, *needs.get(pod.kind, _NOTHING)))
+        plans = [
+            PodPlan(name, kind, kind.threads or threads, *needs.get(kind.name, _NOTHING))
+            for name, kind in {**choice.new, **{pod.name: PodKind.parse(pod.kind) for pod in kept}}.items()
+        ]
         for pod in choice.surplus:
             if pod not in kept:
                 _drain(session, pod)

@@ -17,8 +17,8 @@ SETTLE_S = 5.0
 """How long after a pod was given up before another one is: what it held has to come back first."""
 PAUSE_S = 60.0
 """How long after a pod was given up before another one is started."""
-BURST = 8
-"""Pods of a kind that are started at once where nobody knows yet whether there is room for them."""
+GIVE_WAY = 8
+"""In a cluster one of so many pods may wait for a place, though others have all that the pool may have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,25 +36,38 @@ class Demand:
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """How far kinds of pods may grow in a cluster, of which nobody knows beforehand what there is room for.
+    """What is known of a cluster, whose room shows only where pods get places.
 
-    placed   pods of each kind that have a place
-    stalled  why there is no room for more now, in words, by whether these pods ask for GPUs
+    placed        pods of each kind that have a place
+    max_pending   pods that may wait for one, of all kinds together; 0: what has no place does not count
+    waiting       why pods of a kind wait, in words
     """
 
     placed: Mapping[str, int]
-    stalled: Mapping[bool, str]
+    max_pending: int
+    waiting: Mapping[str, str] = field(default_factory=dict)
 
-    def most(self, kind: PodKind) -> int:
-        """Twice those that have a place. While there is no room, one waits for it, and gets it once there is some."""
-        placed = self.placed.get(kind.name, 0)
-        return placed + (1 if bool(kind.gpus) in self.stalled else max(BURST, placed))
+    def reach(self, demands: Sequence[Demand], max_pods: int) -> Mapping[PodKind, int]:
+        """How many pods of each kind there may be: those that have a place, and its part of those that wait for one.
 
-    def shortage(self, kind: PodKind) -> str:
-        """Why there are no more than `most`."""
-        return (
-            self.stalled.get(bool(kind.gpus)) or f"pods: those of the kind {kind.name} have to get their places first"
-        )
+        Pods serve any job of their kind, so only kinds compete. By weight, but one pod at least: a kind that never
+        finds a place keeps no other from it. What is left over goes last to the kind whose jobs are furthest ahead.
+        """
+        wanted: dict[PodKind, int] = {}
+        weights: dict[PodKind, float] = {}
+        for demand in demands:
+            wanted[demand.kind] = wanted.get(demand.kind, 0) + demand.max_pods
+            weights[demand.kind] = weights.get(demand.kind, 0.0) + demand.weight
+        placed = {kind: min(count, self.placed.get(kind.name, 0)) for kind, count in wanted.items()}
+        waiting = [
+            Demand(kind.name, weights[kind], 1, count - placed[kind])
+            for kind, count in wanted.items()
+            if count > placed[kind]
+        ]
+        pending = min(self.max_pending, max(max_pods - sum(placed.values()), max_pods // GIVE_WAY))
+        most = max(pending, len(waiting)) if self.max_pending else 0
+        parts = share_pods(waiting, Room(max_pods=most)).counts
+        return {kind: count + parts.get(kind.name, 0) for kind, count in placed.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,19 +97,21 @@ def share_pods(demands: Sequence[Demand], room: Room) -> Shares:
     end; but none without the GPUs that it asks for.
     """
     counts = {demand.job_uid: 0 for demand in demands}
-    of_kind: dict[PodKind, int] = {}
+    growth = room.growth
+    reach = dict(growth.reach(demands, room.max_pods)) if growth is not None else {}
     left, limit = room, ""
 
     def add(demand: Demand) -> bool:
         nonlocal left, limit
         why = _shortage(demand, left, room, is_first=left is room)
-        if room.growth is not None and of_kind.get(demand.kind, 0) >= room.growth.most(demand.kind):
-            why = why or room.growth.shortage(demand.kind)
+        if growth is not None and reach[demand.kind] < 1:
+            why = why or f"pods: {growth.max_pending} at most wait for a place (PODRACER_POOL_MAX_PENDING)"
         if why:
             limit = limit or why
             return False
         counts[demand.job_uid] += 1
-        of_kind[demand.kind] = of_kind.get(demand.kind, 0) + 1
+        if growth is not None:
+            reach[demand.kind] -= 1
         left = Room(
             left.cores - demand.cpu,
             left.memory_bytes - demand.memory_bytes,
@@ -121,6 +136,8 @@ def share_pods(demands: Sequence[Demand], room: Room) -> Shares:
             heapq.heapreplace(waiting, ((count + 1) / demand.weight, waiting[0][1]))
         else:
             heapq.heappop(waiting)
+    if growth is not None:
+        limit = next((why for kind in reach if (why := growth.waiting.get(kind.name))), limit)
     return Shares(counts, limit)
 
 

@@ -173,13 +173,16 @@ class PoolShares:
         return share_pods(self.demands(session), self.room)
 
     def expected(self, session: Session, job: JobRow) -> int:
-        """Among how many pods the work of a job is shared, one at least; others of the pool may still be starting."""
+        """Among how many pods the work of a job is shared, one at least; others of the pool may still be starting, but
+        in a cluster they have their places."""
         demands = self.demands(session)
         if self.capacity is None:
             rivals = [demand for demand in demands if jobs.get_by_uid(session, demand.job_uid).project == job.project]
             shares = share_pods(rivals, Room(max_pods=pods.count_serving(session, job)))
         else:
-            shares = share_pods(demands, self.room)
+            room = self.room
+            placed = None if room.growth is None else replace(room.growth, max_pending=0)
+            shares = share_pods(demands, replace(room, growth=placed))
         return max(1, shares.counts.get(job.uid, 0))
 
     def _loads(self, session: Session, active: Sequence[JobRow]) -> Sequence[Load]:

@@ -623,6 +623,7 @@ class PodShape(_message.Message):
     RESOURCES_FIELD_NUMBER: _builtins.int
     DETERMINISTIC_FIELD_NUMBER: _builtins.int
     FUSION_FIELD_NUMBER: _builtins.int
+    PROFILE_FIELD_NUMBER: _builtins.int
     min_count: _builtins.int
     """Pods at least; with several learners teams, of which the lead is enough. 0: 1."""
     max_count: _builtins.int
@@ -639,6 +640,10 @@ class PodShape(_message.Message):
     """Layout."""
     deterministic: _builtins.bool
     """Lock-step: bit-exact resume in split pods too, at the price of speed. Not with several learners."""
+    profile: _builtins.str
+    """Name of where the pods run, of the profiles that the operator of a cluster lists: lower-case letters, digits and
+    '-', at most 20. Unset: anywhere.
+    """
     @_builtins.property
     def resources(self) -> Global___Resources:
         """What a pod needs."""
@@ -660,10 +665,11 @@ class PodShape(_message.Message):
         resources: Global___Resources | None = ...,
         deterministic: _builtins.bool = ...,
         fusion: Global___Fusion | None = ...,
+        profile: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["fusion", b"fusion", "resources", b"resources"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["deterministic", b"deterministic", "envs_per_member", b"envs_per_member", "fusion", b"fusion", "layout", b"layout", "learners", b"learners", "max_count", b"max_count", "members", b"members", "min_count", b"min_count", "resources", b"resources", "workers", b"workers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["deterministic", b"deterministic", "envs_per_member", b"envs_per_member", "fusion", b"fusion", "layout", b"layout", "learners", b"learners", "max_count", b"max_count", "members", b"members", "min_count", b"min_count", "profile", b"profile", "resources", b"resources", "workers", b"workers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -12,6 +12,7 @@ from typing import Any
 from podracer_core.kubernetes.api import Item
 from podracer_core.rpc.resource_names import last_part
 from podracer_orchestrator.pool.backend import PodPlan
+from podracer_orchestrator.pool.kubernetes.profiles import GPU_RESOURCE
 from podracer_orchestrator.pool.kubernetes.template import (
     EVALUATOR,
     LEARNER,
@@ -55,7 +56,7 @@ class JobMaker:
     gpu: str = "nvidia.com/gpu"
 
     def make(self, plan: PodPlan, template: Mapping[str, Any], owner: Item) -> Item:
-        """The Job of a pod, owned by the ConfigMap `owner`."""
+        """The Job of a pod by the template of its profile, owned by the ConfigMap `owner`."""
         name, kind = last_part(plan.name), plan.kind
         labels = {**_labels(self.pool), POD_LABEL: name, KIND_LABEL: kind.name}
         annotations = {POD_NAME: plan.name, ASKED_MEMORY: str(plan.memory_bytes), TEMPLATE_DIGEST: digest(template)}
@@ -87,7 +88,10 @@ class JobMaker:
                 "podFailurePolicy": {"rules": _FAILURE_RULES},
                 "ttlSecondsAfterFinished": TTL_S,
                 **({"suspend": True} if self.queue else {}),
-                "template": {"metadata": metadata, "spec": _pod_spec(plan, template["spec"], self.gpu)},
+                "template": {
+                    "metadata": metadata,
+                    "spec": _pod_spec(plan, template["spec"], template.get(GPU_RESOURCE) or self.gpu),
+                },
             },
         }
 

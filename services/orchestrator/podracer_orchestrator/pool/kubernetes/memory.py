@@ -1,5 +1,5 @@
-"""What the pool remembers from one look at the cluster to the next: which ends it has told, where there was no room,
-and how long it waits before it does something again."""
+"""What the pool remembers from one look at the cluster to the next: which ends it has told, and how long it waits
+before it does something again; and what one look says of the cluster's room."""
 
 from __future__ import annotations
 
@@ -8,19 +8,15 @@ from collections.abc import Container, Mapping, Sequence
 
 from podracer_core.kubernetes.api import Item
 from podracer_core.rpc.backoff import Backoff
-from podracer_orchestrator.jobs.plan import PodKind
 from podracer_orchestrator.pool.backend import PodObserver, Trouble
 from podracer_orchestrator.pool.kubernetes import status, troubles
-from podracer_orchestrator.pool.kubernetes.job import KIND_LABEL
 from podracer_orchestrator.pool.kubernetes.template import LEARNER
 from podracer_orchestrator.pool.scheduling import Growth
 
 MARGIN_S = 30.0
 """How long a pod may outstay its grace before its node counts as dead: only the kubelet confirms that a pod has ended,
 so one on a node without power is Terminating until the node is back, deleted or tainted as out of service."""
-AGAIN_S = 60.0
-"""How long after a pod found no room before more than one of its kind is tried at a time."""
-_NO_ROOM = ("POD_UNSCHEDULABLE", "POD_QUOTA", "POD_FORBIDDEN", "POD_REFUSED")
+_NO_ROOM = ("", "POD_UNSCHEDULABLE", "POD_QUOTA", "POD_FORBIDDEN", "POD_REFUSED")
 FIRST_S, LONGEST_S = 1.0, 60.0
 STEADY_S = 120.0
 """Who has been well for so long begins anew."""
@@ -98,31 +94,20 @@ class Deaths:
             await self._observer.pod_lost(name, f"its pod has failed: {said}")
 
 
-class GrowthWatch:
-    """Remembers for a while that there was no room, for pods with GPUs and for those without."""
-
-    def __init__(self) -> None:
-        self._placed: Mapping[str, int] = {}
-        self._stalled: dict[bool, tuple[float, str]] = {}
-
-    def now(self, now: float) -> Growth:
-        stalled = {has_gpus: why for has_gpus, (until, why) in self._stalled.items() if now < until}
-        return Growth(self._placed, stalled)
-
-    def look(
-        self, jobs: Mapping[str, Item], pods: Mapping[str, Sequence[Item]], found: Mapping[str, Trouble], now: float
-    ) -> None:
-        """`found`: what keeps pods from working, by id, also those whose Jobs were not made."""
-        placed: Counter[str] = Counter()
-        for name, job in jobs.items():
-            pod = status.newest(pods.get(name, ()))
-            if pod is not None and status.is_placed(pod):
-                placed[str((job["metadata"].get("labels") or {}).get(KIND_LABEL, ""))] += 1
-        self._placed = placed
-        for name, trouble in found.items():
-            if trouble.kind in _NO_ROOM:
-                kind = PodKind.parse(name.rpartition("-")[0])
-                self._stalled[bool(kind.gpus)] = now + AGAIN_S, trouble.message
+def growth_of(
+    jobs: Mapping[str, Item],
+    pods: Mapping[str, Sequence[Item]],
+    found: Mapping[str, Trouble],
+    max_pending: int,
+) -> Growth:
+    """What has a place, and why others wait. `found`: what keeps pods from working, by id, also those without Jobs."""
+    kinds = [
+        status.kind_name(job)
+        for name, job in jobs.items()
+        if (pod := status.newest(pods.get(name, ()))) is not None and status.is_placed(pod)
+    ]
+    waiting = {name.rpartition("-")[0]: each.message for name, each in found.items() if each.kind in _NO_ROOM}
+    return Growth(Counter(kinds), max_pending, waiting)
 
 
 class Waits:

@@ -24,12 +24,14 @@ from podracer_core.kubernetes.api import CALLS, ClusterApi, Item
 from podracer_core.rpc.backoff import Backoff
 from podracer_core.rpc.resource_names import last_part
 from podracer_orchestrator.config import OrchestratorConfig
+from podracer_orchestrator.jobs.plan import PodKind
 from podracer_orchestrator.pool.backend import Capacity, PodObserver, PodPlan, PoolBackend, Trouble
 from podracer_orchestrator.pool.kubernetes import status, troubles
 from podracer_orchestrator.pool.kubernetes.cluster import ClusterCopy
 from podracer_orchestrator.pool.kubernetes.job import ASKED_MEMORY, POOL_LABEL, TEMPLATE_DIGEST, JobMaker, pool_selector
-from podracer_orchestrator.pool.kubernetes.memory import Deaths, GrowthWatch, Waits
-from podracer_orchestrator.pool.kubernetes.template import digest, read_template
+from podracer_orchestrator.pool.kubernetes.memory import Deaths, Waits, growth_of
+from podracer_orchestrator.pool.kubernetes.profiles import Profiles
+from podracer_orchestrator.pool.kubernetes.template import INVALID_TEMPLATE, digest, place, read_template
 from podracer_orchestrator.pool.kubernetes.troubles import ClusterWarnings
 
 logger = logging.getLogger(__name__)
@@ -53,17 +55,18 @@ class KubernetesPool(PoolBackend):
 
     name = "kubernetes"
 
-    def __init__(self, config: OrchestratorConfig, observer: PodObserver) -> None:
+    def __init__(self, config: OrchestratorConfig, observer: PodObserver, profiles: Profiles) -> None:
         """Raises InvalidInput where there is no cluster to be seen."""
         self._config = config
         self._observer = observer
+        self._profiles = profiles
         access = in_cluster() if config.kubeconfig is None else read_kubeconfig(config.kubeconfig)
         self._api = ClusterApi(access)
         self._maker = JobMaker(config.pool_name, config.kueue_queue, config.gpu_resource)
+        self._max_pending = config.max_pods if config.kueue_queue else config.pool_max_pending
         self._calls = ThreadPoolExecutor(CALLS, "cluster-call")
         self._changed = asyncio.Event()
         self._cluster = ClusterCopy(self._api, pool_selector(config.pool_name), config.pod_template, self._changed.set)
-        self._growth = GrowthWatch()
         self._deaths = Deaths(observer)
         self._warnings = ClusterWarnings()
         self._task: asyncio.Task[None] | None = None
@@ -74,6 +77,7 @@ class KubernetesPool(PoolBackend):
         self._deleted: dict[str, float] = {}  # uid of a Job: likewise
         self._waits = Waits()  # before a Job is made again that was refused, or whose pod has ended
         self._refusals: dict[str, PodracerError] = {}  # id: why its Job was not made
+        self._digests: dict[PodKind, str] = {}  # of templates, as of one look
         self._told: Mapping[str, Trouble] = {}  # by id
         self._restarts: set[asyncio.Task[None]] = set()
         self._capacity: Capacity | None = None  # replaced as a whole: transactions read it from their threads
@@ -117,16 +121,6 @@ class KubernetesPool(PoolBackend):
         self._calls.shutdown(wait=False, cancel_futures=True)
         self._api.close()
 
-    def _measured(self) -> Capacity:
-        """Of a cluster nothing is known but how far to go."""
-        return Capacity(
-            cores=0.0,
-            memory_bytes=0,
-            max_pods=self._config.max_pods,
-            growth=self._growth.now(time.monotonic()),
-            asked_bytes={status.pod_name(job): _asked_memory(job) for job in self._cluster.jobs.values()},
-        )
-
     async def _run(self) -> None:
         waits = Backoff(0.5, 30.0, jitter=0.5)
         while True:
@@ -152,9 +146,16 @@ class KubernetesPool(PoolBackend):
     async def _look(self) -> None:
         """At everything; then bring about what is wanted. Each step can be repeated at will."""
         jobs, pods, now = dict(self._cluster.jobs), self._cluster.pods(), time.monotonic()
-        self._growth.look(jobs, pods, await self._tell_troubles(jobs, pods), now)
+        found = await self._tell_troubles(jobs, pods)
         await self._deaths.look(jobs, pods, now)  # they may end jobs, which hear nothing any more then
-        self._capacity = self._measured()
+        self._digests = {}
+        self._capacity = Capacity(  # of a cluster nothing is known but how far to go
+            cores=0.0,
+            memory_bytes=0,
+            max_pods=self._config.max_pods,
+            growth=growth_of(jobs, pods, found, self._max_pending),
+            asked_bytes={status.pod_name(job): _asked_memory(job) for job in jobs.values()},
+        )
         plans = self._plans
         if plans is None:
             return
@@ -207,10 +208,18 @@ class KubernetesPool(PoolBackend):
         made_from = str((job["metadata"].get("annotations") or {}).get(TEMPLATE_DIGEST, ""))
         if not made_from or (pod is not None and status.phase(pod) != "Pending"):
             return False
+        kind = PodKind.parse(status.kind_name(job))
         try:
-            return made_from != digest(read_template(self._config.pod_template, self._cluster.template))
+            if kind not in self._digests:
+                self._digests[kind] = digest(self._template(kind))
+            return made_from != self._digests[kind]
         except InvalidInput:
             return False
+
+    def _template(self, kind: PodKind) -> dict[str, Any]:
+        """Today's, of pods of a kind. Raises InvalidInput, naming the place."""
+        template = read_template(self._config.pod_template, self._cluster.template)
+        return place(template, self._profiles.entries, kind.profile)
 
     async def _make_missing(self, jobs: Mapping[str, Item], plans: Mapping[str, PodPlan]) -> None:
         now = time.monotonic()
@@ -225,17 +234,17 @@ class KubernetesPool(PoolBackend):
         if not missing:
             return
         try:
-            template = read_template(self._config.pod_template, self._cluster.template)
             owner = await self._owner()
-        except (InvalidInput, PermissionRefused, PreconditionFailed) as error:
+        except (PermissionRefused, PreconditionFailed) as error:
             for plan in missing:
                 self._refuse(last_part(plan.name), error)
         else:
-            await _all([self._make(plan, self._maker.make(plan, template, owner)) for plan in missing])
+            await _all([self._make(plan, owner) for plan in missing])
 
-    async def _make(self, plan: PodPlan, body: Item) -> None:
-        name = status.name_of(body)
+    async def _make(self, plan: PodPlan, owner: Item) -> None:
+        name = last_part(plan.name)
         try:
+            body = self._maker.make(plan, self._template(plan.kind), owner)
             await self._in_thread(partial(self._api.create, "jobs", body))
         except AlreadyExists:
             if not await self._is_ours(name):
@@ -244,7 +253,8 @@ class KubernetesPool(PoolBackend):
             raise
         except PodracerError as error:
             self._refuse(name, error)
-            self._waits.prolong(name, time.monotonic())
+            if error.reason != INVALID_TEMPLATE:  # which is right again at once when it is
+                self._waits.prolong(name, time.monotonic())
             return
         else:
             logger.info("pod %s: its Job %s is made", plan.name, name)
@@ -300,10 +310,16 @@ class KubernetesPool(PoolBackend):
 
     async def _tell_stopped(self, plans: Mapping[str, PodPlan]) -> None:
         """Those that are neither wanted nor there."""
-        for name, full_name in list(self._known.items()):
-            if name not in plans and name not in self._cluster.jobs and name not in self._made:
-                await self._observer.pod_stopped(full_name)
-                self._known.pop(name)
+        there = {*plans, *self._cluster.jobs, *self._made}
+        await _all([self._tell_stop(name) for name in self._known if name not in there])
+
+    async def _tell_stop(self, name: str) -> None:
+        full_name = self._known.pop(name)  # first, as another pod may have the name before this is told
+        try:
+            await self._observer.pod_stopped(full_name)
+        except PodracerError:
+            self._known.setdefault(name, full_name)
+            raise
 
     async def _tell_troubles(
         self, jobs: Mapping[str, Item], pods: Mapping[str, Sequence[Item]]

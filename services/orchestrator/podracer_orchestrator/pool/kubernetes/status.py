@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from podracer_core.kubernetes.api import Item
-from podracer_orchestrator.pool.kubernetes.job import POD_LABEL, POD_NAME
+from podracer_orchestrator.pool.kubernetes.job import KIND_LABEL, POD_LABEL, POD_NAME
 from podracer_orchestrator.pool.kubernetes.template import LEARNER
 
 
@@ -41,6 +41,11 @@ def pod_id(item: Item) -> str:
 def pod_name(job: Item) -> str:
     """Our pod's resource name; empty where the Job has none."""
     return str((job["metadata"].get("annotations") or {}).get(POD_NAME, ""))
+
+
+def kind_name(job: Item) -> str:
+    """Of what kind our pod is; empty where the Job does not say."""
+    return str((job["metadata"].get("labels") or {}).get(KIND_LABEL, ""))
 
 
 def created(item: Item) -> str:

@@ -18,6 +18,7 @@ from typing import Any
 from podracer_core.errors import InvalidInput
 from podracer_core.kubernetes.api import Item
 from podracer_core.service.build import own_build
+from podracer_orchestrator.pool.kubernetes.profiles import FIELDS, GPU_RESOURCE
 
 LEARNER, WORKER, EVALUATOR = "learner", "worker", "evaluator"
 RUN_DIR = "PODRACER_RUN_DIR"
@@ -47,6 +48,21 @@ def read_template(name: str, item: Item | None) -> dict[str, Any]:
         if folder not in mounts:
             raise _wrong(name, f"{each['name']} mounts nothing at {folder}, where the sockets of the pod are")
     return {"metadata": found.get("metadata") or {}, "spec": spec}
+
+
+def place(template: dict[str, Any], profiles: Mapping[str, Mapping[str, Any]], name: str) -> dict[str, Any]:
+    """The template of a profile's pods; "": as it is. Raises InvalidInput where there is no such profile any more."""
+    if not name:
+        return template
+    if name not in profiles:
+        message = f"no pods are made, there is no pod profile {name} any more (PODRACER_POD_PROFILES)"
+        raise InvalidInput(message, reason=INVALID_TEMPLATE)
+    fields, spec = dict(profiles[name]), dict(template["spec"])
+    gpu = fields.pop(GPU_RESOURCE, "")
+    for field, kind in FIELDS.items():
+        if field in fields and spec.get(field) and kind is not str:
+            fields[field] = {**spec[field], **fields[field]} if kind is dict else [*spec[field], *fields[field]]
+    return {**template, "spec": spec | fields, GPU_RESOURCE: gpu}
 
 
 def digest(template: Mapping[str, Any]) -> str:

@@ -17,7 +17,7 @@ from podracer_core.kubernetes.api import Item
 from podracer_orchestrator.jobs.plan import PodKind
 from podracer_orchestrator.pool.backend import Trouble
 from podracer_orchestrator.pool.kubernetes import status
-from podracer_orchestrator.pool.kubernetes.job import KIND_LABEL, QUEUE_LABEL
+from podracer_orchestrator.pool.kubernetes.job import QUEUE_LABEL
 from podracer_orchestrator.pool.kubernetes.status import ContainerState
 from podracer_orchestrator.pool.kubernetes.template import INVALID_TEMPLATE
 from podracer_orchestrator.pool.local_pod import describe_exit
@@ -108,7 +108,7 @@ def _tail(text: str) -> str:
 
 
 def _asked(job: Item) -> str:
-    gpus = PodKind.parse(str((job["metadata"].get("labels") or {}).get(KIND_LABEL, ""))).gpus
+    gpus = PodKind.parse(status.kind_name(job)).gpus
     return f" with {gpus} {'GPU' if gpus == 1 else 'GPUs'}" if gpus else ""
 
 

@@ -1,0 +1,38 @@
+"""Where pods run: profiles that an operator lists in a file (PODRACER_POD_PROFILES); a job asks for one by name.
+
+```json
+{"a100": {"nodeSelector": {"accelerator": "a100"}, "tolerations": [{"key": "a100", "operator": "Exists"}],
+          "priorityClassName": "research", "gpuResource": "nvidia.com/mig-1g.10gb"}}
+```
+
+What a profile leaves out is as the pod template and PODRACER_GPU_RESOURCE say; nodeSelector and tolerations are added.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from podracer_core.jobs.pod import is_profile_name
+from podracer_orchestrator.jobs.operator_file import OperatorFile
+
+GPU_RESOURCE = "gpuResource"
+FIELDS = {"nodeSelector": dict, "tolerations": list, "priorityClassName": str, GPU_RESOURCE: str}
+_WORDS = {dict: "an object", list: "a list", str: "a text"}
+
+Profiles = OperatorFile[Mapping[str, Any]]
+
+
+def read_profiles(path: Path | None) -> Profiles:
+    """The profiles of a file. Raises InvalidInput, naming the place; what is in the fields the cluster checks."""
+    return OperatorFile("pod profiles", path, list(FIELDS), _checked)
+
+
+def _checked(name: str, fields: Mapping[str, Any]) -> Mapping[str, Any]:
+    if not is_profile_name(name):
+        raise ValueError(f"{name!r} is no name: expected lower-case letters, digits and '-', at most 20")
+    for field, value in fields.items():
+        if not isinstance(value, FIELDS[field]):
+            raise ValueError(f"{name}: {field} is {value!r}, expected {_WORDS[FIELDS[field]]}")
+    return fields
