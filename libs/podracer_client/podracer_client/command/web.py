@@ -35,7 +35,7 @@ def web(
     with (
         Interrupts(stop.set, lambda: os._exit(INTERRUPTED)),
         server.read() as client,
-        serve_page(server.connect, client, port=port, hosts=host or ()) as url,
+        serve_page(server.connect, client, port=port, hosts=host or (), state_folder=server.folder) as url,
     ):
         sys.stdout.write(f"{url}\n")
         sys.stdout.flush()

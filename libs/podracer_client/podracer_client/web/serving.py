@@ -12,16 +12,24 @@ from typing import TYPE_CHECKING
 from podracer_core.errors import InvalidInput
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from podracer_client.jobs.client import Client
 
 
 @contextmanager
 def serve_page(
-    connect: Callable[[], Client], client: Client | None = None, *, port: int = 0, hosts: Collection[str] = ()
+    connect: Callable[[], Client],
+    client: Client | None = None,
+    *,
+    port: int = 0,
+    hosts: Collection[str] = (),
+    state_folder: Path | None = None,
 ) -> Iterator[str]:
     """The page's URL while it is served on loopback; its fragment is the key.
 
     `connect` finds the servers whenever they are not known or do not answer; `client` is one that is open already.
+    `state_folder` is theirs where they run on this machine: its policies are filmed, whatever code they bring.
     Raises InvalidInput where the extra `web` is not installed or the port cannot be had.
     """
     try:
@@ -29,6 +37,7 @@ def serve_page(
 
         from podracer_client.web.application import Page, make_application
         from podracer_client.web.following import Upstream
+        from podracer_client.web.videos import Videos
     except ModuleNotFoundError as error:
         if error.name not in ("uvicorn", "starlette"):
             raise
@@ -36,7 +45,7 @@ def serve_page(
         raise InvalidInput(message, reason="NO_WEB") from error
     key = secrets.token_urlsafe(32)
     with _listening(port) as listener, closing(Upstream(connect, client)) as upstream:
-        port, page = listener.getsockname()[1], Page(upstream)
+        port, page = listener.getsockname()[1], Page(upstream, Videos(state_folder))
         config = uvicorn.Config(
             make_application(page, key, port, hosts),
             access_log=False,
