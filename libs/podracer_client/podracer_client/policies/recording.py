@@ -28,7 +28,7 @@ FORMATS = {
     ".gif": evaluator_service_pb2.VIDEO_FORMAT_GIF,
 }
 _TIMEOUT_S = 3600.0
-_PAGE_TIMEOUT_S, _PAGE_STEPS, _PAGE_BYTES = 60.0, 1_000, 8 << 20
+_PAGE_TIMEOUT_S, _PAGE_STEPS, _PAGE_BYTES = 120.0, 1_000, 8 << 20
 
 
 def record(
@@ -61,7 +61,7 @@ def record(
 
 
 def film(policy: str, client: Client, state_folder: Path | None) -> tuple[str, str]:
-    """A policy of the client's server in a minute, 1,000 steps and 8 MiB at most: a `data:` URL, and what is seen.
+    """A policy of the client's server in two minutes, 1,000 steps and 8 MiB at most: a `data:` URL, and what is seen.
 
     For pages, whose users have not named this policy: no code comes from the server. What is not in the state folder
     of this machine is filmed only in environments that are installed here. Raises InvalidInput

@@ -49,7 +49,7 @@ function treeOrder(agents) {
 }
 
 function drawTree(agents, { id, best, chosen, colors, width }) {
-  const most = Math.max(1, ...agents.map(({ env_steps }) => env_steps));
+  const most = Math.max(1_000, ...agents.map(({ env_steps }) => env_steps));
   const x = (steps) => LEFT + (steps / most) * (width - LEFT - RIGHT);
   const places = new Map(agents.map(({ name }, place) => [name, TOP + place * ROW + ROW / 2]));
   const height = TOP + agents.length * ROW + 6;
