@@ -37,7 +37,7 @@ from podracer_core.rpc.tokens import FileToken, Role, TokenFiles, create_tokens
 JOB, BOARD = "projects/default/jobs/j", "projects/default/leaderboards/j"
 AGENTS, EVALUATIONS = 100, 100_000
 METHODS = {
-    "podracer.orchestrator.v1.JobService": ("WatchJob", "GetCapacity", "ListPromotions"),
+    "podracer.orchestrator.v1.JobService": ("GetJob", "WatchJob", "GetCapacity", "ListPromotions"),
     "podracer.leaderboard.v1.LeaderboardService": (
         *("GetLeaderboard", "WatchLeaderboard", "ListAgents", "ListEvaluations"),
     ),
@@ -91,6 +91,9 @@ class ControlPlane(job_service_pb2_grpc.JobServiceServicer, leaderboard_service_
                     self._news.wait(0.5)
                 events, position = self.events[position:], len(self.events)
             yield job_service_pb2.WatchJobResponse(job=self.job, events=events)
+
+    def GetJob(self, request: Any, context: Any) -> Any:  # noqa: N802
+        return job_service_pb2.GetJobResponse(job=self.job)
 
     def GetCapacity(self, request: Any, context: Any) -> Any:  # noqa: N802
         return job_service_pb2.GetCapacityResponse(backend="static")
@@ -176,8 +179,7 @@ def main() -> None:
     ]
     server = create_server("127.0.0.1:0", services, Authorizer(methods, TokenFiles(tokens)))
     server.start()
-    client = Client(Connection(server.address, server.address, FileToken(token)))
-    with serve_page(lambda: client, client) as url:
+    with serve_page(lambda: Client(Connection(server.address, server.address, FileToken(token)))) as url:
         found, loaded_s = measure(plane, open_stream(url), events)
     server.drain(0)
     rows, targets = [], {}

@@ -19,6 +19,7 @@ import torch
 from podracer.leaderboard.v1 import leaderboard_service_pb2
 from podracer.orchestrator.v1 import artifact_service_pb2
 from podracer_client.policies.folders import policy_folders
+from podracer_client.policies.recording import film
 from podracer_client.servers.connection import Connection
 from podracer_core.algorithms.algorithm import algorithm_class
 from podracer_core.algorithms.cohort import CohortConfig, MemberConfig
@@ -34,10 +35,12 @@ from podracer_core.checkpoint import (
 )
 from podracer_core.environments.registry import make_vec_environment
 from podracer_core.environments.spaces import from_gymnasium
-from podracer_core.errors import NotFound, PodracerError
+from podracer_core.errors import InvalidInput, NotFound, PodracerError
 from podracer_core.evaluate import GreedyEvaluator
 from podracer_core.evaluate.result import result_to_json
 from podracer_core.storage import open_store
+from podracer_core.storage.manifest import Manifest
+from support.code import write_files
 from support.commands import Result, one_evaluator, run_here
 from support.stock_market import market_rows, write_csv
 
@@ -221,6 +224,19 @@ def test_a_video(checkpoint: Path, tmp_path: Path) -> None:
     assert (values["path"], values["steps"], values["environment"]) == ("swing.gif", 3, "Pendulum-v1")
     assert values["size_bytes"] == (tmp_path / "swing.gif").stat().st_size
     assert sorted(path.name for path in tmp_path.iterdir()) == ["swing.gif", "swing.mp4"]
+
+
+def test_a_page_runs_no_code_that_comes_from_a_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is in the state folder of this machine is its user's own."""
+    monkeypatch.setattr("podracer_client.policies.recording.private_evaluator", lambda: pytest.fail("reached"))
+    foreign, own = tmp_path / "foreign", tmp_path / "runs" / "objects" / "own"
+    metadata = {"environment": EnvironmentSpec(entry_point="theirs:Environment").to_metadata()}
+    for folder in (foreign, own):
+        write_files(folder, {"manifest.json": Manifest((), metadata, {}).to_json()})
+    with pytest.raises(InvalidInput, match=r"would run code.* where you trust it, use `podracer video .*foreign`"):
+        film(str(foreign), FakeClient([]), tmp_path / "runs")  # type: ignore[arg-type]
+    with pytest.raises(pytest.fail.Exception, match="reached"):
+        film(str(own), FakeClient([]), tmp_path / "runs")  # type: ignore[arg-type]
 
 
 def test_what_draws_no_pictures(trader: Path, tmp_path: Path) -> None:

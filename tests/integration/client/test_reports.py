@@ -175,10 +175,12 @@ def server(client: Client, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> N
 def test_the_command_writes_a_page_and_a_table(run_command: Callable[..., str], tmp_path: Path) -> None:
     shown = run_command("report", "grid-0", "--figures", "pictures")
     assert "grid-0: pending" in shown
+    assert "no video: there is no checkpoint" in shown
     assert "wrote grid-0-report.html" in shown
     page = (tmp_path / "grid-0-report.html").read_text()
     assert "&lt;b&gt;mine&lt;/b&gt;" in page
     assert "<b>mine" not in page
+    assert "no video: there is no checkpoint" in page
     assert (tmp_path / "pictures" / "returns-by-steps.svg").exists()
     assert (tmp_path / "pictures" / "lineage.png").exists()
 

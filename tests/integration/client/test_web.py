@@ -9,6 +9,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -21,14 +22,15 @@ from podracer_client.local.reading import resting_services
 from podracer_client.web.serving import serve_page
 from podracer_core.catalogue.algorithms import find_algorithm
 from podracer_core.catalogue.messages import hyperparameter_to_message
-from podracer_core.errors import InvalidInput, NotFound
+from podracer_core.errors import Exhausted, InvalidInput, NotFound
 from podracer_core.jobs.experiment import parse_experiment
 from support.live_page import enter
+from support.processes import wait_until
 
 pytest.importorskip("uvicorn", reason="needs the extra podracer-client[web]")
 requests = pytest.importorskip("requests")
 
-from podracer_client.web import feed, values  # noqa: E402
+from podracer_client.web import feed, values, videos  # noqa: E402
 
 JOB = "name: cartpole\nenvironment: CartPole-v1\nobjective: {target_return: 475, max_duration: 1m}\n"
 BAD = "name: cartpole\nenvironment: CartPole-v1\nobjective: {target_return: high}\nspeed: 9\n"
@@ -211,6 +213,59 @@ def test_what_is_no_act_is_refused(browser: Any, origin: str, act: Callable[...,
     answer = browser.post(f"{origin}/api/acts/submit", data=b"x" * (1 << 20) + b"y", timeout=60)
     assert answer.json()["reason"] == "TOO_LARGE"
     assert browser.post(f"{origin}/api/acts/submit", data=b"[]", timeout=60).status_code == 400
+
+
+def test_a_candidate_that_is_not_ranked_is_not_filmed(client: Client, act: Callable[..., tuple[int, Any]]) -> None:
+    job = client.job(act("submit", text=JOB)[1]["jobs"][0]).name
+    wait_until(lambda: client.job(job).message.leaderboard, 60, "the leaderboard's name")
+    assert act("film", job=job, agent="a0001")[0] == 404
+    act("cancel", job=job)
+
+
+class TestVideos:
+    """What is kept of the videos; the filming itself is that of `podracer video`."""
+
+    class OneBoard:
+        """A client that knows a job with two candidates."""
+
+        def job(self, name: str) -> Any:
+            return SimpleNamespace(message=SimpleNamespace(leaderboard=name))
+
+        def leaderboard(self, name: str) -> Any:
+            board = leaderboard_service_pb2.Leaderboard()
+            for rank in (1, 2):
+                agent = f"projects/default/jobs/j/agents/a000{rank}"
+                candidate = board.candidates.add(agent=leaderboard_service_pb2.Agent(name=agent))
+                candidate.evaluation.checkpoint.prefix = f"projects/default/jobs/u/agents/a000{rank}/checkpoints/512-1/"
+            return board
+
+    @pytest.fixture
+    def filmed(self, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+        filmed: list[str] = []
+
+        def film(policy: str, *others: Any) -> tuple[str, str]:
+            filmed.append(policy)
+            return "data:", "an episode"
+
+        monkeypatch.setattr(videos, "film", film)
+        return filmed
+
+    def test_each_snapshot_is_filmed_once_and_the_oldest_goes(
+        self, tmp_path: Path, filmed: list[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(videos, "KEPT", 1)
+        kept = videos.Videos(tmp_path)
+        for agent in ("a0001", "a0001", "a0002", "a0001"):
+            found = kept.film(self.OneBoard(), {"job": "j", "agent": agent})  # type: ignore[arg-type]
+            assert found == {"video": "data:", "text": "after 0 training steps: an episode"}
+        agents = [policy.removeprefix("projects/default/jobs/j/agents/") for policy in filmed]
+        assert agents == [f"{agent}/checkpoints/512-1" for agent in ("a0001", "a0002", "a0001")]
+
+    def test_one_at_a_time(self, tmp_path: Path, filmed: list[str]) -> None:
+        kept = videos.Videos(tmp_path)
+        with kept._turn, pytest.raises(Exhausted, match="another video is being filmed"):
+            kept.film(self.OneBoard(), {"job": "j", "agent": "a0001"})  # type: ignore[arg-type]
+        assert filmed == []
 
 
 def test_no_secret_is_logged(browser: Any, url: str, origin: str, caplog: pytest.LogCaptureFixture) -> None:

@@ -23,6 +23,7 @@ from podracer_core.errors import InvalidInput
 from support.reports import empty_report, failed_report, made_up_report
 
 pytestmark = pytest.mark.xdist_group("report_pages")  # the pages are made once
+FILM = "data:video/mp4;base64,ZmlsbQ=="
 VOID = {"meta", "br", "img", "link", "hr", "input"}
 
 
@@ -76,6 +77,8 @@ PAGES: dict[str, Callable[[], str]] = {
     "no evaluation": lambda: page_of(
         replace(made_up_report(2, 1), evaluations=(), candidates=(), best=None, evaluation_count=0)
     ),
+    "filmed": lambda: page_of(replace(made_up_report(1, 1), video=(FILM, "an episode of 5 steps"))),
+    "not filmed": lambda: page_of(replace(made_up_report(1, 1), video=("", "no video: nothing draws it"))),
     "one agent": lambda: page_of(made_up_report(1, 1)),
     "a population": lambda: page_of(made_up_report()),
     "running": lambda: page_of(made_up_report(ended=False)),
@@ -138,8 +141,9 @@ def test_a_page_is_whole_and_asks_for_nothing(name: str, pages: dict[str, str]) 
     reader = Reader(text)
     assert text.startswith("<!DOCTYPE html>")
     assert len(reader.identifiers) == len(set(reader.identifiers))
-    assert all(reference.startswith("#") for reference in reader.references)
-    assert {reference[1:] for reference in reader.references} <= set(reader.identifiers)
+    assert (FILM in reader.references) == (name == "filmed")
+    assert {f"#{identifier}" for identifier in reader.identifiers} >= set(reader.references) - {FILM}
+    assert ("no video: nothing draws it" in reader.texts) == (name == "not filmed")
     assert set(re.findall(r"url\((?!#)", text)) == set()
     assert not {"script", "link", "iframe", "img", "object", "embed", "foreignobject"} & set(reader.tags)
     assert "://" not in text

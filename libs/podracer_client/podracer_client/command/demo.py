@@ -56,8 +56,7 @@ def demo(
 
 
 def _film(checkpoint: str, folder: Path) -> None:
-    from podracer_client.command.video import video_text
-    from podracer_client.policies.recording import record
+    from podracer_client.policies.recording import record, video_text
     from podracer_core.errors import PreconditionFailed
 
     output = folder / "champion.mp4"

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from podracer_client.command.options import FiguresFolder, JobName, Json, ServerOptions, StateFolderOption, with_server
 from podracer_client.display.output import write_json
 from podracer_client.files import require_writable, write_whole
-from podracer_client.names import short_name
-from podracer_core.errors import NotFound, PreconditionFailed
+from podracer_client.names import best_checkpoint_name, short_name
+from podracer_core.errors import NotFound, PodracerError, PreconditionFailed
+
+if TYPE_CHECKING:
+    from podracer_client.jobs.client import Client
+    from podracer_client.report.records import JobReport
 
 
 @with_server
@@ -29,6 +34,7 @@ def report(
     experiment: Annotated[
         bool, typer.Option("--experiment", help="Compare the jobs of the experiment, also where a job has its name.")
     ] = False,
+    video: Annotated[bool, typer.Option("--video/--no-video", help="Film the champion for a job's page.")] = True,
     json: Json = False,
 ) -> None:
     """Write one HTML page about a job, or about the jobs of an experiment; of a state folder also when nothing runs."""
@@ -36,15 +42,31 @@ def report(
     require_writable(output)
 
     from podracer_client.report.making import make_report  # after the check: matplotlib takes a second
+    from podracer_client.report.records import JobReport
 
     with server.read() as client:
         made = make_report(client, name, experiment=experiment)
+        if video and isinstance(made.subject, JobReport) and (made.subject.candidates or made.subject.standing):
+            made = replace(made, subject=_filmed(made.subject, client, name, server.folder))
     written = made.write(output, figures)
     if json:
         write_json({"event": "report", "path": str(output), "figures": [str(path) for path in written], **made.facts})
         return
     sys.stdout.write(made.text)
     sys.stdout.write(f"wrote {output}{f' and {len(written)} files in {figures}' if figures else ''}\n")
+
+
+def _filmed(report: JobReport, client: Client, name: str, folder: Path | None) -> JobReport:
+    """With a video of what the job has come to, or with the reason why there is none."""
+    from podracer_client.policies.recording import film
+
+    sys.stderr.write("filming the champion; --no-video leaves it out\n")
+    try:
+        video: tuple[str, str] = film(best_checkpoint_name(client.full_name(name)), client, folder)
+    except PodracerError as error:
+        video = "", f"no video: {error.message}"
+        sys.stderr.write(f"podracer: {video[1]}\n")
+    return replace(report, video=video)
 
 
 def trace(

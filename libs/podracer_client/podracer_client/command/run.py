@@ -70,7 +70,7 @@ def _live_page(folder: Path) -> Iterator[None]:
     from podracer_client.jobs.client import Client
     from podracer_client.web.serving import serve_page
 
-    with serve_page(lambda: Client.connect(folder=folder)) as url:
+    with serve_page(lambda: Client.connect(folder=folder), state_folder=folder) as url:
         sys.stderr.write(f"live page: {url}\n")
         yield
 

@@ -52,11 +52,17 @@ def video(
     require_writable(output)
 
     from podracer_client.policies.environment import parsed_arguments
-    from podracer_client.policies.recording import record
+    from podracer_client.policies.recording import record, video_text
 
     arguments = parsed_arguments(settings or ())
-    episode = {"ensemble": rule, "seed": seed, "step_limit": steps}
-    header = record(policies, output, server.connect, server.folder, best=ensemble, arguments=arguments, **episode)
+    header = record(
+        *(policies, output, server.connect, server.folder),
+        best=ensemble,
+        arguments=arguments,
+        ensemble=rule,
+        seed=seed,
+        step_limit=steps,
+    )
     if json:
         write_json({"event": "video", "path": str(output), **video_json(header)})
     else:
@@ -73,15 +79,6 @@ def video_json(header: evaluator_service_pb2.VideoHeader) -> dict[str, object]:
         "agent": header.description.agent,
         "environment": header.description.environment.id or header.description.environment.entry_point,
     }
-
-
-def video_text(header: evaluator_service_pb2.VideoHeader) -> str:
-    """`an episode of 500 steps, return 500.0; 48 KiB`."""
-    from podracer_client.display.numbers import return_text
-
-    cut = "" if header.complete else ", not to its end"
-    steps = f"an episode of {header.frame_count - 1:,} steps{cut}"
-    return f"{steps}, return {return_text(header.episode_return)}; {header.size_bytes / 1024:,.0f} KiB"
 
 
 def _title(policy: str) -> str:

@@ -40,7 +40,14 @@ def web(
     with (
         Interrupts(stop.set, lambda: os._exit(INTERRUPTED)),
         server.read() as client,
-        serve_page(server.connect, client, listen=listen, key_file=key_file, hosts=host or ()) as url,
+        serve_page(
+            server.connect,
+            client,
+            listen=listen,
+            key_file=key_file,
+            hosts=host or (),
+            state_folder=server.folder,
+        ) as url,
     ):
         sys.stdout.write(f"{url}\n")
         sys.stdout.flush()

@@ -20,9 +20,12 @@ _STOP_S = 2.0
 _AT_REST = {"PODRACER_POOL": "static", "PODRACER_LEASE_TERM": "3600"}
 """No pod is started, and leases that were held when everything ended stay as they are."""
 
+Connect = Callable[[], AbstractContextManager[Client]]
+"""Gives a client to the `with` that asks; Client's own `connect`, or one that leaves an open client open."""
+
 
 def running_or_resting(
-    connect: Callable[[], Client], folder: Path | None, *, only_leaderboard: bool = False
+    connect: Connect, folder: Path | None, *, only_leaderboard: bool = False
 ) -> AbstractContextManager[Client]:
     """A client of the servers that `connect` finds; where none run, of those of a state folder (None: ./runs) at rest.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import Any
 from podracer.common.v1 import environment_pb2
 from podracer.evaluator.v1 import evaluator_service_pb2, evaluator_service_pb2_grpc
 from podracer_client.jobs.client import Client
+from podracer_client.local.reading import Connect
 from podracer_core.attachments.transfer import put_file
 from podracer_core.catalogue.environments import EnvironmentSpec
 from podracer_core.catalogue.environments.spec import StoredFile
@@ -26,9 +27,7 @@ _DIGITS = 16
 """Of the SHA-256, in the name of what a name stood for before (`UploadHeader.replace`)."""
 
 
-def bring_files(
-    evaluator: evaluator_service_pb2_grpc.EvaluatorServiceStub, checkpoint: Path, connect: Callable[[], Client]
-) -> None:
+def bring_files(evaluator: evaluator_service_pb2_grpc.EvaluatorServiceStub, checkpoint: Path, connect: Connect) -> None:
     """Bring an evaluator what the environment of the checkpoint in a folder needs, if it needs anything.
 
     It is taken from the object store that the folder lies in, else from a server. Raises NotFound where neither has it.
@@ -77,7 +76,7 @@ def changed_environment(checkpoint: Path, arguments: Mapping[str, Any]) -> envir
 
 
 @contextmanager
-def _local_copy(file: StoredFile, checkpoint: Path, connect: Callable[[], Client]) -> Iterator[Path]:
+def _local_copy(file: StoredFile, checkpoint: Path, connect: Connect) -> Iterator[Path]:
     beside = [folder / file.key for folder in checkpoint.parents if (folder / file.key).is_file()]
     if beside:
         yield beside[0]
@@ -86,7 +85,7 @@ def _local_copy(file: StoredFile, checkpoint: Path, connect: Callable[[], Client
         yield _download(file, Path(folder, "artifact"), connect)
 
 
-def _download(file: StoredFile, target: Path, connect: Callable[[], Client]) -> Path:
+def _download(file: StoredFile, target: Path, connect: Connect) -> Path:
     name = "/".join(file.key.split("/")[:4])  # projects/p/artifacts/x/…
     try:
         with connect() as client:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from podracer.leaderboard.v1 import leaderboard_service_pb2
 from podracer.orchestrator.v1 import artifact_service_pb2
 from podracer_client.jobs.client import Client
-from podracer_client.local.reading import running_or_resting
+from podracer_client.local.reading import Connect, running_or_resting
 from podracer_client.local.state_folder import StateFolder
 from podracer_client.names import (
     best_checkpoint_name,
@@ -32,7 +32,7 @@ _CHAMPION = "champion"
 
 @contextmanager
 def policy_folders(
-    names: Sequence[str], ensemble: int, connect: Callable[[], Client], state_folder: Path | None = None
+    names: Sequence[str], ensemble: int, connect: Connect, state_folder: Path | None = None
 ) -> Iterator[list[Path]]:
     """The folders of the policies' checkpoints, best first; those that had to be fetched are removed at the end.
 
@@ -54,7 +54,7 @@ def policy_folders(
 
 
 @contextmanager
-def checkpoint_folder(text: str, connect: Callable[[], Client]) -> Iterator[Path]:
+def checkpoint_folder(text: str, connect: Connect) -> Iterator[Path]:
     """The folder of a checkpoint; one that had to be fetched is removed at the end.
 
     Raises NotFound when it is neither here nor on the server, InvalidInput when it is a folder without a checkpoint.
@@ -72,7 +72,7 @@ def checkpoint_folder(text: str, connect: Callable[[], Client]) -> Iterator[Path
 class _Shelf:
     """Checkpoints of a server, or of a state folder where none runs; `held` takes what has to be removed."""
 
-    def __init__(self, connect: Callable[[], Client], state_folder: Path, held: ExitStack) -> None:
+    def __init__(self, connect: Connect, state_folder: Path, held: ExitStack) -> None:
         self._connect, self._state_folder, self._held = connect, state_folder, held
 
     def folder(self, text: str) -> Path:

@@ -21,7 +21,7 @@ from podracer_client.policies.environment import trained_environment
 from podracer_core.errors import DataCorrupted, InvalidInput, NotFound
 from podracer_core.storage.manifest import FILE_NAME, Manifest, ManifestFile
 
-__all__ = ["PREFIX", "acting_files", "fetched_policy", "hub_client", "parse_hub_name"]
+__all__ = ["PREFIX", "acting_files", "fetched_policy", "hub_client", "parse_hub_name", "require_harmless"]
 
 PREFIX = "hf://"
 ACTING = ("actor.safetensors", "normalizer.safetensors")
@@ -78,7 +78,7 @@ def _write_checked(policy: Path, manifest_bytes: bytes, sizes: Mapping[str, int 
     manifest = Manifest.from_json(manifest_bytes)
     files = acting_files(manifest)
     write_whole(policy / FILE_NAME, replace(manifest, files=files).to_json())
-    _require_harmless(policy)
+    require_harmless(policy, "the repository", "download it and name the folder")
     for file in files:
         if sizes.get(file.path, file.size_bytes) != file.size_bytes:
             raise DataCorrupted(f"{file.path} has {sizes[file.path]} bytes; its manifest says {file.size_bytes}")
@@ -95,13 +95,13 @@ def acting_files(manifest: Manifest) -> tuple[ManifestFile, ...]:
     return files
 
 
-def _require_harmless(policy: Path) -> None:
-    """Raises InvalidInput where evaluating would import what the repository names, or read a file that it names."""
+def require_harmless(policy: Path, author: str, instead: str) -> None:
+    """Raises InvalidInput where acting would import what `author` names, or read a file that it names."""
     environment = trained_environment(policy)
     local = [name for name, file in environment.data.items() if isinstance(file, str)]
     if environment.entry_point or environment.code_path or ":" in environment.id or local:
         raise InvalidInput(
-            f"its environment {environment.name} would run code, or read files, that the repository names; where you "
-            "trust it, download it and name the folder",
+            f"its environment {environment.name} would run code, or read files, that {author} names; where you "
+            f"trust it, {instead}",
             reason="UNTRUSTED_ENVIRONMENT",
         )

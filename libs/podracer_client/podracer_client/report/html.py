@@ -127,6 +127,7 @@ p{margin:.4rem 0;max-width:48rem}
 .problem{border-left:4px solid var(--bad);background:var(--shade);padding:.6rem 1rem;border-radius:4px}
 pre{overflow-x:auto;font:12.5px/1.45 ui-monospace,monospace;white-space:pre-wrap;overflow-wrap:anywhere}
 figure{margin:0 0 2rem}
+video{max-width:100%}
 figure svg{display:block;width:100%;height:auto}
 figure svg *{stroke-linejoin:round;stroke-linecap:butt}
 figure svg text{font-family:system-ui,-apple-system,"Segoe UI",Roboto,"DejaVu Sans",sans-serif!important}

@@ -30,6 +30,7 @@ def job_page(report: JobReport, plans: Iterable[FigurePlan], rendered: Mapping[s
             _tiles(report),
             section("What was asked", definitions(report.request)),
             section("Leaderboard", leaderboard_table(report, colors) or nothing),
+            section("Champion", _champion(report)),
             section("Learning curves", figure[figures.CURVES_BY_STEPS], figure[figures.CURVES_BY_TIME]),
             section("Lineage", figure[figures.LINEAGE]),
             section("Hyperparameters over time", figure[figures.HYPERPARAMETERS]),
@@ -104,6 +105,12 @@ def _tiles(report: JobReport) -> Markup:
         join(element("div", join((element("strong", what), element("span", of))), class_="tile") for what, of in tiles),
         class_="tiles",
     )
+
+
+def _champion(report: JobReport) -> Markup:
+    source, text = report.video
+    film = element("video", src=source, controls="", loop="", aria_label="The champion acts") if source else ""
+    return element("figure", join((film, element("figcaption", text)))) if text else Markup()
 
 
 def _pods(report: JobReport) -> Markup:

@@ -172,6 +172,7 @@ class JobReport:
     score_name        what the numbers of evaluations are called
     versions          of what has taken part
     notes             what was left out, and what could not be read
+    video             URL of an episode of what it has come to, and what is seen; or none, and why
     """
 
     name: str
@@ -209,6 +210,7 @@ class JobReport:
     versions: tuple[tuple[str, str], ...] = ()
     notes: tuple[str, ...] = field(default=())
     score_name: str = "mean return"
+    video: tuple[str, str] = ("", "")
 
     @property
     def ended(self) -> bool:

@@ -19,7 +19,8 @@ from podracer_core.rpc.tokens import TokenSource
 ACT_HEADER = "x-podracer-web"
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 _HEADERS = {
-    "content-security-policy": "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "content-security-policy": "default-src 'self'; media-src data:; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
     "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",
     "cache-control": "no-store",

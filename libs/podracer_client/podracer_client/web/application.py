@@ -22,6 +22,7 @@ from podracer_client.web.access import Access
 from podracer_client.web.acts import ACTS
 from podracer_client.web.feed import Feed
 from podracer_client.web.following import LOGS, JobFollowing, JobsFollowing, Upstream
+from podracer_client.web.videos import Videos
 from podracer_core.errors import (
     Exhausted,
     InvalidInput,
@@ -55,8 +56,9 @@ class _Followed:
 class Page:
     """The feeds that somebody looks at, and the acts."""
 
-    def __init__(self, upstream: Upstream) -> None:
+    def __init__(self, upstream: Upstream, videos: Videos) -> None:
         self._upstream = upstream
+        self._acts = {**ACTS, "film": videos.film}
         self._followed: dict[str, _Followed] = {}
 
     async def stream(self, request: Request) -> Response:
@@ -96,8 +98,8 @@ class Page:
             followed.feed.close()
 
     async def act(self, request: Request) -> Response:
-        """One of ACTS, with what it needs as a JSON object."""
-        act = ACTS.get(request.path_params["act"])
+        """One of ACTS or `film`, with what it needs as a JSON object."""
+        act = self._acts.get(request.path_params["act"])
         if act is None:
             raise NotFound(f"there is no act {request.path_params['act']}")
         asked = await _body(request)

@@ -30,10 +30,12 @@ def serve_page(
     listen: str = "127.0.0.1:0",
     key_file: Path | None = None,
     hosts: Collection[str] = (),
+    state_folder: Path | None = None,
 ) -> Iterator[str]:
     """The page's URL while it is served. Its fragment is the key, unless `key_file` has one; that may change meanwhile.
 
     `connect` finds the servers whenever they are not known or do not answer; `client` is one that is open already.
+    `state_folder` is theirs where they run on this machine: its policies are filmed, whatever code they bring.
     Raises InvalidInput where the extra `web` is not installed, for a weak key, and for an address that cannot be had or
     leaves this machine without a key file.
     """
@@ -42,6 +44,7 @@ def serve_page(
 
         from podracer_client.web.application import Page, make_application
         from podracer_client.web.following import Upstream
+        from podracer_client.web.videos import Videos
     except ModuleNotFoundError as error:
         if error.name not in ("uvicorn", "starlette"):
             raise
@@ -53,7 +56,7 @@ def serve_page(
     if not (address.is_local or key_file):
         raise _refused(address, "NO_KEY", "not a loopback address: give the page a key of yours, with --key-file")
     with _listening(address) as listener, closing(Upstream(connect, client)) as upstream:
-        address, page = address.with_port(listener.getsockname()[1]), Page(upstream)
+        address, page = address.with_port(listener.getsockname()[1]), Page(upstream, Videos(state_folder))
         config = uvicorn.Config(
             make_application(page, key, address.port, {str(address), *hosts}),
             access_log=False,

@@ -76,11 +76,11 @@ def _forkable(agent: Agent) -> list[str]:
 
 
 def board_value(board: leaderboard_service_pb2.Leaderboard) -> dict[str, Any]:
-    """The ranking, and what the aliases point at. `video`: address of the candidate's video, where there is one."""
+    """The ranking, and what the aliases point at."""
     return {
         "candidates": [
             candidate_json(candidate, board.spec.objective)
-            | {"agent": short_name(candidate.agent.name), "statistics": {}, "video": None}
+            | {"agent": short_name(candidate.agent.name), "statistics": {}}
             for candidate in board.candidates
         ],
         "aliases": {alias: short_name(agent) for alias, agent in board.aliases.items()},

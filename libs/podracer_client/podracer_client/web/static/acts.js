@@ -49,7 +49,7 @@ function valueOf(input) {
   return input.value === "" ? null : Number(input.value);
 }
 
-async function post(act, asked) {
+export async function post(act, asked) {
   try {
     const headers = { "content-type": "application/json", "x-podracer-web": "1" };
     const answer = await fetch(`/api/acts/${act}`, { method: "POST", headers, body: JSON.stringify(asked) });

@@ -3,15 +3,15 @@ import { color, h, list } from "../dom.js";
 import { all, touches } from "../news.js";
 import { count, duration, number } from "../text.js";
 
-const [LEFT, RIGHT, TOP, BOTTOM] = [64, 16, 14, 34];
+const [LEFT, RIGHT, TOP, BOTTOM] = [64, 16, 28, 46];
+const AXES = { 1: "environment steps", 2: "time since the job was created" };
 const REDRAW_MS = 150;
 
 export function curves(root) {
   const axis = h(
     "select",
     { id: "axis", onchange: draw },
-    h("option", { value: 1 }, "environment steps"),
-    h("option", { value: 2 }, "time since the job was created"),
+    Object.entries(AXES).map(([value, name]) => h("option", { value }, name)),
   );
   const choice = h("select", { id: "agent", onchange: draw });
   const canvas = h("canvas", { role: "img" });
@@ -57,7 +57,8 @@ export function curves(root) {
     canvas.hidden = !series.size;
     if (!canvas.isConnected || !news.values.job) return;
     const { job, board } = news.values;
-    const best = board?.candidates[0]?.agent;
+    const scored = all(news, "agent").filter(({ score }) => score != null);
+    const best = board?.candidates[0]?.agent ?? scored.sort((a, b) => b.score - a.score)[0]?.name;
     if (!series.size) return void (summary.textContent = "No evaluation yet.");
     const shown = series.get(choice.value || best);
     const plot = layout(canvas, series, shown ?? [], Number(axis.value), job.objective.target);
@@ -71,7 +72,7 @@ export function curves(root) {
     const last = shown?.at(-1);
     summary.textContent = last
       ? `${series.size} agents. Orange: ${last[0]}, ${job.score_name} ${number(last[3])} (95 % interval ${number(last[4])} to ${number(last[5])}) after ${count(last[1])} steps. Stepped: the highest mean so far.`
-      : "No evaluation yet.";
+      : "Stepped: the highest mean so far.";
     canvas.setAttribute("aria-label", `Learning curves. ${summary.textContent}`);
     canvas.plot = plot;
   }
@@ -195,7 +196,11 @@ function drawAxes({ context, width, height, low, high, right, x, y, target }, co
     strokeStyle: color("grid"),
     lineWidth: 1,
   });
-  Object.assign(context, { textAlign: "right", textBaseline: "middle" });
+  Object.assign(context, { textAlign: "left", textBaseline: "top" });
+  context.fillText(job.score_name, 0, 2);
+  Object.assign(context, { textAlign: "right", textBaseline: "bottom" });
+  context.fillText(AXES[column], width - RIGHT, height - 2);
+  context.textBaseline = "middle";
   for (const value of ticks(low, high)) {
     line(context, LEFT, y(value), width - RIGHT, y(value));
     context.fillText(number(value), LEFT - 6, y(value));

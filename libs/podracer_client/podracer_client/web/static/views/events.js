@@ -7,7 +7,7 @@ const SHOWN = 200;
 
 export function events(root) {
   const words = h("input", { type: "search", id: "words", oninput: () => draw() });
-  const [element, body] = table("Events", ["Time", "Kind", "About", "What happened"]);
+  const [element, body] = table("Events, the newest first", ["Time", "Kind", "About", "What happened"]);
   const hint = h("p", { class: "muted" });
   root.replaceChildren(h("div", { class: "controls" }, h("label", null, "Only with the words ", words)), element, hint);
   let news;

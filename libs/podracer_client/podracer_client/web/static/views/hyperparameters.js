@@ -35,18 +35,12 @@ export function hyperparameters(root) {
     const names = [...new Set(agents.flatMap((agent) => Object.keys(agent.hyperparameters)))].filter(
       (name) => new Set(agents.map((agent) => JSON.stringify(agent.hyperparameters[name]))).size > 1,
     );
-    const axes = [
-      ...names.map((name) =>
-        axis(
-          name,
-          agents.map((agent) => agent.hyperparameters[name]),
-        ),
-      ),
+    const axes = [...names, "score"].map((name) =>
       axis(
-        "score",
-        agents.map(({ score }) => score),
+        name,
+        agents.map((agent) => valueOf(agent, name)),
       ),
-    ];
+    );
     const chosen = choice.value || agents.findLast(({ score }) => score != null)?.name;
     figure.replaceChildren(
       agents.length ? drawAxes(axes, agents, chosen, figure.clientWidth) : h("p", { class: "muted" }, "No agent yet."),
@@ -62,6 +56,8 @@ export function hyperparameters(root) {
     if (touches(changed, "agent")) draw();
   };
 }
+
+const valueOf = (agent, name) => (name === "score" ? agent.score : agent.hyperparameters[name]);
 
 function options(select, pairs) {
   const chosen = select.value;
@@ -92,7 +88,6 @@ function drawAxes(axes, agents, chosen, room) {
   const gap = Math.min(MOST_GAP, Math.max(LEAST_GAP, (room - 2 * SIDE) / Math.max(1, axes.length - 1)));
   const width = 2 * SIDE + gap * (axes.length - 1);
   const y = (axis, value) => TOP + HEIGHT * (1 - axis.place(value));
-  const valueOf = (agent, name) => (name === "score" ? agent.score : agent.hyperparameters[name]);
   const lines = agents.map((agent, rank) => {
     const points = axes
       .map((axis, place) => [SIDE + place * gap, valueOf(agent, axis.name), axis])
@@ -110,7 +105,7 @@ function drawAxes(axes, agents, chosen, room) {
     const x = SIDE + place * gap;
     return [
       svg("line", { x1: x, x2: x, y1: TOP, y2: TOP + HEIGHT, stroke: "var(--muted)" }),
-      svg("text", { x, y: place % 2 ? 14 : 30, "text-anchor": "middle" }, axis.name),
+      svg("text", { x: place && x, y: place % 2 ? 14 : 30, "text-anchor": place ? "middle" : "start" }, axis.name),
       axis.marks.map((mark) =>
         svg(
           "text",

@@ -37,6 +37,7 @@ export function job(root) {
     if (touches(changed, "job", "figures", "promotions", "connection")) showHead(news.values);
     if (shown !== name) {
       shown = name;
+      tabs.querySelector("[aria-current]").scrollIntoView({ block: "nearest", inline: "center" });
       panel.setAttribute("aria-label", VIEWS[name][0]);
       panel.replaceChildren();
       update = VIEWS[name][1](panel);

@@ -1,39 +1,42 @@
 // The ranking, videos of the best, and what the aliases have pointed at.
+import { post } from "../acts.js";
 import { h, list, row, table } from "../dom.js";
 import { touches } from "../news.js";
 import { count, number, time } from "../text.js";
 import { promoteButton } from "./agent.js";
 
+const RANKS = ["Rank", "Agent", "Algorithm", "Score", "Mean", "95 % interval", "Confirmed", "Steps", "Aliases", "Acts"];
 const HISTORY = ["No.", "Alias", "Decision", "Policy", "Why", "When"];
 
 export function leaderboard(root) {
-  const [ranking, body] = table("Ranked agents, the best first", [
-    "Rank",
-    "Agent",
-    "Algorithm",
-    "Score",
-    "Mean",
-    "95 % interval",
-    "Confirmed",
-    "Steps",
-    "Aliases",
-    "",
-  ]);
+  const [ranking, body] = table("Ranked agents, the best first", RANKS);
   const [history, entries] = table("Promotions, the newest first", HISTORY);
-  const [none, videos, untold] = [
+  const [none, unfilmed, untold] = [
     h("p", { class: "muted" }, "No agent is ranked yet."),
-    h("div", { class: "videos" }),
+    h("p", { class: "muted" }, "None yet: “Watch” beside a ranked agent films an episode."),
     h("p", { class: "muted" }, "Nothing was promoted yet."),
   ];
+  const videos = h("div", { class: "videos", "aria-live": "polite" });
   root.replaceChildren(
     none,
     ranking,
-    h("h2", null, "Videos of the best"),
+    h("h2", null, "Videos"),
+    unfilmed,
     videos,
     h("h2", null, "Promotions"),
     untold,
     history,
   );
+  async function watch(job, agent) {
+    const figure = h("figure", { id: `video-${agent}` }, `Filming ${agent} …`);
+    document.getElementById(figure.id)?.remove();
+    unfilmed.hidden = true;
+    videos.prepend(figure);
+    const [isThere, { video, text, message }] = await post("film", { job: job.name, agent });
+    const film = isThere && h("video", { src: video, controls: true, autoplay: true, loop: true, "aria-label": agent });
+    const told = isThere ? `${agent} ${text}` : `No video of ${agent}: ${message}`;
+    figure.replaceChildren(film || "", h("figcaption", null, told));
+  }
   return (news, changed, { id }) => {
     const { board, job, promotions = [] } = news.values;
     if (!job) return;
@@ -47,10 +50,8 @@ export function leaderboard(root) {
         body,
         rows,
         ({ agent }) => agent,
-        (candidate) => candidateRow(id, job, candidate),
+        (candidate) => candidateRow(id, job, candidate, watch),
       );
-      const filmed = candidates.filter(({ video }) => video).map(({ agent, video }) => [agent, video]);
-      list(videos, filmed.length ? filmed : [["", ""]], ([agent]) => agent, film);
     }
     if (touches(changed, "promotions")) {
       untold.hidden = promotions.length > 0;
@@ -73,7 +74,7 @@ export function leaderboard(root) {
   };
 }
 
-const candidateRow = (id, job, candidate) =>
+const candidateRow = (id, job, candidate, watch) =>
   row(
     String(candidate.rank),
     h("a", { href: `#/jobs/${id}/lineage/${candidate.agent}`, id: `rank-${candidate.agent}` }, candidate.agent),
@@ -84,10 +85,13 @@ const candidateRow = (id, job, candidate) =>
     candidate.confirmed ? "yes" : "no",
     count(candidate.env_steps),
     candidate.aliases.join(", "),
-    promoteButton(job, candidate.agent),
+    h(
+      "div",
+      { class: "acts" },
+      watchButton(candidate.agent, () => watch(job, candidate.agent)),
+      promoteButton(job, candidate.agent),
+    ),
   );
 
-const film = ([agent, video]) =>
-  video
-    ? h("figure", null, h("video", { src: video, controls: true, preload: "none" }), h("figcaption", null, agent))
-    : h("p", { class: "muted" }, "No video yet.");
+const watchButton = (agent, onclick) =>
+  h("button", { type: "button", id: `watch-${agent}`, "aria-label": `Watch ${agent}`, onclick }, "Watch");

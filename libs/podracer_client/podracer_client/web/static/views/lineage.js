@@ -22,7 +22,7 @@ export function lineage(root) {
     const colors = algorithmColors(agents);
     tree.replaceChildren(
       agents.length ? legend(colors) : h("p", { class: "muted" }, "No agent yet."),
-      drawTree(agents, { id, best, chosen, colors, width: Math.max(640, tree.clientWidth) }),
+      drawTree(agents, { id, best, chosen, colors, width: Math.max(320, tree.clientWidth) }),
     );
     const found = agents.find(({ name }) => name === chosen);
     panel.replaceChildren(
@@ -49,13 +49,17 @@ function treeOrder(agents) {
 }
 
 function drawTree(agents, { id, best, chosen, colors, width }) {
-  const most = Math.max(1, ...agents.map(({ env_steps }) => env_steps));
+  const most = Math.max(1_000, ...agents.map(({ env_steps }) => env_steps));
   const x = (steps) => LEFT + (steps / most) * (width - LEFT - RIGHT);
   const places = new Map(agents.map(({ name }, place) => [name, TOP + place * ROW + ROW / 2]));
   const height = TOP + agents.length * ROW + 6;
-  const grid = ticks(0, most).map((value) => [
+  const grid = ticks(0, most, width / 150).map((value) => [
     svg("line", { x1: x(value), x2: x(value), y1: TOP, y2: height, stroke: "var(--grid)" }),
-    svg("text", { x: x(value), y: 14, "text-anchor": value ? "middle" : "start", class: "muted" }, count(value)),
+    svg(
+      "text",
+      { x: x(value), y: 14, "text-anchor": value ? "middle" : "start", class: "muted" },
+      value ? count(value) : "0 steps",
+    ),
   ]);
   const links = agents.flatMap(({ name, parents, start_steps }) =>
     parents

@@ -3,17 +3,10 @@ import { h, list, row, table } from "../dom.js";
 import { touches } from "../news.js";
 import { bytes, count } from "../text.js";
 
+const TITLES = ["Pod", "State", "Layout", "Agents", "Steps a second", "Memory", "Restarts", "Message"];
+
 export function pods(root) {
-  const [element, body] = table("Pods", [
-    "Pod",
-    "State",
-    "Layout",
-    "Agents",
-    "Steps a second",
-    "Memory",
-    "Restarts",
-    "Message",
-  ]);
+  const [element, body] = table("Pods of the job", TITLES);
   const [none, capacity] = [h("p", { class: "muted" }, "No pod works for it now."), pool()];
   root.replaceChildren(none, element, capacity);
   return (news, changed) => {
