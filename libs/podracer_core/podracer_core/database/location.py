@@ -10,7 +10,7 @@ from pathlib import Path
 
 from sqlalchemy import URL, Engine, create_engine, event, make_url
 from sqlalchemy.engine.interfaces import DBAPIConnection
-from sqlalchemy.exc import ArgumentError, DatabaseError, InterfaceError, OperationalError
+from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, OperationalError
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from podracer_core.errors import DataCorrupted, FieldViolation, InvalidInput, Unavailable
@@ -25,6 +25,7 @@ _PRAGMAS = (
     f"PRAGMA busy_timeout = {int(BUSY_TIMEOUT_S * 1000)}",
 )
 
+_IDLE_IN_TRANSACTION = "25P03"
 _SERVER_AWAY = {"connect_timeout": 10, "tcp_user_timeout": 30_000, "keepalives_idle": 30}
 
 
@@ -65,11 +66,11 @@ def unwritable(path: Path, error: OSError) -> InvalidInput:
     return InvalidInput(problem, field="database", reason="DATABASE_UNWRITABLE", path=path)
 
 
-def make_engine(url: URL) -> Engine:
-    """An engine whose commits are durable, and in which every transaction sees one snapshot."""
+def make_engine(url: URL, idle_s: float = 15.0) -> Engine:
+    """An engine whose commits are durable, and in which every transaction sees one snapshot. PostgreSQL takes back one
+    whose process is silent for `idle_s`."""
     if url.get_backend_name() != "sqlite":
-        # Connections that died with the server are noticed; none waits for ever for a server that is out of reach.
-        return create_engine(url, isolation_level="REPEATABLE READ", pool_pre_ping=True, connect_args=_SERVER_AWAY)
+        return _make_postgresql_engine(url, idle_s)
     engine = create_engine(url)
 
     @event.listens_for(engine, "connect")
@@ -89,18 +90,34 @@ def make_engine(url: URL) -> Engine:
     return engine
 
 
+def _make_postgresql_engine(url: URL, idle_s: float) -> Engine:
+    # Connections that died with the server are noticed; none waits for ever for a server that is out of reach.
+    engine = create_engine(url, isolation_level="REPEATABLE READ", pool_pre_ping=True, connect_args=_SERVER_AWAY)
+
+    @event.listens_for(engine, "connect")
+    def configure(connection: DBAPIConnection, entry: ConnectionPoolEntry) -> None:
+        # What a process on a lost node, or a paused one, has locked must not keep another from taking over.
+        cursor = connection.cursor()
+        cursor.execute(f"SET idle_in_transaction_session_timeout = {int(idle_s * 1000)}")
+        cursor.close()
+        connection.commit()
+
+    return engine
+
+
 @contextmanager
 def translated_errors(url: URL) -> Iterator[None]:
     """Failures of the disk or of the database server as Unavailable, of the file's content as DataCorrupted."""
     name = url.render_as_string(hide_password=True)
     try:
         yield
-    except (OperationalError, InterfaceError) as error:
-        raise Unavailable(
-            f"the database {name} cannot be used now: {error.orig}", reason="DATABASE_UNAVAILABLE", database=name
-        ) from error
-    except DatabaseError as error:
+    except DBAPIError as error:
         text = str(error.orig)
+        was_silent = getattr(error.orig, "sqlstate", "") == _IDLE_IN_TRANSACTION
+        if was_silent or isinstance(error, OperationalError | InterfaceError):
+            raise Unavailable(
+                f"the database {name} cannot be used now: {text}", reason="DATABASE_UNAVAILABLE", database=name
+            ) from error
         if "not a database" in text or "malformed" in text:
             raise DataCorrupted(f"{name}: {text}", reason="DATABASE_CORRUPTED", database=name) from error
         raise
