@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
+import grpc
 from google.protobuf import duration_pb2
 
 from podracer.common.v1 import cohort_pb2
@@ -109,6 +110,12 @@ class LeaseControl:
         """Make checkpoints count. Raises Fenced where the lease is not ours (any more)."""
         request = pod_service_pb2.CommitCheckpointRequest(lease=self._name, fence=self._fence, members=members)
         self._insist(lambda timeout_s: self._stub.CommitCheckpoint(request, metadata=self._metadata, timeout=timeout_s))
+
+    def begin_commit(self, members: Sequence[pod_service_pb2.MemberCheckpoint]) -> grpc.Future:
+        """Send `commit` once, and do not wait for the answer."""
+        self._guard.check()
+        request = pod_service_pb2.CommitCheckpointRequest(lease=self._name, fence=self._fence, members=members)
+        return self._stub.CommitCheckpoint.future(request, metadata=self._metadata, timeout=_WRITE_TIMEOUT_S)
 
     def complete(self, request: pod_service_pb2.CompleteWorkRequest) -> None:
         """End the work with its result. Raises Fenced where the lease is not ours (any more)."""
