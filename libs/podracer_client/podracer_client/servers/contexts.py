@@ -6,6 +6,7 @@ import json
 import os
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import TypeAlias
 
 from podracer_client.files import write_private
 from podracer_core.errors import InvalidInput
@@ -19,19 +20,33 @@ class ClusterPlace:
     kube_context: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class ServerPlace:
+    """Addresses, the file with a client's token, and the folder with ca.pem, cert.pem and key.pem where they speak TLS;
+    empty: there is none."""
+
+    orchestrator: str
+    leaderboard: str
+    token_file: str
+    tls: str
+
+
+Place: TypeAlias = ClusterPlace | ServerPlace
+
+
 @dataclass(slots=True)
 class Contexts:
     """The known ones by name, and the name of the one that is used where none is given; empty: none."""
 
     current: str = ""
-    known: dict[str, ClusterPlace] = field(default_factory=dict)
+    known: dict[str, Place] = field(default_factory=dict)
 
     @classmethod
     def read(cls) -> Contexts:
         """Empty where there is no file. Raises InvalidInput for one that cannot be read or is not ours."""
         try:
             values = json.loads(_path().read_text(encoding="utf-8"))
-            return cls(values["current"], {name: ClusterPlace(**place) for name, place in values["known"].items()})
+            return cls(values["current"], {name: _place(**place) for name, place in values["known"].items()})
         except FileNotFoundError:
             return cls()
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -45,12 +60,20 @@ class Contexts:
             raise InvalidInput(f"cannot write {_path()}: {error.strerror}", path=_path()) from error
         return _path()
 
-    def __getitem__(self, name: str) -> ClusterPlace:
+    def __getitem__(self, name: str) -> Place:
         """Raises InvalidInput for an unknown name."""
         if name not in self.known:
-            known = f"known are {', '.join(sorted(self.known))}" if self.known else "`podracer context add` makes one"
+            known = (
+                f"known are {', '.join(sorted(self.known))}"
+                if self.known
+                else "`podracer context set` makes one"
+            )
             raise InvalidInput(f"there is no context {name}; {known}", reason="NO_CONTEXT")
         return self.known[name]
+
+
+def _place(**values: str) -> Place:
+    return ServerPlace(**values) if "orchestrator" in values else ClusterPlace(**values)
 
 
 def _path() -> Path:
