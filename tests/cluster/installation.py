@@ -19,7 +19,7 @@ from cluster.kubectl import Kubectl, wait_until
 
 from podracer_client import Client, Job, PolicyClient
 from podracer_client.servers import cluster
-from podracer_client.servers.contexts import ClusterPlace
+from podracer_client.servers.contexts import Place
 from podracer_core.config.scalars import Secret
 from podracer_core.errors import PodracerError
 from podracer_core.storage import open_store
@@ -141,7 +141,7 @@ class Installation:
     @contextmanager
     def client(self) -> Iterator[Client]:
         """As a context of `podracer context` reaches it, from where kubectl works."""
-        with Client(cluster.connect(ClusterPlace(self.namespace))) as client:
+        with Client(cluster.connect(Place(self.namespace))) as client:
             yield client
 
     @contextmanager

@@ -146,7 +146,8 @@ async def test_only_the_active_process_migrates(url: str, tmp_path: Path, monkey
 
 async def test_what_a_paused_process_has_locked_keeps_none_from_taking_over(url: str, ended: list[int]) -> None:
     """It stops in the middle of a transaction, and wakes up after another has taken over: it writes nothing."""
-    former, awake = open_database(url, ORCHESTRATOR, term_s=0.5), threading.Event()
+    await open_database(url, ORCHESTRATOR).close()
+    former, awake = open_database(url, ORCHESTRATOR, term_s=2.0), threading.Event()
 
     def sleep(session: Session) -> None:
         session.add(SettingRow(name="a", value=b"1"))

@@ -178,10 +178,10 @@ def test_control_services_are_alone_or_one_of_two_is_active(overlay: str) -> Non
 def test_an_active_pod_may_label_itself_and_the_other_one_alone() -> None:
     objects = rendered("production")
     for name in CONTROL_SERVICES:
-        (rule,) = of_kind(objects, "Role")[f"{name}-active"]["rules"]
+        *_, rule = of_kind(objects, "Role")[name]["rules"]
         assert rule["resourceNames"] == [f"{name}-{ordinal}" for ordinal in range(REPLICAS)]
-        assert rule["verbs"] == ["patch"]
-        (subject,) = of_kind(objects, "RoleBinding")[f"{name}-active"]["subjects"]
+        assert (rule["resources"], rule["verbs"]) == (["pods"], ["patch"])
+        (subject,) = of_kind(objects, "RoleBinding")[name]["subjects"]
         assert subject["name"] == name
         (container,) = of_kind(objects, "StatefulSet")[name]["spec"]["template"]["spec"]["containers"]
         source = {"fieldRef": {"fieldPath": "metadata.name"}}

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from podracer_client.display.output import columns
-from podracer_client.servers.contexts import ClusterPlace, Contexts, Place, ServerPlace
+from podracer_client.servers.contexts import Contexts, Place
 
 application = typer.Typer(no_args_is_help=True, help="Servers by name: where the commands go, and how they get there.")
 
@@ -36,7 +36,7 @@ def add(
 
     if not kubernetes:
         raise typer.BadParameter("say of what kind it is", param_hint="--kubernetes")
-    place = ClusterPlace(namespace, kube_context or current_kube_context())
+    place = Place(namespace, kube_context or current_kube_context())
     _keep(name, place, f"the namespace {namespace} of {place.kube_context or 'the cluster that kubectl finds'}")
 
 
@@ -59,8 +59,8 @@ def set_servers(
 
     parse_address(address)
     FileToken(token_file)
-    place = ServerPlace(address, leaderboard, str(token_file.absolute()), str(tls.absolute()) if tls else "")
-    _keep(name, place, address)
+    files = {"token_file": str(token_file.absolute()), "tls": str(tls.absolute()) if tls else ""}
+    _keep(name, Place(orchestrator=address, leaderboard=leaderboard, **files), address)
 
 
 @application.command()
@@ -77,7 +77,10 @@ def list_contexts() -> None:
     """List the contexts; a star marks the one in use."""
     contexts = Contexts.read()
     known = sorted(contexts.known.items())
-    rows = [("*" * (name == contexts.current), name, *_columns(place)) for name, place in known]
+    rows = [
+        ("*" * (name == contexts.current), name, place.orchestrator or place.namespace, place.kube_context)
+        for name, place in known
+    ]
     sys.stdout.write(columns(("", "name", "namespace or address", "kube context"), rows) + "\n")
 
 
@@ -95,7 +98,3 @@ def _keep(name: str, place: Place, where: str) -> None:
     contexts = Contexts.read()
     contexts.known[name], contexts.current = place, name
     sys.stdout.write(f"{name}: {where}, used from now on; kept in {contexts.write()}\n")
-
-
-def _columns(place: Place) -> tuple[str, str]:
-    return (place.namespace, place.kube_context) if isinstance(place, ClusterPlace) else (place.orchestrator, "")

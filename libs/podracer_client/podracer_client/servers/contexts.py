@@ -6,32 +6,22 @@ import json
 import os
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TypeAlias
 
 from podracer_client.files import write_private
 from podracer_core.errors import InvalidInput
 
 
 @dataclass(frozen=True, slots=True)
-class ClusterPlace:
-    """Where Podracer runs: a namespace, and a context of kubectl (empty: kubectl's current one)."""
+class Place:
+    """Where Podracer runs: a namespace of a cluster, and a context of kubectl (empty: kubectl's current one); or
+    addresses, the file with a client's token, and the folder with a certificate where the servers speak TLS."""
 
-    namespace: str
+    namespace: str = ""
     kube_context: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class ServerPlace:
-    """Addresses, the file with a client's token, and the folder with ca.pem, cert.pem and key.pem where they speak TLS;
-    empty: there is none."""
-
-    orchestrator: str
-    leaderboard: str
-    token_file: str
-    tls: str
-
-
-Place: TypeAlias = ClusterPlace | ServerPlace
+    orchestrator: str = ""
+    leaderboard: str = ""
+    token_file: str = ""
+    tls: str = ""
 
 
 @dataclass(slots=True)
@@ -46,7 +36,7 @@ class Contexts:
         """Empty where there is no file. Raises InvalidInput for one that cannot be read or is not ours."""
         try:
             values = json.loads(_path().read_text(encoding="utf-8"))
-            return cls(values["current"], {name: _place(**place) for name, place in values["known"].items()})
+            return cls(values["current"], {name: Place(**place) for name, place in values["known"].items()})
         except FileNotFoundError:
             return cls()
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -63,17 +53,9 @@ class Contexts:
     def __getitem__(self, name: str) -> Place:
         """Raises InvalidInput for an unknown name."""
         if name not in self.known:
-            known = (
-                f"known are {', '.join(sorted(self.known))}"
-                if self.known
-                else "`podracer context set` makes one"
-            )
+            known = f"known are {', '.join(sorted(self.known))}" if self.known else "`podracer context set` makes one"
             raise InvalidInput(f"there is no context {name}; {known}", reason="NO_CONTEXT")
         return self.known[name]
-
-
-def _place(**values: str) -> Place:
-    return ServerPlace(**values) if "orchestrator" in values else ClusterPlace(**values)
 
 
 def _path() -> Path:

@@ -19,7 +19,7 @@ from podracer_client.servers.connection import (
     ConnectionFile,
     token_source,
 )
-from podracer_client.servers.contexts import Contexts, ServerPlace
+from podracer_client.servers.contexts import Contexts
 from podracer_core.errors import InvalidInput, NotFound
 from podracer_core.rpc.tokens import FileToken, TokenSource
 
@@ -74,7 +74,7 @@ def find_connection(
 
 def _of_context(contexts: Contexts, name: str, source: TokenSource | None, tls: Path | None) -> Connection:
     place = contexts[name]
-    if isinstance(place, ServerPlace):
+    if place.orchestrator:
         tls = tls or (Path(place.tls) if place.tls else None)
         return Connection(place.orchestrator, place.leaderboard, source or FileToken(Path(place.token_file)), tls)
     from podracer_client.servers import cluster  # late: most commands need none

@@ -20,6 +20,7 @@ import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import TracebackType
@@ -30,7 +31,7 @@ from sqlalchemy.orm import Session, sessionmaker
 from sqlalchemy.types import TypeDecorator
 
 from podracer_core.database.location import make_engine, parse_url, prepare_file, translated_errors
-from podracer_core.database.tenure import NOT_ACTIVE, FileLock, Tenure
+from podracer_core.database.tenure import FileLock, Tenure
 from podracer_core.errors import InvalidInput, PodracerError, Unavailable
 from podracer_core.telemetry.metrics import DATABASE
 
@@ -45,7 +46,6 @@ with Python's own 5 ms, beside an event loop that has much to do, it would take 
 END_S = 10.0
 TERM_S = 15.0
 """How long a process is the active one of a PostgreSQL database without a sign of life."""
-_RETRY_S = 1.0
 
 
 class Database:
@@ -55,17 +55,17 @@ class Database:
     for no disk and no server: what else it uses has to bear that. Whatever it returns has been loaded; it stays usable.
     """
 
-    def __init__(self, url: URL, engine: Engine, lock: FileLock | Tenure) -> None:
+    def __init__(self, url: URL, engine: Engine, lock: FileLock | None, tenure: Tenure | None) -> None:
         self._url = url
         self._engine = engine
         self._lock = lock
-        self._tenure = lock if isinstance(lock, Tenure) else None
+        self._tenure = tenure
         self._sessions = sessionmaker(engine, expire_on_commit=False)
         self._readers = ThreadPoolExecutor(READERS, "database-reader")
         self._writer = ThreadPoolExecutor(1, "database-writer")
         self._closing = threading.Event()
-        if self._tenure is not None:
-            threading.Thread(target=self._show_life, args=(self._tenure,), name="database-life", daemon=True).start()
+        if tenure is not None:
+            threading.Thread(target=self._show_life, args=(tenure,), name="database-life", daemon=True).start()
 
     async def read(self, operation: Callable[[Session], Result]) -> Result:
         """Run an operation over one snapshot, beside the writing one; nothing that it changes is kept."""
@@ -98,7 +98,7 @@ class Database:
             if self._tenure is not None:
                 await asyncio.to_thread(self._tenure.release, self._engine)
             self._engine.dispose()
-            if isinstance(self._lock, FileLock):
+            if self._lock is not None:
                 self._lock.release()
 
     async def __aenter__(self) -> Self:
@@ -124,19 +124,11 @@ class Database:
                 return operation(session)
 
     def _show_life(self, tenure: Tenure) -> None:
-        """Write now and then though there is nothing to write."""
-        wait_s = tenure.term_s / 3
-        while not self._closing.wait(wait_s):
-            try:
-                self._writer.submit(self._write, lambda session: None).result()
-                wait_s = tenure.term_s / 3
-            except PodracerError as error:
-                if error.reason == NOT_ACTIVE:
-                    return
-                logger.warning("the database has not heard of this process: %s", error.message)
-                wait_s = min(_RETRY_S, tenure.term_s / 3)
-            except RuntimeError:
-                return  # it is being closed
+        """Extend the term also where there is nothing to write."""
+        while not self._closing.wait(tenure.term_s / 10):
+            if tenure.is_due:
+                with suppress(PodracerError, RuntimeError):  # it is tried again, or closed
+                    self._writer.submit(self._write, lambda session: None).result()
 
     @staticmethod
     def _in_thread(
@@ -169,29 +161,27 @@ def open_database(url: str, migrations_package: str, *, holder: str = "", term_s
     """
     sys.setswitchinterval(TURN_S)
     parsed = parse_url(url)
-    if parsed.get_backend_name() != "sqlite":
-        tenure, engine = Tenure(migrations_package, term_s), make_engine(parsed, term_s)
-        try:
-            # One transaction: no schema changes unless this process has taken over, and none takes over meanwhile.
-            with translated_errors(parsed), engine.begin() as connection:
-                tenure.take(connection, holder or secrets.token_hex(8))
-                upgrade(connection, migrations_package)
-                tenure.extend(connection)
-        except BaseException:
-            engine.dispose()
-            raise
-        return Database(parsed, engine, tenure)
-    path = Path(parsed.database or "")
-    prepare_file(path)
-    lock = FileLock(path)
+    engine = make_engine(parsed, term_s)
+    tenure = lock = None
+    if parsed.get_backend_name() == "sqlite":
+        prepare_file(Path(parsed.database or ""))
+        lock = FileLock(Path(parsed.database or ""))
+    else:
+        tenure = Tenure(migrations_package, term_s)
     try:
-        engine = make_engine(parsed)
+        # One transaction: none but the active process changes the schema, and none takes over meanwhile.
         with translated_errors(parsed), engine.begin() as connection:
+            if tenure is not None:
+                tenure.take(connection, holder or secrets.token_hex(8))
             upgrade(connection, migrations_package)
+            if tenure is not None:
+                tenure.extend(connection)
     except BaseException:
-        lock.release()
+        engine.dispose()
+        if lock is not None:
+            lock.release()
         raise
-    return Database(parsed, engine, lock)
+    return Database(parsed, engine, lock, tenure)
 
 
 logger = logging.getLogger(__name__)

@@ -67,10 +67,15 @@ def unwritable(path: Path, error: OSError) -> InvalidInput:
 
 
 def make_engine(url: URL, idle_s: float = 15.0) -> Engine:
-    """An engine whose commits are durable, and in which every transaction sees one snapshot. PostgreSQL takes back one
-    whose process is silent for `idle_s`."""
+    """An engine whose commits are durable, and in which every transaction sees one snapshot.
+
+    PostgreSQL ends a transaction whose process is silent for `idle_s`: what a lost node has locked is free again.
+    """
     if url.get_backend_name() != "sqlite":
-        return _make_postgresql_engine(url, idle_s)
+        # Connections that died with the server are noticed; none waits for ever for a server that is out of reach.
+        options = f"{url.query.get('options', '')} -c idle_in_transaction_session_timeout={int(idle_s * 1000)}"
+        arguments = _SERVER_AWAY | {"options": options.strip()}
+        return create_engine(url, isolation_level="REPEATABLE READ", pool_pre_ping=True, connect_args=arguments)
     engine = create_engine(url)
 
     @event.listens_for(engine, "connect")
@@ -86,21 +91,6 @@ def make_engine(url: URL, idle_s: float = 15.0) -> Engine:
     @event.listens_for(engine, "begin")
     def begin(connection: object) -> None:
         connection.exec_driver_sql("BEGIN")  # type: ignore[attr-defined]
-
-    return engine
-
-
-def _make_postgresql_engine(url: URL, idle_s: float) -> Engine:
-    # Connections that died with the server are noticed; none waits for ever for a server that is out of reach.
-    engine = create_engine(url, isolation_level="REPEATABLE READ", pool_pre_ping=True, connect_args=_SERVER_AWAY)
-
-    @event.listens_for(engine, "connect")
-    def configure(connection: DBAPIConnection, entry: ConnectionPoolEntry) -> None:
-        # What a process on a lost node, or a paused one, has locked must not keep another from taking over.
-        cursor = connection.cursor()
-        cursor.execute(f"SET idle_in_transaction_session_timeout = {int(idle_s * 1000)}")
-        cursor.close()
-        connection.commit()
 
     return engine
 

@@ -16,7 +16,7 @@ logger = logging.getLogger(__name__)
 
 LABEL = "podracer.dev/active"
 REPLICAS = 2
-EVERY_S, RETRY_S = 15.0, 1.0
+EVERY_S, RETRY_S = 15.0, 2.0
 
 
 async def keep_active_label(pod: str, check_active: Callable[[], Awaitable[None]]) -> None:
@@ -26,19 +26,15 @@ async def keep_active_label(pod: str, check_active: Callable[[], Awaitable[None]
     nothing to do.
     """
     api: ClusterApi | None = None
-    problem = ""
     while pod and "KUBERNETES_SERVICE_HOST" in os.environ:
         try:
             api = api or ClusterApi(in_cluster())
             await check_active()
             await asyncio.to_thread(move_label, api, pod)
+            await asyncio.sleep(EVERY_S)
         except PodracerError as error:
-            if error.message != problem:
-                logger.warning("the Service may not lead here, it is tried again: %s", error.message)
-            problem = error.message
-        else:
-            problem = ""
-        await asyncio.sleep(RETRY_S if problem else EVERY_S)
+            logger.warning("the Service may not lead here, it is tried again: %s", error.message)
+            await asyncio.sleep(RETRY_S)
 
 
 def move_label(api: ClusterApi, pod: str) -> None:

@@ -7,8 +7,6 @@ import math
 import time
 from collections.abc import Callable, Sequence
 
-import grpc
-
 from podracer.common.v1 import agent_pb2
 from podracer.orchestrator.v1 import pod_service_pb2
 from podracer_core.errors import DeadlineExpired, Exhausted, Unavailable
@@ -19,6 +17,7 @@ from podracer_core.rpc.status import translated_errors
 from podracer_core.training.session import MemberOutcome, TrainingSession
 from podracer_core.training.snapshots import Judgement
 from podracer_learner.checkpoints import CheckpointWriter, MemberWrite
+from podracer_learner.lease.control import CommitCall
 from podracer_learner.lease.held_lease import HeldLease
 from podracer_learner.round.initial_agents import StoredReplays
 from podracer_learner.round.reports import member_progress
@@ -62,7 +61,7 @@ class CheckpointCommitter:
         self._under_way: list[pod_service_pb2.MemberCheckpoint] = []
         self._committed_steps: dict[str, int] = {}
         self._tried_at = time.monotonic()
-        self._call: grpc.Future | None = None  # that commits what is under way
+        self._call: CommitCall | None = None  # that commits what is under way
         self._waits, self._again_at = Backoff(*_RETRY_S), 0.0
         self.furthest_steps = -1
 
@@ -160,7 +159,7 @@ class CheckpointCommitter:
         self._writer.write([one for one in writes if (one.member, one.env_steps) not in self._written], note)
         self.furthest_steps = max([self.furthest_steps, *(write.env_steps for write in writes)])
 
-    def _end_call(self, call: grpc.Future) -> None:
+    def _end_call(self, call: CommitCall) -> None:
         """Wait for the answer."""
         self._call = None
         try:
