@@ -19,7 +19,7 @@ from cluster.kubectl import Kubectl, wait_until
 
 from podracer_client import Client, Job, PolicyClient
 from podracer_client.servers import cluster
-from podracer_client.servers.contexts import ClusterPlace
+from podracer_client.servers.contexts import Place
 from podracer_core.config.scalars import Secret
 from podracer_core.errors import PodracerError
 from podracer_core.storage import open_store
@@ -68,8 +68,16 @@ class Installation:
             {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": self.namespace, "labels": RESTRICTED}}
         )
 
-    def overlay(self, base: str = "overlays/dev", *, tag: str = "", patches: Sequence[Mapping[str, Any]] = ()) -> Path:
-        """Write a kustomization of the user's own over one of ours."""
+    def overlay(
+        self,
+        base: str = "overlays/dev",
+        *,
+        tag: str = "",
+        patches: Sequence[Mapping[str, Any]] = (),
+        components: Sequence[str] = (),
+        stays: str = ".*",
+    ) -> Path:
+        """Write a kustomization of the user's own over one of ours. The StatefulSets `stays` are on one node."""
         registry = _settings()["PODRACER_REGISTRY"]
         tag = tag or os.environ.get("PODRACER_CLUSTER_TAG", "")
         roles = ("orchestrator", "leaderboard", "worker", "evaluator", "policy", "minio") if tag else ()
@@ -81,19 +89,22 @@ class Installation:
             "kind": "Kustomization",
             "namespace": self.namespace,
             "resources": [os.path.relpath(ROOT / "deploy" / "k8s" / base, self._folder)],
+            "components": [
+                os.path.relpath(ROOT / "deploy" / "k8s" / "components" / name, self._folder) for name in components
+            ],
             "images": images,
-            "patches": [_NO_NAMESPACE, *_SHARE_PROCESSES, self._one_node(), *patches],
+            "patches": [_NO_NAMESPACE, *_SHARE_PROCESSES, self._one_node(stays), *patches],
         }
         (self._folder / "kustomization.yaml").write_text(yaml.safe_dump(content))
         return self._folder
 
-    def _one_node(self) -> dict[str, Any]:
+    def _one_node(self, stays: str) -> dict[str, Any]:
         """The control plane and its volumes on the first node that takes pods, so that another one can be lost."""
         node = next(each for each in self.kubectl.get("nodes") if not each["spec"].get("taints"))
         host = node["metadata"]["labels"]["kubernetes.io/hostname"]
         selector = {"kubernetes.io/hostname": host}
         operation = {"op": "add", "path": "/spec/template/spec/nodeSelector", "value": selector}
-        return {"target": {"kind": "StatefulSet"}, "patch": json.dumps([operation])}
+        return {"target": {"kind": "StatefulSet", "name": stays}, "patch": json.dumps([operation])}
 
     def apply(self, base: str = "overlays/dev", *words: str, **options: Any) -> str:
         """`kubectl apply -k`; what it prints."""
@@ -141,7 +152,7 @@ class Installation:
     @contextmanager
     def client(self) -> Iterator[Client]:
         """As a context of `podracer context` reaches it, from where kubectl works."""
-        with Client(cluster.connect(ClusterPlace(self.namespace))) as client:
+        with Client(cluster.connect(Place(self.namespace))) as client:
             yield client
 
     @contextmanager

@@ -63,11 +63,14 @@ class Kubectl:
             finally:
                 process.terminate()
 
-    def kill_process(self, component: str, container: str, module: str) -> None:
-        """kill -9 of `python -m module` in the first pod of a component that has it; its pods share their processes."""
+    def kill_process(self, component: str, container: str, module: str, only: str = "") -> None:
+        """kill -9 of `python -m module` in the first pod of a component that has it, or in the pod `only`; its pods
+        share their processes."""
 
         def killed() -> bool:
             for pod in self.pods(component):
+                if only not in ("", pod["metadata"]["name"]):
+                    continue
                 words = ("exec", pod["metadata"]["name"], "--container", container, "--", "python", "-c", _KILL, module)
                 if self.attempt(*words).returncode in (0, 137):  # 137: its own container was faster to end
                     return True

@@ -62,12 +62,13 @@ class Deployment(ServiceProcesses):
         self.start(role, name, **settings)
 
     def start_leaderboard(self) -> None:
-        self.start("leaderboard", database=self.databases["leaderboard"])
+        self.start("leaderboard", database=self.databases["leaderboard"], instance="leaderboard")
 
     def start_orchestrator(self) -> None:
         self.start(
             "orchestrator",
             database=self.databases["orchestrator"],
+            instance="orchestrator",
             leaderboard=self._link("orchestrator to leaderboard", self.addresses["leaderboard"]),
             lease_term="3s",
             pool="static",

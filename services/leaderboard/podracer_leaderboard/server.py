@@ -16,11 +16,14 @@ from podracer.leaderboard.v1.leaderboard_service_pb2_grpc import (
     LeaderboardServiceServicer,
     add_LeaderboardServiceServicer_to_server,
 )
-from podracer_core.database import Database, open_database
+from podracer_core.database import Database
+from podracer_core.database.standby import wait_for_database
+from podracer_core.kubernetes.active_label import keep_active_label
 from podracer_core.rpc.aio_server import AioRpcServer, Readiness, create_aio_server
 from podracer_core.rpc.auth import Authorizer
 from podracer_core.rpc.tokens import Role, TokenFiles
-from podracer_core.service.process import ServiceSettings, announce
+from podracer_core.service.lifetime import unless
+from podracer_core.service.process import ControlSettings, announce
 from podracer_leaderboard.acts import Acts
 from podracer_leaderboard.boards import Aliases, Boards
 from podracer_leaderboard.changes import Changes
@@ -61,10 +64,8 @@ METHODS = {_PREFIX + method: frozenset({Role.CLIENT, Role.CONTROL}) for method i
 
 
 @dataclass(frozen=True, kw_only=True)
-class LeaderboardConfig(ServiceSettings):
-    """`database` is a URL: `sqlite:////absolute/path` (the folder is made) or `postgresql://…`."""
-
-    database: str
+class LeaderboardConfig(ControlSettings):
+    """What every control service reads."""
 
 
 async def create_leaderboard_server(config: LeaderboardConfig, database: Database) -> AioRpcServer:
@@ -90,13 +91,21 @@ async def _serve(config: LeaderboardConfig) -> None:
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    async with open_database(config.database, MIGRATIONS) as database:
+    opening = wait_for_database(
+        config.database, MIGRATIONS, holder=config.instance, term_s=config.database_term, health=config.health_listen
+    )
+    opened = await unless(stop, opening)
+    if opened is None:
+        return  # while another process was the active one
+    async with opened as database:
         server = await create_leaderboard_server(config, database)
         async with server:
             readiness = asyncio.create_task(Readiness(server, {"the database": database.check}).run())
+            labelling = asyncio.create_task(keep_active_label(config.instance, database.check))
             announce(server.address)
             await stop.wait()
             readiness.cancel()
+            labelling.cancel()
 
 
 class LeaderboardService(LeaderboardServiceServicer):

@@ -9,7 +9,7 @@ from typing import Literal
 
 from podracer_core.config import Seconds
 from podracer_core.errors import FieldViolation, InvalidInput
-from podracer_core.service.process import ServiceSettings
+from podracer_core.service.process import ControlSettings
 
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,48}[a-z0-9])?")
 _RESOURCE = re.compile(r"[a-z0-9][-a-z0-9.]*/[A-Za-z0-9][-A-Za-z0-9._]*")
@@ -18,12 +18,12 @@ _MOST = 1_000_000_000  # seconds, thirty years
 
 
 @dataclass(frozen=True, kw_only=True)
-class OrchestratorConfig(ServiceSettings):
+class OrchestratorConfig(ControlSettings):
     """
-    database        URL: `sqlite:////absolute/path` (the folder is made) or `postgresql://…`
     store           URL of the object store: `file:///absolute/path`, `s3://bucket/prefix`
     leaderboard     address of the leaderboard
-    lease_term      how long a lease lives without renewal
+    lease_term      how long a lease lives without renewal; unset: 120 s in a cluster, which reports dead pods itself,
+                    else 10 s
     pool            who makes pods: `local` starts processes here, `kubernetes` has a cluster start them, `static` waits
                     for those that come
     state_dir       the local pool's logs go to `logs` below it, users' code and data to `cache`
@@ -45,10 +45,9 @@ class OrchestratorConfig(ServiceSettings):
     collect_every   how often what nothing needs is deleted
     """
 
-    database: str
     store: str
     leaderboard: str
-    lease_term: Seconds = 10.0
+    lease_term: Seconds | None = None
     pool: Literal["local", "static", "kubernetes"] = "static"
     state_dir: Path | None = None
     run_dir: Path | None = None
@@ -66,11 +65,19 @@ class OrchestratorConfig(ServiceSettings):
     collect_after: Seconds = 3600.0
     collect_every: Seconds = 600.0
 
+    @property
+    def lease_term_s(self) -> float:
+        """How long a lease lives without renewal."""
+        if self.lease_term is not None:
+            return self.lease_term
+        return 120.0 if self.pool == "kubernetes" else 10.0
+
     def __post_init__(self) -> None:
         """Raises InvalidInput where settings do not go together."""
         violations = []
-        if not 0.5 <= self.lease_term <= 3600.0:
-            violations.append(FieldViolation("PODRACER_LEASE_TERM", f"is {self.lease_term:g} s, expected 0.5 s to 1 h"))
+        if not 0.5 <= self.lease_term_s <= 3600.0:
+            found = f"is {self.lease_term_s:g} s, expected 0.5 s to 1 h"
+            violations.append(FieldViolation("PODRACER_LEASE_TERM", found))
         for name, least in _LEAST.items():
             if getattr(self, name) < least:
                 found = f"is {getattr(self, name):g}, expected {least} or more"

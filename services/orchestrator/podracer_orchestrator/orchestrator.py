@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping
 import grpc
 from sqlalchemy.orm import Session
 
-from podracer_core.database import open_database
+from podracer_core.database.standby import wait_for_database
 from podracer_core.rpc.channel import open_aio_channel
 from podracer_core.rpc.tokens import FileToken, LeaseTokens
 from podracer_core.storage import open_store
@@ -61,7 +61,7 @@ class Orchestrator:
         self.transactions = transactions
         self.store = store
         self.lease_tokens = lease_tokens
-        self.deadlines = LeaseDeadlines(self.clock, config.lease_term)
+        self.deadlines = LeaseDeadlines(self.clock, config.lease_term_s)
         self.lease_operations = LeaseOperations(transactions, self.deadlines, store, changes, self.clock)
         self.quotas = Quotas(config.quotas)
         self.pod_profiles = read_profiles(config.pod_profiles)
@@ -90,11 +90,18 @@ class Orchestrator:
 
     @classmethod
     async def open(cls, config: OrchestratorConfig) -> Orchestrator:
-        """Open database, store and the way to the leaderboard. Raises a PodracerError that says what is wrong."""
+        """Open store, database, once it is this process's turn, and the way to the leaderboard. Raises a PodracerError
+        that says what is wrong."""
         store = open_store(config.store)
         token = FileToken(config.tokens / "control")
         changes = ChangeFeed()
-        database = open_database(config.database, "podracer_orchestrator.migrations")
+        database = await wait_for_database(
+            config.database,
+            "podracer_orchestrator.migrations",
+            holder=config.instance,
+            term_s=config.database_term,
+            health=config.health_listen,
+        )
         clock = Clock()
         transactions = Transactions(database, changes, functools.partial(ending.after_change, clock=clock))
         try:

@@ -9,9 +9,11 @@ from functools import partial
 from podracer.orchestrator.v1.artifact_service_pb2_grpc import add_ArtifactServiceServicer_to_server
 from podracer.orchestrator.v1.job_service_pb2_grpc import add_JobServiceServicer_to_server
 from podracer.orchestrator.v1.pod_service_pb2_grpc import add_PodServiceServicer_to_server
+from podracer_core.kubernetes.active_label import keep_active_label
 from podracer_core.rpc.aio_server import AioRpcServer, Readiness, create_aio_server
 from podracer_core.rpc.auth import Authorizer
 from podracer_core.rpc.tokens import TokenFiles
+from podracer_core.service.lifetime import unless
 from podracer_core.service.process import announce
 from podracer_orchestrator.api import artifact_service, job_service, pod_service
 from podracer_orchestrator.config import OrchestratorConfig
@@ -21,22 +23,25 @@ from podracer_orchestrator.orchestrator import Orchestrator
 class OrchestratorServer:
     """A bound server with the orchestrator behind it; `address` is what to call."""
 
-    def __init__(self, rpc: AioRpcServer, orchestrator: Orchestrator) -> None:
+    def __init__(self, rpc: AioRpcServer, orchestrator: Orchestrator, instance: str = "") -> None:
         self.address = rpc.address
         self.orchestrator = orchestrator
         self._rpc = rpc
-        self._readiness: asyncio.Task[None] | None = None
+        self._instance = instance
+        self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
         """Take up the work, then serve: a lease's holder must not call before its lease is known again."""
         await self.orchestrator.start(self.address)
         await self._rpc.start()
-        self._readiness = asyncio.create_task(Readiness(self._rpc, self.orchestrator.needs).run())
+        labelling = keep_active_label(self._instance, self.orchestrator.transactions.check)
+        for work in (Readiness(self._rpc, self.orchestrator.needs).run(), labelling):
+            self._tasks.append(asyncio.create_task(work))
 
     async def stop(self, grace_s: float = 0.4) -> None:
         """Stop the pods while calls are still served, then the calls, then the rest."""
-        if self._readiness is not None:
-            self._readiness.cancel()
+        for task in self._tasks:
+            task.cancel()
         await self._rpc.drain(grace_s)
         await self.orchestrator.close()
 
@@ -72,7 +77,7 @@ async def create_server(config: OrchestratorConfig) -> tuple[OrchestratorServer,
         raise
     rpc.on_drain(orchestrator.stop_pods)
     rpc.on_drain(job_servicer.drain)
-    server = OrchestratorServer(rpc, orchestrator)
+    server = OrchestratorServer(rpc, orchestrator, config.instance)
     return server, server.address
 
 
@@ -88,7 +93,10 @@ async def _serve(config: OrchestratorConfig) -> int:
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    server, address = await create_server(config)
+    created = await unless(stop, create_server(config))
+    if created is None:
+        return 0  # while another process was the active one
+    server, address = created
     failed = server.orchestrator.failed
     failed.add_done_callback(lambda _: stop.set())
     await server.start()

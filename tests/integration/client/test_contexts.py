@@ -190,3 +190,28 @@ def test_without_kubectl_or_with_a_broken_file_there_is_one_message(
     (tmp_path / "config" / "podracer" / "contexts.json").write_text("{")
     with pytest.raises(PodracerError, match="is not a file of `podracer context`"):
         Client.connect(context="lab")
+
+
+def test_servers_at_addresses_go_by_a_name(
+    cluster: Path, control_plane: ControlPlane, podracer: Callable[..., str], tmp_path: Path
+) -> None:
+    control_plane.add(job_pb2.JobSpec(display_name="cartpole"))
+    orchestrator, leaderboard = ((cluster / f"podracer-{name}").read_text() for name in ("orchestrator", "leaderboard"))
+    token, tls = tmp_path / "secrets" / "tokens" / "client", tmp_path / "secrets" / "tls" / "client"
+    servers = ["--address", orchestrator, "--leaderboard", leaderboard, "--token-file", str(token), "--tls", str(tls)]
+    podracer("context", "add", "other", "--kubernetes", "--namespace", "elsewhere")
+    assert f"lab: {orchestrator}, used from now on" in podracer("context", "set", "lab", *servers)
+    kept = (tmp_path / "config" / "podracer" / "contexts.json").read_text()
+    assert str(token) in kept
+    assert token.read_text().split()[0] not in kept
+    assert "cartpole-0" in podracer("jobs")
+    assert "a0001" in podracer("leaderboard", "cartpole-0")
+    assert ["*", "lab", orchestrator] in [line.split() for line in podracer("context", "list").splitlines()]
+    podracer("context", "use", "other")
+    assert "cartpole-0" in podracer("jobs", PODRACER_CONTEXT="lab")
+    assert "cartpole-0" in podracer("jobs", "--context", "lab", PODRACER_CONTEXT="other")
+    given = ["--orchestrator", orchestrator, "--token-file", str(token), "--tls", str(tls)]
+    assert "cartpole-0" in podracer("jobs", *given, PODRACER_CONTEXT="other")
+    assert forwards(cluster) == []
+    missing = run_here("context", "set", "bad", "--address", "host:1", "--token-file", "nowhere", cwd=tmp_path)
+    assert missing.returncode == 2 and "nowhere" in missing.stderr

@@ -17,13 +17,22 @@ from sqlalchemy import create_engine, select, text
 from sqlalchemy.orm import Session
 
 from podracer_core.database import Database, open_database
-from podracer_core.database.tenure import TABLE
-from podracer_core.errors import InvalidInput, PreconditionFailed, Unavailable
+from podracer_core.database.standby import wait_for_database
+from podracer_core.database.tenure import NOT_ACTIVE, TABLE
+from podracer_core.errors import Unavailable
 from podracer_leaderboard.tables import Tables
 from podracer_orchestrator.tables import Base, SettingRow
 from support.postgresql import PostgresServer
 
 ORCHESTRATOR, LEADERBOARD = "podracer_orchestrator.migrations", "podracer_leaderboard.migrations"
+MIGRATION = """
+'''one'''
+import sqlalchemy as sa
+from alembic import op
+revision, down_revision = "r000{number}", {former!r}
+def upgrade():
+    op.create_table("table{number}", sa.Column("id", sa.Integer, primary_key=True))
+"""
 
 
 @pytest.fixture(scope="module")
@@ -77,23 +86,92 @@ async def test_what_was_written_is_there(url: str) -> None:
         assert await get(database, "a") == b"1"
 
 
-async def test_a_second_process_is_refused(server: PostgresServer, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("podracer_core.database.tenure.PATIENCE_S", 0.0)
-    async with open_database(url, ORCHESTRATOR):
-        with pytest.raises(InvalidInput, match="in use"):
-            open_database(url, ORCHESTRATOR)
-        async with open_database(server.create_database("leaderboard"), LEADERBOARD):
-            pass  # another service has a database of its own
+def change(url: str, statement: str) -> None:
+    """By somebody else's hand."""
+    engine = create_engine(url.replace("postgresql:", "postgresql+psycopg:"))
+    with engine.begin() as connection:
+        connection.execute(text(statement))
+    engine.dispose()
 
 
-async def test_a_former_process_whose_session_ends_late_is_waited_for(url: str) -> None:
-    """Its connection is closed while the next process asks for the lock: as after a kill -9 on a busy server."""
+@pytest.fixture
+def ended(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Signals that this process would have been given."""
+    signals: list[int] = []
+    monkeypatch.setattr("podracer_core.database.tenure.os.kill", lambda _, number: signals.append(number))
+    return signals
+
+
+async def test_a_second_process_waits_for_the_end_of_the_first(server: PostgresServer, url: str) -> None:
     former = open_database(url, ORCHESTRATOR)
-    ending = threading.Timer(0.3, lambda: asyncio.run(former.close()))
-    ending.start()
-    async with open_database(url, ORCHESTRATOR) as database:
-        await put(database, "a", b"1")
-    ending.join()
+    with pytest.raises(Unavailable) as caught:
+        open_database(url, ORCHESTRATOR)
+    assert caught.value.reason == NOT_ACTIVE
+    async with open_database(server.create_database("leaderboard"), LEADERBOARD):
+        pass  # another service has a database of its own
+    waiting = asyncio.create_task(wait_for_database(url, ORCHESTRATOR))
+    await put(former, "a", b"1")
+    await former.close()
+    async with await waiting as database:
+        assert await get(database, "a") == b"1"
+
+
+async def test_a_process_of_the_same_name_takes_over_at_once(url: str, ended: list[int]) -> None:
+    former = open_database(url, ORCHESTRATOR, holder="orchestrator-0")
+    async with open_database(url, ORCHESTRATOR, holder="orchestrator-0"):
+        with pytest.raises(Unavailable, match="taken over"):
+            await former.check()
+        await former.close()
+        with pytest.raises(Unavailable, match="another process is the active one"):  # that close ended nothing
+            open_database(url, ORCHESTRATOR)
+    assert set(ended) == {signal.SIGTERM}
+
+
+async def test_only_the_active_process_migrates(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = tmp_path / "own_migrations"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "r0001_one.py").write_text(MIGRATION.format(number=1, former=None))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    former = open_database(url, package.name)
+    (package / "r0002_two.py").write_text(MIGRATION.format(number=2, former="r0001"))
+    with pytest.raises(Unavailable):
+        open_database(url, package.name)
+    revision = text("SELECT version_num FROM alembic_version")
+    assert await former.read(lambda session: session.scalar(revision)) == "r0001"
+    await former.close()
+    async with open_database(url, package.name) as newer:
+        assert await newer.read(lambda session: session.scalar(revision)) == "r0002"
+
+
+async def test_what_a_paused_process_has_locked_keeps_none_from_taking_over(url: str, ended: list[int]) -> None:
+    """It stops in the middle of a transaction, and wakes up after another has taken over: it writes nothing."""
+    await open_database(url, ORCHESTRATOR).close()
+    former, awake = open_database(url, ORCHESTRATOR, term_s=2.0), threading.Event()
+
+    def sleep(session: Session) -> None:
+        session.add(SettingRow(name="a", value=b"1"))
+        session.flush()
+        awake.wait()
+
+    writing = asyncio.create_task(former.write(sleep))
+    async with await wait_for_database(url, ORCHESTRATOR) as newer:
+        awake.set()
+        for attempt in (writing, put(former, "a", b"2")):
+            with pytest.raises(Unavailable):
+                await attempt
+        await put(newer, "b", b"3")
+        assert await get(newer, "a") is None
+        await former.close()
+    assert set(ended) == {signal.SIGTERM}
+
+
+async def test_a_process_that_has_nothing_to_write_shows_life(url: str) -> None:
+    expiry = text(f"SELECT expiry FROM {TABLE}")
+    async with open_database(url, ORCHESTRATOR, term_s=2.0) as database:
+        seen = {await database.read(lambda session: session.scalar(expiry))}
+        while len(seen) < 3:
+            seen.add(await database.read(lambda session: session.scalar(expiry)))
 
 
 @pytest.mark.thorough
@@ -125,20 +203,14 @@ async def test_writers_wait_for_one_another(url: str) -> None:
         assert await get(database, "count") == b"50"
 
 
-async def test_who_was_taken_over_from_writes_no_more_and_ends(
-    server: PostgresServer, url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ended: list[int] = []
-    monkeypatch.setattr("os.kill", lambda _, number: ended.append(number))
+async def test_who_was_taken_over_from_writes_no_more_and_ends(url: str, ended: list[int]) -> None:
     async with open_database(url, ORCHESTRATOR) as former:
         await put(former, "a", b"1")
-        monkeypatch.undo()
-        server.kill()  # and with it the lock
-        server.start()
-        monkeypatch.setattr("os.kill", lambda _, number: ended.append(number))
+        change(url, f"UPDATE {TABLE} SET expiry = clock_timestamp() - interval '1 second'")
         async with open_database(url, ORCHESTRATOR) as newer:
             await put(newer, "a", b"2")
-            with pytest.raises(PreconditionFailed, match="taken over"):
+            with pytest.raises(Unavailable, match="taken over") as caught:
                 await put(former, "a", b"3")
+            assert caught.value.reason == NOT_ACTIVE  # callers come again, and find the other one
             assert await get(newer, "a") == b"2"
-    assert ended == [signal.SIGTERM]
+    assert set(ended) == {signal.SIGTERM}

@@ -12,6 +12,7 @@ import pytest
 
 from podracer.orchestrator.v1 import pod_service_pb2
 from podracer_core.checkpoint import load_checkpoint
+from podracer_core.errors import Unavailable
 from podracer_core.storage import open_store
 
 pytestmark = pytest.mark.processes
@@ -106,6 +107,27 @@ def test_an_evaluator_that_is_killed_while_it_judges_is_asked_again(lab: Any, tr
     assert granted.over.wait(150)
     assert lab.log("learner").count("the evaluator is lost") >= 2
     assert all(len(member.candidate.returns) > 0 for member in granted.completed.train.members)
+
+
+def test_training_goes_on_while_a_commit_finds_no_orchestrator(lab: Any, train_work: MakeWork) -> None:
+    def refuse() -> None:
+        raise Unavailable("the orchestrator is away")
+
+    lab.start_learner()
+    work = train_work(seconds=300)
+    work.checkpoint_interval.FromMilliseconds(300)
+    granted = lab.orchestrator.offer(train=work, term_s=3.0)
+    wait_until(lambda: granted.commits)
+    lab.orchestrator.on_commit = refuse
+    known = len(granted.commits) + 1  # one may be on its way
+    wait_until(lambda: len(granted.commits) > known)
+    for _ in range(2):  # what had been reported before is not progress
+        before = progress(granted)
+        wait_until(lambda before=before: progress(granted) > before)
+    refused = len(granted.commits)
+    lab.orchestrator.on_commit = lambda: None
+    wait_until(lambda: len(granted.commits) > refused + 1)
+    assert granted.commits[refused] == granted.commits[known], "what was refused comes again before anything else"
 
 
 def test_a_killed_learner_starts_again_from_what_was_committed(lab: Any, train_work: MakeWork) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import kubernetes_validate
 import pytest
 
+from podracer_core.kubernetes.active_label import LABEL, REPLICAS
 from support.manifests import (
     K8S,
     NAMESPACE,
@@ -37,7 +38,8 @@ SPEC_OF_CUSTOM = {
 """Kinds that a cluster knows by an operator's own definition, and what each must have at the least."""
 
 CALLERS = ("podracer-orchestrator", "podracer-secrets")
-"""Those that speak to the API server."""
+"""Those that speak to the API server; with PostgreSQL the leaderboard does, too."""
+CONTROL_SERVICES = ("podracer-orchestrator", "podracer-leaderboard")
 
 each_overlay = pytest.mark.parametrize("overlay", OVERLAYS)
 
@@ -90,7 +92,8 @@ def test_pods_keep_to_the_restricted_standard(overlay: str) -> None:
         assert not {"hostNetwork", "hostPID", "hostIPC"} & set(pod.spec), pod.owner
         assert all(volumes & set(volume) for volume in pod.spec["volumes"]), pod.owner
         assert pod.spec["enableServiceLinks"] is False, pod.owner
-        assert pod.spec["automountServiceAccountToken"] is (pod.owner in CALLERS), pod.owner
+        labels_itself = overlay == "production" and pod.owner == "podracer-leaderboard"
+        assert pod.spec["automountServiceAccountToken"] is (pod.owner in CALLERS or labels_itself), pod.owner
         assert {one["key"]: one["tolerationSeconds"] for one in pod.spec["tolerations"][:2]} == {
             "node.kubernetes.io/not-ready": 30,
             "node.kubernetes.io/unreachable": 30,
@@ -131,7 +134,8 @@ def test_who_listens_is_probed(overlay: str) -> None:
         assert len(probes) == (3 if ports else 0), name
         if "grpc" in ports:
             assert ports == {"grpc": 50051, "health": 8081, "metrics": 9464}, name
-            assert container["readinessProbe"]["grpc"] == {"port": 8081}, name
+            ready = {"service": "liveness"} if name.partition("/")[0] in CONTROL_SERVICES else {}
+            assert container["readinessProbe"]["grpc"] == {"port": 8081, **ready}, name
             for probe in ("startupProbe", "livenessProbe"):
                 assert container[probe]["grpc"] == {"port": 8081, "service": "liveness"}, name
         assert ("http" in ports) is name.endswith("/web")
@@ -152,16 +156,37 @@ def test_images_are_those_of_this_version_in_our_registry(overlay: str) -> None:
 
 
 @each_overlay
-def test_control_services_are_alone_and_never_two_at_a_time(overlay: str) -> None:
+def test_control_services_are_alone_or_one_of_two_is_active(overlay: str) -> None:
     objects = rendered(overlay)
-    stateful, deployments = of_kind(objects, "StatefulSet"), of_kind(objects, "Deployment")
-    assert deployments["podracer-secrets"]["spec"]["strategy"] == {"type": "Recreate"}
-    for name in ("podracer-orchestrator", "podracer-leaderboard"):
-        if overlay == "production":
-            assert deployments[name]["spec"]["strategy"] == {"type": "Recreate"}
-        assert (stateful | deployments)[name]["spec"]["replicas"] == 1
-        assert of_kind(objects, "Service")[name]["spec"]["publishNotReadyAddresses"] is True
-    assert not of_kind(objects, "PodDisruptionBudget")  # it would only keep nodes from being drained
+    has_standbys = overlay == "production"
+    assert of_kind(objects, "Deployment")["podracer-secrets"]["spec"]["strategy"] == {"type": "Recreate"}
+    for name in CONTROL_SERVICES:
+        spec = of_kind(objects, "StatefulSet")[name]["spec"]
+        assert spec["replicas"] == (REPLICAS if has_standbys else 1)
+        assert "updateStrategy" not in spec  # one after the other, each once it is Ready
+        service = of_kind(objects, "Service")[name]["spec"]
+        assert "publishNotReadyAddresses" not in service
+        assert service["selector"].get(LABEL) == ("true" if has_standbys else None)
+        assert LABEL not in spec["template"]["metadata"]["labels"]
+    budgets = of_kind(objects, "PodDisruptionBudget")  # of one Pod it would only keep nodes from being drained
+    assert set(budgets) == (set(CONTROL_SERVICES) if has_standbys else set())
+    for name, budget in budgets.items():
+        assert budget["spec"]["maxUnavailable"] == 1
+        labels = of_kind(objects, "StatefulSet")[name]["spec"]["template"]["metadata"]["labels"]
+        assert budget["spec"]["selector"]["matchLabels"].items() <= labels.items()
+
+
+def test_an_active_pod_may_label_itself_and_the_other_one_alone() -> None:
+    objects = rendered("production")
+    for name in CONTROL_SERVICES:
+        *_, rule = of_kind(objects, "Role")[name]["rules"]
+        assert rule["resourceNames"] == [f"{name}-{ordinal}" for ordinal in range(REPLICAS)]
+        assert (rule["resources"], rule["verbs"]) == (["pods"], ["patch"])
+        (subject,) = of_kind(objects, "RoleBinding")[name]["subjects"]
+        assert subject["name"] == name
+        (container,) = of_kind(objects, "StatefulSet")[name]["spec"]["template"]["spec"]["containers"]
+        source = {"fieldRef": {"fieldPath": "metadata.name"}}
+        assert {"name": "PODRACER_INSTANCE", "valueFrom": source} in container["env"]
 
 
 @each_overlay
@@ -171,7 +196,10 @@ def test_volumes_outlive_what_is_deleted(overlay: str) -> None:
     assert not of_kind(objects, "PersistentVolumeClaim")
     names = {"podracer-orchestrator": "database", "podracer-leaderboard": "database", "podracer-minio": "objects"}
     stateful = of_kind(objects, "StatefulSet")
-    assert set(stateful) == (set() if overlay == "production" else set(names))
+    if overlay == "production":
+        assert not any("volumeClaimTemplates" in one["spec"] for one in stateful.values())
+        return
+    assert set(stateful) == set(names)
     for name, one in stateful.items():
         (claim,) = one["spec"]["volumeClaimTemplates"]
         assert claim["metadata"]["name"] == names[name]
@@ -213,7 +241,7 @@ def test_the_template_for_gpus_is_the_plain_one_but_for_an_image_and_tolerations
 
 def test_production_keeps_nothing_on_disk_and_is_spread() -> None:
     for pod in pod_specs(rendered("production")):
-        assert pod.owner == "podracer-secrets" or pod.spec["topologySpreadConstraints"]
+        assert pod.owner in ("podracer-secrets", "podracer-pod") or pod.spec["topologySpreadConstraints"]
         assert not any("persistentVolumeClaim" in volume for volume in pod.spec["volumes"])
 
 

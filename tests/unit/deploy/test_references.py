@@ -16,6 +16,7 @@ import pytest
 
 from podracer_core.attachments.placement import PodSettings
 from podracer_core.config import load_settings
+from podracer_core.kubernetes.active_label import LABEL
 from podracer_core.rpc.tokens import FileToken, TokenFiles
 from podracer_core.storage.s3 import S3Settings
 from podracer_evaluator.server import EvaluatorConfig
@@ -83,8 +84,8 @@ def test_whatever_a_pod_needs_is_there(overlay: str, secrets: Mapping[str, Any])
                 assert config["name"] in maps
     for _, container in _containers(overlay):
         for variable in container.get("env", ()):
-            if source := variable.get("valueFrom"):
-                assert source["secretKeyRef"]["key"] in made[source["secretKeyRef"]["name"]]
+            if source := variable.get("valueFrom", {}).get("secretKeyRef"):
+                assert source["key"] in made[source["name"]]
 
 
 def test_no_secret_is_made_that_nobody_needs(secrets: Mapping[str, Any]) -> None:
@@ -207,7 +208,7 @@ def test_every_address_in_a_variable_is_a_service_at_that_port(overlay: str) -> 
 def test_services_lead_to_pods(overlay: str) -> None:
     objects = rendered(overlay)
     for service in of_kind(objects, "Service").values():
-        wanted = service["spec"]["selector"].items()
+        wanted = {key: value for key, value in service["spec"]["selector"].items() if key != LABEL}.items()
         (pod,) = [pod for pod in pod_specs(objects) if wanted <= pod.labels.items()]
         names = {port["name"] for one in pod.containers.values() for port in one.get("ports", ())}
         assert {port["targetPort"] for port in service["spec"]["ports"]} <= names

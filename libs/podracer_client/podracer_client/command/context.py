@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from podracer_client.display.output import columns
-from podracer_client.servers.contexts import ClusterPlace, Contexts
+from podracer_client.servers.contexts import Contexts, Place
 
 application = typer.Typer(no_args_is_help=True, help="Servers by name: where the commands go, and how they get there.")
 
@@ -35,11 +36,31 @@ def add(
 
     if not kubernetes:
         raise typer.BadParameter("say of what kind it is", param_hint="--kubernetes")
-    contexts = Contexts.read()
-    contexts.known[name] = place = ClusterPlace(namespace, kube_context or current_kube_context())
-    contexts.current = name
-    where = f"the namespace {namespace} of {place.kube_context or 'the cluster that kubectl finds'}"
-    sys.stdout.write(f"{name}: {where}, used from now on; kept in {contexts.write()}\n")
+    place = Place(namespace, kube_context or current_kube_context())
+    _keep(name, place, f"the namespace {namespace} of {place.kube_context or 'the cluster that kubectl finds'}")
+
+
+@application.command("set")
+def set_servers(
+    name: Name,
+    address: Annotated[str, typer.Option(metavar="ADDRESS", help="Of the orchestrator.", show_default=False)],
+    token_file: Annotated[
+        Path, typer.Option(metavar="FILE", help="File with the client token; it stays where it is.", show_default=False)
+    ],
+    leaderboard: Annotated[str, typer.Option(metavar="ADDRESS", help="Of the leaderboard.", show_default="none")] = "",
+    tls: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Folder with ca.pem, cert.pem, key.pem: talk TLS.", show_default=False),
+    ] = None,
+) -> None:
+    """Add a context of servers at addresses, or replace the one of that name, and use it from now on."""
+    from podracer_core.rpc.address import parse_address
+    from podracer_core.rpc.tokens import FileToken
+
+    parse_address(address)
+    FileToken(token_file)
+    files = {"token_file": str(token_file.absolute()), "tls": str(tls.absolute()) if tls else ""}
+    _keep(name, Place(orchestrator=address, leaderboard=leaderboard, **files), address)
 
 
 @application.command()
@@ -56,8 +77,11 @@ def list_contexts() -> None:
     """List the contexts; a star marks the one in use."""
     contexts = Contexts.read()
     known = sorted(contexts.known.items())
-    rows = [("*" * (name == contexts.current), name, place.namespace, place.kube_context) for name, place in known]
-    sys.stdout.write(columns(("", "name", "namespace", "kube context"), rows) + "\n")
+    rows = [
+        ("*" * (name == contexts.current), name, place.orchestrator or place.namespace, place.kube_context)
+        for name, place in known
+    ]
+    sys.stdout.write(columns(("", "name", "namespace or address", "kube context"), rows) + "\n")
 
 
 @application.command()
@@ -68,3 +92,9 @@ def remove(name: Name) -> None:
     del contexts.known[name]
     contexts.current = contexts.current if contexts.current != name else ""
     contexts.write()
+
+
+def _keep(name: str, place: Place, where: str) -> None:
+    contexts = Contexts.read()
+    contexts.known[name], contexts.current = place, name
+    sys.stdout.write(f"{name}: {where}, used from now on; kept in {contexts.write()}\n")

@@ -16,7 +16,7 @@ from pathlib import Path
 from podracer_client.processes.ports import FixedAddress
 from podracer_client.processes.process import ManagedProcess, ProcessPlan
 from podracer_client.servers.connection import Connection
-from podracer_client.servers.contexts import ClusterPlace
+from podracer_client.servers.contexts import Place
 from podracer_core.errors import InvalidInput, Unavailable
 from podracer_core.rpc.tls import TlsMaterial
 
@@ -31,7 +31,7 @@ _END_WITH_PARENT = (
 )
 
 
-def connect(place: ClusterPlace) -> Connection:
+def connect(place: Place) -> Connection:
     """The servers of a namespace, reachable until the connection is closed; the key is held in memory only.
 
     Raises InvalidInput without kubectl, Unavailable with kubectl's words where it is refused or finds nothing.
@@ -60,7 +60,7 @@ def current_kube_context() -> str:
     return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
 
 
-def _read_secrets(kubectl: Sequence[str], place: ClusterPlace) -> Mapping[str, Mapping[str, str]]:
+def _read_secrets(kubectl: Sequence[str], place: Place) -> Mapping[str, Mapping[str, str]]:
     command = [*kubectl, "--request-timeout", "30s", "get", "secret", TOKENS, CERTIFICATES, "--output", "json"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:

@@ -12,11 +12,16 @@ from podracer_core.errors import InvalidInput
 
 
 @dataclass(frozen=True, slots=True)
-class ClusterPlace:
-    """Where Podracer runs: a namespace, and a context of kubectl (empty: kubectl's current one)."""
+class Place:
+    """Where Podracer runs: a namespace of a cluster, and a context of kubectl (empty: kubectl's current one); or
+    addresses, the file with a client's token, and the folder with a certificate where the servers speak TLS."""
 
-    namespace: str
+    namespace: str = ""
     kube_context: str = ""
+    orchestrator: str = ""
+    leaderboard: str = ""
+    token_file: str = ""
+    tls: str = ""
 
 
 @dataclass(slots=True)
@@ -24,14 +29,14 @@ class Contexts:
     """The known ones by name, and the name of the one that is used where none is given; empty: none."""
 
     current: str = ""
-    known: dict[str, ClusterPlace] = field(default_factory=dict)
+    known: dict[str, Place] = field(default_factory=dict)
 
     @classmethod
     def read(cls) -> Contexts:
         """Empty where there is no file. Raises InvalidInput for one that cannot be read or is not ours."""
         try:
             values = json.loads(_path().read_text(encoding="utf-8"))
-            return cls(values["current"], {name: ClusterPlace(**place) for name, place in values["known"].items()})
+            return cls(values["current"], {name: Place(**place) for name, place in values["known"].items()})
         except FileNotFoundError:
             return cls()
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -45,10 +50,10 @@ class Contexts:
             raise InvalidInput(f"cannot write {_path()}: {error.strerror}", path=_path()) from error
         return _path()
 
-    def __getitem__(self, name: str) -> ClusterPlace:
+    def __getitem__(self, name: str) -> Place:
         """Raises InvalidInput for an unknown name."""
         if name not in self.known:
-            known = f"known are {', '.join(sorted(self.known))}" if self.known else "`podracer context add` makes one"
+            known = f"known are {', '.join(sorted(self.known))}" if self.known else "`podracer context set` makes one"
             raise InvalidInput(f"there is no context {name}; {known}", reason="NO_CONTEXT")
         return self.known[name]
 

@@ -21,7 +21,7 @@ from podracer_client.servers.connection import (
 )
 from podracer_client.servers.contexts import Contexts
 from podracer_core.errors import InvalidInput, NotFound
-from podracer_core.rpc.tokens import TokenSource
+from podracer_core.rpc.tokens import FileToken, TokenSource
 
 __all__ = ["find_connection"]
 
@@ -44,7 +44,7 @@ def find_connection(
     """
     environment = {} if folder is not None else os.environ
     if not orchestrator and not leaderboard and (context := context or environment.get(CONTEXT_VARIABLE)):
-        return _of_context(Contexts.read(), context, token_source(token, token_file))
+        return _of_context(Contexts.read(), context, token_source(token, token_file), tls)
     orchestrator = orchestrator or environment.get(ORCHESTRATOR_VARIABLE, "")
     leaderboard = leaderboard or environment.get(LEADERBOARD_VARIABLE, "")
     source = token_source(token, token_file)
@@ -55,7 +55,7 @@ def find_connection(
             contexts = Contexts.read()
             if folder is not None or not contexts.current:
                 raise
-            return _of_context(contexts, contexts.current, source)
+            return _of_context(contexts, contexts.current, source, tls)
         return Connection(found.orchestrator, found.leaderboard, source or found.token, tls)
     if tls is None and (set_tls := environment.get(TLS_VARIABLE)):
         tls = Path(set_tls)
@@ -72,8 +72,12 @@ def find_connection(
     return Connection(orchestrator, leaderboard, source, tls)
 
 
-def _of_context(contexts: Contexts, name: str, source: TokenSource | None) -> Connection:
+def _of_context(contexts: Contexts, name: str, source: TokenSource | None, tls: Path | None) -> Connection:
+    place = contexts[name]
+    if place.orchestrator:
+        tls = tls or (Path(place.tls) if place.tls else None)
+        return Connection(place.orchestrator, place.leaderboard, source or FileToken(Path(place.token_file)), tls)
     from podracer_client.servers import cluster  # late: most commands need none
 
-    found = cluster.connect(contexts[name])
+    found = cluster.connect(place)
     return found if source is None else replace(found, token=source)

@@ -3,7 +3,8 @@
 Here is the database: operations that read, and operations that write of which there is one at a time, at the newest
 revision of its schema.
 location  the URL, checked, and what is said when it cannot be used
-tenure    one active process for a database, and who may write to PostgreSQL after that lock was lost
+tenure    one active process for a database: a lock on a file, or a row with a term
+standby   waiting for the end of another process's tenure
 
 Needs the extra `podracer-core[database]`.
 """
@@ -14,10 +15,12 @@ import asyncio
 import contextvars
 import importlib.resources
 import logging
+import secrets
 import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Self, TypeVar
@@ -27,8 +30,8 @@ from sqlalchemy.orm import Session, sessionmaker
 from sqlalchemy.types import TypeDecorator
 
 from podracer_core.database.location import make_engine, parse_url, prepare_file, translated_errors
-from podracer_core.database.tenure import InstanceLock, Tenure
-from podracer_core.errors import InvalidInput, Unavailable
+from podracer_core.database.tenure import FileLock, Tenure
+from podracer_core.errors import InvalidInput, PodracerError, Unavailable
 from podracer_core.telemetry.metrics import DATABASE
 
 __all__ = ["Database", "UtcTime", "open_database"]
@@ -40,6 +43,8 @@ TURN_S = 0.0005
 """How soon a thread gets the interpreter from another one that works. A transaction asks for it at every statement:
 with Python's own 5 ms, beside an event loop that has much to do, it would take a quarter of a second."""
 END_S = 10.0
+TERM_S = 15.0
+"""How long a process is the active one of a PostgreSQL database without a sign of life."""
 
 
 class Database:
@@ -49,14 +54,17 @@ class Database:
     for no disk and no server: what else it uses has to bear that. Whatever it returns has been loaded; it stays usable.
     """
 
-    def __init__(self, url: URL, engine: Engine, lock: InstanceLock, tenure: Tenure | None = None) -> None:
+    def __init__(self, url: URL, engine: Engine, lock: FileLock | None, tenure: Tenure | None) -> None:
         self._url = url
-        self._tenure = tenure
         self._engine = engine
         self._lock = lock
+        self._tenure = tenure
         self._sessions = sessionmaker(engine, expire_on_commit=False)
         self._readers = ThreadPoolExecutor(READERS, "database-reader")
         self._writer = ThreadPoolExecutor(1, "database-writer")
+        self._closing = threading.Event()
+        if tenure is not None:
+            threading.Thread(target=self._show_life, args=(tenure,), name="database-life", daemon=True).start()
 
     async def read(self, operation: Callable[[Session], Result]) -> Result:
         """Run an operation over one snapshot, beside the writing one; nothing that it changes is kept."""
@@ -68,15 +76,16 @@ class Database:
 
         Writers wait for one another, so what one reads cannot change before it commits. It is carried to its end even
         if the caller is cancelled meanwhile: its change is still written. Raises Unavailable when the disk is full
-        or fails, or the server is away: nothing was written; and PreconditionFailed (NOT_ACTIVE) once another process
-        has taken over.
+        or fails, the server is away, or another process has taken over (NOT_ACTIVE): nothing was written.
         """
         with DATABASE.timed(operation="write"):
             return await asyncio.shield(self._in_thread(self._writer, self._write, operation))
 
     async def check(self) -> None:
-        """Raise unless the database answers."""
-        await self.read(lambda session: session.execute(text("SELECT 1")).scalar_one())
+        """Raise unless the database answers, and this process is the active one: to be asked before it changes what
+        the database does not guard."""
+        look = self._tenure.look if self._tenure is not None else lambda session: session.execute(text("SELECT 1"))
+        await self.read(look)
 
     async def close(self) -> None:
         """Wait for the operations that run, for a while; close all connections and let another process have the
@@ -85,8 +94,11 @@ class Database:
         ending.start()
         await asyncio.to_thread(ending.join, END_S)
         if not ending.is_alive():
+            if self._tenure is not None:
+                await asyncio.to_thread(self._tenure.release, self._engine)
             self._engine.dispose()
-            self._lock.release()
+            if self._lock is not None:
+                self._lock.release()
 
     async def __aenter__(self) -> Self:
         return self
@@ -99,10 +111,21 @@ class Database:
             return operation(session)
 
     def _write(self, operation: Callable[[Session], Result]) -> Result:
-        with translated_errors(self._url), self._sessions.begin() as session:
-            if self._tenure is not None:
-                self._tenure.check(session)
-            return operation(session)
+        with translated_errors(self._url):
+            if self._tenure is not None and self._tenure.is_due:
+                with self._sessions.begin() as session:
+                    self._tenure.extend(session)
+            with self._sessions.begin() as session:
+                if self._tenure is not None:
+                    self._tenure.hold(session)
+                return operation(session)
+
+    def _show_life(self, tenure: Tenure) -> None:
+        """Extend the term also where there is nothing to write."""
+        while not self._closing.wait(tenure.term_s / 10):
+            if tenure.is_due:
+                with suppress(PodracerError, RuntimeError):  # it is tried again, or closed
+                    self._writer.submit(self._write, lambda session: None).result()
 
     @staticmethod
     def _in_thread(
@@ -118,31 +141,42 @@ class Database:
             raise Unavailable("the database is being closed", reason="DATABASE_CLOSED") from error
 
     def _end(self) -> None:
+        self._closing.set()
         for executor in (self._writer, self._readers):
             executor.shutdown()
 
 
-def open_database(url: str, migrations_package: str) -> Database:
-    """Lock the database for this process, bring its schema up to date and return it. Sets the process's TURN_S.
+def open_database(url: str, migrations_package: str, *, holder: str = "", term_s: float = TERM_S) -> Database:
+    """Become the active process of the database, bring its schema up to date and return it. Sets the process's TURN_S.
 
     `url` is `sqlite:////absolute/path` (the folder is made) or `postgresql://…`; `migrations_package` the dotted name
-    of the service's migrations (see `migration.upgrade`). Raises InvalidInput, with a message for people, for a URL
-    of another form, a folder that cannot be written, a database in use or too new; DataCorrupted for a file that is
-    no database; Unavailable where the server cannot be reached.
+    of the service's migrations (see `upgrade`). `holder` names this process in PostgreSQL, where it is active until it
+    has given no sign of life for `term_s`; it takes over at once from one of the same name.
+    Raises InvalidInput, with a message for people, for a URL of another form, a folder that cannot be written, a file
+    in use, a database that is too new; DataCorrupted for a file that is no database; Unavailable where the server
+    cannot be reached, or another process is the active one (NOT_ACTIVE).
     """
     sys.setswitchinterval(TURN_S)
     parsed = parse_url(url)
-    is_file = parsed.get_backend_name() == "sqlite"
-    if is_file:
+    engine = make_engine(parsed, term_s)
+    tenure = lock = None
+    if parsed.get_backend_name() == "sqlite":
         prepare_file(Path(parsed.database or ""))
-    lock = InstanceLock(parsed, migrations_package)
+        lock = FileLock(Path(parsed.database or ""))
+    else:
+        tenure = Tenure(migrations_package, term_s)
     try:
-        engine = make_engine(parsed)
-        with translated_errors(parsed):
-            upgrade(engine, migrations_package)
-            tenure = None if is_file else Tenure.take(engine, migrations_package)
+        # One transaction: none but the active process changes the schema, and none takes over meanwhile.
+        with translated_errors(parsed), engine.begin() as connection:
+            if tenure is not None:
+                tenure.take(connection, holder or secrets.token_hex(8))
+            upgrade(connection, migrations_package)
+            if tenure is not None:
+                tenure.extend(connection)
     except BaseException:
-        lock.release()
+        engine.dispose()
+        if lock is not None:
+            lock.release()
         raise
     return Database(parsed, engine, lock, tenure)
 
@@ -152,17 +186,14 @@ logger = logging.getLogger(__name__)
 VERSION_TABLE = "alembic_version"
 
 
-def upgrade(engine: Engine, migrations_package: str) -> None:
-    """Run what is missing, all in one transaction: killed half-way, it has not happened.
+def upgrade(connection: Connection, migrations_package: str) -> None:
+    """Run what is missing, all in the transaction of `connection`: killed half-way, it has not happened.
 
     `migrations_package` holds one file a revision, `<revision>_<what it does>.py` with revisions that sort
     (`r0001`, `r0002`). A database that is at the last one already costs one query, and Alembic is not imported.
     Raises InvalidInput for a database that a newer version of the service has written.
     """
-    with (
-        importlib.resources.as_file(importlib.resources.files(migrations_package)) as folder,
-        engine.begin() as connection,
-    ):
+    with importlib.resources.as_file(importlib.resources.files(migrations_package)) as folder:
         current = current_revision(connection)
         if current != newest_revision(folder):
             _run(connection, folder, current)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from sqlalchemy import URL, Engine, create_engine, event, make_url
 from sqlalchemy.engine.interfaces import DBAPIConnection
-from sqlalchemy.exc import ArgumentError, DatabaseError, InterfaceError, OperationalError
+from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, OperationalError
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from podracer_core.errors import DataCorrupted, FieldViolation, InvalidInput, Unavailable
@@ -25,6 +25,7 @@ _PRAGMAS = (
     f"PRAGMA busy_timeout = {int(BUSY_TIMEOUT_S * 1000)}",
 )
 
+_IDLE_IN_TRANSACTION = "25P03"
 _SERVER_AWAY = {"connect_timeout": 10, "tcp_user_timeout": 30_000, "keepalives_idle": 30}
 
 
@@ -65,11 +66,16 @@ def unwritable(path: Path, error: OSError) -> InvalidInput:
     return InvalidInput(problem, field="database", reason="DATABASE_UNWRITABLE", path=path)
 
 
-def make_engine(url: URL) -> Engine:
-    """An engine whose commits are durable, and in which every transaction sees one snapshot."""
+def make_engine(url: URL, idle_s: float = 15.0) -> Engine:
+    """An engine whose commits are durable, and in which every transaction sees one snapshot.
+
+    PostgreSQL ends a transaction whose process is silent for `idle_s`: what a lost node has locked is free again.
+    """
     if url.get_backend_name() != "sqlite":
         # Connections that died with the server are noticed; none waits for ever for a server that is out of reach.
-        return create_engine(url, isolation_level="REPEATABLE READ", pool_pre_ping=True, connect_args=_SERVER_AWAY)
+        options = f"{url.query.get('options', '')} -c idle_in_transaction_session_timeout={int(idle_s * 1000)}"
+        arguments = _SERVER_AWAY | {"options": options.strip()}
+        return create_engine(url, isolation_level="REPEATABLE READ", pool_pre_ping=True, connect_args=arguments)
     engine = create_engine(url)
 
     @event.listens_for(engine, "connect")
@@ -95,12 +101,13 @@ def translated_errors(url: URL) -> Iterator[None]:
     name = url.render_as_string(hide_password=True)
     try:
         yield
-    except (OperationalError, InterfaceError) as error:
-        raise Unavailable(
-            f"the database {name} cannot be used now: {error.orig}", reason="DATABASE_UNAVAILABLE", database=name
-        ) from error
-    except DatabaseError as error:
+    except DBAPIError as error:
         text = str(error.orig)
+        was_silent = getattr(error.orig, "sqlstate", "") == _IDLE_IN_TRANSACTION
+        if was_silent or isinstance(error, OperationalError | InterfaceError):
+            raise Unavailable(
+                f"the database {name} cannot be used now: {text}", reason="DATABASE_UNAVAILABLE", database=name
+            ) from error
         if "not a database" in text or "malformed" in text:
             raise DataCorrupted(f"{name}: {text}", reason="DATABASE_CORRUPTED", database=name) from error
         raise

@@ -1,9 +1,9 @@
-"""Who may write to a PostgreSQL database now: the process that has opened it last.
+"""Which process may write to a database: the active one.
 
-An advisory lock is lost with its connection, so after a network failure two processes may each believe that it is
-theirs. Each therefore takes a number at its start, one more than the last, and every transaction that writes looks
-first whether there is a newer one. Whoever finds one writes nothing and ends. SQLite has no need of it: a lock on a
-file lasts as long as the process.
+A SQLite file is locked for as long as its process lives. PostgreSQL cannot tell a dead process from one behind a cut
+wire, so a row names the active process and the moment, by the server's clock, at which its term ends without another
+sign of life. Then another process may take over, with the next number. Every transaction that writes holds the row with
+its own number until it commits: a process that was paused, and wakes up after another has taken over, writes nothing.
 """
 
 from __future__ import annotations
@@ -13,129 +13,125 @@ import logging
 import os
 import signal
 import time
-import zlib
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from sqlalchemy import URL, Connection, Engine, create_engine, text
-from sqlalchemy.exc import DBAPIError, OperationalError
+from sqlalchemy import Connection, Engine, text
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
 from podracer_core.database.location import unwritable
-from podracer_core.errors import InvalidInput, PreconditionFailed, Unavailable
+from podracer_core.errors import InvalidInput, Unavailable
 
 logger = logging.getLogger(__name__)
 
-TABLE = "podracer_tenures"
+TABLE = "podracer_active"
+NOT_ACTIVE = "NOT_ACTIVE"
+"""Reason of an Unavailable: another process is the active one."""
 
-_MAKE = "CREATE TABLE IF NOT EXISTS podracer_tenures (purpose text PRIMARY KEY, number bigint NOT NULL)"
-_TAKE = (
-    "INSERT INTO podracer_tenures VALUES (:purpose, 1) "
-    "ON CONFLICT (purpose) DO UPDATE SET number = podracer_tenures.number + 1 RETURNING number"
-)
-_NOW = "SELECT number FROM podracer_tenures WHERE purpose = :purpose FOR SHARE"
+_MAKE = f"""CREATE TABLE IF NOT EXISTS {TABLE}
+    (purpose text PRIMARY KEY, number bigint NOT NULL, holder text NOT NULL, expiry timestamptz NOT NULL)"""
+_UNTIL = "clock_timestamp() + make_interval(secs => :term_s)"
+_TAKE = f"""INSERT INTO {TABLE} AS active VALUES (:purpose, 1, :holder, {_UNTIL})
+    ON CONFLICT (purpose) DO UPDATE SET number = active.number + 1, holder = :holder, expiry = {_UNTIL}
+    WHERE active.expiry < clock_timestamp() OR active.holder = :holder RETURNING number"""  # noqa: S608 - constants
+_SAME_MOMENT = ("23505", "40001")
+"""SQLSTATE where another process makes the table, or takes over, in this moment."""
+_OURS = "WHERE purpose = :purpose AND number = :number"
+_EXTEND = f"UPDATE {TABLE} SET expiry = {_UNTIL} {_OURS} RETURNING number"  # noqa: S608
+_END = f"UPDATE {TABLE} SET expiry = '-infinity' {_OURS}"  # noqa: S608
+_LOOK = f"SELECT number FROM {TABLE} {_OURS}"  # noqa: S608
+_HOLD = f"{_LOOK} FOR SHARE"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Tenure:
-    """One process's turn as the writer of `purpose`."""
+    """One process's turn as the writer of `purpose` in PostgreSQL: `term_s` seconds from the last sign of life."""
 
     purpose: str
-    number: int
+    term_s: float
+    number: int = 0
+    _due: float = field(default=0.0, init=False)
 
-    @classmethod
-    def take(cls, engine: Engine, purpose: str) -> Tenure:
-        """Begin one; whoever had it before writes no more."""
-        with engine.begin() as connection:
-            connection.execute(text(_MAKE))
-            number = connection.execute(text(_TAKE), {"purpose": purpose}).scalar_one()
-        return cls(purpose, int(number))
+    def take(self, connection: Connection, holder: str) -> None:
+        """Begin it, with the end of this transaction; the process before writes no more.
 
-    def check(self, session: Session) -> None:
-        """At the beginning of a transaction that writes: it cannot end before it commits.
-
-        Raises PreconditionFailed (NOT_ACTIVE) where it has ended, and has the process end.
+        Raises Unavailable (NOT_ACTIVE) while that shows signs of life, unless it had the name `holder`, too.
         """
-        now = session.execute(text(_NOW), {"purpose": self.purpose}).scalar_one()
-        if now != self.number:
+        values = {"purpose": self.purpose, "holder": holder, "term_s": self.term_s}
+        try:
+            connection.execute(text(_MAKE))
+            number = connection.execute(text(_TAKE), values).scalar()
+        except DBAPIError as error:
+            if getattr(error.orig, "sqlstate", "") not in _SAME_MOMENT:
+                raise
+            number = None
+        if number is None:
+            raise Unavailable("another process is the active one of the database", reason=NOT_ACTIVE)
+        self.number = number
+
+    def extend(self, session: Session | Connection) -> None:
+        """A sign of life. Raises as `hold`."""
+        sent_at = time.monotonic()
+        self._execute(session, _EXTEND)
+        self._due = sent_at + self.term_s / 4
+
+    @property
+    def is_due(self) -> bool:
+        """Whether the next sign of life should not wait any longer."""
+        return time.monotonic() >= self._due
+
+    def hold(self, session: Session) -> None:
+        """At the beginning of a transaction that writes: it cannot be taken over from before it commits.
+
+        Raises Unavailable (NOT_ACTIVE) where that has happened, and has the process end.
+        """
+        self._execute(session, _HOLD)
+
+    def look(self, session: Session) -> None:
+        """Raises as `hold`, and holds nothing."""
+        self._execute(session, _LOOK)
+
+    def release(self, engine: Engine) -> None:
+        """Let another process begin at once."""
+        with suppress(DBAPIError), engine.begin() as connection:  # the server is away: the term ends by itself
+            connection.execute(text(_END), {"purpose": self.purpose, "number": self.number})
+
+    def _execute(self, session: Session | Connection, statement: str) -> None:
+        values = {"purpose": self.purpose, "number": self.number, "term_s": self.term_s}
+        if session.execute(text(statement), values).scalar() is None:
             logger.critical("another process has taken over the database; this one ends")
             os.kill(os.getpid(), signal.SIGTERM)
-            raise PreconditionFailed("another process has taken over the database", reason="NOT_ACTIVE")
+            raise Unavailable("another process has taken over the database", reason=NOT_ACTIVE)
 
 
-PATIENCE_S = 10.0
-"""How long a PostgreSQL server may take to notice that the former holder of the lock has gone."""
-_POLL_S = 0.1
+class FileLock:
+    """A lock on `<file>.lock`, held from construction to `release`, or until the process ends, however it ends."""
 
-
-class InstanceLock:
-    """Held from construction to `release`, or until the process ends, however it ends.
-
-    A lock on `<file>.lock` for SQLite, an advisory lock named after `purpose` for PostgreSQL.
-    Raises InvalidInput (DATABASE_IN_USE) when another process has it: at once for SQLite, after PATIENCE_S for
-    PostgreSQL, where a session outlives its process by a moment.
-    """
-
-    def __init__(self, url: URL, purpose: str) -> None:
-        self._descriptor: int | None = None
-        self._connection: Connection | None = None
-        if url.get_backend_name() == "sqlite":
-            assert url.database is not None, "parse_url refuses a URL without a file"
-            self._descriptor = _lock_file(Path(url.database + ".lock"))
-        else:
-            self._connection = _lock_server(url, purpose)
+    def __init__(self, path: Path) -> None:
+        """Raises InvalidInput (DATABASE_IN_USE) when another process has it."""
+        lock = path.with_name(f"{path.name}.lock")
+        try:
+            self._descriptor = os.open(lock, os.O_RDWR | os.O_CREAT, 0o600)
+        except OSError as error:
+            raise unwritable(lock, error) from error
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            holder = os.read(self._descriptor, 32).decode(errors="replace").strip()
+            os.close(self._descriptor)
+            raise _in_use(path, f"process {holder}" if holder else "another process") from error
+        os.truncate(self._descriptor, 0)
+        os.write(self._descriptor, f"{os.getpid()}\n".encode())
 
     def release(self) -> None:
-        """Let another process have the database; a second call does nothing."""
-        if self._descriptor is not None:
+        """Let another process have the file; a second call does nothing."""
+        if self._descriptor >= 0:
             os.close(self._descriptor)
-        if self._connection is not None:
-            with suppress(DBAPIError):  # the server is away, and has let the lock go
-                self._connection.execute(text("SELECT pg_advisory_unlock_all()"))  # closing alone is noticed later
-            self._connection.close()
-            self._connection.engine.dispose()
-        self._descriptor = self._connection = None
+        self._descriptor = -1
 
 
-def _lock_file(path: Path) -> int:
-    try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-    except OSError as error:
-        raise unwritable(path, error) from error
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        holder = os.read(descriptor, 32).decode(errors="replace").strip()
-        os.close(descriptor)
-        raise _in_use(str(path).removesuffix(".lock"), f"process {holder}" if holder else "another process") from error
-    os.truncate(descriptor, 0)
-    os.write(descriptor, f"{os.getpid()}\n".encode())
-    return descriptor
-
-
-def _lock_server(url: URL, purpose: str) -> Connection:
-    name = url.render_as_string(hide_password=True)
-    try:
-        connection = create_engine(url, pool_size=1, isolation_level="AUTOCOMMIT").connect()
-        key = zlib.crc32(purpose.encode())
-        locked, deadline = _try_lock(connection, key), time.monotonic() + PATIENCE_S
-        while not locked and time.monotonic() < deadline:
-            time.sleep(_POLL_S)
-            locked = _try_lock(connection, key)
-    except OperationalError as error:
-        reason = " ".join(str(error.orig).split())
-        raise Unavailable(f"the database {name} cannot be reached: {reason}", database=name) from error
-    if not locked:
-        connection.close()
-        raise _in_use(name, "another process")
-    return connection
-
-
-def _try_lock(connection: Connection, key: int) -> bool:
-    return bool(connection.execute(text("SELECT pg_try_advisory_lock(:key)"), {"key": key}).scalar_one())
-
-
-def _in_use(name: str, holder: str) -> InvalidInput:
-    problem = f"the database {name} is in use by {holder}; only one may be active, stop it first"
-    return InvalidInput(problem, field="database", reason="DATABASE_IN_USE", database=name)
+def _in_use(path: Path, holder: str) -> InvalidInput:
+    problem = f"the database {path} is in use by {holder}; only one may be active, stop it first"
+    return InvalidInput(problem, field="database", reason="DATABASE_IN_USE", database=str(path))

@@ -1,7 +1,7 @@
 """The few calls of the Kubernetes API that Podracer makes. They block; each has a deadline and is made once.
 
 jobs.batch     list, watch, get, create, delete
-pods           list, watch
+pods           list, watch, patch
 podtemplates   list, watch
 configmaps     get
 events         list

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
 import logging
 import os
@@ -9,9 +10,13 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Coroutine
 from types import FrameType
+from typing import Any, TypeVar
 
 from podracer_core.errors import InvalidInput
+
+Result = TypeVar("Result")
 
 logger = logging.getLogger(__name__)
 
@@ -68,6 +73,18 @@ def stop_event_on_signals() -> threading.Event:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, on_signal)
     return stop
+
+
+async def unless(stop: asyncio.Event, work: Coroutine[Any, Any, Result]) -> Result | None:
+    """What `work` returns; None, and it is cancelled, where `stop` comes first."""
+    working, stopping = asyncio.create_task(work), asyncio.create_task(stop.wait())
+    await asyncio.wait((working, stopping), return_when=asyncio.FIRST_COMPLETED)
+    stopping.cancel()
+    if working.done():
+        return working.result()
+    working.cancel()
+    await asyncio.wait((working,))
+    return None
 
 
 def _watch(expected_parent_pid: int) -> None:

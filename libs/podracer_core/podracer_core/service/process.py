@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn, TypeVar
 
-from podracer_core.config import ByteSize, load_settings
+from podracer_core.config import ByteSize, Seconds, load_settings
 from podracer_core.errors import InvalidInput, PodracerError
 from podracer_core.rpc.binding import ServerOptions
 from podracer_core.rpc.channel import ChannelOptions
@@ -69,6 +69,21 @@ class ServiceSettings:
 
     def _tls_folder(self) -> TlsFolder | None:
         return None if self.tls is None else TlsFolder(self.tls)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ControlSettings(ServiceSettings):
+    """What orchestrator and leaderboard read, too.
+
+    database        URL: `sqlite:////absolute/path` (the folder is made) or `postgresql://…`
+    database_term   how long a process is the active one of a PostgreSQL database without a sign of life
+    instance        name of this process there: it takes over at once from one of the same name. In a cluster that of
+                    its Pod, of a StatefulSet, which gets the label podracer.dev/active while it is the active one
+    """
+
+    database: str
+    database_term: Seconds = 15.0
+    instance: str = ""
 
 
 Settings = TypeVar("Settings", bound=ServiceSettings)

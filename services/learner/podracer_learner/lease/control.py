@@ -7,8 +7,9 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
+import grpc
 from google.protobuf import duration_pb2
 
 from podracer.common.v1 import cohort_pb2
@@ -31,6 +32,7 @@ from podracer_learner.lease.guard import LeaseGuard
 
 logger = logging.getLogger(__name__)
 
+CommitCall: TypeAlias = "grpc.Future[pod_service_pb2.CommitCheckpointResponse]"
 Response = TypeVar("Response")
 
 _LONG_POLL_S = 20.0
@@ -109,6 +111,12 @@ class LeaseControl:
         """Make checkpoints count. Raises Fenced where the lease is not ours (any more)."""
         request = pod_service_pb2.CommitCheckpointRequest(lease=self._name, fence=self._fence, members=members)
         self._insist(lambda timeout_s: self._stub.CommitCheckpoint(request, metadata=self._metadata, timeout=timeout_s))
+
+    def begin_commit(self, members: Sequence[pod_service_pb2.MemberCheckpoint]) -> CommitCall:
+        """Send `commit` once, and do not wait for the answer."""
+        self._guard.check()
+        request = pod_service_pb2.CommitCheckpointRequest(lease=self._name, fence=self._fence, members=members)
+        return self._stub.CommitCheckpoint.future(request, metadata=self._metadata, timeout=_WRITE_TIMEOUT_S)
 
     def complete(self, request: pod_service_pb2.CompleteWorkRequest) -> None:
         """End the work with its result. Raises Fenced where the lease is not ours (any more)."""

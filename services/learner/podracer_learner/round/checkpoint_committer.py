@@ -9,12 +9,15 @@ from collections.abc import Callable, Sequence
 
 from podracer.common.v1 import agent_pb2
 from podracer.orchestrator.v1 import pod_service_pb2
-from podracer_core.errors import Exhausted, Unavailable
+from podracer_core.errors import DeadlineExpired, Exhausted, Unavailable
 from podracer_core.jobs.messages import seconds_from_duration
 from podracer_core.jobs.pod import CHECKPOINT_INTERVAL_S
+from podracer_core.rpc.backoff import Backoff
+from podracer_core.rpc.status import translated_errors
 from podracer_core.training.session import MemberOutcome, TrainingSession
 from podracer_core.training.snapshots import Judgement
 from podracer_learner.checkpoints import CheckpointWriter, MemberWrite
+from podracer_learner.lease.control import CommitCall
 from podracer_learner.lease.held_lease import HeldLease
 from podracer_learner.round.initial_agents import StoredReplays
 from podracer_learner.round.reports import member_progress
@@ -22,6 +25,7 @@ from podracer_learner.round.reports import member_progress
 logger = logging.getLogger(__name__)
 
 _POLL_S = 0.1
+_RETRY_S = (0.5, 10.0)
 HURRY_S = 10.0
 
 
@@ -57,6 +61,8 @@ class CheckpointCommitter:
         self._under_way: list[pod_service_pb2.MemberCheckpoint] = []
         self._committed_steps: dict[str, int] = {}
         self._tried_at = time.monotonic()
+        self._call: CommitCall | None = None  # that commits what is under way
+        self._waits, self._again_at = Backoff(*_RETRY_S), 0.0
         self.furthest_steps = -1
 
     @property
@@ -82,7 +88,7 @@ class CheckpointCommitter:
         return [one.checkpoint for one in written]
 
     def commit_behind(self) -> None:
-        """Write all members where it is time; training goes on until they are in the store and can be committed."""
+        """Write all members where it is time; training goes on until they are in the store and have been committed."""
         if self.is_due:
             outcomes = self._session.outcomes()
             if self._try_write([self._final(outcome) for outcome in outcomes]):
@@ -104,9 +110,12 @@ class CheckpointCommitter:
         self._write_lasting(list({(write.member, write.env_steps): write for write in reversed(writes)}.values()))
 
     def go_on(self) -> None:
-        """Commit what is under way, if the store has it by now."""
-        if self._under_way and self._held.store.settle():
-            self._commit_begun()
+        """Commit what is under way, if the store has it by now; while the orchestrator is away try now and then."""
+        if self._call is not None:
+            if self._call.done():
+                self._end_call(self._call)
+        elif self._under_way and time.monotonic() >= self._again_at and self._held.store.settle():
+            self._call = self._held.control.begin_commit(self._under_way)
 
     def _try_write(self, writes: Sequence[MemberWrite]) -> bool:
         """Write without waiting for the store; false, with a warning, where that cannot be done now."""
@@ -136,6 +145,9 @@ class CheckpointCommitter:
     def _commit(self, members: list[pod_service_pb2.MemberCheckpoint]) -> None:
         """Have them count; they have to last."""
         self._held.control.commit(members)
+        self._note_committed(members)
+
+    def _note_committed(self, members: Sequence[pod_service_pb2.MemberCheckpoint]) -> None:
         self._writer.committed([one.checkpoint for one in members])
         self._committed_steps |= {one.progress.agent: one.progress.env_steps for one in members}
         self._tried_at = time.monotonic()
@@ -147,7 +159,23 @@ class CheckpointCommitter:
         self._writer.write([one for one in writes if (one.member, one.env_steps) not in self._written], note)
         self.furthest_steps = max([self.furthest_steps, *(write.env_steps for write in writes)])
 
+    def _end_call(self, call: CommitCall) -> None:
+        """Wait for the answer."""
+        self._call = None
+        try:
+            with translated_errors(method="CommitCheckpoint"):
+                call.result()
+        except (Unavailable, DeadlineExpired) as error:
+            logger.info("a commit waits, the orchestrator does not answer: %s", error.message)
+            self._again_at = time.monotonic() + next(self._waits)
+            return
+        self._waits.reset()
+        self._note_committed(self._under_way)
+        self._under_way = []
+
     def _commit_begun(self) -> None:
+        if self._call is not None:
+            self._end_call(self._call)
         if self._under_way:
             self._commit(self._under_way)
             self._under_way = []

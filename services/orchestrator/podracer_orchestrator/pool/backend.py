@@ -63,6 +63,10 @@ class PodObserver(ABC):
     """Hears from a backend what becomes of its pods."""
 
     @abstractmethod
+    async def check_active(self) -> None:
+        """Raise where another process has taken over, whose pods they are now."""
+
+    @abstractmethod
     async def process_died(self, pod: str, role: str, why: str, log_tail: str) -> bool:
         """A process of a pod has ended unasked. Answers whether it is to be started again."""
 

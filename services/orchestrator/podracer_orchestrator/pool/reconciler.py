@@ -116,6 +116,9 @@ class PoolReconciler(PodObserver):
         assert self._backend is not None, "adopt comes first"
         await self._backend.stop()
 
+    async def check_active(self) -> None:
+        await self._transactions.check()
+
     async def process_died(self, pod: str, role: str, why: str, log_tail: str) -> bool:
         """A dead learner's lease is free at once; a pod that keeps dying fails its jobs with the end of its log."""
         logger.warning("pod %s: %s", pod, why)

@@ -145,6 +145,7 @@ class KubernetesPool(PoolBackend):
 
     async def _look(self) -> None:
         """At everything; then bring about what is wanted. Each step can be repeated at will."""
+        await self._observer.check_active()
         jobs, pods, now = dict(self._cluster.jobs), self._cluster.pods(), time.monotonic()
         found = await self._tell_troubles(jobs, pods)
         await self._deaths.look(jobs, pods, now)  # they may end jobs, which hear nothing any more then

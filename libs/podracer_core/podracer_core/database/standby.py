@@ -1,0 +1,40 @@
+"""A process beside the active one: alive, ready, and waiting to take over."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from podracer_core.database import TERM_S, Database, open_database
+from podracer_core.database.tenure import NOT_ACTIVE
+from podracer_core.errors import Unavailable
+from podracer_core.rpc.health import AioHealth
+
+logger = logging.getLogger(__name__)
+
+EVERY_S = 0.5
+"""How often a standby tries."""
+
+
+async def wait_for_database(
+    url: str, migrations_package: str, *, holder: str = "", term_s: float = TERM_S, health: str = ""
+) -> Database:
+    """`open_database`, once no other process is the active one. Meanwhile `health` answers, the address of the port
+    for health alone. Raises what `open_database` raises at first."""
+    standing_by: AioHealth | None = None
+    try:
+        while True:
+            try:
+                return await asyncio.to_thread(open_database, url, migrations_package, holder=holder, term_s=term_s)
+            except Unavailable as error:
+                if standing_by is None and error.reason != NOT_ACTIVE:
+                    raise
+                if standing_by is None:
+                    logger.info("standing by: %s", error.message)
+                    standing_by = AioHealth((), health)
+                    await standing_by.open()
+                    await standing_by.set_ready(True)
+            await asyncio.sleep(EVERY_S)
+    finally:
+        if standing_by is not None:
+            await standing_by.close()

@@ -1,0 +1,46 @@
+"""The label by which a Service finds the active one of the two Pods of a StatefulSet."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+
+from podracer_core.errors import NotFound, PodracerError
+from podracer_core.kubernetes.access import in_cluster
+from podracer_core.kubernetes.api import ClusterApi
+
+logger = logging.getLogger(__name__)
+
+LABEL = "podracer.dev/active"
+REPLICAS = 2
+EVERY_S, RETRY_S = 15.0, 2.0
+
+
+async def keep_active_label(pod: str, check_active: Callable[[], Awaitable[None]]) -> None:
+    """For ever: have the Pod `pod` of this process be the only one of its StatefulSet with the label.
+
+    `check_active` raises where another process has taken over; it is asked each time. Outside of a cluster there is
+    nothing to do.
+    """
+    api: ClusterApi | None = None
+    while pod and "KUBERNETES_SERVICE_HOST" in os.environ:
+        try:
+            api = api or ClusterApi(in_cluster())
+            await check_active()
+            await asyncio.to_thread(move_label, api, pod)
+            await asyncio.sleep(EVERY_S)
+        except PodracerError as error:
+            logger.warning("the Service may not lead here, it is tried again: %s", error.message)
+            await asyncio.sleep(RETRY_S)
+
+
+def move_label(api: ClusterApi, pod: str) -> None:
+    """Take the label off the other Pods, then put it on `pod`: never are there two."""
+    name = pod.rpartition("-")[0]
+    for other in {f"{name}-{ordinal}" for ordinal in range(REPLICAS)} - {pod}:
+        with suppress(NotFound):
+            api.patch("pods", other, {"metadata": {"labels": {LABEL: None}}})
+    api.patch("pods", pod, {"metadata": {"labels": {LABEL: "true"}}})
