@@ -117,21 +117,22 @@ def test_two_commands_to_a_champion_that_moves(wheels: Path, tmp_path: Path, chr
             page.click("[href^='#/jobs/']")
             page.click("[href$='/leaderboard']")
             page.click("[id^=watch-]")
-            page.wait_for_function("document.querySelector('video')?.currentTime > 0")
+            wait_until(lambda: page.evaluate(f"{VIDEO}?.currentTime > 0"), LIMIT_S, "the video")
             first = page.evaluate(PIXELS)
-            page.wait_for_function(f"{PIXELS} !== {first!r}")
+            wait_until(lambda: page.evaluate(PIXELS) != first, LIMIT_S, "another picture")
             print(f"\ninstalled in {installed_s:.0f} s; the champion moves {time.monotonic() - begin:.0f} s later")
     finally:
         demo.send_signal(signal.SIGINT)
         demo.wait(LIMIT_S)
 
 
-PIXELS = """(() => {
-  const [video, canvas] = [document.querySelector("video"), document.createElement("canvas")];
+VIDEO = "document.querySelector('video')"
+PIXELS = f"""(() => {{
+  const [video, canvas] = [{VIDEO}, document.createElement("canvas")];
   [canvas.width, canvas.height] = [video.videoWidth, video.videoHeight];
   canvas.getContext("2d").drawImage(video, 0, 0);
   return canvas.toDataURL();
-})()"""
+}})()"""
 
 
 def said(folder: Path) -> str:
