@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import TypeVar
 
 from google.protobuf import timestamp_pb2
 from google.protobuf.message import Message
@@ -15,8 +14,6 @@ from podracer_core.jobs.messages import seconds_to_duration
 from podracer_core.rpc.resource_names import check_label, parse
 from podracer_leaderboard.agents import Action, State
 from podracer_leaderboard.tables import AgentRow, AliasRow, BoardRow, CandidateRow
-
-AnyMessage = TypeVar("AnyMessage", bound=Message)
 
 ACTIONS = {
     Action.CONTINUE: leaderboard_pb2.PROPOSAL_ACTION_CONTINUE,

@@ -63,6 +63,6 @@ def test_what_is_not_installed_is_said_before_anything_is_made(
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name in missing else find(name))
     with pytest.raises(PreconditionFailed) as refused:
         command(tmp_path / "runs")
-    assert "podracer-leaderboard, podracer-worker; pip install 'podracer-client[local]'" in refused.value.message
+    assert "needs the extra `local`, which is not installed: pip install 'podracer-client[local]'" in str(refused.value)
     assert not (tmp_path / "runs").exists()
     require_services("learner")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import sys
 from dataclasses import fields
 from pathlib import Path
@@ -12,8 +10,9 @@ from typing import Annotated
 import typer
 
 from podracer_client.command.options import MaxPods, Plain, ServerOptions
+from podracer_client.command.web import web
+from podracer_core.errors import InvalidInput
 
-_WEB = "podracer_client.command.web"
 JOB = """\
 name: demo
 environment: {id: CartPole-v1}
@@ -70,7 +69,9 @@ def _film(checkpoint: str, folder: Path) -> None:
 
 
 def open_page(folder: Path) -> None:
-    """Show the jobs of a state folder in the browser, until Ctrl-C; nothing where this installation has no page."""
-    if importlib.util.find_spec(_WEB) is not None:
-        server = {each.name: each.default for each in fields(ServerOptions)}
-        importlib.import_module(_WEB).web(**server | {"folder": folder, "open_browser": True})
+    """Show the jobs of a state folder in the browser, until Ctrl-C."""
+    server = {each.name: each.default for each in fields(ServerOptions)}
+    try:
+        web(**server | {"folder": folder, "open_browser": True})
+    except InvalidInput as error:  # what serves the page is an extra
+        sys.stderr.write(f"podracer: no page: {error.message}\n")

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import psutil
 
+from podracer_client.local.services import TRAINING
 from podracer_client.processes.ports import describe_process, listener_of
 from podracer_client.servers.contexts import Contexts
 from podracer_core.errors import PodracerError
@@ -26,8 +27,7 @@ _DEADLINE_S = 60.0
 """Of each probe; they run side by side. The first import of torch from a cold disk takes most of a minute."""
 _PROGRAM_S = 10.0
 _GIB = 2**30
-_SERVICES = ("orchestrator", "leaderboard", "learner", "worker", "evaluator")
-_OURS = ("core", "client", *_SERVICES, "policy")
+_OURS = ("core", "client", *TRAINING, "policy")
 _EXTRAS = {
     "gymnasium": ("gymnasium", "torch", "its environments"),
     "mujoco": ("mujoco-core", "mujoco", "MuJoCo tasks"),
@@ -108,10 +108,8 @@ def _python() -> Iterator[Finding]:
 
 def _distributions() -> Iterator[Finding]:
     versions = {name: _version(f"podracer-{name}", f"podracer_{name}") for name in _OURS}
-    missing = " ".join(f"podracer-{name}" for name in _SERVICES if not versions[name])
-    found = ", ".join(sorted(set(filter(None, versions.values()))))
-    advice = f"`podracer run` needs {missing}: pip install {missing}"
-    yield Finding("Podracer", "" if missing else found, advice, required=True)
+    found = ", ".join(sorted(set(filter(None, versions.values())))) if all(versions[name] for name in TRAINING) else ""
+    yield Finding("Podracer", found, "`podracer run` needs pip install 'podracer-client[local]'", required=True)
 
 
 def _torch() -> Iterator[Finding]:

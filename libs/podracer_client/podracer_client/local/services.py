@@ -22,6 +22,8 @@ from podracer_core.rpc.tokens import FileToken, Role, create_tokens
 if TYPE_CHECKING:
     from podracer_client.jobs.client import Client
 
+TRAINING = ("orchestrator", "leaderboard", "learner", "worker", "evaluator")
+"""The services without which no job can train."""
 READY_TIMEOUT_S = 60.0
 STOP_S = 4.6
 """From SIGTERM until the last process is gone; the user was promised 5 s."""
@@ -104,11 +106,11 @@ class LocalServices:
 def require_services(*names: str) -> None:
     """PreconditionFailed (NOT_INSTALLED), which says what to install, unless the packages of these services, or of all
     that train, are here."""
-    names = names or ("orchestrator", "leaderboard", "learner", "worker", "evaluator")
-    missing = [f"podracer-{name}" for name in names if importlib.util.find_spec(f"podracer_{name}") is None]
-    if missing:
-        message = f"not installed here, but started by this command: {', '.join(missing)}"
-        raise PreconditionFailed(f"{message}; pip install 'podracer-client[local]'", reason="NOT_INSTALLED")
+    if any(importlib.util.find_spec(f"podracer_{name}") is None for name in names or TRAINING):
+        raise PreconditionFailed(
+            "this command needs the extra `local`, which is not installed: pip install 'podracer-client[local]'",
+            reason="NOT_INSTALLED",
+        )
 
 
 def leaderboard_plan(state: StateFolder, listen: str) -> ProcessPlan:
