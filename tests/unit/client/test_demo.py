@@ -80,5 +80,5 @@ def test_the_page_is_opened_where_it_can_be_served(
     monkeypatch.setattr(demo, "web", lambda **options: opened.append(options))
     assert command(tmp_path).returncode == 0
     assert opened == [], "not without a terminal"
-    command(tmp_path, "--open")
+    assert "filming" not in command(tmp_path, "--open").stderr, "the page does"
     assert [(each["folder"], each["open_browser"]) for each in opened] == [(Path("podracer-demo"), True)]

@@ -1,4 +1,4 @@
-"""`podracer demo`: a tournament on CartPole in seconds, and a video of its champion."""
+"""`podracer demo`: a tournament on CartPole in seconds, and its champion in motion."""
 
 from __future__ import annotations
 
@@ -32,7 +32,11 @@ def demo(
     max_pods: MaxPods = 0,
     page: Annotated[
         bool | None,
-        typer.Option("--open/--no-open", help="Show the page at the end, until Ctrl-C.", show_default="on a terminal"),
+        typer.Option(
+            "--open/--no-open",
+            help="Show the champion on the page at the end, until Ctrl-C, or film it into DIR.",
+            show_default="on a terminal",
+        ),
     ] = None,
 ) -> None:
     """Train eight agents on CartPole, which takes seconds, and film the best one."""
@@ -48,9 +52,9 @@ def demo(
     checkpoint = display.summary.checkpoint if display.summary else ""
     if code not in (0, TARGET_MISSED) or not checkpoint:
         raise typer.Exit(code)
-    _film(checkpoint, folder)
-    if sys.stdout.isatty() if page is None else page:
-        open_page(folder)
+    shown = (sys.stdout.isatty() if page is None else page) and _show(folder)
+    if not shown:
+        _film(checkpoint, folder)
     raise typer.Exit(code)
 
 
@@ -68,10 +72,12 @@ def _film(checkpoint: str, folder: Path) -> None:
     sys.stdout.write(f"video        {output}: {video_text(header)}\n")
 
 
-def open_page(folder: Path) -> None:
-    """Show the jobs of a state folder in the browser, until Ctrl-C."""
+def _show(folder: Path) -> bool:
+    """The champion on the page in the browser, until Ctrl-C. False without the extra that serves it."""
     server = {each.name: each.default for each in fields(ServerOptions)}
     try:
-        web(**server | {"folder": folder, "open_browser": True})
-    except InvalidInput as error:  # what serves the page is an extra
+        web(**server | {"folder": folder, "open_browser": True, "view": "/jobs/demo/leaderboard/champion"})
+    except InvalidInput as error:
         sys.stderr.write(f"podracer: no page: {error.message}\n")
+        return False
+    return True

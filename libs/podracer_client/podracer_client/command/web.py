@@ -28,6 +28,7 @@ def web(
         typer.Option(metavar="NAME[:PORT]", help="Another name by which browsers reach it; may be repeated."),
     ] = None,
     open_browser: Annotated[bool, typer.Option("--open", help="Open it in the browser.")] = False,
+    view: Annotated[str, typer.Option(metavar="PATH", help="What it shows first, as after the # of its links.")] = "",
 ) -> None:
     """Show jobs live in a browser until Ctrl-C: curves, lineage, pods, leaderboard; and act on them.
 
@@ -49,6 +50,8 @@ def web(
             state_folder=server.folder,
         ) as url,
     ):
+        if view:
+            url += f"{'&to=' if '#' in url else '#'}{view}"
         sys.stdout.write(f"{url}\n")
         sys.stdout.flush()
         if open_browser:

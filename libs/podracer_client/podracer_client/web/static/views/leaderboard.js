@@ -1,4 +1,5 @@
 // The ranking, videos of the best, and what the aliases have pointed at.
+// `#/jobs/ID/leaderboard/champion` films the first one.
 import { post } from "../acts.js";
 import { h, list, row, table } from "../dom.js";
 import { touches } from "../news.js";
@@ -37,9 +38,14 @@ export function leaderboard(root) {
     const told = isThere ? `${agent} ${text}` : `No video of ${agent}: ${message}`;
     figure.replaceChildren(film || "", h("figcaption", null, told));
   }
-  return (news, changed, { id }) => {
+  let isShown = false;
+  return (news, changed, { id, agent }) => {
     const { board, job, promotions = [] } = news.values;
     if (!job) return;
+    if (agent === "champion" && board?.candidates.length && !isShown) {
+      isShown = true;
+      watch(job, board.candidates[0].agent);
+    }
     if (touches(changed, "board", "job")) {
       const candidates = board?.candidates ?? [];
       none.hidden = candidates.length > 0;
