@@ -45,16 +45,17 @@ def demo(
     from podracer_client.local.run import run_job
     from podracer_client.local.services import ServiceOptions
     from podracer_core.jobs.job_file import parse_job
+    from podracer_core.rpc.resource_names import last_part
 
     display = choose_display(plain=plain, json=False)
     again = ["demo", "--dir", str(folder)]
     code = run_job(parse_job(JOB), folder, display, ServiceOptions(max_pods=max_pods), again)
-    checkpoint = display.summary.checkpoint if display.summary else ""
-    if code not in (0, TARGET_MISSED) or not checkpoint:
+    summary = display.summary
+    if code not in (0, TARGET_MISSED) or summary is None or not summary.checkpoint:
         raise typer.Exit(code)
-    shown = (sys.stdout.isatty() if page is None else page) and _show(folder)
+    shown = (sys.stdout.isatty() if page is None else page) and _show(last_part(summary.job.name), folder)
     if not shown:
-        _film(checkpoint, folder)
+        _film(summary.checkpoint, folder)
     raise typer.Exit(code)
 
 
@@ -72,11 +73,11 @@ def _film(checkpoint: str, folder: Path) -> None:
     sys.stdout.write(f"video        {output}: {video_text(header)}\n")
 
 
-def _show(folder: Path) -> bool:
+def _show(job: str, folder: Path) -> bool:
     """The champion on the page in the browser, until Ctrl-C. False without the extra that serves it."""
     server = {each.name: each.default for each in fields(ServerOptions)}
     try:
-        web(**server | {"folder": folder, "open_browser": True, "view": "/jobs/demo/leaderboard/champion"})
+        web(**server | {"folder": folder, "open_browser": True, "view": f"/jobs/{job}/leaderboard/champion"})
     except InvalidInput as error:
         sys.stderr.write(f"podracer: no page: {error.message}\n")
         return False
