@@ -24,7 +24,7 @@ ROUNDS ?= 10
 FRESH ?=
 BENCHMARKS = $(filter-out $(addprefix benchmarks/,report.py measured_process.py open_load.py open_load_bare.py gpu.py),$(wildcard benchmarks/*.py))
 
-.PHONY: help setup run test test-thorough test-all test-slow test-stress test-gpu images e2e-compose e2e-cluster push-images push-cuda-image wheels publish-wheels check-manifests chaos fuzz lint format types imports protos descriptors check-protos protos-baseline bench bench-gpu bench-quick clean
+.PHONY: help setup run test test-thorough test-all test-slow test-stress test-gpu images e2e-compose e2e-cluster push-images push-cuda-image wheels publish-wheels check-manifests chaos chaos-cluster fuzz lint format types imports protos descriptors check-protos protos-baseline bench bench-gpu bench-quick clean
 
 help:  ## show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -89,7 +89,7 @@ e2e-compose: setup  ## docker compose up for real, a job that survives kills, do
 
 e2e-cluster: setup  ## what users and clusters do, on the Kubernetes that KUBECONFIG names, with images that it has
 	@test -n "$$KUBECONFIG" || { echo "make: KUBECONFIG is not set: it names the cluster; tests/cluster/test_cluster.py tells the other variables" >&2; exit 2; }
-	@$(BIN)/python -m pytest -s -m cluster tests/cluster tests/integration/orchestrator
+	@$(BIN)/python -m pytest -s -m cluster --ignore tests/cluster/test_chaos.py tests/cluster tests/integration/orchestrator
 
 $(VENV)-manifests/.ready: requirements-manifests.txt
 	@$(PYTHON) -m venv $(VENV)-manifests
@@ -107,6 +107,9 @@ check-manifests: setup $(VENV)-manifests/.ready  ## deploy/k8s by its tests and 
 
 chaos: setup  ## a tournament while everything is killed and frozen at random: a hundred faults, twenty minutes
 	@PODRACER_CHAOS_FAULTS=$${PODRACER_CHAOS_FAULTS:-100} PODRACER_CHAOS_REPORT=$${PODRACER_CHAOS_REPORT:-runs/chaos.json} $(BIN)/python -m pytest tests/chaos -s
+
+chaos-cluster: setup  ## the same on the Kubernetes that KUBECONFIG names: a hundred faults, an hour; tests/cluster/test_chaos.py tells the variables
+	@PODRACER_CHAOS_FAULTS=$${PODRACER_CHAOS_FAULTS:-100} PODRACER_CHAOS_REPORT=$${PODRACER_CHAOS_REPORT:-runs/chaos-cluster.json} $(BIN)/python -m pytest -s -m cluster tests/cluster/test_chaos.py
 
 fuzz: setup  ## strange requests, broken files, histories of leases: 100,000 and more, an hour
 	@PODRACER_FUZZ=$${PODRACER_FUZZ:-15000} $(BIN)/python -m pytest -m "not gpu" tests/fuzz tests/integration/*/test_random_requests.py tests/integration/orchestrator/test_exact_counters.py

@@ -14,11 +14,11 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from chaos.faults import Faults
+from chaos.faults import Fault, Faults
 
 from podracer_client.jobs.job import Job
 from podracer_core.errors import PodracerError
@@ -44,15 +44,18 @@ STEPS_A_FAULT = 16_384
 """Budget of each job for every fault: there has to be something to disturb."""
 
 
-def job_text(name: str) -> str:
+def job_text(name: str, env_steps: int, cpu: float = 0.0) -> str:
+    """With a budget of `env_steps`. `cpu`: cores that its pods ask for; 0: it does not say."""
     environment, round_steps, space = JOBS[name]
+    resources = {"resources": {"cpu": cpu, "memory": "1Gi"}} if cpu else {}
     return json.dumps({
         "name": name,
         "environment": {"id": environment},
-        "objective": {"max_env_steps": max(4, FAULTS) * STEPS_A_FAULT},
+        "objective": {"max_env_steps": env_steps},
         "search": {"algorithms": ["ppo"], "space": {**space, "learning_rate": {"log_uniform": [1e-4, 1e-2]}}},
         "evolution": {"population": 4, "leaderboard_size": 4, "round": {"env_steps": round_steps}},
-        "pod": {"count": {"min": 1, "max": 2}, "members": 2, "envs_per_member": 16, "layout": "split", "workers": 1},
+        "pod": {"count": {"min": 1, "max": 2}, "members": 2, "envs_per_member": 16, "layout": "split", "workers": 1}
+        | resources,
         "evaluation": {"episodes": 8},
         "seed": SEED,
     })  # fmt: skip
@@ -149,6 +152,14 @@ def leaked(deployment: Deployment) -> list[str]:
     ]
 
 
+def write_report(faults: Sequence[Fault]) -> None:
+    """Where PODRACER_CHAOS_REPORT says, a table as JSON."""
+    if report := os.environ.get("PODRACER_CHAOS_REPORT"):
+        table = [{"fault": one.name, "tries": one.tries, "survived": one.survived, "lost": one.lost} for one in faults]
+        Path(report).parent.mkdir(parents=True, exist_ok=True)
+        Path(report).write_text(json.dumps(table, indent=1))
+
+
 @pytest.mark.thorough
 @pytest.mark.timeout(3600)
 def test_nothing_acknowledged_is_lost(
@@ -158,7 +169,7 @@ def test_nothing_acknowledged_is_lost(
     faults = Faults(deployment, s3, database, disk).all
     chance.shuffle(faults)
     with deployment.client() as client:
-        jobs: list[Job] = [client.submit(parse_job(job_text(name))) for name in JOBS]
+        jobs: list[Job] = [client.submit(parse_job(job_text(name, max(4, FAULTS) * STEPS_A_FAULT))) for name in JOBS]
         seen = {job.name: 0 for job in jobs}
         for number in range(FAULTS):
             time.sleep(chance.uniform(*PAUSE_S))
@@ -187,9 +198,6 @@ def test_nothing_acknowledged_is_lost(
     found += [f"left in shared memory: {path.name}" for path in (folder / "shm").iterdir()]
     found += [f"left in the spool: {path}" for path in (folder / "spool").rglob("*") if path.name != ".lock"]
     found += leaked(deployment)
-    table = [{"fault": one.name, "tries": one.tries, "survived": one.survived, "lost": one.lost} for one in faults]
-    report = Path(os.environ.get("PODRACER_CHAOS_REPORT", str(folder / "report.json")))
-    report.parent.mkdir(parents=True, exist_ok=True)
-    report.write_text(json.dumps(table, indent=1))
+    write_report(faults)
     assert not found
     assert not [one for one in faults if one.lost]

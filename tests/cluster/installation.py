@@ -42,7 +42,7 @@ _SHARE_PROCESSES = [
     json_patch(kind, name, {"op": "add", "path": f"{path}/shareProcessNamespace", "value": True})
     for kind, name, path in (
         ("PodTemplate", "podracer-pod-template", "/template/spec"),
-        ("StatefulSet", "podracer-orchestrator", "/spec/template/spec"),
+        ("StatefulSet", "podracer-(orchestrator|leaderboard)", "/spec/template/spec"),
     )
 ]
 """So that a container of a pod can kill -9 what runs in another: the first process of a container cannot be killed from
